@@ -1,0 +1,31 @@
+//! What agents learn from: rollouts, and the targets computed from them.
+//!
+//! - [`Rollout`] holds T steps of N environments in time-major arrays that are filled in place.
+//! - [`returns`] defines advantages, returns and discounts, and is the only place that interprets the two flags with which an
+//!   episode ends.
+//!
+//! ```
+//! use ndarray::array;
+//! use rl_buffer::returns::{Steps, gae};
+//!
+//! // One environment, two steps; the second is cut off by a time limit, so it is bootstrapped from what would have followed.
+//! let (rewards, next_values) = (array![[1.0], [1.0]], array![[2.0], [10.0]]);
+//! let (terminated, truncated) = (array![[0], [0]], array![[0], [1]]);
+//! let steps = Steps {
+//!     rewards: rewards.view(),
+//!     terminated: terminated.view(),
+//!     truncated: truncated.view(),
+//!     next_values: next_values.view(),
+//! };
+//! let mut advantages = array![[0.0], [0.0]];
+//! gae(&steps, array![[3.0], [2.0]].view(), 0.5, 1.0, advantages.view_mut());
+//! assert_eq!(advantages, array![[1.0], [4.0]]); // [1 + 0.5 * 2 - 3 + 0.5 * 4, 1 + 0.5 * 10 - 2]
+//! ```
+
+pub mod returns;
+
+mod error;
+mod rollout;
+
+pub use error::Error;
+pub use rollout::{ActionBuffer, ActionKind, ObsBuffer, ObsKind, ObsRow, Rollout, RolloutShape};

@@ -1,0 +1,173 @@
+//! Advantages, returns and discounts: the definitions, and the only reader of the two flags.
+//!
+//! A step has two ends of the episode to tell apart. After `terminated` nothing follows: its value is 0. After `truncated`
+//! something would have followed: its value is that of the final observation. Either way nothing flows back from the next
+//! episode. A step that sets both is terminated.
+
+use ndarray::{ArrayView2, ArrayViewMut2};
+
+/// The steps of N environments, all (T, N).
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    /// Rewards.
+    pub rewards: ArrayView2<'a, f32>,
+    /// 1 where the task was over.
+    pub terminated: ArrayView2<'a, u8>,
+    /// 1 where the episode was cut off.
+    pub truncated: ArrayView2<'a, u8>,
+    /// The value of the observation to which each step led: where an episode ended, the final one's. Not read where
+    /// `terminated`.
+    pub next_values: ArrayView2<'a, f32>,
+}
+
+impl Steps<'_> {
+    /// The value of what follows step t of column n.
+    #[inline(always)]
+    fn bootstrap(&self, at: [usize; 2]) -> f32 {
+        if self.terminated[at] == 0 { self.next_values[at] } else { 0.0 }
+    }
+
+    /// Whether the episode goes on after step t of column n.
+    #[inline(always)]
+    fn goes_on(&self, at: [usize; 2]) -> bool {
+        self.terminated[at] | self.truncated[at] == 0
+    }
+
+    fn assert_shape(&self, shape: &[usize]) {
+        for found in [self.rewards.shape(), self.terminated.shape(), self.truncated.shape(), self.next_values.shape()] {
+            assert_eq!(found, shape, "all arrays are (T, N)");
+        }
+    }
+}
+
+/// Generalized advantage estimation (Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage
+/// Estimation", 2016, eq. 16), (T, N):
+///
+/// `delta_t = r_t + gamma V(s_t+1) - V(s_t)`, `A_t = delta_t + gamma lambda A_t+1`.
+///
+/// The return that a critic learns is `A_t + V(s_t)`.
+///
+/// # Panics
+/// If the arrays differ in shape.
+pub fn gae(steps: &Steps<'_>, values: ArrayView2<'_, f32>, gamma: f32, lambda: f32, mut advantages: ArrayViewMut2<'_, f32>) {
+    steps.assert_shape(values.shape());
+    steps.assert_shape(advantages.shape());
+    let (n_steps, n_envs) = values.dim();
+    let mut next = vec![0.0; n_envs];
+    for t in (0..n_steps).rev() {
+        for (n, next) in next.iter_mut().enumerate() {
+            let at = [t, n];
+            let delta = steps.rewards[at] + gamma * steps.bootstrap(at) - values[at];
+            *next = delta + if steps.goes_on(at) { gamma * lambda * *next } else { 0.0 };
+            advantages[at] = *next;
+        }
+    }
+}
+
+/// n-step returns (Sutton and Barto, 2018, eq. 7.1), (T, N): up to `n` rewards and the value of what follows them, fewer where
+/// the episode or the rollout ends before, with the discount of the steps that were really taken.
+///
+/// # Panics
+/// If the arrays differ in shape or `n` is 0.
+pub fn n_step_returns(steps: &Steps<'_>, n: usize, gamma: f32, mut returns: ArrayViewMut2<'_, f32>) {
+    assert!(n > 0, "at least one step");
+    steps.assert_shape(returns.shape());
+    let (n_steps, n_envs) = steps.rewards.dim();
+    for t in 0..n_steps {
+        for column in 0..n_envs {
+            let (mut sum, mut discount, mut u) = (0.0, 1.0, t);
+            loop {
+                sum += discount * steps.rewards[[u, column]];
+                discount *= gamma;
+                if u + 1 == n_steps || u + 1 == t + n || !steps.goes_on([u, column]) {
+                    break;
+                }
+                u += 1;
+            }
+            returns[[t, column]] = sum + discount * steps.bootstrap([u, column]);
+        }
+    }
+}
+
+/// The discount of a transition over `n` steps: `gamma^n`, or 0 if its last step terminated.
+#[must_use]
+pub fn discount(terminated: bool, gamma: f32, n: u32) -> f32 {
+    if terminated { 0.0 } else { (0..n).fold(1.0, |product, _| product * gamma) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::{Array2, array};
+
+    const GAMMA: f32 = 0.5;
+    const LAMBDA: f32 = 0.5;
+
+    /// Three steps with rewards 1, 2, 4; the values of what they acted on are 8, 4, 2, of what followed 4, 2, 6, unless an
+    /// episode ended at the second step, whose final observation is worth 10. Columns: how the second step ended.
+    fn case<R>(f: impl FnOnce(&Steps<'_>, ArrayView2<'_, f32>) -> R) -> R {
+        let rewards = array![[1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0], [4.0, 4.0, 4.0, 4.0]];
+        let values = array![[8.0, 8.0, 8.0, 8.0], [4.0, 4.0, 4.0, 4.0], [2.0, 2.0, 2.0, 2.0]];
+        let next_values = array![[4.0, 4.0, 4.0, 4.0], [2.0, f32::NAN, 10.0, f32::NAN], [6.0, 6.0, 6.0, 6.0]];
+        let terminated = array![[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]];
+        let truncated = array![[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]];
+        let steps = Steps {
+            rewards: rewards.view(),
+            terminated: terminated.view(),
+            truncated: truncated.view(),
+            next_values: next_values.view(),
+        };
+        f(&steps, values.view())
+    }
+
+    #[test]
+    fn gae_equals_the_case_worked_out_by_hand() {
+        let advantages = case(|steps, values| {
+            let mut advantages = Array2::zeros((3, 4));
+            gae(steps, values, GAMMA, LAMBDA, advantages.view_mut());
+            advantages
+        });
+        // Last step, all columns: 4 + 0.5 * 6 - 2 = 5.
+        // Second step: delta = 2 + 0.5 V' - 4.
+        //   runs on: V' = 2, delta = -1, A = -1 + 0.25 * 5 = 0.25; terminated: V' = 0, A = delta = -2;
+        //   truncated: V' = 10, A = delta = 3; both: as terminated.
+        // First step: delta = 1 + 0.5 * 4 - 8 = -5, A = -5 + 0.25 A'.
+        let expected = array![[-4.9375, -5.5, -4.25, -5.5], [0.25, -2.0, 3.0, -2.0], [5.0, 5.0, 5.0, 5.0]];
+        assert_eq!(advantages, expected);
+    }
+
+    #[test]
+    fn n_step_returns_equal_the_case_worked_out_by_hand() {
+        let returns = |n| {
+            case(|steps, _| {
+                let mut returns = Array2::zeros((3, 4));
+                n_step_returns(steps, n, GAMMA, returns.view_mut());
+                returns
+            })
+        };
+        // One step: r + 0.5 V'.
+        assert_eq!(returns(1), array![[3.0, 3.0, 3.0, 3.0], [3.0, 2.0, 7.0, 2.0], [7.0, 7.0, 7.0, 7.0]]);
+        // Two steps. First row: runs on: 1 + 0.5 * 2 + 0.25 * 2 = 2.5; terminated: 1 + 0.5 * 2 = 2; truncated: 2 + 0.25 * 10 = 4.5.
+        // Second row: runs on: 2 + 0.5 * 4 + 0.25 * 6 = 5.5; the others have ended. Third row: the rollout ends.
+        assert_eq!(returns(2), array![[2.5, 2.0, 4.5, 2.0], [5.5, 2.0, 7.0, 2.0], [7.0, 7.0, 7.0, 7.0]]);
+        // Three steps. First row, runs on: 1 + 0.5 * 2 + 0.25 * 4 + 0.125 * 6 = 3.75.
+        assert_eq!(returns(3), array![[3.75, 2.0, 4.5, 2.0], [5.5, 2.0, 7.0, 2.0], [7.0, 7.0, 7.0, 7.0]]);
+        assert_eq!(returns(9), returns(3));
+    }
+
+    #[test]
+    fn gae_with_lambda_one_is_the_longest_n_step_return() {
+        case(|steps, values| {
+            let (mut advantages, mut returns) = (Array2::zeros((3, 4)), Array2::zeros((3, 4)));
+            gae(steps, values, GAMMA, 1.0, advantages.view_mut());
+            n_step_returns(steps, 3, GAMMA, returns.view_mut());
+            assert_eq!(advantages + values, returns);
+        });
+    }
+
+    #[test]
+    fn a_terminated_transition_has_no_future() {
+        assert_eq!(discount(false, 0.5, 3), 0.125);
+        assert_eq!(discount(true, 0.5, 3), 0.0);
+    }
+}

@@ -1,0 +1,296 @@
+//! T steps of N environments, filled in place.
+
+use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayViewMut2, Axis, s};
+
+use crate::Error;
+
+/// The element type of observations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObsKind {
+    /// 32-bit floating point.
+    F32,
+    /// Bytes.
+    U8,
+}
+
+/// The kind of actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActionKind {
+    /// One number each.
+    Discrete {
+        /// With masks: the number of actions A.
+        masked: Option<usize>,
+    },
+    /// A vector each.
+    Continuous {
+        /// Its length A.
+        len: usize,
+    },
+}
+
+/// The dimensions of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RolloutShape {
+    /// Steps T.
+    pub n_steps: usize,
+    /// Environments N.
+    pub n_envs: usize,
+    /// Elements D of an observation.
+    pub obs_len: usize,
+    /// Their type.
+    pub obs: ObsKind,
+    /// The kind of actions.
+    pub actions: ActionKind,
+}
+
+/// Observations as the environments gave them, (T + 1, N, D): row t is what step t acted on, row T what follows.
+#[derive(Clone, Debug)]
+pub enum ObsBuffer {
+    /// 32-bit floating point.
+    F32(Array3<f32>),
+    /// Bytes.
+    U8(Array3<u8>),
+}
+
+/// One observation, D elements.
+#[derive(Clone, Copy, Debug)]
+pub enum ObsRow<'a> {
+    /// 32-bit floating point.
+    F32(&'a [f32]),
+    /// Bytes.
+    U8(&'a [u8]),
+}
+
+/// Actions as the policy chose them, before any clipping for the environment.
+#[derive(Clone, Debug)]
+pub enum ActionBuffer {
+    /// (T, N)
+    Discrete(Array2<u32>),
+    /// (T, N, A)
+    Continuous(Array3<f32>),
+}
+
+/// T steps of N environments. A column is a stretch of one environment's trajectory.
+#[derive(Clone, Debug)]
+pub struct Rollout {
+    /// Observations, (T + 1, N, D).
+    pub obs: ObsBuffer,
+    /// Actions, (T, N) or (T, N, A).
+    pub actions: ActionBuffer,
+    /// Log-probabilities of the actions under the policy that chose them, (T, N).
+    pub log_probs: Array2<f32>,
+    /// Values of the observations under that policy, (T, N).
+    pub values: Array2<f32>,
+    /// Rewards, (T, N).
+    pub rewards: Array2<f32>,
+    /// 1 where a step ended the task, (T, N).
+    pub terminated: Array2<u8>,
+    /// 1 where a step was cut off, (T, N).
+    pub truncated: Array2<u8>,
+    /// Legal actions at each observation, (T + 1, N, A), where the environments have masks.
+    pub masks: Option<Array3<u8>>,
+    /// Values of the observations after the last step, (N).
+    pub last_values: Array1<f32>,
+    /// Which environment each column belongs to, (N).
+    pub env_idx: Array1<u32>,
+    /// The version of the policy that acted, (N).
+    pub policy_version: Array1<u64>,
+    /// The (t, n) of each episode that ended, in the order of `final_obs`.
+    final_at: Vec<(usize, usize)>,
+    /// The last observations of these episodes, one after the other.
+    final_obs: FinalObs,
+    shape: RolloutShape,
+}
+
+#[derive(Clone, Debug)]
+enum FinalObs {
+    F32(Vec<f32>),
+    U8(Vec<u8>),
+}
+
+impl Rollout {
+    /// An empty rollout, all zeros, for environments 0 to N - 1.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] if a dimension is 0, [`Error::TooLarge`] if the memory cannot be had.
+    pub fn new(shape: RolloutShape) -> Result<Self, Error> {
+        let RolloutShape { n_steps, n_envs, obs_len, .. } = shape;
+        for (size, what) in [(n_steps, "step"), (n_envs, "environment"), (obs_len, "element of an observation")] {
+            if size == 0 {
+                return Err(Error::Empty(what));
+            }
+        }
+        let action_len = match shape.actions {
+            ActionKind::Discrete { masked } => masked.unwrap_or(1),
+            ActionKind::Continuous { len } => len,
+        };
+        let obs_size = if shape.obs == ObsKind::F32 { 4 } else { 1 };
+        let per_step = (obs_len as u128) * obs_size + 4 * action_len as u128 + 14;
+        let bytes = (n_steps as u128 + 1).saturating_mul(n_envs as u128).saturating_mul(per_step);
+        // Asked for once and given back at once: allocating arrays would abort the program instead of failing.
+        let fits = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
+        if !fits {
+            return Err(Error::TooLarge { n_steps, n_envs, bytes });
+        }
+        let steps = (n_steps, n_envs);
+        Ok(Self {
+            obs: match shape.obs {
+                ObsKind::F32 => ObsBuffer::F32(Array3::zeros((n_steps + 1, n_envs, obs_len))),
+                ObsKind::U8 => ObsBuffer::U8(Array3::zeros((n_steps + 1, n_envs, obs_len))),
+            },
+            actions: match shape.actions {
+                ActionKind::Discrete { .. } => ActionBuffer::Discrete(Array2::zeros(steps)),
+                ActionKind::Continuous { len } => ActionBuffer::Continuous(Array3::zeros((n_steps, n_envs, len))),
+            },
+            log_probs: Array2::zeros(steps),
+            values: Array2::zeros(steps),
+            rewards: Array2::zeros(steps),
+            terminated: Array2::zeros(steps),
+            truncated: Array2::zeros(steps),
+            masks: match shape.actions {
+                ActionKind::Discrete { masked: Some(a) } => Some(Array3::zeros((n_steps + 1, n_envs, a))),
+                _ => None,
+            },
+            last_values: Array1::zeros(n_envs),
+            env_idx: (0..n_envs as u32).collect(),
+            policy_version: Array1::zeros(n_envs),
+            final_at: Vec::new(),
+            final_obs: match shape.obs {
+                ObsKind::F32 => FinalObs::F32(Vec::new()),
+                ObsKind::U8 => FinalObs::U8(Vec::new()),
+            },
+            shape,
+        })
+    }
+
+    /// The dimensions.
+    #[must_use]
+    pub fn shape(&self) -> RolloutShape {
+        self.shape
+    }
+
+    /// Makes the rollout ready to be filled again: what followed its last step becomes what the first step acts on, and the
+    /// final observations are forgotten.
+    pub fn begin(&mut self) {
+        fn carry<T: Copy>(rows: &mut Array3<T>) {
+            let (mut rest, last) = rows.multi_slice_mut((s![..-1, .., ..], s![-1, .., ..]));
+            rest.index_axis_mut(Axis(0), 0).assign(&last);
+        }
+        match &mut self.obs {
+            ObsBuffer::F32(obs) => carry(obs),
+            ObsBuffer::U8(obs) => carry(obs),
+        }
+        if let Some(masks) = &mut self.masks {
+            carry(masks);
+        }
+        self.final_at.clear();
+        match &mut self.final_obs {
+            FinalObs::F32(obs) => obs.clear(),
+            FinalObs::U8(obs) => obs.clear(),
+        }
+    }
+
+    /// Notes that step `t` ended an episode of column `n`, which left `obs`. Steps come in order.
+    ///
+    /// # Panics
+    /// If `obs` is of another type or length than the rollout's.
+    pub fn push_final(&mut self, t: usize, n: usize, obs: ObsRow<'_>) {
+        let len = match (&mut self.final_obs, obs) {
+            (FinalObs::F32(all), ObsRow::F32(row)) => {
+                all.extend_from_slice(row);
+                row.len()
+            }
+            (FinalObs::U8(all), ObsRow::U8(row)) => {
+                all.extend_from_slice(row);
+                row.len()
+            }
+            _ => panic!("a final observation of another type"),
+        };
+        assert_eq!(len, self.shape.obs_len, "a final observation of another length");
+        self.final_at.push((t, n));
+    }
+
+    /// The (t, n) of each episode that ended, in the order of their final observations.
+    #[must_use]
+    pub fn final_at(&self) -> &[(usize, usize)] {
+        &self.final_at
+    }
+
+    /// The last observations of the episodes that ended, one after the other, D elements each.
+    #[must_use]
+    pub fn final_obs(&self) -> ObsRow<'_> {
+        match &self.final_obs {
+            FinalObs::F32(obs) => ObsRow::F32(obs),
+            FinalObs::U8(obs) => ObsRow::U8(obs),
+        }
+    }
+
+    /// Writes, for each step, the value of the observation to which it led, (T, N): the final observation's where an episode
+    /// ended, never that of the next episode's first.
+    ///
+    /// # Panics
+    /// If there is not one of `final_values` for each final observation, or `next_values` is not (T, N).
+    pub fn next_values(&self, final_values: &[f32], mut next_values: ArrayViewMut2<'_, f32>) {
+        assert_eq!(final_values.len(), self.final_at.len(), "a value for each final observation");
+        let t_last = self.shape.n_steps - 1;
+        next_values.slice_mut(s![..t_last, ..]).assign(&self.values.slice(s![1.., ..]));
+        next_values.row_mut(t_last).assign(&self.last_values);
+        for (&(t, n), &value) in self.final_at.iter().zip(final_values) {
+            next_values[[t, n]] = value;
+        }
+    }
+
+    /// What targets are computed from.
+    #[must_use]
+    pub fn steps<'a>(&'a self, next_values: ArrayView2<'a, f32>) -> crate::returns::Steps<'a> {
+        crate::returns::Steps {
+            rewards: self.rewards.view(),
+            terminated: self.terminated.view(),
+            truncated: self.truncated.view(),
+            next_values,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::array;
+
+    const SHAPE: RolloutShape =
+        RolloutShape { n_steps: 3, n_envs: 2, obs_len: 1, obs: ObsKind::F32, actions: ActionKind::Discrete { masked: None } };
+
+    #[test]
+    fn the_value_after_an_end_is_that_of_the_final_observation() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        rollout.values = array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
+        rollout.last_values = array![7.0, 8.0];
+        rollout.push_final(0, 1, ObsRow::F32(&[0.5]));
+        rollout.push_final(2, 0, ObsRow::F32(&[0.25]));
+        let mut next_values = Array2::zeros((3, 2));
+        rollout.next_values(&[40.0, 70.0], next_values.view_mut());
+        assert_eq!(next_values, array![[3.0, 40.0], [5.0, 6.0], [70.0, 8.0]]);
+        assert!(matches!(rollout.final_obs(), ObsRow::F32([0.5, 0.25])));
+    }
+
+    #[test]
+    fn the_next_rollout_starts_where_this_one_stopped() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        let ObsBuffer::F32(obs) = &mut rollout.obs else { panic!("f32") };
+        obs.index_axis_mut(Axis(0), 3).assign(&array![[1.5], [2.5]]);
+        rollout.push_final(0, 0, ObsRow::F32(&[9.0]));
+        rollout.begin();
+        let ObsBuffer::F32(obs) = &rollout.obs else { panic!("f32") };
+        assert_eq!(obs.index_axis(Axis(0), 0), array![[1.5], [2.5]]);
+        assert!(rollout.final_at().is_empty());
+        assert!(matches!(rollout.final_obs(), ObsRow::F32([])));
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused_without_allocating() {
+        assert!(matches!(Rollout::new(RolloutShape { n_envs: 0, ..SHAPE }), Err(Error::Empty("environment"))));
+        for n_steps in [1 << 60, usize::MAX] {
+            assert!(matches!(Rollout::new(RolloutShape { n_steps, ..SHAPE }), Err(Error::TooLarge { .. })));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! CartPole: balance a pole on a cart by pushing the cart left or right.
+//!
+//! Source: Gymnasium 1.3 `CartPole-v1` (Barto, Sutton and Anderson, 1983), in f32 where that computes in f64.
+//!
+//! - Observation, f32 (4): position of the cart (m), its velocity (m/s), angle of the pole from upright (rad), its angular
+//!   velocity (rad/s).
+//! - Action, discrete (2): push left (0) or right (1) with 10 N.
+//! - Reward: 1 for every step, the last one included.
+//! - `terminated`: the cart leaves +-2.4 m or the pole leaves +-12 degrees.
+//! - `truncated`: at step 500. A step may set both.
+//! - Start: each of the four uniform in +-0.05.
+//! - State, by field name: `x`, `x_dot`, `theta`, `theta_dot`, `elapsed`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, ActionSpace, Env, Error, Rng, Space, Step, math};
+
+/// The constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// Gravity, m/s^2.
+    pub gravity: f32,
+    /// Mass of the cart, kg.
+    pub cart_mass: f32,
+    /// Mass of the pole, kg.
+    pub pole_mass: f32,
+    /// Half the length of the pole, m.
+    pub half_length: f32,
+    /// Force of a push, N.
+    pub force: f32,
+    /// Time from one step to the next, s.
+    pub tau: f32,
+    /// The cart fails beyond this position, m.
+    pub x_limit: f32,
+    /// The pole fails beyond this angle, rad.
+    pub theta_limit: f32,
+    /// Steps after which an episode is truncated.
+    pub max_steps: u32,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            gravity: 9.8,
+            cart_mass: 1.0,
+            pole_mass: 0.1,
+            half_length: 0.5,
+            force: 10.0,
+            tau: 0.02,
+            x_limit: 2.4,
+            theta_limit: 12.0 * 2.0 * std::f32::consts::PI / 360.0,
+            max_steps: 500,
+        }
+    }
+}
+
+/// What changes from step to step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Position of the cart, m.
+    pub x: f32,
+    /// Velocity of the cart, m/s.
+    pub x_dot: f32,
+    /// Angle of the pole from upright, rad.
+    pub theta: f32,
+    /// Angular velocity of the pole, rad/s.
+    pub theta_dot: f32,
+    /// Steps taken in this episode.
+    pub elapsed: u32,
+}
+
+/// One step of the dynamics (Euler's method) and its flags, without a branch.
+#[inline(always)]
+#[must_use]
+pub fn step(params: &Params, state: State, action: u32) -> (State, Step) {
+    let State { x, x_dot, theta, theta_dot, elapsed } = state;
+    let force = if action == 1 { params.force } else { -params.force };
+    let total_mass = params.cart_mass + params.pole_mass;
+    let pole_moment = params.pole_mass * params.half_length;
+    let (sin, cos) = math::sin_cos(theta);
+    let temp = (force + pole_moment * (theta_dot * theta_dot) * sin) / total_mass;
+    let theta_acc =
+        (params.gravity * sin - cos * temp) / (params.half_length * (4.0 / 3.0 - params.pole_mass * (cos * cos) / total_mass));
+    let x_acc = temp - pole_moment * theta_acc * cos / total_mass;
+    let next = State {
+        x: x + params.tau * x_dot,
+        x_dot: x_dot + params.tau * x_acc,
+        theta: theta + params.tau * theta_dot,
+        theta_dot: theta_dot + params.tau * theta_acc,
+        elapsed: elapsed + 1,
+    };
+    let terminated = (next.x.abs() > params.x_limit) | (next.theta.abs() > params.theta_limit);
+    (next, Step { reward: 1.0, terminated, truncated: next.elapsed >= params.max_steps })
+}
+
+/// The environment.
+#[derive(Clone, Debug, Default)]
+pub struct CartPole {
+    params: Params,
+    state: State,
+}
+
+impl CartPole {
+    /// With constants of your own.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        Self { params, state: State::default() }
+    }
+
+    #[inline(always)]
+    fn observe(&self, obs: &mut [f32]) {
+        let State { x, x_dot, theta, theta_dot, .. } = self.state;
+        obs.copy_from_slice(&[x, x_dot, theta, theta_dot]);
+    }
+}
+
+impl Env for CartPole {
+    type Obs = f32;
+    type State = State;
+
+    fn observation_space(&self) -> Space {
+        // The last observation of an episode may lie beyond the limits, so the bounds are twice as wide.
+        let high = [2.0 * self.params.x_limit, f32::INFINITY, 2.0 * self.params.theta_limit, f32::INFINITY];
+        Space::vector(&high.map(|x| -x), &high)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Discrete { n: 2, masked: false }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+        let [x, x_dot, theta, theta_dot] = std::array::from_fn(|_| rng.uniform_in(-0.05, 0.05));
+        self.state = State { x, x_dot, theta, theta_dot, elapsed: 0 };
+        self.observe(obs);
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Action<'_>, _rng: &mut Rng, obs: &mut [f32]) -> Step {
+        let (state, outcome) = step(&self.params, self.state, action.discrete());
+        self.state = state;
+        self.observe(obs);
+        outcome
+    }
+
+    fn state(&self) -> Option<State> {
+        Some(self.state)
+    }
+
+    fn set_state(&mut self, state: State) -> Result<(), Error> {
+        let State { x, x_dot, theta, theta_dot, elapsed } = state;
+        if ![x, x_dot, theta, theta_dot].iter().all(|v| v.is_finite()) {
+            return Err(Error::BadState("x, x_dot, theta and theta_dot must be finite".into()));
+        }
+        if elapsed >= self.params.max_steps {
+            let limit = self.params.max_steps;
+            return Err(Error::BadState(format!("elapsed is {elapsed}, an episode ends at step {limit}")));
+        }
+        self.state = state;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step_from(state: State) -> Step {
+        step(&Params::default(), state, 1).1
+    }
+
+    #[test]
+    fn leaving_the_track_or_falling_terminates_and_the_limit_truncates() {
+        let still = State::default();
+        assert_eq!(step_from(still), Step { reward: 1.0, terminated: false, truncated: false });
+        assert_eq!(step_from(State { elapsed: 498, ..still }), Step { reward: 1.0, terminated: false, truncated: false });
+        assert_eq!(step_from(State { elapsed: 499, ..still }), Step { reward: 1.0, terminated: false, truncated: true });
+        for fallen in [
+            State { x: 2.39, x_dot: 1.0, ..still },
+            State { x: -2.39, x_dot: -1.0, ..still },
+            State { theta: 0.209, theta_dot: 1.0, ..still },
+            State { theta: -0.209, theta_dot: -1.0, ..still },
+        ] {
+            assert_eq!(step_from(fallen), Step { reward: 1.0, terminated: true, truncated: false });
+            assert!(step_from(State { elapsed: 499, ..fallen }).truncated, "a step may set both flags");
+        }
+    }
+
+    #[test]
+    fn one_step_from_rest_follows_the_equations() {
+        // From rest: temp = 10 / 1.1, theta_acc = -temp / (0.5 (4/3 - 0.1 / 1.1)), x_acc = temp - 0.05 theta_acc / 1.1.
+        let (next, _) = step(&Params::default(), State::default(), 1);
+        let temp = 10.0 / 1.1f64;
+        let theta_acc = -temp / (0.5 * (4.0 / 3.0 - 0.1 / 1.1));
+        let x_acc = temp - 0.05 * theta_acc / 1.1;
+        assert!((f64::from(next.x_dot) - 0.02 * x_acc).abs() < 1e-7);
+        assert!((f64::from(next.theta_dot) - 0.02 * theta_acc).abs() < 1e-7);
+        assert_eq!((next.x, next.theta, next.elapsed), (0.0, 0.0, 1), "positions move by the old velocities");
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_is_refused() {
+        let mut env = CartPole::default();
+        assert!(env.set_state(State { x: f32::NAN, ..State::default() }).is_err());
+        assert!(env.set_state(State { elapsed: 500, ..State::default() }).is_err());
+        assert!(env.set_state(State { x: 1.0, elapsed: 499, ..State::default() }).is_ok());
+    }
+}

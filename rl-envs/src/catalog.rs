@@ -1,0 +1,87 @@
+//! Every environment, by name.
+
+use serde_json::Value;
+
+use crate::cartpole::CartPole;
+use crate::trace::{TraceStep, trace};
+use crate::{ActionSpace, Env, Error, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv};
+
+/// Every environment. A new one adds its line here.
+pub const ENVS: &[Entry] = &[Entry::of::<CartPole>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)")];
+
+/// One environment of the catalog.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The name that programs use.
+    pub name: &'static str,
+    /// The task in a line.
+    pub about: &'static str,
+    spaces: fn() -> (Space, ActionSpace),
+    sync: fn(usize) -> Box<dyn VecEnv>,
+    pooled: fn(usize, &Pool) -> Box<dyn VecEnv>,
+    trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
+}
+
+impl Entry {
+    const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self
+    where
+        Value: From<E::Obs>,
+    {
+        Self {
+            name,
+            about,
+            spaces: || (E::default().observation_space(), E::default().action_space()),
+            sync: |n_envs| Box::new(SyncVecEnv::new(n_envs, E::default())),
+            pooled: |n_envs, pool| Box::new(PooledVecEnv::new(n_envs, &E::default(), pool)),
+            trace: |init, actions| trace(E::default(), init, actions),
+        }
+    }
+
+    /// The spaces of observations and actions.
+    #[must_use]
+    pub fn spaces(&self) -> (Space, ActionSpace) {
+        (self.spaces)()
+    }
+
+    /// `n_envs` of them, stepped one after the other: the referee.
+    ///
+    /// # Errors
+    /// [`Error::EnvCount`].
+    pub fn sync(&self, n_envs: usize) -> Result<Box<dyn VecEnv>, Error> {
+        check_count(n_envs)?;
+        Ok((self.sync)(n_envs))
+    }
+
+    /// `n_envs` of them, stepped by the threads of `pool`.
+    ///
+    /// # Errors
+    /// [`Error::EnvCount`].
+    pub fn pooled(&self, n_envs: usize, pool: &Pool) -> Result<Box<dyn VecEnv>, Error> {
+        check_count(n_envs)?;
+        Ok((self.pooled)(n_envs, pool))
+    }
+
+    /// Steps one of them from `init`, a JSON object of its state by field name (steps then follow on each other) or an array
+    /// with one for each action, with `actions`, a JSON array. Never resets.
+    ///
+    /// # Errors
+    /// [`Error::BadTrace`] or [`Error::BadState`].
+    pub fn trace(&self, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error> {
+        (self.trace)(init, actions)
+    }
+}
+
+fn check_count(n_envs: usize) -> Result<(), Error> {
+    if n_envs > 0 && u32::try_from(n_envs).is_ok() { Ok(()) } else { Err(Error::EnvCount { n_envs }) }
+}
+
+/// The environment with this name.
+///
+/// # Errors
+/// [`Error::UnknownEnv`], which names those that exist.
+pub fn find(name: &str) -> Result<&'static Entry, Error> {
+    ENVS.iter().find(|entry| entry.name == name).ok_or_else(|| Error::UnknownEnv {
+        name: name.into(),
+        known: ENVS.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
+    })
+}

@@ -1,0 +1,93 @@
+//! What every environment is.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{ActionSpace, Element, Error, Rng, Space};
+
+/// What a step gives besides the observation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Step {
+    /// The reward of this step.
+    pub reward: f32,
+    /// The episode has ended because the task is over: nothing follows, the value of what follows is 0.
+    pub terminated: bool,
+    /// The episode has been cut off, by a time limit say: something would have followed, and has a value.
+    pub truncated: bool,
+}
+
+impl Step {
+    /// Whether the episode is over, for whichever reason.
+    #[inline]
+    #[must_use]
+    pub fn done(&self) -> bool {
+        self.terminated | self.truncated
+    }
+}
+
+/// One action for one environment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action<'a> {
+    /// One of the actions of a discrete space.
+    Discrete(u32),
+    /// A vector of a continuous space.
+    Continuous(&'a [f32]),
+}
+
+impl<'a> Action<'a> {
+    /// The discrete action. The batch has checked kind and range, so an environment with a discrete space may rely on it.
+    #[inline]
+    #[must_use]
+    pub fn discrete(self) -> u32 {
+        match self {
+            Self::Discrete(action) => action,
+            Self::Continuous(_) => 0,
+        }
+    }
+
+    /// The continuous action. The batch has checked kind and bounds, so an environment with a continuous space may rely on it.
+    #[inline]
+    #[must_use]
+    pub fn continuous(self) -> &'a [f32] {
+        match self {
+            Self::Continuous(action) => action,
+            Self::Discrete(_) => &[],
+        }
+    }
+}
+
+/// One environment: rules, constants and state. A batch of them is a [`VecEnv`](crate::VecEnv).
+///
+/// A step cannot fail and allocates nothing; actions have been checked before it. All chance comes from the generator that is
+/// handed in. The time limit is part of the environment's own state: it sets `truncated`.
+pub trait Env: Clone + Send {
+    /// What observations are made of.
+    type Obs: Element;
+
+    /// What has to be known to continue an episode: what a checkpoint holds, and what a trace starts from, by field name.
+    type State: Serialize + DeserializeOwned;
+
+    /// The space of observations.
+    fn observation_space(&self) -> Space;
+
+    /// The space of actions.
+    fn action_space(&self) -> ActionSpace;
+
+    /// Starts an episode and writes its first observation, D elements.
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [Self::Obs]);
+
+    /// Takes one step and writes the observation that follows, D elements, the last one of an episode too.
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [Self::Obs]) -> Step;
+
+    /// Writes 1 for each legal action and 0 for the others, A elements. Asked for only if the action space is masked; one
+    /// action at least must be legal unless the episode is over.
+    fn mask(&self, _mask: &mut [u8]) {}
+
+    /// The state, or `None` if this environment cannot be saved.
+    fn state(&self) -> Option<Self::State>;
+
+    /// Continues from `state`.
+    ///
+    /// # Errors
+    /// [`Error::BadState`] if it is none that this environment can be in; then nothing has changed.
+    fn set_state(&mut self, state: Self::State) -> Result<(), Error>;
+}

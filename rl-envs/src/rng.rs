@@ -1,0 +1,208 @@
+//! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
+//!
+//! A random number is a pure function of a key and a counter, so it does not matter who draws it, when, or on which thread.
+//! The key is the 64-bit seed. The counter is
+//!
+//! | word | holds |
+//! |---|---|
+//! | 0 | index of the environment (or of whatever else has a stream of its own) |
+//! | 1, 2 | lifetime step of that environment, low word first |
+//! | 3 | purpose `<< 24` \| block |
+//!
+//! where a block is four words of output. A step that needs a single word takes it economically, four steps to a block:
+//! see [`word`].
+
+use crate::math;
+
+/// What random numbers are drawn for: no two purposes share a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Purpose {
+    /// The start of an episode.
+    Reset = 0,
+    /// Chance in the dynamics.
+    Step = 1,
+    /// Actions drawn uniformly, without a policy.
+    RandomAction = 2,
+    /// Actions drawn from a policy.
+    Policy = 3,
+    /// Initial parameters of a network.
+    Init = 4,
+    /// The order of samples in an update.
+    Shuffle = 5,
+}
+
+/// Ten rounds of Philox4x32.
+#[inline(always)]
+#[must_use]
+pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for round in 0..10 {
+        if round > 0 {
+            key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+        }
+        let p0 = u64::from(counter[0]) * 0xD251_1F53;
+        let p1 = u64::from(counter[2]) * 0xCD9E_8D57;
+        counter = [(p1 >> 32) as u32 ^ counter[1] ^ key[0], p1 as u32, (p0 >> 32) as u32 ^ counter[3] ^ key[1], p0 as u32];
+    }
+    counter
+}
+
+/// One block: four words.
+#[inline(always)]
+#[must_use]
+pub fn block(seed: u64, index: u32, step: u64, purpose: Purpose, block: u32) -> [u32; 4] {
+    let counter = [index, step as u32, (step >> 32) as u32, (purpose as u32) << 24 | block];
+    philox4x32(counter, [seed as u32, (seed >> 32) as u32])
+}
+
+/// The single random word of a step: word `step & 3` of the block of counter step `step >> 2`.
+#[inline(always)]
+#[must_use]
+pub fn word(seed: u64, index: u32, step: u64, purpose: Purpose) -> u32 {
+    block(seed, index, step >> 2, purpose, 0)[(step & 3) as usize]
+}
+
+/// A word as a uniform number in [0, 1): its upper 24 bits.
+#[inline(always)]
+#[must_use]
+pub fn uniform(word: u32) -> f32 {
+    (word >> 8) as f32 * (1.0 / 16_777_216.0)
+}
+
+/// A word as a uniform integer in 0..n, by multiplication (some values are favoured by at most n / 2^32).
+#[inline(always)]
+#[must_use]
+pub fn below(word: u32, n: u32) -> u32 {
+    ((u64::from(word) * u64::from(n)) >> 32) as u32
+}
+
+/// The stream of random numbers of one environment, one step and one purpose. Costs nothing until it is used.
+#[derive(Clone, Debug)]
+pub struct Rng {
+    seed: u64,
+    index: u32,
+    step: u64,
+    purpose: Purpose,
+    next_block: u32,
+    words: [u32; 4],
+    left: usize,
+}
+
+impl Rng {
+    /// The stream at its beginning.
+    #[inline]
+    #[must_use]
+    pub fn new(seed: u64, index: u32, step: u64, purpose: Purpose) -> Self {
+        Self { seed, index, step, purpose, next_block: 0, words: [0; 4], left: 0 }
+    }
+
+    /// 32 random bits. A stream holds 2^26 words; then it starts again.
+    #[inline]
+    pub fn next_u32(&mut self) -> u32 {
+        if self.left == 0 {
+            self.words = block(self.seed, self.index, self.step, self.purpose, self.next_block);
+            self.next_block = (self.next_block + 1) & 0x00FF_FFFF;
+            self.left = 4;
+        }
+        let word = self.words[4 - self.left];
+        self.left -= 1;
+        word
+    }
+
+    /// A uniform number in [0, 1), a multiple of 2^-24.
+    #[inline]
+    pub fn uniform(&mut self) -> f32 {
+        uniform(self.next_u32())
+    }
+
+    /// A uniform number in [low, high) (rounding may give `high`).
+    #[inline]
+    pub fn uniform_in(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * self.uniform()
+    }
+
+    /// A uniform integer in 0..n; see [`below`].
+    #[inline]
+    pub fn below(&mut self, n: u32) -> u32 {
+        below(self.next_u32(), n)
+    }
+
+    /// A standard normal number (Box and Muller, 1958; its sine half is thrown away).
+    pub fn normal(&mut self) -> f32 {
+        let radius = (-2.0 * math::ln(1.0 - self.uniform())).sqrt();
+        radius * math::sin_cos(std::f32::consts::TAU * self.uniform()).1
+    }
+
+    /// Puts `items` into a uniformly random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i as u32 + 1) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn philox_gives_the_known_answers_of_random123() {
+        assert_eq!(philox4x32([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(philox4x32([!0; 4], [!0; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox4x32([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+
+    #[test]
+    fn the_counter_is_laid_out_as_documented() {
+        let (seed, index, step) = (0x0123_4567_89ab_cdef, 5, 0x0000_0007_0000_0009);
+        let expected = philox4x32([5, 9, 7, 3 << 24 | 2], [0x89ab_cdef, 0x0123_4567]);
+        assert_eq!(block(seed, index, step, Purpose::Policy, 2), expected);
+        let mut rng = Rng::new(seed, index, step, Purpose::Policy);
+        let words: Vec<u32> = (0..12).map(|_| rng.next_u32()).collect();
+        assert_eq!(words[8..], expected);
+        assert_eq!(word(seed, index, 11, Purpose::Policy), block(seed, index, 2, Purpose::Policy, 0)[3]);
+    }
+
+    #[test]
+    fn uniform_numbers_stay_below_one() {
+        assert_eq!(uniform(0), 0.0);
+        assert!(uniform(u32::MAX) < 1.0);
+        assert_eq!(below(u32::MAX, 7), 6);
+        assert_eq!(below(0, 7), 0);
+    }
+
+    #[test]
+    fn normal_numbers_have_the_moments_of_a_standard_normal() {
+        let mut rng = Rng::new(1, 0, 0, Purpose::Init);
+        let n = 100_000;
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for _ in 0..n {
+            let z = f64::from(rng.normal());
+            sum += z;
+            squares += z * z;
+        }
+        // The standard error of the mean is 0.003, that of the variance 0.0045.
+        assert!((sum / f64::from(n)).abs() < 0.015);
+        assert!((squares / f64::from(n) - 1.0).abs() < 0.02);
+    }
+
+    #[test]
+    fn a_shuffle_is_a_permutation_and_every_place_is_as_likely() {
+        let mut counts = [[0; 5]; 5];
+        for step in 0..5000 {
+            let mut items = [0, 1, 2, 3, 4];
+            Rng::new(3, 0, step, Purpose::Shuffle).shuffle(&mut items);
+            let mut sorted = items;
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2, 3, 4]);
+            for (place, &item) in items.iter().enumerate() {
+                counts[item][place] += 1;
+            }
+        }
+        // Each count is binomial with mean 1000 and standard deviation 28.
+        assert!(counts.iter().flatten().all(|c| (850..1150).contains(c)), "{counts:?}");
+    }
+}

@@ -1,0 +1,139 @@
+//! What observations and actions look like.
+
+use ndarray::ArrayViewMut2;
+
+use crate::vec_env::ObsViewMut;
+
+/// Element type of an observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32-bit floating point, as it is.
+    F32,
+    /// Bytes, which a learner multiplies by the space's scale.
+    U8,
+}
+
+/// A type that observations are made of: `f32` or `u8`.
+pub trait Element: Copy + Default + Send + Sync + 'static {
+    /// The type as a value.
+    const DTYPE: Dtype;
+    /// The rows of `obs`, if they are of this type.
+    fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>>;
+}
+
+impl Element for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+    fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>> {
+        match obs {
+            ObsViewMut::F32(rows) => Some(rows),
+            ObsViewMut::U8(_) => None,
+        }
+    }
+}
+
+impl Element for u8 {
+    const DTYPE: Dtype = Dtype::U8;
+    fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>> {
+        match obs {
+            ObsViewMut::U8(rows) => Some(rows),
+            ObsViewMut::F32(_) => None,
+        }
+    }
+}
+
+/// The space of observations of one environment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Space {
+    shape: Vec<usize>,
+    dtype: Dtype,
+    scale: f32,
+    low: Vec<f32>,
+    high: Vec<f32>,
+}
+
+impl Space {
+    /// Vectors of f32 between `low` and `high` (which may be infinite), dimension by dimension.
+    ///
+    /// # Panics
+    /// If the two differ in length.
+    #[must_use]
+    pub fn vector(low: &[f32], high: &[f32]) -> Self {
+        assert_eq!(low.len(), high.len(), "a bound for every dimension");
+        Self { shape: vec![low.len()], dtype: Dtype::F32, scale: 1.0, low: low.into(), high: high.into() }
+    }
+
+    /// Bytes from 0 to `high`, which a learner multiplies by `scale`.
+    #[must_use]
+    pub fn bytes(shape: &[usize], high: u8, scale: f32) -> Self {
+        let len = shape.iter().product();
+        Self { shape: shape.into(), dtype: Dtype::U8, scale, low: vec![0.0; len], high: vec![f32::from(high); len] }
+    }
+
+    /// The shape of one observation.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The number of elements D of one observation.
+    #[expect(clippy::len_without_is_empty, reason = "a space is not a container")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The type of its elements.
+    #[must_use]
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// What a learner multiplies an element by.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// Whether `obs` (D elements, not scaled) lies within the bounds; NaN never does.
+    #[must_use]
+    pub fn contains(&self, obs: &[f32]) -> bool {
+        obs.len() == self.len() && obs.iter().zip(&self.low).zip(&self.high).all(|((x, low), high)| low <= x && x <= high)
+    }
+}
+
+/// The space of actions of one environment.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ActionSpace {
+    /// One of `n` actions, 0 to n - 1.
+    Discrete {
+        /// The number of actions A.
+        n: u32,
+        /// Whether the environment says, step by step, which of them are legal.
+        masked: bool,
+    },
+    /// A vector of A numbers between `low` and `high`.
+    Continuous {
+        /// The least value of each dimension.
+        low: Vec<f32>,
+        /// The greatest value of each dimension.
+        high: Vec<f32>,
+    },
+}
+
+impl ActionSpace {
+    /// The number of actions, or of dimensions of an action: A.
+    #[expect(clippy::len_without_is_empty, reason = "a space is not a container")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Discrete { n, .. } => *n as usize,
+            Self::Continuous { low, .. } => low.len(),
+        }
+    }
+
+    /// Whether there are action masks.
+    #[must_use]
+    pub fn masked(&self) -> bool {
+        matches!(self, Self::Discrete { masked: true, .. })
+    }
+}

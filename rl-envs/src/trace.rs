@@ -1,0 +1,100 @@
+//! One environment stepped from given states with given actions, to be compared with any reference.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{Action, ActionSpace, Env, Error, Purpose, Rng};
+
+/// One step of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TraceStep {
+    /// The observation after the step, D elements.
+    pub obs: Vec<Value>,
+    /// The reward.
+    pub reward: f32,
+    /// See [`Step`](crate::Step).
+    pub terminated: bool,
+    /// See [`Step`](crate::Step).
+    pub truncated: bool,
+    /// The legal actions that follow, where there are masks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask: Option<Vec<u8>>,
+}
+
+/// Steps `env` with each of `actions` from `init`: one state (then steps follow on each other) or one for each action.
+/// Does not reset. Chance in the dynamics comes from seed 0.
+///
+/// # Errors
+/// [`Error::BadTrace`] or [`Error::BadState`].
+pub(crate) fn trace<E: Env>(mut env: E, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error>
+where
+    Value: From<E::Obs>,
+{
+    let bad = |what: String| Error::BadTrace(what);
+    let actions = actions.as_array().ok_or_else(|| bad("the actions must be a JSON array".into()))?;
+    let state = |value: &Value, place: &str| {
+        serde_json::from_value::<E::State>(value.clone()).map_err(|e| bad(format!("the initial state{place}: {e}")))
+    };
+    let states = match init {
+        Value::Array(states) if states.len() == actions.len() => {
+            states.iter().enumerate().map(|(i, s)| state(s, &format!(" {i}"))).collect::<Result<Vec<_>, _>>()?
+        }
+        Value::Array(states) => {
+            let (n, m) = (states.len(), actions.len());
+            return Err(bad(format!("{n} initial states for {m} actions: give one state, or one for each action")));
+        }
+        single => vec![state(single, "")?],
+    };
+    let space = env.action_space();
+    let actions = actions
+        .iter()
+        .enumerate()
+        .map(|(i, value)| action(value, &space).ok_or_else(|| bad(format!("action {i} is {value}, the space is {space:?}"))))
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let mut states = states.into_iter();
+    let mut obs = vec![E::Obs::default(); env.observation_space().len()];
+    let mut steps = Vec::with_capacity(actions.len());
+    for (action, t) in actions.iter().zip(1..) {
+        if let Some(state) = states.next() {
+            env.set_state(state)?;
+        }
+        let action = match action {
+            OwnedAction::Discrete(action) => Action::Discrete(*action),
+            OwnedAction::Continuous(action) => Action::Continuous(action),
+        };
+        let outcome = env.step(action, &mut Rng::new(0, 0, t, Purpose::Step), &mut obs);
+        let mask = space.masked().then(|| {
+            let mut mask = vec![0; space.len()];
+            env.mask(&mut mask);
+            mask
+        });
+        steps.push(TraceStep {
+            obs: obs.iter().map(|&x| Value::from(x)).collect(),
+            reward: outcome.reward,
+            terminated: outcome.terminated,
+            truncated: outcome.truncated,
+            mask,
+        });
+    }
+    Ok(steps)
+}
+
+enum OwnedAction {
+    Discrete(u32),
+    Continuous(Vec<f32>),
+}
+
+fn action(value: &Value, space: &ActionSpace) -> Option<OwnedAction> {
+    match space {
+        ActionSpace::Discrete { n, .. } => {
+            let action = u32::try_from(value.as_u64()?).ok()?;
+            (action < *n).then_some(OwnedAction::Discrete(action))
+        }
+        ActionSpace::Continuous { low, high } => {
+            let action: Vec<f32> = serde_json::from_value(value.clone()).ok()?;
+            let fits = action.len() == low.len() && action.iter().zip(low.iter().zip(high)).all(|(a, (l, h))| l <= a && a <= h);
+            fits.then_some(OwnedAction::Continuous(action))
+        }
+    }
+}

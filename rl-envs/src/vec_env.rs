@@ -1,0 +1,515 @@
+//! N environments that step together.
+
+use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis};
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, ActionSpace, Element, Env, Error, Pool, Purpose, Rng, Space, codec, pool, rng};
+
+/// Observations to be written, (N, D), of either element type.
+#[derive(Debug)]
+pub enum ObsViewMut<'a> {
+    /// 32-bit floating point.
+    F32(ArrayViewMut2<'a, f32>),
+    /// Bytes.
+    U8(ArrayViewMut2<'a, u8>),
+}
+
+impl<'a> ObsViewMut<'a> {
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::F32(rows) => rows.shape(),
+            Self::U8(rows) => rows.shape(),
+        }
+    }
+
+    fn split_at(self, row: usize) -> (Self, Self) {
+        match self {
+            Self::F32(rows) => {
+                let (a, b) = rows.split_at(Axis(0), row);
+                (Self::F32(a), Self::F32(b))
+            }
+            Self::U8(rows) => {
+                let (a, b) = rows.split_at(Axis(0), row);
+                (Self::U8(a), Self::U8(b))
+            }
+        }
+    }
+
+    /// All elements in a row, if type and shape are as expected.
+    fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
+        let found = self.shape().to_vec();
+        let rows = O::rows(self).ok_or(Error::Kind {
+            what,
+            expected: if O::DTYPE == crate::Dtype::F32 { "f32" } else { "u8" },
+            found: if O::DTYPE == crate::Dtype::F32 { "u8" } else { "f32" },
+        })?;
+        if found == expected { rows.into_slice() } else { None }.ok_or(Error::Shape { what, expected: expected.into(), found })
+    }
+}
+
+/// Actions for N environments.
+#[derive(Clone, Copy, Debug)]
+pub enum Actions<'a> {
+    /// For a discrete space, (N).
+    Discrete(ArrayView1<'a, u32>),
+    /// For a continuous space, (N, A).
+    Continuous(ArrayView2<'a, f32>),
+}
+
+impl<'a> Actions<'a> {
+    /// Checks kind, shape and range, once for the whole batch: a step relies on it.
+    ///
+    /// # Errors
+    /// [`Error::Kind`], [`Error::Shape`], [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`].
+    pub fn check(&self, space: &ActionSpace, n_envs: usize) -> Result<(), Error> {
+        let shape = |expected: &[usize], found: &[usize], standard| {
+            let error = || Error::Shape { what: "actions", expected: expected.into(), found: found.into() };
+            if expected == found && standard { Ok(()) } else { Err(error()) }
+        };
+        match (self, space) {
+            (Self::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
+                shape(&[n_envs], actions.shape(), true)?;
+                match actions.iter().position(|&action| action >= n) {
+                    Some(env_idx) => Err(Error::ActionOutOfRange { env_idx, action: actions[env_idx], n }),
+                    None => Ok(()),
+                }
+            }
+            (Self::Continuous(actions), ActionSpace::Continuous { low, high }) => {
+                shape(&[n_envs, low.len()], actions.shape(), actions.is_standard_layout())?;
+                for ((env_idx, dim), &action) in actions.indexed_iter() {
+                    let (low, high) = (low[dim], high[dim]);
+                    if !(low..=high).contains(&action) {
+                        return Err(Error::ActionOutOfBounds { env_idx, dim, action, low, high });
+                    }
+                }
+                Ok(())
+            }
+            (Self::Discrete(_), ActionSpace::Continuous { .. }) => {
+                Err(Error::Kind { what: "actions", expected: "continuous actions", found: "discrete ones" })
+            }
+            (Self::Continuous(_), ActionSpace::Discrete { .. }) => {
+                Err(Error::Kind { what: "actions", expected: "discrete actions", found: "continuous ones" })
+            }
+        }
+    }
+
+    fn split_at(self, row: usize) -> (Self, Self) {
+        match self {
+            Self::Discrete(actions) => {
+                let (a, b) = actions.split_at(Axis(0), row);
+                (Self::Discrete(a), Self::Discrete(b))
+            }
+            Self::Continuous(actions) => {
+                let (a, b) = actions.split_at(Axis(0), row);
+                (Self::Continuous(a), Self::Continuous(b))
+            }
+        }
+    }
+}
+
+/// Where a batch writes its action masks.
+#[derive(Debug)]
+pub struct MaskBatch<'a> {
+    /// Legal actions at `obs`, (N, A).
+    pub masks: ArrayViewMut2<'a, u8>,
+    /// Legal actions at `final_obs`, (N, A); written only where an episode has ended.
+    pub final_masks: ArrayViewMut2<'a, u8>,
+}
+
+impl MaskBatch<'_> {
+    fn split_at(self, row: usize) -> (Self, Self) {
+        let (a, b) = self.masks.split_at(Axis(0), row);
+        let (c, d) = self.final_masks.split_at(Axis(0), row);
+        (Self { masks: a, final_masks: c }, Self { masks: b, final_masks: d })
+    }
+}
+
+/// Where a batch writes the outcome of a step. All arrays are contiguous.
+#[derive(Debug)]
+pub struct StepBatch<'a> {
+    /// What to act on next, (N, D): the first observation of a new episode where one has ended.
+    pub obs: ObsViewMut<'a>,
+    /// The rewards of this step, (N).
+    pub rewards: ArrayViewMut1<'a, f32>,
+    /// 1 where the task is over, (N); see [`Step`](crate::Step).
+    pub terminated: ArrayViewMut1<'a, u8>,
+    /// 1 where the episode was cut off, (N).
+    pub truncated: ArrayViewMut1<'a, u8>,
+    /// The last observation of an episode that has just ended, (N, D); written only where either flag is set.
+    pub final_obs: ObsViewMut<'a>,
+    /// The masks, if the action space has them.
+    pub masks: Option<MaskBatch<'a>>,
+}
+
+impl StepBatch<'_> {
+    /// The first `row` environments and the others.
+    fn split_at(self, row: usize) -> (Self, Self) {
+        let (obs_a, obs_b) = self.obs.split_at(row);
+        let (rewards_a, rewards_b) = self.rewards.split_at(Axis(0), row);
+        let (terminated_a, terminated_b) = self.terminated.split_at(Axis(0), row);
+        let (truncated_a, truncated_b) = self.truncated.split_at(Axis(0), row);
+        let (final_obs_a, final_obs_b) = self.final_obs.split_at(row);
+        let (masks_a, masks_b) = self.masks.map(|masks| masks.split_at(row)).unzip();
+        (
+            Self {
+                obs: obs_a,
+                rewards: rewards_a,
+                terminated: terminated_a,
+                truncated: truncated_a,
+                final_obs: final_obs_a,
+                masks: masks_a,
+            },
+            Self {
+                obs: obs_b,
+                rewards: rewards_b,
+                terminated: terminated_b,
+                truncated: truncated_b,
+                final_obs: final_obs_b,
+                masks: masks_b,
+            },
+        )
+    }
+}
+
+/// N environments that step together, each restarted in the same step in which its episode ends.
+pub trait VecEnv: Send {
+    /// The number of environments N.
+    fn n_envs(&self) -> usize;
+
+    /// The space of one observation.
+    fn observation_space(&self) -> &Space;
+
+    /// The space of one action.
+    fn action_space(&self) -> &ActionSpace;
+
+    /// Starts all environments anew from `seed` and writes first observations, (N, D), and masks, (N, A), if there are any.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
+    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error>;
+
+    /// Steps every environment.
+    ///
+    /// # Errors
+    /// Those of [`Actions::check`], [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
+    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error>;
+
+    /// All that has to be known to continue, observations aside.
+    ///
+    /// # Errors
+    /// [`Error::CannotSave`].
+    fn save(&self) -> Result<Vec<u8>, Error>;
+
+    /// Continues from what `save` gave.
+    ///
+    /// # Errors
+    /// [`Error::BadState`] if `bytes` are damaged or of another batch; then nothing has changed.
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error>;
+}
+
+/// N environments stepped one after the other: the referee for every faster way.
+#[derive(Clone, Debug)]
+pub struct SyncVecEnv<E> {
+    envs: Vec<E>,
+    first_env: u32,
+    seed: u64,
+    /// Lifetime steps, the same for every environment of the batch.
+    steps: u64,
+    observation_space: Space,
+    action_space: ActionSpace,
+}
+
+impl<E: Env> SyncVecEnv<E> {
+    /// `n_envs` copies of `env`.
+    ///
+    /// # Panics
+    /// If `n_envs` is 0 or does not fit u32.
+    pub fn new(n_envs: usize, env: E) -> Self {
+        assert!(n_envs > 0 && u32::try_from(n_envs).is_ok(), "1 to 2^32 - 1 environments");
+        Self::slice(0..n_envs, env)
+    }
+
+    /// The environments with the indices `range` of a larger batch.
+    fn slice(range: std::ops::Range<usize>, env: E) -> Self {
+        Self {
+            first_env: range.start as u32,
+            seed: 0,
+            steps: 0,
+            observation_space: env.observation_space(),
+            action_space: env.action_space(),
+            envs: vec![env; range.len()],
+        }
+    }
+
+    fn masks<'a>(&self, what: &'static str, masks: Option<ArrayViewMut2<'a, u8>>) -> Result<&'a mut [u8], Error> {
+        match (self.action_space.masked(), masks) {
+            (true, Some(masks)) => {
+                let expected = [self.envs.len(), self.action_space.len()];
+                ObsViewMut::U8(masks).into_slice(what, expected)
+            }
+            (false, None) => Ok(&mut []),
+            (true, None) => Err(Error::Kind { what, expected: "masks", found: "none" }),
+            (false, Some(_)) => Err(Error::Kind { what, expected: "none", found: "masks" }),
+        }
+    }
+}
+
+/// What [`SyncVecEnv::save`] writes.
+#[derive(Serialize, Deserialize)]
+struct Saved<S> {
+    first_env: u32,
+    seed: u64,
+    steps: u64,
+    states: Vec<S>,
+}
+
+fn flat<'a, T>(what: &'static str, view: ArrayViewMut1<'a, T>, n: usize) -> Result<&'a mut [T], Error> {
+    let found = view.shape().to_vec();
+    if view.len() == n { view.into_slice() } else { None }.ok_or(Error::Shape { what, expected: vec![n], found })
+}
+
+impl<E: Env> VecEnv for SyncVecEnv<E> {
+    fn n_envs(&self) -> usize {
+        self.envs.len()
+    }
+
+    fn observation_space(&self) -> &Space {
+        &self.observation_space
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        &self.action_space
+    }
+
+    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        let d = self.observation_space.len();
+        let a = self.action_space.len();
+        let obs = obs.into_slice::<E::Obs>("obs", [self.envs.len(), d])?;
+        let masks = self.masks("masks", masks)?;
+        self.seed = seed;
+        self.steps = 0;
+        let rows = self.envs.iter_mut().zip(obs.chunks_exact_mut(d)).zip(self.first_env..);
+        for ((env, obs), index) in rows {
+            env.reset(&mut Rng::new(seed, index, 0, Purpose::Reset), obs);
+        }
+        for (env, mask) in self.envs.iter().zip(masks.chunks_exact_mut(a)) {
+            env.mask(mask);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        let (n, d, a) = (self.envs.len(), self.observation_space.len(), self.action_space.len());
+        actions.check(&self.action_space, n)?;
+        let obs = out.obs.into_slice::<E::Obs>("obs", [n, d])?;
+        let rewards = flat("rewards", out.rewards, n)?;
+        let terminated = flat("terminated", out.terminated, n)?;
+        let truncated = flat("truncated", out.truncated, n)?;
+        let final_obs = out.final_obs.into_slice::<E::Obs>("final_obs", [n, d])?;
+        let (masks, final_masks) = out.masks.map(|m| (m.masks, m.final_masks)).unzip();
+        let masks = self.masks("masks", masks)?;
+        let final_masks = self.masks("final_masks", final_masks)?;
+        self.steps += 1;
+
+        let (seed, steps, first_env) = (self.seed, self.steps, self.first_env);
+        let envs = &mut self.envs;
+        let mut step = |i: usize, action: Action<'_>| {
+            let env = &mut envs[i];
+            let index = first_env + i as u32;
+            let obs = &mut obs[i * d..][..d];
+            let outcome = env.step(action, &mut Rng::new(seed, index, steps, Purpose::Step), obs);
+            rewards[i] = outcome.reward;
+            terminated[i] = outcome.terminated.into();
+            truncated[i] = outcome.truncated.into();
+            if outcome.done() {
+                final_obs[i * d..][..d].copy_from_slice(obs);
+                if !final_masks.is_empty() {
+                    env.mask(&mut final_masks[i * a..][..a]);
+                }
+                env.reset(&mut Rng::new(seed, index, steps, Purpose::Reset), obs);
+            }
+            if !masks.is_empty() {
+                env.mask(&mut masks[i * a..][..a]);
+            }
+        };
+        match actions {
+            Actions::Discrete(actions) => {
+                for (i, &action) in actions.iter().enumerate() {
+                    step(i, Action::Discrete(action));
+                }
+            }
+            Actions::Continuous(actions) => {
+                for (i, action) in actions.as_slice().unwrap_or_default().chunks_exact(a).enumerate() {
+                    step(i, Action::Continuous(action));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        let states: Option<Vec<E::State>> = self.envs.iter().map(Env::state).collect();
+        let states = states.ok_or(Error::CannotSave)?;
+        codec::encode(&Saved { first_env: self.first_env, seed: self.seed, steps: self.steps, states })
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let saved: Saved<E::State> = codec::decode(bytes)?;
+        if (saved.states.len(), saved.first_env) != (self.envs.len(), self.first_env) {
+            return Err(Error::BadState(format!("it holds {} environments, not {}", saved.states.len(), self.envs.len())));
+        }
+        let mut envs = self.envs.clone();
+        for (env, state) in envs.iter_mut().zip(saved.states) {
+            env.set_state(state)?;
+        }
+        (self.envs, self.seed, self.steps) = (envs, saved.seed, saved.steps);
+        Ok(())
+    }
+}
+
+/// N environments in fixed slices that the threads of a [`Pool`] take whole. Equal to [`SyncVecEnv`] bit for bit.
+#[derive(Debug)]
+pub struct PooledVecEnv<V> {
+    slices: Vec<V>,
+    n_envs: usize,
+    pool: Pool,
+}
+
+impl<E: Env> PooledVecEnv<SyncVecEnv<E>> {
+    /// `n_envs` copies of `env`, stepped by the threads of `pool`.
+    ///
+    /// # Panics
+    /// If `n_envs` is 0 or does not fit u32.
+    pub fn new(n_envs: usize, env: &E, pool: &Pool) -> Self {
+        assert!(n_envs > 0 && u32::try_from(n_envs).is_ok(), "1 to 2^32 - 1 environments");
+        let slices = pool::slices(n_envs).map(|range| SyncVecEnv::slice(range, env.clone())).collect();
+        Self { slices, n_envs, pool: pool.clone() }
+    }
+}
+
+fn reset_slices<V: VecEnv>(
+    slices: &mut [V],
+    seed: u64,
+    obs: ObsViewMut<'_>,
+    masks: Option<ArrayViewMut2<'_, u8>>,
+) -> Result<(), Error> {
+    let Some((first, rest)) = slices.split_first_mut() else { return Ok(()) };
+    let n = first.n_envs();
+    let (obs_a, obs_b) = obs.split_at(n);
+    let (masks_a, masks_b) = masks.map(|masks| masks.split_at(Axis(0), n)).unzip();
+    first.reset(seed, obs_a, masks_a)?;
+    reset_slices(rest, seed, obs_b, masks_b)
+}
+
+fn step_slices<V: VecEnv>(pool: &Pool, slices: &mut [V], actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    match slices {
+        [] => Ok(()),
+        [slice] => slice.step(actions, out),
+        _ => {
+            let (a, b) = slices.split_at_mut(slices.len() / 2);
+            let row = a.iter().map(VecEnv::n_envs).sum();
+            let (actions_a, actions_b) = actions.split_at(row);
+            let (out_a, out_b) = out.split_at(row);
+            let (a, b) = pool.join(|| step_slices(pool, a, actions_a, out_a), || step_slices(pool, b, actions_b, out_b));
+            a.and(b)
+        }
+    }
+}
+
+impl<V: VecEnv> PooledVecEnv<V> {
+    fn check_rows(&self, what: &'static str, found: &[usize], width: Option<usize>) -> Result<(), Error> {
+        let expected: Vec<usize> = [Some(self.n_envs), width].into_iter().flatten().collect();
+        if found == expected { Ok(()) } else { Err(Error::Shape { what, expected, found: found.into() }) }
+    }
+}
+
+impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
+    fn n_envs(&self) -> usize {
+        self.n_envs
+    }
+
+    fn observation_space(&self) -> &Space {
+        self.slices[0].observation_space()
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        self.slices[0].action_space()
+    }
+
+    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        self.check_rows("obs", obs.shape(), Some(self.observation_space().len()))?;
+        if let Some(masks) = &masks {
+            self.check_rows("masks", masks.shape(), Some(self.action_space().len()))?;
+        }
+        reset_slices(&mut self.slices, seed, obs, masks)
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        // All that could fail in one slice is checked before any slice steps.
+        actions.check(self.action_space(), self.n_envs)?;
+        let d = self.observation_space().len();
+        self.check_rows("obs", out.obs.shape(), Some(d))?;
+        self.check_rows("final_obs", out.final_obs.shape(), Some(d))?;
+        self.check_rows("rewards", out.rewards.shape(), None)?;
+        self.check_rows("terminated", out.terminated.shape(), None)?;
+        self.check_rows("truncated", out.truncated.shape(), None)?;
+        if let Some(masks) = &out.masks {
+            let a = self.action_space().len();
+            self.check_rows("masks", masks.masks.shape(), Some(a))?;
+            self.check_rows("final_masks", masks.final_masks.shape(), Some(a))?;
+        }
+        step_slices(&self.pool, &mut self.slices, actions, out)
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        let slices = self.slices.iter().map(VecEnv::save).collect::<Result<Vec<_>, _>>()?;
+        codec::encode(&slices)
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let slices: Vec<Vec<u8>> = codec::decode(bytes)?;
+        if slices.len() != self.slices.len() {
+            return Err(Error::BadState(format!("it holds {} slices, not {}", slices.len(), self.slices.len())));
+        }
+        let before = self.save()?;
+        let loaded = self.slices.iter_mut().zip(&slices).try_for_each(|(slice, bytes)| slice.load(bytes));
+        if loaded.is_err() {
+            let slices: Vec<Vec<u8>> = codec::decode(&before)?;
+            self.slices.iter_mut().zip(&slices).try_for_each(|(slice, bytes)| slice.load(bytes))?;
+        }
+        loaded
+    }
+}
+
+/// Actions drawn uniformly, without a policy: for benches and checks.
+///
+/// The action of environment i at step s is made from word `s & 3` of block `s >> 2` of its stream
+/// [`Purpose::RandomAction`], so four steps cost one block.
+#[derive(Clone, Debug)]
+pub struct RandomActions {
+    seed: u64,
+    steps: u64,
+    n: u32,
+    words: Vec<[u32; 4]>,
+}
+
+impl RandomActions {
+    /// For `n_envs` environments with `n` actions.
+    #[must_use]
+    pub fn new(seed: u64, n_envs: usize, n: u32) -> Self {
+        Self { seed, steps: 0, n, words: vec![[0; 4]; n_envs] }
+    }
+
+    /// Writes the actions of the next step, (N).
+    pub fn fill(&mut self, mut actions: ArrayViewMut1<'_, u32>) {
+        if self.steps & 3 == 0 {
+            for (words, index) in self.words.iter_mut().zip(0..) {
+                *words = rng::block(self.seed, index, self.steps >> 2, Purpose::RandomAction, 0);
+            }
+        }
+        for (action, words) in actions.iter_mut().zip(&self.words) {
+            *action = rng::below(words[(self.steps & 3) as usize], self.n);
+        }
+        self.steps += 1;
+    }
+}
