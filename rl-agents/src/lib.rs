@@ -1,1 +1,43 @@
-//! x
+//! Agents that learn: A2C and PPO on candle, over one flat parameter vector.
+//!
+//! Reading order: [`ActorCritic`] is the policy; [`collect`](mod@collect) lets it act in a batch of environments and fills a
+//! rollout; [`ppo`] and [`a2c`] learn from it, one file each; [`params`], [`optim`] and [`distributions`] are what they share.
+//! Nothing here starts a thread, opens a file or reads a clock.
+//!
+//! ```
+//! use rl_agents::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
+//! use rl_envs::{SyncVecEnv, cartpole::CartPole};
+//!
+//! let config = PpoConfig { n_steps: 16, batch_size: 32, n_epochs: 1, ..PpoConfig::default() };
+//! let mut collector = Collector::new(Box::new(SyncVecEnv::new(4, CartPole::default())), 0)?;
+//! let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), 0)?;
+//! let mut agent = Ppo::new(policy, config, 4, 0)?;
+//! let mut rollout = collector.rollout(16)?;
+//!
+//! collector.collect(agent.policy(), &mut rollout)?;
+//! let metrics = agent.update(&rollout, 1.0)?;
+//! assert!(metrics.get("train/loss").is_some_and(f32::is_finite));
+//! # Ok::<(), rl_agents::Error>(())
+//! ```
+
+pub mod a2c;
+pub mod collect;
+pub mod distributions;
+pub mod optim;
+pub mod params;
+pub mod ppo;
+
+mod actor_critic;
+mod agent;
+mod batch;
+mod error;
+mod mlp;
+
+pub use a2c::{A2c, A2cConfig};
+pub use actor_critic::{ActorCritic, Choice, NetConfig};
+pub use agent::{Agent, Counters, Metrics, Schedule, Snapshot};
+pub use collect::{Collector, CollectorState, Episode, evaluate};
+pub use error::Error;
+pub use mlp::Activation;
+pub use params::{Layout, TensorInfo};
+pub use ppo::{Ppo, PpoConfig};

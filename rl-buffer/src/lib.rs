@@ -28,4 +28,4 @@ mod error;
 mod rollout;
 
 pub use error::Error;
-pub use rollout::{ActionBuffer, ActionKind, ObsBuffer, ObsKind, ObsRow, Rollout, RolloutShape};
+pub use rollout::{ActionBuffer, ActionKind, ObsBuffer, ObsKind, ObsSlice, Rollout, RolloutShape};

@@ -1,6 +1,6 @@
 //! T steps of N environments, filled in place.
 
-use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayViewMut2, Axis, s};
+use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayViewMut2, s};
 
 use crate::Error;
 
@@ -52,9 +52,9 @@ pub enum ObsBuffer {
     U8(Array3<u8>),
 }
 
-/// One observation, D elements.
+/// One observation of D elements, or several one after the other.
 #[derive(Clone, Copy, Debug)]
-pub enum ObsRow<'a> {
+pub enum ObsSlice<'a> {
     /// 32-bit floating point.
     F32(&'a [f32]),
     /// Bytes.
@@ -169,20 +169,8 @@ impl Rollout {
         self.shape
     }
 
-    /// Makes the rollout ready to be filled again: what followed its last step becomes what the first step acts on, and the
-    /// final observations are forgotten.
-    pub fn begin(&mut self) {
-        fn carry<T: Copy>(rows: &mut Array3<T>) {
-            let (mut rest, last) = rows.multi_slice_mut((s![..-1, .., ..], s![-1, .., ..]));
-            rest.index_axis_mut(Axis(0), 0).assign(&last);
-        }
-        match &mut self.obs {
-            ObsBuffer::F32(obs) => carry(obs),
-            ObsBuffer::U8(obs) => carry(obs),
-        }
-        if let Some(masks) = &mut self.masks {
-            carry(masks);
-        }
+    /// Forgets the final observations, so that the rollout can be filled again.
+    pub fn clear(&mut self) {
         self.final_at.clear();
         match &mut self.final_obs {
             FinalObs::F32(obs) => obs.clear(),
@@ -190,17 +178,27 @@ impl Rollout {
         }
     }
 
+    /// The observations of `rows`, counted through from (0, 0) to (T, N - 1), D elements each.
+    #[must_use]
+    pub fn obs_rows(&self, rows: std::ops::Range<usize>) -> ObsSlice<'_> {
+        let range = rows.start * self.shape.obs_len..rows.end * self.shape.obs_len;
+        match &self.obs {
+            ObsBuffer::F32(obs) => ObsSlice::F32(&obs.as_slice().unwrap_or_default()[range]),
+            ObsBuffer::U8(obs) => ObsSlice::U8(&obs.as_slice().unwrap_or_default()[range]),
+        }
+    }
+
     /// Notes that step `t` ended an episode of column `n`, which left `obs`. Steps come in order.
     ///
     /// # Panics
     /// If `obs` is of another type or length than the rollout's.
-    pub fn push_final(&mut self, t: usize, n: usize, obs: ObsRow<'_>) {
+    pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>) {
         let len = match (&mut self.final_obs, obs) {
-            (FinalObs::F32(all), ObsRow::F32(row)) => {
+            (FinalObs::F32(all), ObsSlice::F32(row)) => {
                 all.extend_from_slice(row);
                 row.len()
             }
-            (FinalObs::U8(all), ObsRow::U8(row)) => {
+            (FinalObs::U8(all), ObsSlice::U8(row)) => {
                 all.extend_from_slice(row);
                 row.len()
             }
@@ -218,10 +216,10 @@ impl Rollout {
 
     /// The last observations of the episodes that ended, one after the other, D elements each.
     #[must_use]
-    pub fn final_obs(&self) -> ObsRow<'_> {
+    pub fn final_obs(&self) -> ObsSlice<'_> {
         match &self.final_obs {
-            FinalObs::F32(obs) => ObsRow::F32(obs),
-            FinalObs::U8(obs) => ObsRow::U8(obs),
+            FinalObs::F32(obs) => ObsSlice::F32(obs),
+            FinalObs::U8(obs) => ObsSlice::U8(obs),
         }
     }
 
@@ -265,25 +263,31 @@ mod tests {
         let mut rollout = Rollout::new(SHAPE).expect("fits");
         rollout.values = array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
         rollout.last_values = array![7.0, 8.0];
-        rollout.push_final(0, 1, ObsRow::F32(&[0.5]));
-        rollout.push_final(2, 0, ObsRow::F32(&[0.25]));
+        rollout.push_final(0, 1, ObsSlice::F32(&[0.5]));
+        rollout.push_final(2, 0, ObsSlice::F32(&[0.25]));
         let mut next_values = Array2::zeros((3, 2));
         rollout.next_values(&[40.0, 70.0], next_values.view_mut());
         assert_eq!(next_values, array![[3.0, 40.0], [5.0, 6.0], [70.0, 8.0]]);
-        assert!(matches!(rollout.final_obs(), ObsRow::F32([0.5, 0.25])));
+        assert!(matches!(rollout.final_obs(), ObsSlice::F32([0.5, 0.25])));
     }
 
     #[test]
-    fn the_next_rollout_starts_where_this_one_stopped() {
+    fn a_cleared_rollout_has_no_ends() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        rollout.push_final(0, 0, ObsSlice::F32(&[9.0]));
+        rollout.clear();
+        assert!(rollout.final_at().is_empty());
+        assert!(matches!(rollout.final_obs(), ObsSlice::F32([])));
+    }
+
+    #[test]
+    fn observations_are_read_by_row() {
         let mut rollout = Rollout::new(SHAPE).expect("fits");
         let ObsBuffer::F32(obs) = &mut rollout.obs else { panic!("f32") };
-        obs.index_axis_mut(Axis(0), 3).assign(&array![[1.5], [2.5]]);
-        rollout.push_final(0, 0, ObsRow::F32(&[9.0]));
-        rollout.begin();
-        let ObsBuffer::F32(obs) = &rollout.obs else { panic!("f32") };
-        assert_eq!(obs.index_axis(Axis(0), 0), array![[1.5], [2.5]]);
-        assert!(rollout.final_at().is_empty());
-        assert!(matches!(rollout.final_obs(), ObsRow::F32([])));
+        obs[[1, 1, 0]] = 3.0;
+        obs[[3, 0, 0]] = 6.0;
+        assert!(matches!(rollout.obs_rows(3..4), ObsSlice::F32([3.0])));
+        assert!(matches!(rollout.obs_rows(6..8), ObsSlice::F32([6.0, 0.0])));
     }
 
     #[test]

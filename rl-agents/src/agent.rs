@@ -1,0 +1,187 @@
+//! What every agent is, and what every agent that learns by gradient descent has.
+
+use candle_core::{Device, Tensor, Var};
+use rl_buffer::Rollout;
+use serde::{Deserialize, Serialize};
+
+use crate::optim::{Optimizer, Rule, Steps};
+use crate::{ActorCritic, Error};
+
+/// An agent that learns from rollouts: [`Ppo`](crate::Ppo) or [`A2c`](crate::A2c).
+pub trait Agent: Send {
+    /// The policy as it is now.
+    fn policy(&self) -> &ActorCritic;
+
+    /// Learns from one rollout. `remaining` is the fraction of training that is still to come, 1 at the start: schedules follow
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] when losses stay non-finite, and those of candle. Updates that are not finite are not applied.
+    fn update(&mut self, rollout: &Rollout, remaining: f32) -> Result<Metrics, Error>;
+
+    /// All that has to be known to continue.
+    fn save(&self) -> Snapshot;
+
+    /// Continues from what `save` gave.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if it does not fit; then nothing has changed.
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error>;
+}
+
+/// What an update reports, under the names that users of Stable-Baselines3 know.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics(Vec<(&'static str, f32)>);
+
+impl Metrics {
+    pub(crate) fn push(&mut self, name: &'static str, value: f32) {
+        self.0.push((name, value));
+    }
+
+    /// The value under a name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f32> {
+        self.0.iter().find(|(n, _)| *n == name).map(|&(_, value)| value)
+    }
+
+    /// Names and values, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> {
+        self.0.iter().copied()
+    }
+}
+
+/// A setting that may change over training. Written as a number, or as `lin_X`: from X down to 0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub enum Schedule {
+    /// Always the same.
+    Constant(f32),
+    /// Proportional to what remains of training.
+    Linear(f32),
+}
+
+impl Schedule {
+    /// The value when this fraction of training remains.
+    #[must_use]
+    pub fn at(self, remaining: f32) -> f32 {
+        match self {
+            Self::Constant(value) => value,
+            Self::Linear(start) => start * remaining,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Number(f64),
+    Text(String),
+}
+
+impl TryFrom<Written> for Schedule {
+    type Error = String;
+    fn try_from(written: Written) -> Result<Self, String> {
+        match written {
+            Written::Number(value) => Ok(Self::Constant(value as f32)),
+            Written::Text(text) => {
+                let start = text.strip_prefix("lin_").and_then(|start| start.parse().ok());
+                start.map(Self::Linear).ok_or_else(|| format!("\"{text}\" is neither a number nor \"lin_\" and a number"))
+            }
+        }
+    }
+}
+
+impl From<Schedule> for Written {
+    fn from(schedule: Schedule) -> Self {
+        match schedule {
+            // Through its shortest decimal form, so that 0.3 is written as 0.3 and not as the nearest f32's expansion.
+            Schedule::Constant(value) => Self::Number(value.to_string().parse().unwrap_or(f64::from(value))),
+            Schedule::Linear(start) => Self::Text(format!("lin_{start}")),
+        }
+    }
+}
+
+/// An agent's state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The parameter vector.
+    pub params: Vec<f32>,
+    /// The optimizer's moments, by name, each as long as the parameter vector.
+    pub moments: Vec<(String, Vec<f32>)>,
+    /// The rest.
+    pub counters: Counters,
+}
+
+/// An agent's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Version of the policy.
+    pub version: u64,
+    /// Passes over rollouts, which number the shuffles.
+    pub epochs: u64,
+    /// Steps of the optimizer, and steps skipped running.
+    pub steps: Steps,
+}
+
+/// A policy, its optimizer, and the counters that make its randomness.
+pub(crate) struct Learner {
+    pub(crate) policy: ActorCritic,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) epochs: u64,
+    pub(crate) seed: u64,
+}
+
+impl Learner {
+    pub(crate) fn new(policy: ActorCritic, rule: Rule, seed: u64) -> Self {
+        let optimizer = Optimizer::new(rule, policy.params().len());
+        Self { policy, optimizer, epochs: 0, seed }
+    }
+
+    /// The parameters as a variable that gradients are taken of.
+    pub(crate) fn variable(&self) -> candle_core::Result<Var> {
+        Var::from_slice(self.policy.params(), self.policy.params().len(), &Device::Cpu)
+    }
+
+    /// One step down the gradient of `loss` with respect to `params`. Returns the norm of the gradient, before clipping.
+    pub(crate) fn descend(&mut self, params: &Var, loss: &Tensor, learning_rate: f32, max_norm: f32) -> Result<f32, Error> {
+        if !loss.to_scalar::<f32>()?.is_finite() {
+            return self.optimizer.skip();
+        }
+        let grads = loss.backward()?;
+        let grads = grads.get(params).ok_or_else(|| candle_core::Error::Msg("the loss does not depend on params".into()))?;
+        let grads = grads.to_vec1::<f32>()?;
+        self.optimizer.step(self.policy.params_mut(), &grads, learning_rate, max_norm)
+    }
+
+    pub(crate) fn save(&self) -> Snapshot {
+        Snapshot {
+            params: self.policy.params().to_vec(),
+            moments: self.optimizer.moments().into_iter().map(|(name, values)| (name.into(), values.to_vec())).collect(),
+            counters: Counters { version: self.policy.version(), epochs: self.epochs, steps: self.optimizer.steps() },
+        }
+    }
+
+    pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let mut policy = self.policy.clone();
+        policy.set_params(&snapshot.params, snapshot.counters.version)?;
+        self.optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
+        self.policy = policy;
+        self.epochs = snapshot.counters.epochs;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_are_constant_or_fall_to_zero() {
+        assert_eq!(Schedule::Constant(0.5).at(0.25), 0.5);
+        assert_eq!(Schedule::Linear(0.5).at(0.25), 0.125);
+        assert_eq!(Schedule::try_from(Written::Text("lin_0.001".into())), Ok(Schedule::Linear(0.001)));
+        assert!(Schedule::try_from(Written::Text("cos_1".into())).is_err());
+        assert!(matches!(Written::from(Schedule::Constant(0.3)), Written::Number(x) if x == 0.3));
+        assert!(matches!(Written::from(Schedule::Linear(0.001)), Written::Text(t) if t == "lin_0.001"));
+    }
+}

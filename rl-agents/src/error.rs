@@ -1,0 +1,50 @@
+//! What can go wrong while acting or learning.
+
+/// An error of this crate, with the facts in its variants.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The batch size does not divide the rollout.
+    #[error(
+        "batch_size {batch_size} does not divide the rollout of {rollout} samples ({n_steps} steps x {n_envs} environments); \
+         choose a divisor of it"
+    )]
+    BatchSize {
+        /// Samples of a minibatch.
+        batch_size: usize,
+        /// Samples of a rollout.
+        rollout: usize,
+        /// Steps of a rollout.
+        n_steps: usize,
+        /// Environments.
+        n_envs: usize,
+    },
+    /// A setting is out of its range.
+    #[error("{name} is {value}, {allowed}")]
+    Setting {
+        /// Its name.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// The agent cannot act in this action space.
+    #[error("this agent needs discrete actions, the environment has continuous ones")]
+    ContinuousActions,
+    /// The loss or its gradient was not finite in several updates running; none of them was applied.
+    #[error("diverged: loss or gradient was not finite in {0} updates running; a smaller learning_rate may help")]
+    Diverged(u64),
+    /// A snapshot is not one of this agent.
+    #[error("snapshot does not fit: {0}")]
+    Snapshot(String),
+    /// Environments refused.
+    #[error(transparent)]
+    Env(#[from] rl_envs::Error),
+    /// A buffer refused.
+    #[error(transparent)]
+    Buffer(#[from] rl_buffer::Error),
+    /// candle refused.
+    #[error("candle: {0}")]
+    Candle(#[from] candle_core::Error),
+}

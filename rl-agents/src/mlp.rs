@@ -1,0 +1,102 @@
+//! Multilayer perceptrons over slices of the flat parameter vector.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::params::{Layout, orthogonal};
+
+/// What follows each hidden layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// Hyperbolic tangent.
+    #[default]
+    Tanh,
+    /// max(0, x)
+    Relu,
+}
+
+#[derive(Clone, Debug)]
+struct Linear {
+    weight: Range<usize>, // (n_in, n_out)
+    bias: Range<usize>,   // (n_out)
+    n_in: usize,
+    n_out: usize,
+}
+
+/// A network of linear layers with an activation after each but the last.
+#[derive(Clone, Debug)]
+pub(crate) struct Mlp {
+    layers: Vec<Linear>,
+    activation: Activation,
+}
+
+impl Mlp {
+    /// Layers of `sizes` (inputs first), whose tensors are appended to `layout` as `name.0.weight`, `name.0.bias`, ...
+    pub(crate) fn new(layout: &mut Layout, name: &str, sizes: &[usize], activation: Activation) -> Self {
+        let layers = sizes.windows(2).enumerate().map(|(i, size)| Linear {
+            weight: layout.push(format!("{name}.{i}.weight"), size),
+            bias: layout.push(format!("{name}.{i}.bias"), &size[1..]),
+            n_in: size[0],
+            n_out: size[1],
+        });
+        Self { layers: layers.collect(), activation }
+    }
+
+    /// Orthogonal weights with gain sqrt(2), `last_gain` in the last layer, and zero biases. `first_index` is the index of the
+    /// first layer among all that are drawn from one seed.
+    pub(crate) fn init(&self, params: &mut [f32], last_gain: f32, seed: u64, first_index: u32) {
+        for ((i, layer), index) in self.layers.iter().enumerate().zip(first_index..) {
+            let gain = if i + 1 == self.layers.len() { last_gain } else { std::f32::consts::SQRT_2 };
+            orthogonal(&mut params[layer.weight.clone()], layer.n_in, layer.n_out, gain, seed, index);
+            params[layer.bias.clone()].fill(0.0);
+        }
+    }
+
+    /// The number of layers.
+    pub(crate) fn n_layers(&self) -> u32 {
+        self.layers.len() as u32
+    }
+
+    /// Outputs (B, out) for inputs (B, in), composed of candle's operations; `params` is the whole vector (P).
+    pub(crate) fn forward(&self, params: &Tensor, inputs: &Tensor) -> candle_core::Result<Tensor> {
+        let mut x = inputs.clone();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let weight = params.narrow(0, layer.weight.start, layer.weight.len())?.reshape((layer.n_in, layer.n_out))?;
+            let bias = params.narrow(0, layer.bias.start, layer.bias.len())?;
+            x = x.matmul(&weight)?.broadcast_add(&bias)?;
+            if i + 1 < self.layers.len() {
+                x = match self.activation {
+                    Activation::Tanh => x.tanh()?,
+                    Activation::Relu => x.relu()?,
+                };
+            }
+        }
+        Ok(x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn a_network_equals_the_case_worked_out_by_hand() {
+        let mut layout = Layout::default();
+        let relu = Mlp::new(&mut layout, "net", &[2, 2, 1], Activation::Relu);
+        let names: Vec<&str> = layout.tensors().iter().map(|t| &*t.name).collect();
+        assert_eq!(names, ["net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias"]);
+        // Hidden: (1, 2) [[1, -1], [2, 1]] + (0.5, -3) = (5.5, -2); after ReLU (5.5, 0). Output: 5.5 * 2 + 0 * 7 + 1 = 12.
+        let params = [1.0f32, -1.0, 2.0, 1.0, 0.5, -3.0, 2.0, 7.0, 1.0];
+        let params = Tensor::from_slice(&params, 9, &Device::Cpu).unwrap();
+        let inputs = Tensor::from_slice(&[1.0f32, 2.0], (1, 2), &Device::Cpu).unwrap();
+        assert_eq!(relu.forward(&params, &inputs).unwrap().to_vec2::<f32>().unwrap(), [[12.0]]);
+        let tanh = Mlp { activation: Activation::Tanh, ..relu };
+        let expected = 2.0 * 5.5f32.tanh() + 7.0 * (-2.0f32).tanh() + 1.0;
+        let got = tanh.forward(&params, &inputs).unwrap().to_vec2::<f32>().unwrap()[0][0];
+        assert!((got - expected).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,231 @@
+//! Optimizers: one pass over the flat vector of parameters, gradient clipping included.
+
+use crate::Error;
+
+/// Updates that may fail running before learning is given up.
+const MAX_SKIPPED: u64 = 3;
+
+/// Which rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Adam (Kingma and Ba, 2015), without weight decay.
+    Adam {
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+    },
+    /// RMSprop (Tieleman and Hinton, 2012), not centred, without momentum, as PyTorch defines it.
+    RmsProp {
+        /// Decay of the second moment.
+        alpha: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+    },
+}
+
+/// An optimizer and its state. Gradients that are not finite are never applied.
+#[derive(Clone, Debug)]
+pub struct Optimizer {
+    rule: Rule,
+    /// First moments; empty for RMSprop.
+    m: Vec<f32>,
+    /// Second moments.
+    v: Vec<f32>,
+    steps: u64,
+    skipped_running: u64,
+}
+
+/// The part of an optimizer's state that is not a vector: steps taken, and steps skipped running.
+pub type Steps = (u64, u64);
+
+impl Optimizer {
+    /// For `len` parameters.
+    #[must_use]
+    pub fn new(rule: Rule, len: usize) -> Self {
+        let m = if matches!(rule, Rule::Adam { .. }) { vec![0.0; len] } else { Vec::new() };
+        Self { rule, m, v: vec![0.0; len], steps: 0, skipped_running: 0 }
+    }
+
+    /// Takes one step along `grads`, scaled down to a Euclidean norm of `max_norm` if it is longer. Returns the norm before
+    /// scaling. A norm that is not finite leaves parameters and moments as they are.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] the third time running that the norm is not finite.
+    pub fn step(&mut self, params: &mut [f32], grads: &[f32], learning_rate: f32, max_norm: f32) -> Result<f32, Error> {
+        assert!(params.len() == self.v.len() && grads.len() == self.v.len(), "one gradient and one moment a parameter");
+        let norm = norm(grads);
+        if !norm.is_finite() {
+            return self.skip();
+        }
+        self.skipped_running = 0;
+        self.steps += 1;
+        let scale = if norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
+        match self.rule {
+            Rule::Adam { beta1, beta2, epsilon } => {
+                let power = i32::try_from(self.steps).unwrap_or(i32::MAX);
+                let correction1 = 1.0 - f64::from(beta1).powi(power);
+                let correction2 = 1.0 - f64::from(beta2).powi(power);
+                let rate = (f64::from(learning_rate) / correction1) as f32;
+                let root_scale = (1.0 / correction2.sqrt()) as f32;
+                for (((p, g), m), v) in params.iter_mut().zip(grads).zip(&mut self.m).zip(&mut self.v) {
+                    let g = g * scale;
+                    *m = beta1 * *m + (1.0 - beta1) * g;
+                    *v = beta2 * *v + (1.0 - beta2) * (g * g);
+                    *p -= rate * *m / (v.sqrt() * root_scale + epsilon);
+                }
+            }
+            Rule::RmsProp { alpha, epsilon } => {
+                for ((p, g), v) in params.iter_mut().zip(grads).zip(&mut self.v) {
+                    let g = g * scale;
+                    *v = alpha * *v + (1.0 - alpha) * (g * g);
+                    *p -= learning_rate * g / (v.sqrt() + epsilon);
+                }
+            }
+        }
+        Ok(norm)
+    }
+
+    /// Notes that a step was not taken because its loss or gradient was not finite. Returns NaN for its norm.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] the third time running.
+    pub fn skip(&mut self) -> Result<f32, Error> {
+        self.skipped_running += 1;
+        if self.skipped_running >= MAX_SKIPPED { Err(Error::Diverged(self.skipped_running)) } else { Ok(f32::NAN) }
+    }
+
+    /// The moments, by name.
+    #[must_use]
+    pub fn moments(&self) -> Vec<(&'static str, &[f32])> {
+        match self.rule {
+            Rule::Adam { .. } => vec![("m", &self.m), ("v", &self.v)],
+            Rule::RmsProp { .. } => vec![("v", &self.v)],
+        }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn steps(&self) -> Steps {
+        (self.steps, self.skipped_running)
+    }
+
+    /// Continues from moments and counters that were saved.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they are not this optimizer's; then nothing has changed.
+    pub fn load(&mut self, moments: &[(String, Vec<f32>)], steps: Steps) -> Result<(), Error> {
+        let same =
+            self.moments().iter().map(|(name, values)| (*name, values.len())).eq(moments.iter().map(|(n, v)| (&**n, v.len())));
+        if !same {
+            let found: Vec<String> = moments.iter().map(|(name, values)| format!("{name} ({})", values.len())).collect();
+            return Err(Error::Snapshot(format!("the optimizer's moments are {}", found.join(", "))));
+        }
+        for (name, values) in moments {
+            let target = if name == "m" { &mut self.m } else { &mut self.v };
+            target.copy_from_slice(values);
+        }
+        (self.steps, self.skipped_running) = steps;
+        Ok(())
+    }
+}
+
+/// Euclidean norm, summed in f64 in eight interleaved parts, so that it vectorizes in a fixed order.
+fn norm(x: &[f32]) -> f32 {
+    let mut sums = [0.0f64; 8];
+    let (chunks, rest) = x.as_chunks::<8>();
+    for chunk in chunks {
+        for (sum, &x) in sums.iter_mut().zip(chunk) {
+            *sum += f64::from(x) * f64::from(x);
+        }
+    }
+    let rest: f64 = rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    (sums.iter().sum::<f64>() + rest).sqrt() as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADAM: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
+    const RMS_PROP: Rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
+
+    fn close(got: &[f32], expected: &[f64]) {
+        for (g, e) in got.iter().zip(expected) {
+            assert!((f64::from(*g) - e).abs() < 1e-6, "{got:?} is not {expected:?}");
+        }
+    }
+
+    #[test]
+    fn adam_follows_its_equations() {
+        let mut optimizer = Optimizer::new(ADAM, 2);
+        let mut params = [1.0, -1.0];
+        // The first step is learning_rate * sign(g), but for epsilon: m / c1 = g, v / c2 = g^2.
+        optimizer.step(&mut params, &[0.5, -2.0], 0.1, f32::INFINITY).expect("finite");
+        close(&params, &[1.0 - 0.1 * 0.5 / (0.5 + 1e-5), -1.0 + 0.1 * 2.0 / (2.0 + 1e-5)]);
+        // Second step with g = (1, 0): m = 0.9 * 0.05 + 0.1 = 0.145, c1 = 0.19; v = 0.999 * 0.00025 + 0.001, c2 = 0.001999.
+        let before = f64::from(params[0]);
+        optimizer.step(&mut params, &[1.0, 0.0], 0.1, f32::INFINITY).expect("finite");
+        let v: f64 = (0.999 * 0.00025 + 0.001) / 0.001999;
+        close(&params[..1], &[before - 0.1 * (0.145 / 0.19) / (v.sqrt() + 1e-5)]);
+    }
+
+    #[test]
+    fn rmsprop_follows_its_equations() {
+        let mut optimizer = Optimizer::new(RMS_PROP, 1);
+        let mut params = [1.0];
+        // v = 0.01 * 4 = 0.04, step = 0.1 * 2 / (0.2 + 1e-5)
+        optimizer.step(&mut params, &[2.0], 0.1, f32::INFINITY).expect("finite");
+        close(&params, &[1.0 - 0.2 / (0.2 + 1e-5)]);
+    }
+
+    #[test]
+    fn a_long_gradient_is_scaled_to_the_largest_norm() {
+        let (mut clipped, mut scaled) = ([0.0, 0.0], [0.0, 0.0]);
+        let norm = Optimizer::new(RMS_PROP, 2).step(&mut clipped, &[3.0, 4.0], 0.1, 0.5).expect("finite");
+        assert_eq!(norm, 5.0);
+        Optimizer::new(RMS_PROP, 2).step(&mut scaled, &[0.3, 0.4], 0.1, f32::INFINITY).expect("finite");
+        for (a, b) in clipped.iter().zip(&scaled) {
+            assert!((a - b).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn gradients_that_are_not_finite_change_nothing_and_the_third_is_an_error() {
+        for rule in [ADAM, RMS_PROP] {
+            let mut optimizer = Optimizer::new(rule, 2);
+            let mut params = [1.0, 2.0];
+            for bad in [f32::NAN, f32::INFINITY] {
+                let norm = optimizer.step(&mut params, &[0.0, bad], 0.1, 0.5).expect("not the third");
+                assert!(!norm.is_finite());
+            }
+            assert!(matches!(optimizer.step(&mut params, &[bad_again(), 0.0], 0.1, 0.5), Err(Error::Diverged(3))));
+            assert_eq!(params, [1.0, 2.0]);
+            assert!(optimizer.moments().iter().all(|(_, values)| values.iter().all(|&x| x == 0.0)));
+            assert_eq!(optimizer.steps().0, 0);
+        }
+    }
+
+    fn bad_again() -> f32 {
+        f32::NEG_INFINITY
+    }
+
+    #[test]
+    fn a_loaded_optimizer_continues_bit_for_bit() {
+        for rule in [ADAM, RMS_PROP] {
+            let (mut a, mut params) = (Optimizer::new(rule, 3), [1.0, 2.0, 3.0]);
+            a.step(&mut params, &[0.1, 0.2, 0.3], 0.1, 0.5).expect("finite");
+            let mut b = Optimizer::new(rule, 3);
+            let moments: Vec<_> = a.moments().iter().map(|(n, v)| (n.to_string(), v.to_vec())).collect();
+            b.load(&moments, a.steps()).expect("fits");
+            let mut other = params;
+            a.step(&mut params, &[0.3, 0.1, 0.2], 0.1, 0.5).expect("finite");
+            b.step(&mut other, &[0.3, 0.1, 0.2], 0.1, 0.5).expect("finite");
+            assert_eq!(params, other);
+            assert!(b.load(&moments[1..], (1, 0)).is_err() || matches!(rule, Rule::RmsProp { .. }));
+            assert!(Optimizer::new(rule, 4).load(&moments, (1, 0)).is_err());
+        }
+    }
+}
