@@ -62,6 +62,20 @@ impl Rows {
     }
 }
 
+/// An empty rollout of `n_steps` steps for these environments.
+///
+/// # Errors
+/// Those of [`Rollout::new`].
+pub fn rollout(envs: &dyn VecEnv, n_steps: usize) -> Result<Rollout, Error> {
+    let space = envs.observation_space();
+    let actions = match envs.action_space() {
+        ActionSpace::Discrete { n, masked } => ActionKind::Discrete { masked: masked.then_some(*n as usize) },
+        ActionSpace::Continuous { low, .. } => ActionKind::Continuous { len: low.len() },
+    };
+    let obs = if space.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 };
+    Ok(Rollout::new(RolloutShape { n_steps, n_envs: envs.n_envs(), obs_len: space.len(), obs, actions })?)
+}
+
 /// All of row `t`, flat.
 fn row<T>(rows: &Array3<T>, t: usize) -> &[T] {
     rows.index_axis(Axis(0), t).to_slice().expect("a rollout is contiguous")
@@ -77,8 +91,8 @@ fn line_mut<T>(lines: &mut Array2<T>, t: usize) -> &mut [T] {
     lines.row_mut(t).into_slice().expect("a rollout is contiguous")
 }
 
-/// Row `t` of a rollout's observations, as a batch of environments takes them.
-fn obs_view(obs: &mut ObsBuffer, t: usize) -> ObsViewMut<'_> {
+/// Row `t` of a rollout's observations, as a batch of environments writes them.
+pub fn obs_view(obs: &mut ObsBuffer, t: usize) -> ObsViewMut<'_> {
     match obs {
         ObsBuffer::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t)),
         ObsBuffer::U8(obs) => ObsViewMut::U8(obs.index_axis_mut(Axis(0), t)),
@@ -165,13 +179,7 @@ impl Collector {
     /// # Errors
     /// Those of [`Rollout::new`].
     pub fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-        let space = self.envs.observation_space();
-        let actions = match self.envs.action_space() {
-            ActionSpace::Discrete { n, masked } => ActionKind::Discrete { masked: masked.then_some(*n as usize) },
-            ActionSpace::Continuous { low, .. } => ActionKind::Continuous { len: low.len() },
-        };
-        let obs = if space.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 };
-        Ok(Rollout::new(RolloutShape { n_steps, n_envs: self.envs.n_envs(), obs_len: space.len(), obs, actions })?)
+        rollout(&*self.envs, n_steps)
     }
 
     /// Fills a rollout: T steps of every environment, each acted on by `policy`, and the values that follow the last. Returns

@@ -1,1 +1,18 @@
-//! x
+//! Time and place: the training loop, its files, and the `rl` program.
+//!
+//! Read [`train`](mod@train) first: the loop stands there once. [`config`] says what a user may choose, [`run_dir`] and
+//! [`checkpoint`] what is written where, [`metrics`] what is measured, [`report`] what is shown.
+
+pub mod bench;
+pub mod checkpoint;
+pub mod config;
+pub mod interrupt;
+pub mod metrics;
+pub mod report;
+pub mod run_dir;
+pub mod train;
+
+mod error;
+
+pub use config::{Algo, Config};
+pub use error::Error;

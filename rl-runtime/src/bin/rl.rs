@@ -1,2 +1,362 @@
-//! x
-fn main() {}
+//! The `rl` program.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use rl_envs::{Pool, catalog};
+use rl_runtime::checkpoint::{self, Checkpoint};
+use rl_runtime::config::{KEYS, Layers, PRESETS, RESUMABLE};
+use rl_runtime::report::{Report, evaluation_json, grouped, in_words, print};
+use rl_runtime::run_dir::RunDir;
+use rl_runtime::train::{self, End};
+use rl_runtime::{Algo, Config, Error, bench, interrupt};
+use serde_json::{Value, json};
+
+/// Reinforcement learning that keeps the hardware busy.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "\
+Examples:
+  rl train cartpole
+  rl eval runs/cartpole-ppo-seed0-1 --episodes 100
+
+Exit codes: 0 done, 1 failed at run time, 2 bad usage or configuration, 3 checkpoint unusable, 4 diverged,
+5 environment failed, 130 interrupted after saving."
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    /// One JSON object a line on stdout
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Environments, algorithms, presets and settings
+    List,
+    /// Train an agent
+    Train(TrainArgs),
+    /// Play episodes greedily in fresh environments
+    Eval(EvalArgs),
+    /// Step one environment from given states with given actions, to compare it with any reference
+    Trace(TraceArgs),
+    /// Measure speed
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  rl train cartpole
+  rl train cartpole --algo a2c --seed 3 --set hidden=[32,32] --set a2c.learning_rate=1e-3
+  rl train --resume runs/cartpole-ppo-seed0-1
+
+Settings come in layers: defaults, preset, --config, command line. `rl list` shows them all.
+Ctrl-C finishes the update, saves and says how to go on; a second one leaves at once.")]
+struct TrainArgs {
+    /// The environment (see `rl list`)
+    env: Option<String>,
+    /// ppo or a2c [default: ppo]
+    #[arg(long)]
+    algo: Option<String>,
+    /// Environment steps to train for, such as 200000, 200_000 or 2e5
+    #[arg(long, value_parser = parse_count)]
+    steps: Option<i64>,
+    /// Number of environments
+    #[arg(long, value_parser = parse_count)]
+    envs: Option<i64>,
+    /// Decides all randomness [default: 0]
+    #[arg(long)]
+    seed: Option<i64>,
+    /// auto, cpu, cuda or cuda:i [default: auto]
+    #[arg(long)]
+    device: Option<String>,
+    /// Threads; results do not depend on them [default: one a core]
+    #[arg(long)]
+    threads: Option<i64>,
+    /// A setting, such as ppo.n_steps=128
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Settings from a TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to write [default: the first free runs/ENV-ALGO-seedS-NUMBER]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Continue the run in this directory from its last checkpoint
+    #[arg(long, value_name = "DIR", conflicts_with = "run_dir")]
+    resume: Option<PathBuf>,
+    /// Evaluate every so many environment steps
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    eval_every: Option<i64>,
+    /// Stop when an evaluation's mean return reaches this
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    target_return: Option<f64>,
+}
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  rl eval runs/cartpole-ppo-seed0-1 --episodes 100")]
+struct EvalArgs {
+    /// The directory of a run, or of one of its checkpoints
+    path: PathBuf,
+    /// How many episodes, each in an environment of its own
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    episodes: u32,
+    /// Decides how the environments start
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Threads [default: one a core]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    threads: Option<u32>,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  echo '{\"x\": 0, \"x_dot\": 0, \"theta\": 0.05, \"theta_dot\": 0, \"elapsed\": 0}' > init.json
+  echo '[0, 1, 1]' > actions.json
+  rl trace cartpole --init init.json --actions actions.json")]
+struct TraceArgs {
+    /// The environment
+    env: String,
+    /// JSON: the state by field name, or an array of states, one for each action
+    #[arg(long, value_name = "FILE")]
+    init: PathBuf,
+    /// JSON: an array of actions
+    #[arg(long, value_name = "FILE")]
+    actions: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// Environment steps a second with random actions
+    #[command(after_help = "Example:\n  rl bench env cartpole --envs 4096 --threads 2")]
+    Env {
+        /// The environment
+        env: String,
+        /// Number of environments
+        #[arg(long, default_value_t = 4096)]
+        envs: usize,
+        /// Threads [default: one a core]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        threads: Option<u32>,
+        /// Where
+        #[arg(long, default_value = "cpu", value_parser = ["cpu"])]
+        device: String,
+        /// How long to measure
+        #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+        seconds: f64,
+    },
+}
+
+fn parse_count(text: &str) -> Result<i64, String> {
+    let plain = text.replace('_', "");
+    let whole = |x: f64| (x.fract() == 0.0 && x.abs() < 1e15).then_some(x as i64);
+    plain.parse().ok().or_else(|| plain.parse().ok().and_then(whole)).ok_or_else(|| "not a whole number".into())
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|s| (0.01..=3600.0).contains(s)).ok_or_else(|| "not a number from 0.01 to 3600".into())
+}
+
+fn main() -> ExitCode {
+    let Cli { verb, json } = Cli::parse();
+    let result = match verb {
+        Verb::List => list(json),
+        Verb::Train(args) => train(args, json),
+        Verb::Eval(args) => eval(&args, json),
+        Verb::Trace(args) => trace(&args),
+        Verb::Bench { what: Bench::Env { env, envs, threads, device: _, seconds } } => {
+            bench_env(&env, envs, threads, seconds, json)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::from(error.exit_code())
+    })
+}
+
+fn list(json: bool) -> Result<ExitCode, Error> {
+    if json {
+        for entry in catalog::ENVS {
+            print(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
+        }
+        for (algo, about) in Algo::ALL {
+            print(&json!({"event": "algorithm", "name": algo.name(), "about": about}).to_string());
+        }
+        for (env, algo, _) in PRESETS {
+            print(&json!({"event": "preset", "env": env, "algo": algo.name()}).to_string());
+        }
+        for key in KEYS {
+            print(&json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about}).to_string());
+        }
+        print(&json!({"event": "list"}).to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    print("environments");
+    for entry in catalog::ENVS {
+        print(&format!("  {:<12} {}", entry.name, entry.about));
+    }
+    print("\nalgorithms");
+    for (algo, about) in Algo::ALL {
+        print(&format!("  {:<12} {about}", algo.name()));
+    }
+    print("\npresets (environment and algorithm; others train with the defaults)");
+    for (env, algo, _) in PRESETS {
+        print(&format!("  {env} {}", algo.name()));
+    }
+    print("\nsettings (--set KEY=VALUE, or in a TOML file)");
+    for key in KEYS {
+        print(&format!("  {:<24} {}; {}", key.name, key.about, key.kind.allowed()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The settings of the command line over those of --config, and the algorithm and environment that they name.
+fn layers(args: &TrainArgs) -> Result<Layers, Error> {
+    let mut layers = Layers::default();
+    if let Some(path) = &args.config {
+        layers.add_file(path)?;
+    }
+    args.settings.iter().for_each(|assignment| layers.add_assignment(assignment));
+    for (key, flag, value) in [
+        ("steps", "--steps", args.steps),
+        ("n_envs", "--envs", args.envs),
+        ("seed", "--seed", args.seed),
+        ("threads", "--threads", args.threads),
+        ("eval_every", "--eval-every", args.eval_every),
+    ] {
+        if let Some(value) = value {
+            layers.add(key, value, flag.into());
+        }
+    }
+    if let Some(target) = args.target_return {
+        layers.add("target_return", target, "--target-return".into());
+    }
+    if let Some(device) = &args.device {
+        layers.add("device", device.as_str(), "--device".into());
+    }
+    Ok(layers)
+}
+
+fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
+    let layers = layers(&args)?;
+    let (config, dir, start, note) = match &args.resume {
+        None => {
+            let none =
+                || Error::Config { problems: vec!["which environment? `rl list` shows them; try `rl train cartpole`".into()] };
+            let env = args.env.clone().or_else(|| layers.text("env")).ok_or_else(none)?;
+            let algo = Algo::find(&args.algo.clone().or_else(|| layers.text("algo")).unwrap_or_else(|| "ppo".into()))?;
+            let config = layers.resolve(&env, algo)?;
+            let device = train::device(&config)?;
+            let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
+            (config, dir, None, None)
+        }
+        Some(path) => resume(&args, layers, path)?,
+    };
+    let device = train::device(&config)?;
+    if let Err(error) = interrupt::listen() {
+        eprintln!("warning: Ctrl-C will not save: {error}");
+    }
+    let mut report = Report::new(json);
+    report.start(&config, &device, dir.path(), start.as_ref().map_or(0, |c: &Checkpoint| c.progress.env_steps));
+    if let Some(note) = note {
+        report.note(&note);
+    }
+    let outcome = train::train(&config, &dir, start, &mut report)?;
+    report.done(&outcome, dir.path());
+    Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+type Resumed = (Config, RunDir, Option<Checkpoint>, Option<String>);
+
+fn resume(args: &TrainArgs, layers: Layers, path: &Path) -> Result<Resumed, Error> {
+    let (dir, saved) = RunDir::open(path)?;
+    let foreign = |what: &str, given: &Option<String>, saved: &str| match given {
+        Some(given) if given != saved => {
+            Err(Error::Config { problems: vec![format!("the run in {} is of {what} {saved}, not {given}", path.display())] })
+        }
+        _ => Ok(()),
+    };
+    foreign("environment", &args.env, &saved.env)?;
+    foreign("algorithm", &args.algo, saved.algo.name())?;
+    let config = layers.over(&saved)?;
+    let differences = config.differences(&saved);
+    if !differences.is_empty() {
+        let may = RESUMABLE.join(", ");
+        let problem = format!("a resumed run keeps its settings ({may} may change), but (given here, saved there):{differences}");
+        return Err(Error::Config { problems: vec![problem] });
+    }
+    let Some(newest) = checkpoint::list(&dir.checkpoints())?.pop() else {
+        let note = "the run was stopped before its first checkpoint: it starts afresh".into();
+        return Ok((config, dir, None, Some(note)));
+    };
+    let checkpoint = Checkpoint::load(&newest)?;
+    let differences = checkpoint.config.differences(&saved);
+    if !differences.is_empty() {
+        let why = format!("it belongs to another run:{differences}");
+        return Err(Error::Checkpoint { path: newest, why });
+    }
+    let note = format!("resumed from {} env steps", grouped(checkpoint.progress.env_steps));
+    Ok((config, dir, Some(checkpoint), Some(note)))
+}
+
+fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
+    let (path, checkpoint) = Checkpoint::find(&args.path)?;
+    let threads = threads(args.threads);
+    train::set_matrix_threads(threads);
+    let mut policy = train::policy(&checkpoint.config)?;
+    policy.set_params(&checkpoint.agent.params, checkpoint.agent.counters.version)?;
+    let env = &checkpoint.config.env;
+    let result = train::evaluate_policy(&policy, env, args.episodes as usize, args.seed, &Pool::new(threads)?)?;
+    if json {
+        let mut object = evaluation_json(&result);
+        object["event"] = "eval".into();
+        object["env"] = env.as_str().into();
+        object["seed"] = args.seed.into();
+        object["checkpoint"] = path.display().to_string().into();
+        print(&object.to_string());
+    } else {
+        print(&format!("{env}, {}: {}", path.display(), in_words(&result)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
+    let read = |path: &Path| -> Result<Value, Error> {
+        let text = std::fs::read_to_string(path).map_err(|error| Error::Io { path: path.into(), error })?;
+        serde_json::from_str(&text).map_err(|e| Error::Config { problems: vec![format!("{}: {e}", path.display())] })
+    };
+    let entry = catalog::find(&args.env)?;
+    let steps = entry.trace(&read(&args.init)?, &read(&args.actions)?).map_err(|error| match error {
+        rl_envs::Error::BadState(why) => Error::Config { problems: vec![format!("the initial state: {why}")] },
+        other => other.into(),
+    })?;
+    for step in steps {
+        print(&serde_json::to_string(&step).unwrap_or_default());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn bench_env(env: &str, envs: usize, n_threads: Option<u32>, seconds: f64, json: bool) -> Result<ExitCode, Error> {
+    let n_threads = threads(n_threads);
+    let result = bench::env(env, envs, n_threads, seconds)?;
+    if json {
+        print(&result.to_string());
+    } else {
+        let rate = |key: &str| result[key].as_f64().unwrap_or_default() / 1e6;
+        let (value, min, max) = (rate("value"), rate("min"), rate("max"));
+        print(&format!("{env}, {envs} environments, {n_threads} threads: {value:.1} M env steps/s ({min:.1} to {max:.1})"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn threads(given: Option<u32>) -> usize {
+    given.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
+}

@@ -1,0 +1,87 @@
+//! What can go wrong, and the exit code that says so.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error of this crate, with the facts in its variants.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Settings that cannot be, all of them.
+    #[error("{}", problems.join("\n"))]
+    Config {
+        /// One line each: what, where, and what is allowed.
+        problems: Vec<String>,
+    },
+    /// A run directory that is in use or holds something else.
+    #[error("{path}: {why}")]
+    RunDir {
+        /// The directory.
+        path: PathBuf,
+        /// What is the matter, and what to do.
+        why: String,
+    },
+    /// A checkpoint that is damaged or belongs to something else.
+    #[error("checkpoint {path}: {why}")]
+    Checkpoint {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is the matter, and what to do.
+        why: String,
+    },
+    /// A file that cannot be read or written.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A device that is not there.
+    #[error("{0}; use --device cpu")]
+    Device(#[from] rl_cuda::Error),
+    /// A device that this build cannot train on.
+    #[error("{0} is there, but this version trains on the CPU only; use --device cpu")]
+    DeviceUnsupported(String),
+    /// The agent failed.
+    #[error(transparent)]
+    Agent(#[from] rl_agents::Error),
+    /// The environments failed.
+    #[error(transparent)]
+    Env(#[from] rl_envs::Error),
+}
+
+impl Error {
+    /// The exit code of the program: 1 failed at run time, 2 bad usage or configuration, 3 checkpoint unusable, 4 diverged,
+    /// 5 environment failed.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        use rl_agents::Error as Agent;
+        use rl_envs::Error as Env;
+        match self {
+            Self::Config { .. } | Self::RunDir { .. } => 2,
+            Self::Checkpoint { .. } => 3,
+            Self::Io { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
+            Self::Agent(Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::ContinuousActions) => 2,
+            Self::Agent(Agent::Snapshot(_)) => 3,
+            Self::Agent(Agent::Diverged(_)) => 4,
+            Self::Agent(Agent::Env(env)) | Self::Env(env) => match env {
+                Env::UnknownEnv { .. } | Env::EnvCount { .. } | Env::BadTrace(_) | Env::Threads { .. } => 2,
+                Env::BadState(_) => 3,
+                _ => 5,
+            },
+            Self::Agent(_) => 1,
+        }
+    }
+
+    /// A closure that adds the path to what the system said.
+    pub(crate) fn io(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.as_ref().to_path_buf();
+        move |error| Self::Io { path, error }
+    }
+
+    /// A single problem with the configuration.
+    pub(crate) fn config(problem: impl Into<String>) -> Self {
+        Self::Config { problems: vec![problem.into()] }
+    }
+}

@@ -1,0 +1,218 @@
+//! What a run shows while it goes on: a bar for people at a terminal, plain lines elsewhere, JSON for programs.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::checkpoint::Progress;
+use crate::metrics::Row;
+use crate::train::{End, Evaluation, Outcome};
+use crate::{Config, interrupt};
+
+/// Plain lines come this far apart.
+const LINE_EVERY: Duration = Duration::from_secs(2);
+
+/// Where and how a run is shown.
+#[derive(Debug)]
+pub struct Report {
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Bar(ProgressBar),
+    Lines { last: Option<Instant>, steps: u64 },
+    Json,
+}
+
+/// Writes a line to stdout. When nobody reads it any more, the run is asked to stop.
+pub fn print(line: &str) {
+    if writeln!(std::io::stdout().lock(), "{line}").is_err() {
+        interrupt::request();
+    }
+}
+
+/// 1234567 as 1,234,567.
+#[must_use]
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+impl Report {
+    /// JSON, or what suits the place that stdout leads to.
+    #[must_use]
+    pub fn new(json: bool) -> Self {
+        let kind = if json {
+            Kind::Json
+        } else if std::io::stdout().is_terminal() && std::io::stderr().is_terminal() {
+            Kind::Bar(ProgressBar::hidden())
+        } else {
+            Kind::Lines { last: None, steps: 0 }
+        };
+        Self { kind }
+    }
+
+    /// What is going to be run.
+    pub fn start(&mut self, config: &Config, device: &str, dir: &Path, from: u64) {
+        let Config { env, algo, n_envs, threads, seed, steps, .. } = config;
+        let algo = algo.name();
+        if let Kind::Json = self.kind {
+            let config = serde_json::to_value(config).unwrap_or_default();
+            return print(
+                &json!({"event": "start", "config": config, "device": device, "run_dir": dir, "from_env_steps": from})
+                    .to_string(),
+            );
+        }
+        let (n, to) = (grouped(*n_envs as u64), grouped(*steps));
+        print(&format!("{env}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}"));
+        print(&format!("run directory: {}", dir.display()));
+        match &mut self.kind {
+            Kind::Bar(bar) => {
+                *bar = ProgressBar::new(*steps).with_position(from);
+                let style = ProgressStyle::with_template("{bar:30} {human_pos}/{human_len} env steps, {msg}, {eta} left");
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                bar.set_message("no episode has ended");
+                bar.enable_steady_tick(Duration::from_millis(100));
+            }
+            Kind::Lines { steps: of, .. } => *of = *steps,
+            Kind::Json => {}
+        }
+    }
+
+    /// Where the run stands.
+    pub fn row(&mut self, row: &Row, progress: &Progress) {
+        let fps = row.values.last().map_or(0.0, |(_, fps)| *fps);
+        let episodes = match progress.return_mean() {
+            mean if mean.is_nan() => "no episode has ended".into(),
+            mean => format!("return {mean:.1}, length {:.1}", progress.length_mean()),
+        };
+        let message = format!("{episodes}, {} env steps/s", grouped(fps as u64));
+        match &mut self.kind {
+            Kind::Bar(bar) => {
+                bar.set_position(progress.env_steps);
+                bar.set_message(message);
+            }
+            Kind::Lines { last, steps } if last.is_none_or(|last| last.elapsed() >= LINE_EVERY) => {
+                *last = Some(Instant::now());
+                print(&format!("{}/{} env steps, {message}", grouped(progress.env_steps), grouped(*steps)));
+            }
+            Kind::Lines { .. } => {}
+            Kind::Json => {
+                let mut object = json!({"event": "progress"});
+                for (name, value) in &row.values {
+                    object[*name] = Value::from(*value);
+                }
+                print(&object.to_string());
+            }
+        }
+    }
+
+    /// How an evaluation went.
+    pub fn evaluation(&mut self, env_steps: u64, result: &Evaluation) {
+        match &self.kind {
+            Kind::Json => {
+                let mut object = evaluation_json(result);
+                object["event"] = "evaluation".into();
+                object["env_steps"] = env_steps.into();
+                print(&object.to_string());
+            }
+            _ => self.say(&format!("evaluation after {} env steps: {}", grouped(env_steps), in_words(result))),
+        }
+    }
+
+    /// Something worth knowing.
+    pub fn note(&mut self, text: &str) {
+        match &self.kind {
+            Kind::Json => print(&json!({"event": "note", "text": text}).to_string()),
+            _ => self.say(text),
+        }
+    }
+
+    /// Something that went wrong without ending the run.
+    pub fn warn(&mut self, text: &str) {
+        match &self.kind {
+            Kind::Bar(bar) => bar.suspend(|| eprintln!("warning: {text}")),
+            _ => eprintln!("warning: {text}"),
+        }
+    }
+
+    fn say(&self, text: &str) {
+        match &self.kind {
+            Kind::Bar(bar) => bar.suspend(|| print(text)),
+            _ => print(text),
+        }
+    }
+
+    /// How the run ended.
+    pub fn done(&mut self, outcome: &Outcome, dir: &Path) {
+        let Outcome { end, progress, env_steps, wall_s, evaluation } = outcome;
+        let rate = *env_steps as f64 / wall_s;
+        match &self.kind {
+            Kind::Json => {
+                let mut object = json!({
+                    "event": "done",
+                    "end": format!("{end:?}").to_lowercase(),
+                    "env_steps": progress.env_steps,
+                    "wall_s": wall_s,
+                    "env_steps_per_s": rate,
+                    "episode_return_mean": progress.return_mean(),
+                    "run_dir": dir,
+                });
+                if let Some(result) = evaluation {
+                    object["eval"] = evaluation_json(result);
+                }
+                return print(&object.to_string());
+            }
+            Kind::Bar(bar) => bar.finish_and_clear(),
+            Kind::Lines { .. } => {}
+        }
+        let dir = dir.display();
+        print(&format!("{} env steps in {wall_s:.2} s: {} env steps/s", grouped(*env_steps), grouped(rate as u64)));
+        match (end, evaluation) {
+            (End::Interrupted, _) => print(&format!("interrupted and saved; continue with: rl train --resume {dir}")),
+            (_, Some(result)) => print(&format!("mean return {:.1}; evaluate it again with: rl eval {dir}", result.return_mean)),
+            (_, None) => {}
+        }
+    }
+}
+
+/// An evaluation as JSON.
+#[must_use]
+pub fn evaluation_json(result: &Evaluation) -> Value {
+    json!({
+        "episodes": result.episodes,
+        "return_mean": result.return_mean,
+        "return_std": result.return_std,
+        "length_mean": result.length_mean,
+    })
+}
+
+/// An evaluation in words.
+#[must_use]
+pub fn in_words(result: &Evaluation) -> String {
+    let Evaluation { episodes, return_mean, return_std, length_mean } = result;
+    format!(
+        "{episodes} greedy episodes in fresh environments, return {return_mean:.1} +- {return_std:.1}, length {length_mean:.1}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}
