@@ -175,3 +175,26 @@ impl Agent for A2c {
         self.learner.load(snapshot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::fixture;
+
+    #[test]
+    fn the_gradient_of_the_loss_equals_finite_differences() {
+        let config = A2cConfig { ent_coef: 0.1, ..A2cConfig::default() };
+        fixture::check_gradient(|policy, params, batch| loss(policy, params, batch, &config).unwrap().total);
+    }
+
+    #[test]
+    fn minibatches_take_a_step_each() {
+        for (batch_size, updates) in [(0, 1.0), (32, 1.0), (8, 4.0)] {
+            let (policy, rollout, _) = fixture::rollout();
+            let config = A2cConfig { n_steps: 8, batch_size, ..A2cConfig::default() };
+            let mut agent = A2c::new(policy, config, 4, 0).unwrap();
+            assert_eq!(agent.update(&rollout, 1.0).unwrap().get("train/n_updates"), Some(updates));
+        }
+        assert!(matches!(A2cConfig { batch_size: 3, ..A2cConfig::default() }.check(8), Err(Error::BatchSize { .. })));
+    }
+}

@@ -87,6 +87,73 @@ impl Batch {
     }
 }
 
+/// What the tests of the losses share.
+#[cfg(test)]
+pub(crate) mod fixture {
+    use super::*;
+    use crate::{Collector, NetConfig};
+    use candle_core::{DType, Var};
+    use rl_envs::{Purpose, Rng, SyncVecEnv, cartpole::CartPole};
+
+    /// A policy, a rollout of 8 steps of 4 environments under it, and its targets.
+    pub(crate) fn rollout() -> (ActorCritic, Rollout, Targets) {
+        let mut collector = Collector::new(Box::new(SyncVecEnv::new(4, CartPole::default())), 1).unwrap();
+        let net = NetConfig { hidden: vec![8, 5], ..NetConfig::default() };
+        let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 1).unwrap();
+        let mut rollout = collector.rollout(8).unwrap();
+        collector.collect(&policy, &mut rollout).unwrap();
+        let targets = Targets::new(&policy, &rollout, 0.99, 0.95).unwrap();
+        (policy, rollout, targets)
+    }
+
+    impl Batch {
+        /// The same in f64, and with masks that leave the action that was taken legal.
+        fn to_f64(&self, masked: bool) -> Self {
+            let double = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
+            let actions: Vec<u32> = self.actions.to_vec1().unwrap();
+            let rows = actions.iter().enumerate().flat_map(|(i, &a)| [0, 1].map(|b| u8::from(a == b || i % 3 > 0)));
+            let mask = || Tensor::from_vec(rows.collect::<Vec<u8>>(), (actions.len(), 2), &Device::Cpu).unwrap();
+            Self {
+                obs: double(&self.obs),
+                masks: masked.then(mask),
+                actions: self.actions.clone(),
+                log_probs: double(&self.log_probs),
+                values: double(&self.values),
+                advantages: double(&self.advantages),
+                returns: double(&self.returns),
+            }
+        }
+    }
+
+    /// Compares the gradient of `loss` with central differences, in f64, away from the policy that acted.
+    pub(crate) fn check_gradient(loss: impl Fn(&ActorCritic, &Tensor, &Batch) -> Tensor) {
+        let (policy, rollout, targets) = rollout();
+        let rows: Vec<u32> = (0..32).collect();
+        let mut rng = Rng::new(5, 0, 0, Purpose::Init);
+        let params: Vec<f64> = policy.params().iter().map(|&p| f64::from(p + 0.3 * rng.normal())).collect();
+        for masked in [false, true] {
+            let batch = Batch::gather(&policy, &rollout, &targets, &rows).unwrap().to_f64(masked);
+            let at = |params: &[f64]| {
+                let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap();
+                loss(&policy, &params, &batch).to_scalar::<f64>().unwrap()
+            };
+            let variable = Var::from_slice(&params, params.len(), &Device::Cpu).unwrap();
+            let grads = loss(&policy, &variable, &batch).backward().unwrap();
+            let grads: Vec<f64> = grads.get(&variable).unwrap().to_vec1().unwrap();
+            let norm = grads.iter().map(|g| g * g).sum::<f64>().sqrt();
+            let step = 1e-6;
+            for (i, &grad) in grads.iter().enumerate() {
+                let mut moved = params.clone();
+                moved[i] += step;
+                let above = at(&moved);
+                moved[i] -= 2.0 * step;
+                let difference = (above - at(&moved)) / (2.0 * step);
+                assert!((difference - grad).abs() < 1e-6 * norm.max(1.0), "parameter {i}: {grad} but {difference}");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -234,3 +234,75 @@ impl Sums {
         metrics
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::fixture;
+
+    #[test]
+    fn the_gradient_of_the_loss_equals_finite_differences() {
+        for clip_range_vf in [0.0, 0.3] {
+            let config = PpoConfig { ent_coef: 0.1, clip_range_vf, ..PpoConfig::default() };
+            fixture::check_gradient(|policy, params, batch| loss(policy, params, batch, &config, 0.2).unwrap().total);
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_one_before_the_first_update() {
+        let (policy, rollout, targets) = fixture::rollout();
+        for rows in [vec![31], (0..32).rev().collect::<Vec<u32>>()] {
+            let batch = Batch::gather(&policy, &rollout, &targets, &rows).unwrap();
+            let params = Tensor::new(policy.params(), &candle_core::Device::Cpu).unwrap();
+            let loss = loss(&policy, &params, &batch, &PpoConfig::default(), 0.2).unwrap();
+            for ratio in loss.ratio.to_vec1::<f32>().unwrap() {
+                assert!((ratio - 1.0).abs() < 1e-6, "{ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn divergence_equals_the_case_worked_out_by_hand() {
+        // mean of (1 - 1 - 0, 2 - 1 - ln 2), one of two beyond 0.2
+        let (kl, clipped) = divergence(&[1.0, 2.0], 0.2);
+        assert!((kl - (1.0 - 2f32.ln()) / 2.0).abs() < 1e-7);
+        assert_eq!(clipped, 0.5);
+    }
+
+    #[test]
+    fn an_update_stops_at_the_target_kl() {
+        let updates = |target_kl| {
+            let (policy, rollout, _) = fixture::rollout();
+            let learning_rate = Schedule::Constant(0.1);
+            let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 10, target_kl, learning_rate, ..PpoConfig::default() };
+            let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
+            agent.update(&rollout, 1.0).unwrap().get("train/n_updates").unwrap()
+        };
+        assert_eq!(updates(0.0), 10.0);
+        assert!((1.0..10.0).contains(&updates(0.01)), "{}", updates(0.01));
+    }
+
+    #[test]
+    fn a_batch_size_that_does_not_fit_is_refused() {
+        let check = |n_steps, batch_size| PpoConfig { n_steps, batch_size, ..PpoConfig::default() }.check(4);
+        assert!(check(8, 16).is_ok());
+        for batch_size in [0, 5, 64] {
+            assert!(matches!(check(8, batch_size), Err(Error::BatchSize { .. })));
+        }
+        assert!(matches!(check(8, 1), Err(Error::Setting { name: "batch_size", .. })));
+        assert!(matches!(check(0, 1), Err(Error::BatchSize { .. })));
+    }
+
+    #[test]
+    fn rewards_that_overflow_change_nothing_and_end_in_an_error() {
+        let (policy, mut rollout, _) = fixture::rollout();
+        rollout.rewards.fill(1e30);
+        let config = PpoConfig { n_steps: 8, batch_size: 16, n_epochs: 1, normalize_advantage: false, ..PpoConfig::default() };
+        let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
+        let before = agent.save();
+        agent.update(&rollout, 1.0).unwrap();
+        assert_eq!(agent.save().params, before.params);
+        assert!(matches!(agent.update(&rollout, 1.0), Err(Error::Diverged(3))));
+        assert_eq!(agent.save().params, before.params);
+    }
+}

@@ -330,7 +330,8 @@ impl Layers {
                 continue; // chosen by the caller, who has seen these
             }
             let Some(known) = KEYS.iter().find(|known| known.name == key) else {
-                let near = did_you_mean(key, KEYS.iter().map(|known| known.name));
+                let apt = |name: &&str| name.split_once('.').is_none_or(|(section, _)| section == algo.name());
+                let near = did_you_mean(key, KEYS.iter().map(|known| known.name).filter(apt));
                 self.problems.push(format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all"));
                 continue;
             };
@@ -440,7 +441,7 @@ impl Config {
     #[must_use]
     pub fn differences(&self, other: &Self) -> String {
         let flat = |config: &Self| -> BTreeMap<String, String> {
-            let table = Table::try_from(config).unwrap_or_default();
+            let table: Table = toml::from_str(&config.to_toml()).unwrap_or_default();
             let mut flat = BTreeMap::new();
             for (key, value) in table {
                 match value {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use rl_agents::{A2c, ActorCritic, Agent, Collector, Episode, Ppo, evaluate};
+use rl_buffer::Rollout;
 use rl_envs::{Pool, catalog};
 
 use crate::checkpoint::{self, Checkpoint, Progress};
@@ -79,12 +80,6 @@ pub fn device(config: &Config) -> Result<String, Error> {
     }
 }
 
-/// Sets the threads of candle's matrix products. Only the first call of a process counts.
-pub fn set_matrix_threads(threads: usize) {
-    // An error means that they are set already.
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-}
-
 /// A policy with fresh parameters for the environment and the networks of `config`.
 ///
 /// # Errors
@@ -92,15 +87,6 @@ pub fn set_matrix_threads(threads: usize) {
 pub fn policy(config: &Config) -> Result<ActorCritic, Error> {
     let (observation_space, action_space) = catalog::find(&config.env)?.spaces();
     Ok(ActorCritic::new(&observation_space, &action_space, &config.net(), config.seed)?)
-}
-
-fn agent(config: &Config) -> Result<Box<dyn Agent>, Error> {
-    let policy = policy(config)?;
-    let (n_envs, seed) = (config.n_envs, config.seed);
-    Ok(match config.algo {
-        Algo::Ppo => Box::new(Ppo::new(policy, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
-        Algo::A2c => Box::new(A2c::new(policy, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
-    })
 }
 
 /// Plays `episodes` episodes greedily, each in an environment of its own. Their seed never meets that of training.
@@ -113,100 +99,142 @@ pub fn evaluate_policy(policy: &ActorCritic, env: &str, episodes: usize, seed: u
     Ok(Evaluation::new(&evaluate(policy, &mut *envs, seed)?))
 }
 
-/// Trains from the beginning or from a checkpoint, writes metrics and checkpoints into `dir`, and evaluates what was learnt.
-///
-/// # Errors
-/// Those of the agent, the environments and the files. The last good checkpoint stays.
-pub fn train(config: &Config, dir: &RunDir, start: Option<Checkpoint>, report: &mut Report) -> Result<Outcome, Error> {
-    set_matrix_threads(config.threads);
-    let pool = Pool::new(config.threads)?;
-    let mut collector = Collector::new(catalog::find(&config.env)?.pooled(config.n_envs, &pool)?, config.seed)?;
-    let mut agent = agent(config)?;
-    let mut rollout = collector.rollout(config.n_steps())?;
-    let samples = (config.n_steps() * config.n_envs) as u64;
-    let mut progress = Progress::default();
-    if let Some(checkpoint) = start {
-        if !checkpoint.collector.has_envs() {
-            report.note("these environments cannot be saved: new episodes begin");
-        }
-        agent.load(&checkpoint.agent)?;
-        collector.load(checkpoint.collector)?;
-        progress = checkpoint.progress;
+/// Everything that training needs, made before anything is written.
+pub struct Training {
+    config: Config,
+    pool: Pool,
+    collector: Collector,
+    agent: Box<dyn Agent>,
+    rollout: Rollout,
+    progress: Progress,
+}
+
+impl Training {
+    /// A training at its beginning.
+    ///
+    /// # Errors
+    /// Those of the environments, the agent and the rollout.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let pool = Pool::new(config.threads)?;
+        let (n_envs, seed) = (config.n_envs, config.seed);
+        let collector = Collector::new(catalog::find(&config.env)?.pooled(n_envs, &pool)?, seed)?;
+        let policy = policy(config)?;
+        let agent: Box<dyn Agent> = match config.algo {
+            Algo::Ppo => Box::new(Ppo::new(policy, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
+            Algo::A2c => Box::new(A2c::new(policy, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
+        };
+        let rollout = collector.rollout(config.n_steps())?;
+        Ok(Self { config: config.clone(), pool, collector, agent, rollout, progress: Progress::default() })
     }
-    checkpoint::clean(&dir.checkpoints())?;
-    let mut log = Log::open(&dir.metrics(), progress.iterations)?;
-    let mut failed_saves = 0;
-    let (begin, begin_steps, begin_s) = (Instant::now(), progress.env_steps, progress.elapsed_s);
-    let mut evaluation = None;
-    let mut end = End::Steps;
 
-    while progress.env_steps < config.steps {
-        let remaining = 1.0 - progress.env_steps as f64 / config.steps as f64;
-        let episodes = collector.collect(agent.policy(), &mut rollout)?;
-        let update = agent.update(&rollout, remaining as f32)?;
+    /// Continues from a checkpoint.
+    ///
+    /// # Errors
+    /// Those of the agent and the environments if it does not fit.
+    pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
+        self.agent.load(&checkpoint.agent)?;
+        self.collector.load(checkpoint.collector)?;
+        self.progress = checkpoint.progress;
+        Ok(())
+    }
 
-        let before = progress.env_steps;
-        progress.env_steps += samples;
-        progress.iterations += 1;
-        progress.episodes += episodes.len() as u64;
-        progress.recent.extend(episodes);
-        progress.recent.drain(..progress.recent.len().saturating_sub(WINDOW));
-        let passed = |every: u64| every > 0 && before / every < progress.env_steps / every;
+    /// How far it has come.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
 
-        evaluation = None;
-        if passed(config.eval_every) {
-            let result = evaluate_policy(agent.policy(), &config.env, config.eval_episodes, config.seed, &pool)?;
-            report.evaluation(progress.env_steps, &result);
-            evaluation = Some(result);
-        }
-        let wall_s = begin.elapsed().as_secs_f64();
-        progress.elapsed_s = begin_s + wall_s;
-        if progress.iterations.is_multiple_of(config.log_interval) {
-            let fps = (progress.env_steps - begin_steps) as f64 / wall_s;
-            let row = Row::new(&progress, evaluation.map(|e| e.return_mean), &update, fps);
-            if let Err(error) = log.write(&row) {
-                report.warn(&format!("{}: {error}; training goes on without metrics", dir.metrics().display()));
+    fn evaluate(&self) -> Result<Evaluation, Error> {
+        let Config { env, eval_episodes, seed, .. } = &self.config;
+        evaluate_policy(self.agent.policy(), env, *eval_episodes, *seed, &self.pool)
+    }
+
+    fn save(&self, dir: &RunDir) -> Result<(), Error> {
+        let checkpoint = Checkpoint {
+            config: self.config.clone(),
+            progress: self.progress.clone(),
+            agent: self.agent.save(),
+            collector: self.collector.save()?,
+        };
+        let layout = self.agent.policy().layout();
+        checkpoint::save(&dir.checkpoints(), &checkpoint, layout, self.config.keep_checkpoints, &mut |_| Ok(())).map(drop)
+    }
+
+    /// Trains to the end, writes metrics and checkpoints into `dir`, and evaluates what was learnt.
+    ///
+    /// # Errors
+    /// Those of the agent, the environments and the files. The last good checkpoint stays.
+    pub fn run(&mut self, dir: &RunDir, report: &mut Report) -> Result<Outcome, Error> {
+        let config = self.config.clone();
+        let samples = (config.n_steps() * config.n_envs) as u64;
+        checkpoint::clean(&dir.checkpoints())?;
+        let mut log = Log::open(&dir.metrics(), self.progress.iterations)?;
+        let mut failed_saves = 0;
+        let (begin, begin_steps, begin_s) = (Instant::now(), self.progress.env_steps, self.progress.elapsed_s);
+        let mut evaluation = None;
+        let mut end = End::Steps;
+
+        while self.progress.env_steps < config.steps {
+            let remaining = 1.0 - self.progress.env_steps as f64 / config.steps as f64;
+            let episodes = self.collector.collect(self.agent.policy(), &mut self.rollout)?;
+            let update = self.agent.update(&self.rollout, remaining as f32)?;
+
+            let before = self.progress.env_steps;
+            self.progress.env_steps += samples;
+            self.progress.iterations += 1;
+            self.progress.episodes += episodes.len() as u64;
+            self.progress.recent.extend(episodes);
+            self.progress.recent.drain(..self.progress.recent.len().saturating_sub(WINDOW));
+            let passed = |every: u64| every > 0 && before / every < self.progress.env_steps / every;
+
+            evaluation = None;
+            if passed(config.eval_every) {
+                let result = self.evaluate()?;
+                report.evaluation(self.progress.env_steps, &result);
+                evaluation = Some(result);
             }
-            report.row(&row, &progress);
-        }
+            let wall_s = begin.elapsed().as_secs_f64();
+            self.progress.elapsed_s = begin_s + wall_s;
+            if self.progress.iterations.is_multiple_of(config.log_interval) {
+                let fps = (self.progress.env_steps - begin_steps) as f64 / wall_s;
+                let row = Row::new(&self.progress, evaluation.map(|e| e.return_mean), &update, fps);
+                if let Err(error) = log.write(&row) {
+                    report.warn(&format!("{}: {error}; training goes on without metrics", dir.metrics().display()));
+                }
+                report.row(&row, &self.progress);
+            }
 
-        if evaluation.is_some_and(|e| config.target_return.is_some_and(|target| e.return_mean >= target)) {
-            end = End::Target;
-        } else if interrupt::requested() && progress.env_steps < config.steps {
-            end = End::Interrupted;
-        }
-        let last = end != End::Steps || progress.env_steps >= config.steps;
-        if last || passed(config.checkpoint_every) {
-            let state = Checkpoint {
-                config: config.clone(),
-                progress: progress.clone(),
-                agent: agent.save(),
-                collector: collector.save()?,
-            };
-            let layout = agent.policy().layout();
-            match checkpoint::save(&dir.checkpoints(), &state, layout, config.keep_checkpoints, &mut |_| Ok(())) {
-                Ok(_) => failed_saves = 0,
-                Err(error) => {
-                    failed_saves += 1;
-                    if last || failed_saves == MAX_FAILED_SAVES {
-                        return Err(error);
+            if evaluation.is_some_and(|e| config.target_return.is_some_and(|target| e.return_mean >= target)) {
+                end = End::Target;
+            } else if interrupt::requested() && self.progress.env_steps < config.steps {
+                end = End::Interrupted;
+            }
+            let last = end != End::Steps || self.progress.env_steps >= config.steps;
+            if last || passed(config.checkpoint_every) {
+                match self.save(dir) {
+                    Ok(()) => failed_saves = 0,
+                    Err(error) => {
+                        failed_saves += 1;
+                        if last || failed_saves == MAX_FAILED_SAVES {
+                            return Err(error);
+                        }
+                        report.warn(&format!("checkpoint not saved, training goes on: {error}"));
                     }
-                    report.warn(&format!("checkpoint not saved, training goes on: {error}"));
                 }
             }
+            if end != End::Steps {
+                break;
+            }
         }
-        if end != End::Steps {
-            break;
-        }
-    }
 
-    let wall_s = begin.elapsed().as_secs_f64();
-    if end == End::Interrupted {
-        evaluation = None;
-    } else if evaluation.is_none() {
-        let result = evaluate_policy(agent.policy(), &config.env, config.eval_episodes, config.seed, &pool)?;
-        report.evaluation(progress.env_steps, &result);
-        evaluation = Some(result);
+        let wall_s = begin.elapsed().as_secs_f64();
+        if end == End::Interrupted {
+            evaluation = None;
+        } else if evaluation.is_none() {
+            let result = self.evaluate()?;
+            report.evaluation(self.progress.env_steps, &result);
+            evaluation = Some(result);
+        }
+        Ok(Outcome { end, env_steps: self.progress.env_steps - begin_steps, progress: self.progress.clone(), wall_s, evaluation })
     }
-    Ok(Outcome { end, env_steps: progress.env_steps - begin_steps, progress, wall_s, evaluation })
 }

@@ -1,0 +1,488 @@
+//! The `rl` program and its files, from outside.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rl_runtime::checkpoint::{self, Checkpoint};
+use rl_runtime::config::Layers;
+use rl_runtime::run_dir::RunDir;
+use rl_runtime::{Algo, Config, Error, train};
+use serde_json::{Value, json};
+
+/// Nothing that these tests start takes longer.
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// A run so small that its checkpoints can be damaged byte by byte.
+const SMALL: [&str; 6] = ["steps=256", "n_envs=4", "hidden=[2]", "ppo.n_steps=8", "ppo.batch_size=16", "checkpoint_every=64"];
+
+fn rl(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end, or fails after the time limit.
+fn finish(command: &mut Command) -> Output {
+    wait(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+/// Waits for the end, or fails after the time limit. What is printed must fit the pipes' buffers.
+fn wait(mut child: Child) -> Output {
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > TIME_LIMIT {
+            child.kill().unwrap();
+            panic!("it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The arguments that train a small run in `dir`.
+fn small_args<'a>(dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let settings = SMALL.iter().flat_map(|s| ["--set", *s]);
+    ["train", "cartpole", "--run-dir", dir].into_iter().chain(settings).chain(more.iter().copied()).collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Metrics without the two columns of time.
+fn metrics(dir: &Path) -> Vec<String> {
+    let text = fs::read_to_string(dir.join("metrics.csv")).unwrap();
+    text.lines().filter_map(|line| line.rsplitn(3, ',').last().map(String::from)).collect()
+}
+
+fn newest(dir: &Path) -> PathBuf {
+    checkpoint::list(&dir.join("checkpoints")).unwrap().pop().unwrap()
+}
+
+/// Everything of a checkpoint that may not differ, as bits.
+fn contents(path: &Path) -> (Vec<u32>, Vec<Vec<u8>>) {
+    let checkpoint = Checkpoint::load(path).unwrap();
+    let moments = checkpoint.agent.moments.iter().flat_map(|(_, values)| values);
+    let floats = checkpoint.agent.params.iter().chain(moments).map(|x| x.to_bits()).collect();
+    let progress = checkpoint::Progress { elapsed_s: 0.0, ..checkpoint.progress };
+    let rest = [
+        rl_envs::codec::encode(&progress),
+        rl_envs::codec::encode(&checkpoint.agent.counters),
+        rl_envs::codec::encode(&checkpoint.collector),
+    ];
+    (floats, rest.into_iter().map(Result::unwrap).collect())
+}
+
+fn small_config(more: &[&str]) -> Config {
+    let mut layers = Layers::default();
+    SMALL.iter().chain(more).for_each(|s| layers.add_assignment(s));
+    layers.resolve("cartpole", Algo::Ppo).unwrap()
+}
+
+/// Trains a small run.
+fn small_run(dir: &Path, more: &[&str]) {
+    let more: Vec<&str> = more.iter().flat_map(|s| ["--set", s]).collect();
+    let output = finish(&mut rl(&small_args(text(dir), &more)));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn train_then_eval_speak_json_with_the_documented_fields() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let output = finish(&mut rl(&small_args(text(&run), &["--json", "--seed", "7"])));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let done = lines.last().unwrap();
+    assert_eq!((&done["event"], &done["env_steps"], &done["run_dir"]), (&json!("done"), &json!(256), &json!(text(&run))));
+    for field in ["wall_s", "env_steps_per_s", "episode_return_mean"] {
+        assert!(done[field].is_number(), "{field}: {done}");
+    }
+    assert_eq!(lines[0]["event"], "start");
+    assert_eq!(lines.iter().filter(|line| line["event"] == "progress").count(), 8);
+
+    for path in [&run, &newest(&run)] {
+        let output = finish(&mut rl(&["eval", text(path), "--episodes", "7", "--json"]));
+        let result: Value = serde_json::from_str(stdout(&output).trim()).unwrap();
+        assert_eq!((&result["event"], &result["episodes"]), (&json!("eval"), &json!(7)));
+        for field in ["return_mean", "return_std", "length_mean"] {
+            assert!(result[field].is_number(), "{field}: {result}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_for_any_number_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    // Large enough for threads to matter: several slices of environments and of samples.
+    let settings = ["n_envs=200", "ppo.n_steps=8", "ppo.batch_size=400", "steps=4800", "hidden=[64,64]"];
+    let run = |name: &str, threads: &str, seed: &str| {
+        let path = dir.path().join(name);
+        let mut args = vec!["train", "cartpole", "--threads", threads, "--seed", seed, "--run-dir", text(&path)];
+        args.extend(settings.iter().flat_map(|s| ["--set", s]));
+        let output = finish(&mut rl(&args));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        (contents(&newest(&path)), metrics(&path))
+    };
+    let one = run("a", "1", "5");
+    assert_eq!(run("b", "2", "5"), one);
+    assert_eq!(run("c", "3", "5"), one);
+    assert_ne!(run("d", "1", "6").0.0, one.0.0);
+}
+
+#[test]
+fn stopped_and_resumed_equals_uninterrupted_bit_for_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    for algo in ["ppo", "a2c"] {
+        let train = |name: &str| {
+            let path = dir.path().join(format!("{algo}-{name}"));
+            let (n_steps, batch_size) = (format!("{algo}.n_steps=8"), format!("{algo}.batch_size=16"));
+            let settings =
+                ["steps=1600", "n_envs=4", "hidden=[8]", "checkpoint_every=64", "log_interval=1", &n_steps, &batch_size];
+            let mut args = vec!["train", "cartpole", "--algo", algo, "--run-dir", text(&path)];
+            args.extend(settings.iter().flat_map(|s| ["--set", s]));
+            let output = finish(&mut rl(&args));
+            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+            path
+        };
+        let whole = train("whole");
+        // What a crash leaves: the newest checkpoint is not there, but metrics go on after the one before it.
+        let crashed = train("crashed");
+        fs::remove_dir_all(newest(&crashed)).unwrap();
+        let output = finish(&mut rl(&["train", "--resume", text(&crashed)]));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(stdout(&output).contains("resumed from 1,536 env steps"), "{}", stdout(&output));
+        assert_eq!(contents(&newest(&crashed)), contents(&newest(&whole)));
+        assert_eq!(metrics(&crashed), metrics(&whole));
+    }
+}
+
+#[test]
+fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    small_run(&dir.path().join("run"), &[]);
+    let original = Checkpoint::load(&newest(&dir.path().join("run"))).unwrap();
+    let policy = train::policy(&original.config).unwrap();
+    let save = |into: &Path, env_steps: u64, stop_at: usize| {
+        let mut state = original.clone();
+        state.progress.env_steps = env_steps;
+        let mut step = 0;
+        let result = checkpoint::save(into, &state, policy.layout(), 2, &mut |_| {
+            step += 1;
+            if step == stop_at { Err(io::Error::other("crash")) } else { Ok(()) }
+        });
+        (result.is_ok(), step)
+    };
+    let steps = {
+        let into = dir.path().join("count");
+        (1..=2).for_each(|i| drop(save(&into, i, 0)));
+        save(&into, 3, 0).1
+    };
+    assert!(steps >= 16, "five files written and synced, directories, renames: {steps}");
+    for stop_at in 1..=steps {
+        let into = dir.path().join(format!("stop-{stop_at}"));
+        (1..=2).for_each(|i| assert!(save(&into, i, 0).0));
+        assert!(!save(&into, 3, stop_at).0);
+        let found = checkpoint::list(&into).unwrap();
+        assert!(found.len() >= 2, "stopped at {stop_at}: {found:?}");
+        for path in &found {
+            Checkpoint::load(path).unwrap_or_else(|e| panic!("stopped at {stop_at}: {e}"));
+        }
+        let last = found.last().unwrap();
+        let expected = if last.ends_with("ckpt-000000000003") { 3 } else { 2 };
+        assert_eq!(Checkpoint::load(last).unwrap().progress.env_steps, expected);
+        checkpoint::clean(&into).unwrap();
+        assert!(save(&into, 4, 0).0, "the next save succeeds");
+        assert_eq!(checkpoint::list(&into).unwrap().len(), 2);
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 2, "nothing is left over");
+    }
+}
+
+#[test]
+fn a_checkpoint_with_any_byte_changed_or_cut_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    small_run(&run, &["steps=64"]);
+    let path = newest(&run);
+    let refused = |what: &str| match Checkpoint::load(&path) {
+        Err(error @ Error::Checkpoint { .. }) => assert_eq!(error.exit_code(), 3),
+        other => panic!("{what}: {:?}", other.map(|_| "loaded")),
+    };
+    let mut files = 0;
+    for entry in fs::read_dir(&path).unwrap() {
+        let file = entry.unwrap().path();
+        let bytes = fs::read(&file).unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << (at % 8);
+            fs::write(&file, &damaged).unwrap();
+            refused(&format!("{} with byte {at} changed", file.display()));
+            fs::write(&file, &bytes[..at]).unwrap();
+            refused(&format!("{} cut at {at}", file.display()));
+        }
+        fs::remove_file(&file).unwrap();
+        refused(&format!("without {}", file.display()));
+        fs::write(&file, &bytes).unwrap();
+        files += 1;
+    }
+    assert_eq!(files, 5);
+    Checkpoint::load(&path).unwrap();
+}
+
+#[test]
+fn damage_is_told_with_the_exit_code_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, other) = (dir.path().join("run"), dir.path().join("other"));
+    small_run(&run, &[]);
+    small_run(&other, &["hidden=[3]"]);
+    let file = newest(&run).join("params.safetensors");
+    let good = fs::read(&file).unwrap();
+    fs::write(&file, &good[..good.len() - 1]).unwrap();
+    for args in [["train", "--resume", text(&run)].as_slice(), &["eval", text(&run)]] {
+        let before = metrics(&run);
+        let output = finish(&mut rl(args));
+        assert_eq!(output.status.code(), Some(3));
+        let message = stderr(&output);
+        assert!(message.contains("params.safetensors is damaged: it has"), "{message}");
+        assert!(message.contains("remove this directory to go back"), "{message}");
+        assert_eq!(message.lines().count(), 1, "one message: {message}");
+        assert_eq!(metrics(&run), before);
+    }
+
+    // A checkpoint of another network, whole but not this run's.
+    fs::remove_dir_all(newest(&run)).unwrap();
+    let target = run.join("checkpoints").join("ckpt-000000000999");
+    fs::rename(newest(&other), &target).unwrap();
+    let output = finish(&mut rl(&["train", "--resume", text(&run)]));
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stderr(&output).contains("hidden: [3] here, [2] there"), "{}", stderr(&output));
+
+    // Parameters of another network under a good manifest.
+    let checkpoint = Checkpoint::load(&target).unwrap();
+    let layout = train::policy(&checkpoint.config).unwrap().layout().clone();
+    let forged = Checkpoint { config: small_config(&["hidden=[5]"]), ..checkpoint };
+    let forged = checkpoint::save(&dir.path().join("forged"), &forged, &layout, 2, &mut |_| Ok(())).unwrap();
+    let output = finish(&mut rl(&["eval", text(&forged)]));
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stderr(&output).contains("actor.0.weight is [4, 3], this network has [4, 5]"), "{}", stderr(&output));
+}
+
+#[test]
+fn killed_at_fifty_moments_a_run_goes_on_from_its_last_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let killed = dir.path().join("killed");
+    let settings = ["steps=60000", "checkpoint_every=96", "log_interval=50", "ppo.n_epochs=1", "eval_episodes=1"];
+    let more: Vec<&str> = settings.iter().flat_map(|s| ["--set", s]).collect();
+    assert_eq!(finish(&mut rl(&small_args(text(&whole), &more))).status.code(), Some(0));
+
+    let mut rng = rl_envs::Rng::new(0, 0, 0, rl_envs::Purpose::Shuffle);
+    let (mut last, mut ended) = (0, 0);
+    for kill in 0..50 {
+        let resume = ["train", "--resume", text(&killed)];
+        let args = if killed.join("config.toml").exists() { resume.to_vec() } else { small_args(text(&killed), &more) };
+        let mut child = rl(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(10 + u64::from(rng.below(60))));
+        let _ = child.kill();
+        let output = wait(child);
+        if let Some(code) = output.status.code() {
+            assert_eq!(code, 0, "kill {kill}: {}", stderr(&output));
+            ended += 1;
+        }
+        if let Some(path) = checkpoint::list(&killed.join("checkpoints")).unwrap().pop() {
+            let now = Checkpoint::load(&path).unwrap().progress.env_steps;
+            assert!(now >= last, "never back");
+            last = now;
+        }
+    }
+    assert!(ended < 25, "the run was killed in its midst most of the time, but {ended} times it had ended");
+    let output = finish(&mut rl(&["train", "--resume", text(&killed)]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(contents(&newest(&killed)), contents(&newest(&whole)));
+    assert_eq!(metrics(&killed), metrics(&whole));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let signal = |child: &Child, name: &str| {
+        assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+    };
+    let start = |name: &str, epochs: &str| {
+        let run = dir.path().join(name);
+        let more = ["--steps", "1e9", "--set", "checkpoint_every=1000000000", "--set", epochs];
+        let child = rl(&small_args(text(&run), &more)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begin = Instant::now();
+        while !run.join("metrics.csv").exists() {
+            assert!(begin.elapsed() < TIME_LIMIT);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        (run, child)
+    };
+    let (run, child) = start("one", "ppo.n_epochs=1");
+    signal(&child, "-INT");
+    let output = wait(child);
+    assert_eq!(output.status.code(), Some(130));
+    assert!(stdout(&output).contains(&format!("rl train --resume {}", run.display())), "{}", stdout(&output));
+    Checkpoint::load(&newest(&run)).unwrap();
+
+    let (run, child) = start("two", "ppo.n_epochs=10000");
+    signal(&child, "-INT");
+    std::thread::sleep(Duration::from_millis(100));
+    signal(&child, "-INT");
+    assert_eq!(wait(child).status.code(), Some(130));
+    assert!(checkpoint::list(&run.join("checkpoints")).unwrap().is_empty(), "the update was far from its end");
+
+    let (_, child) = start("three", "ppo.n_epochs=1");
+    signal(&child, "-TERM");
+    assert_eq!(wait(child).status.code(), Some(130), "SIGTERM saves too");
+}
+
+#[test]
+fn a_run_stopped_before_its_first_checkpoint_starts_afresh_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    drop(RunDir::create(Some(&run), &small_config(&[]), "cpu").unwrap());
+    let output = finish(&mut rl(&["train", "--resume", text(&run)]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("before its first checkpoint: it starts afresh"), "{}", stdout(&output));
+}
+
+#[test]
+fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, file) = (dir.path().join("run"), dir.path().join("file"));
+    fs::write(&file, "x").unwrap();
+    let below = file.join("run");
+    let full = dir.path().join("full");
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("precious"), "x").unwrap();
+    let set = |setting: &'static str| vec!["train", "cartpole", "--set", setting];
+    let cases: Vec<(Vec<&str>, i32, &str)> = vec![
+        (vec!["train", "cartpool"], 2, "unknown environment \"cartpool\"; there are: cartpole (did you mean \"cartpole\"?)"),
+        (vec!["train"], 2, "which environment?"),
+        (vec!["train", "cartpole", "--algo", "ppq"], 2, "unknown algorithm \"ppq\"; there are: ppo, a2c (did you mean \"ppo\"?)"),
+        (set("ppo.learning_rte=1"), 2, "(did you mean \"ppo.learning_rate\"?)"),
+        (set("ppo.learning_rate=-1"), 2, "ppo.learning_rate is -1, allowed is"),
+        (set("ppo.batch_size=512"), 2, "batch_size 512 does not divide the rollout of 256 samples (32 steps x 8 environments)"),
+        (vec!["train", "cartpole", "--envs", "0"], 2, "--envs: n_envs is 0, allowed is a whole number from 1"),
+        (vec!["train", "cartpole", "--steps", "many"], 2, "not a whole number"),
+        (vec!["train", "cartpole", "--envs", "16777216", "--set", "ppo.n_steps=16777216"], 2, "cannot be had: make it smaller"),
+        (vec!["train", "cartpole", "--device", "cuda:77"], 1, "no CUDA device"),
+        (vec!["train", "cartpole", "--config", "/nowhere.toml"], 1, "/nowhere.toml: No such file"),
+        (vec!["train", "cartpole", "--run-dir", text(&below)], 1, "Not a directory"),
+        (vec!["train", "cartpole", "--run-dir", text(&full)], 2, "is not empty"),
+        (vec!["train", "--resume", text(&full)], 2, "is not the directory of a run"),
+        (vec!["eval", text(&full)], 3, "neither a checkpoint nor the directory of a run"),
+        (vec!["eval", "/nowhere"], 3, "there is no such directory"),
+        (vec!["eval", text(&full), "--episodes", "0"], 2, "0 is not in 1..="),
+        (vec!["bench", "env", "cartpole", "--envs", "0"], 2, "0 environments"),
+        (vec!["trace", "cartpole", "--init", text(&file), "--actions", text(&file)], 2, "expected value at line 1"),
+    ];
+    for (mut args, code, message) in cases {
+        if args[0] == "train" && !args.contains(&"--run-dir") && !args.contains(&"--resume") {
+            args.extend(["--run-dir", text(&run)]);
+        }
+        let output = finish(&mut rl(&args));
+        let shown = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {shown}");
+        assert!(shown.contains(message), "{args:?}: {shown}");
+        assert!(!shown.contains("panicked") && output.stdout.is_empty(), "{args:?}: {shown}");
+        assert!(!run.exists(), "{args:?} has begun to work");
+    }
+    assert_eq!(fs::read_dir(&full).unwrap().count(), 1, "nothing was written");
+}
+
+#[test]
+fn a_resumed_run_keeps_its_settings_but_those_that_may_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    small_run(&run, &[]);
+    let output = finish(&mut rl(&["train", "--resume", text(&run), "--set", "ppo.gamma=0.5"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("ppo.gamma: 0.5 here, 0.98 there"), "{}", stderr(&output));
+    let output = finish(&mut rl(&["train", "acrobot", "--resume", text(&run)]));
+    assert_eq!(output.status.code(), Some(2));
+    let output = finish(&mut rl(&["train", "--resume", text(&run), "--steps", "512", "--json"]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let done: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+    assert_eq!(done["env_steps"], 512);
+}
+
+#[test]
+fn one_run_directory_serves_one_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let held = RunDir::create(Some(&run), &small_config(&[]), "cpu").unwrap();
+    let output = finish(&mut rl(&["train", "--resume", text(&run)]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("is in use by another process"), "{}", stderr(&output));
+    drop(held);
+    assert_eq!(finish(&mut rl(&["train", "--resume", text(&run)])).status.code(), Some(0));
+}
+
+#[test]
+fn a_target_return_ends_training() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let more = ["--eval-every", "32", "--target-return", "1", "--json"];
+    let output = finish(&mut rl(&small_args(text(&run), &more)));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let done: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+    assert_eq!((&done["end"], &done["env_steps"]), (&json!("target"), &json!(32)));
+}
+
+#[test]
+fn trace_follows_from_one_state_or_starts_each_step_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (init, actions) = (dir.path().join("init.json"), dir.path().join("actions.json"));
+    let state = json!({"x": 0.0, "x_dot": 0.0, "theta": 0.0, "theta_dot": 0.0, "elapsed": 0});
+    fs::write(&actions, "[1, 1]").unwrap();
+    let run = |init_json: Value| {
+        fs::write(&init, init_json.to_string()).unwrap();
+        let output = finish(&mut rl(&["trace", "cartpole", "--init", text(&init), "--actions", text(&actions)]));
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let (code, following, _) = run(state.clone());
+    assert_eq!((code, following.lines().count()), (Some(0), 2));
+    let (_, anew, _) = run(json!([state, state]));
+    let lines: Vec<&str> = anew.lines().collect();
+    assert_eq!(lines[0], lines[1]);
+    assert_eq!(following.lines().next(), Some(lines[0]));
+    assert_ne!(following.lines().nth(1), Some(lines[1]));
+    let (code, _, message) = run(json!({"x": 0.0, "speed": 1.0}));
+    assert_eq!(code, Some(2));
+    assert!(message.contains("unknown field `speed`"), "{message}");
+}
+
+#[test]
+fn a_reader_that_goes_away_stops_the_run_and_saves() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let mut child = rl(&small_args(text(&run), &["--steps", "1e9", "--json"])).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(wait(child).status.code(), Some(130));
+    Checkpoint::load(&newest(&run)).unwrap();
+}
+
+#[test]
+fn bench_env_gives_a_rate_with_its_settings() {
+    let args = ["bench", "env", "cartpole", "--envs", "100", "--threads", "2", "--seconds", "0.05", "--json"];
+    let result: Value = serde_json::from_str(stdout(&finish(&mut rl(&args))).trim()).unwrap();
+    assert_eq!((&result["event"], &result["name"], &result["unit"]), (&json!("bench"), &json!("env"), &json!("env_steps/s")));
+    assert!(result["value"].as_f64().unwrap() > 0.0);
+    assert_eq!((&result["envs"], &result["threads"]), (&json!(100), &json!(2)));
+}
