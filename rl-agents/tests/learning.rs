@@ -1,5 +1,7 @@
 //! Agents learn, and what they learn tells whether the ends of episodes are understood.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use ndarray::Zip;
 use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Error, NetConfig, Ppo, PpoConfig, Schedule, evaluate};
 use rl_buffer::Rollout;

@@ -1,5 +1,7 @@
 //! The `rl` program and its files, from outside.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,2 +1,78 @@
-//! x
-fn main() {}
+//! The workshop: `cargo xtask test` runs every check there is.
+
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  test   every check: tidy, format, clippy, unit, integration and doc tests, examples, documentation, crates from outside
+  tidy   who may use whom, where unsafe code may stand, whether the map is complete
+";
+
+fn main() -> ExitCode {
+    let result = match std::env::args().nth(1).as_deref() {
+        Some("test") => test(),
+        Some("tidy") => tidy::check(&root()),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// Runs cargo in `dir`, saying what is run.
+fn cargo(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
+    println!("\n==> cargo {}", args.join(" "));
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let status = Command::new(cargo).args(args).envs(env.iter().copied()).current_dir(dir).status().context("cargo")?;
+    if status.success() { Ok(()) } else { bail!("cargo {} failed", args.join(" ")) }
+}
+
+/// Whether a cargo subcommand is installed.
+fn has(subcommand: &str) -> bool {
+    let installed = Command::new("cargo").args([subcommand, "--version"]).output().is_ok_and(|output| output.status.success());
+    if !installed {
+        println!("\n==> cargo {subcommand} is not installed: skipped");
+    }
+    installed
+}
+
+fn test() -> Result<()> {
+    let root = root();
+    tidy::check(&root)?;
+    if has("fmt") {
+        cargo(&root, &["fmt", "--all", "--check"], &[])?;
+    }
+    if has("clippy") {
+        cargo(&root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+    }
+    cargo(&root, &["test", "--workspace", "--all-targets"], &[])?;
+    cargo(&root, &["test", "--workspace", "--doc"], &[])?;
+    cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+    for name in ["envs", "buffer"] {
+        let outside = root.join("xtask/outside").join(name);
+        // The same versions as the workspace's, and its compiled dependencies.
+        std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;
+        let target = root.join("target/outside");
+        cargo(&outside, &["test"], &[("CARGO_TARGET_DIR", &target.to_string_lossy())])?;
+    }
+    println!("\nall checks passed");
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! An environment of your own, in a batch that steps on every core: `cargo run --release --example own_env`.
+//!
+//! A walk on a line: start in the middle, step left or right, win at the right end, lose at the left one, 50 steps at most.
+
+use ndarray::{Array1, Array2};
+use rl_envs::{
+    Action, ActionSpace, Actions, Env, Error, ObsViewMut, Pool, PooledVecEnv, RandomActions, Rng, Space, Step, StepBatch, VecEnv,
+};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Walk {
+    place: i32,
+    elapsed: u32,
+}
+
+impl Env for Walk {
+    type Obs = f32;
+    type State = Walk;
+
+    fn observation_space(&self) -> Space {
+        Space::vector(&[-10.0], &[10.0])
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Discrete { n: 2, masked: false }
+    }
+
+    fn reset(&mut self, _rng: &mut Rng, obs: &mut [f32]) {
+        *self = Walk::default();
+        obs[0] = 0.0;
+    }
+
+    fn step(&mut self, action: Action<'_>, _rng: &mut Rng, obs: &mut [f32]) -> Step {
+        self.place += if action.discrete() == 1 { 1 } else { -1 };
+        self.elapsed += 1;
+        obs[0] = self.place as f32;
+        let reward = if self.place == 10 { 1.0 } else { 0.0 };
+        Step { reward, terminated: self.place.abs() == 10, truncated: self.elapsed == 50 }
+    }
+
+    fn state(&self) -> Option<Walk> {
+        Some(self.clone())
+    }
+
+    fn set_state(&mut self, state: Walk) -> Result<(), Error> {
+        *self = state;
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Error> {
+    let n = 1000;
+    let mut envs = PooledVecEnv::new(n, &Walk::default(), &Pool::new(2)?);
+    let (mut obs, mut final_obs) = (Array2::<f32>::zeros((n, 1)), Array2::<f32>::zeros((n, 1)));
+    let (mut rewards, mut actions) = (Array1::<f32>::zeros(n), Array1::<u32>::zeros(n));
+    let (mut terminated, mut truncated) = (Array1::<u8>::zeros(n), Array1::<u8>::zeros(n));
+    let mut random = RandomActions::new(0, n, 2);
+    let (mut won, mut lost, mut out_of_time) = (0, 0, 0);
+
+    envs.reset(0, ObsViewMut::F32(obs.view_mut()), None)?;
+    for _ in 0..200 {
+        random.fill(actions.view_mut());
+        envs.step(
+            Actions::Discrete(actions.view()),
+            StepBatch {
+                obs: ObsViewMut::F32(obs.view_mut()),
+                rewards: rewards.view_mut(),
+                terminated: terminated.view_mut(),
+                truncated: truncated.view_mut(),
+                final_obs: ObsViewMut::F32(final_obs.view_mut()),
+                masks: None,
+            },
+        )?;
+        won += rewards.iter().filter(|&&reward| reward > 0.0).count();
+        lost += rewards.iter().zip(&terminated).filter(|&(&reward, &over)| reward == 0.0 && over == 1).count();
+        out_of_time += terminated.iter().zip(&truncated).filter(|&(&over, &cut)| over == 0 && cut == 1).count();
+    }
+    println!("{n} random walks, 200 steps: {won} won, {lost} lost, {out_of_time} out of time");
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Rules that the compiler does not know: who may use whom, where unsafe code may stand, whether the map is complete.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Who may depend on whom among our own crates.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("rl-envs", &[]),
+    ("rl-cuda", &["rl-envs"]),
+    ("rl-buffer", &["rl-cuda"]),
+    ("rl-agents", &["rl-envs", "rl-cuda", "rl-buffer"]),
+    ("rl-runtime", &["rl-envs", "rl-cuda", "rl-buffer", "rl-agents"]),
+    ("xtask", &[]),
+];
+
+/// Checks the rules and reports everything that breaks one.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    println!("==> tidy");
+    let map = fs::read_to_string(root.join("ARCHITECTURE.md")).context("ARCHITECTURE.md")?;
+    let mut problems = Vec::new();
+    for (name, may_use) in MAY_USE {
+        let manifest: toml::Table = fs::read_to_string(root.join(name).join("Cargo.toml"))?.parse()?;
+        let dependencies = manifest.get("dependencies").and_then(|d| d.as_table()).into_iter().flat_map(|table| table.keys());
+        for used in dependencies.filter(|used| MAY_USE.iter().any(|(ours, _)| ours == used) && !may_use.contains(&used.as_str()))
+        {
+            problems.push(format!("{name} may not use {used}"));
+        }
+        for file in sources(&root.join(name).join("src"))? {
+            let path = file.strip_prefix(root)?.display().to_string();
+            let text = fs::read_to_string(&file)?;
+            let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            if !["lib", "main", "mod"].contains(&stem) && !map.contains(&format!("`{stem}`")) {
+                problems.push(format!("ARCHITECTURE.md does not mention `{stem}` ({path})"));
+            }
+            if text.contains(concat!("allow(unsafe", "_code)")) && !map.contains(&format!("`{path}`")) {
+                problems.push(format!("{path} allows unsafe code, but ARCHITECTURE.md does not name it"));
+            }
+            if !text.starts_with("//! ") {
+                problems.push(format!("{path} does not begin with a header"));
+            }
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
+}
+
+fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(sources(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
