@@ -6,7 +6,7 @@
 //! 1, value loss without the factor 1/2). What differs from it: a rollout may be cut into minibatches, one step of the
 //! optimizer each; truncated steps are bootstrapped from the final observation's value within the advantage.
 //!
-//! Read [`A2c::update`] first, then [`loss`]. `rl train cartpole --algo a2c` runs it.
+//! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
 
 use candle_core::Tensor;
 use rl_buffer::Rollout;

@@ -7,7 +7,7 @@
 //! replace the others, there is no maximum of both losses). What differs from it: truncated steps are bootstrapped from the
 //! final observation's value within the advantage, not by a change of the reward.
 //!
-//! Read [`Ppo::update`] first, then [`loss`]. The example `train_cartpole` runs it.
+//! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 
 use candle_core::Tensor;
 use rl_buffer::Rollout;
