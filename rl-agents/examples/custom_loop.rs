@@ -12,7 +12,7 @@ use rl_envs::{Actions, Pool, PooledVecEnv, Purpose, Rng, StepBatch, VecEnv, cart
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (n, n_steps, n_best) = (256, 500, 32);
     let mut envs = PooledVecEnv::new(n, &CartPole::default(), &Pool::new(2)?);
-    let mut rollout = rollout(&envs, n_steps)?;
+    let mut rollout = rollout(n_steps, n, envs.observation_space(), envs.action_space())?;
     let mut final_obs = rollout.obs.clone();
     let (mut mean, mut deviation) = ([0.0f32; 4], [1.0f32; 4]);
 

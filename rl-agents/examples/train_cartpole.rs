@@ -1,7 +1,7 @@
 //! PPO learns CartPole from the library: `cargo run --release --example train_cartpole`.
 
 use rl_agents::{ActorCritic, Agent, Collector, Error, NetConfig, Ppo, PpoConfig, Schedule, evaluate};
-use rl_envs::{Pool, PooledVecEnv, SyncVecEnv, cartpole::CartPole};
+use rl_envs::{Pool, SyncVecEnv, cartpole::CartPole};
 
 fn main() -> Result<(), Error> {
     let (n_envs, seed, iterations) = (8, 0, 200);
@@ -15,8 +15,8 @@ fn main() -> Result<(), Error> {
         clip_range: Schedule::Linear(0.2),
         ..PpoConfig::default()
     };
-    let envs = PooledVecEnv::new(n_envs, &CartPole::default(), &Pool::new(2)?);
-    let mut collector = Collector::new(Box::new(envs), seed)?;
+    let pool = Pool::new(2)?;
+    let mut collector = Collector::new(n_envs, &CartPole::default(), &pool, seed)?;
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), seed)?;
     let mut rollout = collector.rollout(config.n_steps)?;
     let mut agent = Ppo::new(policy, config, n_envs, seed)?;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
     let mut episodes = Vec::new();
     for iteration in 0..iterations {
         episodes.extend(collector.collect(agent.policy(), &mut rollout)?);
-        let metrics = agent.update(&rollout, 1.0 - iteration as f32 / iterations as f32)?;
+        let metrics = agent.update(&rollout, 1.0 - iteration as f32 / iterations as f32, &pool)?;
         if iteration % 20 == 19 {
             let mean = episodes.iter().map(|e| e.episode_return).sum::<f64>() / episodes.len() as f64;
             episodes.clear();

@@ -10,14 +10,14 @@
 
 use candle_core::Tensor;
 use rl_buffer::Rollout;
-use rl_envs::{Purpose, Rng};
+use rl_envs::{Pool, Purpose, Rng};
 use serde::{Deserialize, Serialize};
 
-use crate::agent::Learner;
-use crate::batch::{Batch, Targets};
+use crate::agent::Descent;
+use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Targets};
 use crate::distributions::Categorical;
 use crate::optim::Rule;
-use crate::{ActorCritic, Agent, Error, Metrics, Schedule, Snapshot};
+use crate::{ActorCritic, Agent, Error, Learner, Metrics, Schedule, Snapshot};
 
 /// What a user chooses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +41,9 @@ pub struct A2cConfig {
     pub max_grad_norm: f32,
     /// Learning rate of RMSprop.
     pub learning_rate: Schedule,
+    /// Samples whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
+    /// anyway.
+    pub micro_batch: usize,
 }
 
 impl Default for A2cConfig {
@@ -55,6 +58,7 @@ impl Default for A2cConfig {
             vf_coef: 0.5,
             max_grad_norm: 0.5,
             learning_rate: Schedule::Constant(7e-4),
+            micro_batch: 0,
         }
     }
 }
@@ -86,7 +90,7 @@ impl A2cConfig {
 
 /// The agent.
 pub struct A2c {
-    learner: Learner,
+    descent: Descent,
     config: A2cConfig,
 }
 
@@ -110,6 +114,19 @@ fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig
     Ok(Loss { total, policy: policy_loss, value: value_loss, entropy: entropy_loss })
 }
 
+/// The same loss for the tile kernel, sample by sample: its parts and their derivatives.
+#[inline(always)]
+fn tile_loss(columns: &Columns<'_>, out: &mut Derivatives<'_>, config: &A2cConfig) {
+    for s in 0..columns.log_probs.len() {
+        let (log_prob, advantage) = (columns.log_probs[s], columns.advantages[s]);
+        out.policy_loss[s] = -log_prob * advantage;
+        out.log_prob[s] = -advantage;
+        let error = columns.values[s] - columns.returns[s];
+        out.value_loss[s] = error * error;
+        out.value[s] = 2.0 * config.vf_coef * error;
+    }
+}
+
 impl A2c {
     /// Makes an agent of a policy, for rollouts of `n_envs` environments. `seed` decides the order of samples.
     ///
@@ -118,61 +135,88 @@ impl A2c {
     pub fn new(policy: ActorCritic, config: A2cConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
         let rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
-        Ok(Self { learner: Learner::new(policy, rule, seed), config })
+        Ok(Self { descent: Descent::new(policy, rule, seed), config })
+    }
+
+    /// The gradient of a minibatch with the tile kernel.
+    fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
+        let config = &self.config;
+        minibatch.gradient(&mut self.descent, pool, |columns, out| tile_loss(columns, out, config))
+    }
+
+    /// The gradient of a minibatch with candle's operations.
+    fn reference(&mut self, minibatch: &Minibatch<'_>) -> Result<Parts, Error> {
+        let Self { descent, config } = self;
+        let Minibatch { rollout, returns, rows, advantages, .. } = *minibatch;
+        let micro_batch = if config.micro_batch == 0 { rows.len() } else { config.micro_batch };
+        descent.gradient.fill(0.0);
+        let mut parts = Parts::default();
+        for (micro, advantages) in rows.chunks(micro_batch).zip(advantages.chunks(micro_batch)) {
+            let batch = Batch::gather(&descent.policy, rollout, returns, micro, advantages)?;
+            let params = descent.variable()?;
+            let loss = loss(&descent.policy, &params, &batch, config)?;
+            let share = micro.len() as f32 / rows.len() as f32;
+            descent.add_gradient(&params, &(&loss.total * f64::from(share))?)?;
+            parts.policy += share * loss.policy.to_scalar::<f32>()?;
+            parts.value += share * loss.value.to_scalar::<f32>()?;
+            parts.entropy += share * loss.entropy.to_scalar::<f32>()?;
+        }
+        Ok(parts)
     }
 }
 
 impl Agent for A2c {
     fn policy(&self) -> &ActorCritic {
-        &self.learner.policy
+        &self.descent.policy
     }
 
-    fn update(&mut self, rollout: &Rollout, remaining: f32) -> Result<Metrics, Error> {
-        let Self { learner, config } = self;
+    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        let config = self.config.clone();
         let learning_rate = config.learning_rate.at(remaining);
-        let targets = Targets::new(&learner.policy, rollout, config.gamma, config.gae_lambda)?;
+        let targets = Targets::new(&self.descent.policy, rollout, config.gamma, config.gae_lambda)?;
         let n_samples = rollout.values.len();
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();
         if batch_size < n_samples {
-            Rng::new(learner.seed, 0, learner.epochs, Purpose::Shuffle).shuffle(&mut rows);
+            Rng::new(self.descent.seed, 0, self.descent.epochs, Purpose::Shuffle).shuffle(&mut rows);
         }
-        learner.epochs += 1;
+        self.descent.epochs += 1;
+        let mut advantages = Vec::with_capacity(batch_size);
+        let (mut n, mut sums, mut total, mut grad_norm) = (0.0, Parts::default(), 0.0, 0.0);
 
-        let (mut n, mut total, mut policy, mut value, mut entropy, mut grad_norm) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
         for rows in rows.chunks_exact(batch_size) {
-            let mut batch = Batch::gather(&learner.policy, rollout, &targets, rows)?;
-            if config.normalize_advantage {
-                batch.normalize_advantages()?;
-            }
-            let params = learner.variable()?;
-            let loss = loss(&learner.policy, &params, &batch, config)?;
+            targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
+            let minibatch =
+                Minibatch { rollout, returns: &targets.returns, rows, advantages: &advantages, ent_coef: config.ent_coef };
+            let parts = match self.descent.policy.learner() {
+                Learner::Fused => self.fused(&minibatch, pool)?,
+                Learner::Reference => self.reference(&minibatch)?,
+            };
+            let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
             n += 1.0;
-            total += loss.total.to_scalar::<f32>()?;
-            policy += loss.policy.to_scalar::<f32>()?;
-            value += loss.value.to_scalar::<f32>()?;
-            entropy += loss.entropy.to_scalar::<f32>()?;
-            grad_norm += learner.descend(&params, &loss.total, learning_rate, config.max_grad_norm)?;
+            total += loss;
+            sums += parts;
+            grad_norm += self.descent.step(loss, learning_rate, config.max_grad_norm)?;
         }
 
         let mut metrics = Metrics::default();
         metrics.push("train/loss", total / n);
-        metrics.push("train/policy_loss", policy / n);
-        metrics.push("train/value_loss", value / n);
-        metrics.push("train/entropy_loss", entropy / n);
+        metrics.push("train/policy_loss", sums.policy / n);
+        metrics.push("train/value_loss", sums.value / n);
+        metrics.push("train/entropy_loss", sums.entropy / n);
         metrics.push("train/grad_norm", grad_norm / n);
         metrics.push("train/explained_variance", targets.explained_variance(rollout));
         metrics.push("train/learning_rate", learning_rate);
-        metrics.push("train/n_updates", learner.optimizer.steps().0 as f32);
+        metrics.push("train/n_updates", self.descent.optimizer.steps().0 as f32);
         Ok(metrics)
     }
 
     fn save(&self) -> Snapshot {
-        self.learner.save()
+        self.descent.save()
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.learner.load(snapshot)
+        self.descent.load(snapshot)
     }
 }
 
@@ -193,7 +237,7 @@ mod tests {
             let (policy, rollout, _) = fixture::rollout();
             let config = A2cConfig { n_steps: 8, batch_size, ..A2cConfig::default() };
             let mut agent = A2c::new(policy, config, 4, 0).unwrap();
-            assert_eq!(agent.update(&rollout, 1.0).unwrap().get("train/n_updates"), Some(updates));
+            assert_eq!(agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap().get("train/n_updates"), Some(updates));
         }
         assert!(matches!(A2cConfig { batch_size: 3, ..A2cConfig::default() }.check(8), Err(Error::BatchSize { .. })));
     }

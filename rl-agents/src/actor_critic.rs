@@ -1,4 +1,4 @@
-//! A policy and a value function: two networks over one parameter vector.
+//! A policy and a value function: networks over one parameter vector.
 
 use candle_core::{Device, Tensor};
 use rl_buffer::ObsSlice;
@@ -6,23 +6,39 @@ use rl_envs::{ActionSpace, Purpose, Space, rng};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::distributions::{greedy, log_softmax, sample};
+use crate::distributions::{greedy, log_softmax_columns, sample};
 use crate::mlp::{Activation, Mlp};
 use crate::params::Layout;
+use crate::tile::{self, Isa, Net, Samples, TILE, Workspace};
+
+/// What computes losses and gradients, and acts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Learner {
+    /// The tile kernel.
+    #[default]
+    Fused,
+    /// candle's operations: slow, obvious, the referee of the other.
+    Reference,
+}
 
 /// The networks that a user chooses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetConfig {
-    /// Sizes of the hidden layers of the policy, and of the value function.
+    /// Sizes of the hidden layers of the policy, and of the value function unless they share them.
     pub hidden: Vec<usize>,
     /// What follows each hidden layer.
     pub activation: Activation,
+    /// Whether policy and value function share the hidden layers.
+    pub shared_trunk: bool,
+    /// What computes.
+    pub learner: Learner,
 }
 
 impl Default for NetConfig {
     fn default() -> Self {
-        Self { hidden: vec![64, 64], activation: Activation::Tanh }
+        Self { hidden: vec![64, 64], activation: Activation::Tanh, shared_trunk: false, learner: Learner::Fused }
     }
 }
 
@@ -35,17 +51,20 @@ pub enum Choice {
         seed: u64,
         /// The lifetime step of the environments.
         step: u64,
+        /// The index of the first environment.
+        first_env: u32,
     },
     /// The most likely one.
     Greedy,
 }
 
-/// A categorical policy and a value function with separate networks (`actor`, `critic`).
+/// A categorical policy and a value function: networks `actor` and `critic`, separate or after a shared `trunk`.
 ///
 /// Initialisation: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last, 1 in the value function's; biases 0.
 #[derive(Clone, Debug)]
 pub struct ActorCritic {
     layout: Layout,
+    trunk: Option<Mlp>,
     actor: Mlp,
     critic: Mlp,
     params: Vec<f32>, // (P)
@@ -53,6 +72,23 @@ pub struct ActorCritic {
     obs_len: usize,
     scale: f32,
     version: u64,
+    kernel: Option<Kernel>,
+}
+
+/// The networks as the tile kernel takes them.
+#[derive(Clone, Debug)]
+struct Kernel {
+    isa: Isa,
+    net: Net,
+    packed: Vec<f32>,
+}
+
+/// The memory that acting needs, so that it allocates nothing. See [`ActorCritic::scratch`].
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    workspace: Option<Workspace>,
+    logits: Vec<f32>, // (A, TILE)
+    row: Vec<f32>,    // (A)
 }
 
 impl ActorCritic {
@@ -62,20 +98,59 @@ impl ActorCritic {
     /// [`Error::ContinuousActions`], or [`Error::Setting`] if a hidden layer is empty.
     pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
         let ActionSpace::Discrete { n, .. } = *action_space else { return Err(Error::ContinuousActions) };
-        if net.hidden.contains(&0) {
-            let value = format!("{:?}", net.hidden);
+        let NetConfig { hidden, activation, shared_trunk, learner } = net;
+        if hidden.contains(&0) {
+            let value = format!("{hidden:?}");
             return Err(Error::Setting { name: "hidden", value, allowed: "every layer needs one unit at least" });
         }
-        let obs_len = observation_space.len();
-        let n_actions = n as usize;
-        let sizes = |n_out| [&[obs_len], &net.hidden[..], &[n_out]].concat();
+        let (obs_len, n_actions) = (observation_space.len(), n as usize);
         let mut layout = Layout::default();
-        let actor = Mlp::new(&mut layout, "actor", &sizes(n_actions), net.activation);
-        let critic = Mlp::new(&mut layout, "critic", &sizes(1), net.activation);
+        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, *activation);
+        let body = [&[obs_len], &hidden[..]].concat();
+        let (trunk, actor, critic) = match (shared_trunk, hidden.last()) {
+            (true, Some(&last)) => {
+                (Some(mlp("trunk", &body).into_trunk()), mlp("actor", &[last, n_actions]), mlp("critic", &[last, 1]))
+            }
+            _ => (None, mlp("actor", &[&body[..], &[n_actions]].concat()), mlp("critic", &[&body[..], &[1]].concat())),
+        };
         let mut params = vec![0.0; layout.len()];
-        actor.init(&mut params, 0.01, seed, 0);
-        critic.init(&mut params, 1.0, seed, actor.n_layers());
-        Ok(Self { layout, actor, critic, params, n_actions, obs_len, scale: observation_space.scale(), version: 0 })
+        let mut index = 0;
+        for (mlp, gain) in [(trunk.as_ref(), std::f32::consts::SQRT_2), (Some(&actor), 0.01), (Some(&critic), 1.0)] {
+            if let Some(mlp) = mlp {
+                mlp.init(&mut params, gain, seed, index);
+                index += mlp.n_layers();
+            }
+        }
+        let from = trunk.as_ref().map(|_| 0);
+        let mlps: Vec<_> = trunk.iter().map(|mlp| (mlp, None)).chain([(&actor, from), (&critic, from)]).collect();
+        let kernel = match learner {
+            Learner::Fused => Some(Kernel { isa: Isa::best(), net: Net::new(&mlps, *activation), packed: Vec::new() }),
+            Learner::Reference => None,
+        };
+        let scale = observation_space.scale();
+        let mut policy = Self { layout, trunk, actor, critic, params, n_actions, obs_len, scale, version: 0, kernel };
+        policy.pack();
+        Ok(policy)
+    }
+
+    /// Uses another instruction set than the best one.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if this machine does not have it.
+    pub fn with_isa(mut self, isa: Isa) -> Result<Self, Error> {
+        if !isa.supported() {
+            return Err(Error::Setting { name: "isa", value: format!("{isa:?}"), allowed: "this machine does not have it" });
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.isa = isa;
+        }
+        Ok(self)
+    }
+
+    /// What computes.
+    #[must_use]
+    pub fn learner(&self) -> Learner {
+        if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
     }
 
     /// Which tensors lie where in the parameter vector.
@@ -97,9 +172,17 @@ impl ActorCritic {
     }
 
     /// Changes the parameters, and with them the version.
-    pub(crate) fn params_mut(&mut self) -> &mut [f32] {
+    pub(crate) fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
+        let result = f(&mut self.params);
         self.version += 1;
-        &mut self.params
+        self.pack();
+        result
+    }
+
+    fn pack(&mut self) {
+        if let Some(Kernel { net, packed, .. }) = &mut self.kernel {
+            net.pack(&self.params, packed);
+        }
     }
 
     /// Replaces the parameters.
@@ -113,6 +196,7 @@ impl ActorCritic {
         }
         self.params.copy_from_slice(params);
         self.version = version;
+        self.pack();
         Ok(())
     }
 
@@ -122,7 +206,18 @@ impl ActorCritic {
     /// # Errors
     /// Those of candle.
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
-        Ok((self.actor.forward(params, obs)?, self.critic.forward(params, obs)?.squeeze(1)?))
+        let features = match &self.trunk {
+            Some(trunk) => trunk.forward(params, obs)?,
+            None => obs.clone(),
+        };
+        Ok((self.actor.forward(params, &features)?, self.critic.forward(params, &features)?.squeeze(1)?))
+    }
+
+    /// Memory to act with.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch {
+        let workspace = self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net));
+        Scratch { workspace, logits: vec![0.0; self.n_actions * TILE], row: vec![0.0; self.n_actions] }
     }
 
     /// Acts on N observations: writes actions (N), their log-probabilities (N) and the observations' values (N). `masks`,
@@ -135,35 +230,79 @@ impl ActorCritic {
         obs: ObsSlice<'_>,
         masks: &[u8],
         choice: Choice,
-        actions: &mut [u32],
-        log_probs: &mut [f32],
-        values: &mut [f32],
+        scratch: &mut Scratch,
+        (actions, log_probs, values): (&mut [u32], &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
-        let (params, obs) = (self.params_tensor()?, self.features(obs)?);
-        let (logits, value) = self.forward(&params, &obs)?;
-        values.copy_from_slice(&value.to_vec1::<f32>()?);
-        let mut logits = logits.flatten_all()?.to_vec1::<f32>()?;
-        for (i, row) in logits.chunks_exact_mut(self.n_actions).enumerate() {
-            log_softmax(row, masks.get(i * self.n_actions..(i + 1) * self.n_actions).unwrap_or_default());
-            actions[i] = match choice {
-                Choice::Sample { seed, step } => sample(row, rng::uniform(rng::word(seed, i as u32, step, Purpose::Policy))),
-                Choice::Greedy => greedy(row),
-            };
-            log_probs[i] = row[actions[i] as usize];
+        let a = self.n_actions;
+        let Scratch { workspace, logits, row } = scratch;
+        // Logits of samples `range` lie as columns, (A, m).
+        let mut choose = |range: std::ops::Range<usize>, logits: &mut [f32]| {
+            let m = range.len();
+            let masks = masks.get(range.start * a..range.end * a).unwrap_or_default();
+            log_softmax_columns(logits, m, masks, &mut [0.0; 2 * TILE]);
+            for (s, i) in range.enumerate() {
+                row.iter_mut().zip(logits[s..].iter().step_by(m)).for_each(|(to, &log_prob)| *to = log_prob);
+                actions[i] = match choice {
+                    Choice::Sample { seed, step, first_env } => {
+                        sample(row, rng::uniform(rng::word(seed, first_env + i as u32, step, Purpose::Policy)))
+                    }
+                    Choice::Greedy => greedy(row),
+                };
+                log_probs[i] = row[actions[i] as usize];
+            }
+        };
+        if let (Some(kernel), Some(workspace)) = (self.kernel(), workspace) {
+            let (actor, critic) = self.chains();
+            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, &mut |tile| {
+                let range = tile.samples();
+                let logits = &mut logits[..a * range.len()];
+                logits.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
+                tile.column(critic, 0, &mut values[range.clone()]);
+                choose(range, logits);
+            });
+        } else {
+            let (logits, value) = self.forward(&self.params_tensor()?, &self.features(obs)?)?;
+            values.copy_from_slice(&value.to_vec1::<f32>()?);
+            let all = logits.t()?.contiguous()?.to_vec2::<f32>()?;
+            for start in (0..values.len()).step_by(TILE) {
+                let range = start..(start + TILE).min(values.len());
+                let mut columns: Vec<f32> = all.iter().flat_map(|column| &column[range.clone()]).copied().collect();
+                choose(range, &mut columns);
+            }
         }
         Ok(())
     }
 
-    /// The values of observations.
+    /// Writes the values (N) of N observations.
     ///
     /// # Errors
     /// Those of candle.
-    pub fn values(&self, obs: ObsSlice<'_>) -> Result<Vec<f32>, Error> {
-        let obs = self.features(obs)?;
-        if obs.dim(0)? == 0 {
-            return Ok(Vec::new());
+    pub fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
+        if let (Some(kernel), Some(workspace)) = (self.kernel(), &mut scratch.workspace) {
+            let critic = self.chains().1;
+            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, &mut |tile| {
+                tile.column(critic, 0, &mut values[tile.samples()]);
+            });
+        } else if !values.is_empty() {
+            let (_, value) = self.forward(&self.params_tensor()?, &self.features(obs)?)?;
+            values.copy_from_slice(&value.to_vec1::<f32>()?);
         }
-        Ok(self.critic.forward(&self.params_tensor()?, &obs)?.squeeze(1)?.to_vec1()?)
+        Ok(())
+    }
+
+    /// The kernel's view of the networks as they are now, if it is the learner.
+    pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
+        self.kernel.as_ref().map(|kernel| (kernel.isa, &kernel.net, &kernel.packed[..]))
+    }
+
+    /// The kernel's chains of policy and value function.
+    pub(crate) fn chains(&self) -> (usize, usize) {
+        if self.trunk.is_some() { (1, 2) } else { (0, 1) }
+    }
+
+    /// Observations as the kernel takes them.
+    pub(crate) fn samples<'a>(&self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
+        Samples { obs, scale: self.scale, rows }
     }
 
     fn params_tensor(&self) -> candle_core::Result<Tensor> {

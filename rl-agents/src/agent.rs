@@ -2,9 +2,12 @@
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::Rollout;
+use rl_envs::Pool;
 use serde::{Deserialize, Serialize};
 
+use crate::batch::TileSums;
 use crate::optim::{Optimizer, Rule, Steps};
+use crate::tile::Slices;
 use crate::{ActorCritic, Error};
 
 /// An agent that learns from rollouts: [`Ppo`](crate::Ppo) or [`A2c`](crate::A2c).
@@ -12,12 +15,12 @@ pub trait Agent: Send {
     /// The policy as it is now.
     fn policy(&self) -> &ActorCritic;
 
-    /// Learns from one rollout. `remaining` is the fraction of training that is still to come, 1 at the start: schedules follow
+    /// Learns from one rollout, on the threads of `pool`. `remaining` is the fraction of training that is still to come, 1 at the start: schedules follow
     /// it.
     ///
     /// # Errors
     /// [`Error::Diverged`] when losses stay non-finite, and those of candle. Updates that are not finite are not applied.
-    fn update(&mut self, rollout: &Rollout, remaining: f32) -> Result<Metrics, Error>;
+    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
 
     /// All that has to be known to continue.
     fn save(&self) -> Snapshot;
@@ -124,17 +127,20 @@ pub struct Counters {
 }
 
 /// A policy, its optimizer, and the counters that make its randomness.
-pub(crate) struct Learner {
+pub(crate) struct Descent {
     pub(crate) policy: ActorCritic,
     pub(crate) optimizer: Optimizer,
     pub(crate) epochs: u64,
     pub(crate) seed: u64,
+    /// The gradient of the minibatch at hand (P).
+    pub(crate) gradient: Vec<f32>,
+    pub(crate) slices: Slices<TileSums>,
 }
 
-impl Learner {
+impl Descent {
     pub(crate) fn new(policy: ActorCritic, rule: Rule, seed: u64) -> Self {
-        let optimizer = Optimizer::new(rule, policy.params().len());
-        Self { policy, optimizer, epochs: 0, seed }
+        let len = policy.params().len();
+        Self { policy, optimizer: Optimizer::new(rule, len), epochs: 0, seed, gradient: vec![0.0; len], slices: Slices::new() }
     }
 
     /// The parameters as a variable that gradients are taken of.
@@ -142,15 +148,22 @@ impl Learner {
         Var::from_slice(self.policy.params(), self.policy.params().len(), &Device::Cpu)
     }
 
-    /// One step down the gradient of `loss` with respect to `params`. Returns the norm of the gradient, before clipping.
-    pub(crate) fn descend(&mut self, params: &Var, loss: &Tensor, learning_rate: f32, max_norm: f32) -> Result<f32, Error> {
-        if !loss.to_scalar::<f32>()?.is_finite() {
-            return self.optimizer.skip();
-        }
+    /// Adds the gradient of `loss` with respect to `params` to the minibatch's.
+    pub(crate) fn add_gradient(&mut self, params: &Var, loss: &Tensor) -> candle_core::Result<()> {
         let grads = loss.backward()?;
         let grads = grads.get(params).ok_or_else(|| candle_core::Error::Msg("the loss does not depend on params".into()))?;
-        let grads = grads.to_vec1::<f32>()?;
-        self.optimizer.step(self.policy.params_mut(), &grads, learning_rate, max_norm)
+        self.gradient.iter_mut().zip(grads.to_vec1::<f32>()?).for_each(|(sum, grad)| *sum += grad);
+        Ok(())
+    }
+
+    /// One step down the minibatch's gradient, if it and the loss are finite. Returns its norm, before clipping.
+    pub(crate) fn step(&mut self, loss: f32, learning_rate: f32, max_norm: f32) -> Result<f32, Error> {
+        let Self { policy, optimizer, gradient, .. } = self;
+        if loss.is_finite() {
+            policy.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
+        } else {
+            optimizer.skip()
+        }
     }
 
     pub(crate) fn save(&self) -> Snapshot {

@@ -1,9 +1,13 @@
-//! Minibatches of a rollout, as tensors.
+//! Minibatches of a rollout: as tensors for the reference, as columns of a tile for the kernel.
 
 use candle_core::{Device, Tensor};
 use ndarray::Array2;
 use rl_buffer::{ActionBuffer, Rollout, returns};
+use rl_envs::{Pool, math};
 
+use crate::agent::Descent;
+use crate::distributions::log_softmax_columns;
+use crate::tile::{TILE, Tile};
 use crate::{ActorCritic, Error};
 
 /// What actor and critic learn, counted through from (0, 0) to (T - 1, N - 1).
@@ -15,13 +19,23 @@ pub(crate) struct Targets {
 impl Targets {
     /// Generalized advantages, and returns as their sum with the values.
     pub(crate) fn new(policy: &ActorCritic, rollout: &Rollout, gamma: f32, lambda: f32) -> Result<Self, Error> {
-        let final_values = policy.values(rollout.final_obs())?;
+        let mut final_values = vec![0.0; rollout.final_at().len()];
+        policy.values(rollout.final_obs(), &mut policy.scratch(), &mut final_values)?;
         let mut next_values = Array2::zeros(rollout.values.dim());
         rollout.next_values(&final_values, next_values.view_mut());
         let mut advantages = Array2::zeros(rollout.values.dim());
         returns::gae(&rollout.steps(next_values.view()), rollout.values.view(), gamma, lambda, advantages.view_mut());
         let returns = &advantages + &rollout.values;
         Ok(Self { advantages: advantages.into_iter().collect(), returns: returns.into_iter().collect() })
+    }
+
+    /// The advantages of `rows`, normalized if asked for.
+    pub(crate) fn advantages_of(&self, rows: &[u32], normalized: bool, advantages: &mut Vec<f32>) {
+        advantages.clear();
+        advantages.extend(rows.iter().map(|&row| self.advantages[row as usize]));
+        if normalized {
+            normalize(advantages);
+        }
     }
 
     /// The share of the returns' variance that the values explain: 1 is all, 0 no more than a constant would, NaN where the
@@ -49,8 +63,14 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The samples `rows`, counted through from (0, 0).
-    pub(crate) fn gather(policy: &ActorCritic, rollout: &Rollout, targets: &Targets, rows: &[u32]) -> Result<Self, Error> {
+    /// The samples `rows`, counted through from (0, 0), with their advantages.
+    pub(crate) fn gather(
+        policy: &ActorCritic,
+        rollout: &Rollout,
+        returns: &[f32],
+        rows: &[u32],
+        advantages: &[f32],
+    ) -> Result<Self, Error> {
         let device = &Device::Cpu;
         let b = rows.len();
         let at = |row: &u32| *row as usize;
@@ -72,19 +92,187 @@ impl Batch {
             actions: Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device)?,
             log_probs: floats(rollout.log_probs.as_slice().unwrap_or_default())?,
             values: floats(rollout.values.as_slice().unwrap_or_default())?,
-            advantages: floats(&targets.advantages)?,
-            returns: floats(&targets.returns)?,
+            advantages: Tensor::from_slice(advantages, b, device)?,
+            returns: floats(returns)?,
         })
     }
+}
 
-    /// Scales the advantages to mean 0 and (unbiased) standard deviation 1; equal ones become 0.
-    pub(crate) fn normalize_advantages(&mut self) -> candle_core::Result<()> {
-        let n = self.advantages.dim(0)? as f64;
-        let centred = self.advantages.broadcast_sub(&self.advantages.mean_all()?)?;
-        let deviation = (centred.sqr()?.sum_all()? / (n - 1.0))?.sqrt()?;
-        self.advantages = centred.broadcast_div(&(deviation + 1e-8)?)?;
-        Ok(())
+/// Scales advantages to mean 0 and (unbiased) standard deviation 1; equal ones become 0.
+pub(crate) fn normalize(advantages: &mut [f32]) {
+    let n = advantages.len() as f64;
+    let mean = advantages.iter().map(|&a| f64::from(a)).sum::<f64>() / n;
+    let variance = advantages.iter().map(|&a| (f64::from(a) - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let (mean, scale) = (mean as f32, (1.0 / (variance.sqrt() + 1e-8)) as f32);
+    advantages.iter_mut().for_each(|a| *a = (*a - mean) * scale);
+}
+
+/// What a loss of policy and value function is made of, as means over a minibatch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Parts {
+    pub(crate) policy: f32,
+    pub(crate) value: f32,
+    /// Minus the mean entropy.
+    pub(crate) entropy: f32,
+    /// How far the policy has moved, where the loss measures it.
+    pub(crate) kl: f32,
+    pub(crate) clip_fraction: f32,
+}
+
+impl std::ops::AddAssign for Parts {
+    fn add_assign(&mut self, other: Self) {
+        self.policy += other.policy;
+        self.value += other.value;
+        self.entropy += other.entropy;
+        self.kl += other.kl;
+        self.clip_fraction += other.clip_fraction;
     }
+}
+
+/// The samples of a tile, one number each (m).
+pub(crate) struct Columns<'a> {
+    pub(crate) log_probs: &'a [f32],
+    pub(crate) old_log_probs: &'a [f32],
+    pub(crate) advantages: &'a [f32],
+    pub(crate) values: &'a [f32],
+    pub(crate) old_values: &'a [f32],
+    pub(crate) returns: &'a [f32],
+}
+
+/// Where a loss writes its derivatives and its parts, one number a sample (m).
+pub(crate) struct Derivatives<'a> {
+    /// Of the policy's loss by the log-probability of the action.
+    pub(crate) log_prob: &'a mut [f32],
+    /// Of the value loss, weighted, by the value.
+    pub(crate) value: &'a mut [f32],
+    pub(crate) policy_loss: &'a mut [f32],
+    pub(crate) value_loss: &'a mut [f32],
+    pub(crate) kl: &'a mut [f32],
+    pub(crate) clipped: &'a mut [f32],
+}
+
+/// Sums over the tiles of a slice, and the logits and log-probabilities of the tile at hand.
+#[derive(Clone, Default)]
+pub(crate) struct TileSums {
+    sums: [f64; 5],
+    logits: Vec<f32>, // (A, TILE)
+}
+
+/// A minibatch for the kernel.
+pub(crate) struct Minibatch<'a> {
+    pub(crate) rollout: &'a Rollout,
+    /// Of each row of the rollout.
+    pub(crate) returns: &'a [f32],
+    /// Which rows.
+    pub(crate) rows: &'a [u32],
+    /// Of each of these rows, normalized or not.
+    pub(crate) advantages: &'a [f32],
+    pub(crate) ent_coef: f32,
+}
+
+impl Minibatch<'_> {
+    /// Computes the gradient of the mean loss with the tile kernel, and the loss's parts. `loss` gives the derivatives of the
+    /// policy's and the value's part, sample by sample; the entropy is dealt with here.
+    pub(crate) fn gradient(
+        &self,
+        descent: &mut Descent,
+        pool: &Pool,
+        loss: impl Fn(&Columns<'_>, &mut Derivatives<'_>) + Sync,
+    ) -> Result<Parts, Error> {
+        let Self { rollout, rows, advantages, ent_coef, .. } = *self;
+        let Descent { policy, gradient, slices, .. } = descent;
+        let kernel = policy.kernel().ok_or(Error::Setting { name: "learner", value: "reference".into(), allowed: "not here" })?;
+        let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ContinuousActions) };
+        let actions = actions.as_slice().unwrap_or_default();
+        let old_log_probs = rollout.log_probs.as_slice().unwrap_or_default();
+        let old_values = rollout.values.as_slice().unwrap_or_default();
+        let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice());
+        let ((actor, critic), a, b) = (policy.chains(), policy.n_actions(), rows.len());
+        let weight = 1.0 / b as f32;
+
+        let tile_loss = |tile: &mut Tile<'_>, state: &mut TileSums| {
+            let range = tile.samples();
+            let m = range.len();
+            let rows = &rows[range.clone()];
+            let [mut new, mut old, mut value, mut old_value, mut wanted] = [[0.0f32; TILE]; 5];
+            let [mut d_log_prob, mut d_value, mut policy_loss, mut value_loss, mut kl, mut clipped] = [[0.0f32; TILE]; 6];
+            state.logits.resize(a * TILE, 0.0);
+            let logits = &mut state.logits[..a * m];
+            logits.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
+            tile.column(critic, 0, &mut value[..m]);
+            let mut legal = Vec::new();
+            if let Some(masks) = masks {
+                legal.extend(rows.iter().flat_map(|&row| &masks[row as usize * a..][..a]));
+            }
+            log_softmax_columns(logits, m, &legal, &mut [0.0; 2 * TILE]);
+            for (s, row) in rows.iter().map(|&row| row as usize).enumerate() {
+                new[s] = logits[actions[row] as usize * m + s];
+                old[s] = old_log_probs[row];
+                old_value[s] = old_values[row];
+                wanted[s] = self.returns[row];
+            }
+            loss(
+                &Columns {
+                    log_probs: &new[..m],
+                    old_log_probs: &old[..m],
+                    advantages: &advantages[range],
+                    values: &value[..m],
+                    old_values: &old_value[..m],
+                    returns: &wanted[..m],
+                },
+                &mut Derivatives {
+                    log_prob: &mut d_log_prob[..m],
+                    value: &mut d_value[..m],
+                    policy_loss: &mut policy_loss[..m],
+                    value_loss: &mut value_loss[..m],
+                    kl: &mut kl[..m],
+                    clipped: &mut clipped[..m],
+                },
+            );
+
+            // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
+            let mut entropy = [0.0f32; TILE];
+            let mut d_logit = [0.0f32; TILE];
+            for column in logits.chunks_exact(m) {
+                entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
+            }
+            for (j, column) in logits.chunks_exact(m).enumerate() {
+                for s in 0..m {
+                    let p = math::exp(column[s]);
+                    d_logit[s] = weight * (ent_coef * p * (column[s] + entropy[s]) - d_log_prob[s] * p);
+                }
+                for (s, &row) in rows.iter().enumerate() {
+                    if actions[row as usize] as usize == j {
+                        d_logit[s] += weight * d_log_prob[s];
+                    }
+                }
+                tile.set_grad(actor, j, &d_logit[..m]);
+            }
+            d_value[..m].iter_mut().for_each(|d| *d *= weight);
+            tile.set_grad(critic, 0, &d_value[..m]);
+            let columns = [&policy_loss, &value_loss, &entropy, &kl, &clipped];
+            state.sums.iter_mut().zip(columns).for_each(|(sum, column)| *sum += f64::from(total(&column[..m])));
+        };
+
+        let obs = rollout.obs_rows(0..old_values.len());
+        let samples = policy.samples(obs, Some(rows));
+        let mut sums = [0.0f64; 5];
+        for slice in slices.gradient(kernel, samples, b, pool, &tile_loss, gradient) {
+            sums.iter_mut().zip(slice.sums).for_each(|(sum, x)| *sum += x);
+        }
+        let [policy, value, entropy, kl, clip_fraction] = sums.map(|sum| (sum / b as f64) as f32);
+        Ok(Parts { policy, value, entropy: -entropy, kl, clip_fraction })
+    }
+}
+
+/// The sum in eight interleaved parts, so that it vectorizes in a fixed order.
+fn total(x: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 8];
+    let (chunks, rest) = x.as_chunks::<8>();
+    for chunk in chunks {
+        sums.iter_mut().zip(chunk).for_each(|(sum, x)| *sum += x);
+    }
+    sums.iter().sum::<f32>() + rest.iter().sum::<f32>()
 }
 
 /// What the tests of the losses share.
@@ -93,11 +281,11 @@ pub(crate) mod fixture {
     use super::*;
     use crate::{Collector, NetConfig};
     use candle_core::{DType, Var};
-    use rl_envs::{Purpose, Rng, SyncVecEnv, cartpole::CartPole};
+    use rl_envs::{Pool, Purpose, Rng, cartpole::CartPole};
 
     /// A policy, a rollout of 8 steps of 4 environments under it, and its targets.
     pub(crate) fn rollout() -> (ActorCritic, Rollout, Targets) {
-        let mut collector = Collector::new(Box::new(SyncVecEnv::new(4, CartPole::default())), 1).unwrap();
+        let mut collector = Collector::new(4, &CartPole::default(), &Pool::new(1).unwrap(), 1).unwrap();
         let net = NetConfig { hidden: vec![8, 5], ..NetConfig::default() };
         let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 1).unwrap();
         let mut rollout = collector.rollout(8).unwrap();
@@ -132,7 +320,7 @@ pub(crate) mod fixture {
         let mut rng = Rng::new(5, 0, 0, Purpose::Init);
         let params: Vec<f64> = policy.params().iter().map(|&p| f64::from(p + 0.3 * rng.normal())).collect();
         for masked in [false, true] {
-            let batch = Batch::gather(&policy, &rollout, &targets, &rows).unwrap().to_f64(masked);
+            let batch = Batch::gather(&policy, &rollout, &targets.returns, &rows, &targets.advantages).unwrap().to_f64(masked);
             let at = |params: &[f64]| {
                 let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap();
                 loss(&policy, &params, &batch).to_scalar::<f64>().unwrap()
@@ -158,25 +346,17 @@ pub(crate) mod fixture {
 mod tests {
     use super::*;
 
-    fn batch(advantages: &[f32]) -> Batch {
-        let zeros = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
-        let advantages = Tensor::from_slice(advantages, advantages.len(), &Device::Cpu).unwrap();
-        let [obs, actions, log_probs, values, returns] = std::array::from_fn(|_| zeros.clone());
-        Batch { obs, masks: None, actions, log_probs, values, advantages, returns }
-    }
-
     #[test]
     fn normalized_advantages_equal_the_case_worked_out_by_hand() {
-        let mut batch = batch(&[1.0, 2.0, 3.0]); // mean 2, unbiased standard deviation 1
-        batch.normalize_advantages().unwrap();
-        let got: Vec<f32> = batch.advantages.to_vec1().unwrap();
-        assert!(got.iter().zip([-1.0, 0.0, 1.0]).all(|(g, e)| (g - e).abs() < 1e-6), "{got:?}");
+        let mut advantages = [1.0, 2.0, 3.0]; // mean 2, unbiased standard deviation 1
+        normalize(&mut advantages);
+        assert!(advantages.iter().zip([-1.0, 0.0, 1.0]).all(|(g, e)| (g - e).abs() < 1e-6), "{advantages:?}");
     }
 
     #[test]
     fn equal_advantages_become_zero_and_not_nan() {
-        let mut batch = batch(&[5.0; 4]);
-        batch.normalize_advantages().unwrap();
-        assert_eq!(batch.advantages.to_vec1::<f32>().unwrap(), [0.0; 4]);
+        let mut advantages = [5.0; 4];
+        normalize(&mut advantages);
+        assert_eq!(advantages, [0.0; 4]);
     }
 }

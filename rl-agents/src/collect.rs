@@ -1,14 +1,23 @@
 //! Letting a policy act: rollouts to learn from, and episodes to judge it by.
+//!
+//! The environments of a [`Collector`] lie in fixed slices. A thread fills the columns of its slice from the first step of a
+//! rollout to the last without waiting for the others.
 
-use ndarray::{Array1, Array2, Array3, ArrayViewMut2, Axis};
-use rl_buffer::{ActionBuffer, ActionKind, ObsBuffer, ObsKind, ObsSlice, Rollout, RolloutShape};
-use rl_envs::{ActionSpace, Actions, Dtype, MaskBatch, ObsViewMut, Space, StepBatch, VecEnv};
+use ndarray::{Array1, ArrayViewMut2, Axis};
+use rl_buffer::{ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape};
+use rl_envs::{ActionSpace, Actions, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv, pool};
 use serde::{Deserialize, Serialize};
 
+use crate::actor_critic::Scratch;
 use crate::{ActorCritic, Choice, Error};
 
+/// Environments are cut into at most so many slices: enough to keep as many threads busy.
+pub const MAX_SLICES: usize = 16;
+/// A slice has at least so many environments: with fewer, the networks' weights are read for too little.
+pub const MIN_SLICE: usize = 4;
+
 /// An episode that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
     /// The sum of its rewards, not discounted.
     pub episode_return: f64,
@@ -16,7 +25,7 @@ pub struct Episode {
     pub length: u32,
 }
 
-/// One observation a row, of either type.
+/// Observations, one after the other, of either type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Rows {
     F32(Vec<f32>),
@@ -60,35 +69,34 @@ impl Rows {
             _ => false,
         }
     }
+
+    fn extend(&mut self, other: ObsSlice<'_>) {
+        match (self, other) {
+            (Self::F32(all), ObsSlice::F32(more)) => all.extend_from_slice(more),
+            (Self::U8(all), ObsSlice::U8(more)) => all.extend_from_slice(more),
+            _ => unreachable!("observations of one environment are of one type"),
+        }
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Self::F32(rows) => rows.clear(),
+            Self::U8(rows) => rows.clear(),
+        }
+    }
 }
 
-/// An empty rollout of `n_steps` steps for these environments.
+/// An empty rollout of `n_steps` steps of `n_envs` environments with these spaces.
 ///
 /// # Errors
 /// Those of [`Rollout::new`].
-pub fn rollout(envs: &dyn VecEnv, n_steps: usize) -> Result<Rollout, Error> {
-    let space = envs.observation_space();
-    let actions = match envs.action_space() {
+pub fn rollout(n_steps: usize, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Result<Rollout, Error> {
+    let actions = match actions {
         ActionSpace::Discrete { n, masked } => ActionKind::Discrete { masked: masked.then_some(*n as usize) },
         ActionSpace::Continuous { low, .. } => ActionKind::Continuous { len: low.len() },
     };
-    let obs = if space.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 };
-    Ok(Rollout::new(RolloutShape { n_steps, n_envs: envs.n_envs(), obs_len: space.len(), obs, actions })?)
-}
-
-/// All of row `t`, flat.
-fn row<T>(rows: &Array3<T>, t: usize) -> &[T] {
-    rows.index_axis(Axis(0), t).to_slice().expect("a rollout is contiguous")
-}
-
-/// All of row `t`, flat, to be written.
-fn row_mut<T>(rows: &mut Array3<T>, t: usize) -> &mut [T] {
-    rows.index_axis_mut(Axis(0), t).into_slice().expect("a rollout is contiguous")
-}
-
-/// All of row `t`, flat, to be written.
-fn line_mut<T>(lines: &mut Array2<T>, t: usize) -> &mut [T] {
-    lines.row_mut(t).into_slice().expect("a rollout is contiguous")
+    let kind = if obs.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 };
+    Ok(Rollout::new(RolloutShape { n_steps, n_envs, obs_len: obs.len(), obs: kind, actions })?)
 }
 
 /// Row `t` of a rollout's observations, as a batch of environments writes them.
@@ -101,24 +109,51 @@ pub fn obs_view(obs: &mut ObsBuffer, t: usize) -> ObsViewMut<'_> {
 
 /// A batch of environments in the midst of their episodes, which fills one rollout after the other.
 pub struct Collector {
-    envs: Box<dyn VecEnv>,
+    slices: Vec<Slice>,
+    pool: Pool,
     seed: u64,
+    /// Lifetime steps of each environment.
+    steps: u64,
+}
+
+/// Some of the environments, the memory to step them, and what they have left in the rollout at hand.
+struct Slice {
+    envs: Box<dyn VecEnv>,
+    first_env: usize,
     state: State,
-    final_obs: Rows,         // (N, D)
-    final_masks: Array2<u8>, // (N, A), or (N, 0) without masks
+    final_obs: Rows,      // (n, D)
+    final_masks: Vec<u8>, // (n, A), or empty without masks
+    scratch: Option<Scratch>,
+    ended: Vec<(usize, usize, Episode)>, // (t, n of all N, episode)
+    ended_obs: Rows,                     // (ended, D)
+    result: Result<(), Error>,
 }
 
 /// What changes from rollout to rollout.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct State {
-    /// Lifetime steps of each environment.
-    steps: u64,
-    /// What to act on next, (N, D).
+    /// What to act on next, (n, D).
     obs: Rows,
-    /// Legal actions there, (N, A), or empty without masks.
+    /// Legal actions there, (n, A), or empty without masks.
     masks: Vec<u8>,
-    /// The episodes that are running, (N).
+    /// The episodes that are running, (n).
     running: Vec<Episode>,
+}
+
+/// A collector's state, to be saved.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CollectorState {
+    steps: u64,
+    /// Each slice's, and its environments' own state, or `None` if they cannot be saved.
+    slices: Vec<(State, Option<Vec<u8>>)>,
+}
+
+impl CollectorState {
+    /// Whether the environments could be saved. If not, they begin new episodes when the state is loaded.
+    #[must_use]
+    pub fn has_envs(&self) -> bool {
+        self.slices.iter().all(|(_, envs)| envs.is_some())
+    }
 }
 
 impl State {
@@ -127,51 +162,156 @@ impl State {
         let (n, d) = (envs.n_envs(), envs.observation_space().len());
         let a = if envs.action_space().masked() { envs.action_space().len() } else { 0 };
         let mut obs = Rows::new(envs.observation_space().dtype(), n * d);
-        let mut masks = Array2::zeros((n, a));
-        envs.reset(seed, obs.view_mut(n, d), (a > 0).then(|| masks.view_mut()))?;
-        let running = vec![Episode { episode_return: 0.0, length: 0 }; n];
-        Ok(Self { steps: 0, obs, masks: masks.into_iter().collect(), running })
+        let mut masks = vec![0; n * a];
+        envs.reset(seed, obs.view_mut(n, d), mask_view(&mut masks, n))?;
+        Ok(Self { obs, masks, running: vec![Episode::default(); n] })
     }
 }
 
-/// A collector's state, to be saved.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CollectorState {
-    state: State,
-    /// The environments' own state, or `None` if they cannot be saved.
-    envs: Option<Vec<u8>>,
+/// Masks (n, A) as a batch of environments takes them; none if there are none.
+fn mask_view(masks: &mut [u8], n: usize) -> Option<ArrayViewMut2<'_, u8>> {
+    let a = masks.len() / n;
+    (a > 0).then(|| ArrayViewMut2::from_shape((n, a), masks).expect("n times A elements"))
 }
 
-impl CollectorState {
-    /// Whether the environments could be saved. If not, they begin new episodes when the state is loaded.
-    #[must_use]
-    pub fn has_envs(&self) -> bool {
-        self.envs.is_some()
+impl Slice {
+    fn new(mut envs: Box<dyn VecEnv>, first_env: usize, seed: u64) -> Result<Self, Error> {
+        let state = State::start(&mut *envs, seed)?;
+        let (final_obs, final_masks) = (state.obs.clone(), state.masks.clone());
+        let ended_obs = Rows::new(envs.observation_space().dtype(), 0);
+        Ok(Self { envs, first_env, state, final_obs, final_masks, scratch: None, ended: Vec::new(), ended_obs, result: Ok(()) })
+    }
+
+    /// Fills its columns of a rollout. `steps` is the environments' lifetime step before it.
+    fn collect(&mut self, policy: &ActorCritic, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
+        const CONTIGUOUS: &str = "a row of a rollout's columns is contiguous";
+        let Self { envs, first_env, state, final_obs, final_masks, scratch, ended, ended_obs, .. } = self;
+        let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, last_values } = columns;
+        let ActionColumns::Discrete(actions) = actions else { return Err(Error::ContinuousActions) };
+        let scratch = scratch.get_or_insert_with(|| policy.scratch());
+        let (n, d) = (envs.n_envs(), envs.observation_space().len());
+        ended.clear();
+        ended_obs.clear();
+        let of_another_type = || Error::Snapshot("the rollout holds observations of another type".into());
+        match (&mut *obs, &state.obs) {
+            (ObsColumns::F32(to), Rows::F32(from)) => {
+                to.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(from);
+            }
+            (ObsColumns::U8(to), Rows::U8(from)) => {
+                to.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(from);
+            }
+            _ => return Err(of_another_type()),
+        }
+        if let Some(masks) = masks {
+            masks.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(&state.masks);
+        }
+        let n_steps = rewards.nrows();
+        for t in 0..n_steps {
+            let step = steps + 1 + t as u64;
+            let acted_on = match &*obs {
+                ObsColumns::F32(obs) => ObsSlice::F32(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
+                ObsColumns::U8(obs) => ObsSlice::U8(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
+            };
+            let legal = masks.as_ref().map_or(&[][..], |m| m.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS));
+            let mut row = actions.row_mut(t);
+            policy.act(
+                acted_on,
+                legal,
+                Choice::Sample { seed, step, first_env: *first_env as u32 },
+                scratch,
+                (
+                    row.as_slice_mut().expect(CONTIGUOUS),
+                    log_probs.row_mut(t).into_slice().expect(CONTIGUOUS),
+                    values.row_mut(t).into_slice().expect(CONTIGUOUS),
+                ),
+            )?;
+            envs.step(
+                Actions::Discrete(row.view()),
+                StepBatch {
+                    obs: match obs {
+                        ObsColumns::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t + 1)),
+                        ObsColumns::U8(obs) => ObsViewMut::U8(obs.index_axis_mut(Axis(0), t + 1)),
+                    },
+                    rewards: rewards.row_mut(t),
+                    terminated: terminated.row_mut(t),
+                    truncated: truncated.row_mut(t),
+                    final_obs: final_obs.view_mut(n, d),
+                    masks: masks
+                        .as_mut()
+                        .zip(mask_view(final_masks, n))
+                        .map(|(masks, final_masks)| MaskBatch { masks: masks.index_axis_mut(Axis(0), t + 1), final_masks }),
+                },
+            )?;
+            for (i, episode) in state.running.iter_mut().enumerate() {
+                episode.episode_return += f64::from(rewards[[t, i]]);
+                episode.length += 1;
+                if terminated[[t, i]] | truncated[[t, i]] == 1 {
+                    ended.push((t, *first_env + i, std::mem::take(episode)));
+                    ended_obs.extend(final_obs.row(i, d));
+                }
+            }
+        }
+        match (&*obs, &mut state.obs) {
+            (ObsColumns::F32(from), Rows::F32(to)) => {
+                to.copy_from_slice(from.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
+            }
+            (ObsColumns::U8(from), Rows::U8(to)) => {
+                to.copy_from_slice(from.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
+            }
+            _ => return Err(of_another_type()),
+        }
+        if let Some(masks) = masks {
+            state.masks.copy_from_slice(masks.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
+        }
+        policy.values(state.obs.as_slice(), scratch, last_values.as_slice_mut().expect(CONTIGUOUS))
     }
 }
 
 impl Collector {
-    /// Starts all environments from `seed`.
+    /// `n_envs` copies of `env`, started from `seed` and stepped by the threads of `pool`.
     ///
     /// # Errors
     /// Those of [`VecEnv::reset`].
-    pub fn new(mut envs: Box<dyn VecEnv>, seed: u64) -> Result<Self, Error> {
-        let state = State::start(&mut *envs, seed)?;
-        let final_obs = state.obs.clone();
-        let final_masks = Array2::zeros((envs.n_envs(), state.masks.len() / envs.n_envs()));
-        Ok(Self { envs, seed, state, final_obs, final_masks })
+    pub fn new<E: Env + 'static>(n_envs: usize, env: &E, pool: &Pool, seed: u64) -> Result<Self, Error> {
+        let slice = |range| Box::new(SyncVecEnv::slice(range, env.clone())) as Box<dyn VecEnv>;
+        Self::of(pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(slice).collect(), pool, seed)
+    }
+
+    /// Environments in slices, which together are the whole batch.
+    ///
+    /// # Errors
+    /// Those of [`VecEnv::reset`].
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn of(slices: Vec<Box<dyn VecEnv>>, pool: &Pool, seed: u64) -> Result<Self, Error> {
+        assert!(!slices.is_empty(), "one environment at least");
+        let mut first_env = 0;
+        let mut all = Vec::with_capacity(slices.len());
+        for envs in slices {
+            let n = envs.n_envs();
+            all.push(Slice::new(envs, first_env, seed)?);
+            first_env += n;
+        }
+        Ok(Self { slices: all, pool: pool.clone(), seed, steps: 0 })
+    }
+
+    /// The number of environments N.
+    #[must_use]
+    pub fn n_envs(&self) -> usize {
+        self.slices.iter().map(|slice| slice.envs.n_envs()).sum()
     }
 
     /// The space of one observation.
     #[must_use]
     pub fn observation_space(&self) -> &Space {
-        self.envs.observation_space()
+        self.slices[0].envs.observation_space()
     }
 
     /// The space of one action.
     #[must_use]
     pub fn action_space(&self) -> &ActionSpace {
-        self.envs.action_space()
+        self.slices[0].envs.action_space()
     }
 
     /// An empty rollout of `n_steps` steps for these environments.
@@ -179,7 +319,7 @@ impl Collector {
     /// # Errors
     /// Those of [`Rollout::new`].
     pub fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-        rollout(&*self.envs, n_steps)
+        rollout(n_steps, self.n_envs(), self.observation_space(), self.action_space())
     }
 
     /// Fills a rollout: T steps of every environment, each acted on by `policy`, and the values that follow the last. Returns
@@ -188,67 +328,29 @@ impl Collector {
     /// # Errors
     /// Those of the environments and of candle.
     pub fn collect(&mut self, policy: &ActorCritic, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
-        let RolloutShape { n_steps, n_envs, obs_len, .. } = rollout.shape();
-        let mut episodes = Vec::new();
+        let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
         rollout.clear();
         rollout.policy_version.fill(policy.version());
-        match (&mut rollout.obs, &self.state.obs) {
-            (ObsBuffer::F32(to), Rows::F32(from)) => row_mut(to, 0).copy_from_slice(from),
-            (ObsBuffer::U8(to), Rows::U8(from)) => row_mut(to, 0).copy_from_slice(from),
-            _ => return Err(Error::Snapshot("the rollout holds observations of another type".into())),
+        let mut work = Vec::with_capacity(self.slices.len());
+        let mut rest = rollout.columns();
+        for slice in &mut self.slices {
+            let (columns, others) = rest.split_at(slice.envs.n_envs());
+            rest = others;
+            work.push((slice, columns));
         }
-        if let Some(masks) = &mut rollout.masks {
-            row_mut(masks, 0).copy_from_slice(&self.state.masks);
-        }
-        for t in 0..n_steps {
-            let ActionBuffer::Discrete(actions) = &mut rollout.actions else { return Err(Error::ContinuousActions) };
-            let obs = match &rollout.obs {
-                ObsBuffer::F32(obs) => ObsSlice::F32(row(obs, t)),
-                ObsBuffer::U8(obs) => ObsSlice::U8(row(obs, t)),
-            };
-            self.state.steps += 1;
-            policy.act(
-                obs,
-                rollout.masks.as_ref().map_or(&[], |masks| row(masks, t)),
-                Choice::Sample { seed: self.seed, step: self.state.steps },
-                line_mut(actions, t),
-                line_mut(&mut rollout.log_probs, t),
-                line_mut(&mut rollout.values, t),
-            )?;
-            self.envs.step(
-                Actions::Discrete(actions.row(t)),
-                StepBatch {
-                    obs: obs_view(&mut rollout.obs, t + 1),
-                    rewards: rollout.rewards.row_mut(t),
-                    terminated: rollout.terminated.row_mut(t),
-                    truncated: rollout.truncated.row_mut(t),
-                    final_obs: self.final_obs.view_mut(n_envs, obs_len),
-                    masks: rollout.masks.as_mut().map(|masks| MaskBatch {
-                        masks: masks.index_axis_mut(Axis(0), t + 1),
-                        final_masks: self.final_masks.view_mut(),
-                    }),
-                },
-            )?;
-            for (n, episode) in self.state.running.iter_mut().enumerate() {
-                episode.episode_return += f64::from(rollout.rewards[[t, n]]);
-                episode.length += 1;
-                if rollout.terminated[[t, n]] | rollout.truncated[[t, n]] == 1 {
-                    episodes.push(std::mem::replace(episode, Episode { episode_return: 0.0, length: 0 }));
-                    rollout.push_final(t, n, self.final_obs.row(n, obs_len));
-                }
+        self.pool.each(&mut work, &|(slice, columns)| slice.result = slice.collect(policy, columns, seed, steps));
+        drop(work);
+        self.steps += shape.n_steps as u64;
+        let mut ended = Vec::new();
+        for slice in &mut self.slices {
+            std::mem::replace(&mut slice.result, Ok(()))?;
+            for (i, &(t, n, _)) in slice.ended.iter().enumerate() {
+                rollout.push_final(t, n, slice.ended_obs.row(i, shape.obs_len));
             }
+            ended.extend_from_slice(&slice.ended);
         }
-        match (&rollout.obs, &mut self.state.obs) {
-            (ObsBuffer::F32(from), Rows::F32(to)) => to.copy_from_slice(row(from, n_steps)),
-            (ObsBuffer::U8(from), Rows::U8(to)) => to.copy_from_slice(row(from, n_steps)),
-            _ => unreachable!("the types were compared above"),
-        }
-        if let Some(masks) = &rollout.masks {
-            self.state.masks.copy_from_slice(row(masks, n_steps));
-        }
-        let last_values = policy.values(self.state.obs.as_slice())?;
-        rollout.last_values.iter_mut().zip(last_values).for_each(|(to, value)| *to = value);
-        Ok(episodes)
+        ended.sort_unstable_by_key(|&(t, n, _)| (t, n));
+        Ok(ended.into_iter().map(|(.., episode)| episode).collect())
     }
 
     /// All that has to be known to continue.
@@ -256,32 +358,37 @@ impl Collector {
     /// # Errors
     /// Those of [`VecEnv::save`] but for "cannot be saved", which is a state without environments.
     pub fn save(&self) -> Result<CollectorState, Error> {
-        let envs = match self.envs.save() {
-            Ok(envs) => Some(envs),
-            Err(rl_envs::Error::CannotSave) => None,
-            Err(error) => return Err(error.into()),
+        let save = |slice: &Slice| match slice.envs.save() {
+            Ok(envs) => Ok((slice.state.clone(), Some(envs))),
+            Err(rl_envs::Error::CannotSave) => Ok((slice.state.clone(), None)),
+            Err(error) => Err(error.into()),
         };
-        Ok(CollectorState { state: self.state.clone(), envs })
+        Ok(CollectorState { steps: self.steps, slices: self.slices.iter().map(save).collect::<Result<_, Error>>()? })
     }
 
-    /// Continues from what `save` gave. Environments that could not be saved begin new episodes.
+    /// Continues from what `save` gave. Environments that could not be saved begin new episodes. After an error this collector
+    /// must not be used.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] or those of [`VecEnv::load`]; then nothing has changed.
+    /// [`Error::Snapshot`] or those of [`VecEnv::load`].
     pub fn load(&mut self, saved: CollectorState) -> Result<(), Error> {
-        let CollectorState { mut state, envs } = saved;
-        let (old, n) = (&self.state, self.envs.n_envs());
-        if !state.obs.fits(&old.obs) || state.masks.len() != old.masks.len() || state.running.len() != n {
+        let fits = |(old, (state, _)): (&Slice, &(State, _))| {
+            let same_masks = state.masks.len() == old.state.masks.len();
+            state.obs.fits(&old.state.obs) && same_masks && state.running.len() == old.state.running.len()
+        };
+        if saved.slices.len() != self.slices.len() || !self.slices.iter().zip(&saved.slices).all(fits) {
             return Err(Error::Snapshot("it is of another batch of environments".into()));
         }
-        match envs {
-            Some(envs) => self.envs.load(&envs)?,
-            None => {
-                let seed = self.seed.wrapping_add(state.steps);
-                state = State { steps: state.steps, ..State::start(&mut *self.envs, seed)? };
-            }
+        for (slice, (state, envs)) in self.slices.iter_mut().zip(saved.slices) {
+            slice.state = match envs {
+                Some(envs) => {
+                    slice.envs.load(&envs)?;
+                    state
+                }
+                None => State::start(&mut *slice.envs, self.seed.wrapping_add(saved.steps))?,
+            };
         }
-        self.state = state;
+        self.steps = saved.steps;
         Ok(())
     }
 }
@@ -293,31 +400,30 @@ impl Collector {
 /// Those of the environments and of candle.
 pub fn evaluate(policy: &ActorCritic, envs: &mut dyn VecEnv, seed: u64) -> Result<Vec<Episode>, Error> {
     let (n, d) = (envs.n_envs(), envs.observation_space().len());
-    let State { mut obs, masks, mut running, .. } = State::start(envs, seed)?;
-    let mut masks = Array2::from_shape_vec((n, masks.len() / n), masks).expect("A masks an environment");
+    let State { mut obs, mut masks, mut running } = State::start(envs, seed)?;
     let (mut final_obs, mut final_masks) = (obs.clone(), masks.clone());
-    let mut actions = Array1::zeros(n);
+    let mut actions = vec![0; n];
     let (mut log_probs, mut values, mut rewards) = (vec![0.0; n], vec![0.0; n], Array1::zeros(n));
     let (mut terminated, mut truncated) = (Array1::zeros(n), Array1::zeros(n));
     let mut over = vec![false; n];
+    let mut scratch = policy.scratch();
     while over.contains(&false) {
-        let (actions_out, masks_in) = (actions.as_slice_mut(), masks.as_slice());
-        let (actions_out, masks_in) = (actions_out.expect("contiguous"), masks_in.expect("contiguous"));
-        policy.act(obs.as_slice(), masks_in, Choice::Greedy, actions_out, &mut log_probs, &mut values)?;
-        let masked = !masks.is_empty();
+        policy.act(obs.as_slice(), &masks, Choice::Greedy, &mut scratch, (&mut actions, &mut log_probs, &mut values))?;
         envs.step(
-            Actions::Discrete(actions.view()),
+            Actions::Discrete(actions[..].into()),
             StepBatch {
                 obs: obs.view_mut(n, d),
                 rewards: rewards.view_mut(),
                 terminated: terminated.view_mut(),
                 truncated: truncated.view_mut(),
                 final_obs: final_obs.view_mut(n, d),
-                masks: masked.then(|| MaskBatch { masks: masks.view_mut(), final_masks: final_masks.view_mut() }),
+                masks: mask_view(&mut masks, n)
+                    .zip(mask_view(&mut final_masks, n))
+                    .map(|(masks, final_masks)| MaskBatch { masks, final_masks }),
             },
         )?;
-        for (n, episode) in running.iter_mut().enumerate().filter(|(n, _)| !over[*n]) {
-            episode.episode_return += f64::from(rewards[n]);
+        for (i, episode) in running.iter_mut().enumerate().filter(|(i, _)| !over[*i]) {
+            episode.episode_return += f64::from(rewards[i]);
             episode.length += 1;
         }
         for (over, (terminated, truncated)) in over.iter_mut().zip(terminated.iter().zip(&truncated)) {

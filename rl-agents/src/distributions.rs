@@ -10,13 +10,32 @@ const MASKED: f32 = -1e30;
 
 /// Turns the logits of one row (A) into log-probabilities, in place. `mask` holds 1 for legal actions; empty means all.
 pub fn log_softmax(logits: &mut [f32], mask: &[u8]) {
-    for (logit, _) in logits.iter_mut().zip(mask).filter(|(_, legal)| **legal == 0) {
-        *logit = MASKED;
+    log_softmax_columns(logits, 1, mask, &mut [0.0; 2]);
+}
+
+/// The same for m rows that lie as columns, (A, m), so that the compiler can take many rows at once. `masks` is (m, A) or empty,
+/// `scratch` holds 2 m numbers.
+#[inline(always)]
+pub(crate) fn log_softmax_columns(logits: &mut [f32], m: usize, masks: &[u8], scratch: &mut [f32]) {
+    let a = logits.len() / m;
+    for (s, mask) in masks.chunks_exact(a).enumerate().take(m) {
+        for (j, _) in mask.iter().enumerate().filter(|(_, legal)| **legal == 0) {
+            logits[j * m + s] = MASKED;
+        }
     }
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f32 = logits.iter().map(|logit| math::exp(logit - max)).sum();
-    let log_sum = math::ln(sum);
-    logits.iter_mut().for_each(|logit| *logit = *logit - max - log_sum);
+    let (max, sum) = scratch[..2 * m].split_at_mut(m);
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.0);
+    for column in logits.chunks_exact(m) {
+        max.iter_mut().zip(column).for_each(|(max, &logit)| *max = if logit > *max { logit } else { *max });
+    }
+    for column in logits.chunks_exact(m) {
+        sum.iter_mut().zip(column).zip(&*max).for_each(|((sum, logit), max)| *sum += math::exp(logit - max));
+    }
+    sum.iter_mut().for_each(|sum| *sum = math::ln(*sum));
+    for column in logits.chunks_exact_mut(m) {
+        column.iter_mut().zip(&*max).zip(&*sum).for_each(|((logit, max), log_sum)| *logit = *logit - max - log_sum);
+    }
 }
 
 /// Draws an action from log-probabilities (A) with one uniform number in [0, 1): the first whose cumulative probability

@@ -6,16 +6,17 @@
 //!
 //! ```
 //! use rl_agents::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
-//! use rl_envs::{SyncVecEnv, cartpole::CartPole};
+//! use rl_envs::{Pool, cartpole::CartPole};
 //!
+//! let pool = Pool::new(2)?;
 //! let config = PpoConfig { n_steps: 16, batch_size: 32, n_epochs: 1, ..PpoConfig::default() };
-//! let mut collector = Collector::new(Box::new(SyncVecEnv::new(4, CartPole::default())), 0)?;
+//! let mut collector = Collector::new(4, &CartPole::default(), &pool, 0)?;
 //! let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), 0)?;
 //! let mut agent = Ppo::new(policy, config, 4, 0)?;
 //! let mut rollout = collector.rollout(16)?;
 //!
 //! collector.collect(agent.policy(), &mut rollout)?;
-//! let metrics = agent.update(&rollout, 1.0)?;
+//! let metrics = agent.update(&rollout, 1.0, &pool)?;
 //! assert!(metrics.get("train/loss").is_some_and(f32::is_finite));
 //! # Ok::<(), rl_agents::Error>(())
 //! ```
@@ -32,12 +33,14 @@ mod agent;
 mod batch;
 mod error;
 mod mlp;
+mod tile;
 
 pub use a2c::{A2c, A2cConfig};
-pub use actor_critic::{ActorCritic, Choice, NetConfig};
+pub use actor_critic::{ActorCritic, Choice, Learner, NetConfig, Scratch};
 pub use agent::{Agent, Counters, Metrics, Schedule, Snapshot};
 pub use collect::{Collector, CollectorState, Episode, evaluate};
 pub use error::Error;
 pub use mlp::Activation;
 pub use params::{Layout, TensorInfo};
 pub use ppo::{Ppo, PpoConfig};
+pub use tile::Isa;

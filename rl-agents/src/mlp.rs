@@ -18,19 +18,21 @@ pub enum Activation {
     Relu,
 }
 
+/// One layer, `x W + b`, as ranges of the parameter vector.
 #[derive(Clone, Debug)]
-struct Linear {
-    weight: Range<usize>, // (n_in, n_out)
-    bias: Range<usize>,   // (n_out)
-    n_in: usize,
-    n_out: usize,
+pub(crate) struct Linear {
+    pub(crate) weight: Range<usize>, // (n_in, n_out)
+    pub(crate) bias: Range<usize>,   // (n_out)
+    pub(crate) n_in: usize,
+    pub(crate) n_out: usize,
 }
 
-/// A network of linear layers with an activation after each but the last.
+/// A network of linear layers with an activation after each but the last, and after the last too if it is a trunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Mlp {
     layers: Vec<Linear>,
     activation: Activation,
+    trunk: bool,
 }
 
 impl Mlp {
@@ -42,7 +44,22 @@ impl Mlp {
             n_in: size[0],
             n_out: size[1],
         });
-        Self { layers: layers.collect(), activation }
+        Self { layers: layers.collect(), activation, trunk: false }
+    }
+
+    /// The same with an activation after the last layer.
+    pub(crate) fn into_trunk(self) -> Self {
+        Self { trunk: true, ..self }
+    }
+
+    /// The layers in their order.
+    pub(crate) fn layers(&self) -> &[Linear] {
+        &self.layers
+    }
+
+    /// Whether the activation follows the last layer too.
+    pub(crate) fn is_trunk(&self) -> bool {
+        self.trunk
     }
 
     /// Orthogonal weights with gain sqrt(2), `last_gain` in the last layer, and zero biases. `first_index` is the index of the
@@ -67,7 +84,7 @@ impl Mlp {
             let weight = params.narrow(0, layer.weight.start, layer.weight.len())?.reshape((layer.n_in, layer.n_out))?;
             let bias = params.narrow(0, layer.bias.start, layer.bias.len())?;
             x = x.matmul(&weight)?.broadcast_add(&bias)?;
-            if i + 1 < self.layers.len() {
+            if i + 1 < self.layers.len() || self.trunk {
                 x = match self.activation {
                     Activation::Tanh => x.tanh()?,
                     Activation::Relu => x.relu()?,

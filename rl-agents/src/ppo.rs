@@ -11,14 +11,14 @@
 
 use candle_core::Tensor;
 use rl_buffer::Rollout;
-use rl_envs::{Purpose, Rng};
+use rl_envs::{Pool, Purpose, Rng, math};
 use serde::{Deserialize, Serialize};
 
-use crate::agent::Learner;
-use crate::batch::{Batch, Targets};
+use crate::agent::Descent;
+use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Targets};
 use crate::distributions::Categorical;
 use crate::optim::Rule;
-use crate::{ActorCritic, Agent, Error, Metrics, Schedule, Snapshot};
+use crate::{ActorCritic, Agent, Error, Learner, Metrics, Schedule, Snapshot};
 
 /// What a user chooses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,6 +48,9 @@ pub struct PpoConfig {
     pub max_grad_norm: f32,
     /// Learning rate of Adam.
     pub learning_rate: Schedule,
+    /// Samples whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
+    /// anyway.
+    pub micro_batch: usize,
     /// An update stops when the approximate KL divergence exceeds 1.5 times this; 0 switches it off.
     pub target_kl: f32,
 }
@@ -68,6 +71,7 @@ impl Default for PpoConfig {
             max_grad_norm: 0.5,
             learning_rate: Schedule::Constant(3e-4),
             target_kl: 0.0,
+            micro_batch: 0,
         }
     }
 }
@@ -93,7 +97,7 @@ impl PpoConfig {
 
 /// The agent.
 pub struct Ppo {
-    learner: Learner,
+    descent: Descent,
     config: PpoConfig,
 }
 
@@ -134,6 +138,42 @@ fn divergence(ratio: &[f32], clip: f32) -> (f32, f32) {
     (kl / n, clipped as f32 / n)
 }
 
+/// The same loss for the tile kernel, sample by sample: its parts and their derivatives.
+#[inline(always)]
+fn tile_loss(columns: &Columns<'_>, out: &mut Derivatives<'_>, config: &PpoConfig, clip: f32) {
+    let (low, high) = (1.0 - clip, 1.0 + clip);
+    let reach = if config.clip_range_vf > 0.0 { config.clip_range_vf } else { f32::INFINITY };
+    for s in 0..columns.log_probs.len() {
+        let (log_ratio, advantage) = (columns.log_probs[s] - columns.old_log_probs[s], columns.advantages[s]);
+        let ratio = math::exp(log_ratio);
+        let unclipped = ratio * advantage;
+        let clipped = (if ratio < low {
+            low
+        } else if ratio > high {
+            high
+        } else {
+            ratio
+        }) * advantage;
+        let free = unclipped <= clipped;
+        out.policy_loss[s] = -(if free { unclipped } else { clipped });
+        out.log_prob[s] = if free { -unclipped } else { 0.0 };
+        out.kl[s] = (ratio - 1.0) - log_ratio;
+        out.clipped[s] = if (ratio - 1.0).abs() > clip { 1.0 } else { 0.0 };
+
+        let moved = columns.values[s] - columns.old_values[s];
+        let kept = if moved < -reach {
+            -reach
+        } else if moved > reach {
+            reach
+        } else {
+            moved
+        };
+        let error = if moved == kept { columns.values[s] } else { columns.old_values[s] + kept } - columns.returns[s];
+        out.value_loss[s] = error * error;
+        out.value[s] = if moved == kept { 2.0 * config.vf_coef * error } else { 0.0 };
+    }
+}
+
 impl Ppo {
     /// Makes an agent of a policy, for rollouts of `n_envs` environments. `seed` decides the order of samples.
     ///
@@ -142,96 +182,96 @@ impl Ppo {
     pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
         let rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
-        Ok(Self { learner: Learner::new(policy, rule, seed), config })
+        Ok(Self { descent: Descent::new(policy, rule, seed), config })
+    }
+
+    /// The gradient of a minibatch with the tile kernel.
+    fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
+        let config = &self.config;
+        minibatch.gradient(&mut self.descent, pool, |columns, out| tile_loss(columns, out, config, clip))
+    }
+
+    /// The gradient of a minibatch with candle's operations.
+    fn reference(&mut self, minibatch: &Minibatch<'_>, clip: f32) -> Result<Parts, Error> {
+        let Self { descent, config } = self;
+        let Minibatch { rollout, returns, rows, advantages, .. } = *minibatch;
+        let micro_batch = if config.micro_batch == 0 { rows.len() } else { config.micro_batch };
+        descent.gradient.fill(0.0);
+        let mut parts = Parts::default();
+        for (micro, advantages) in rows.chunks(micro_batch).zip(advantages.chunks(micro_batch)) {
+            let batch = Batch::gather(&descent.policy, rollout, returns, micro, advantages)?;
+            let params = descent.variable()?;
+            let loss = loss(&descent.policy, &params, &batch, config, f64::from(clip))?;
+            let share = micro.len() as f32 / rows.len() as f32;
+            descent.add_gradient(&params, &(&loss.total * f64::from(share))?)?;
+            let (kl, clip_fraction) = divergence(&loss.ratio.to_vec1::<f32>()?, clip);
+            parts.policy += share * loss.policy.to_scalar::<f32>()?;
+            parts.value += share * loss.value.to_scalar::<f32>()?;
+            parts.entropy += share * loss.entropy.to_scalar::<f32>()?;
+            parts.kl += share * kl;
+            parts.clip_fraction += share * clip_fraction;
+        }
+        Ok(parts)
     }
 }
 
 impl Agent for Ppo {
     fn policy(&self) -> &ActorCritic {
-        &self.learner.policy
+        &self.descent.policy
     }
 
-    fn update(&mut self, rollout: &Rollout, remaining: f32) -> Result<Metrics, Error> {
-        let Self { learner, config } = self;
+    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        let config = self.config.clone();
         let clip = config.clip_range.at(remaining);
         let learning_rate = config.learning_rate.at(remaining);
-        let targets = Targets::new(&learner.policy, rollout, config.gamma, config.gae_lambda)?;
-        let n_samples = rollout.values.len();
-        let mut rows: Vec<u32> = (0..n_samples as u32).collect();
-        let mut sums = Sums::default();
+        let targets = Targets::new(&self.descent.policy, rollout, config.gamma, config.gae_lambda)?;
+        let mut rows: Vec<u32> = (0..rollout.values.len() as u32).collect();
+        let mut advantages = Vec::with_capacity(config.batch_size);
+        let (mut n, mut sums, mut total, mut grad_norm) = (0.0, Parts::default(), 0.0, 0.0);
 
         'epochs: for _ in 0..config.n_epochs {
-            Rng::new(learner.seed, 0, learner.epochs, Purpose::Shuffle).shuffle(&mut rows);
-            learner.epochs += 1;
+            Rng::new(self.descent.seed, 0, self.descent.epochs, Purpose::Shuffle).shuffle(&mut rows);
+            self.descent.epochs += 1;
             for rows in rows.chunks_exact(config.batch_size) {
-                let mut batch = Batch::gather(&learner.policy, rollout, &targets, rows)?;
-                if config.normalize_advantage {
-                    batch.normalize_advantages()?;
-                }
-                let params = learner.variable()?;
-                let loss = loss(&learner.policy, &params, &batch, config, f64::from(clip))?;
-                let (kl, clip_fraction) = divergence(&loss.ratio.to_vec1::<f32>()?, clip);
-                sums.add(&loss, kl, clip_fraction)?;
-                if config.target_kl > 0.0 && kl > 1.5 * config.target_kl {
+                targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
+                let minibatch =
+                    Minibatch { rollout, returns: &targets.returns, rows, advantages: &advantages, ent_coef: config.ent_coef };
+                let parts = match self.descent.policy.learner() {
+                    Learner::Fused => self.fused(&minibatch, clip, pool)?,
+                    Learner::Reference => self.reference(&minibatch, clip)?,
+                };
+                let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
+                n += 1.0;
+                total += loss;
+                sums += parts;
+                if config.target_kl > 0.0 && parts.kl > 1.5 * config.target_kl {
                     break 'epochs;
                 }
-                sums.grad_norm += learner.descend(&params, &loss.total, learning_rate, config.max_grad_norm)?;
+                grad_norm += self.descent.step(loss, learning_rate, config.max_grad_norm)?;
             }
         }
 
-        let mut metrics = sums.metrics();
+        let mut metrics = Metrics::default();
+        metrics.push("train/loss", total / n);
+        metrics.push("train/policy_gradient_loss", sums.policy / n);
+        metrics.push("train/value_loss", sums.value / n);
+        metrics.push("train/entropy_loss", sums.entropy / n);
+        metrics.push("train/approx_kl", sums.kl / n);
+        metrics.push("train/clip_fraction", sums.clip_fraction / n);
+        metrics.push("train/grad_norm", grad_norm / n);
         metrics.push("train/explained_variance", targets.explained_variance(rollout));
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/clip_range", clip);
-        metrics.push("train/n_updates", learner.optimizer.steps().0 as f32);
+        metrics.push("train/n_updates", self.descent.optimizer.steps().0 as f32);
         Ok(metrics)
     }
 
     fn save(&self) -> Snapshot {
-        self.learner.save()
+        self.descent.save()
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.learner.load(snapshot)
-    }
-}
-
-/// Sums over the minibatches of an update.
-#[derive(Default)]
-struct Sums {
-    n: f32,
-    total: f32,
-    policy: f32,
-    value: f32,
-    entropy: f32,
-    kl: f32,
-    clip_fraction: f32,
-    grad_norm: f32,
-}
-
-impl Sums {
-    fn add(&mut self, loss: &Loss, kl: f32, clip_fraction: f32) -> candle_core::Result<()> {
-        self.n += 1.0;
-        self.total += loss.total.to_scalar::<f32>()?;
-        self.policy += loss.policy.to_scalar::<f32>()?;
-        self.value += loss.value.to_scalar::<f32>()?;
-        self.entropy += loss.entropy.to_scalar::<f32>()?;
-        self.kl += kl;
-        self.clip_fraction += clip_fraction;
-        Ok(())
-    }
-
-    /// Means over the minibatches.
-    fn metrics(&self) -> Metrics {
-        let mut metrics = Metrics::default();
-        metrics.push("train/loss", self.total / self.n);
-        metrics.push("train/policy_gradient_loss", self.policy / self.n);
-        metrics.push("train/value_loss", self.value / self.n);
-        metrics.push("train/entropy_loss", self.entropy / self.n);
-        metrics.push("train/approx_kl", self.kl / self.n);
-        metrics.push("train/clip_fraction", self.clip_fraction / self.n);
-        metrics.push("train/grad_norm", self.grad_norm / self.n);
-        metrics
+        self.descent.load(snapshot)
     }
 }
 
@@ -252,7 +292,10 @@ mod tests {
     fn the_ratio_is_one_before_the_first_update() {
         let (policy, rollout, targets) = fixture::rollout();
         for rows in [vec![31], (0..32).rev().collect::<Vec<u32>>()] {
-            let batch = Batch::gather(&policy, &rollout, &targets, &rows).unwrap();
+            let batch = {
+                let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
+                Batch::gather(&policy, &rollout, &targets.returns, &rows, &advantages).unwrap()
+            };
             let params = Tensor::new(policy.params(), &candle_core::Device::Cpu).unwrap();
             let loss = loss(&policy, &params, &batch, &PpoConfig::default(), 0.2).unwrap();
             for ratio in loss.ratio.to_vec1::<f32>().unwrap() {
@@ -276,7 +319,7 @@ mod tests {
             let learning_rate = Schedule::Constant(0.1);
             let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 10, target_kl, learning_rate, ..PpoConfig::default() };
             let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
-            agent.update(&rollout, 1.0).unwrap().get("train/n_updates").unwrap()
+            agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap().get("train/n_updates").unwrap()
         };
         assert_eq!(updates(0.0), 10.0);
         assert!((1.0..10.0).contains(&updates(0.01)), "{}", updates(0.01));
@@ -300,9 +343,9 @@ mod tests {
         let config = PpoConfig { n_steps: 8, batch_size: 16, n_epochs: 1, normalize_advantage: false, ..PpoConfig::default() };
         let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
         let before = agent.save();
-        agent.update(&rollout, 1.0).unwrap();
+        agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
         assert_eq!(agent.save().params, before.params);
-        assert!(matches!(agent.update(&rollout, 1.0), Err(Error::Diverged(3))));
+        assert!(matches!(agent.update(&rollout, 1.0, &Pool::new(1).unwrap()), Err(Error::Diverged(3))));
         assert_eq!(agent.save().params, before.params);
     }
 }

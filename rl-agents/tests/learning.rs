@@ -5,7 +5,7 @@
 use ndarray::Zip;
 use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Error, NetConfig, Ppo, PpoConfig, Schedule, evaluate};
 use rl_buffer::Rollout;
-use rl_envs::{Action, ActionSpace, Env, Pool, PooledVecEnv, Rng, Space, Step, SyncVecEnv, cartpole::CartPole};
+use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, cartpole::CartPole};
 
 /// Two places. Half of all episodes start at the second, where any action earns 1 and the task is over. At the first, action 0
 /// earns nothing and leads to the second, where the time is up; action 1 earns 0.5 and the task is over. Who knows that a
@@ -61,7 +61,8 @@ impl Env for Fork {
 
 /// The probability of action 0 at the first place, after learning from rollouts that `tamper` has seen.
 fn learn_fork(seed: u64, ppo: bool, tamper: impl Fn(&mut Rollout)) -> f32 {
-    let mut collector = Collector::new(Box::new(SyncVecEnv::new(16, Fork::default())), seed).unwrap();
+    let pool = Pool::new(1).unwrap();
+    let mut collector = Collector::new(16, &Fork::default(), &pool, seed).unwrap();
     let net = NetConfig { hidden: vec![16], ..NetConfig::default() };
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, seed).unwrap();
     let learning_rate = Schedule::Constant(0.01);
@@ -76,7 +77,7 @@ fn learn_fork(seed: u64, ppo: bool, tamper: impl Fn(&mut Rollout)) -> f32 {
     for _ in 0..60 {
         collector.collect(agent.policy(), &mut rollout).unwrap();
         tamper(&mut rollout);
-        agent.update(&rollout, 1.0).unwrap();
+        agent.update(&rollout, 1.0, &pool).unwrap();
     }
     let obs = candle_core::Tensor::new(&[[1.0f32, 0.0]], &candle_core::Device::Cpu).unwrap();
     let params = candle_core::Tensor::new(agent.policy().params(), &candle_core::Device::Cpu).unwrap();
@@ -100,9 +101,8 @@ fn truncated_bootstraps_from_the_final_observation_and_mutants_fail() {
     }
 }
 
-fn cartpole_agent(seed: u64, ppo: bool, threads: usize) -> (Collector, Box<dyn Agent>, Rollout) {
-    let pool = Pool::new(threads).unwrap();
-    let collector = Collector::new(Box::new(PooledVecEnv::new(8, &CartPole::default(), &pool)), seed).unwrap();
+fn cartpole_agent(seed: u64, ppo: bool, pool: &Pool) -> (Collector, Box<dyn Agent>, Rollout) {
+    let collector = Collector::new(8, &CartPole::default(), pool, seed).unwrap();
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), seed).unwrap();
     let agent: Box<dyn Agent> = if ppo {
         let config = PpoConfig {
@@ -127,11 +127,12 @@ fn cartpole_agent(seed: u64, ppo: bool, threads: usize) -> (Collector, Box<dyn A
 #[test]
 fn ppo_learns_cartpole_in_a_small_budget_and_a_mutant_does_not() {
     let run = |seed, sign: f32| {
-        let (mut collector, mut agent, mut rollout) = cartpole_agent(seed, true, 1);
+        let pool = Pool::new(1).unwrap();
+        let (mut collector, mut agent, mut rollout) = cartpole_agent(seed, true, &pool);
         for _ in 0..60 {
             collector.collect(agent.policy(), &mut rollout).unwrap();
             rollout.rewards.mapv_inplace(|reward| sign * reward);
-            agent.update(&rollout, 1.0).unwrap();
+            agent.update(&rollout, 1.0, &pool).unwrap();
         }
         let mut envs = SyncVecEnv::new(20, CartPole::default());
         let episodes = evaluate(agent.policy(), &mut envs, 1000 + seed).unwrap();
@@ -147,19 +148,20 @@ fn ppo_learns_cartpole_in_a_small_budget_and_a_mutant_does_not() {
 #[test]
 fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
     for ppo in [true, false] {
-        let (mut collector, mut agent, mut rollout) = cartpole_agent(3, ppo, 1);
-        let mut step = |collector: &mut Collector, agent: &mut dyn Agent| {
+        let (one, two) = (Pool::new(1).unwrap(), Pool::new(2).unwrap());
+        let (mut collector, mut agent, mut rollout) = cartpole_agent(3, ppo, &one);
+        let mut step = |collector: &mut Collector, agent: &mut dyn Agent, pool: &Pool| {
             let episodes = collector.collect(agent.policy(), &mut rollout).unwrap();
-            (episodes, agent.update(&rollout, 0.5).unwrap())
+            (episodes, agent.update(&rollout, 0.5, pool).unwrap())
         };
-        (0..5).for_each(|_| drop(step(&mut collector, &mut *agent)));
+        (0..5).for_each(|_| drop(step(&mut collector, &mut *agent, &one)));
         let (saved, envs) = (agent.save(), collector.save().unwrap());
-        let uninterrupted: Vec<_> = (0..5).map(|_| step(&mut collector, &mut *agent)).collect();
+        let uninterrupted: Vec<_> = (0..5).map(|_| step(&mut collector, &mut *agent, &one)).collect();
 
-        let (mut other, mut continued, _) = cartpole_agent(3, ppo, 2);
+        let (mut other, mut continued, _) = cartpole_agent(3, ppo, &two);
         other.load(envs).unwrap();
         continued.load(&saved).unwrap();
-        let resumed: Vec<_> = (0..5).map(|_| step(&mut other, &mut *continued)).collect();
+        let resumed: Vec<_> = (0..5).map(|_| step(&mut other, &mut *continued, &two)).collect();
         assert_eq!(resumed, uninterrupted);
         assert_eq!(continued.save(), agent.save());
     }
@@ -167,8 +169,8 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
 
 #[test]
 fn a_snapshot_of_another_agent_is_refused_and_changes_nothing() {
-    let (_, mut ppo, _) = cartpole_agent(0, true, 1);
-    let (_, a2c, _) = cartpole_agent(0, false, 1);
+    let (_, mut ppo, _) = cartpole_agent(0, true, &Pool::new(1).unwrap());
+    let (_, a2c, _) = cartpole_agent(0, false, &Pool::new(1).unwrap());
     let before = ppo.save();
     assert!(matches!(ppo.load(&a2c.save()), Err(Error::Snapshot(_))), "moments of another optimizer");
     let mut short = before.clone();
@@ -179,7 +181,7 @@ fn a_snapshot_of_another_agent_is_refused_and_changes_nothing() {
 
 #[test]
 fn collected_episodes_have_the_returns_of_the_rewards_between_their_ends() {
-    let (mut collector, agent, mut rollout) = cartpole_agent(2, true, 1);
+    let (mut collector, agent, mut rollout) = cartpole_agent(2, true, &Pool::new(1).unwrap());
     let (mut running, mut expected, mut got) = ([0u32; 8], Vec::new(), Vec::new());
     for _ in 0..10 {
         got.extend(collector.collect(agent.policy(), &mut rollout).unwrap());
@@ -199,7 +201,7 @@ fn collected_episodes_have_the_returns_of_the_rewards_between_their_ends() {
 
 #[test]
 fn a_rollout_begins_where_the_last_one_stopped() {
-    let (mut collector, agent, mut rollout) = cartpole_agent(2, true, 1);
+    let (mut collector, agent, mut rollout) = cartpole_agent(2, true, &Pool::new(1).unwrap());
     collector.collect(agent.policy(), &mut rollout).unwrap();
     let last = rollout.obs_rows(32 * 8..33 * 8);
     let rl_buffer::ObsSlice::F32(last) = last else { panic!("f32") };

@@ -28,4 +28,6 @@ mod error;
 mod rollout;
 
 pub use error::Error;
-pub use rollout::{ActionBuffer, ActionKind, ObsBuffer, ObsKind, ObsSlice, Rollout, RolloutShape};
+pub use rollout::{
+    ActionBuffer, ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape,
+};

@@ -1,6 +1,6 @@
 //! T steps of N environments, filled in place.
 
-use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayViewMut2, s};
+use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayViewMut1, ArrayViewMut2, ArrayViewMut3, Axis, s};
 
 use crate::Error;
 
@@ -108,6 +108,106 @@ enum FinalObs {
     U8(Vec<u8>),
 }
 
+/// Some neighbouring columns of a rollout, to be filled by one thread. n of N columns.
+#[derive(Debug)]
+pub struct RolloutColumns<'a> {
+    /// Observations, (T + 1, n, D).
+    pub obs: ObsColumns<'a>,
+    /// Actions.
+    pub actions: ActionColumns<'a>,
+    /// (T, n)
+    pub log_probs: ArrayViewMut2<'a, f32>,
+    /// (T, n)
+    pub values: ArrayViewMut2<'a, f32>,
+    /// (T, n)
+    pub rewards: ArrayViewMut2<'a, f32>,
+    /// (T, n)
+    pub terminated: ArrayViewMut2<'a, u8>,
+    /// (T, n)
+    pub truncated: ArrayViewMut2<'a, u8>,
+    /// (T + 1, n, A), where there are masks.
+    pub masks: Option<ArrayViewMut3<'a, u8>>,
+    /// (n)
+    pub last_values: ArrayViewMut1<'a, f32>,
+}
+
+/// Columns of observations, (T + 1, n, D).
+#[derive(Debug)]
+pub enum ObsColumns<'a> {
+    /// 32-bit floating point.
+    F32(ArrayViewMut3<'a, f32>),
+    /// Bytes.
+    U8(ArrayViewMut3<'a, u8>),
+}
+
+/// Columns of actions.
+#[derive(Debug)]
+pub enum ActionColumns<'a> {
+    /// (T, n)
+    Discrete(ArrayViewMut2<'a, u32>),
+    /// (T, n, A)
+    Continuous(ArrayViewMut3<'a, f32>),
+}
+
+impl RolloutColumns<'_> {
+    /// The first `n` columns and the others.
+    #[must_use]
+    pub fn split_at(self, n: usize) -> (Self, Self) {
+        let columns = Axis(1);
+        let (obs_a, obs_b) = match self.obs {
+            ObsColumns::F32(obs) => {
+                let (a, b) = obs.split_at(columns, n);
+                (ObsColumns::F32(a), ObsColumns::F32(b))
+            }
+            ObsColumns::U8(obs) => {
+                let (a, b) = obs.split_at(columns, n);
+                (ObsColumns::U8(a), ObsColumns::U8(b))
+            }
+        };
+        let (actions_a, actions_b) = match self.actions {
+            ActionColumns::Discrete(actions) => {
+                let (a, b) = actions.split_at(columns, n);
+                (ActionColumns::Discrete(a), ActionColumns::Discrete(b))
+            }
+            ActionColumns::Continuous(actions) => {
+                let (a, b) = actions.split_at(columns, n);
+                (ActionColumns::Continuous(a), ActionColumns::Continuous(b))
+            }
+        };
+        let (log_probs_a, log_probs_b) = self.log_probs.split_at(columns, n);
+        let (values_a, values_b) = self.values.split_at(columns, n);
+        let (rewards_a, rewards_b) = self.rewards.split_at(columns, n);
+        let (terminated_a, terminated_b) = self.terminated.split_at(columns, n);
+        let (truncated_a, truncated_b) = self.truncated.split_at(columns, n);
+        let (masks_a, masks_b) = self.masks.map(|masks| masks.split_at(columns, n)).unzip();
+        let (last_a, last_b) = self.last_values.split_at(Axis(0), n);
+        (
+            Self {
+                obs: obs_a,
+                actions: actions_a,
+                log_probs: log_probs_a,
+                values: values_a,
+                rewards: rewards_a,
+                terminated: terminated_a,
+                truncated: truncated_a,
+                masks: masks_a,
+                last_values: last_a,
+            },
+            Self {
+                obs: obs_b,
+                actions: actions_b,
+                log_probs: log_probs_b,
+                values: values_b,
+                rewards: rewards_b,
+                terminated: terminated_b,
+                truncated: truncated_b,
+                masks: masks_b,
+                last_values: last_b,
+            },
+        )
+    }
+}
+
 impl Rollout {
     /// An empty rollout, all zeros, for environments 0 to N - 1.
     ///
@@ -169,6 +269,27 @@ impl Rollout {
         self.shape
     }
 
+    /// All columns, to be cut up and filled by several threads.
+    pub fn columns(&mut self) -> RolloutColumns<'_> {
+        RolloutColumns {
+            obs: match &mut self.obs {
+                ObsBuffer::F32(obs) => ObsColumns::F32(obs.view_mut()),
+                ObsBuffer::U8(obs) => ObsColumns::U8(obs.view_mut()),
+            },
+            actions: match &mut self.actions {
+                ActionBuffer::Discrete(actions) => ActionColumns::Discrete(actions.view_mut()),
+                ActionBuffer::Continuous(actions) => ActionColumns::Continuous(actions.view_mut()),
+            },
+            log_probs: self.log_probs.view_mut(),
+            values: self.values.view_mut(),
+            rewards: self.rewards.view_mut(),
+            terminated: self.terminated.view_mut(),
+            truncated: self.truncated.view_mut(),
+            masks: self.masks.as_mut().map(|masks| masks.view_mut()),
+            last_values: self.last_values.view_mut(),
+        }
+    }
+
     /// Forgets the final observations, so that the rollout can be filled again.
     pub fn clear(&mut self) {
         self.final_at.clear();
@@ -188,7 +309,7 @@ impl Rollout {
         }
     }
 
-    /// Notes that step `t` ended an episode of column `n`, which left `obs`. Steps come in order.
+    /// Notes that step `t` ended an episode of column `n`, which left `obs`.
     ///
     /// # Panics
     /// If `obs` is of another type or length than the rollout's.
@@ -269,6 +390,20 @@ mod tests {
         rollout.next_values(&[40.0, 70.0], next_values.view_mut());
         assert_eq!(next_values, array![[3.0, 40.0], [5.0, 6.0], [70.0, 8.0]]);
         assert!(matches!(rollout.final_obs(), ObsSlice::F32([0.5, 0.25])));
+    }
+
+    #[test]
+    fn columns_are_those_of_the_whole() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        let (mut a, mut b) = rollout.columns().split_at(1);
+        a.rewards[[2, 0]] = 1.0;
+        b.rewards[[2, 0]] = 2.0;
+        b.last_values[0] = 3.0;
+        let (ObsColumns::F32(a), ObsColumns::F32(b)) = (&mut a.obs, &mut b.obs) else { panic!("f32") };
+        (a[[3, 0, 0]], b[[3, 0, 0]]) = (4.0, 5.0);
+        assert_eq!(rollout.rewards.row(2), array![1.0, 2.0]);
+        assert_eq!(rollout.last_values, array![0.0, 3.0]);
+        assert!(matches!(rollout.obs_rows(6..8), ObsSlice::F32([4.0, 5.0])));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Every environment, by name.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use crate::cartpole::CartPole;
 use crate::trace::{TraceStep, trace};
-use crate::{ActionSpace, Env, Error, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv};
+use crate::{ActionSpace, Env, Error, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, pool};
 
 /// Every environment. A new one adds its line here.
 pub const ENVS: &[Entry] = &[Entry::of::<CartPole>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)")];
@@ -19,6 +21,7 @@ pub struct Entry {
     spaces: fn() -> (Space, ActionSpace),
     sync: fn(usize) -> Box<dyn VecEnv>,
     pooled: fn(usize, &Pool) -> Box<dyn VecEnv>,
+    slice: fn(Range<usize>) -> Box<dyn VecEnv>,
     trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
 }
 
@@ -33,6 +36,7 @@ impl Entry {
             spaces: || (E::default().observation_space(), E::default().action_space()),
             sync: |n_envs| Box::new(SyncVecEnv::new(n_envs, E::default())),
             pooled: |n_envs, pool| Box::new(PooledVecEnv::new(n_envs, &E::default(), pool)),
+            slice: |range| Box::new(SyncVecEnv::slice(range, E::default())),
             trace: |init, actions| trace(E::default(), init, actions),
         }
     }
@@ -59,6 +63,15 @@ impl Entry {
     pub fn pooled(&self, n_envs: usize, pool: &Pool) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
         Ok((self.pooled)(n_envs, pool))
+    }
+
+    /// `n_envs` of them in fixed slices, for threads that each step slices of their own.
+    ///
+    /// # Errors
+    /// [`Error::EnvCount`].
+    pub fn slices(&self, n_envs: usize, max_slices: usize, min_len: usize) -> Result<Vec<Box<dyn VecEnv>>, Error> {
+        check_count(n_envs)?;
+        Ok(pool::slices(n_envs, max_slices, min_len).map(self.slice).collect())
     }
 
     /// Steps one of them from `init`, a JSON object of its state by field name (steps then follow on each other) or an array

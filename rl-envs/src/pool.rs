@@ -5,15 +5,10 @@ use std::sync::Arc;
 
 use crate::Error;
 
-/// A batch is cut into at most this many slices.
-const MAX_SLICES: usize = 64;
-/// A slice has at least this many rows: below it, handing work to another thread costs more than the work.
-const MIN_SLICE: usize = 64;
-
-/// The slices of a batch of `n` rows, in order. They depend on `n` alone, so that whatever is computed per slice does not
-/// depend on the number of threads.
-pub fn slices(n: usize) -> impl Iterator<Item = Range<usize>> {
-    let len = n.div_ceil(MAX_SLICES).max(MIN_SLICE);
+/// Cuts `n` rows into at most `max_slices` slices of at least `min_len` rows, in order. They depend on these numbers alone, so
+/// that whatever is computed per slice does not depend on the number of threads.
+pub fn slices(n: usize, max_slices: usize, min_len: usize) -> impl Iterator<Item = Range<usize>> {
+    let len = n.div_ceil(max_slices).max(min_len);
     (0..n).step_by(len).map(move |start| start..(start + len).min(n))
 }
 
@@ -53,6 +48,28 @@ impl Pool {
             None => (a(), b()),
         }
     }
+
+    /// Runs `f` on each item, at the same time where threads are free, and returns when all are done.
+    pub fn each<T: Send>(&self, items: &mut [T], f: &(impl Fn(&mut T) + Sync)) {
+        match (&self.threads, items) {
+            (_, []) => {}
+            (_, [item]) => f(item),
+            (None, items) => items.iter_mut().for_each(f),
+            (Some(threads), items) => threads.install(|| each(items, f)),
+        }
+    }
+}
+
+/// On a thread of the pool: halves the items until there is one.
+fn each<T: Send>(items: &mut [T], f: &(impl Fn(&mut T) + Sync)) {
+    match items {
+        [] => {}
+        [item] => f(item),
+        items => {
+            let (a, b) = items.split_at_mut(items.len() / 2);
+            rayon::join(|| each(a, f), || each(b, f));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -62,9 +79,11 @@ mod tests {
     #[test]
     fn slices_cover_every_row_once_and_in_order() {
         for n in [0, 1, 31, 33, 64, 65, 1000, 4096, 4097, 100_000] {
-            let rows: Vec<usize> = slices(n).flatten().collect();
-            assert_eq!(rows, (0..n).collect::<Vec<_>>());
-            assert!(slices(n).count() <= MAX_SLICES);
+            for (max_slices, min_len) in [(64, 64), (16, 4), (1, 1)] {
+                let rows: Vec<usize> = slices(n, max_slices, min_len).flatten().collect();
+                assert_eq!(rows, (0..n).collect::<Vec<_>>());
+                assert!(slices(n, max_slices, min_len).count() <= max_slices);
+            }
         }
     }
 
@@ -76,5 +95,17 @@ mod tests {
             assert_eq!(pool.join(|| 1, || pool.join(|| 2, || 3)), (1, (2, 3)));
         }
         assert!(Pool::new(0).is_err());
+    }
+
+    #[test]
+    fn each_item_is_seen_once_for_any_number_of_threads() {
+        for n_threads in [1, 2, 3] {
+            let pool = Pool::new(n_threads).expect("threads start");
+            for n in [0, 1, 2, 7, 64] {
+                let mut items: Vec<usize> = (0..n).collect();
+                pool.each(&mut items, &|item| *item += 100);
+                assert_eq!(items, (100..100 + n).collect::<Vec<_>>());
+            }
+        }
     }
 }

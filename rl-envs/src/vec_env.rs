@@ -229,8 +229,8 @@ impl<E: Env> SyncVecEnv<E> {
         Self::slice(0..n_envs, env)
     }
 
-    /// The environments with the indices `range` of a larger batch.
-    fn slice(range: std::ops::Range<usize>, env: E) -> Self {
+    /// The environments with the indices `range` of a larger batch: they do what they would do there.
+    pub fn slice(range: std::ops::Range<usize>, env: E) -> Self {
         Self {
             first_env: range.start as u32,
             seed: 0,
@@ -382,7 +382,8 @@ impl<E: Env> PooledVecEnv<SyncVecEnv<E>> {
     /// If `n_envs` is 0 or does not fit u32.
     pub fn new(n_envs: usize, env: &E, pool: &Pool) -> Self {
         assert!(n_envs > 0 && u32::try_from(n_envs).is_ok(), "1 to 2^32 - 1 environments");
-        let slices = pool::slices(n_envs).map(|range| SyncVecEnv::slice(range, env.clone())).collect();
+        // Below 64 environments a slice, handing work to another thread costs more than the work.
+        let slices = pool::slices(n_envs, 64, 64).map(|range| SyncVecEnv::slice(range, env.clone())).collect();
         Self { slices, n_envs, pool: pool.clone() }
     }
 }

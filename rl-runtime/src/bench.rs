@@ -26,7 +26,7 @@ pub fn env(name: &str, n_envs: usize, threads: usize, seconds: f64) -> Result<Va
     let ActionSpace::Discrete { n, masked } = *envs.action_space() else {
         return Err(Error::config(format!("{name} has continuous actions, which this bench cannot draw")));
     };
-    let mut rollout = rollout(&*envs, N_STEPS)?;
+    let mut rollout = rollout(N_STEPS, n_envs, envs.observation_space(), envs.action_space())?;
     let mut random = RandomActions::new(0, n_envs, n);
     let mut final_obs = rollout.obs.clone();
     let mut final_masks = masked.then(|| ndarray::Array2::<u8>::zeros((n_envs, n as usize)));

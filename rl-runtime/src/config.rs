@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rl_agents::{A2cConfig, Activation, NetConfig, PpoConfig};
+use rl_agents::{A2cConfig, Activation, Learner, NetConfig, PpoConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -88,6 +88,10 @@ pub struct Config {
     pub hidden: Vec<usize>,
     /// What follows each hidden layer.
     pub activation: Activation,
+    /// Whether policy and value function share the hidden layers.
+    pub shared_trunk: bool,
+    /// What computes.
+    pub learner: Learner,
     /// Settings of PPO, if it is the algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ppo: Option<PpoConfig>,
@@ -148,6 +152,8 @@ pub const KEYS: &[Key] = &[
     key("target_return", Kind::Float(f64::MIN, f64::MAX), "stop when an evaluation's mean return reaches this"),
     key("hidden", Kind::Sizes, "sizes of the hidden layers of each network"),
     key("activation", Kind::Choice(&["tanh", "relu"]), "what follows each hidden layer"),
+    key("shared_trunk", Kind::Bool, "policy and value function share the hidden layers"),
+    key("learner", Kind::Choice(&["fused", "reference"]), "what computes: the tile kernel, or candle's operations"),
     key("ppo.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
     key("ppo.batch_size", Kind::Int(1, 1 << 32), "samples of a minibatch; divides n_steps x n_envs"),
     key("ppo.n_epochs", Kind::Int(1, 10_000), "passes over a rollout"),
@@ -160,6 +166,7 @@ pub const KEYS: &[Key] = &[
     key("ppo.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
     key("ppo.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
     key("ppo.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of Adam"),
+    key("ppo.micro_batch", Kind::Int(0, 1 << 32), "samples that the reference learner holds at a time; 0: all"),
     key("ppo.target_kl", Kind::Float(0.0, 1e9), "stop an update at 1.5 times this KL divergence; 0: off"),
     key("a2c.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
     key("a2c.batch_size", Kind::Int(0, 1 << 32), "samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout"),
@@ -169,6 +176,7 @@ pub const KEYS: &[Key] = &[
     key("a2c.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
     key("a2c.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
     key("a2c.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
+    key("a2c.micro_batch", Kind::Int(0, 1 << 32), "samples that the reference learner holds at a time; 0: all"),
     key("a2c.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of RMSprop"),
 ];
 
@@ -383,6 +391,8 @@ fn defaults(env: &str, algo: Algo) -> Config {
         target_return: None,
         hidden: net.hidden,
         activation: net.activation,
+        shared_trunk: net.shared_trunk,
+        learner: net.learner,
         ppo: (algo == Algo::Ppo).then(PpoConfig::default),
         a2c: (algo == Algo::A2c).then(A2cConfig::default),
     }
@@ -409,7 +419,8 @@ impl Config {
     /// The networks.
     #[must_use]
     pub fn net(&self) -> NetConfig {
-        NetConfig { hidden: self.hidden.clone(), activation: self.activation }
+        let Self { hidden, activation, shared_trunk, learner, .. } = self;
+        NetConfig { hidden: hidden.clone(), activation: *activation, shared_trunk: *shared_trunk, learner: *learner }
     }
 
     /// Checks what concerns several settings at once.

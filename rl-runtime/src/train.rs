@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{A2c, ActorCritic, Agent, Collector, Episode, Ppo, evaluate};
 use rl_buffer::Rollout;
 use rl_envs::{Pool, catalog};
@@ -94,9 +95,12 @@ pub fn policy(config: &Config) -> Result<ActorCritic, Error> {
 /// # Errors
 /// Those of the environments and of candle.
 pub fn evaluate_policy(policy: &ActorCritic, env: &str, episodes: usize, seed: u64, pool: &Pool) -> Result<Evaluation, Error> {
-    let mut envs = catalog::find(env)?.pooled(episodes, pool)?;
     let seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    Ok(Evaluation::new(&evaluate(policy, &mut *envs, seed)?))
+    let slices = catalog::find(env)?.slices(episodes, MAX_SLICES, MIN_SLICE)?;
+    let mut work: Vec<_> = slices.into_iter().map(|envs| (envs, Ok(Vec::new()))).collect();
+    pool.each(&mut work, &|(envs, played)| *played = evaluate(policy, &mut **envs, seed));
+    let played = work.into_iter().map(|(_, played)| played).collect::<Result<Vec<_>, _>>()?;
+    Ok(Evaluation::new(&played.concat()))
 }
 
 /// Everything that training needs, made before anything is written.
@@ -117,7 +121,7 @@ impl Training {
     pub fn new(config: &Config) -> Result<Self, Error> {
         let pool = Pool::new(config.threads)?;
         let (n_envs, seed) = (config.n_envs, config.seed);
-        let collector = Collector::new(catalog::find(&config.env)?.pooled(n_envs, &pool)?, seed)?;
+        let collector = Collector::of(catalog::find(&config.env)?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, seed)?;
         let policy = policy(config)?;
         let agent: Box<dyn Agent> = match config.algo {
             Algo::Ppo => Box::new(Ppo::new(policy, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
@@ -177,7 +181,7 @@ impl Training {
         while self.progress.env_steps < config.steps {
             let remaining = 1.0 - self.progress.env_steps as f64 / config.steps as f64;
             let episodes = self.collector.collect(self.agent.policy(), &mut self.rollout)?;
-            let update = self.agent.update(&self.rollout, remaining as f32)?;
+            let update = self.agent.update(&self.rollout, remaining as f32, &self.pool)?;
 
             let before = self.progress.env_steps;
             self.progress.env_steps += samples;

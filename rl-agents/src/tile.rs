@@ -1,0 +1,739 @@
+//! The network kernel: a tile of samples goes forward through the networks, through a loss, and backward, without leaving the
+//! cache.
+//!
+//! Networks are chains of dense layers over the flat parameter vector; a chain starts at the observation or at the output of
+//! another (a shared trunk). Every product, forward and backward, is one function, `C (m, n) += A (m, k) B (k, n)`: rows of B and C
+//! are vectors, A is read element by element with free strides, so that it serves `x W`, `dz W^T` (with a transposed copy of W)
+//! and `x^T dz` (with the strides of x swapped) alike. Its inner block keeps 6 rows by 64 columns in registers (AVX-512; 6 by 16
+//! with AVX2). Layers are padded to 16 columns; layers with few outputs get their gradient transposed, which pads less.
+//!
+//! The order of operations for one output element depends on nothing but the layer: not on the rows around it, not on threads.
+//! So acting and learning see the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices,
+//! whose gradients are summed in order. Only the instruction set changes the bits: with fused multiply-add or without.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use rl_buffer::ObsSlice;
+use rl_envs::Pool;
+
+use crate::mlp::{Activation, Mlp};
+
+/// Samples that go through the networks together.
+pub(crate) const TILE: usize = 96;
+/// Columns are padded to multiples of this.
+const LANES: usize = 16;
+/// A batch is cut into at most this many slices, whose gradients are summed in order.
+const MAX_SLICES: usize = 16;
+/// A slice has at least so many samples: below, summing its gradient costs more than another thread gains.
+const MIN_SLICE: usize = 96;
+
+/// An instruction set to run with. Results differ in rounding between those with and without fused multiply-add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// 512-bit vectors with fused multiply-add.
+    Avx512,
+    /// 256-bit vectors with fused multiply-add.
+    Avx2,
+    /// Whatever every machine has.
+    Plain,
+}
+
+impl Isa {
+    /// All of them, the fastest first.
+    pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Plain];
+
+    /// Whether this machine has it.
+    #[must_use]
+    pub fn supported(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512bw");
+            match self {
+                Self::Avx512 => avx2 && avx512,
+                Self::Avx2 => avx2,
+                Self::Plain => true,
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Self::Plain
+        }
+    }
+
+    /// The fastest that this machine has.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::ALL.into_iter().find(|isa| isa.supported()).unwrap_or(Self::Plain)
+    }
+}
+
+/// Runs `f` compiled for an instruction set, if the compiler takes it in line. For loops whose results do not depend on it.
+#[inline]
+pub(crate) fn vectorized<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+        fn avx512<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        assert!(isa.supported(), "this machine has no {isa:?}");
+        match isa {
+            // SAFETY: the assertion above says that the machine has the instructions.
+            Isa::Avx512 => return unsafe { avx512(f) },
+            // SAFETY: as above.
+            Isa::Avx2 => return unsafe { avx2(f) },
+            Isa::Plain => {}
+        }
+    }
+    f()
+}
+
+fn pad(n: usize) -> usize {
+    n.next_multiple_of(LANES)
+}
+
+/// One dense layer and where its parts lie.
+#[derive(Clone, Debug)]
+struct Dense {
+    n_in: usize,
+    n_out: usize,
+    /// In the flat parameter vector: (in, out).
+    weight: Range<usize>,
+    bias: Range<usize>,
+    /// In the packed parameters: (in, padded out), (padded out), and the transpose (out, padded in).
+    packed_weight: usize,
+    packed_bias: usize,
+    packed_transpose: usize,
+    /// In the gradient: (in, padded out), or (out, padded in) if `transposed`; and (padded out).
+    grad_weight: usize,
+    grad_bias: usize,
+    transposed: bool,
+    /// Where its outputs begin among those of all layers, in columns.
+    column: usize,
+}
+
+impl Dense {
+    fn in_pad(&self) -> usize {
+        pad(self.n_in)
+    }
+
+    fn out_pad(&self) -> usize {
+        pad(self.n_out)
+    }
+
+    /// Its outputs for a tile, (TILE, padded out).
+    fn outputs(&self) -> Range<usize> {
+        self.column * TILE..(self.column + self.out_pad()) * TILE
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Chain {
+    layers: Range<usize>,
+    /// The chain whose output this one starts from; the observation if none.
+    from: Option<usize>,
+    /// Whether the activation follows the last layer too, as in a trunk.
+    activated: bool,
+}
+
+/// Networks, ready for the kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Net {
+    layers: Vec<Dense>,
+    chains: Vec<Chain>,
+    activation: Activation,
+    n_in: usize,
+    columns: usize,
+    packed_len: usize,
+    grad_len: usize,
+}
+
+impl Net {
+    /// The networks `mlps`, each with the index of the one that it starts from, if it is not the observation. A network that
+    /// another starts from has its activation after its last layer too.
+    pub(crate) fn new(mlps: &[(&Mlp, Option<usize>)], activation: Activation) -> Self {
+        let n_in = mlps[0].0.layers()[0].n_in;
+        let mut net = Self { layers: Vec::new(), chains: Vec::new(), activation, n_in, columns: 0, packed_len: 0, grad_len: 0 };
+        for (mlp, from) in mlps {
+            let first = net.layers.len();
+            for linear in mlp.layers() {
+                let (n_in, n_out) = (linear.n_in, linear.n_out);
+                let transposed = n_out * pad(n_in) < n_in * pad(n_out);
+                let take = |len: &mut usize, more: usize| std::mem::replace(len, *len + more);
+                let packed_weight = take(&mut net.packed_len, n_in * pad(n_out));
+                let packed_bias = take(&mut net.packed_len, pad(n_out));
+                let packed_transpose = take(&mut net.packed_len, n_out * pad(n_in));
+                let size = if transposed { n_out * pad(n_in) } else { n_in * pad(n_out) };
+                let grad_weight = take(&mut net.grad_len, size);
+                let grad_bias = take(&mut net.grad_len, pad(n_out));
+                let (weight, bias) = (linear.weight.clone(), linear.bias.clone());
+                let column = net.columns;
+                net.columns += pad(n_out);
+                net.layers.push(Dense {
+                    n_in,
+                    n_out,
+                    weight,
+                    bias,
+                    packed_weight,
+                    packed_bias,
+                    packed_transpose,
+                    grad_weight,
+                    grad_bias,
+                    transposed,
+                    column,
+                });
+            }
+            net.chains.push(Chain { layers: first..net.layers.len(), from: *from, activated: mlp.is_trunk() });
+        }
+        net
+    }
+
+    /// Copies the parameters into the forms that the kernel reads.
+    pub(crate) fn pack(&self, params: &[f32], packed: &mut Vec<f32>) {
+        packed.resize(self.packed_len, 0.0);
+        for layer in &self.layers {
+            let (n_in, n_out, in_pad, out_pad) = (layer.n_in, layer.n_out, layer.in_pad(), layer.out_pad());
+            let weight = &params[layer.weight.clone()];
+            let to = &mut packed[layer.packed_weight..][..n_in * out_pad];
+            for (to, from) in to.chunks_exact_mut(out_pad).zip(weight.chunks_exact(n_out)) {
+                to[..n_out].copy_from_slice(from);
+            }
+            packed[layer.packed_bias..][..n_out].copy_from_slice(&params[layer.bias.clone()]);
+            let to = &mut packed[layer.packed_transpose..][..n_out * in_pad];
+            for (j, row) in to.chunks_exact_mut(in_pad).enumerate() {
+                for (i, to) in row[..n_in].iter_mut().enumerate() {
+                    *to = weight[i * n_out + j];
+                }
+            }
+        }
+    }
+
+    /// Adds a slice's gradient to the flat one.
+    fn add_gradient(&self, grads: &[f32], flat: &mut [f32]) {
+        for layer in &self.layers {
+            let (n_out, in_pad, out_pad) = (layer.n_out, layer.in_pad(), layer.out_pad());
+            let to = &mut flat[layer.weight.clone()];
+            let from = &grads[layer.grad_weight..];
+            if layer.transposed {
+                for (i, to) in to.chunks_exact_mut(n_out).enumerate() {
+                    to.iter_mut().enumerate().for_each(|(j, to)| *to += from[j * in_pad + i]);
+                }
+            } else {
+                for (to, from) in to.chunks_exact_mut(n_out).zip(from.chunks_exact(out_pad)) {
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+                }
+            }
+            let to = &mut flat[layer.bias.clone()];
+            to.iter_mut().zip(&grads[layer.grad_bias..][..n_out]).for_each(|(to, from)| *to += from);
+        }
+    }
+
+    fn widest(&self) -> usize {
+        self.layers.iter().map(|layer| layer.in_pad().max(layer.out_pad())).max().unwrap_or(LANES)
+    }
+}
+
+/// The samples of a batch: which rows of which observations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Samples<'a> {
+    /// All observations, D elements each.
+    pub(crate) obs: ObsSlice<'a>,
+    /// What a byte is multiplied by.
+    pub(crate) scale: f32,
+    /// The rows of the samples; all rows in their order if there are none.
+    pub(crate) rows: Option<&'a [u32]>,
+}
+
+impl Samples<'_> {
+    /// Copies the observations of samples `range` into rows of `stride`.
+    #[inline(always)]
+    fn copy(&self, range: Range<usize>, d: usize, stride: usize, to: &mut [f32]) {
+        for (to, sample) in to.chunks_exact_mut(stride).zip(range) {
+            let row = self.rows.map_or(sample, |rows| rows[sample] as usize);
+            match self.obs {
+                ObsSlice::F32(obs) => to[..d].copy_from_slice(&obs[row * d..][..d]),
+                ObsSlice::U8(obs) => {
+                    to[..d].iter_mut().zip(&obs[row * d..][..d]).for_each(|(to, &x)| *to = f32::from(x) * self.scale);
+                }
+            }
+        }
+    }
+}
+
+/// What one thread needs to put tiles through the networks.
+#[derive(Clone, Debug)]
+pub(crate) struct Workspace {
+    inputs: Vec<f32>,         // (TILE, padded D)
+    outputs: Vec<f32>,        // every layer's, (TILE, padded out)
+    out_grads: Vec<Vec<f32>>, // every chain's, (TILE, widest)
+    delta: Vec<f32>,          // (TILE, widest)
+    grads: Vec<f32>,
+}
+
+impl Workspace {
+    /// For acting only.
+    pub(crate) fn forward(net: &Net) -> Self {
+        Self {
+            inputs: vec![0.0; TILE * pad(net.n_in)],
+            outputs: vec![0.0; TILE * net.columns],
+            out_grads: Vec::new(),
+            delta: Vec::new(),
+            grads: Vec::new(),
+        }
+    }
+
+    fn learning(net: &Net) -> Self {
+        let widest = vec![0.0; TILE * net.widest()];
+        let out_grads = vec![widest.clone(); net.chains.len()];
+        Self { out_grads, delta: widest, grads: vec![0.0; net.grad_len], ..Self::forward(net) }
+    }
+}
+
+/// A tile on its way: what the networks gave, and where the loss writes the gradient.
+pub(crate) struct Tile<'a> {
+    net: &'a Net,
+    outputs: &'a [f32],
+    out_grads: &'a mut [Vec<f32>],
+    samples: Range<usize>,
+}
+
+impl Tile<'_> {
+    /// Which samples of the batch it holds.
+    pub(crate) fn samples(&self) -> Range<usize> {
+        self.samples.clone()
+    }
+
+    /// Copies output `j` of chain `chain`, one number a sample.
+    #[inline(always)]
+    pub(crate) fn column(&self, chain: usize, j: usize, to: &mut [f32]) {
+        let layer = &self.net.layers[self.net.chains[chain].layers.end - 1];
+        let outputs = &self.outputs[layer.outputs()];
+        to.iter_mut().zip(outputs.chunks_exact(layer.out_pad())).for_each(|(to, row)| *to = row[j]);
+    }
+
+    /// Sets the gradient of the loss with respect to output `j` of chain `chain`. Every output of every chain that no other
+    /// starts from has to be set.
+    #[inline(always)]
+    pub(crate) fn set_grad(&mut self, chain: usize, j: usize, from: &[f32]) {
+        let stride = self.net.layers[self.net.chains[chain].layers.end - 1].out_pad();
+        self.out_grads[chain].chunks_exact_mut(stride).zip(from).for_each(|(row, &from)| row[j] = from);
+    }
+}
+
+/// The parts of a batch that are worked on at the same time, each with the statistics `S` of its loss.
+pub(crate) struct Slices<S> {
+    slices: Vec<(Workspace, Range<usize>, S)>,
+}
+
+impl<S: Default + Clone + Send> Slices<S> {
+    /// For batches of up to any size.
+    pub(crate) fn new() -> Self {
+        Self { slices: Vec::new() }
+    }
+
+    /// Writes the gradient (P) of the summed loss of `n` samples, and returns each slice's statistics in order. `loss` is called
+    /// for every tile.
+    pub(crate) fn gradient<'s>(
+        &'s mut self,
+        (isa, net, packed): (Isa, &Net, &[f32]),
+        samples: Samples<'_>,
+        n: usize,
+        pool: &Pool,
+        loss: &(impl Fn(&mut Tile<'_>, &mut S) + Sync),
+        gradient: &mut [f32],
+    ) -> impl Iterator<Item = &'s S> {
+        let count = (n / MIN_SLICE).clamp(1, MAX_SLICES);
+        while self.slices.len() < count {
+            self.slices.push((Workspace::learning(net), 0..0, S::default()));
+        }
+        let slices = &mut self.slices[..count];
+        for (i, (_, range, _)) in slices.iter_mut().enumerate() {
+            *range = i * n / count..(i + 1) * n / count;
+        }
+        pool.each(slices, &|(workspace, range, stats)| {
+            *stats = S::default();
+            learn(isa, net, packed, samples, range.clone(), workspace, &mut |tile| loss(tile, stats));
+        });
+        gradient.fill(0.0);
+        for (workspace, ..) in &self.slices[..count] {
+            net.add_gradient(&workspace.grads, gradient);
+        }
+        self.slices[..count].iter().map(|(.., stats)| stats)
+    }
+}
+
+/// Puts samples through the networks; `read` sees every tile.
+pub(crate) fn forward(
+    (isa, net, packed): (Isa, &Net, &[f32]),
+    samples: Samples<'_>,
+    n: usize,
+    workspace: &mut Workspace,
+    read: &mut impl FnMut(&mut Tile<'_>),
+) {
+    run(isa, net, packed, samples, 0..n, workspace, read, false);
+}
+
+fn learn(
+    isa: Isa,
+    net: &Net,
+    packed: &[f32],
+    samples: Samples<'_>,
+    range: Range<usize>,
+    workspace: &mut Workspace,
+    loss: &mut impl FnMut(&mut Tile<'_>),
+) {
+    run(isa, net, packed, samples, range, workspace, loss, true);
+}
+
+#[expect(clippy::too_many_arguments, reason = "the same list for each instruction set")]
+fn run<F: FnMut(&mut Tile<'_>)>(
+    isa: Isa,
+    net: &Net,
+    packed: &[f32],
+    samples: Samples<'_>,
+    range: Range<usize>,
+    workspace: &mut Workspace,
+    each: &mut F,
+    backward: bool,
+) {
+    assert!(isa.supported(), "this machine has no {isa:?}");
+    match isa {
+        // SAFETY: the assertion above says that the machine has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { avx512(net, packed, samples, range, workspace, each, backward) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2(net, packed, samples, range, workspace, each, backward) },
+        _ => tiles::<false, 2, 16, F>(net, packed, samples, range, workspace, each, backward),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+fn avx512<F: FnMut(&mut Tile<'_>)>(
+    net: &Net,
+    packed: &[f32],
+    samples: Samples<'_>,
+    range: Range<usize>,
+    workspace: &mut Workspace,
+    each: &mut F,
+    backward: bool,
+) {
+    tiles::<true, 6, 64, F>(net, packed, samples, range, workspace, each, backward);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn avx2<F: FnMut(&mut Tile<'_>)>(
+    net: &Net,
+    packed: &[f32],
+    samples: Samples<'_>,
+    range: Range<usize>,
+    workspace: &mut Workspace,
+    each: &mut F,
+    backward: bool,
+) {
+    tiles::<true, 6, 16, F>(net, packed, samples, range, workspace, each, backward);
+}
+
+#[inline(always)]
+fn tiles<const FMA: bool, const ROWS: usize, const WIDE: usize, F: FnMut(&mut Tile<'_>)>(
+    net: &Net,
+    packed: &[f32],
+    samples: Samples<'_>,
+    range: Range<usize>,
+    workspace: &mut Workspace,
+    each: &mut F,
+    backward: bool,
+) {
+    if backward {
+        workspace.grads.fill(0.0);
+    }
+    for start in range.clone().step_by(TILE) {
+        let tile = start..(start + TILE).min(range.end);
+        let m = tile.len();
+        samples.copy(tile.clone(), net.n_in, pad(net.n_in), &mut workspace.inputs);
+        for chain in &net.chains {
+            chain_forward::<FMA, ROWS, WIDE>(net, chain, packed, m, workspace);
+        }
+        each(&mut Tile { net, outputs: &workspace.outputs, out_grads: &mut workspace.out_grads, samples: tile });
+        if backward {
+            for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
+                grad.fill(0.0);
+            }
+            for index in (0..net.chains.len()).rev() {
+                chain_backward::<FMA, ROWS, WIDE>(net, index, packed, m, workspace);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn chain_forward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+    net: &Net,
+    chain: &Chain,
+    packed: &[f32],
+    m: usize,
+    workspace: &mut Workspace,
+) {
+    for l in chain.layers.clone() {
+        let layer = &net.layers[l];
+        let (n_in, out_pad) = (layer.n_in, layer.out_pad());
+        // Layers come in order, so what a layer reads lies before what it writes.
+        let (before, from_here) = workspace.outputs.split_at_mut(layer.column * TILE);
+        let output = &mut from_here[..m * out_pad];
+        let input = source(net, chain, l).map_or(&workspace.inputs[..], |source| &before[source.outputs()]);
+        let a = Strided { data: input, row: layer.in_pad(), column: 1 };
+        let b = &packed[layer.packed_weight..][..n_in * out_pad];
+        let bias = &packed[layer.packed_bias..][..out_pad];
+        multiply::<FMA, ROWS, WIDE>(output, a, b, (m, out_pad, n_in), Start::Bias(bias));
+        if l + 1 < chain.layers.end || chain.activated {
+            activate::<FMA>(net.activation, output);
+        }
+    }
+}
+
+/// The layer whose outputs layer `l` of a chain reads; none for the observation.
+#[inline(always)]
+fn source<'a>(net: &'a Net, chain: &Chain, l: usize) -> Option<&'a Dense> {
+    if l > chain.layers.start {
+        Some(&net.layers[l - 1])
+    } else {
+        chain.from.map(|from| &net.layers[net.chains[from].layers.end - 1])
+    }
+}
+
+#[inline(always)]
+fn chain_backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+    net: &Net,
+    index: usize,
+    packed: &[f32],
+    m: usize,
+    workspace: &mut Workspace,
+) {
+    let chain = &net.chains[index];
+    let mut delta = std::mem::take(&mut workspace.out_grads[index]);
+    let mut next = std::mem::take(&mut workspace.delta);
+    if chain.activated {
+        let last = &net.layers[chain.layers.end - 1];
+        derive(net.activation, &workspace.outputs[last.outputs()][..m * last.out_pad()], &mut delta);
+    }
+    for l in chain.layers.clone().rev() {
+        let layer = &net.layers[l];
+        let (n_in, n_out, in_pad, out_pad) = (layer.n_in, layer.n_out, layer.in_pad(), layer.out_pad());
+        let source = source(net, chain, l);
+        let input = source.map_or(&workspace.inputs[..], |source| &workspace.outputs[source.outputs()]);
+        let input = &input[..m * in_pad];
+        let dz = &delta[..m * out_pad];
+        if layer.transposed {
+            let grad = &mut workspace.grads[layer.grad_weight..][..n_out * in_pad];
+            multiply::<FMA, ROWS, WIDE>(
+                grad,
+                Strided { data: dz, row: 1, column: out_pad },
+                input,
+                (n_out, in_pad, m),
+                Start::Add,
+            );
+        } else {
+            let grad = &mut workspace.grads[layer.grad_weight..][..n_in * out_pad];
+            multiply::<FMA, ROWS, WIDE>(
+                grad,
+                Strided { data: input, row: 1, column: in_pad },
+                dz,
+                (n_in, out_pad, m),
+                Start::Add,
+            );
+        }
+        let grad = &mut workspace.grads[layer.grad_bias..][..out_pad];
+        for row in dz.chunks_exact(out_pad) {
+            grad.iter_mut().zip(row).for_each(|(grad, dz)| *grad += dz);
+        }
+        let transpose = &packed[layer.packed_transpose..][..n_out * in_pad];
+        let a = Strided { data: dz, row: out_pad, column: 1 };
+        if l > chain.layers.start {
+            let dx = &mut next[..m * in_pad];
+            multiply::<FMA, ROWS, WIDE>(dx, a, transpose, (m, in_pad, n_out), Start::Zero);
+            derive(net.activation, input, dx);
+            std::mem::swap(&mut delta, &mut next);
+        } else if let Some(from) = chain.from {
+            multiply::<FMA, ROWS, WIDE>(&mut workspace.out_grads[from], a, transpose, (m, in_pad, n_out), Start::Add);
+        }
+    }
+    workspace.out_grads[index] = delta;
+    workspace.delta = next;
+}
+
+/// Applies the activation.
+#[inline(always)]
+fn activate<const FMA: bool>(activation: Activation, x: &mut [f32]) {
+    match activation {
+        Activation::Tanh => x.iter_mut().for_each(|x| *x = tanh::<FMA>(*x)),
+        Activation::Relu => x.iter_mut().for_each(|x| *x = if *x > 0.0 { *x } else { 0.0 }),
+    }
+}
+
+/// Multiplies `dx` by the derivative of the activation, which follows from its value `y`.
+#[inline(always)]
+fn derive(activation: Activation, y: &[f32], dx: &mut [f32]) {
+    match activation {
+        Activation::Tanh => dx.iter_mut().zip(y).for_each(|(dx, y)| *dx *= 1.0 - y * y),
+        Activation::Relu => dx.iter_mut().zip(y).for_each(|(dx, &y)| *dx = if y > 0.0 { *dx } else { 0.0 }),
+    }
+}
+
+#[inline(always)]
+fn multiply_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// The hyperbolic tangent as a ratio of polynomials of degree 13 and 6 (the coefficients of Eigen's), about 3 ulp.
+#[inline(always)]
+fn tanh<const FMA: bool>(x: f32) -> f32 {
+    const LIMIT: f32 = 7.905_311;
+    let x = if x > LIMIT { LIMIT } else { x };
+    let x = if x < -LIMIT { -LIMIT } else { x };
+    let x2 = x * x;
+    let horner = |coefficients: &[f32]| {
+        let mut sum = coefficients[0];
+        for &c in &coefficients[1..] {
+            sum = multiply_add::<FMA>(sum, x2, c);
+        }
+        sum
+    };
+    let p =
+        horner(&[-2.760_768_5e-16, 2.000_188e-13, -8.604_672e-11, 5.122_297e-8, 1.485_722_4e-5, 6.372_619_3e-4, 4.893_524_6e-3]);
+    let q = horner(&[1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_6e-3, 4.893_525e-3]);
+    x * p / q
+}
+
+/// A matrix read element by element: (i, k) lies at `i * row + k * column`.
+#[derive(Clone, Copy)]
+struct Strided<'a> {
+    data: &'a [f32],
+    row: usize,
+    column: usize,
+}
+
+/// What a product is added to.
+#[derive(Clone, Copy)]
+enum Start<'a> {
+    /// A row that is the same everywhere.
+    Bias(&'a [f32]),
+    /// Nothing.
+    Zero,
+    /// What is there.
+    Add,
+}
+
+/// `C (m, n) = start + A (m, k) B (k, n)`; rows of B and C follow each other, n is a multiple of 16.
+#[inline(always)]
+fn multiply<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+    c: &mut [f32],
+    a: Strided<'_>,
+    b: &[f32],
+    (m, n, k): (usize, usize, usize),
+    start: Start<'_>,
+) {
+    assert!(n.is_multiple_of(LANES) && m > 0 && k > 0);
+    assert!(c.len() >= m * n && b.len() >= k * n && a.data.len() > (m - 1) * a.row + (k - 1) * a.column);
+    if let Start::Bias(bias) = start {
+        assert!(bias.len() >= n);
+    }
+    let mut column = 0;
+    while column < n {
+        let left = n - column;
+        // SAFETY: the assertions above say that rows 0..m, columns 0..n and products 0..k lie within their arrays; a panel
+        // covers no more than the columns that are left.
+        column += unsafe {
+            if WIDE >= 64 && left >= 64 {
+                panel::<FMA, ROWS, 64>(c, a, b, (m, n, k), start, column)
+            } else if WIDE >= 32 && left >= 32 {
+                panel::<FMA, ROWS, 32>(c, a, b, (m, n, k), start, column)
+            } else {
+                panel::<FMA, ROWS, 16>(c, a, b, (m, n, k), start, column)
+            }
+        };
+    }
+}
+
+/// Columns `column..column + N` of a product. Returns N.
+///
+/// # Safety
+/// Rows 0..m, columns 0..n and products 0..k lie within the arrays, and `column + N <= n`.
+#[inline(always)]
+unsafe fn panel<const FMA: bool, const ROWS: usize, const N: usize>(
+    c: &mut [f32],
+    a: Strided<'_>,
+    b: &[f32],
+    (m, n, k): (usize, usize, usize),
+    start: Start<'_>,
+    column: usize,
+) -> usize {
+    let mut i = 0;
+    while i < m {
+        let left = m - i;
+        // SAFETY: as the caller says; a block covers no more than the rows that are left.
+        i += unsafe {
+            if left >= ROWS {
+                block::<FMA, ROWS, N>(c, a, b, (n, k), start, (i, column))
+            } else if ROWS > 4 && left >= 4 {
+                block::<FMA, 4, N>(c, a, b, (n, k), start, (i, column))
+            } else if left >= 2 {
+                block::<FMA, 2, N>(c, a, b, (n, k), start, (i, column))
+            } else {
+                block::<FMA, 1, N>(c, a, b, (n, k), start, (i, column))
+            }
+        };
+    }
+    N
+}
+
+/// Rows `i..i + M`, columns `column..column + N` of a product, in registers. Returns M.
+///
+/// # Safety
+/// These rows and columns and products 0..k lie within the arrays.
+#[inline(always)]
+unsafe fn block<const FMA: bool, const M: usize, const N: usize>(
+    c: &mut [f32],
+    a: Strided<'_>,
+    b: &[f32],
+    (n, k): (usize, usize),
+    start: Start<'_>,
+    (i, column): (usize, usize),
+) -> usize {
+    let mut sums = [[0.0f32; N]; M];
+    for (r, sums) in sums.iter_mut().enumerate() {
+        match start {
+            // SAFETY: `column + N` columns lie within the bias.
+            Start::Bias(bias) => sums.copy_from_slice(unsafe { bias.get_unchecked(column..column + N) }),
+            Start::Zero => {}
+            // SAFETY: this row and these columns lie within C.
+            Start::Add => sums.copy_from_slice(unsafe { c.get_unchecked((i + r) * n + column..(i + r) * n + column + N) }),
+        }
+    }
+    for k in 0..k {
+        // SAFETY: this product and these columns lie within B.
+        let row = unsafe { b.get_unchecked(k * n + column..k * n + column + N) };
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: this row and product lie within A.
+            let x = unsafe { *a.data.get_unchecked((i + r) * a.row + k * a.column) };
+            for (sum, &y) in sums.iter_mut().zip(row) {
+                *sum = multiply_add::<FMA>(x, y, *sum);
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        // SAFETY: this row and these columns lie within C.
+        unsafe { c.get_unchecked_mut((i + r) * n + column..(i + r) * n + column + N) }.copy_from_slice(sums);
+    }
+    M
+}
