@@ -185,6 +185,16 @@ impl ActorCritic {
         }
     }
 
+    /// Floating-point operations of learning from one sample with the networks alone: forward, gradients of the weights, and
+    /// gradients of the inputs but for the first layers, two for each product.
+    #[must_use]
+    pub fn flops_per_sample(&self) -> usize {
+        let first = |mlp: &Mlp| self.trunk.as_ref().is_none_or(|trunk| trunk.layers()[0].weight == mlp.layers()[0].weight);
+        let mlps = self.trunk.iter().chain([&self.actor, &self.critic]);
+        let all: usize = mlps.clone().flat_map(Mlp::layers).map(|layer| 6 * layer.weight.len()).sum();
+        all - mlps.filter(|mlp| first(mlp)).map(|mlp| 2 * mlp.layers()[0].weight.len()).sum::<usize>()
+    }
+
     /// Replaces the parameters.
     ///
     /// # Errors
@@ -253,7 +263,7 @@ impl ActorCritic {
         };
         if let (Some(kernel), Some(workspace)) = (self.kernel(), workspace) {
             let (actor, critic) = self.chains();
-            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, &mut |tile| {
+            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile| {
                 let range = tile.samples();
                 let logits = &mut logits[..a * range.len()];
                 logits.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
@@ -280,7 +290,7 @@ impl ActorCritic {
     pub fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
         if let (Some(kernel), Some(workspace)) = (self.kernel(), &mut scratch.workspace) {
             let critic = self.chains().1;
-            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, &mut |tile| {
+            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile| {
                 tile.column(critic, 0, &mut values[tile.samples()]);
             });
         } else if !values.is_empty() {

@@ -33,7 +33,7 @@ mod agent;
 mod batch;
 mod error;
 mod mlp;
-mod tile;
+pub mod tile;
 
 pub use a2c::{A2c, A2cConfig};
 pub use actor_critic::{ActorCritic, Choice, Learner, NetConfig, Scratch};

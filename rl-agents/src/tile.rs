@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use rl_buffer::ObsSlice;
 use rl_envs::Pool;
+use serde::{Deserialize, Serialize};
 
 use crate::mlp::{Activation, Mlp};
 
@@ -29,7 +30,8 @@ const MAX_SLICES: usize = 16;
 const MIN_SLICE: usize = 96;
 
 /// An instruction set to run with. Results differ in rounding between those with and without fused multiply-add.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Isa {
     /// 512-bit vectors with fused multiply-add.
     Avx512,
@@ -72,29 +74,69 @@ impl Isa {
     }
 }
 
-/// Runs `f` compiled for an instruction set, if the compiler takes it in line. For loops whose results do not depend on it.
-#[inline]
-pub(crate) fn vectorized<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-        fn avx512<R>(f: impl FnOnce() -> R) -> R {
-            f()
-        }
-        #[target_feature(enable = "avx2,fma")]
-        fn avx2<R>(f: impl FnOnce() -> R) -> R {
-            f()
-        }
-        assert!(isa.supported(), "this machine has no {isa:?}");
-        match isa {
-            // SAFETY: the assertion above says that the machine has the instructions.
-            Isa::Avx512 => return unsafe { avx512(f) },
-            // SAFETY: as above.
-            Isa::Avx2 => return unsafe { avx2(f) },
-            Isa::Plain => {}
+/// Work that is compiled once for each instruction set: the kernel, the optimizer, the ceiling.
+pub(crate) trait Work {
+    type Output;
+    /// Does it, with fused multiply-add or without, in blocks of `ROWS` rows and `WIDE` columns. It has to be `inline(always)`, for
+    /// only what stands in line is compiled for the instruction set (a closure is not).
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) -> Self::Output;
+}
+
+/// Runs `work` compiled for an instruction set.
+///
+/// # Panics
+/// If this machine does not have it.
+pub(crate) fn dispatch<W: Work>(isa: Isa, work: W) -> W::Output {
+    assert!(isa.supported(), "this machine has no {isa:?}");
+    match isa {
+        // SAFETY: the assertion above says that the machine has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { avx512(work) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { avx2(work) },
+        _ => work.run::<false, 2, 16>(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+fn avx512<W: Work>(work: W) -> W::Output {
+    work.run::<true, 6, 64>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn avx2<W: Work>(work: W) -> W::Output {
+    work.run::<true, 6, 16>()
+}
+
+/// Floating-point operations of one round of [`multiply_adds`].
+pub const ROUND_FLOPS: u64 = 2 * 8 * 64;
+
+/// `rounds` times 8 independent multiply-adds of 64 numbers: what the machine can do, to compare the kernel with. Returns something
+/// that depends on all of them.
+#[must_use]
+pub fn multiply_adds(isa: Isa, rounds: u64) -> f32 {
+    struct Spin(u64);
+    impl Work for Spin {
+        type Output = f32;
+        #[inline(always)]
+        fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) -> f32 {
+            // As many sums as the kernel's block, 64 columns' worth: 24 vectors of 16, or 12 of 8 and of 4.
+            let mut sums = [[1.0f32; WIDE]; ROWS];
+            let (a, b) = std::hint::black_box((0.999f32, 1e-3f32));
+            for _ in 0..self.0 * (8 * 64) / (ROWS * WIDE) as u64 {
+                for row in &mut sums {
+                    for sum in row {
+                        *sum = multiply_add::<FMA>(*sum, a, b);
+                    }
+                }
+            }
+            sums.iter().flatten().sum()
         }
     }
-    f()
+    dispatch(isa, Spin(rounds))
 }
 
 fn pad(n: usize) -> usize {
@@ -361,7 +403,8 @@ impl<S: Default + Clone + Send> Slices<S> {
         }
         pool.each(slices, &|(workspace, range, stats)| {
             *stats = S::default();
-            learn(isa, net, packed, samples, range.clone(), workspace, &mut |tile| loss(tile, stats));
+            let each = |tile: &mut Tile<'_>| loss(tile, stats);
+            dispatch(isa, Pass { net, packed, samples, range: range.clone(), workspace, each, backward: true });
         });
         gradient.fill(0.0);
         for (workspace, ..) in &self.slices[..count] {
@@ -372,106 +415,52 @@ impl<S: Default + Clone + Send> Slices<S> {
 }
 
 /// Puts samples through the networks; `read` sees every tile.
-pub(crate) fn forward(
+pub(crate) fn forward<F: FnMut(&mut Tile<'_>)>(
     (isa, net, packed): (Isa, &Net, &[f32]),
     samples: Samples<'_>,
     n: usize,
     workspace: &mut Workspace,
-    read: &mut impl FnMut(&mut Tile<'_>),
+    read: F,
 ) {
-    run(isa, net, packed, samples, 0..n, workspace, read, false);
+    dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, backward: false });
 }
 
-fn learn(
-    isa: Isa,
-    net: &Net,
-    packed: &[f32],
-    samples: Samples<'_>,
+/// Some samples on their way through the networks, and back if they are learnt from.
+struct Pass<'a, F> {
+    net: &'a Net,
+    packed: &'a [f32],
+    samples: Samples<'a>,
     range: Range<usize>,
-    workspace: &mut Workspace,
-    loss: &mut impl FnMut(&mut Tile<'_>),
-) {
-    run(isa, net, packed, samples, range, workspace, loss, true);
-}
-
-#[expect(clippy::too_many_arguments, reason = "the same list for each instruction set")]
-fn run<F: FnMut(&mut Tile<'_>)>(
-    isa: Isa,
-    net: &Net,
-    packed: &[f32],
-    samples: Samples<'_>,
-    range: Range<usize>,
-    workspace: &mut Workspace,
-    each: &mut F,
+    workspace: &'a mut Workspace,
+    /// The loss, or whoever reads the outputs.
+    each: F,
     backward: bool,
-) {
-    assert!(isa.supported(), "this machine has no {isa:?}");
-    match isa {
-        // SAFETY: the assertion above says that the machine has the instructions.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512(net, packed, samples, range, workspace, each, backward) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2(net, packed, samples, range, workspace, each, backward) },
-        _ => tiles::<false, 2, 16, F>(net, packed, samples, range, workspace, each, backward),
-    }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-fn avx512<F: FnMut(&mut Tile<'_>)>(
-    net: &Net,
-    packed: &[f32],
-    samples: Samples<'_>,
-    range: Range<usize>,
-    workspace: &mut Workspace,
-    each: &mut F,
-    backward: bool,
-) {
-    tiles::<true, 6, 64, F>(net, packed, samples, range, workspace, each, backward);
-}
+impl<F: FnMut(&mut Tile<'_>)> Work for Pass<'_, F> {
+    type Output = ();
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn avx2<F: FnMut(&mut Tile<'_>)>(
-    net: &Net,
-    packed: &[f32],
-    samples: Samples<'_>,
-    range: Range<usize>,
-    workspace: &mut Workspace,
-    each: &mut F,
-    backward: bool,
-) {
-    tiles::<true, 6, 16, F>(net, packed, samples, range, workspace, each, backward);
-}
-
-#[inline(always)]
-fn tiles<const FMA: bool, const ROWS: usize, const WIDE: usize, F: FnMut(&mut Tile<'_>)>(
-    net: &Net,
-    packed: &[f32],
-    samples: Samples<'_>,
-    range: Range<usize>,
-    workspace: &mut Workspace,
-    each: &mut F,
-    backward: bool,
-) {
-    if backward {
-        workspace.grads.fill(0.0);
-    }
-    for start in range.clone().step_by(TILE) {
-        let tile = start..(start + TILE).min(range.end);
-        let m = tile.len();
-        samples.copy(tile.clone(), net.n_in, pad(net.n_in), &mut workspace.inputs);
-        for chain in &net.chains {
-            chain_forward::<FMA, ROWS, WIDE>(net, chain, packed, m, workspace);
-        }
-        each(&mut Tile { net, outputs: &workspace.outputs, out_grads: &mut workspace.out_grads, samples: tile });
+    #[inline(always)]
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+        let Self { net, packed, samples, range, workspace, mut each, backward } = self;
         if backward {
-            for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
-                grad.fill(0.0);
+            workspace.grads.fill(0.0);
+        }
+        for start in range.clone().step_by(TILE) {
+            let tile = start..(start + TILE).min(range.end);
+            let m = tile.len();
+            samples.copy(tile.clone(), net.n_in, pad(net.n_in), &mut workspace.inputs);
+            for chain in &net.chains {
+                chain_forward::<FMA, ROWS, WIDE>(net, chain, packed, m, workspace);
             }
-            for index in (0..net.chains.len()).rev() {
-                chain_backward::<FMA, ROWS, WIDE>(net, index, packed, m, workspace);
+            each(&mut Tile { net, outputs: &workspace.outputs, out_grads: &mut workspace.out_grads, samples: tile });
+            if backward {
+                for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
+                    grad.fill(0.0);
+                }
+                for index in (0..net.chains.len()).rev() {
+                    chain_backward::<FMA, ROWS, WIDE>(net, index, packed, m, workspace);
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use rl_agents::{Isa, Learner};
 use rl_envs::{Pool, catalog};
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::{KEYS, Layers, PRESETS, RESUMABLE};
@@ -153,6 +154,37 @@ enum Bench {
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
+    /// Samples a second of whole PPO updates on CartPole
+    #[command(after_help = "Example:\n  rl bench update --minibatch 512 --hidden 64,64 --threads 2")]
+    Update {
+        /// Samples of a minibatch
+        #[arg(long, default_value_t = 512, value_parser = parse_minibatch)]
+        minibatch: usize,
+        /// Sizes of the hidden layers
+        #[arg(long, default_value = "64,64", value_delimiter = ',')]
+        hidden: Vec<usize>,
+        /// Threads [default: one a core]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        threads: Option<u32>,
+        /// fused or reference
+        #[arg(long, default_value = "fused", value_parser = parse_name::<Learner>)]
+        learner: Learner,
+        /// avx512, avx2 or plain [default: the best that the machine has]
+        #[arg(long, value_parser = parse_name::<Isa>)]
+        isa: Option<Isa>,
+        /// How long to measure
+        #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+        seconds: f64,
+    },
+}
+
+/// A value of an enum by its name in settings.
+fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn parse_minibatch(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (2..=1 << 20).contains(n)).ok_or_else(|| "not a whole number from 2 to 1048576".into())
 }
 
 fn parse_count(text: &str) -> Result<i64, String> {
@@ -172,9 +204,7 @@ fn main() -> ExitCode {
         Verb::Train(args) => train(args, json),
         Verb::Eval(args) => eval(&args, json),
         Verb::Trace(args) => trace(&args),
-        Verb::Bench { what: Bench::Env { env, envs, threads, device: _, seconds } } => {
-            bench_env(&env, envs, threads, seconds, json)
-        }
+        Verb::Bench { what } => run_bench(what, json),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -352,15 +382,26 @@ fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn bench_env(env: &str, envs: usize, n_threads: Option<u32>, seconds: f64, json: bool) -> Result<ExitCode, Error> {
-    let n_threads = threads(n_threads);
-    let result = bench::env(env, envs, n_threads, seconds)?;
+fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
+    let result = match what {
+        Bench::Env { env, envs, threads: n, device: _, seconds } => bench::env(&env, envs, threads(n), seconds)?,
+        Bench::Update { minibatch, hidden, threads: n, learner, isa, seconds } => {
+            let threads = threads(n);
+            set_matrix_threads(threads);
+            bench::update(&bench::Update { minibatch, hidden, threads, learner, isa: isa.unwrap_or_else(Isa::best), seconds })?
+        }
+    };
     if json {
         print(&result.to_string());
-    } else {
-        let rate = |key: &str| result[key].as_f64().unwrap_or_default() / 1e6;
-        let (value, min, max) = (rate("value"), rate("min"), rate("max"));
-        print(&format!("{env}, {envs} environments, {n_threads} threads: {value:.1} M env steps/s ({min:.1} to {max:.1})"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let millions = |key: &str| result[key].as_f64().unwrap_or_default() / 1e6;
+    let (value, min, max) = (millions("value"), millions("min"), millions("max"));
+    print(&format!("{value:.2} M {} ({min:.2} to {max:.2})", result["unit"].as_str().unwrap_or_default()));
+    for (key, value) in result.as_object().into_iter().flatten() {
+        if !["event", "value", "unit", "min", "max"].contains(&key.as_str()) {
+            print(&format!("  {key}: {value}"));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
