@@ -14,7 +14,7 @@ use rl_envs::{Pool, Purpose, Rng};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Descent;
-use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Targets};
+use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
 use crate::distributions::Categorical;
 use crate::optim::Rule;
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Schedule, Snapshot};
@@ -114,16 +114,22 @@ fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig
     Ok(Loss { total, policy: policy_loss, value: value_loss, entropy: entropy_loss })
 }
 
-/// The same loss for the tile kernel, sample by sample: its parts and their derivatives.
-#[inline(always)]
-fn tile_loss(columns: &Columns<'_>, out: &mut Derivatives<'_>, config: &A2cConfig) {
-    for s in 0..columns.log_probs.len() {
-        let (log_prob, advantage) = (columns.log_probs[s], columns.advantages[s]);
-        out.policy_loss[s] = -log_prob * advantage;
-        out.log_prob[s] = -advantage;
-        let error = columns.values[s] - columns.returns[s];
-        out.value_loss[s] = error * error;
-        out.value[s] = 2.0 * config.vf_coef * error;
+/// The same loss for the tile kernel.
+struct TileLoss {
+    vf_coef: f32,
+}
+
+impl SampleLoss for TileLoss {
+    #[inline(always)]
+    fn derivatives(&self, columns: &Columns<'_>, out: &mut Derivatives<'_>) {
+        for s in 0..columns.log_probs.len() {
+            let (log_prob, advantage) = (columns.log_probs[s], columns.advantages[s]);
+            out.policy_loss[s] = -log_prob * advantage;
+            out.log_prob[s] = -advantage;
+            let error = columns.values[s] - columns.returns[s];
+            out.value_loss[s] = error * error;
+            out.value[s] = 2.0 * self.vf_coef * error;
+        }
     }
 }
 
@@ -140,8 +146,7 @@ impl A2c {
 
     /// The gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
-        let config = &self.config;
-        minibatch.gradient(&mut self.descent, pool, |columns, out| tile_loss(columns, out, config))
+        minibatch.gradient(&mut self.descent, pool, TileLoss { vf_coef: self.config.vf_coef })
     }
 
     /// The gradient of a minibatch with candle's operations.

@@ -263,7 +263,7 @@ impl ActorCritic {
         };
         if let (Some(kernel), Some(workspace)) = (self.kernel(), workspace) {
             let (actor, critic) = self.chains();
-            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile| {
+            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
                 let logits = &mut logits[..a * range.len()];
                 logits.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
@@ -290,7 +290,7 @@ impl ActorCritic {
     pub fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
         if let (Some(kernel), Some(workspace)) = (self.kernel(), &mut scratch.workspace) {
             let critic = self.chains().1;
-            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile| {
+            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile: &mut tile::Tile<'_>| {
                 tile.column(critic, 0, &mut values[tile.samples()]);
             });
         } else if !values.is_empty() {

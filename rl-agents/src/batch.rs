@@ -7,7 +7,7 @@ use rl_envs::{Pool, math};
 
 use crate::agent::Descent;
 use crate::distributions::log_softmax_columns;
-use crate::tile::{TILE, Tile};
+use crate::tile::{TILE, Tile, TileLoss};
 use crate::{ActorCritic, Error};
 
 /// What actor and critic learn, counted through from (0, 0) to (T - 1, N - 1).
@@ -158,7 +158,8 @@ pub(crate) struct TileSums {
     logits: Vec<f32>, // (A, TILE)
 }
 
-/// A minibatch for the kernel.
+/// A minibatch.
+#[derive(Clone, Copy)]
 pub(crate) struct Minibatch<'a> {
     pub(crate) rollout: &'a Rollout,
     /// Of each row of the rollout.
@@ -170,94 +171,34 @@ pub(crate) struct Minibatch<'a> {
     pub(crate) ent_coef: f32,
 }
 
+/// An algorithm's loss, sample by sample.
+pub(crate) trait SampleLoss: Sync {
+    /// Writes the parts and their derivatives; the entropy is dealt with elsewhere. To be `inline(always)`.
+    fn derivatives(&self, columns: &Columns<'_>, out: &mut Derivatives<'_>);
+}
+
 impl Minibatch<'_> {
-    /// Computes the gradient of the mean loss with the tile kernel, and the loss's parts. `loss` gives the derivatives of the
-    /// policy's and the value's part, sample by sample; the entropy is dealt with here.
-    pub(crate) fn gradient(
-        &self,
-        descent: &mut Descent,
-        pool: &Pool,
-        loss: impl Fn(&Columns<'_>, &mut Derivatives<'_>) + Sync,
-    ) -> Result<Parts, Error> {
-        let Self { rollout, rows, advantages, ent_coef, .. } = *self;
+    /// Computes the gradient of the mean loss with the tile kernel, and the loss's parts.
+    pub(crate) fn gradient(&self, descent: &mut Descent, pool: &Pool, loss: impl SampleLoss) -> Result<Parts, Error> {
         let Descent { policy, gradient, slices, .. } = descent;
-        let kernel = policy.kernel().ok_or(Error::Setting { name: "learner", value: "reference".into(), allowed: "not here" })?;
-        let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ContinuousActions) };
-        let actions = actions.as_slice().unwrap_or_default();
-        let old_log_probs = rollout.log_probs.as_slice().unwrap_or_default();
-        let old_values = rollout.values.as_slice().unwrap_or_default();
-        let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice());
-        let ((actor, critic), a, b) = (policy.chains(), policy.n_actions(), rows.len());
-        let weight = 1.0 / b as f32;
-
-        let tile_loss = |tile: &mut Tile<'_>, state: &mut TileSums| {
-            let range = tile.samples();
-            let m = range.len();
-            let rows = &rows[range.clone()];
-            let [mut new, mut old, mut value, mut old_value, mut wanted] = [[0.0f32; TILE]; 5];
-            let [mut d_log_prob, mut d_value, mut policy_loss, mut value_loss, mut kl, mut clipped] = [[0.0f32; TILE]; 6];
-            state.logits.resize(a * TILE, 0.0);
-            let logits = &mut state.logits[..a * m];
-            logits.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
-            tile.column(critic, 0, &mut value[..m]);
-            let mut legal = Vec::new();
-            if let Some(masks) = masks {
-                legal.extend(rows.iter().flat_map(|&row| &masks[row as usize * a..][..a]));
-            }
-            log_softmax_columns(logits, m, &legal, &mut [0.0; 2 * TILE]);
-            for (s, row) in rows.iter().map(|&row| row as usize).enumerate() {
-                new[s] = logits[actions[row] as usize * m + s];
-                old[s] = old_log_probs[row];
-                old_value[s] = old_values[row];
-                wanted[s] = self.returns[row];
-            }
-            loss(
-                &Columns {
-                    log_probs: &new[..m],
-                    old_log_probs: &old[..m],
-                    advantages: &advantages[range],
-                    values: &value[..m],
-                    old_values: &old_value[..m],
-                    returns: &wanted[..m],
-                },
-                &mut Derivatives {
-                    log_prob: &mut d_log_prob[..m],
-                    value: &mut d_value[..m],
-                    policy_loss: &mut policy_loss[..m],
-                    value_loss: &mut value_loss[..m],
-                    kl: &mut kl[..m],
-                    clipped: &mut clipped[..m],
-                },
-            );
-
-            // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
-            let mut entropy = [0.0f32; TILE];
-            let mut d_logit = [0.0f32; TILE];
-            for column in logits.chunks_exact(m) {
-                entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
-            }
-            for (j, column) in logits.chunks_exact(m).enumerate() {
-                for s in 0..m {
-                    let p = math::exp(column[s]);
-                    d_logit[s] = weight * (ent_coef * p * (column[s] + entropy[s]) - d_log_prob[s] * p);
-                }
-                for (s, &row) in rows.iter().enumerate() {
-                    if actions[row as usize] as usize == j {
-                        d_logit[s] += weight * d_log_prob[s];
-                    }
-                }
-                tile.set_grad(actor, j, &d_logit[..m]);
-            }
-            d_value[..m].iter_mut().for_each(|d| *d *= weight);
-            tile.set_grad(critic, 0, &d_value[..m]);
-            let columns = [&policy_loss, &value_loss, &entropy, &kl, &clipped];
-            state.sums.iter_mut().zip(columns).for_each(|(sum, column)| *sum += f64::from(total(&column[..m])));
+        let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
+        let kernel = policy.kernel().ok_or_else(not_here)?;
+        let ActionBuffer::Discrete(actions) = &self.rollout.actions else { return Err(Error::ContinuousActions) };
+        let b = self.rows.len();
+        let loss = ActorCriticLoss {
+            minibatch: *self,
+            loss,
+            actions: actions.as_slice().unwrap_or_default(),
+            old_log_probs: self.rollout.log_probs.as_slice().unwrap_or_default(),
+            old_values: self.rollout.values.as_slice().unwrap_or_default(),
+            masks: self.rollout.masks.as_ref().and_then(|masks| masks.as_slice()),
+            chains: policy.chains(),
+            n_actions: policy.n_actions(),
         };
-
-        let obs = rollout.obs_rows(0..old_values.len());
-        let samples = policy.samples(obs, Some(rows));
+        let obs = self.rollout.obs_rows(0..self.rollout.values.len());
+        let samples = policy.samples(obs, Some(self.rows));
         let mut sums = [0.0f64; 5];
-        for slice in slices.gradient(kernel, samples, b, pool, &tile_loss, gradient) {
+        for slice in slices.gradient(kernel, samples, b, pool, &loss, gradient) {
             sums.iter_mut().zip(slice.sums).for_each(|(sum, x)| *sum += x);
         }
         let [policy, value, entropy, kl, clip_fraction] = sums.map(|sum| (sum / b as f64) as f32);
@@ -265,7 +206,90 @@ impl Minibatch<'_> {
     }
 }
 
+/// The loss of policy and value function for the tile kernel.
+struct ActorCriticLoss<'a, L> {
+    minibatch: Minibatch<'a>,
+    loss: L,
+    actions: &'a [u32],       // (T N)
+    old_log_probs: &'a [f32], // (T N)
+    old_values: &'a [f32],    // (T N)
+    masks: Option<&'a [u8]>,  // (T N, A)
+    chains: (usize, usize),
+    n_actions: usize,
+}
+
+impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
+    #[inline(always)]
+    fn tile(&self, tile: &mut Tile<'_>, state: &mut TileSums) {
+        let Minibatch { returns, rows, advantages, ent_coef, .. } = self.minibatch;
+        let ((actor, critic), a) = (self.chains, self.n_actions);
+        let weight = 1.0 / rows.len() as f32;
+        let range = tile.samples();
+        let m = range.len();
+        let rows = &rows[range.clone()];
+        let [mut new, mut old, mut value, mut old_value, mut wanted] = [[0.0f32; TILE]; 5];
+        let [mut d_log_prob, mut d_value, mut policy_loss, mut value_loss, mut kl, mut clipped] = [[0.0f32; TILE]; 6];
+        state.logits.resize(a * TILE, 0.0);
+        let logits = &mut state.logits[..a * m];
+        logits.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
+        tile.column(critic, 0, &mut value[..m]);
+        let mut legal = Vec::new();
+        if let Some(masks) = self.masks {
+            legal.extend(rows.iter().flat_map(|&row| &masks[row as usize * a..][..a]));
+        }
+        log_softmax_columns(logits, m, &legal, &mut [0.0; 2 * TILE]);
+        for (s, row) in rows.iter().map(|&row| row as usize).enumerate() {
+            new[s] = logits[self.actions[row] as usize * m + s];
+            old[s] = self.old_log_probs[row];
+            old_value[s] = self.old_values[row];
+            wanted[s] = returns[row];
+        }
+        self.loss.derivatives(
+            &Columns {
+                log_probs: &new[..m],
+                old_log_probs: &old[..m],
+                advantages: &advantages[range],
+                values: &value[..m],
+                old_values: &old_value[..m],
+                returns: &wanted[..m],
+            },
+            &mut Derivatives {
+                log_prob: &mut d_log_prob[..m],
+                value: &mut d_value[..m],
+                policy_loss: &mut policy_loss[..m],
+                value_loss: &mut value_loss[..m],
+                kl: &mut kl[..m],
+                clipped: &mut clipped[..m],
+            },
+        );
+
+        // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
+        let mut entropy = [0.0f32; TILE];
+        let mut d_logit = [0.0f32; TILE];
+        for column in logits.chunks_exact(m) {
+            entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
+        }
+        for (j, column) in logits.chunks_exact(m).enumerate() {
+            for s in 0..m {
+                let p = math::exp(column[s]);
+                d_logit[s] = weight * (ent_coef * p * (column[s] + entropy[s]) - d_log_prob[s] * p);
+            }
+            for (s, &row) in rows.iter().enumerate() {
+                if self.actions[row as usize] as usize == j {
+                    d_logit[s] += weight * d_log_prob[s];
+                }
+            }
+            tile.set_grad(actor, j, &d_logit[..m]);
+        }
+        d_value[..m].iter_mut().for_each(|d| *d *= weight);
+        tile.set_grad(critic, 0, &d_value[..m]);
+        let columns = [&policy_loss, &value_loss, &entropy, &kl, &clipped];
+        state.sums.iter_mut().zip(columns).for_each(|(sum, column)| *sum += f64::from(total(&column[..m])));
+    }
+}
+
 /// The sum in eight interleaved parts, so that it vectorizes in a fixed order.
+#[inline(always)]
 fn total(x: &[f32]) -> f32 {
     let mut sums = [0.0f32; 8];
     let (chunks, rest) = x.as_chunks::<8>();

@@ -1,6 +1,7 @@
 //! Optimizers: one pass over the flat vector of parameters, gradient clipping included.
 
 use crate::Error;
+use crate::tile::{Isa, Work, dispatch};
 
 /// Updates that may fail running before learning is given up.
 const MAX_SKIPPED: u64 = 3;
@@ -63,28 +64,7 @@ impl Optimizer {
         self.skipped_running = 0;
         self.steps += 1;
         let scale = if norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
-        match self.rule {
-            Rule::Adam { beta1, beta2, epsilon } => {
-                let power = i32::try_from(self.steps).unwrap_or(i32::MAX);
-                let correction1 = 1.0 - f64::from(beta1).powi(power);
-                let correction2 = 1.0 - f64::from(beta2).powi(power);
-                let rate = (f64::from(learning_rate) / correction1) as f32;
-                let root_scale = (1.0 / correction2.sqrt()) as f32;
-                for (((p, g), m), v) in params.iter_mut().zip(grads).zip(&mut self.m).zip(&mut self.v) {
-                    let g = g * scale;
-                    *m = beta1 * *m + (1.0 - beta1) * g;
-                    *v = beta2 * *v + (1.0 - beta2) * (g * g);
-                    *p -= rate * *m / (v.sqrt() * root_scale + epsilon);
-                }
-            }
-            Rule::RmsProp { alpha, epsilon } => {
-                for ((p, g), v) in params.iter_mut().zip(grads).zip(&mut self.v) {
-                    let g = g * scale;
-                    *v = alpha * *v + (1.0 - alpha) * (g * g);
-                    *p -= learning_rate * g / (v.sqrt() + epsilon);
-                }
-            }
-        }
+        dispatch(Isa::best(), Pass { optimizer: self, params, grads, scale, learning_rate });
         Ok(norm)
     }
 
@@ -129,6 +109,46 @@ impl Optimizer {
         }
         (self.steps, self.skipped_running) = steps;
         Ok(())
+    }
+}
+
+/// One pass over parameters, gradients and moments. The same bits with every instruction set: nothing in it is fused.
+struct Pass<'a> {
+    optimizer: &'a mut Optimizer,
+    params: &'a mut [f32],
+    grads: &'a [f32],
+    scale: f32,
+    learning_rate: f32,
+}
+
+impl Work for Pass<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+        let Self { optimizer: Optimizer { rule, m, v, steps, .. }, params, grads, scale, learning_rate } = self;
+        match *rule {
+            Rule::Adam { beta1, beta2, epsilon } => {
+                let power = i32::try_from(*steps).unwrap_or(i32::MAX);
+                let correction1 = 1.0 - f64::from(beta1).powi(power);
+                let correction2 = 1.0 - f64::from(beta2).powi(power);
+                let rate = (f64::from(learning_rate) / correction1) as f32;
+                let root_scale = (1.0 / correction2.sqrt()) as f32;
+                for (((p, g), m), v) in params.iter_mut().zip(grads).zip(m).zip(v) {
+                    let g = g * scale;
+                    *m = beta1 * *m + (1.0 - beta1) * g;
+                    *v = beta2 * *v + (1.0 - beta2) * (g * g);
+                    *p -= rate * *m / (v.sqrt() * root_scale + epsilon);
+                }
+            }
+            Rule::RmsProp { alpha, epsilon } => {
+                for ((p, g), v) in params.iter_mut().zip(grads).zip(v) {
+                    let g = g * scale;
+                    *v = alpha * *v + (1.0 - alpha) * (g * g);
+                    *p -= learning_rate * g / (v.sqrt() + epsilon);
+                }
+            }
+        }
     }
 }
 

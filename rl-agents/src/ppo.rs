@@ -15,7 +15,7 @@ use rl_envs::{Pool, Purpose, Rng, math};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Descent;
-use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Targets};
+use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
 use crate::distributions::Categorical;
 use crate::optim::Rule;
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Schedule, Snapshot};
@@ -138,39 +138,47 @@ fn divergence(ratio: &[f32], clip: f32) -> (f32, f32) {
     (kl / n, clipped as f32 / n)
 }
 
-/// The same loss for the tile kernel, sample by sample: its parts and their derivatives.
-#[inline(always)]
-fn tile_loss(columns: &Columns<'_>, out: &mut Derivatives<'_>, config: &PpoConfig, clip: f32) {
-    let (low, high) = (1.0 - clip, 1.0 + clip);
-    let reach = if config.clip_range_vf > 0.0 { config.clip_range_vf } else { f32::INFINITY };
-    for s in 0..columns.log_probs.len() {
-        let (log_ratio, advantage) = (columns.log_probs[s] - columns.old_log_probs[s], columns.advantages[s]);
-        let ratio = math::exp(log_ratio);
-        let unclipped = ratio * advantage;
-        let clipped = (if ratio < low {
-            low
-        } else if ratio > high {
-            high
-        } else {
-            ratio
-        }) * advantage;
-        let free = unclipped <= clipped;
-        out.policy_loss[s] = -(if free { unclipped } else { clipped });
-        out.log_prob[s] = if free { -unclipped } else { 0.0 };
-        out.kl[s] = (ratio - 1.0) - log_ratio;
-        out.clipped[s] = if (ratio - 1.0).abs() > clip { 1.0 } else { 0.0 };
+/// The same loss for the tile kernel.
+struct TileLoss<'a> {
+    config: &'a PpoConfig,
+    clip: f32,
+}
 
-        let moved = columns.values[s] - columns.old_values[s];
-        let kept = if moved < -reach {
-            -reach
-        } else if moved > reach {
-            reach
-        } else {
-            moved
-        };
-        let error = if moved == kept { columns.values[s] } else { columns.old_values[s] + kept } - columns.returns[s];
-        out.value_loss[s] = error * error;
-        out.value[s] = if moved == kept { 2.0 * config.vf_coef * error } else { 0.0 };
+impl SampleLoss for TileLoss<'_> {
+    #[inline(always)]
+    fn derivatives(&self, columns: &Columns<'_>, out: &mut Derivatives<'_>) {
+        let Self { config, clip } = *self;
+        let (low, high) = (1.0 - clip, 1.0 + clip);
+        let reach = if config.clip_range_vf > 0.0 { config.clip_range_vf } else { f32::INFINITY };
+        for s in 0..columns.log_probs.len() {
+            let (log_ratio, advantage) = (columns.log_probs[s] - columns.old_log_probs[s], columns.advantages[s]);
+            let ratio = math::exp(log_ratio);
+            let unclipped = ratio * advantage;
+            let clipped = (if ratio < low {
+                low
+            } else if ratio > high {
+                high
+            } else {
+                ratio
+            }) * advantage;
+            let free = unclipped <= clipped;
+            out.policy_loss[s] = -(if free { unclipped } else { clipped });
+            out.log_prob[s] = if free { -unclipped } else { 0.0 };
+            out.kl[s] = (ratio - 1.0) - log_ratio;
+            out.clipped[s] = if (ratio - 1.0).abs() > clip { 1.0 } else { 0.0 };
+
+            let moved = columns.values[s] - columns.old_values[s];
+            let kept = if moved < -reach {
+                -reach
+            } else if moved > reach {
+                reach
+            } else {
+                moved
+            };
+            let error = if moved == kept { columns.values[s] } else { columns.old_values[s] + kept } - columns.returns[s];
+            out.value_loss[s] = error * error;
+            out.value[s] = if moved == kept { 2.0 * config.vf_coef * error } else { 0.0 };
+        }
     }
 }
 
@@ -187,8 +195,7 @@ impl Ppo {
 
     /// The gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
-        let config = &self.config;
-        minibatch.gradient(&mut self.descent, pool, |columns, out| tile_loss(columns, out, config, clip))
+        minibatch.gradient(&mut self.descent, pool, TileLoss { config: &self.config, clip })
     }
 
     /// The gradient of a minibatch with candle's operations.

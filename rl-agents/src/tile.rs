@@ -27,7 +27,7 @@ const LANES: usize = 16;
 /// A batch is cut into at most this many slices, whose gradients are summed in order.
 const MAX_SLICES: usize = 16;
 /// A slice has at least so many samples: below, summing its gradient costs more than another thread gains.
-const MIN_SLICE: usize = 96;
+const MIN_SLICE: usize = 64;
 
 /// An instruction set to run with. Results differ in rounding between those with and without fused multiply-add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,12 +123,11 @@ pub fn multiply_adds(isa: Isa, rounds: u64) -> f32 {
         type Output = f32;
         #[inline(always)]
         fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) -> f32 {
-            // As many sums as the kernel's block, 64 columns' worth: 24 vectors of 16, or 12 of 8 and of 4.
             let mut sums = [[1.0f32; WIDE]; ROWS];
-            let (a, b) = std::hint::black_box((0.999f32, 1e-3f32));
+            let (a, b) = std::hint::black_box(([0.999f32; ROWS], 1e-3f32));
             for _ in 0..self.0 * (8 * 64) / (ROWS * WIDE) as u64 {
-                for row in &mut sums {
-                    for sum in row {
+                for (sums, &a) in sums.iter_mut().zip(&a) {
+                    for sum in sums {
                         *sum = multiply_add::<FMA>(*sum, a, b);
                     }
                 }
@@ -260,6 +259,7 @@ impl Net {
     }
 
     /// Adds a slice's gradient to the flat one.
+    #[inline(always)]
     fn add_gradient(&self, grads: &[f32], flat: &mut [f32]) {
         for layer in &self.layers {
             let (n_out, in_pad, out_pad) = (layer.n_out, layer.in_pad(), layer.out_pad());
@@ -371,6 +371,38 @@ impl Tile<'_> {
     }
 }
 
+/// Whoever sees every tile between forward and backward. See [`Work`] for why this is no closure.
+pub(crate) trait EachTile {
+    /// Reads the outputs; if the tile goes backward, sets their gradients. To be `inline(always)` where it counts.
+    fn tile(&mut self, tile: &mut Tile<'_>);
+}
+
+impl<F: FnMut(&mut Tile<'_>)> EachTile for F {
+    #[inline(always)]
+    fn tile(&mut self, tile: &mut Tile<'_>) {
+        self(tile);
+    }
+}
+
+/// A loss: sets the gradients of a tile's outputs and adds to the statistics `S`.
+pub(crate) trait TileLoss<S>: Sync {
+    /// To be `inline(always)`.
+    fn tile(&self, tile: &mut Tile<'_>, stats: &mut S);
+}
+
+/// A loss with the statistics of one slice.
+struct Counted<'a, L, S> {
+    loss: &'a L,
+    stats: &'a mut S,
+}
+
+impl<S, L: TileLoss<S>> EachTile for Counted<'_, L, S> {
+    #[inline(always)]
+    fn tile(&mut self, tile: &mut Tile<'_>) {
+        self.loss.tile(tile, self.stats);
+    }
+}
+
 /// The parts of a batch that are worked on at the same time, each with the statistics `S` of its loss.
 pub(crate) struct Slices<S> {
     slices: Vec<(Workspace, Range<usize>, S)>,
@@ -390,10 +422,11 @@ impl<S: Default + Clone + Send> Slices<S> {
         samples: Samples<'_>,
         n: usize,
         pool: &Pool,
-        loss: &(impl Fn(&mut Tile<'_>, &mut S) + Sync),
+        loss: &impl TileLoss<S>,
         gradient: &mut [f32],
     ) -> impl Iterator<Item = &'s S> {
         let count = (n / MIN_SLICE).clamp(1, MAX_SLICES);
+        let count = 1 << count.ilog2(); // so that two, four or eight threads have the same to do
         while self.slices.len() < count {
             self.slices.push((Workspace::learning(net), 0..0, S::default()));
         }
@@ -403,19 +436,35 @@ impl<S: Default + Clone + Send> Slices<S> {
         }
         pool.each(slices, &|(workspace, range, stats)| {
             *stats = S::default();
-            let each = |tile: &mut Tile<'_>| loss(tile, stats);
+            let each = Counted { loss, stats };
             dispatch(isa, Pass { net, packed, samples, range: range.clone(), workspace, each, backward: true });
         });
-        gradient.fill(0.0);
-        for (workspace, ..) in &self.slices[..count] {
-            net.add_gradient(&workspace.grads, gradient);
-        }
+        dispatch(isa, Sum { net, slices: &self.slices[..count], gradient });
         self.slices[..count].iter().map(|(.., stats)| stats)
     }
 }
 
+/// The sum of the slices' gradients, in order.
+struct Sum<'a, S> {
+    net: &'a Net,
+    slices: &'a [(Workspace, Range<usize>, S)],
+    gradient: &'a mut [f32],
+}
+
+impl<S> Work for Sum<'_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+        self.gradient.fill(0.0);
+        for (workspace, ..) in self.slices {
+            self.net.add_gradient(&workspace.grads, self.gradient);
+        }
+    }
+}
+
 /// Puts samples through the networks; `read` sees every tile.
-pub(crate) fn forward<F: FnMut(&mut Tile<'_>)>(
+pub(crate) fn forward<F: EachTile>(
     (isa, net, packed): (Isa, &Net, &[f32]),
     samples: Samples<'_>,
     n: usize,
@@ -437,7 +486,7 @@ struct Pass<'a, F> {
     backward: bool,
 }
 
-impl<F: FnMut(&mut Tile<'_>)> Work for Pass<'_, F> {
+impl<F: EachTile> Work for Pass<'_, F> {
     type Output = ();
 
     #[inline(always)]
@@ -453,7 +502,7 @@ impl<F: FnMut(&mut Tile<'_>)> Work for Pass<'_, F> {
             for chain in &net.chains {
                 chain_forward::<FMA, ROWS, WIDE>(net, chain, packed, m, workspace);
             }
-            each(&mut Tile { net, outputs: &workspace.outputs, out_grads: &mut workspace.out_grads, samples: tile });
+            each.tile(&mut Tile { net, outputs: &workspace.outputs, out_grads: &mut workspace.out_grads, samples: tile });
             if backward {
                 for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
                     grad.fill(0.0);

@@ -402,21 +402,6 @@ fn reset_slices<V: VecEnv>(
     reset_slices(rest, seed, obs_b, masks_b)
 }
 
-fn step_slices<V: VecEnv>(pool: &Pool, slices: &mut [V], actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-    match slices {
-        [] => Ok(()),
-        [slice] => slice.step(actions, out),
-        _ => {
-            let (a, b) = slices.split_at_mut(slices.len() / 2);
-            let row = a.iter().map(VecEnv::n_envs).sum();
-            let (actions_a, actions_b) = actions.split_at(row);
-            let (out_a, out_b) = out.split_at(row);
-            let (a, b) = pool.join(|| step_slices(pool, a, actions_a, out_a), || step_slices(pool, b, actions_b, out_b));
-            a.and(b)
-        }
-    }
-}
-
 impl<V: VecEnv> PooledVecEnv<V> {
     fn check_rows(&self, what: &'static str, found: &[usize], width: Option<usize>) -> Result<(), Error> {
         let expected: Vec<usize> = [Some(self.n_envs), width].into_iter().flatten().collect();
@@ -459,7 +444,21 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
             self.check_rows("masks", masks.masks.shape(), Some(a))?;
             self.check_rows("final_masks", masks.final_masks.shape(), Some(a))?;
         }
-        step_slices(&self.pool, &mut self.slices, actions, out)
+        let mut work = Vec::with_capacity(self.slices.len());
+        let (mut actions, mut out) = (actions, out);
+        for slice in &mut self.slices {
+            let n = slice.n_envs();
+            let (first_actions, first_out);
+            (first_actions, actions) = actions.split_at(n);
+            (first_out, out) = out.split_at(n);
+            work.push((slice, first_actions, Some(first_out), Ok(())));
+        }
+        self.pool.each(&mut work, &|(slice, actions, out, result)| {
+            if let Some(out) = out.take() {
+                *result = slice.step(*actions, out);
+            }
+        });
+        work.into_iter().try_for_each(|(.., result)| result)
     }
 
     fn save(&self) -> Result<Vec<u8>, Error> {
