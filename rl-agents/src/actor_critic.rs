@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::distributions::{greedy, log_softmax_columns, sample};
+use crate::fused::Fused;
 use crate::mlp::{Activation, Mlp};
 use crate::params::Layout;
 use crate::tile::{self, Isa, Net, Samples, TILE, Workspace};
@@ -221,6 +222,19 @@ impl ActorCritic {
             None => obs.clone(),
         };
         Ok((self.actor.forward(params, &features)?, self.critic.forward(params, &features)?.squeeze(1)?))
+    }
+
+    /// The same as one operation on the tile kernel: any loss can be written in candle on top of it. The gradient flows to
+    /// `params`, not to `obs`.
+    ///
+    /// # Errors
+    /// Those of candle, and if the learner is the reference.
+    pub fn forward_fused(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
+        let Some(Kernel { isa, net, .. }) = &self.kernel else { candle_core::bail!("the reference learner has no kernel") };
+        let (n_actions, obs_len) = (self.n_actions, self.obs_len);
+        let op = Fused { isa: *isa, net: net.clone(), chains: self.chains(), n_actions, obs_len };
+        let outputs = params.apply_op2(obs, op)?;
+        Ok((outputs.narrow(1, 0, n_actions)?, outputs.narrow(1, n_actions, 1)?.squeeze(1)?))
     }
 
     /// Memory to act with.

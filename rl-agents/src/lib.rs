@@ -32,6 +32,7 @@ mod actor_critic;
 mod agent;
 mod batch;
 mod error;
+mod fused;
 mod mlp;
 pub mod tile;
 

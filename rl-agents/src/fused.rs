@@ -1,0 +1,207 @@
+//! The tile kernel as an operation of candle, so that any loss can be written in candle and still runs on it.
+//!
+//! The operation takes the parameter vector (P) and observations (B, D) and gives logits and values packed into one tensor,
+//! (B, A + 1). Backward puts the samples forward once more, tile by tile, instead of keeping their activations.
+
+use candle_core::{CpuStorage, CustomOp2, DType, Layout, Shape, Tensor};
+use rl_buffer::ObsSlice;
+use rl_envs::Pool;
+
+use crate::tile::{Isa, Net, Samples, Slices, TILE, Tile, TileLoss, Workspace, forward};
+
+/// The operation.
+pub(crate) struct Fused {
+    pub(crate) isa: Isa,
+    pub(crate) net: Net,
+    /// Chains of policy and value function.
+    pub(crate) chains: (usize, usize),
+    pub(crate) n_actions: usize,
+    pub(crate) obs_len: usize,
+}
+
+/// A gradient that is known already.
+struct Known<'a> {
+    grad: &'a [f32], // (B, A + 1)
+    chains: (usize, usize),
+    n_actions: usize,
+}
+
+impl TileLoss<()> for Known<'_> {
+    #[inline(always)]
+    fn tile(&self, tile: &mut Tile<'_>, (): &mut ()) {
+        let (samples, width) = (tile.samples(), self.n_actions + 1);
+        let mut column = [0.0; TILE];
+        for j in 0..width {
+            let rows = self.grad[samples.start * width..samples.end * width].chunks_exact(width);
+            column.iter_mut().zip(rows).for_each(|(to, row)| *to = row[j]);
+            let (chain, output) = if j < self.n_actions { (self.chains.0, j) } else { (self.chains.1, 0) };
+            tile.set_grad(chain, output, &column[..samples.len()]);
+        }
+    }
+}
+
+/// The elements of a contiguous f32 tensor.
+fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
+        None => candle_core::bail!("fused: contiguous tensors are needed"),
+    }
+}
+
+impl CustomOp2 for Fused {
+    fn name(&self) -> &'static str {
+        "fused"
+    }
+
+    fn cpu_fwd(
+        &self,
+        params: &CpuStorage,
+        params_layout: &Layout,
+        obs: &CpuStorage,
+        obs_layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (params, obs) = (contiguous(params, params_layout)?, contiguous(obs, obs_layout)?);
+        let (b, width) = (obs.len() / self.obs_len, self.n_actions + 1);
+        let (mut packed, mut outputs) = (Vec::new(), vec![0.0; b * width]);
+        self.net.pack(params, &mut packed);
+        let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, rows: None };
+        forward((self.isa, &self.net, &packed), samples, b, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
+            let (samples, mut column) = (tile.samples(), [0.0; TILE]);
+            for j in 0..width {
+                let (chain, output) = if j < self.n_actions { (self.chains.0, j) } else { (self.chains.1, 0) };
+                tile.column(chain, output, &mut column[..samples.len()]);
+                let rows = outputs[samples.start * width..samples.end * width].chunks_exact_mut(width);
+                rows.zip(&column).for_each(|(row, &from)| row[j] = from);
+            }
+        });
+        Ok((CpuStorage::F32(outputs), Shape::from((b, width))))
+    }
+
+    fn bwd(
+        &self,
+        params: &Tensor,
+        obs: &Tensor,
+        _outputs: &Tensor,
+        grad: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        let flat = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+        let (vector, rows, grad) = (flat(params)?, flat(obs)?, flat(grad)?);
+        let (mut packed, mut gradient) = (Vec::new(), vec![0.0; vector.len()]);
+        self.net.pack(&vector, &mut packed);
+        let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, rows: None };
+        let known = Known { grad: &grad, chains: self.chains, n_actions: self.n_actions };
+        let pool = Pool::new(1).map_err(candle_core::Error::wrap)?;
+        let kernel = (self.isa, &self.net, &packed[..]);
+        let _ = Slices::new().gradient(kernel, samples, rows.len() / self.obs_len, &pool, &known, &mut gradient);
+        let len = gradient.len();
+        Ok((Some(Tensor::from_vec(gradient, len, params.device())?), None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Activation, ActorCritic, Learner, NetConfig};
+    use candle_core::{Device, Var};
+    use rl_envs::{ActionSpace, Purpose, Rng, Space};
+
+    /// A loss in candle's operations that sees every output.
+    fn loss(logits: &Tensor, values: &Tensor) -> Tensor {
+        let entropy = (candle_nn::ops::log_softmax(logits, 1).unwrap() * logits.tanh().unwrap()).unwrap();
+        (entropy.mean_all().unwrap() + values.sqr().unwrap().mean_all().unwrap()).unwrap()
+    }
+
+    fn gradient(
+        forward: impl Fn(&Tensor, &Tensor) -> candle_core::Result<(Tensor, Tensor)>,
+        params: &[f32],
+        obs: &Tensor,
+        dtype: DType,
+    ) -> Vec<f64> {
+        let params = Tensor::new(params, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+        let params = Var::from_tensor(&params).unwrap();
+        let (logits, values) = forward(&params, &obs.to_dtype(dtype).unwrap()).unwrap();
+        let grads = loss(&logits, &values).backward().unwrap();
+        grads.get(&params).unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap()
+    }
+
+    /// The relative error of each tensor's gradient, in the Euclidean norm.
+    fn errors(policy: &ActorCritic, got: &[f64], exact: &[f64]) -> Vec<f64> {
+        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+        let error = |tensor: &crate::TensorInfo| {
+            let (got, exact) = (&got[tensor.range.clone()], &exact[tensor.range.clone()]);
+            let size = norm(&mut exact.iter().copied());
+            if size == 0.0 { 0.0 } else { norm(&mut got.iter().zip(exact).map(|(a, b)| a - b)) / size }
+        };
+        policy.layout().tensors().iter().map(error).collect()
+    }
+
+    /// The median of one tensor's errors over several draws.
+    fn median(draws: &[Vec<f64>], tensor: usize) -> f64 {
+        let mut errors: Vec<f64> = draws.iter().map(|errors| errors[tensor]).collect();
+        errors.sort_unstable_by(f64::total_cmp);
+        errors[errors.len() / 2]
+    }
+
+    fn compare(hidden: &[usize], shared_trunk: bool, activation: Activation, b: usize, isa: Isa) {
+        let (obs_len, n_actions) = (5, 3);
+        let space = Space::vector(&vec![-1.0; obs_len], &vec![1.0; obs_len]);
+        let net = NetConfig { hidden: hidden.to_vec(), activation, shared_trunk, learner: Learner::Fused };
+        let actions = ActionSpace::Discrete { n: n_actions, masked: false };
+        let policy = ActorCritic::new(&space, &actions, &net, 7).unwrap().with_isa(isa).unwrap();
+        // Single roundings are a matter of luck, so medians over several draws are compared, and one unit in the last place is allowed for candle.
+        let (mut fused, mut reference) = (Vec::new(), Vec::new());
+        for draw in 0..9 {
+            let mut rng = Rng::new(b as u64, 0, draw, Purpose::Init);
+            let params: Vec<f32> = policy.params().iter().map(|p| p + 0.1 * rng.normal()).collect();
+            let obs: Vec<f32> = (0..b * obs_len).map(|_| rng.normal()).collect();
+            let obs = Tensor::from_vec(obs, (b, obs_len), &Device::Cpu).unwrap();
+            let exact = gradient(|p, x| policy.forward(p, x), &params, &obs, DType::F64);
+            let candle = gradient(|p, x| policy.forward(p, x), &params, &obs, DType::F32);
+            let kernel = gradient(|p, x| policy.forward_fused(p, x), &params, &obs, DType::F32);
+            reference.push(errors(&policy, &candle, &exact));
+            fused.push(errors(&policy, &kernel, &exact));
+        }
+        for (i, tensor) in policy.layout().tensors().iter().enumerate() {
+            let (fused, reference) = (median(&fused, i), median(&reference, i));
+            let what = format!("{hidden:?}, shared {shared_trunk}, {activation:?}, B = {b}, {isa:?}, {}", tensor.name);
+            assert!(fused <= 2.0 * reference.max(1.2e-7), "{what}: {fused:.2e}, candle {reference:.2e}");
+        }
+    }
+
+    #[test]
+    fn gradients_are_as_near_to_f64_as_candle_s_for_odd_sizes() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
+            for b in [1, 31, 33, 65, 200] {
+                for hidden in [&[1][..], &[3, 3], &[64, 64], &[100], &[3, 100, 17], &[]] {
+                    for shared_trunk in [false, true] {
+                        for activation in [Activation::Tanh, Activation::Relu] {
+                            compare(hidden, shared_trunk, activation, b, isa);
+                        }
+                    }
+                }
+            }
+        }
+        compare(&[1024], false, Activation::Tanh, 33, Isa::best());
+        compare(&[1024, 64], true, Activation::Tanh, 65, Isa::best());
+    }
+
+    #[test]
+    fn a_sample_has_the_same_outputs_whatever_is_beside_it() {
+        let space = Space::vector(&[-1.0; 4], &[1.0; 4]);
+        let actions = ActionSpace::Discrete { n: 2, masked: false };
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
+            let policy = ActorCritic::new(&space, &actions, &NetConfig::default(), 7).unwrap().with_isa(isa).unwrap();
+            let mut rng = Rng::new(1, 0, 0, Purpose::Init);
+            let obs: Vec<f32> = (0..200 * 4).map(|_| rng.normal()).collect();
+            let params = Tensor::new(policy.params(), &Device::Cpu).unwrap();
+            let outputs = |rows: std::ops::Range<usize>| {
+                let x = Tensor::from_slice(&obs[rows.start * 4..rows.end * 4], (rows.len(), 4), &Device::Cpu).unwrap();
+                policy.forward_fused(&params, &x).unwrap().0.to_vec2::<f32>().unwrap()
+            };
+            let all = outputs(0..200);
+            for rows in [0..1, 5..12, 90..100, 7..170] {
+                assert_eq!(outputs(rows.clone()), all[rows], "{isa:?}");
+            }
+        }
+    }
+}
