@@ -142,7 +142,7 @@ mod tests {
         errors[errors.len() / 2]
     }
 
-    fn compare(hidden: &[usize], shared_trunk: bool, activation: Activation, b: usize, isa: Isa) {
+    fn compare(hidden: &[usize], shared_trunk: bool, activation: Activation, b: usize, isa: Isa, draws: u64) {
         let (obs_len, n_actions) = (5, 3);
         let space = Space::vector(&vec![-1.0; obs_len], &vec![1.0; obs_len]);
         let net = NetConfig { hidden: hidden.to_vec(), activation, shared_trunk, learner: Learner::Fused };
@@ -150,7 +150,7 @@ mod tests {
         let policy = ActorCritic::new(&space, &actions, &net, 7).unwrap().with_isa(isa).unwrap();
         // Single roundings are a matter of luck, so medians over several draws are compared, and one unit in the last place is allowed for candle.
         let (mut fused, mut reference) = (Vec::new(), Vec::new());
-        for draw in 0..9 {
+        for draw in 0..draws {
             let mut rng = Rng::new(b as u64, 0, draw, Purpose::Init);
             let params: Vec<f32> = policy.params().iter().map(|p| p + 0.1 * rng.normal()).collect();
             let obs: Vec<f32> = (0..b * obs_len).map(|_| rng.normal()).collect();
@@ -171,18 +171,18 @@ mod tests {
     #[test]
     fn gradients_are_as_near_to_f64_as_candle_s_for_odd_sizes() {
         for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
-            for b in [1, 31, 33, 65, 200] {
+            for b in [1, 31, 33, 65] {
                 for hidden in [&[1][..], &[3, 3], &[64, 64], &[100], &[3, 100, 17], &[]] {
                     for shared_trunk in [false, true] {
                         for activation in [Activation::Tanh, Activation::Relu] {
-                            compare(hidden, shared_trunk, activation, b, isa);
+                            compare(hidden, shared_trunk, activation, b, isa, 25);
                         }
                     }
                 }
             }
         }
-        compare(&[1024], false, Activation::Tanh, 33, Isa::best());
-        compare(&[1024, 64], true, Activation::Tanh, 65, Isa::best());
+        compare(&[1024], false, Activation::Tanh, 33, Isa::best(), 41);
+        compare(&[1024, 64], true, Activation::Tanh, 65, Isa::best(), 25);
     }
 
     #[test]

@@ -566,7 +566,7 @@ fn chain_backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
     let mut next = std::mem::take(&mut workspace.delta);
     if chain.activated {
         let last = &net.layers[chain.layers.end - 1];
-        derive(net.activation, &workspace.outputs[last.outputs()][..m * last.out_pad()], &mut delta);
+        derive::<FMA>(net.activation, &workspace.outputs[last.outputs()][..m * last.out_pad()], &mut delta);
     }
     for l in chain.layers.clone().rev() {
         let layer = &net.layers[l];
@@ -603,7 +603,7 @@ fn chain_backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
         if l > chain.layers.start {
             let dx = &mut next[..m * in_pad];
             multiply::<FMA, ROWS, WIDE>(dx, a, transpose, (m, in_pad, n_out), Start::Zero);
-            derive(net.activation, input, dx);
+            derive::<FMA>(net.activation, input, dx);
             std::mem::swap(&mut delta, &mut next);
         } else if let Some(from) = chain.from {
             multiply::<FMA, ROWS, WIDE>(&mut workspace.out_grads[from], a, transpose, (m, in_pad, n_out), Start::Add);
@@ -624,9 +624,9 @@ fn activate<const FMA: bool>(activation: Activation, x: &mut [f32]) {
 
 /// Multiplies `dx` by the derivative of the activation, which follows from its value `y`.
 #[inline(always)]
-fn derive(activation: Activation, y: &[f32], dx: &mut [f32]) {
+fn derive<const FMA: bool>(activation: Activation, y: &[f32], dx: &mut [f32]) {
     match activation {
-        Activation::Tanh => dx.iter_mut().zip(y).for_each(|(dx, y)| *dx *= 1.0 - y * y),
+        Activation::Tanh => dx.iter_mut().zip(y).for_each(|(dx, y)| *dx *= multiply_add::<FMA>(-y, *y, 1.0)),
         Activation::Relu => dx.iter_mut().zip(y).for_each(|(dx, &y)| *dx = if y > 0.0 { *dx } else { 0.0 }),
     }
 }
@@ -680,9 +680,27 @@ enum Start<'a> {
     Add,
 }
 
-/// `C (m, n) = start + A (m, k) B (k, n)`; rows of B and C follow each other, n is a multiple of 16.
+/// `C (m, n) = start + A (m, k) B (k, n)`; rows of B and C follow each other, n is a multiple of 16. Long sums are made of short
+/// ones, which keeps their error small.
 #[inline(always)]
 fn multiply<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+    c: &mut [f32],
+    a: Strided<'_>,
+    b: &[f32],
+    (m, n, k): (usize, usize, usize),
+    start: Start<'_>,
+) {
+    let terms = if k > TILE { 32 } else { k };
+    for first in (0..k).step_by(terms) {
+        let a = Strided { data: &a.data[first * a.column..], ..a };
+        let start = if first == 0 { start } else { Start::Add };
+        multiply_terms::<FMA, ROWS, WIDE>(c, a, &b[first * n..], (m, n, terms.min(k - first)), start);
+    }
+}
+
+/// The same in one sum for each element.
+#[inline(always)]
+fn multiply_terms<const FMA: bool, const ROWS: usize, const WIDE: usize>(
     c: &mut [f32],
     a: Strided<'_>,
     b: &[f32],
