@@ -237,6 +237,26 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_s_gradient_equals_candle_s_and_so_do_micro_batches() {
+        for masked in [false, true] {
+            fixture::with_minibatch(masked, |minibatch| {
+                let agent = |learner, micro_batch| {
+                    let config = A2cConfig { ent_coef: 0.1, micro_batch, ..A2cConfig::default() };
+                    A2c::new(fixture::moved_policy(learner), config, 4, 0).unwrap()
+                };
+                let mut reference = agent(Learner::Reference, 0);
+                reference.reference(minibatch).unwrap();
+                let mut fused = agent(Learner::Fused, 0);
+                fused.fused(minibatch, &Pool::new(2).unwrap()).unwrap();
+                let mut micro = agent(Learner::Reference, 7);
+                micro.reference(minibatch).unwrap();
+                fixture::assert_near(&fused.descent.gradient, &reference.descent.gradient);
+                fixture::assert_near(&micro.descent.gradient, &reference.descent.gradient);
+            });
+        }
+    }
+
+    #[test]
     fn minibatches_take_a_step_each() {
         for (batch_size, updates) in [(0, 1.0), (32, 1.0), (8, 4.0)] {
             let (policy, rollout, _) = fixture::rollout();

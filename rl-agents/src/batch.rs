@@ -7,7 +7,7 @@ use rl_envs::{Pool, math};
 
 use crate::agent::Descent;
 use crate::distributions::log_softmax_columns;
-use crate::tile::{TILE, Tile, TileLoss};
+use crate::tile::{Stats, TILE, Tile, TileLoss};
 use crate::{ActorCritic, Error};
 
 /// What actor and critic learn, counted through from (0, 0) to (T - 1, N - 1).
@@ -158,6 +158,12 @@ pub(crate) struct TileSums {
     logits: Vec<f32>, // (A, TILE)
 }
 
+impl Stats for TileSums {
+    fn reset(&mut self) {
+        self.sums = [0.0; 5];
+    }
+}
+
 /// A minibatch.
 #[derive(Clone, Copy)]
 pub(crate) struct Minibatch<'a> {
@@ -303,9 +309,42 @@ fn total(x: &[f32]) -> f32 {
 #[cfg(test)]
 pub(crate) mod fixture {
     use super::*;
-    use crate::{Collector, NetConfig};
+    use crate::{Collector, Learner, NetConfig};
     use candle_core::{DType, Var};
     use rl_envs::{Pool, Purpose, Rng, cartpole::CartPole};
+
+    /// The fixture's policy with other parameters, away from those that acted, for either learner.
+    pub(crate) fn moved_policy(learner: Learner) -> ActorCritic {
+        let space = rl_envs::Space::vector(&[-1.0; 4], &[1.0; 4]);
+        let net = NetConfig { hidden: vec![8, 5], learner, ..NetConfig::default() };
+        let actions = rl_envs::ActionSpace::Discrete { n: 2, masked: false };
+        let mut policy = ActorCritic::new(&space, &actions, &net, 1).unwrap();
+        let mut rng = Rng::new(5, 0, 0, Purpose::Init);
+        policy.change(|params| params.iter_mut().for_each(|p| *p += 0.3 * rng.normal()));
+        policy
+    }
+
+    /// Whether two gradients are equal but for rounding.
+    pub(crate) fn assert_near(got: &[f32], expected: &[f32]) {
+        let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        let error = norm(&mut got.iter().zip(expected).map(|(a, b)| a - b));
+        let size = norm(&mut expected.iter().copied());
+        assert!(size > 0.0 && error < 2e-6 * size, "relative error {}", error / size);
+    }
+
+    /// A minibatch of 29 of the rollout's 32 samples, with masks that leave the action that was taken legal.
+    pub(crate) fn with_minibatch(masked: bool, f: impl Fn(&Minibatch<'_>)) {
+        let (_, mut rollout, targets) = rollout();
+        let ActionBuffer::Discrete(actions) = &rollout.actions else { panic!("discrete") };
+        let legal = ndarray::Array3::from_shape_fn((9, 4, 2), |(t, n, a)| {
+            u8::from(t == 8 || actions[[t, n]] as usize == a || (t + n) % 3 > 0)
+        });
+        rollout.masks = masked.then_some(legal);
+        let rows: Vec<u32> = (0..29).rev().collect();
+        let mut advantages = Vec::new();
+        targets.advantages_of(&rows, true, &mut advantages);
+        f(&Minibatch { rollout: &rollout, returns: &targets.returns, rows: &rows, advantages: &advantages, ent_coef: 0.1 });
+    }
 
     /// A policy, a rollout of 8 steps of 4 environments under it, and its targets.
     pub(crate) fn rollout() -> (ActorCritic, Rollout, Targets) {

@@ -312,6 +312,50 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_s_loss_and_gradient_equal_candle_s_and_so_do_micro_batches() {
+        for (masked, clip_range_vf) in [(false, 0.0), (true, 0.0), (true, 0.3)] {
+            fixture::with_minibatch(masked, |minibatch| {
+                let agent = |learner, micro_batch| {
+                    let config = PpoConfig { ent_coef: 0.1, clip_range_vf, micro_batch, ..PpoConfig::default() };
+                    Ppo::new(fixture::moved_policy(learner), config, 4, 0).unwrap()
+                };
+                let mut reference = agent(Learner::Reference, 0);
+                let expected = reference.reference(minibatch, 0.2).unwrap();
+                assert!(expected.clip_fraction > 0.1 && expected.clip_fraction < 0.9, "some are clipped");
+                let mut fused = agent(Learner::Fused, 0);
+                let got = fused.fused(minibatch, 0.2, &Pool::new(2).unwrap()).unwrap();
+                let mut micro = agent(Learner::Reference, 7);
+                let in_parts = micro.reference(minibatch, 0.2).unwrap();
+                for (gradient, parts) in [(&fused.descent.gradient, got), (&micro.descent.gradient, in_parts)] {
+                    fixture::assert_near(gradient, &reference.descent.gradient);
+                    let pairs = [
+                        (parts.policy, expected.policy),
+                        (parts.value, expected.value),
+                        (parts.entropy, expected.entropy),
+                        (parts.kl, expected.kl),
+                        (parts.clip_fraction, expected.clip_fraction),
+                    ];
+                    for (got, expected) in pairs {
+                        assert!((got - expected).abs() < 1e-5 * expected.abs().max(1.0), "{parts:?} is not {expected:?}");
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn the_ratio_of_a_policy_to_itself_is_exactly_one_with_the_kernel() {
+        let (policy, rollout, targets) = fixture::rollout();
+        let rows: Vec<u32> = (0..32).rev().collect();
+        let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
+        let minibatch =
+            Minibatch { rollout: &rollout, returns: &targets.returns, rows: &rows, advantages: &advantages, ent_coef: 0.0 };
+        let config = PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() };
+        let parts = Ppo::new(policy, config, 4, 0).unwrap().fused(&minibatch, 0.0, &Pool::new(1).unwrap()).unwrap();
+        assert_eq!((parts.kl, parts.clip_fraction), (0.0, 0.0), "not one ratio differs from 1, with a clip range of 0");
+    }
+
+    #[test]
     fn divergence_equals_the_case_worked_out_by_hand() {
         // mean of (1 - 1 - 0, 2 - 1 - ln 2), one of two beyond 0.2
         let (kl, clipped) = divergence(&[1.0, 2.0], 0.2);

@@ -387,6 +387,16 @@ impl<F: FnMut(&mut Tile<'_>)> EachTile for F {
     }
 }
 
+/// What a loss counts up over the tiles of a slice.
+pub(crate) trait Stats: Default + Clone + Send {
+    /// Begins at zero, keeping its memory.
+    fn reset(&mut self);
+}
+
+impl Stats for () {
+    fn reset(&mut self) {}
+}
+
 /// A loss: sets the gradients of a tile's outputs and adds to the statistics `S`.
 pub(crate) trait TileLoss<S>: Sync {
     /// To be `inline(always)`.
@@ -411,7 +421,7 @@ pub(crate) struct Slices<S> {
     slices: Vec<(Workspace, Range<usize>, S)>,
 }
 
-impl<S: Default + Clone + Send> Slices<S> {
+impl<S: Stats> Slices<S> {
     /// For batches of up to any size.
     pub(crate) fn new() -> Self {
         Self { slices: Vec::new() }
@@ -438,7 +448,7 @@ impl<S: Default + Clone + Send> Slices<S> {
             *range = i * n / count..(i + 1) * n / count;
         }
         pool.each(slices, &|(workspace, range, stats)| {
-            *stats = S::default();
+            stats.reset();
             let each = Counted { loss, stats };
             dispatch(isa, Pass { net, packed, samples, range: range.clone(), workspace, each, backward: true });
         });

@@ -77,7 +77,7 @@ pub struct Config {
     pub keep_checkpoints: usize,
     /// Iterations from one row of metrics to the next.
     pub log_interval: u64,
-    /// Environment steps from one evaluation to the next; 0 evaluates only at the end.
+    /// Environment steps from one evaluation to the next; 0 evaluates only at the end, or twenty times if there is a target.
     pub eval_every: u64,
     /// Episodes of an evaluation.
     pub eval_episodes: usize,
@@ -147,7 +147,11 @@ pub const KEYS: &[Key] = &[
     key("checkpoint_every", Kind::Int(1, MAX_STEPS), "environment steps from one checkpoint to the next"),
     key("keep_checkpoints", Kind::Int(1, 1_000_000), "how many checkpoints are kept"),
     key("log_interval", Kind::Int(1, MAX_STEPS), "iterations from one row of metrics to the next"),
-    key("eval_every", Kind::Int(0, MAX_STEPS), "environment steps from one evaluation to the next; 0: at the end only"),
+    key(
+        "eval_every",
+        Kind::Int(0, MAX_STEPS),
+        "environment steps from one evaluation to the next; 0: at the end only, or 20 with a target",
+    ),
     key("eval_episodes", Kind::Int(1, 1_000_000), "episodes of an evaluation"),
     key("target_return", Kind::Float(f64::MIN, f64::MAX), "stop when an evaluation's mean return reaches this"),
     key("hidden", Kind::Sizes, "sizes of the hidden layers of each network"),

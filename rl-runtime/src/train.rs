@@ -173,6 +173,9 @@ impl Training {
         let samples = (config.n_steps() * config.n_envs) as u64;
         checkpoint::clean(&dir.checkpoints())?;
         let mut log = Log::open(&dir.metrics(), self.progress.iterations)?;
+        // A target without a cadence is looked for twenty times.
+        let no_cadence = config.eval_every == 0 && config.target_return.is_some();
+        let eval_every = if no_cadence { config.steps.div_ceil(20) } else { config.eval_every };
         let mut failed_saves = 0;
         let (begin, begin_steps, begin_s) = (Instant::now(), self.progress.env_steps, self.progress.elapsed_s);
         let mut evaluation = None;
@@ -192,7 +195,7 @@ impl Training {
             let passed = |every: u64| every > 0 && before / every < self.progress.env_steps / every;
 
             evaluation = None;
-            if passed(config.eval_every) {
+            if passed(eval_every) {
                 let result = self.evaluate()?;
                 report.evaluation(self.progress.env_steps, &result);
                 evaluation = Some(result);

@@ -1,5 +1,7 @@
 //! The workshop: `cargo xtask test` runs every check there is.
 
+mod bench;
+mod learning;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -11,12 +13,16 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test   every check: tidy, format, clippy, unit, integration and doc tests, examples, documentation, crates from outside
+  bench --peers   our speed beside PyTorch's, Stable-Baselines3's and rejax's, which are installed into target/peers
+  bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
 
 fn main() -> ExitCode {
     let result = match std::env::args().nth(1).as_deref() {
         Some("test") => test(),
+        Some("bench") if std::env::args().nth(2).as_deref() == Some("--peers") => bench::peers(&root()),
+        Some("bench") if std::env::args().nth(2).as_deref() == Some("--learning") => learning::compare(&root()),
         Some("tidy") => tidy::check(&root()),
         _ => {
             eprint!("{USAGE}");

@@ -1,0 +1,66 @@
+//! In the steady state acting allocates nothing, and an update allocates nothing for a minibatch.
+
+#![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rl_agents::{ActorCritic, Agent, Choice, Collector, NetConfig, Ppo, PpoConfig};
+use rl_buffer::ObsSlice;
+use rl_envs::{Pool, cartpole::CartPole};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller says.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller says.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count(f: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    f();
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+// One test, so that no other runs at the same time and counts too.
+#[test]
+fn acting_and_minibatches_allocate_nothing() {
+    let pool = Pool::new(1).unwrap();
+    let mut collector = Collector::new(8, &CartPole::default(), &pool, 0).unwrap();
+    let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), 0).unwrap();
+
+    let mut scratch = policy.scratch();
+    let (obs, mut actions, mut log_probs, mut values) = ([0.1; 8 * 4], [0; 8], [0.0; 8], [0.0; 8]);
+    let mut act = |step| {
+        let choice = Choice::Sample { seed: 0, step, first_env: 0 };
+        policy.act(ObsSlice::F32(&obs), &[], choice, &mut scratch, (&mut actions, &mut log_probs, &mut values)).unwrap();
+    };
+    act(0);
+    assert_eq!(count(|| (1..100).for_each(&mut act)), 0, "acting");
+
+    // An update's own allocations (targets, the order of samples) are the same however many minibatches it has.
+    let mut rollout = collector.rollout(64).unwrap();
+    collector.collect(&policy, &mut rollout).unwrap();
+    let of_update = |n_epochs| {
+        let config = PpoConfig { n_steps: 64, batch_size: 64, n_epochs, ..PpoConfig::default() };
+        let mut agent = Ppo::new(policy.clone(), config, 8, 0).unwrap();
+        agent.update(&rollout, 1.0, &pool).unwrap();
+        count(|| drop(agent.update(&rollout, 1.0, &pool).unwrap()))
+    };
+    assert_eq!(of_update(1), of_update(10), "minibatches");
+}

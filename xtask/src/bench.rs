@@ -1,0 +1,134 @@
+//! Our speed beside that of others, measured in turn in one run: `cargo xtask bench --peers`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+/// Each measurement is repeated so often, in turn with its peer's, and medians are compared.
+const ROUNDS: usize = 3;
+
+/// One comparison: what, our arguments and the field of our answer, the peer's script and arguments.
+struct Case {
+    what: &'static str,
+    ours: &'static str,
+    field: &'static str,
+    peer: &'static str,
+    theirs: &'static str,
+}
+
+const TRAIN: &str = "train cartpole --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
+
+const CASES: &[Case] = &[
+    update("PPO update, minibatch 64, 2 threads", "--minibatch 64 --threads 2", "64 2 2"),
+    update("PPO update, minibatch 512, 2 threads", "--minibatch 512 --threads 2", "512 2 2"),
+    update("PPO update, minibatch 2048, 2 threads", "--minibatch 2048 --threads 2", "2048 2 2"),
+    update("the same against PyTorch without normalization and clipping, 64", "--minibatch 64 --threads 2", "64 2 2 plain"),
+    update("the same against PyTorch without normalization and clipping, 512", "--minibatch 512 --threads 2", "512 2 2 plain"),
+    update("the same against PyTorch without normalization and clipping, 2048", "--minibatch 2048 --threads 2", "2048 2 2 plain"),
+    update("the same with AVX2 only, 512", "--minibatch 512 --threads 2 --isa avx2", "512 2 2 plain"),
+    train(
+        "PPO, 64 environments, 128 steps, batch 2048, 4 epochs, 2 threads; rejax",
+        "--envs 64 --threads 2 --steps 2e6 --set ppo.n_steps=128 --set ppo.batch_size=2048 --set ppo.n_epochs=4",
+        "train_rejax.py",
+        "64 128 4 4 2000000",
+    ),
+    train(
+        "PPO, 64 environments, 128 steps, batch 512, 4 epochs, 2 threads; rejax",
+        "--envs 64 --threads 2 --steps 2e6 --set ppo.n_steps=128 --set ppo.batch_size=512 --set ppo.n_epochs=4",
+        "train_rejax.py",
+        "64 128 16 4 2000000",
+    ),
+    train(
+        "PPO, 8 environments, 128 steps, batch 256, 4 epochs, 2 threads; Stable-Baselines3",
+        "--envs 8 --threads 2 --steps 1e6 --set ppo.n_steps=128 --set ppo.batch_size=256 --set ppo.n_epochs=4",
+        "train_sb3.py",
+        "8 128 256 4 2 40000",
+    ),
+    train(
+        "PPO, 8 environments, 256 steps, batch 64, 10 epochs, 1 thread; Stable-Baselines3",
+        "--envs 8 --threads 1 --steps 4e5 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10",
+        "train_sb3.py",
+        "8 256 64 10 1 16384",
+    ),
+];
+
+const fn update(what: &'static str, ours: &'static str, theirs: &'static str) -> Case {
+    Case { what, ours, field: "value", peer: "update_torch.py", theirs }
+}
+
+const fn train(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Case {
+    Case { what, ours, field: "env_steps_per_s", peer, theirs }
+}
+
+/// Runs all comparisons and prints them as a table, which is also written to `bench/peers.md`.
+pub(crate) fn peers(root: &Path) -> Result<()> {
+    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    let venv = root.join("target/peers");
+    let python = venv.join("bin/python");
+    let scripts = root.join("xtask/peers");
+    if !python.exists() {
+        println!("\n==> installing the peers into {} (some gigabytes)", venv.display());
+        run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(scripts.join("requirements.txt")))?;
+    }
+    let program = root.join("target/release/rl");
+    let runs = root.join("target/bench-runs");
+    let mut table = String::from("| what | ours | peer's | ratio |\n|---|---|---|---|\n");
+    println!("\n{}", table.trim_end());
+    for case in CASES {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let mut command = Command::new(&program);
+            if case.field == "value" {
+                command.args(["bench", "update", "--json", "--seconds", "2"]);
+            } else {
+                // A directory of a run is never written over.
+                let _ = fs::remove_dir_all(&runs);
+                command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
+            }
+            let output = run(command.args(case.ours.split(' ')))?;
+            let last = output.lines().last().unwrap_or_default();
+            let answer: serde_json::Value = serde_json::from_str(last).context("our answer")?;
+            ours.push(answer[case.field].as_f64().context("our figure")?);
+            let output = run(Command::new(&python).arg(scripts.join(case.peer)).args(case.theirs.split(' ')))?;
+            theirs.push(output.trim().parse::<f64>().context("the peer's figure")?);
+        }
+        let ((a, a_low, a_high), (b, b_low, b_high)) = (spread(ours), spread(theirs));
+        let k = |x: f64| format!("{:.0} k", x / 1e3);
+        let row = format!(
+            "| {} | {} ({} to {}) | {} ({} to {}) | {:.1} |",
+            case.what,
+            k(a),
+            k(a_low),
+            k(a_high),
+            k(b),
+            k(b_low),
+            k(b_high),
+            a / b
+        );
+        println!("{row}");
+        table.push_str(&row);
+        table.push('\n');
+    }
+    let head = "# Ours and others'\n\nMade by `cargo xtask bench --peers`: medians of 3 runs each, ours and the peer's in turn, with the least and\n\
+                the greatest. Updates in samples a second, training in environment steps a second, everything included.\n\n";
+    fs::create_dir_all(root.join("bench"))?;
+    fs::write(root.join("bench/peers.md"), format!("{head}{table}"))?;
+    Ok(())
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Median, least and greatest.
+fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_unstable_by(f64::total_cmp);
+    (values[values.len() / 2], values[0], values[values.len() - 1])
+}
