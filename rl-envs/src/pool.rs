@@ -241,7 +241,7 @@ impl Pool {
         unsafe { *shared.job.get() = job };
         shared.next.store(0, Ordering::Relaxed);
         let number = shared.state.load(Ordering::Relaxed) / NUMBER + 1;
-        shared.state.store(number * NUMBER | OPEN, Ordering::SeqCst);
+        shared.state.store((number * NUMBER) | OPEN, Ordering::SeqCst);
         let closing = Closing(shared);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
             // Whoever is about to sleep holds this lock until it does.

@@ -106,7 +106,7 @@ pub fn update(bench: &Update) -> Result<Value, Error> {
     let pool = Pool::new(*threads)?;
     let n_envs = 16.min(*minibatch);
     // A rollout of 8,192 samples or more, of whole minibatches and of whole steps.
-    let n_steps = (8192usize.div_ceil(*minibatch) * minibatch).next_multiple_of(n_envs) / n_envs;
+    let n_steps = (8192usize.div_ceil(*minibatch) * minibatch).div_ceil(n_envs);
     let n_samples = n_steps * n_envs / minibatch * minibatch;
     let mut collector = Collector::of(catalog::find("cartpole")?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, 0)?;
     let net = NetConfig { hidden: hidden.clone(), learner: *learner, ..NetConfig::default() };
