@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Purpose, Space, rng};
+use rl_envs::{ActionSpace, Isa, Purpose, Space, rng};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -10,7 +10,7 @@ use crate::distributions::{greedy, log_softmax_columns, sample};
 use crate::fused::Fused;
 use crate::mlp::{Activation, Mlp};
 use crate::params::Layout;
-use crate::tile::{self, Isa, Net, Samples, TILE, Workspace};
+use crate::tile::{self, Net, Samples, TILE, Workspace};
 
 /// What computes losses and gradients, and acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

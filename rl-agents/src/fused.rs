@@ -5,9 +5,9 @@
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Shape, Tensor};
 use rl_buffer::ObsSlice;
-use rl_envs::Pool;
+use rl_envs::{Isa, Pool};
 
-use crate::tile::{Isa, Net, Samples, Slices, TILE, Tile, TileLoss, Workspace, forward};
+use crate::tile::{Net, Samples, Slices, TILE, Tile, TileLoss, Workspace, forward};
 
 /// The operation.
 pub(crate) struct Fused {

@@ -44,4 +44,4 @@ pub use error::Error;
 pub use mlp::Activation;
 pub use params::{Layout, TensorInfo};
 pub use ppo::{Ppo, PpoConfig};
-pub use tile::Isa;
+pub use rl_envs::Isa;

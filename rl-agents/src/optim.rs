@@ -1,7 +1,8 @@
 //! Optimizers: one pass over the flat vector of parameters, gradient clipping included.
 
+use rl_envs::isa::{Isa, Work, dispatch};
+
 use crate::Error;
-use crate::tile::{Isa, Work, dispatch};
 
 /// Updates that may fail running before learning is given up.
 const MAX_SKIPPED: u64 = 3;

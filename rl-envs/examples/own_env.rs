@@ -4,7 +4,8 @@
 
 use ndarray::{Array1, Array2};
 use rl_envs::{
-    Action, ActionSpace, Actions, Env, Error, ObsViewMut, Pool, PooledVecEnv, RandomActions, Rng, Space, Step, StepBatch, VecEnv,
+    Action, ActionSpace, Actions, ActionsMut, Env, Error, ObsViewMut, Pool, PooledVecEnv, RandomActions, Rng, Space, Step,
+    StepBatch, VecEnv,
 };
 use serde::{Deserialize, Serialize};
 
@@ -55,12 +56,12 @@ fn main() -> Result<(), Error> {
     let (mut obs, mut final_obs) = (Array2::<f32>::zeros((n, 1)), Array2::<f32>::zeros((n, 1)));
     let (mut rewards, mut actions) = (Array1::<f32>::zeros(n), Array1::<u32>::zeros(n));
     let (mut terminated, mut truncated) = (Array1::<u8>::zeros(n), Array1::<u8>::zeros(n));
-    let mut random = RandomActions::new(0, n, 2);
+    let mut random = RandomActions::new(0, n, envs.action_space());
     let (mut won, mut lost, mut out_of_time) = (0, 0, 0);
 
     envs.reset(0, ObsViewMut::F32(obs.view_mut()), None)?;
     for _ in 0..200 {
-        random.fill(actions.view_mut());
+        random.fill(&mut ActionsMut::Discrete(actions.view_mut()));
         envs.step(
             Actions::Discrete(actions.view()),
             StepBatch {

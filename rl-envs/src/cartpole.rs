@@ -13,7 +13,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Env, Error, Rng, Space, Step, math};
+use crate::lanes::{self, Dynamics, Lane};
+use crate::{ActionSpace, Rng, Space, Step, math};
 
 /// The constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,58 +71,16 @@ pub struct State {
     pub elapsed: u32,
 }
 
-/// One step of the dynamics (Euler's method) and its flags, without a branch.
-#[inline(always)]
-#[must_use]
-pub fn step(params: &Params, state: State, action: u32) -> (State, Step) {
-    let State { x, x_dot, theta, theta_dot, elapsed } = state;
-    let force = if action == 1 { params.force } else { -params.force };
-    let total_mass = params.cart_mass + params.pole_mass;
-    let pole_moment = params.pole_mass * params.half_length;
-    let (sin, cos) = math::sin_cos(theta);
-    let temp = (force + pole_moment * (theta_dot * theta_dot) * sin) / total_mass;
-    let theta_acc =
-        (params.gravity * sin - cos * temp) / (params.half_length * (4.0 / 3.0 - params.pole_mass * (cos * cos) / total_mass));
-    let x_acc = temp - pole_moment * theta_acc * cos / total_mass;
-    let next = State {
-        x: x + params.tau * x_dot,
-        x_dot: x_dot + params.tau * x_acc,
-        theta: theta + params.tau * theta_dot,
-        theta_dot: theta_dot + params.tau * theta_acc,
-        elapsed: elapsed + 1,
-    };
-    let terminated = (next.x.abs() > params.x_limit) | (next.theta.abs() > params.theta_limit);
-    (next, Step { reward: 1.0, terminated, truncated: next.elapsed >= params.max_steps })
-}
-
 /// The environment.
-#[derive(Clone, Debug, Default)]
-pub struct CartPole {
-    params: Params,
-    state: State,
-}
+pub type CartPole = Lane<Params, 5, 4>;
 
-impl CartPole {
-    /// With constants of your own.
-    #[must_use]
-    pub fn new(params: Params) -> Self {
-        Self { params, state: State::default() }
-    }
-
-    #[inline(always)]
-    fn observe(&self, obs: &mut [f32]) {
-        let State { x, x_dot, theta, theta_dot, .. } = self.state;
-        obs.copy_from_slice(&[x, x_dot, theta, theta_dot]);
-    }
-}
-
-impl Env for CartPole {
-    type Obs = f32;
+impl Dynamics<5, 4> for Params {
     type State = State;
+    type Action = u32;
 
     fn observation_space(&self) -> Space {
         // The last observation of an episode may lie beyond the limits, so the bounds are twice as wide.
-        let high = [2.0 * self.params.x_limit, f32::INFINITY, 2.0 * self.params.theta_limit, f32::INFINITY];
+        let high = [2.0 * self.x_limit, f32::INFINITY, 2.0 * self.theta_limit, f32::INFINITY];
         Space::vector(&high.map(|x| -x), &high)
     }
 
@@ -129,44 +88,66 @@ impl Env for CartPole {
         ActionSpace::Discrete { n: 2, masked: false }
     }
 
-    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+    fn start(&self, rng: &mut Rng) -> State {
         let [x, x_dot, theta, theta_dot] = std::array::from_fn(|_| rng.uniform_in(-0.05, 0.05));
-        self.state = State { x, x_dot, theta, theta_dot, elapsed: 0 };
-        self.observe(obs);
+        State { x, x_dot, theta, theta_dot, elapsed: 0 }
     }
 
     #[inline(always)]
-    fn step(&mut self, action: Action<'_>, _rng: &mut Rng, obs: &mut [f32]) -> Step {
-        let (state, outcome) = step(&self.params, self.state, action.discrete());
-        self.state = state;
-        self.observe(obs);
-        outcome
-    }
-
-    fn state(&self) -> Option<State> {
-        Some(self.state)
-    }
-
-    fn set_state(&mut self, state: State) -> Result<(), Error> {
+    fn advance(&self, state: State, action: u32) -> (State, Step) {
         let State { x, x_dot, theta, theta_dot, elapsed } = state;
+        let force = if action == 1 { self.force } else { -self.force };
+        let total_mass = self.cart_mass + self.pole_mass;
+        let pole_moment = self.pole_mass * self.half_length;
+        let (sin, cos) = math::sin_cos(theta);
+        let temp = (force + pole_moment * (theta_dot * theta_dot) * sin) / total_mass;
+        let theta_acc =
+            (self.gravity * sin - cos * temp) / (self.half_length * (4.0 / 3.0 - self.pole_mass * (cos * cos) / total_mass));
+        let x_acc = temp - pole_moment * theta_acc * cos / total_mass;
+        let next = State {
+            x: x + self.tau * x_dot,
+            x_dot: x_dot + self.tau * x_acc,
+            theta: theta + self.tau * theta_dot,
+            theta_dot: theta_dot + self.tau * theta_acc,
+            elapsed: elapsed + 1,
+        };
+        let terminated = (next.x.abs() > self.x_limit) | (next.theta.abs() > self.theta_limit);
+        (next, Step { reward: 1.0, terminated, truncated: next.elapsed >= self.max_steps })
+    }
+
+    #[inline(always)]
+    fn observe(&self, state: &State) -> [f32; 4] {
+        [state.x, state.x_dot, state.theta, state.theta_dot]
+    }
+
+    fn fault(&self, state: &State) -> Option<String> {
+        let State { x, x_dot, theta, theta_dot, elapsed } = *state;
         if ![x, x_dot, theta, theta_dot].iter().all(|v| v.is_finite()) {
-            return Err(Error::BadState("x, x_dot, theta and theta_dot must be finite".into()));
+            return Some("x, x_dot, theta and theta_dot must be finite".into());
         }
-        if elapsed >= self.params.max_steps {
-            let limit = self.params.max_steps;
-            return Err(Error::BadState(format!("elapsed is {elapsed}, an episode ends at step {limit}")));
-        }
-        self.state = state;
-        Ok(())
+        lanes::elapsed_fault(elapsed, self.max_steps)
+    }
+
+    #[inline(always)]
+    fn pack(state: State) -> [u32; 5] {
+        let State { x, x_dot, theta, theta_dot, elapsed } = state;
+        [x.to_bits(), x_dot.to_bits(), theta.to_bits(), theta_dot.to_bits(), elapsed]
+    }
+
+    #[inline(always)]
+    fn unpack([x, x_dot, theta, theta_dot, elapsed]: [u32; 5]) -> State {
+        let [x, x_dot, theta, theta_dot] = [x, x_dot, theta, theta_dot].map(f32::from_bits);
+        State { x, x_dot, theta, theta_dot, elapsed }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Env as _;
 
     fn step_from(state: State) -> Step {
-        step(&Params::default(), state, 1).1
+        Params::default().advance(state, 1).1
     }
 
     #[test]
@@ -189,7 +170,7 @@ mod tests {
     #[test]
     fn one_step_from_rest_follows_the_equations() {
         // From rest: temp = 10 / 1.1, theta_acc = -temp / (0.5 (4/3 - 0.1 / 1.1)), x_acc = temp - 0.05 theta_acc / 1.1.
-        let (next, _) = step(&Params::default(), State::default(), 1);
+        let (next, _) = Params::default().advance(State::default(), 1);
         let temp = 10.0 / 1.1f64;
         let theta_acc = -temp / (0.5 * (4.0 / 3.0 - 0.1 / 1.1));
         let x_acc = temp - 0.05 * theta_acc / 1.1;

@@ -4,12 +4,28 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::cartpole::CartPole;
+use crate::breakout::Breakout;
+use crate::lanes::{Dynamics, Lane, LanesVecEnv};
+use crate::snake::Snake;
 use crate::trace::{TraceStep, trace};
-use crate::{ActionSpace, Env, Error, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, pool};
+use crate::{
+    ActionSpace, Env, Error, Isa, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, acrobot, cartpole, mountain_car,
+    mountain_car_continuous, pendulum, pool,
+};
 
 /// Every environment. A new one adds its line here.
-pub const ENVS: &[Entry] = &[Entry::of::<CartPole>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)")];
+pub const ENVS: &[Entry] = &[
+    Entry::lanes::<cartpole::Params, _, _>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)"),
+    Entry::lanes::<mountain_car::Params, _, _>("mountain_car", "drive out of a valley (Gymnasium's MountainCar-v0)"),
+    Entry::lanes::<mountain_car_continuous::Params, _, _>(
+        "mountain_car_continuous",
+        "drive out of a valley with little force (Gymnasium's MountainCarContinuous-v0)",
+    ),
+    Entry::lanes::<acrobot::Params, _, _>("acrobot", "swing up two linked rods (Gymnasium's Acrobot-v1)"),
+    Entry::lanes::<pendulum::Params, _, _>("pendulum", "swing up a rod and hold it (Gymnasium's Pendulum-v1)"),
+    Entry::of::<Snake>("snake", "eat fruit and grow on a board of 12 by 12 (Jumanji's Snake-v1)"),
+    Entry::of::<Breakout>("breakout", "break bricks with a ball on a board of 10 by 10 (MinAtar's Breakout)"),
+];
 
 /// One environment of the catalog.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +36,6 @@ pub struct Entry {
     pub about: &'static str,
     spaces: fn() -> (Space, ActionSpace),
     sync: fn(usize) -> Box<dyn VecEnv>,
-    pooled: fn(usize, &Pool) -> Box<dyn VecEnv>,
     slice: fn(Range<usize>) -> Box<dyn VecEnv>,
     trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
 }
@@ -35,10 +50,15 @@ impl Entry {
             about,
             spaces: || (E::default().observation_space(), E::default().action_space()),
             sync: |n_envs| Box::new(SyncVecEnv::new(n_envs, E::default())),
-            pooled: |n_envs, pool| Box::new(PooledVecEnv::new(n_envs, &E::default(), pool)),
-            slice: |range| Box::new(SyncVecEnv::slice(range, E::default())),
+            slice: |range| Box::new(SyncVecEnv::slice(range, E::default()).with_isa(Isa::best())),
             trace: |init, actions| trace(E::default(), init, actions),
         }
+    }
+
+    /// The same for one that steps in vector instructions.
+    const fn lanes<P: Dynamics<W, D> + 'static, const W: usize, const D: usize>(name: &'static str, about: &'static str) -> Self {
+        let slice: fn(Range<usize>) -> Box<dyn VecEnv> = |range| Box::new(LanesVecEnv::slice(range, P::default()));
+        Self { slice, ..Self::of::<Lane<P, W, D>>(name, about) }
     }
 
     /// The spaces of observations and actions.
@@ -62,7 +82,7 @@ impl Entry {
     /// [`Error::EnvCount`].
     pub fn pooled(&self, n_envs: usize, pool: &Pool) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
-        Ok((self.pooled)(n_envs, pool))
+        Ok(Box::new(PooledVecEnv::of(n_envs, pool, self.slice)))
     }
 
     /// `n_envs` of them in fixed slices, for threads that each step slices of their own.

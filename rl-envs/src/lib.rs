@@ -35,23 +35,34 @@
 //! # Ok::<(), rl_envs::Error>(())
 //! ```
 
+pub mod acrobot;
+pub mod breakout;
 pub mod cartpole;
 pub mod catalog;
 pub mod codec;
+pub mod isa;
+pub mod lanes;
 pub mod math;
+pub mod mountain_car;
+pub mod mountain_car_continuous;
+pub mod pendulum;
 pub mod pool;
 pub mod rng;
+pub mod snake;
 
 mod env;
 mod error;
+mod random_actions;
 mod space;
 mod trace;
 mod vec_env;
 
 pub use env::{Action, Env, Step};
 pub use error::Error;
+pub use isa::Isa;
 pub use pool::Pool;
+pub use random_actions::{ActionsMut, RandomActions};
 pub use rng::{Purpose, Rng};
 pub use space::{ActionSpace, Dtype, Element, Space};
 pub use trace::TraceStep;
-pub use vec_env::{Actions, MaskBatch, ObsViewMut, PooledVecEnv, RandomActions, StepBatch, SyncVecEnv, VecEnv};
+pub use vec_env::{Actions, MaskBatch, ObsViewMut, PooledVecEnv, StepBatch, SyncVecEnv, VecEnv};

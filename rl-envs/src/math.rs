@@ -11,6 +11,7 @@
 //! | [`exp`] | < 1.5 ulp | all normal results; subnormal ones within 1 ulp more |
 //! | [`ln`] | < 1.5 ulp | all positive numbers |
 //! | [`tanh`] | < 2 ulp | all numbers |
+//! | [`wrap_angle`] | < 1e-6 absolute | \|x\| <= 100 |
 
 /// Beyond this magnitude [`sin_cos`] takes its argument for 0.
 pub const SIN_COS_MAX: f32 = 8192.0;
@@ -46,6 +47,27 @@ pub fn sin_cos(x: f32) -> (f32, f32) {
     let sin_sign = (quadrant & 2) << 30;
     let cos_sign = (quadrant.wrapping_add(1) & 2) << 30;
     (f32::from_bits(s.to_bits() ^ sin_sign), f32::from_bits(c.to_bits() ^ cos_sign))
+}
+
+/// The angle `x` (radians, of a magnitude up to [`SIN_COS_MAX`]) less whole turns: in +-pi but for rounding, and `x` itself if it
+/// lies there.
+#[inline(always)]
+#[must_use]
+pub fn wrap_angle(x: f32) -> f32 {
+    // 2 pi in three parts of so few bits that a product with a number of turns is exact.
+    const TAU_A: f32 = 6.281_25;
+    const TAU_B: f32 = 1.935_005_2e-3;
+    const TAU_C: f32 = 3.019_916e-7;
+    let k = (x * (0.5 * std::f32::consts::FRAC_1_PI) + ROUND) - ROUND;
+    ((x - k * TAU_A) - k * TAU_B) - k * TAU_C
+}
+
+/// The nearest of `low` and `high` if `x` lies beyond them; NaN stays NaN.
+#[inline(always)]
+#[must_use]
+pub fn clamp(x: f32, low: f32, high: f32) -> f32 {
+    let x = select(x < low, low, x);
+    select(x > high, high, x)
 }
 
 /// e to the power of `x`: 0 for -infinity, infinity from 88.73 on, NaN for NaN.
@@ -126,6 +148,19 @@ mod tests {
     fn worst(low: f32, high: f32, f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) -> f64 {
         let numbers = (0..=u32::MAX / 1009).map(|i| f32::from_bits(i * 1009)).filter(|x| (low..=high).contains(x));
         numbers.map(|x| ulps(f(x), exact(f64::from(x)))).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn wrapped_angles_are_the_same_angles() {
+        for i in -100_000..100_000 {
+            let x = i as f32 * 1e-3;
+            let wrapped = wrap_angle(x);
+            let turns = ((f64::from(x) - f64::from(wrapped)) / std::f64::consts::TAU).round();
+            let exact = f64::from(x) - turns * std::f64::consts::TAU;
+            assert!((f64::from(wrapped) - exact).abs() < 1e-6, "{x}");
+            assert!(wrapped.abs() <= std::f32::consts::PI + 1e-5, "{x}");
+            assert!(x.abs() > 3.141 || wrapped == x, "{x}");
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! N environments that step together.
 
+use std::ops::Range;
+
 use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis};
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Element, Env, Error, Pool, Purpose, Rng, Space, codec, pool, rng};
+use crate::isa::{self, Isa, Work};
+use crate::{Action, ActionSpace, Element, Env, Error, Pool, Purpose, Rng, Space, codec, pool};
 
 /// Observations to be written, (N, D), of either element type.
 #[derive(Debug)]
@@ -36,7 +39,7 @@ impl<'a> ObsViewMut<'a> {
     }
 
     /// All elements in a row, if type and shape are as expected.
-    fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
+    pub(crate) fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
         let found = self.shape().to_vec();
         let rows = O::rows(self).ok_or(Error::Kind {
             what,
@@ -47,7 +50,7 @@ impl<'a> ObsViewMut<'a> {
     }
 }
 
-/// Actions for N environments.
+/// Actions for N environments, contiguous.
 #[derive(Clone, Copy, Debug)]
 pub enum Actions<'a> {
     /// For a discrete space, (N).
@@ -62,13 +65,13 @@ impl<'a> Actions<'a> {
     /// # Errors
     /// [`Error::Kind`], [`Error::Shape`], [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`].
     pub fn check(&self, space: &ActionSpace, n_envs: usize) -> Result<(), Error> {
-        let shape = |expected: &[usize], found: &[usize], standard| {
+        let shape = |expected: &[usize], found: &[usize], standard: bool| {
             let error = || Error::Shape { what: "actions", expected: expected.into(), found: found.into() };
             if expected == found && standard { Ok(()) } else { Err(error()) }
         };
         match (self, space) {
             (Self::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
-                shape(&[n_envs], actions.shape(), true)?;
+                shape(&[n_envs], actions.shape(), actions.is_standard_layout())?;
                 match actions.iter().position(|&action| action >= n) {
                     Some(env_idx) => Err(Error::ActionOutOfRange { env_idx, action: actions[env_idx], n }),
                     None => Ok(()),
@@ -171,6 +174,54 @@ impl StepBatch<'_> {
     }
 }
 
+/// What a [`StepBatch`] writes to, as slices whose lengths have been checked.
+pub(crate) struct StepRows<'a, O> {
+    pub(crate) obs: &'a mut [O],          // (n, D)
+    pub(crate) rewards: &'a mut [f32],    // (n)
+    pub(crate) terminated: &'a mut [u8],  // (n)
+    pub(crate) truncated: &'a mut [u8],   // (n)
+    pub(crate) final_obs: &'a mut [O],    // (n, D)
+    pub(crate) masks: &'a mut [u8],       // (n, A), or empty without masks
+    pub(crate) final_masks: &'a mut [u8], // (n, A), or empty without masks
+}
+
+impl<'a, O: Element> StepRows<'a, O> {
+    /// Checks types and shapes for n environments.
+    pub(crate) fn of(out: StepBatch<'a>, n: usize, space: &Space, actions: &ActionSpace) -> Result<Self, Error> {
+        let d = space.len();
+        let (masks, final_masks) = out.masks.map(|m| (m.masks, m.final_masks)).unzip();
+        Ok(Self {
+            obs: out.obs.into_slice("obs", [n, d])?,
+            rewards: flat("rewards", out.rewards, n)?,
+            terminated: flat("terminated", out.terminated, n)?,
+            truncated: flat("truncated", out.truncated, n)?,
+            final_obs: out.final_obs.into_slice("final_obs", [n, d])?,
+            masks: mask_rows("masks", masks, n, actions)?,
+            final_masks: mask_rows("final_masks", final_masks, n, actions)?,
+        })
+    }
+}
+
+fn flat<'a, T>(what: &'static str, view: ArrayViewMut1<'a, T>, n: usize) -> Result<&'a mut [T], Error> {
+    let found = view.shape().to_vec();
+    if view.len() == n { view.into_slice() } else { None }.ok_or(Error::Shape { what, expected: vec![n], found })
+}
+
+/// Masks (n, A) as a slice; an empty one if the space has none.
+pub(crate) fn mask_rows<'a>(
+    what: &'static str,
+    masks: Option<ArrayViewMut2<'a, u8>>,
+    n: usize,
+    space: &ActionSpace,
+) -> Result<&'a mut [u8], Error> {
+    match (space.masked(), masks) {
+        (true, Some(masks)) => ObsViewMut::U8(masks).into_slice(what, [n, space.len()]),
+        (false, None) => Ok(&mut []),
+        (true, None) => Err(Error::Kind { what, expected: "masks", found: "none" }),
+        (false, Some(_)) => Err(Error::Kind { what, expected: "none", found: "masks" }),
+    }
+}
+
 /// N environments that step together, each restarted in the same step in which its episode ends.
 pub trait VecEnv: Send {
     /// The number of environments N.
@@ -207,10 +258,41 @@ pub trait VecEnv: Send {
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error>;
 }
 
+impl VecEnv for Box<dyn VecEnv> {
+    fn n_envs(&self) -> usize {
+        (**self).n_envs()
+    }
+
+    fn observation_space(&self) -> &Space {
+        (**self).observation_space()
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        (**self).action_space()
+    }
+
+    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        (**self).reset(seed, obs, masks)
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        (**self).step(actions, out)
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        (**self).save()
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        (**self).load(bytes)
+    }
+}
+
 /// N environments stepped one after the other: the referee for every faster way.
 #[derive(Clone, Debug)]
 pub struct SyncVecEnv<E> {
     envs: Vec<E>,
+    isa: Isa,
     first_env: u32,
     seed: u64,
     /// Lifetime steps, the same for every environment of the batch.
@@ -230,7 +312,7 @@ impl<E: Env> SyncVecEnv<E> {
     }
 
     /// The environments with the indices `range` of a larger batch: they do what they would do there.
-    pub fn slice(range: std::ops::Range<usize>, env: E) -> Self {
+    pub fn slice(range: Range<usize>, env: E) -> Self {
         Self {
             first_env: range.start as u32,
             seed: 0,
@@ -238,34 +320,90 @@ impl<E: Env> SyncVecEnv<E> {
             observation_space: env.observation_space(),
             action_space: env.action_space(),
             envs: vec![env; range.len()],
+            isa: Isa::Plain,
         }
     }
 
-    fn masks<'a>(&self, what: &'static str, masks: Option<ArrayViewMut2<'a, u8>>) -> Result<&'a mut [u8], Error> {
-        match (self.action_space.masked(), masks) {
-            (true, Some(masks)) => {
-                let expected = [self.envs.len(), self.action_space.len()];
-                ObsViewMut::U8(masks).into_slice(what, expected)
-            }
-            (false, None) => Ok(&mut []),
-            (true, None) => Err(Error::Kind { what, expected: "masks", found: "none" }),
-            (false, Some(_)) => Err(Error::Kind { what, expected: "none", found: "masks" }),
-        }
+    /// Steps with code compiled for `isa`; the same bits, for nothing in an environment is fused.
+    #[must_use]
+    pub fn with_isa(mut self, isa: Isa) -> Self {
+        self.isa = isa;
+        self
     }
 }
 
-/// What [`SyncVecEnv::save`] writes.
-#[derive(Serialize, Deserialize)]
-struct Saved<S> {
-    first_env: u32,
+/// One step of every environment, to be compiled for an instruction set.
+struct Steps<'a, 'b, E: Env> {
+    envs: &'a mut [E],
+    actions: Actions<'b>,
+    out: StepRows<'a, E::Obs>,
+    d: usize,
+    a: usize,
     seed: u64,
-    steps: u64,
-    states: Vec<S>,
+    step: u64,
+    first_env: u32,
 }
 
-fn flat<'a, T>(what: &'static str, view: ArrayViewMut1<'a, T>, n: usize) -> Result<&'a mut [T], Error> {
-    let found = view.shape().to_vec();
-    if view.len() == n { view.into_slice() } else { None }.ok_or(Error::Shape { what, expected: vec![n], found })
+impl<E: Env> Steps<'_, '_, E> {
+    #[inline(always)]
+    fn one(&mut self, i: usize, action: Action<'_>) {
+        let Self { envs, out, d, a, seed, step, first_env, .. } = self;
+        let (env, index, d, a) = (&mut envs[i], *first_env + i as u32, *d, *a);
+        let obs = &mut out.obs[i * d..][..d];
+        let outcome = env.step(action, &mut Rng::new(*seed, index, *step, Purpose::Step), obs);
+        out.rewards[i] = outcome.reward;
+        out.terminated[i] = outcome.terminated.into();
+        out.truncated[i] = outcome.truncated.into();
+        if outcome.done() {
+            out.final_obs[i * d..][..d].copy_from_slice(obs);
+            if !out.final_masks.is_empty() {
+                env.mask(&mut out.final_masks[i * a..][..a]);
+            }
+            env.reset(&mut Rng::new(*seed, index, *step, Purpose::Reset), obs);
+        }
+        if !out.masks.is_empty() {
+            env.mask(&mut out.masks[i * a..][..a]);
+        }
+    }
+}
+
+impl<E: Env> Work for Steps<'_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(mut self) {
+        match self.actions {
+            Actions::Discrete(actions) => {
+                for (i, &action) in actions.iter().enumerate() {
+                    self.one(i, Action::Discrete(action));
+                }
+            }
+            Actions::Continuous(actions) => {
+                for (i, action) in actions.as_slice().unwrap_or_default().chunks_exact(self.a).enumerate() {
+                    self.one(i, Action::Continuous(action));
+                }
+            }
+        }
+    }
+}
+
+/// What `save` writes, the same for every layout in memory.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Saved<S> {
+    pub(crate) first_env: u32,
+    pub(crate) seed: u64,
+    pub(crate) steps: u64,
+    pub(crate) states: Vec<S>,
+}
+
+impl<S> Saved<S> {
+    pub(crate) fn check(&self, n_envs: usize, first_env: u32) -> Result<(), Error> {
+        if (self.states.len(), self.first_env) == (n_envs, first_env) {
+            return Ok(());
+        }
+        let (found, first) = (self.states.len(), self.first_env);
+        Err(Error::BadState(format!("it holds {found} environments from {first} on, not {n_envs} from {first_env} on")))
+    }
 }
 
 impl<E: Env> VecEnv for SyncVecEnv<E> {
@@ -282,10 +420,9 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
     }
 
     fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
-        let d = self.observation_space.len();
-        let a = self.action_space.len();
-        let obs = obs.into_slice::<E::Obs>("obs", [self.envs.len(), d])?;
-        let masks = self.masks("masks", masks)?;
+        let (n, d, a) = (self.envs.len(), self.observation_space.len(), self.action_space.len());
+        let obs = obs.into_slice::<E::Obs>("obs", [n, d])?;
+        let masks = mask_rows("masks", masks, n, &self.action_space)?;
         self.seed = seed;
         self.steps = 0;
         let rows = self.envs.iter_mut().zip(obs.chunks_exact_mut(d)).zip(self.first_env..);
@@ -299,51 +436,13 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
     }
 
     fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        let (n, d, a) = (self.envs.len(), self.observation_space.len(), self.action_space.len());
+        let n = self.envs.len();
         actions.check(&self.action_space, n)?;
-        let obs = out.obs.into_slice::<E::Obs>("obs", [n, d])?;
-        let rewards = flat("rewards", out.rewards, n)?;
-        let terminated = flat("terminated", out.terminated, n)?;
-        let truncated = flat("truncated", out.truncated, n)?;
-        let final_obs = out.final_obs.into_slice::<E::Obs>("final_obs", [n, d])?;
-        let (masks, final_masks) = out.masks.map(|m| (m.masks, m.final_masks)).unzip();
-        let masks = self.masks("masks", masks)?;
-        let final_masks = self.masks("final_masks", final_masks)?;
+        let out = StepRows::of(out, n, &self.observation_space, &self.action_space)?;
         self.steps += 1;
-
-        let (seed, steps, first_env) = (self.seed, self.steps, self.first_env);
-        let envs = &mut self.envs;
-        let mut step = |i: usize, action: Action<'_>| {
-            let env = &mut envs[i];
-            let index = first_env + i as u32;
-            let obs = &mut obs[i * d..][..d];
-            let outcome = env.step(action, &mut Rng::new(seed, index, steps, Purpose::Step), obs);
-            rewards[i] = outcome.reward;
-            terminated[i] = outcome.terminated.into();
-            truncated[i] = outcome.truncated.into();
-            if outcome.done() {
-                final_obs[i * d..][..d].copy_from_slice(obs);
-                if !final_masks.is_empty() {
-                    env.mask(&mut final_masks[i * a..][..a]);
-                }
-                env.reset(&mut Rng::new(seed, index, steps, Purpose::Reset), obs);
-            }
-            if !masks.is_empty() {
-                env.mask(&mut masks[i * a..][..a]);
-            }
-        };
-        match actions {
-            Actions::Discrete(actions) => {
-                for (i, &action) in actions.iter().enumerate() {
-                    step(i, Action::Discrete(action));
-                }
-            }
-            Actions::Continuous(actions) => {
-                for (i, action) in actions.as_slice().unwrap_or_default().chunks_exact(a).enumerate() {
-                    step(i, Action::Continuous(action));
-                }
-            }
-        }
+        let Self { envs, isa, seed, steps, first_env, observation_space, action_space } = self;
+        let (d, a) = (observation_space.len(), action_space.len());
+        isa::dispatch(*isa, Steps { envs, actions, out, d, a, seed: *seed, step: *steps, first_env: *first_env });
         Ok(())
     }
 
@@ -355,9 +454,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let saved: Saved<E::State> = codec::decode(bytes)?;
-        if (saved.states.len(), saved.first_env) != (self.envs.len(), self.first_env) {
-            return Err(Error::BadState(format!("it holds {} environments, not {}", saved.states.len(), self.envs.len())));
-        }
+        saved.check(self.envs.len(), self.first_env)?;
         let mut envs = self.envs.clone();
         for (env, state) in envs.iter_mut().zip(saved.states) {
             env.set_state(state)?;
@@ -375,16 +472,28 @@ pub struct PooledVecEnv<V> {
     pool: Pool,
 }
 
+/// Slices of a batch: below 64 environments, handing work to another thread costs more than the work.
+const MAX_SLICES: usize = 64;
+const MIN_SLICE: usize = 64;
+
 impl<E: Env> PooledVecEnv<SyncVecEnv<E>> {
     /// `n_envs` copies of `env`, stepped by the threads of `pool`.
     ///
     /// # Panics
     /// If `n_envs` is 0 or does not fit u32.
     pub fn new(n_envs: usize, env: &E, pool: &Pool) -> Self {
+        Self::of(n_envs, pool, |range| SyncVecEnv::slice(range, env.clone()).with_isa(Isa::best()))
+    }
+}
+
+impl<V: VecEnv> PooledVecEnv<V> {
+    /// `n_envs` environments, of which `slice` makes those with given indices.
+    ///
+    /// # Panics
+    /// If `n_envs` is 0 or does not fit u32.
+    pub fn of(n_envs: usize, pool: &Pool, slice: impl FnMut(Range<usize>) -> V) -> Self {
         assert!(n_envs > 0 && u32::try_from(n_envs).is_ok(), "1 to 2^32 - 1 environments");
-        // Below 64 environments a slice, handing work to another thread costs more than the work.
-        let slices = pool::slices(n_envs, 64, 64).map(|range| SyncVecEnv::slice(range, env.clone())).collect();
-        Self { slices, n_envs, pool: pool.clone() }
+        Self { slices: pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(slice).collect(), n_envs, pool: pool.clone() }
     }
 }
 
@@ -478,38 +587,5 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
             self.slices.iter_mut().zip(&slices).try_for_each(|(slice, bytes)| slice.load(bytes))?;
         }
         loaded
-    }
-}
-
-/// Actions drawn uniformly, without a policy: for benches and checks.
-///
-/// The action of environment i at step s is made from word `s & 3` of block `s >> 2` of its stream
-/// [`Purpose::RandomAction`], so four steps cost one block.
-#[derive(Clone, Debug)]
-pub struct RandomActions {
-    seed: u64,
-    steps: u64,
-    n: u32,
-    words: Vec<[u32; 4]>,
-}
-
-impl RandomActions {
-    /// For `n_envs` environments with `n` actions.
-    #[must_use]
-    pub fn new(seed: u64, n_envs: usize, n: u32) -> Self {
-        Self { seed, steps: 0, n, words: vec![[0; 4]; n_envs] }
-    }
-
-    /// Writes the actions of the next step, (N).
-    pub fn fill(&mut self, mut actions: ArrayViewMut1<'_, u32>) {
-        if self.steps & 3 == 0 {
-            for (words, index) in self.words.iter_mut().zip(0..) {
-                *words = rng::block(self.seed, index, self.steps >> 2, Purpose::RandomAction, 0);
-            }
-        }
-        for (action, words) in actions.iter_mut().zip(&self.words) {
-            *action = rng::below(words[(self.steps & 3) as usize], self.n);
-        }
-        self.steps += 1;
     }
 }

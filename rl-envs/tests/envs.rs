@@ -1,82 +1,135 @@
 //! Every environment of the catalog against the contract, and against the references.
 
-use ndarray::{Array1, Array2, Axis};
+use ndarray::{Array1, Array2};
 use rl_envs::{
-    ActionSpace, Actions, Error, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch, SyncVecEnv, VecEnv, cartpole, catalog,
+    ActionSpace, Actions, ActionsMut, Dtype, Error, Isa, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch, SyncVecEnv,
+    VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
 };
 use serde_json::Value;
 
+/// Rows of observations of either type; the other type's are empty.
+struct Rows(Array2<f32>, Array2<u8>);
+
+impl Rows {
+    fn new(envs: &dyn VecEnv) -> Self {
+        let (n, d) = (envs.n_envs(), envs.observation_space().len());
+        let f32s = envs.observation_space().dtype() == Dtype::F32;
+        Self(Array2::zeros((n, if f32s { d } else { 0 })), Array2::zeros((n, if f32s { 0 } else { d })))
+    }
+
+    fn view_mut(&mut self) -> ObsViewMut<'_> {
+        if self.0.is_empty() { ObsViewMut::U8(self.1.view_mut()) } else { ObsViewMut::F32(self.0.view_mut()) }
+    }
+
+    fn row(&self, i: usize) -> Vec<f32> {
+        self.0.row(i).iter().copied().chain(self.1.row(i).iter().map(|&x| f32::from(x))).collect()
+    }
+
+    /// Values that no environment writes.
+    fn poison(&mut self) {
+        self.0.fill(f32::NAN);
+        self.1.fill(238);
+    }
+
+    fn bits(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(|x| x.to_bits()).chain(self.1.iter().map(|&x| x.into()))
+    }
+}
+
 /// All that a batch writes, and the actions that drive it.
 struct Memory {
-    obs: Array2<f32>,
-    final_obs: Array2<f32>,
+    obs: Rows,
+    final_obs: Rows,
     rewards: Array1<f32>,
     terminated: Array1<u8>,
     truncated: Array1<u8>,
-    actions: Array1<u32>,
+    masks: Option<[Array2<u8>; 2]>,
+    discrete: Array1<u32>,
+    continuous: Array2<f32>,
     random: RandomActions,
 }
 
 impl Memory {
     fn new(envs: &dyn VecEnv, seed: u64) -> Self {
-        let (n, d) = (envs.n_envs(), envs.observation_space().len());
-        let ActionSpace::Discrete { n: n_actions, .. } = *envs.action_space() else { panic!("discrete actions") };
+        let (n, a) = (envs.n_envs(), envs.action_space().len());
         Self {
-            obs: Array2::zeros((n, d)),
-            final_obs: Array2::zeros((n, d)),
+            obs: Rows::new(envs),
+            final_obs: Rows::new(envs),
             rewards: Array1::zeros(n),
             terminated: Array1::zeros(n),
             truncated: Array1::zeros(n),
-            actions: Array1::zeros(n),
-            random: RandomActions::new(seed, n, n_actions),
+            masks: envs.action_space().masked().then(|| [Array2::zeros((n, a)), Array2::zeros((n, a))]),
+            discrete: Array1::zeros(n),
+            continuous: Array2::zeros((n, a)),
+            random: RandomActions::new(seed, n, envs.action_space()),
         }
     }
 
     fn reset(&mut self, envs: &mut dyn VecEnv, seed: u64) {
-        envs.reset(seed, ObsViewMut::F32(self.obs.view_mut()), None).expect("resets");
+        envs.reset(seed, self.obs.view_mut(), self.masks.as_mut().map(|[masks, _]| masks.view_mut())).expect("resets");
+    }
+
+    /// Draws actions: uniform ones, but where there are masks mostly legal ones, so that episodes last.
+    fn draw(&mut self, space: &ActionSpace) {
+        match space {
+            ActionSpace::Discrete { n, .. } => {
+                self.random.fill(&mut ActionsMut::Discrete(self.discrete.view_mut()));
+                if let Some([masks, _]) = &self.masks {
+                    for (i, action) in self.discrete.iter_mut().enumerate().filter(|(_, action)| **action > 0) {
+                        *action = (0..*n).map(|k| (*action + k) % n).find(|&k| masks[[i, k as usize]] == 1).unwrap_or(0);
+                    }
+                }
+            }
+            ActionSpace::Continuous { .. } => self.random.fill(&mut ActionsMut::Continuous(self.continuous.view_mut())),
+        }
     }
 
     fn step(&mut self, envs: &mut dyn VecEnv) -> Result<(), Error> {
-        self.random.fill(self.actions.view_mut());
+        self.draw(&envs.action_space().clone());
         self.step_with_actions(envs)
     }
 
     fn step_with_actions(&mut self, envs: &mut dyn VecEnv) -> Result<(), Error> {
+        let actions = match envs.action_space() {
+            ActionSpace::Discrete { .. } => Actions::Discrete(self.discrete.view()),
+            ActionSpace::Continuous { .. } => Actions::Continuous(self.continuous.view()),
+        };
+        let masks = self.masks.as_mut();
         envs.step(
-            Actions::Discrete(self.actions.view()),
+            actions,
             StepBatch {
-                obs: ObsViewMut::F32(self.obs.view_mut()),
+                obs: self.obs.view_mut(),
                 rewards: self.rewards.view_mut(),
                 terminated: self.terminated.view_mut(),
                 truncated: self.truncated.view_mut(),
-                final_obs: ObsViewMut::F32(self.final_obs.view_mut()),
-                masks: None,
+                final_obs: self.final_obs.view_mut(),
+                masks: masks.map(|[a, b]| MaskBatch { masks: a.view_mut(), final_masks: b.view_mut() }),
             },
         )
     }
 
     /// Everything as bits, so that equal means equal.
     fn bits(&self) -> Vec<u32> {
-        let floats = self.obs.iter().chain(&self.final_obs).chain(&self.rewards).map(|x| x.to_bits());
-        let flags = self.terminated.iter().chain(&self.truncated).map(|&x| u32::from(x));
-        floats.chain(flags).collect()
+        let flags = self.terminated.iter().chain(&self.truncated).chain(self.masks.iter().flatten().flatten());
+        let floats = self.obs.bits().chain(self.final_obs.bits()).chain(self.rewards.iter().map(|x| x.to_bits()));
+        floats.chain(flags.map(|&x| x.into())).collect()
     }
 }
 
-const SIZES: [usize; 7] = [1, 31, 33, 64, 65, 200, 1000];
+const SIZES: [usize; 5] = [1, 31, 33, 65, 200];
 
 #[test]
 fn threads_give_the_same_bits_as_one_after_the_other() {
     for entry in catalog::ENVS {
         for n in SIZES {
-            for n_threads in [1, 2, 3] {
+            for n_threads in [1, 3] {
                 let pool = Pool::new(n_threads).expect("threads start");
                 let mut sync = entry.sync(n).expect("makes");
                 let mut pooled = entry.pooled(n, &pool).expect("makes");
                 let (mut a, mut b) = (Memory::new(&*sync, 5), Memory::new(&*pooled, 5));
                 a.reset(&mut *sync, 11);
                 b.reset(&mut *pooled, 11);
-                for t in 0..300 {
+                for t in 0..120 {
                     assert_eq!(a.bits(), b.bits(), "{} n={n} threads={n_threads} t={t}", entry.name);
                     a.step(&mut *sync).expect("steps");
                     b.step(&mut *pooled).expect("steps");
@@ -122,22 +175,27 @@ fn an_ended_episode_leaves_its_last_observation_and_the_first_of_the_next() {
         let mut envs = entry.sync(33).expect("makes");
         let mut memory = Memory::new(&*envs, 5);
         memory.reset(&mut *envs, 4);
-        let mut ends = 0;
-        for _ in 0..600 {
-            memory.final_obs.fill(f32::NAN);
+        let (mut ends, mut steps) = (0, 0);
+        while ends < 33 {
+            memory.obs.poison();
+            memory.final_obs.poison();
             memory.step(&mut *envs).expect("steps");
+            let space = envs.observation_space();
             for i in 0..33 {
                 let done = memory.terminated[i] | memory.truncated[i] == 1;
                 let final_obs = memory.final_obs.row(i);
-                assert_eq!(done, final_obs.iter().all(|x| x.is_finite()), "{}: written if and only if done", entry.name);
-                assert!(memory.obs.row(i).iter().all(|x| x.is_finite()));
+                let untouched = final_obs.iter().all(|x| x.is_nan() || *x == 238.0);
+                assert_eq!(done, !untouched, "{}: written if and only if done", entry.name);
+                assert!(space.contains(&memory.obs.row(i)), "{}", entry.name);
                 if done {
                     ends += 1;
+                    assert!(space.contains(&final_obs), "{}", entry.name);
                     assert_ne!(final_obs, memory.obs.row(i), "{}: obs is the new episode's first", entry.name);
                 }
             }
+            steps += 1;
+            assert!(steps < 5000, "{}: {ends} episodes ended", entry.name);
         }
-        assert!(ends > 0, "{}: no episode ended", entry.name);
     }
 }
 
@@ -151,16 +209,14 @@ fn a_saved_batch_continues_as_if_nothing_had_happened() {
             memory.reset(&mut *envs, 8);
             (0..37).for_each(|_| memory.step(&mut *envs).expect("steps"));
             let saved = envs.save().expect("saves");
-            let actions: Vec<Array1<u32>> = (0..60).map(|t| Array1::from_shape_fn(n, |i| ((i + t) % 2) as u32)).collect();
+            let masks = memory.masks.clone();
             let run = |envs: &mut dyn VecEnv| {
-                let mut memory = Memory::new(envs, 0);
-                let mut bits = Vec::new();
-                for actions in &actions {
-                    memory.actions.assign(actions);
-                    memory.step_with_actions(envs).expect("steps");
-                    bits.push(memory.bits());
-                }
-                bits
+                let mut memory = Memory { masks: masks.clone(), ..Memory::new(envs, 6) };
+                let step = |_| {
+                    memory.step(envs).expect("steps");
+                    memory.bits()
+                };
+                (0..60).map(step).collect::<Vec<_>>()
             };
             let continued = run(&mut *envs);
             let mut other = entry.pooled(n, &pool).expect("makes");
@@ -182,7 +238,7 @@ fn a_damaged_or_foreign_state_is_refused_and_changes_nothing() {
         Memory::new(&*other, 5).reset(&mut *other, 9);
         let foreign = other.save().expect("saves");
         assert!(matches!(envs.load(&foreign), Err(Error::BadState(_))));
-        for cut in 0..before.len() {
+        for cut in (0..before.len()).step_by(before.len() / 500 + 1) {
             assert!(envs.load(&before[..cut]).is_err(), "cut at {cut}");
         }
         assert_eq!(envs.save().expect("saves"), before);
@@ -199,18 +255,18 @@ fn a_bad_batch_is_refused_before_any_environment_steps() {
         memory.reset(&mut *envs, 8);
         let before = envs.save().expect("saves");
 
-        memory.actions[99] = 2;
+        memory.discrete[99] = 2;
         let error = memory.step_with_actions(&mut *envs).unwrap_err();
         assert_eq!(error.to_string(), "environment 99: action 2 is out of range, the action space is 0..2");
-        memory.actions = Array1::zeros(99);
+        memory.discrete = Array1::zeros(99);
         assert!(matches!(memory.step_with_actions(&mut *envs), Err(Error::Shape { what: "actions", .. })));
-        memory.actions = Array1::zeros(100);
+        memory.discrete = Array1::zeros(100);
         memory.rewards = Array1::zeros(101);
         assert!(matches!(memory.step_with_actions(&mut *envs), Err(Error::Shape { what: "rewards", .. })));
         memory.rewards = Array1::zeros(100);
-        memory.final_obs = Array2::zeros((100, 5));
+        memory.final_obs.0 = Array2::zeros((100, 5));
         assert!(matches!(memory.step_with_actions(&mut *envs), Err(Error::Shape { what: "final_obs", .. })));
-        memory.final_obs = Array2::zeros((100, 4));
+        memory.final_obs.0 = Array2::zeros((100, 4));
 
         let continuous = Array2::<f32>::zeros((100, 1));
         let (mut bytes, mut masks) =
@@ -223,7 +279,7 @@ fn a_bad_batch_is_refused_before_any_environment_steps() {
                 rewards: memory.rewards.view_mut(),
                 terminated: memory.terminated.view_mut(),
                 truncated: memory.truncated.view_mut(),
-                final_obs: ObsViewMut::F32(memory.final_obs.view_mut()),
+                final_obs: memory.final_obs.view_mut(),
                 masks: Some(MaskBatch { masks: masks_a.view_mut(), final_masks: masks_b.view_mut() }),
             },
         );
@@ -236,14 +292,46 @@ fn a_bad_batch_is_refused_before_any_environment_steps() {
 }
 
 #[test]
-fn random_actions_take_their_documented_word() {
-    let mut random = RandomActions::new(9, 3, 5);
+fn random_actions_take_their_documented_words() {
+    let discrete = ActionSpace::Discrete { n: 5, masked: false };
+    let continuous = ActionSpace::Continuous { low: vec![-1.0, 0.0, f32::NEG_INFINITY], high: vec![1.0, 8.0, f32::INFINITY] };
+    let (mut a, mut b) = (RandomActions::slice(9, 2..5, &discrete), RandomActions::new(9, 5, &continuous));
+    let word = |i: usize, k: u64| rl_envs::rng::word(9, i as u32, k, rl_envs::Purpose::RandomAction);
     for step in 0..9 {
-        let mut actions = Array1::zeros(3);
-        random.fill(actions.view_mut());
-        for (i, &action) in actions.iter().enumerate() {
-            let word = rl_envs::rng::word(9, i as u32, step, rl_envs::Purpose::RandomAction);
-            assert_eq!(action, rl_envs::rng::below(word, 5));
+        let (mut actions, mut vectors) = (Array1::zeros(3), Array2::zeros((5, 3)));
+        a.fill(&mut ActionsMut::Discrete(actions.view_mut()));
+        b.fill(&mut ActionsMut::Continuous(vectors.view_mut()));
+        for i in 0..3 {
+            assert_eq!(actions[i], rl_envs::rng::below(word(i + 2, step), 5));
+        }
+        for i in 0..5 {
+            for (j, (low, high)) in [(-1.0, 1.0), (0.0, 8.0), (-1.0, 1.0)].into_iter().enumerate() {
+                assert_eq!(vectors[[i, j]], low + (high - low) * rl_envs::rng::uniform(word(i, 3 * step + j as u64)));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_gives_the_same_bits() {
+    fn compare(name: &str, n: usize, batch: &mut dyn VecEnv) {
+        let mut sync = catalog::find(name).expect("exists").sync(n).expect("makes");
+        let (mut a, mut b) = (Memory::new(&*sync, 5), Memory::new(batch, 5));
+        a.reset(&mut *sync, 11);
+        b.reset(batch, 11);
+        for t in 0..250 {
+            assert_eq!(a.bits(), b.bits(), "{name} n={n} t={t}");
+            a.step(&mut *sync).expect("steps");
+            b.step(batch).expect("steps");
+        }
+        assert_eq!(sync.save().expect("saves"), batch.save().expect("saves"), "{name}");
+    }
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
+        for n in [1, 33, 130] {
+            compare("cartpole", n, &mut LanesVecEnv::slice(0..n, cartpole::Params::default()).with_isa(isa));
+            compare("acrobot", n, &mut LanesVecEnv::slice(0..n, acrobot::Params::default()).with_isa(isa));
+            compare("pendulum", n, &mut LanesVecEnv::slice(0..n, pendulum::Params::default()).with_isa(isa));
+            compare("snake", n, &mut SyncVecEnv::new(n, Snake::default()).with_isa(isa));
         }
     }
 }
@@ -254,38 +342,72 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
     assert!(error.to_string().starts_with("unknown environment \"cartpool\"; there are: cartpole"), "{error}");
 }
 
-/// Compares with rows of {init, action, obs, reward, terminated, truncated} from a reference.
-fn compare_with_golden(name: &str, json: &str, tolerance: f64) {
+/// Compares with rows of {init, action, obs, reward, terminated, truncated} from a reference: observations within `tolerance` times
+/// the row's greatest magnitude (in Acrobot a fast joint's rounding reaches the slow one) or 1, rewards within it times their own.
+fn compare_with_golden(name: &str, json: &str, tolerance: f64) -> Vec<Value> {
     let rows: Vec<Value> = serde_json::from_str(json).expect("is JSON");
     let column = |key: &str| Value::Array(rows.iter().map(|row| row[key].clone()).collect());
-    let steps = catalog::find(name).expect("exists").trace(&column("init"), &column("action")).expect("traces");
+    let entry = catalog::find(name).expect("exists");
+    let steps = entry.trace(&column("init"), &column("action")).expect("traces");
+    let d = entry.spaces().0.len();
     for (i, (row, step)) in rows.iter().zip(&steps).enumerate() {
-        for (expected, got) in row["obs"].as_array().expect("is an array").iter().zip(&step.obs) {
-            let (expected, got) = (expected.as_f64().expect("a number"), got.as_f64().expect("a number"));
-            assert!((expected - got).abs() <= tolerance * expected.abs().max(1.0), "row {i}: {row} but {step:?}");
+        let mut expected = vec![0.0; d];
+        for (j, x) in row["obs"].as_array().into_iter().flatten().enumerate() {
+            expected[j] = x.as_f64().expect("a number");
         }
-        assert_eq!(row["reward"].as_f64(), Some(f64::from(step.reward)), "row {i}");
-        assert_eq!(row["terminated"], step.terminated, "row {i}");
-        assert_eq!(row["truncated"], step.truncated, "row {i}");
+        for pair in row["obs_nonzero"].as_array().into_iter().flatten() {
+            expected[pair[0].as_u64().expect("an index") as usize] = pair[1].as_f64().expect("a number");
+        }
+        let scale = expected.iter().fold(1.0, |scale: f64, x| scale.max(x.abs()));
+        let got: Vec<f64> = step.obs.iter().map(|x| x.as_f64().expect("a number")).collect();
+        // The place of a new fruit is chance: that plane is not compared where a fruit was eaten.
+        let chance = if name == "snake" && row["reward"] == 1.0 { 3 * 144..4 * 144 } else { 0..0 };
+        for (j, (expected, got)) in expected.iter().zip(&got).enumerate().filter(|(j, _)| !chance.contains(j)) {
+            let error = (expected - got).abs();
+            assert!(error <= tolerance * scale, "{name} row {i}, obs {j}: {row} but {step:?}");
+        }
+        let reward = row["reward"].as_f64().expect("a number");
+        let error = (reward - f64::from(step.reward)).abs();
+        assert!(error <= tolerance * reward.abs().max(1.0), "{name} row {i}: {row} but {step:?}");
+        // The reference of Snake calls its time limit a termination.
+        let limit = name == "snake" && row["init"]["elapsed"] == 3999;
+        assert_eq!(step.terminated, row["terminated"] == true && !limit, "{name} row {i}: {row}");
+        assert_eq!(step.truncated, row["truncated"] == true || limit, "{name} row {i}: {row}");
+        if let Some(mask) = row["mask"].as_array() {
+            let mask: Vec<u8> = mask.iter().map(|legal| u8::from(legal == true)).collect();
+            // Which cells next to the head are free does not depend on the fruit, so masks are compared everywhere.
+            assert_eq!(step.mask.as_ref(), Some(&mask), "{name} row {i}: {row}");
+        }
     }
-    let count = |key: &str| rows.iter().filter(|row| row[key] == true).count();
-    assert!(count("terminated") > 0 && count("truncated") > 0, "the golden trace covers both flags");
+    rows
+}
+
+fn count(rows: &[Value], key: &str) -> usize {
+    rows.iter().filter(|row| row[key] == true).count()
 }
 
 #[test]
-fn cartpole_follows_gymnasium() {
-    compare_with_golden("cartpole", include_str!("golden/cartpole.json"), 1e-6);
+fn gymnasium_s_environments_are_followed() {
+    for (name, json) in [
+        ("cartpole", include_str!("golden/cartpole.json")),
+        ("mountain_car", include_str!("golden/mountain_car.json")),
+        ("mountain_car_continuous", include_str!("golden/mountain_car_continuous.json")),
+        ("acrobot", include_str!("golden/acrobot.json")),
+        ("pendulum", include_str!("golden/pendulum.json")),
+    ] {
+        let rows = compare_with_golden(name, json, 1e-5);
+        assert!(rows.len() > 900 && count(&rows, "truncated") > 0);
+        assert_eq!(count(&rows, "terminated") > 0, name != "pendulum", "the trace covers both flags");
+    }
 }
 
 #[test]
-fn cartpole_observations_of_running_episodes_lie_in_their_space() {
-    let mut envs = SyncVecEnv::new(65, cartpole::CartPole::default());
-    let mut memory = Memory::new(&envs, 5);
-    memory.reset(&mut envs, 1);
-    for _ in 0..1000 {
-        memory.step(&mut envs).expect("steps");
-        for row in memory.obs.axis_iter(Axis(0)).chain(memory.final_obs.axis_iter(Axis(0))) {
-            assert!(envs.observation_space().contains(row.as_slice().expect("contiguous")));
-        }
+fn snake_follows_envpool_and_breakout_follows_minatar() {
+    for (name, json, n_rewards) in
+        [("snake", include_str!("golden/snake.json"), 50), ("breakout", include_str!("golden/breakout.json"), 50)]
+    {
+        let rows = compare_with_golden(name, json, 0.0);
+        assert!(count(&rows, "terminated") >= 20);
+        assert!(rows.iter().filter(|row| row["reward"] == 1.0).count() >= n_rewards);
     }
 }

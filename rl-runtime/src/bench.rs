@@ -2,73 +2,135 @@
 
 use std::time::{Duration, Instant};
 
-use ndarray::Axis;
+use ndarray::{Array2, Array3, Axis};
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE, obs_view, rollout};
-use rl_agents::tile::{Isa, ROUND_FLOPS, multiply_adds};
+use rl_agents::tile::{ROUND_FLOPS, multiply_adds};
 use rl_agents::{ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
-use rl_buffer::ActionBuffer;
-use rl_envs::{ActionSpace, Actions, MaskBatch, Pool, RandomActions, StepBatch, catalog};
+use rl_buffer::{ActionColumns, ObsBuffer, ObsColumns, Rollout, RolloutColumns};
+use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch, VecEnv, catalog};
 use serde_json::{Value, json};
 
 use crate::Error;
 
 /// Steps of the rollout that the bench writes to: enough that it is written to memory and not to one cached row.
 const N_STEPS: usize = 128;
+/// Fewer if the observations of so many steps would not fit into this many bytes.
+const MAX_BYTES: usize = 4 << 30;
 /// The time is cut into this many parts, whose median is reported.
 const PARTS: u32 = 5;
+/// The batch is cut into slices as the collector of training does, if it is not too small.
+const MIN_ENVS: usize = 64;
 
-/// Environment steps a second with random actions, which are drawn inside the clock; observations, rewards and flags are
-/// written to a rollout of 128 steps, and episodes begin anew where they end.
-///
-/// # Errors
-/// Those of the environments.
-pub fn env(name: &str, n_envs: usize, threads: usize, seconds: f64) -> Result<Value, Error> {
-    let pool = Pool::new(threads)?;
-    let mut envs = catalog::find(name)?.pooled(n_envs, &pool)?;
-    let ActionSpace::Discrete { n, masked } = *envs.action_space() else {
-        return Err(Error::config(format!("{name} has continuous actions, which this bench cannot draw")));
-    };
-    let mut rollout = rollout(N_STEPS, n_envs, envs.observation_space(), envs.action_space())?;
-    let mut random = RandomActions::new(0, n_envs, n);
-    let mut final_obs = rollout.obs.clone();
-    let mut final_masks = masked.then(|| ndarray::Array2::<u8>::zeros((n_envs, n as usize)));
-    let masks = rollout.masks.as_mut().map(|masks| masks.index_axis_mut(Axis(0), 0));
-    envs.reset(0, obs_view(&mut rollout.obs, 0), masks)?;
-    let mut once = || -> Result<(), Error> {
-        let ActionBuffer::Discrete(actions) = &mut rollout.actions else { return Ok(()) };
-        for t in 0..N_STEPS {
-            random.fill(actions.row_mut(t));
-            envs.step(
-                Actions::Discrete(actions.row(t)),
+/// Some of the environments with what they need to be stepped.
+struct Driven {
+    envs: Box<dyn VecEnv>,
+    random: RandomActions,
+    final_obs: ObsBuffer,    // (1, n, D)
+    final_masks: Array2<u8>, // (n, A)
+}
+
+impl Driven {
+    /// Starts the environments and writes their first row.
+    fn reset(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
+        let masks = columns.masks.as_mut().map(|masks| masks.index_axis_mut(Axis(0), 0));
+        self.envs.reset(0, obs_row(&mut columns.obs, 0), masks)
+    }
+
+    /// Fills its columns with random actions and what follows from them.
+    fn fill(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
+        let RolloutColumns { obs, actions, rewards, terminated, truncated, masks, .. } = columns;
+        for t in 0..rewards.nrows() {
+            let mut actions = match actions {
+                ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.row_mut(t)),
+                ActionColumns::Continuous(actions) => ActionsMut::Continuous(actions.index_axis_mut(Axis(0), t)),
+            };
+            self.random.fill(&mut actions);
+            self.envs.step(
+                actions.view(),
                 StepBatch {
-                    obs: obs_view(&mut rollout.obs, t + 1),
-                    rewards: rollout.rewards.row_mut(t),
-                    terminated: rollout.terminated.row_mut(t),
-                    truncated: rollout.truncated.row_mut(t),
-                    final_obs: obs_view(&mut final_obs, 0),
-                    masks: rollout.masks.as_mut().zip(final_masks.as_mut()).map(|(masks, final_masks)| MaskBatch {
+                    obs: obs_row(obs, t + 1),
+                    rewards: rewards.row_mut(t),
+                    terminated: terminated.row_mut(t),
+                    truncated: truncated.row_mut(t),
+                    final_obs: obs_view(&mut self.final_obs, 0),
+                    masks: masks.as_mut().map(|masks| MaskBatch {
                         masks: masks.index_axis_mut(Axis(0), t + 1),
-                        final_masks: final_masks.view_mut(),
+                        final_masks: self.final_masks.view_mut(),
                     }),
                 },
             )?;
         }
         Ok(())
-    };
-    once()?; // touches all memory before the clock starts
+    }
+}
+
+fn obs_row<'a>(obs: &'a mut ObsColumns<'_>, t: usize) -> ObsViewMut<'a> {
+    match obs {
+        ObsColumns::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t)),
+        ObsColumns::U8(obs) => ObsViewMut::U8(obs.index_axis_mut(Axis(0), t)),
+    }
+}
+
+/// Does `work` on each slice with its columns of the rollout.
+fn on_slices(
+    pool: &Pool,
+    slices: &mut [Driven],
+    rollout: &mut Rollout,
+    work: impl Fn(&mut Driven, &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> + Sync,
+) -> Result<(), Error> {
+    let mut jobs = Vec::with_capacity(slices.len());
+    let mut rest = rollout.columns();
+    for slice in slices {
+        let (columns, others) = rest.split_at(slice.envs.n_envs());
+        rest = others;
+        jobs.push((slice, columns, Ok(())));
+    }
+    pool.each(&mut jobs, &|(slice, columns, result)| *result = work(slice, columns));
+    Ok(jobs.into_iter().try_for_each(|(.., result)| result)?)
+}
+
+/// Environment steps a second with random actions, which are drawn inside the clock; observations, masks, rewards and flags are
+/// written to a rollout of 128 steps, and episodes begin anew where they end. Each thread fills the columns of its own environments,
+/// as in training.
+///
+/// # Errors
+/// Those of the environments.
+pub fn env(name: &str, n_envs: usize, threads: usize, seconds: f64) -> Result<Value, Error> {
+    let pool = Pool::new(threads)?;
+    let entry = catalog::find(name)?;
+    let (observation_space, action_space) = entry.spaces();
+    let (d, a) = (observation_space.len(), action_space.len());
+    let row = d * if observation_space.dtype() == Dtype::F32 { 4 } else { 1 };
+    let n_steps = (MAX_BYTES / (n_envs * row).max(1)).clamp(1, N_STEPS);
+    let mut first_env = 0;
+    let mut slices = Vec::new();
+    for envs in entry.slices(n_envs, MAX_SLICES, MIN_ENVS)? {
+        let n = envs.n_envs();
+        let shape = (1, n, d);
+        let final_obs = match observation_space.dtype() {
+            Dtype::F32 => ObsBuffer::F32(Array3::zeros(shape)),
+            Dtype::U8 => ObsBuffer::U8(Array3::zeros(shape)),
+        };
+        let random = RandomActions::slice(0, first_env..first_env + n, &action_space);
+        slices.push(Driven { envs, random, final_obs, final_masks: Array2::zeros((n, a)) });
+        first_env += n;
+    }
+    let mut rollout = rollout(n_steps, n_envs, &observation_space, &action_space)?;
+    on_slices(&pool, &mut slices, &mut rollout, Driven::reset)?;
+    on_slices(&pool, &mut slices, &mut rollout, Driven::fill)?; // touches all memory before the clock starts
     let mut rates = Vec::new();
     for _ in 0..PARTS {
         let (begin, mut rollouts) = (Instant::now(), 0u64);
-        while begin.elapsed() < Duration::from_secs_f64(seconds) / PARTS {
-            once()?;
+        while rollouts == 0 || begin.elapsed() < Duration::from_secs_f64(seconds) / PARTS {
+            on_slices(&pool, &mut slices, &mut rollout, Driven::fill)?;
             rollouts += 1;
         }
-        rates.push((rollouts * (N_STEPS * n_envs) as u64) as f64 / begin.elapsed().as_secs_f64());
+        rates.push((rollouts * (n_steps * n_envs) as u64) as f64 / begin.elapsed().as_secs_f64());
     }
     let (median, min, max) = spread(rates);
     Ok(json!({
         "event": "bench", "name": "env", "env": name, "value": median, "unit": "env_steps/s", "min": min, "max": max,
-        "envs": n_envs, "threads": threads, "device": "cpu", "seconds": seconds,
+        "envs": n_envs, "threads": threads, "device": "cpu", "n_steps": n_steps, "seconds": seconds,
     }))
 }
 

@@ -1,0 +1,259 @@
+//! Breakout: keep a ball in play with a paddle and break all bricks.
+//!
+//! Source: MinAtar 1.0.15's `Breakout` (Young and Tian, 2019).
+//!
+//! - Observation, u8 (4, 10, 10), 1 for yes: the paddle (bottom row), the ball, its trail (where it was before), the bricks.
+//! - Action, discrete (3), MinAtar's minimal set: nothing (0), left (1), right (2). With a chance of 0.1 the last action is repeated
+//!   instead (sticky actions).
+//! - Reward: 1 for each brick, the last step included.
+//! - `terminated`: the ball passes the paddle.
+//! - `truncated`: at step 1000. A step may set both.
+//! - Start: the paddle in column 4, all of rows 1 to 3 bricks, the ball in row 3, at the left or at the right wall with equal chances,
+//!   moving down and inwards. When all bricks are gone, new ones come as the ball reaches the bottom.
+//! - State, by field name (MinAtar's): `ball_x`, `ball_y`, `ball_dir` (0 up left, 1 up right, 2 down right, 3 down left), `pos` (the
+//!   paddle's column), `brick_map` (rows 1 to 3), `strike` (whether a brick was just hit), `last_x`, `last_y`, `last_action`, `elapsed`.
+//!
+//! Departures from the reference: it has no time limit (this one is gymnax's); planes come first (there last) and are u8.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, ActionSpace, Env, Error, Rng, Space, Step};
+
+/// Rows and columns.
+const SIZE: usize = 10;
+const CELLS: usize = SIZE * SIZE;
+
+/// The constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// The chance that the last action is repeated.
+    pub sticky: f32,
+    /// Steps after which an episode is truncated.
+    pub max_steps: u32,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { sticky: 0.1, max_steps: 1000 }
+    }
+}
+
+/// What changes from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Column of the ball.
+    pub ball_x: u8,
+    /// Row of the ball.
+    pub ball_y: u8,
+    /// Where it moves: 0 up left, 1 up right, 2 down right, 3 down left.
+    pub ball_dir: u8,
+    /// Column of the paddle.
+    pub pos: u8,
+    /// 1 for each brick in rows 1 to 3.
+    pub brick_map: [[u8; SIZE]; 3],
+    /// Whether a brick was hit in the last step: the next one is passed through.
+    pub strike: bool,
+    /// Column of the ball before the last step.
+    pub last_x: u8,
+    /// Row of the ball before the last step.
+    pub last_y: u8,
+    /// The action that was last taken.
+    pub last_action: u8,
+    /// Steps taken in this episode.
+    pub elapsed: u32,
+}
+
+const BRICKS: [[u8; SIZE]; 3] = [[1; SIZE]; 3];
+
+impl State {
+    fn start(ball_x: u8, ball_dir: u8) -> Self {
+        let (ball_y, last_x, last_y) = (3, ball_x, 3);
+        let (pos, brick_map, strike, last_action, elapsed) = (4, BRICKS, false, 0, 0);
+        Self { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed }
+    }
+}
+
+/// The environment.
+#[derive(Clone, Debug)]
+pub struct Breakout {
+    params: Params,
+    state: State,
+}
+
+impl Default for Breakout {
+    fn default() -> Self {
+        Self::new(Params::default())
+    }
+}
+
+impl Breakout {
+    /// With constants of your own.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        Self { params, state: State::start(0, 2) }
+    }
+
+    /// One step with the action that is really taken.
+    #[inline(always)]
+    fn advance(&mut self, action: u8) -> Step {
+        let State { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed } = &mut self.state;
+        let mut outcome = Step::default();
+        *last_action = action;
+        *elapsed += 1;
+        match action {
+            1 => *pos = pos.saturating_sub(1),
+            2 => *pos = (*pos + 1).min(SIZE as u8 - 1),
+            _ => {}
+        }
+        (*last_x, *last_y) = (*ball_x, *ball_y);
+        let right = (*ball_dir == 1) | (*ball_dir == 2);
+        let down = *ball_dir >= 2;
+        let mut x = *ball_x as i8 + if right { 1 } else { -1 };
+        let mut y = *ball_y as i8 + if down { 1 } else { -1 };
+        // Directions after a bounce off a side wall, off anything flat, and off both.
+        let (sideways, flat, back) = ([1, 0, 3, 2], [3, 2, 1, 0], [2, 3, 0, 1]);
+        let turn = |ball_dir: &mut u8, to: [u8; 4]| *ball_dir = to[usize::from(*ball_dir & 3)];
+        if !(0..SIZE as i8).contains(&x) {
+            x = x.clamp(0, SIZE as i8 - 1);
+            turn(ball_dir, sideways);
+        }
+        let mut hit = false;
+        let brick = (1..4).contains(&y).then(|| &mut brick_map[y as usize - 1][x as usize]).filter(|brick| **brick == 1);
+        if y < 0 {
+            y = 0;
+            turn(ball_dir, flat);
+        } else if let Some(brick) = brick {
+            hit = true;
+            if !*strike {
+                outcome.reward = 1.0;
+                *brick = 0;
+                y = *last_y as i8;
+                turn(ball_dir, flat);
+            }
+        } else if y == SIZE as i8 - 1 {
+            if *brick_map == [[0; SIZE]; 3] {
+                *brick_map = BRICKS;
+            }
+            if *ball_x == *pos {
+                y = *last_y as i8;
+                turn(ball_dir, flat);
+            } else if x == *pos as i8 {
+                y = *last_y as i8;
+                turn(ball_dir, back);
+            } else {
+                outcome.terminated = true;
+            }
+        }
+        *strike = hit;
+        (*ball_x, *ball_y) = (x as u8, y as u8);
+        outcome.truncated = *elapsed >= self.params.max_steps;
+        outcome
+    }
+
+    #[inline(always)]
+    fn observe(&self, obs: &mut [u8]) {
+        let State { ball_x, ball_y, pos, brick_map, last_x, last_y, .. } = &self.state;
+        let cell = |x: &u8, y: &u8| usize::from(*y) * SIZE + usize::from(*x);
+        obs.fill(0);
+        obs[cell(pos, &9)] = 1;
+        obs[CELLS + cell(ball_x, ball_y)] = 1;
+        obs[2 * CELLS + cell(last_x, last_y)] = 1;
+        obs[3 * CELLS + SIZE..][..3 * SIZE].copy_from_slice(brick_map.as_flattened());
+    }
+}
+
+impl Env for Breakout {
+    type Obs = u8;
+    type State = State;
+
+    fn observation_space(&self) -> Space {
+        Space::bytes(&[4, SIZE, SIZE], 1, 1.0)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Discrete { n: 3, masked: false }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
+        self.state = if rng.below(2) == 0 { State::start(0, 2) } else { State::start(9, 3) };
+        self.observe(obs);
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
+        let sticks = self.params.sticky > 0.0 && rng.uniform() < self.params.sticky;
+        let action = if sticks { self.state.last_action } else { action.discrete() as u8 };
+        let outcome = self.advance(action);
+        self.observe(obs);
+        outcome
+    }
+
+    fn state(&self) -> Option<State> {
+        Some(self.state)
+    }
+
+    fn set_state(&mut self, state: State) -> Result<(), Error> {
+        let State { ball_x, ball_y, ball_dir, pos, brick_map, last_x, last_y, last_action, elapsed, .. } = state;
+        let bad = |why: String| Err(Error::BadState(why));
+        if [ball_x, ball_y, pos, last_x, last_y].iter().any(|&x| usize::from(x) >= SIZE) {
+            return bad("ball_x, ball_y, pos, last_x and last_y must be 0 to 9".into());
+        }
+        if ball_dir > 3 || last_action > 2 {
+            return bad("ball_dir must be 0 to 3, last_action 0 to 2".into());
+        }
+        if ball_y == 9 {
+            return bad("ball_y is 9, where the episode is over".into());
+        }
+        if brick_map.as_flattened().iter().any(|&brick| brick > 1) {
+            return bad("brick_map must hold zeros and ones".into());
+        }
+        if elapsed >= self.params.max_steps {
+            return bad(format!("elapsed is {elapsed}, an episode ends at step {}", self.params.max_steps));
+        }
+        self.state = state;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Purpose;
+
+    #[test]
+    fn a_brick_gives_a_reward_and_turns_the_ball() {
+        let mut env = Breakout::default();
+        let state = State { ball_x: 4, ball_y: 4, ball_dir: 1, ..State::start(0, 2) };
+        env.set_state(state).unwrap();
+        assert_eq!(env.advance(0), Step { reward: 1.0, terminated: false, truncated: false });
+        let State { ball_x, ball_y, ball_dir, brick_map, strike, .. } = env.state;
+        assert_eq!((ball_x, ball_y, ball_dir, strike, brick_map[2][5]), (5, 4, 2, true, 0));
+    }
+
+    #[test]
+    fn the_ball_bounces_off_the_paddle_or_is_lost() {
+        let mut env = Breakout::default();
+        let state = State { ball_x: 4, ball_y: 8, ball_dir: 2, ..State::start(0, 2) };
+        for (pos, action, terminated, ball) in [(4, 0, false, (5, 8, 1)), (6, 1, false, (5, 8, 0)), (6, 0, true, (5, 9, 2))] {
+            env.set_state(State { pos, ..state }).unwrap();
+            assert_eq!(env.advance(action).terminated, terminated);
+            assert_eq!((env.state.ball_x, env.state.ball_y, env.state.ball_dir), ball);
+        }
+        assert!(env.set_state(env.state).is_err(), "the episode is over");
+    }
+
+    #[test]
+    fn a_tenth_of_the_actions_stick() {
+        let mut env = Breakout::default();
+        let mut obs = [0; 4 * CELLS];
+        let mut stuck = 0;
+        for step in 0..10_000 {
+            env.set_state(State { last_action: 1, ..State::start(0, 2) }).unwrap();
+            env.step(Action::Discrete(2), &mut Rng::new(0, 0, step, Purpose::Step), &mut obs);
+            stuck += u32::from(env.state.last_action == 1);
+        }
+        // Binomial with mean 1000 and standard deviation 30.
+        assert!((880..1120).contains(&stuck), "{stuck}");
+    }
+}

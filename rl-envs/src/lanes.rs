@@ -1,0 +1,334 @@
+//! Environments that are arithmetic on a few numbers: their rules are written once, as functions of a state, and stepped alone
+//! ([`Lane`]) or side by side in the lanes of vector instructions ([`LanesVecEnv`]), with the same bits.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use ndarray::ArrayViewMut2;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::isa::{self, Isa, Work};
+use crate::vec_env::{Saved, StepRows, mask_rows};
+use crate::{Action, ActionSpace, Actions, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, VecEnv, codec};
+
+/// The rules of an environment as functions of its state, which is `W` numbers of 32 bits; observations are `D` f32.
+///
+/// `advance`, `observe`, `pack` and `unpack` have to be `inline(always)` and without a branch, for they are compiled into loops
+/// over lanes. An implementor is the environment's constants; [`Lane`] makes an [`Env`] of them.
+pub trait Dynamics<const W: usize, const D: usize>: Clone + Debug + Default + Send {
+    /// What changes from step to step.
+    type State: Copy + Debug + Send + Serialize + DeserializeOwned;
+
+    /// `u32` for discrete actions, `[f32; A]` for continuous ones.
+    type Action: LaneAction;
+
+    /// The space of observations.
+    fn observation_space(&self) -> Space;
+
+    /// The space of actions, which has no masks.
+    fn action_space(&self) -> ActionSpace;
+
+    /// The start of an episode.
+    fn start(&self, rng: &mut Rng) -> Self::State;
+
+    /// One step.
+    fn advance(&self, state: Self::State, action: Self::Action) -> (Self::State, Step);
+
+    /// What is seen of a state.
+    fn observe(&self, state: &Self::State) -> [f32; D];
+
+    /// What is wrong with a state, if it is none that a running episode can be in.
+    fn fault(&self, state: &Self::State) -> Option<String>;
+
+    /// A state as words.
+    fn pack(state: Self::State) -> [u32; W];
+
+    /// The state of these words.
+    fn unpack(words: [u32; W]) -> Self::State;
+}
+
+/// An action of a lane: `u32` or `[f32; A]`.
+pub trait LaneAction: Copy + 'static {
+    /// This kind of actions, if `actions` are of it.
+    fn rows<'a>(actions: &Actions<'a>) -> Option<&'a [Self]>;
+    /// One action.
+    fn of(action: Action<'_>) -> Self;
+}
+
+impl LaneAction for u32 {
+    fn rows<'a>(actions: &Actions<'a>) -> Option<&'a [Self]> {
+        if let Actions::Discrete(actions) = actions { actions.to_slice() } else { None }
+    }
+
+    #[inline(always)]
+    fn of(action: Action<'_>) -> Self {
+        action.discrete()
+    }
+}
+
+impl<const A: usize> LaneAction for [f32; A] {
+    fn rows<'a>(actions: &Actions<'a>) -> Option<&'a [Self]> {
+        if let Actions::Continuous(actions) = actions { actions.to_slice().map(|all| all.as_chunks().0) } else { None }
+    }
+
+    #[inline(always)]
+    fn of(action: Action<'_>) -> Self {
+        action.continuous().first_chunk().copied().unwrap_or([0.0; A])
+    }
+}
+
+/// What is wrong with the number of steps that an episode has taken, if it is not below the limit.
+pub(crate) fn elapsed_fault(elapsed: u32, max_steps: u32) -> Option<String> {
+    (elapsed >= max_steps).then(|| format!("elapsed is {elapsed}, an episode ends at step {max_steps}"))
+}
+
+/// One environment with the rules `P`.
+#[derive(Clone, Debug)]
+pub struct Lane<P: Dynamics<W, D>, const W: usize, const D: usize> {
+    params: P,
+    state: P::State,
+}
+
+impl<P: Dynamics<W, D>, const W: usize, const D: usize> Lane<P, W, D> {
+    /// With constants of your own.
+    #[must_use]
+    pub fn new(params: P) -> Self {
+        Self { params, state: P::unpack([0; W]) }
+    }
+
+    /// The constants.
+    pub fn params(&self) -> &P {
+        &self.params
+    }
+}
+
+impl<P: Dynamics<W, D>, const W: usize, const D: usize> Default for Lane<P, W, D> {
+    fn default() -> Self {
+        Self::new(P::default())
+    }
+}
+
+impl<P: Dynamics<W, D>, const W: usize, const D: usize> Env for Lane<P, W, D> {
+    type Obs = f32;
+    type State = P::State;
+
+    fn observation_space(&self) -> Space {
+        self.params.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.params.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+        self.state = self.params.start(rng);
+        obs.copy_from_slice(&self.params.observe(&self.state));
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Action<'_>, _rng: &mut Rng, obs: &mut [f32]) -> Step {
+        let (state, outcome) = self.params.advance(self.state, P::Action::of(action));
+        self.state = state;
+        obs.copy_from_slice(&self.params.observe(&state));
+        outcome
+    }
+
+    fn state(&self) -> Option<P::State> {
+        Some(self.state)
+    }
+
+    fn set_state(&mut self, state: P::State) -> Result<(), Error> {
+        match self.params.fault(&state) {
+            Some(fault) => Err(Error::BadState(fault)),
+            None => {
+                self.state = state;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Environments that lie in memory together: enough for whole vectors of every instruction set.
+const LANES: usize = 64;
+
+/// N environments with the rules `P` as blocks of columns, stepped in vector instructions. Equal to [`SyncVecEnv`] of
+/// [`Lane`]s bit for bit.
+///
+/// [`SyncVecEnv`]: crate::SyncVecEnv
+#[derive(Clone, Debug)]
+pub struct LanesVecEnv<P: Dynamics<W, D>, const W: usize, const D: usize> {
+    params: P,
+    isa: Isa,
+    n_envs: usize,
+    blocks: Vec<[[u32; LANES]; W]>, // environment i is lane i % LANES of block i / LANES
+    first_env: u32,
+    seed: u64,
+    steps: u64,
+    observation_space: Space,
+    action_space: ActionSpace,
+}
+
+impl<P: Dynamics<W, D>, const W: usize, const D: usize> LanesVecEnv<P, W, D> {
+    /// The environments with the indices `range` of a batch.
+    pub fn slice(range: Range<usize>, params: P) -> Self {
+        let mut words = [[0; LANES]; W];
+        for (column, word) in words.iter_mut().zip(P::pack(Lane::<P, W, D>::new(params.clone()).state)) {
+            column.fill(word);
+        }
+        Self {
+            isa: Isa::best(),
+            n_envs: range.len(),
+            blocks: vec![words; range.len().div_ceil(LANES)],
+            first_env: range.start as u32,
+            seed: 0,
+            steps: 0,
+            observation_space: params.observation_space(),
+            action_space: params.action_space(),
+            params,
+        }
+    }
+
+    /// Steps with another instruction set than the best; the same bits.
+    #[must_use]
+    pub fn with_isa(mut self, isa: Isa) -> Self {
+        self.isa = isa;
+        self
+    }
+}
+
+#[inline(always)]
+fn get<P: Dynamics<W, D>, const W: usize, const D: usize>(block: &[[u32; LANES]; W], lane: usize) -> P::State {
+    P::unpack(std::array::from_fn(|k| block[k][lane]))
+}
+
+#[inline(always)]
+fn set<P: Dynamics<W, D>, const W: usize, const D: usize>(block: &mut [[u32; LANES]; W], lane: usize, state: P::State) {
+    for (column, word) in block.iter_mut().zip(P::pack(state)) {
+        column[lane] = word;
+    }
+}
+
+/// One step of every environment, to be compiled for an instruction set.
+struct Steps<'a, P: Dynamics<W, D>, const W: usize, const D: usize> {
+    params: &'a P,
+    blocks: &'a mut [[[u32; LANES]; W]],
+    actions: &'a [P::Action],
+    out: StepRows<'a, f32>,
+    seed: u64,
+    step: u64,
+    first_env: u32,
+}
+
+impl<P: Dynamics<W, D>, const W: usize, const D: usize> Work for Steps<'_, P, W, D> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+        let Self { params, blocks, actions, out, seed, step, first_env } = self;
+        let (obs, final_obs) = (out.obs.as_chunks_mut::<D>().0, out.final_obs.as_chunks_mut::<D>().0);
+        let inputs = blocks.iter_mut().zip(actions.chunks(LANES));
+        let rows = obs.chunks_mut(LANES).zip(final_obs.chunks_mut(LANES));
+        let flags = out.terminated.chunks_mut(LANES).zip(out.truncated.chunks_mut(LANES));
+        let outputs = rows.zip(out.rewards.chunks_mut(LANES)).zip(flags);
+        let mut index = first_env;
+        for ((block, actions), (((obs, final_obs), rewards), (terminated, truncated))) in inputs.zip(outputs) {
+            let n = actions.len();
+            if n == LANES {
+                // The same with a count that the compiler knows.
+                lanes(LANES, params, block, actions, obs, rewards, terminated, truncated);
+            } else {
+                lanes(n, params, block, actions, obs, rewards, terminated, truncated);
+            }
+            if terminated.iter().zip(&*truncated).fold(0, |any, (a, b)| any | a | b) != 0 {
+                for lane in (0..n).filter(|&lane| terminated[lane] | truncated[lane] != 0) {
+                    final_obs[lane] = obs[lane];
+                    let state = params.start(&mut Rng::new(seed, index + lane as u32, step, Purpose::Reset));
+                    obs[lane] = params.observe(&state);
+                    set::<P, W, D>(block, lane, state);
+                }
+            }
+            index = index.wrapping_add(LANES as u32);
+        }
+    }
+}
+
+/// One step of the first `n` lanes of a block.
+#[expect(clippy::too_many_arguments, reason = "columns")]
+#[inline(always)]
+fn lanes<P: Dynamics<W, D>, const W: usize, const D: usize>(
+    n: usize,
+    params: &P,
+    block: &mut [[u32; LANES]; W],
+    actions: &[P::Action],
+    obs: &mut [[f32; D]],
+    rewards: &mut [f32],
+    terminated: &mut [u8],
+    truncated: &mut [u8],
+) {
+    assert!(n <= LANES, "a block's lanes");
+    let (actions, obs, rewards) = (&actions[..n], &mut obs[..n], &mut rewards[..n]);
+    let (terminated, truncated) = (&mut terminated[..n], &mut truncated[..n]);
+    for lane in 0..n {
+        let (state, outcome) = params.advance(get::<P, W, D>(block, lane), actions[lane]);
+        set::<P, W, D>(block, lane, state);
+        obs[lane] = params.observe(&state);
+        rewards[lane] = outcome.reward;
+        terminated[lane] = outcome.terminated.into();
+        truncated[lane] = outcome.truncated.into();
+    }
+}
+
+impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P, W, D> {
+    fn n_envs(&self) -> usize {
+        self.n_envs
+    }
+
+    fn observation_space(&self) -> &Space {
+        &self.observation_space
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        &self.action_space
+    }
+
+    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        let obs = obs.into_slice::<f32>("obs", [self.n_envs, D])?;
+        mask_rows("masks", masks, self.n_envs, &self.action_space)?;
+        self.seed = seed;
+        self.steps = 0;
+        for (i, obs) in obs.as_chunks_mut::<D>().0.iter_mut().enumerate() {
+            let state = self.params.start(&mut Rng::new(seed, self.first_env + i as u32, 0, Purpose::Reset));
+            *obs = self.params.observe(&state);
+            set::<P, W, D>(&mut self.blocks[i / LANES], i % LANES, state);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        actions.check(&self.action_space, self.n_envs)?;
+        let out = StepRows::of(out, self.n_envs, &self.observation_space, &self.action_space)?;
+        self.steps += 1;
+        let Self { params, isa, blocks, first_env, seed, steps, .. } = self;
+        let actions = P::Action::rows(&actions).expect("actions that were checked are of the space's kind");
+        isa::dispatch(*isa, Steps { params, blocks, actions, out, seed: *seed, step: *steps, first_env: *first_env });
+        Ok(())
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        let states = (0..self.n_envs).map(|i| get::<P, W, D>(&self.blocks[i / LANES], i % LANES)).collect();
+        codec::encode(&Saved { first_env: self.first_env, seed: self.seed, steps: self.steps, states })
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let saved: Saved<P::State> = codec::decode(bytes)?;
+        saved.check(self.n_envs, self.first_env)?;
+        if let Some(fault) = saved.states.iter().find_map(|state| self.params.fault(state)) {
+            return Err(Error::BadState(fault));
+        }
+        for (i, state) in saved.states.into_iter().enumerate() {
+            set::<P, W, D>(&mut self.blocks[i / LANES], i % LANES, state);
+        }
+        (self.seed, self.steps) = (saved.seed, saved.steps);
+        Ok(())
+    }
+}

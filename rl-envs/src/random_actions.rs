@@ -1,0 +1,120 @@
+//! Actions drawn uniformly, without a policy: for benches and checks.
+
+use std::ops::Range;
+
+use ndarray::{ArrayViewMut1, ArrayViewMut2};
+
+use crate::isa::{self, Isa, Work};
+use crate::{ActionSpace, Actions, Purpose, rng};
+
+/// Actions to be written.
+#[derive(Debug)]
+pub enum ActionsMut<'a> {
+    /// For a discrete space, (N).
+    Discrete(ArrayViewMut1<'a, u32>),
+    /// For a continuous space, (N, A).
+    Continuous(ArrayViewMut2<'a, f32>),
+}
+
+impl ActionsMut<'_> {
+    /// The actions, to be read.
+    #[must_use]
+    pub fn view(&self) -> Actions<'_> {
+        match self {
+            Self::Discrete(actions) => Actions::Discrete(actions.view()),
+            Self::Continuous(actions) => Actions::Continuous(actions.view()),
+        }
+    }
+}
+
+/// Uniform actions for N environments, step by step; masks are not looked at.
+///
+/// Number k of an environment's stream [`Purpose::RandomAction`] is word `k & 3` of block `k >> 2`, so four numbers cost one block.
+/// A discrete action at step s takes number s; dimension j of A of a continuous one takes number `s A + j`. Bounds that are infinite
+/// become +-1, or 1 away from the other bound if that lies beyond.
+#[derive(Clone, Debug)]
+pub struct RandomActions {
+    isa: Isa,
+    seed: u64,
+    first_env: u32,
+    next: u64,
+    space: ActionSpace,
+    words: [Vec<u32>; 4], // (N) each
+}
+
+impl RandomActions {
+    /// For `n_envs` environments.
+    #[must_use]
+    pub fn new(seed: u64, n_envs: usize, space: &ActionSpace) -> Self {
+        Self::slice(seed, 0..n_envs, space)
+    }
+
+    /// For the environments with the indices `range` of a batch.
+    #[must_use]
+    pub fn slice(seed: u64, range: Range<usize>, space: &ActionSpace) -> Self {
+        let mut space = space.clone();
+        if let ActionSpace::Continuous { low, high } = &mut space {
+            for (low, high) in low.iter_mut().zip(high) {
+                *low = if low.is_finite() { *low } else { (*high - 1.0).min(-1.0) };
+                *high = if high.is_finite() { *high } else { (*low + 1.0).max(1.0) };
+            }
+        }
+        let words = std::array::from_fn(|_| vec![0; range.len()]);
+        Self { isa: Isa::best(), seed, first_env: range.start as u32, next: 0, space, words }
+    }
+
+    /// Writes the actions of the next step.
+    ///
+    /// # Panics
+    /// If they are of another kind or number than the space's.
+    pub fn fill(&mut self, actions: &mut ActionsMut<'_>) {
+        match (actions, &self.space) {
+            (ActionsMut::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
+                let words = self.next_words();
+                assert_eq!(actions.len(), words.len(), "an action for each environment");
+                actions.iter_mut().zip(words).for_each(|(action, &word)| *action = rng::below(word, n));
+            }
+            (ActionsMut::Continuous(actions), ActionSpace::Continuous { low, high }) => {
+                let bounds: Vec<_> = low.iter().copied().zip(high.iter().copied()).collect();
+                assert_eq!(actions.dim(), (self.words[0].len(), bounds.len()), "an action for each environment");
+                for (mut column, (low, high)) in actions.columns_mut().into_iter().zip(bounds) {
+                    let words = self.next_words();
+                    // Rounding may lead beyond the bound.
+                    let between = |word| (low + (high - low) * rng::uniform(word)).min(high);
+                    column.iter_mut().zip(words).for_each(|(action, &word)| *action = between(word));
+                }
+            }
+            _ => panic!("actions of another kind than the space's"),
+        }
+    }
+
+    /// The next word of every environment's stream.
+    fn next_words(&mut self) -> &[u32] {
+        let Self { isa, seed, first_env, next, words, .. } = self;
+        if *next & 3 == 0 {
+            isa::dispatch(*isa, Blocks { seed: *seed, first_env: *first_env, block: *next >> 2, words });
+        }
+        *next += 1;
+        &self.words[((self.next - 1) & 3) as usize]
+    }
+}
+
+/// One block of every environment's stream.
+struct Blocks<'a> {
+    seed: u64,
+    first_env: u32,
+    block: u64,
+    words: &'a mut [Vec<u32>; 4],
+}
+
+impl Work for Blocks<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+        let [a, b, c, d] = self.words;
+        for ((((a, b), c), d), index) in a.iter_mut().zip(b).zip(c).zip(d).zip(self.first_env..) {
+            [*a, *b, *c, *d] = rng::block(self.seed, index, self.block, Purpose::RandomAction, 0);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+"""Writes mountain_car.json: steps of Gymnasium 1.3's MountainCar-v0, to compare with.
+
+    python3 -m venv /tmp/gym && /tmp/gym/bin/pip install gymnasium==1.3.0
+    /tmp/gym/bin/python rl-envs/tests/golden/mountain_car.py > rl-envs/tests/golden/mountain_car.json
+
+Each row: the state before the step (f32 values, so that both start from the same), the action, and what followed.
+Random actions up to the time limit, a policy that swings up to the goal, and states near the wall, the goal and the
+bounds of the speed.
+"""
+
+import json
+
+import gymnasium
+import numpy as np
+
+assert gymnasium.__version__ == "1.3.0"
+rng = np.random.default_rng(0)
+env = gymnasium.make("MountainCar-v0")
+rows = []
+
+
+def short(value):
+    """The shortest decimal that reads back as the same f32."""
+    return float(str(np.float32(value)))
+
+
+def step(state, elapsed, action):
+    """One step from a given state; the environment's own rules and the time limit's."""
+    state = np.asarray(state, dtype=np.float32)
+    env.unwrapped.state = state.astype(np.float64)
+    env._elapsed_steps = elapsed
+    obs, reward, terminated, truncated, _ = env.step(action)
+    rows.append({
+        "init": {"position": short(state[0]), "velocity": short(state[1]), "elapsed": elapsed},
+        "action": action,
+        "obs": [short(v) for v in obs],
+        "reward": float(reward),
+        "terminated": bool(terminated),
+        "truncated": bool(truncated),
+    })
+    return obs, terminated or truncated
+
+
+for episode in range(6):
+    obs, _ = env.reset(seed=episode)
+    done, elapsed = False, 0
+    while not done:
+        if episode < 2:
+            action = int(rng.integers(3))
+        else:  # pushes the way it moves
+            action = 2 if obs[1] >= 0 else 0
+        obs, done = step(obs, elapsed, action)
+        elapsed += 1
+for _ in range(150):  # the wall, the end of the track and the goal
+    position = rng.choice([-1.2, -1.2, 0.6, 0.5, 0.5]) + rng.uniform(-0.03, 0.03)
+    velocity = rng.uniform(-0.05, 0.05)
+    step([np.clip(position, -1.2, 0.6), velocity], int(rng.integers(200)), int(rng.integers(3)))
+for _ in range(100):  # the bounds of the speed
+    velocity = rng.choice([-0.07, 0.07]) * rng.uniform(0.97, 1.0)
+    step([rng.uniform(-1.2, 0.6), velocity], int(rng.integers(200)), int(rng.integers(3)))
+at_limits = [(-1.2, 0.0), (-1.2, -0.01), (-1.2, 0.01), (-1.19, -0.07), (0.6, 0.07), (0.6, -0.0005), (0.45, 0.07)]
+for position, velocity in at_limits:
+    for action in range(3):  # in the last step allowed
+        step([position, velocity], 199, action)
+
+print("[" + ",\n".join(json.dumps(row) for row in rows) + "]")
