@@ -2,7 +2,8 @@
 
 use ndarray::{Array1, Array2, Axis};
 use rl_envs::{
-    ActionSpace, Actions, Error, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch, SyncVecEnv, VecEnv, cartpole, catalog,
+    ActionSpace, Actions, Canvas, Error, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch, SyncVecEnv, VecEnv, cartpole,
+    catalog,
 };
 use serde_json::Value;
 
@@ -138,6 +139,27 @@ fn an_ended_episode_leaves_its_last_observation_and_the_first_of_the_next() {
             }
         }
         assert!(ends > 0, "{}: no episode ended", entry.name);
+    }
+}
+
+#[test]
+fn any_environment_of_a_batch_is_drawn_by_its_index() {
+    for entry in catalog::ENVS {
+        let pool = Pool::new(2).expect("threads start");
+        let mut sync = entry.sync(200).expect("makes");
+        let mut pooled = entry.pooled(200, &pool).expect("makes");
+        Memory::new(&*sync, 5).reset(&mut *sync, 11);
+        Memory::new(&*pooled, 5).reset(&mut *pooled, 11);
+        let picture = |envs: &dyn VecEnv, env_idx| {
+            let mut canvas = Canvas::new(400, 400);
+            envs.render(env_idx, &mut canvas);
+            canvas
+        };
+        for env_idx in [0, 1, 63, 64, 65, 199] {
+            assert_eq!(picture(&*sync, env_idx), picture(&*pooled, env_idx), "{} {env_idx}", entry.name);
+        }
+        assert!(!picture(&*sync, 0).is_empty(), "{} draws itself", entry.name);
+        assert_ne!(picture(&*sync, 64), picture(&*sync, 65), "{}: two starts", entry.name);
     }
 }
 
