@@ -129,9 +129,9 @@ Examples:
   rl watch runs/cartpole-ppo-seed0-1
   rl watch runs/cartpole-ppo-seed0-1 --gif cartpole.gif --episodes 3
 
-The episodes are those that `rl eval` plays with the same seed. A GIF holds the first 1000 steps. It is seen what the policy
-acted on: an episode's start, but not the state that it ends in. Without --gif the terminal shows it (24-bit colours); where
-stdout is no terminal, there is a line an episode.")]
+The episodes are those that `rl eval` plays with the same seed. Every state that the policy acted on is
+shown: an episode's start, but not the state that it ends in. A GIF holds the first 1000 steps. Without --gif the terminal shows
+the episodes (it needs 24-bit colours); where stdout is no terminal, there is a line for each.")]
 struct WatchArgs {
     /// The directory of a run, or of one of its checkpoints
     path: PathBuf,
