@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use rl_agents::{ActorCritic, Episode, Isa, Learner};
 use rl_envs::{Canvas, Pool, catalog};
-use rl_runtime::animation::{Animation, MAX_FRAMES};
+use rl_runtime::animation::Animation;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::{KEYS, Layers, PRESETS, RESUMABLE};
 use rl_runtime::report::{Report, evaluation_json, grouped, in_words, print};
@@ -445,6 +445,9 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
         lines.iter().for_each(|line| print(line));
     }
     if interrupt::requested() {
+        if animation.is_some() {
+            eprintln!("interrupted: no GIF is written");
+        }
         return Ok(ExitCode::from(interrupt::EXIT_CODE));
     }
     let frames = animation.as_ref().map_or(0, Animation::frames);
@@ -464,8 +467,9 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     } else if let (Some(gif), Some(bytes)) = (gif, bytes) {
         let bytes = grouped(bytes as u64);
         print(&format!("{}: {frames} frames of {width} x {height} pixels, {bytes} bytes", gif.display()));
-        if frames == MAX_FRAMES {
-            print(&format!("it holds the first {} steps", grouped(MAX_FRAMES as u64)));
+        let steps: u64 = played.iter().map(|episode| u64::from(episode.length)).sum();
+        if steps > frames as u64 {
+            print(&format!("it holds the first {} of {} steps", grouped(frames as u64), grouped(steps)));
         }
     }
     Ok(ExitCode::SUCCESS)
