@@ -3,6 +3,8 @@
 //! The environments of a [`Collector`] lie in fixed slices. A thread fills the columns of its slice from the first step of a
 //! rollout to the last without waiting for the others.
 
+use std::ops::ControlFlow;
+
 use ndarray::{Array1, ArrayViewMut2, Axis};
 use rl_buffer::{ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape};
 use rl_envs::{ActionSpace, Actions, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv, pool};
@@ -399,6 +401,26 @@ impl Collector {
 /// # Errors
 /// Those of the environments and of candle.
 pub fn evaluate(policy: &ActorCritic, envs: &mut dyn VecEnv, seed: u64) -> Result<Vec<Episode>, Error> {
+    evaluate_with(policy, envs, seed, &mut |_, _| ControlFlow::Continue(()))
+}
+
+/// What [`evaluate_with`] calls with the environments, and each one's episode as far as it has come.
+pub type BeforeStep<'a> = &'a mut dyn FnMut(&dyn VecEnv, &[Episode]) -> ControlFlow<()>;
+
+/// As [`evaluate`], while `before_step` looks on: it is called before every step, the first one included. It can break off; then the
+/// episodes are returned as far as they have come.
+///
+/// It never sees the state that an episode ends in, since that step has already begun the environment's next episode, which goes
+/// on uncounted until the last environment has ended its first.
+///
+/// # Errors
+/// Those of the environments and of candle.
+pub fn evaluate_with(
+    policy: &ActorCritic,
+    envs: &mut dyn VecEnv,
+    seed: u64,
+    before_step: BeforeStep<'_>,
+) -> Result<Vec<Episode>, Error> {
     let (n, d) = (envs.n_envs(), envs.observation_space().len());
     let State { mut obs, mut masks, mut running } = State::start(envs, seed)?;
     let (mut final_obs, mut final_masks) = (obs.clone(), masks.clone());
@@ -407,7 +429,7 @@ pub fn evaluate(policy: &ActorCritic, envs: &mut dyn VecEnv, seed: u64) -> Resul
     let (mut terminated, mut truncated) = (Array1::zeros(n), Array1::zeros(n));
     let mut over = vec![false; n];
     let mut scratch = policy.scratch();
-    while over.contains(&false) {
+    while over.contains(&false) && before_step(&*envs, &running).is_continue() {
         policy.act(obs.as_slice(), &masks, Choice::Greedy, &mut scratch, (&mut actions, &mut log_probs, &mut values))?;
         envs.step(
             Actions::Discrete(actions[..].into()),

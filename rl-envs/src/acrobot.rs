@@ -15,7 +15,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{self, Dynamics, Lane};
-use crate::{ActionSpace, Rng, Space, Step, math};
+use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
 
 use std::f32::consts::PI;
 
@@ -154,6 +154,24 @@ impl Dynamics<5, 6> for Params {
         let ((sin1, cos1), (sin2, cos2)) = (math::sin_cos(state.theta1), math::sin_cos(state.theta2));
         let [cos1, sin1, cos2, sin2] = [cos1, sin1, cos2, sin2].map(|x| math::clamp(x, -1.0, 1.0));
         [cos1, sin1, cos2, sin2, state.theta1_dot, state.theta2_dot]
+    }
+
+    fn render(&self, state: &State, canvas: &mut Canvas) {
+        let length = self.length;
+        let along = |[x, y]: [f32; 2], theta: f32| {
+            let (sin, cos) = math::sin_cos(theta);
+            [x + length * sin, y - length * cos]
+        };
+        let joint = along([0.0; 2], state.theta1);
+        let end = along(joint, state.theta1 + state.theta2);
+        let side = 2.2 * length;
+        canvas.view(-side..side, -side..side, [250, 250, 247]);
+        canvas.rect(-side..side, length - 0.02..length + 0.02, [150, 150, 155]);
+        canvas.line([0.0; 2], joint, 0.2 * length, [45, 55, 72]);
+        canvas.line(joint, end, 0.2 * length, [221, 122, 53]);
+        for center in [[0.0; 2], joint] {
+            canvas.disc(center, 0.06 * length, [250, 250, 247]);
+        }
     }
 
     fn fault(&self, state: &State) -> Option<String> {

@@ -17,7 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Env, Error, Rng, Space, Step};
+use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
 
 /// Rows and columns.
 const SIZE: usize = 10;
@@ -187,6 +187,24 @@ impl Env for Breakout {
         let outcome = self.advance(action);
         self.observe(obs);
         outcome
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        let State { ball_x, ball_y, pos, brick_map, last_x, last_y, .. } = self.state;
+        let side = SIZE as f32;
+        canvas.view(0.0..side, 0.0..side, [250, 250, 247]);
+        let mut square = |x: u8, y: u8, color| {
+            let (x, y) = (f32::from(x), side - f32::from(y));
+            canvas.rect(x + 0.03..x + 0.97, y - 0.97..y - 0.03, color);
+        };
+        for (row, y) in brick_map.iter().zip(1..) {
+            for (_, x) in row.iter().zip(0..).filter(|(brick, _)| **brick == 1) {
+                square(x, y, [[200, 55, 60], [221, 122, 53], [190, 160, 60]][usize::from(y) - 1]);
+            }
+        }
+        square(last_x, last_y, [215, 215, 215]);
+        square(ball_x, ball_y, [45, 55, 72]);
+        square(pos, 9, [60, 110, 160]);
     }
 
     fn state(&self) -> Option<State> {

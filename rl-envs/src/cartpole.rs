@@ -14,7 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{self, Dynamics, Lane};
-use crate::{ActionSpace, Rng, Space, Step, math};
+use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
 
 /// The constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,6 +120,19 @@ impl Dynamics<5, 4> for Params {
         [state.x, state.x_dot, state.theta, state.theta_dot]
     }
 
+    fn render(&self, state: &State, canvas: &mut Canvas) {
+        let (limit, length, x) = (self.x_limit, 2.0 * self.half_length, state.x);
+        let (sin, cos) = math::sin_cos(state.theta);
+        canvas.view(-limit - 0.3..limit + 0.3, -0.5 * length..1.5 * length, [250, 250, 247]);
+        canvas.rect(-limit..limit, -0.02..0.02, [150, 150, 155]);
+        for end in [-limit, limit] {
+            canvas.rect(end - 0.02..end + 0.02, -0.12..0.12, [150, 150, 155]);
+        }
+        canvas.rect(x - 0.25..x + 0.25, -0.14..0.14, [45, 55, 72]);
+        canvas.line([x, 0.0], [x + length * sin, length * cos], 0.1, [221, 122, 53]);
+        canvas.disc([x, 0.0], 0.04, [250, 250, 247]);
+    }
+
     fn fault(&self, state: &State) -> Option<String> {
         let State { x, x_dot, theta, theta_dot, elapsed } = *state;
         if ![x, x_dot, theta, theta_dot].iter().all(|v| v.is_finite()) {
@@ -177,6 +190,24 @@ mod tests {
         assert!((f64::from(next.x_dot) - 0.02 * x_acc).abs() < 1e-7);
         assert!((f64::from(next.theta_dot) - 0.02 * theta_acc).abs() < 1e-7);
         assert_eq!((next.x, next.theta, next.elapsed), (0.0, 0.0, 1), "positions move by the old velocities");
+    }
+
+    #[test]
+    fn it_is_drawn_with_the_pole_up_and_falling_to_its_side() {
+        // 5.4 m by 2 m at 100 pixels a metre: the cart at x = 1 m is 370 pixels from the left, 150 from the top.
+        let picture = |theta| {
+            let mut env = CartPole::default();
+            env.set_state(State { x: 1.0, theta, ..State::default() }).unwrap();
+            let mut canvas = Canvas::new(540, 400);
+            env.render(&mut canvas);
+            assert_eq!((canvas.width(), canvas.height()), (540, 200));
+            canvas
+        };
+        let (upright, right) = (picture(0.0), picture(0.2));
+        let (pole, cart) = ([221, 122, 53], [45, 55, 72]);
+        assert_eq!([upright.pixel(370, 60), upright.pixel(350, 150)], [pole, cart]);
+        assert_ne!(right.pixel(370, 60), pole);
+        assert_eq!(right.pixel(388, 60), pole, "sin 0.2 = 0.199: 18 pixels to the right at 0.9 m");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{ActionSpace, Element, Error, Rng, Space};
+use crate::{ActionSpace, Canvas, Element, Error, Rng, Space};
 
 /// What a step gives besides the observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -81,6 +81,9 @@ pub trait Env: Clone + Send {
     /// Writes 1 for each legal action and 0 for the others, A elements. Asked for only if the action space is masked; one
     /// action at least must be legal unless the episode is over.
     fn mask(&self, _mask: &mut [u8]) {}
+
+    /// Draws the environment as it stands, beginning with [`Canvas::view`]. One that does not draw itself leaves it empty.
+    fn render(&self, _canvas: &mut Canvas) {}
 
     /// The state, or `None` if this environment cannot be saved.
     fn state(&self) -> Option<Self::State>;

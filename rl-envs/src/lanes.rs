@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::isa::{self, Isa, Work};
 use crate::vec_env::{Saved, StepRows, mask_rows};
-use crate::{Action, ActionSpace, Actions, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, VecEnv, codec};
+use crate::{Action, ActionSpace, Actions, Canvas, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, VecEnv, codec};
 
 /// The rules of an environment as functions of its state, which is `W` numbers of 32 bits; observations are `D` f32.
 ///
@@ -36,6 +36,9 @@ pub trait Dynamics<const W: usize, const D: usize>: Clone + Debug + Default + Se
 
     /// What is seen of a state.
     fn observe(&self, state: &Self::State) -> [f32; D];
+
+    /// Draws a state.
+    fn render(&self, _state: &Self::State, _canvas: &mut Canvas) {}
 
     /// What is wrong with a state, if it is none that a running episode can be in.
     fn fault(&self, state: &Self::State) -> Option<String>;
@@ -131,6 +134,10 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> Env for Lane<P, W, D> {
         self.state = state;
         obs.copy_from_slice(&self.params.observe(&state));
         outcome
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.params.render(&self.state, canvas);
     }
 
     fn state(&self) -> Option<P::State> {
@@ -330,5 +337,9 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         }
         (self.seed, self.steps) = (saved.seed, saved.steps);
         Ok(())
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        self.params.render(&get::<P, W, D>(&self.blocks[env_idx / LANES], env_idx % LANES), canvas);
     }
 }

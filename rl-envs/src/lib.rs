@@ -4,7 +4,7 @@
 //! - [`VecEnv`] is N of them, stepped together into memory that the caller owns, restarted in the same step in which an
 //!   episode ends. [`SyncVecEnv`] steps one after the other and is the referee; [`PooledVecEnv`] steps fixed slices on a
 //!   [`Pool`] of threads and gives the same bits for any number of them.
-//! - [`catalog`] names every environment.
+//! - [`catalog`] names every environment, and a [`Canvas`] shows one.
 //! - All randomness is counter-based ([`rng`]): a trajectory depends on the seed, the environment's index and the step,
 //!   never on threads or time. All mathematics is the crate's own ([`math`]), so that it is the same on every machine.
 //!
@@ -50,6 +50,7 @@ pub mod pool;
 pub mod rng;
 pub mod snake;
 
+mod canvas;
 mod env;
 mod error;
 mod random_actions;
@@ -57,6 +58,7 @@ mod space;
 mod trace;
 mod vec_env;
 
+pub use canvas::{Canvas, Color};
 pub use env::{Action, Env, Step};
 pub use error::Error;
 pub use isa::Isa;

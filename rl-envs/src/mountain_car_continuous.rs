@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{self, Dynamics, Lane};
-use crate::{ActionSpace, Rng, Space, Step, math};
+use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
 
 /// The constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,6 +98,21 @@ impl Dynamics<3, 2> for Params {
     #[inline(always)]
     fn observe(&self, state: &State) -> [f32; 2] {
         [state.position, state.velocity]
+    }
+
+    fn render(&self, state: &State, canvas: &mut Canvas) {
+        let height = |x: f32| 0.45 * math::sin_cos(3.0 * x).0 + 0.55;
+        canvas.view(self.min_position..self.max_position, 0.0..1.3, [250, 250, 247]);
+        let steps = 60;
+        let at = |i: i32| self.min_position + (self.max_position - self.min_position) * (i as f32 / steps as f32);
+        for i in 0..steps {
+            canvas.line([at(i), height(at(i))], [at(i + 1), height(at(i + 1))], 0.02, [150, 150, 155]);
+        }
+        let goal = self.goal_position;
+        canvas.line([goal, height(goal)], [goal, height(goal) + 0.2], 0.01, [45, 55, 72]);
+        let flag = height(goal) + 0.2;
+        canvas.polygon(&[[goal, flag], [goal, flag - 0.08], [goal + 0.08, flag - 0.04]], [221, 122, 53]);
+        canvas.disc([state.position, height(state.position) + 0.05], 0.05, [45, 55, 72]);
     }
 
     fn fault(&self, state: &State) -> Option<String> {

@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{self, Dynamics, Lane};
-use crate::{ActionSpace, Rng, Space, Step, math};
+use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
 
 /// The constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,6 +90,14 @@ impl Dynamics<3, 3> for Params {
     fn observe(&self, state: &State) -> [f32; 3] {
         let (sin, cos) = math::sin_cos(state.theta);
         [math::clamp(cos, -1.0, 1.0), math::clamp(sin, -1.0, 1.0), state.theta_dot]
+    }
+
+    fn render(&self, state: &State, canvas: &mut Canvas) {
+        let (length, (sin, cos)) = (self.length, math::sin_cos(state.theta));
+        let side = 1.2 * length;
+        canvas.view(-side..side, -side..side, [250, 250, 247]);
+        canvas.line([0.0, 0.0], [length * -sin, length * cos], 0.16 * length, [221, 122, 53]);
+        canvas.disc([0.0, 0.0], 0.05 * length, [45, 55, 72]);
     }
 
     fn fault(&self, state: &State) -> Option<String> {

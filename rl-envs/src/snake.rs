@@ -19,7 +19,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Env, Error, Rng, Space, Step};
+use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
 
 /// The constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +208,22 @@ impl Env for Snake {
 
     fn mask(&self, mask: &mut [u8]) {
         mask.copy_from_slice(&self.mask);
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        let (rows, columns) = (f32::from(self.params.rows), f32::from(self.params.columns));
+        canvas.view(0.0..columns, 0.0..rows, [250, 250, 247]);
+        let mut square = |[row, column]: [u8; 2], color| {
+            let (x, y) = (f32::from(column), rows - f32::from(row));
+            canvas.rect(x + 0.05..x + 0.95, y - 0.95..y - 0.05, color);
+        };
+        square(self.position(self.fruit.into()), [200, 55, 60]);
+        for (cell, &vacated) in self.vacated.iter().enumerate().filter(|(_, vacated)| **vacated > self.clock) {
+            // Eight shades from tail to head, so that a picture of it has few colours.
+            let shade = (8 * u32::from(vacated - self.clock) / u32::from(self.length)) as u8;
+            square(self.position(cell), [100 - 8 * shade, 180 - 8 * shade, 110 - 8 * shade]);
+        }
+        square(self.head, [45, 55, 72]);
     }
 
     fn state(&self) -> Option<State> {

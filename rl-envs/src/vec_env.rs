@@ -6,7 +6,7 @@ use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis};
 use serde::{Deserialize, Serialize};
 
 use crate::isa::{self, Isa, Work};
-use crate::{Action, ActionSpace, Element, Env, Error, Pool, Purpose, Rng, Space, codec, pool};
+use crate::{Action, ActionSpace, Canvas, Element, Env, Error, Pool, Purpose, Rng, Space, codec, pool};
 
 /// Observations to be written, (N, D), of either element type.
 #[derive(Debug)]
@@ -245,6 +245,12 @@ pub trait VecEnv: Send {
     /// Those of [`Actions::check`], [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
     fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error>;
 
+    /// Draws one environment as it stands: see [`Env::render`]. Where an episode has just ended, that is the next one's start.
+    ///
+    /// # Panics
+    /// If there is no environment `env_idx`.
+    fn render(&self, env_idx: usize, canvas: &mut Canvas);
+
     /// All that has to be known to continue, observations aside.
     ///
     /// # Errors
@@ -285,6 +291,10 @@ impl VecEnv for Box<dyn VecEnv> {
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
         (**self).load(bytes)
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        (**self).render(env_idx, canvas);
     }
 }
 
@@ -446,6 +456,10 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         Ok(())
     }
 
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        self.envs[env_idx].render(canvas);
+    }
+
     fn save(&self) -> Result<Vec<u8>, Error> {
         let states: Option<Vec<E::State>> = self.envs.iter().map(Env::state).collect();
         let states = states.ok_or(Error::CannotSave)?;
@@ -568,6 +582,17 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
             }
         });
         work.into_iter().try_for_each(|(.., result)| result)
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        let mut first = 0;
+        for slice in &self.slices {
+            if env_idx < first + slice.n_envs() {
+                return slice.render(env_idx - first, canvas);
+            }
+            first += slice.n_envs();
+        }
+        panic!("environment {env_idx} of {}", self.n_envs);
     }
 
     fn save(&self) -> Result<Vec<u8>, Error> {

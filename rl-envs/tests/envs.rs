@@ -2,8 +2,8 @@
 
 use ndarray::{Array1, Array2};
 use rl_envs::{
-    ActionSpace, Actions, ActionsMut, Dtype, Error, Isa, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch, SyncVecEnv,
-    VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
+    ActionSpace, Actions, ActionsMut, Canvas, Dtype, Error, Isa, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch,
+    SyncVecEnv, VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
 };
 use serde_json::Value;
 
@@ -196,6 +196,27 @@ fn an_ended_episode_leaves_its_last_observation_and_the_first_of_the_next() {
             steps += 1;
             assert!(steps < 5000, "{}: {ends} episodes ended", entry.name);
         }
+    }
+}
+
+#[test]
+fn any_environment_of_a_batch_is_drawn_by_its_index() {
+    for entry in catalog::ENVS {
+        let pool = Pool::new(2).expect("threads start");
+        let mut sync = entry.sync(200).expect("makes");
+        let mut pooled = entry.pooled(200, &pool).expect("makes");
+        Memory::new(&*sync, 5).reset(&mut *sync, 11);
+        Memory::new(&*pooled, 5).reset(&mut *pooled, 11);
+        let picture = |envs: &dyn VecEnv, env_idx| {
+            let mut canvas = Canvas::new(400, 400);
+            envs.render(env_idx, &mut canvas);
+            canvas
+        };
+        for env_idx in [0, 1, 63, 64, 65, 199] {
+            assert_eq!(picture(&*sync, env_idx), picture(&*pooled, env_idx), "{} {env_idx}", entry.name);
+        }
+        assert!(!picture(&*sync, 0).is_empty(), "{} draws itself", entry.name);
+        assert!((1..20).any(|i| picture(&*sync, i) != picture(&*sync, 0)), "{}: starts look alike", entry.name);
     }
 }
 

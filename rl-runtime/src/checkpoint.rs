@@ -198,7 +198,7 @@ fn write_all(
 }
 
 /// Makes the names in a directory durable. Only Unix can; elsewhere the rename has to do.
-fn sync_dir(dir: &Path) -> io::Result<()> {
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }
 

@@ -1,8 +1,10 @@
 //! Time and place: the training loop, its files, and the `rl` program.
 //!
 //! Read [`train`](mod@train) first: the loop stands there once. [`config`] says what a user may choose, [`run_dir`] and
-//! [`checkpoint`] what is written where, [`metrics`] what is measured, [`report`] what is shown.
+//! [`checkpoint`] what is written where, [`metrics`] what is measured, [`report`] what is shown; [`watch`] and [`animation`]
+//! let a policy be seen.
 
+pub mod animation;
 pub mod bench;
 pub mod checkpoint;
 pub mod config;
@@ -11,6 +13,7 @@ pub mod metrics;
 pub mod report;
 pub mod run_dir;
 pub mod train;
+pub mod watch;
 
 mod error;
 

@@ -57,7 +57,9 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    fn new(episodes: &[Episode]) -> Self {
+    /// The figures of these episodes; not numbers if there are none.
+    #[must_use]
+    pub fn new(episodes: &[Episode]) -> Self {
         let n = episodes.len() as f64;
         let mean = |of: &dyn Fn(&Episode) -> f64| episodes.iter().map(of).sum::<f64>() / n;
         let return_mean = mean(&|e| e.episode_return);
@@ -90,14 +92,19 @@ pub fn policy(config: &Config) -> Result<ActorCritic, Error> {
     Ok(ActorCritic::new(&observation_space, &action_space, &config.net(), config.seed)?)
 }
 
+/// The seed of environments that judge a policy, which never meets that of training.
+pub(crate) fn evaluation_seed(seed: u64) -> u64 {
+    seed.wrapping_add(0x9E37_79B9_7F4A_7C15)
+}
+
 /// Plays `episodes` episodes greedily, each in an environment of its own. Their seed never meets that of training.
 ///
 /// # Errors
 /// Those of the environments and of candle.
 pub fn evaluate_policy(policy: &ActorCritic, env: &str, episodes: usize, seed: u64, pool: &Pool) -> Result<Evaluation, Error> {
-    let seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let slices = catalog::find(env)?.slices(episodes, MAX_SLICES, MIN_SLICE)?;
     let mut work: Vec<_> = slices.into_iter().map(|envs| (envs, Ok(Vec::new()))).collect();
+    let seed = evaluation_seed(seed);
     pool.each(&mut work, &|(envs, played)| *played = evaluate(policy, &mut **envs, seed));
     let played = work.into_iter().map(|(_, played)| played).collect::<Result<Vec<_>, _>>()?;
     Ok(Evaluation::new(&played.concat()))

@@ -125,6 +125,51 @@ fn train_then_eval_speak_json_with_the_documented_fields() {
 }
 
 #[test]
+fn watch_plays_what_eval_plays_and_prints_a_line_an_episode_where_there_is_no_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    small_run(&run, &["steps=64"]);
+    let json = |verb: &str| -> Value {
+        let output = finish(&mut rl(&[verb, text(&run), "--episodes", "3", "--seed", "5", "--json"]));
+        serde_json::from_str(stdout(&output).trim()).unwrap()
+    };
+    let (watched, evaluated) = (json("watch"), json("eval"));
+    assert_eq!((&watched["event"], &watched["frames"], &watched["gif"]), (&json!("watch"), &json!(0), &Value::Null));
+    for field in ["env", "seed", "checkpoint", "episodes", "return_mean", "return_std", "length_mean"] {
+        assert_eq!(watched[field], evaluated[field], "{field}");
+    }
+    let output = finish(&mut rl(&["watch", text(&run), "--episodes", "3", "--seed", "5"]));
+    let lines = [0, 1, 2].map(|i| {
+        let (episode_return, length) = (watched["returns"][i].as_f64().unwrap(), watched["lengths"][i].as_u64().unwrap());
+        format!("episode {}: return {episode_return:.1}, length {length}\n", i + 1)
+    });
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), lines.concat()));
+}
+
+#[test]
+fn watch_writes_a_gif_of_every_state_that_was_acted_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, file) = (dir.path().join("run"), dir.path().join("a.gif"));
+    small_run(&run, &["steps=64"]);
+    fs::write(&file, "something older").unwrap();
+    let args = ["watch", text(&run), "--gif", text(&file), "--episodes", "2", "--size", "81", "--fps", "50", "--json"];
+    let output = finish(&mut rl(&args));
+    let result: Value = serde_json::from_str(stdout(&output).trim()).unwrap();
+    let lengths: Vec<u64> = result["lengths"].as_array().unwrap().iter().map(|length| length.as_u64().unwrap()).collect();
+    assert_eq!((result["frames"].as_u64(), &result["gif"]), (Some(lengths.iter().sum()), &json!(text(&file))));
+
+    let mut decoder = gif::DecodeOptions::new().read_info(fs::File::open(&file).unwrap()).unwrap();
+    assert_eq!((decoder.width(), decoder.height()), (81, 30), "CartPole's scene is 5.4 m by 2 m");
+    let mut delays = Vec::new();
+    while let Some(frame) = decoder.read_next_frame().unwrap() {
+        delays.push(frame.delay);
+    }
+    let expected = lengths.iter().flat_map(|&n| (1..=n).map(move |t| if t == n { 100 } else { 2 }));
+    assert_eq!(delays, expected.collect::<Vec<u16>>());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left over");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_bits_for_any_number_of_threads() {
     let dir = tempfile::tempdir().unwrap();
     // Large enough for threads to matter: several slices of environments and of samples.
@@ -372,6 +417,8 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
     let full = dir.path().join("full");
     fs::create_dir(&full).unwrap();
     fs::write(full.join("precious"), "x").unwrap();
+    let trained = dir.path().join("trained");
+    small_run(&trained, &["steps=64"]);
     let set = |setting: &'static str| vec!["train", "cartpole", "--set", setting];
     let cases: Vec<(Vec<&str>, i32, &str)> = vec![
         (vec!["train", "cartpool"], 2, "unknown environment \"cartpool\"; there are: cartpole (did you mean \"cartpole\"?)"),
@@ -391,6 +438,14 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
         (vec!["eval", text(&full)], 3, "neither a checkpoint nor the directory of a run"),
         (vec!["eval", "/nowhere"], 3, "there is no such directory"),
         (vec!["eval", text(&full), "--episodes", "0"], 2, "0 is not in 1..="),
+        (vec!["watch"], 2, "<PATH>"),
+        (vec!["watch", "/nowhere"], 3, "there is no such directory"),
+        (vec!["watch", text(&trained), "--gif", "/nowhere/a.gif"], 1, "/nowhere/a.gif: No such file"),
+        (vec!["watch", text(&trained), "--gif", text(&below)], 1, "Not a directory"),
+        (vec!["watch", text(&trained), "--gif", text(&full)], 1, "it is there already, and not a file"),
+        (vec!["watch", text(&trained), "--size", "0"], 2, "0 is not in 1..=4096"),
+        (vec!["watch", text(&trained), "--size", "4097"], 2, "4097 is not in 1..=4096"),
+        (vec!["watch", text(&trained), "--fps", "0"], 2, "0 is not in 1..=50"),
         (vec!["bench", "env", "cartpole", "--envs", "0"], 2, "0 environments"),
         (vec!["trace", "cartpole", "--init", text(&file), "--actions", text(&file)], 2, "expected value at line 1"),
     ];

@@ -1,16 +1,19 @@
 //! The `rl` program.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use rl_agents::{Isa, Learner};
-use rl_envs::{Pool, catalog};
+use rl_agents::{ActorCritic, Episode, Isa, Learner};
+use rl_envs::{Canvas, Pool, catalog};
+use rl_runtime::animation::Animation;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::{KEYS, Layers, PRESETS, RESUMABLE};
 use rl_runtime::report::{Report, evaluation_json, grouped, in_words, print};
 use rl_runtime::run_dir::RunDir;
-use rl_runtime::train::{self, End, Training};
+use rl_runtime::train::{self, End, Evaluation, Training};
+use rl_runtime::watch::{self, Screen, Show};
 use rl_runtime::{Algo, Config, Error, bench, interrupt};
 use serde_json::{Value, json};
 
@@ -22,6 +25,7 @@ use serde_json::{Value, json};
 Examples:
   rl train cartpole
   rl eval runs/cartpole-ppo-seed0-1 --episodes 100
+  rl watch runs/cartpole-ppo-seed0-1
 
 Exit codes: 0 done, 1 failed at run time, 2 bad usage or configuration, 3 checkpoint unusable, 4 diverged,
 5 environment failed, 130 interrupted after saving."
@@ -42,6 +46,8 @@ enum Verb {
     Train(TrainArgs),
     /// Play episodes greedily in fresh environments
     Eval(EvalArgs),
+    /// See a policy act
+    Watch(WatchArgs),
     /// Step one environment from given states with given actions, to compare it with any reference
     Trace(TraceArgs),
     /// Measure speed
@@ -115,6 +121,35 @@ struct EvalArgs {
     /// Threads [default: one a core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  rl watch runs/cartpole-ppo-seed0-1
+  rl watch runs/cartpole-ppo-seed0-1 --gif cartpole.gif --episodes 3
+
+The episodes are those that `rl eval` plays with the same seed. Every state that the policy acted on is
+shown: an episode's start, but not the state that it ends in. A GIF holds the first 1000 steps. Without --gif the terminal shows
+the episodes (it needs 24-bit colours); where stdout is no terminal, there is a line for each.")]
+struct WatchArgs {
+    /// The directory of a run, or of one of its checkpoints
+    path: PathBuf,
+    /// Write an animated GIF, replacing what is there
+    #[arg(long, value_name = "FILE")]
+    gif: Option<PathBuf>,
+    /// How many episodes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    episodes: u32,
+    /// Decides how the environments start
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Pixels of the picture's longer side [default: 400, or what the terminal has room for]
+    #[arg(long, value_name = "PX", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    size: Option<u32>,
+    /// Steps shown a second
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=50))]
+    fps: u32,
 }
 
 #[derive(Args)]
@@ -203,6 +238,7 @@ fn main() -> ExitCode {
         Verb::List => list(json),
         Verb::Train(args) => train(args, json),
         Verb::Eval(args) => eval(&args, json),
+        Verb::Watch(args) => watch(&args, json),
         Verb::Trace(args) => trace(&args),
         Verb::Bench { what } => run_bench(what, json),
     };
@@ -345,14 +381,19 @@ fn resume(args: &TrainArgs, layers: Layers, path: &Path) -> Result<Resumed, Erro
     Ok((config, dir, training, Some(note)))
 }
 
-fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
-    let (path, checkpoint) = Checkpoint::find(&args.path)?;
-    let threads = threads(args.threads);
+/// A checkpoint's path, its environment and its policy.
+fn saved_policy(path: &Path, threads: usize) -> Result<(PathBuf, String, ActorCritic), Error> {
+    let (path, checkpoint) = Checkpoint::find(path)?;
     set_matrix_threads(threads);
     let mut policy = train::policy(&checkpoint.config)?;
     policy.set_params(&checkpoint.agent.params, checkpoint.agent.counters.version)?;
-    let env = &checkpoint.config.env;
-    let result = train::evaluate_policy(&policy, env, args.episodes as usize, args.seed, &Pool::new(threads)?)?;
+    Ok((path, checkpoint.config.env, policy))
+}
+
+fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
+    let threads = threads(args.threads);
+    let (path, env, policy) = saved_policy(&args.path, threads)?;
+    let result = train::evaluate_policy(&policy, &env, args.episodes as usize, args.seed, &Pool::new(threads)?)?;
     if json {
         let mut object = evaluation_json(&result);
         object["event"] = "eval".into();
@@ -362,6 +403,74 @@ fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
         print(&object.to_string());
     } else {
         print(&format!("{env}, {}: {}", path.display(), in_words(&result)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
+    let WatchArgs { gif, fps, seed, .. } = args;
+    let (path, env, policy) = saved_policy(&args.path, 1)?;
+    let seen = watch::can_be_seen(&policy, &env)?;
+    let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    let mut show = match gif {
+        Some(_) if !seen => {
+            return Err(Error::Config { problems: vec![format!("{env} does not draw itself; leave out --gif")] });
+        }
+        Some(gif) => {
+            let size = args.size.unwrap_or(400) as usize;
+            Show::Animation(Animation::create(gif, *fps)?, Canvas::new(size, size))
+        }
+        None if at_terminal && seen && !json => Show::Screen(Screen::open(args.size.unwrap_or(4096) as usize, *fps)),
+        None => Show::Nowhere,
+    };
+    if let Err(error) = interrupt::listen() {
+        eprintln!("warning: Ctrl-C will end this at once: {error}");
+    }
+    let mut lines = Vec::new();
+    let shows_now = !json && !matches!(show, Show::Screen(_));
+    let played = watch::play(&policy, &env, args.episodes as usize, *seed, &mut show, &mut |episode| {
+        let Episode { episode_return, length } = episode;
+        lines.push(format!("episode {}: return {episode_return:.1}, length {length}", lines.len() + 1));
+        if shows_now {
+            print(&lines[lines.len() - 1]);
+        }
+    });
+    let animation = match show {
+        Show::Animation(animation, _) => Some(animation),
+        // A screen ends here, so that words stay readable.
+        Show::Screen(_) | Show::Nowhere => None,
+    };
+    let played = played?;
+    if !json && !shows_now {
+        lines.iter().for_each(|line| print(line));
+    }
+    if interrupt::requested() {
+        if animation.is_some() {
+            eprintln!("interrupted: no GIF is written");
+        }
+        return Ok(ExitCode::from(interrupt::EXIT_CODE));
+    }
+    let frames = animation.as_ref().map_or(0, Animation::frames);
+    let (width, height) = animation.as_ref().map_or((0, 0), Animation::size);
+    let bytes = animation.map(Animation::finish).transpose()?;
+    if json {
+        let mut object = evaluation_json(&Evaluation::new(&played));
+        object["event"] = "watch".into();
+        object["env"] = env.into();
+        object["seed"] = (*seed).into();
+        object["checkpoint"] = path.display().to_string().into();
+        object["returns"] = played.iter().map(|episode| episode.episode_return).collect();
+        object["lengths"] = played.iter().map(|episode| episode.length).collect();
+        object["frames"] = frames.into();
+        object["gif"] = gif.as_ref().map(|gif| gif.display().to_string()).into();
+        print(&object.to_string());
+    } else if let (Some(gif), Some(bytes)) = (gif, bytes) {
+        let bytes = grouped(bytes as u64);
+        print(&format!("{}: {frames} frames of {width} x {height} pixels, {bytes} bytes", gif.display()));
+        let steps: u64 = played.iter().map(|episode| u64::from(episode.length)).sum();
+        if steps > frames as u64 {
+            print(&format!("it holds the first {} of {} steps", grouped(frames as u64), grouped(steps)));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
