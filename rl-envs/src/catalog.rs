@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::cartpole::CartPole;
+use crate::check::{Check, check_env};
 use crate::trace::{TraceStep, trace};
 use crate::{ActionSpace, Env, Error, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, pool};
 
@@ -23,6 +24,7 @@ pub struct Entry {
     pooled: fn(usize, &Pool) -> Box<dyn VecEnv>,
     slice: fn(Range<usize>) -> Box<dyn VecEnv>,
     trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
+    check: fn() -> Vec<Check>,
 }
 
 impl Entry {
@@ -38,6 +40,7 @@ impl Entry {
             pooled: |n_envs, pool| Box::new(PooledVecEnv::new(n_envs, &E::default(), pool)),
             slice: |range| Box::new(SyncVecEnv::slice(range, E::default())),
             trace: |init, actions| trace(E::default(), init, actions),
+            check: || check_env(&E::default()),
         }
     }
 
@@ -81,6 +84,12 @@ impl Entry {
     /// [`Error::BadTrace`] or [`Error::BadState`].
     pub fn trace(&self, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error> {
         (self.trace)(init, actions)
+    }
+
+    /// Tests it against the contract: see [`check_env`].
+    #[must_use]
+    pub fn check(&self) -> Vec<Check> {
+        (self.check)()
     }
 }
 

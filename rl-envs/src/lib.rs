@@ -4,7 +4,7 @@
 //! - [`VecEnv`] is N of them, stepped together into memory that the caller owns, restarted in the same step in which an
 //!   episode ends. [`SyncVecEnv`] steps one after the other and is the referee; [`PooledVecEnv`] steps fixed slices on a
 //!   [`Pool`] of threads and gives the same bits for any number of them.
-//! - [`catalog`] names every environment.
+//! - [`catalog`] names every environment; [`check_env`] tests any, one of your own too, against the contract.
 //! - All randomness is counter-based ([`rng`]): a trajectory depends on the seed, the environment's index and the step,
 //!   never on threads or time. All mathematics is the crate's own ([`math`]), so that it is the same on every machine.
 //!
@@ -37,6 +37,7 @@
 
 pub mod cartpole;
 pub mod catalog;
+pub mod check;
 pub mod codec;
 pub mod math;
 pub mod pool;
@@ -48,6 +49,7 @@ mod space;
 mod trace;
 mod vec_env;
 
+pub use check::check_env;
 pub use env::{Action, Env, Step};
 pub use error::Error;
 pub use pool::Pool;

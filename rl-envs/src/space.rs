@@ -94,6 +94,18 @@ impl Space {
         self.scale
     }
 
+    /// The least value of each element, D of them.
+    #[must_use]
+    pub fn low(&self) -> &[f32] {
+        &self.low
+    }
+
+    /// The greatest value of each element, D of them.
+    #[must_use]
+    pub fn high(&self) -> &[f32] {
+        &self.high
+    }
+
     /// Whether `obs` (D elements, not scaled) lies within the bounds; NaN never does.
     #[must_use]
     pub fn contains(&self, obs: &[f32]) -> bool {
