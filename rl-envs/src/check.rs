@@ -624,7 +624,10 @@ fn with_states<E: Env>(env: &E, check: impl Fn(&Run<E>, E::State) -> Result<(), 
             Some(state) => check(&run, state).map_err(|what| format!("the state at step {}: {what}", run.step))?,
             None if i == 0 => return Ok(Outcome::Skipped("this environment has no state that can be saved".into())),
             None => {
-                return Err(format!("there was a state to save before, but none at step {}: always give one, or never", run.step));
+                return Err(format!(
+                    "there was a state to save before, but none at step {}: always give one, or never",
+                    run.step
+                ));
             }
         }
     }

@@ -5,6 +5,7 @@
 //!   episode ends. [`SyncVecEnv`] steps one after the other and is the referee; [`PooledVecEnv`] steps fixed slices on a
 //!   [`Pool`] of threads and gives the same bits for any number of them.
 //! - [`catalog`] names every environment; [`check_env`] tests any, one of your own too, against the contract.
+//! - [`wrappers`] go around an environment or a batch: time limits, repeated actions, stacked frames, statistics.
 //! - All randomness is counter-based ([`rng`]): a trajectory depends on the seed, the environment's index and the step,
 //!   never on threads or time. All mathematics is the crate's own ([`math`]), so that it is the same on every machine.
 //!
@@ -42,6 +43,7 @@ pub mod codec;
 pub mod math;
 pub mod pool;
 pub mod rng;
+pub mod wrappers;
 
 mod env;
 mod error;

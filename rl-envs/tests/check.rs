@@ -328,6 +328,7 @@ fn every_fault_is_caught_by_the_check_that_names_it() {
         // Its steps add up beyond the space, and a state beyond the time limit is refused.
         (Fault::KeptElapsed, "reset_forgets", &["observations_in_space", "saved_state"]),
         (Fault::SharedByClones, "independent_clones", comparisons),
+        (Fault::SharedByClones, "batch", comparisons),
         (Fault::PanicAtAction, "every_action", &any),
         (Fault::PanicAtIllegalAction, "every_action", &any),
         (Fault::MaskOfTwo, "mask_values", &[]),
