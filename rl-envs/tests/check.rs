@@ -22,6 +22,7 @@ enum Fault {
     RowNotWrittenAtReset,
     RowNotWrittenAtStep,
     HiddenCounter,
+    HiddenReward,
     IgnoredSeed,
     KeptElapsed,
     SharedByClones,
@@ -33,7 +34,7 @@ enum Fault {
     MaskThatCounts,
     StateWithoutElapsed,
     RefusedState,
-    ElapsedNotSet,
+    ElapsedOnlyRaised,
     FieldNotSerialized,
     StateThatJsonCannotHold,
 }
@@ -155,11 +156,12 @@ impl<O: Element> Env for Walk<O> {
             (self.state.x, self.state.elapsed) = (x.clamp(-4.0, 4.0), 1);
             self.observe(obs);
         }
-        Step {
-            reward: if self.fault == Fault::InfiniteReward && x == 4.0 { f32::INFINITY } else { x * luck },
-            terminated: self.state.x.abs() > 4.0,
-            truncated: self.state.elapsed >= 12,
-        }
+        let reward = match self.fault {
+            Fault::InfiniteReward if x == 4.0 => f32::INFINITY,
+            Fault::HiddenReward => (COUNTER.fetch_add(1, Ordering::Relaxed) % 7) as f32,
+            _ => x * luck,
+        };
+        Step { reward, terminated: self.state.x.abs() > 4.0, truncated: self.state.elapsed >= 12 }
     }
 
     fn mask(&self, mask: &mut [u8]) {
@@ -186,7 +188,7 @@ impl<O: Element> Env for Walk<O> {
         if state.elapsed >= 12 || (self.fault == Fault::RefusedState && state.elapsed > 2) {
             return Err(Error::BadState(format!("elapsed is {}", state.elapsed)));
         }
-        let elapsed = if self.fault == Fault::ElapsedNotSet { self.state.elapsed } else { state.elapsed };
+        let elapsed = if self.fault == Fault::ElapsedOnlyRaised { state.elapsed.max(self.state.elapsed) } else { state.elapsed };
         self.state = State { elapsed, ..state };
         Ok(())
     }
@@ -324,6 +326,7 @@ fn every_fault_is_caught_by_the_check_that_names_it() {
         (Fault::RowNotWrittenAtReset, "whole_row_at_reset", &[]),
         (Fault::RowNotWrittenAtStep, "whole_row_at_step", &[]),
         (Fault::HiddenCounter, "same_seed", comparisons),
+        (Fault::HiddenReward, "same_seed", comparisons),
         (Fault::IgnoredSeed, "other_seeds", &[]),
         // Its steps add up beyond the space, and a state beyond the time limit is refused.
         (Fault::KeptElapsed, "reset_forgets", &["observations_in_space", "saved_state"]),
@@ -338,7 +341,7 @@ fn every_fault_is_caught_by_the_check_that_names_it() {
         (Fault::MaskThatCounts, "repeated_mask", &["saved_state"]),
         (Fault::StateWithoutElapsed, "saved_state", &[]),
         (Fault::RefusedState, "saved_state", &[]),
-        (Fault::ElapsedNotSet, "saved_state", &[]),
+        (Fault::ElapsedOnlyRaised, "saved_state", &[]),
         (Fault::FieldNotSerialized, "state_as_bytes", &["state_as_json"]),
         (Fault::StateThatJsonCannotHold, "state_as_json", &[]),
     ];

@@ -518,11 +518,7 @@ fn clipped_rewards_lie_within_their_bounds_and_returns_outside_are_as_they_were(
         for t in 1..=STEPS {
             for (found, rows) in batch.step().into_iter().zip(&rows) {
                 let reward = rows[t].reward;
-                let clipped = match reward {
-                    reward if reward < -1.0 => -1.0,
-                    reward if reward > 0.5 => 0.5,
-                    reward => reward,
-                };
+                let clipped = reward.clamp(-1.0, 0.5);
                 is_clipped |= clipped != reward;
                 assert_eq!(found, Row { reward: clipped, ..rows[t].clone() }, "n={n} t={t}");
             }
