@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::breakout::Breakout;
+use crate::check::{Check, check_env};
 use crate::lanes::{Dynamics, Lane, LanesVecEnv};
 use crate::snake::Snake;
 use crate::trace::{TraceStep, trace};
@@ -38,6 +39,7 @@ pub struct Entry {
     sync: fn(usize) -> Box<dyn VecEnv>,
     slice: fn(Range<usize>) -> Box<dyn VecEnv>,
     trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
+    check: fn() -> Vec<Check>,
 }
 
 impl Entry {
@@ -52,6 +54,7 @@ impl Entry {
             sync: |n_envs| Box::new(SyncVecEnv::new(n_envs, E::default())),
             slice: |range| Box::new(SyncVecEnv::slice(range, E::default()).with_isa(Isa::best())),
             trace: |init, actions| trace(E::default(), init, actions),
+            check: || check_env(&E::default()),
         }
     }
 
@@ -101,6 +104,12 @@ impl Entry {
     /// [`Error::BadTrace`] or [`Error::BadState`].
     pub fn trace(&self, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error> {
         (self.trace)(init, actions)
+    }
+
+    /// Tests it against the contract: see [`check_env`].
+    #[must_use]
+    pub fn check(&self) -> Vec<Check> {
+        (self.check)()
     }
 }
 

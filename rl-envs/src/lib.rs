@@ -4,7 +4,9 @@
 //! - [`VecEnv`] is N of them, stepped together into memory that the caller owns, restarted in the same step in which an
 //!   episode ends. [`SyncVecEnv`] steps one after the other and is the referee; [`PooledVecEnv`] steps fixed slices on a
 //!   [`Pool`] of threads and gives the same bits for any number of them.
-//! - [`catalog`] names every environment, and a [`Canvas`] shows one.
+//! - [`catalog`] names every environment, and a [`Canvas`] shows one; [`check_env`] tests any, one of your own too, against the
+//!   contract.
+//! - [`wrappers`] go around an environment or a batch: time limits, repeated actions, stacked frames, statistics.
 //! - All randomness is counter-based ([`rng`]): a trajectory depends on the seed, the environment's index and the step,
 //!   never on threads or time. All mathematics is the crate's own ([`math`]), so that it is the same on every machine.
 //!
@@ -39,6 +41,7 @@ pub mod acrobot;
 pub mod breakout;
 pub mod cartpole;
 pub mod catalog;
+pub mod check;
 pub mod codec;
 pub mod isa;
 pub mod lanes;
@@ -49,6 +52,7 @@ pub mod pendulum;
 pub mod pool;
 pub mod rng;
 pub mod snake;
+pub mod wrappers;
 
 mod canvas;
 mod env;
@@ -59,6 +63,7 @@ mod trace;
 mod vec_env;
 
 pub use canvas::{Canvas, Color};
+pub use check::check_env;
 pub use env::{Action, Env, Step};
 pub use error::Error;
 pub use isa::Isa;

@@ -94,6 +94,26 @@ impl Space {
         self.scale
     }
 
+    /// The least value of each element, D of them.
+    #[must_use]
+    pub fn low(&self) -> &[f32] {
+        &self.low
+    }
+
+    /// The greatest value of each element, D of them.
+    #[must_use]
+    pub fn high(&self) -> &[f32] {
+        &self.high
+    }
+
+    /// The space of `k` such observations, one after the other: the first axis is k times as long.
+    #[must_use]
+    pub fn stacked(&self, k: usize) -> Self {
+        let mut shape = self.shape.clone();
+        shape.iter_mut().take(1).for_each(|axis| *axis *= k);
+        Self { shape, low: self.low.repeat(k), high: self.high.repeat(k), ..*self }
+    }
+
     /// Whether `obs` (D elements, not scaled) lies within the bounds; NaN never does.
     #[must_use]
     pub fn contains(&self, obs: &[f32]) -> bool {

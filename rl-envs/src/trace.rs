@@ -59,11 +59,7 @@ where
         if let Some(state) = states.next() {
             env.set_state(state)?;
         }
-        let action = match action {
-            OwnedAction::Discrete(action) => Action::Discrete(*action),
-            OwnedAction::Continuous(action) => Action::Continuous(action),
-        };
-        let outcome = env.step(action, &mut Rng::new(0, 0, t, Purpose::Step), &mut obs);
+        let outcome = env.step(action.borrow(), &mut Rng::new(0, 0, t, Purpose::Step), &mut obs);
         let mask = space.masked().then(|| {
             let mut mask = vec![0; space.len()];
             env.mask(&mut mask);
@@ -80,9 +76,20 @@ where
     Ok(steps)
 }
 
-enum OwnedAction {
+/// One action for one environment, held.
+#[derive(Clone, Debug)]
+pub(crate) enum OwnedAction {
     Discrete(u32),
     Continuous(Vec<f32>),
+}
+
+impl OwnedAction {
+    pub(crate) fn borrow(&self) -> Action<'_> {
+        match self {
+            Self::Discrete(action) => Action::Discrete(*action),
+            Self::Continuous(action) => Action::Continuous(action),
+        }
+    }
 }
 
 fn action(value: &Value, space: &ActionSpace) -> Option<OwnedAction> {

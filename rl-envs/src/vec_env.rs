@@ -18,6 +18,15 @@ pub enum ObsViewMut<'a> {
 }
 
 impl<'a> ObsViewMut<'a> {
+    /// The same memory for a shorter time.
+    #[must_use]
+    pub fn reborrow(&mut self) -> ObsViewMut<'_> {
+        match self {
+            Self::F32(rows) => ObsViewMut::F32(rows.view_mut()),
+            Self::U8(rows) => ObsViewMut::U8(rows.view_mut()),
+        }
+    }
+
     fn shape(&self) -> &[usize] {
         match self {
             Self::F32(rows) => rows.shape(),
@@ -145,6 +154,19 @@ pub struct StepBatch<'a> {
 }
 
 impl StepBatch<'_> {
+    /// The same memory for a shorter time: for a batch that hands it on to another and then reads it.
+    #[must_use]
+    pub fn reborrow(&mut self) -> StepBatch<'_> {
+        StepBatch {
+            obs: self.obs.reborrow(),
+            rewards: self.rewards.view_mut(),
+            terminated: self.terminated.view_mut(),
+            truncated: self.truncated.view_mut(),
+            final_obs: self.final_obs.reborrow(),
+            masks: self.masks.as_mut().map(|m| MaskBatch { masks: m.masks.view_mut(), final_masks: m.final_masks.view_mut() }),
+        }
+    }
+
     /// The first `row` environments and the others.
     fn split_at(self, row: usize) -> (Self, Self) {
         let (obs_a, obs_b) = self.obs.split_at(row);

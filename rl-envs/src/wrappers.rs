@@ -1,0 +1,425 @@
+//! What is put around an environment or a batch: nothing of it is there unless you wrap.
+//!
+//! Around one [`Env`] goes what changes an episode. A batch cannot restart a single environment from outside, and an
+//! environment that is wrapped keeps all of the contract (it can be saved, checked with [`check_env`](crate::check_env), and
+//! stepped by any number of threads):
+//!
+//! - [`TimeLimit`] truncates after so many steps, for an environment that has no limit of its own;
+//! - [`ActionRepeat`] takes each action several times;
+//! - [`FrameStack`] observes the last few observations at once.
+//!
+//! Around a [`VecEnv`] goes what only looks at rewards and flags. It costs one pass over them, and fits a batch of any kind:
+//!
+//! - [`EpisodeStats`] tells return and length of episodes;
+//! - [`RewardClip`] clips rewards. Outside `EpisodeStats` it leaves returns as they are, inside it clips what they sum.
+//!
+//! ```
+//! use rl_envs::wrappers::{ActionRepeat, EpisodeStats, FrameStack, RewardClip};
+//! use rl_envs::{SyncVecEnv, VecEnv, cartpole::CartPole};
+//!
+//! let env = FrameStack::new(ActionRepeat::new(CartPole::default(), 2), 4);
+//! let envs = RewardClip::new(EpisodeStats::new(SyncVecEnv::new(8, env)), -1.0, 1.0);
+//! assert_eq!(envs.observation_space().shape(), [16]);
+//! ```
+
+use ndarray::ArrayViewMut2;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{Action, ActionSpace, Actions, Canvas, Env, Error, ObsViewMut, Rng, Space, Step, StepBatch, VecEnv, codec};
+
+/// An environment whose episodes are truncated after `max_steps` steps, if they have not ended before. Never sets
+/// `terminated`; a step may set both.
+///
+/// Inside an [`ActionRepeat`] it counts the steps of the environment, outside of one the actions.
+#[derive(Clone, Debug)]
+pub struct TimeLimit<E> {
+    env: E,
+    max_steps: u32,
+    elapsed: u32,
+}
+
+/// The state of a [`TimeLimit`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeLimitState<S> {
+    /// That of the environment.
+    pub env: S,
+    /// Steps taken in this episode.
+    pub elapsed: u32,
+}
+
+impl<E: Env> TimeLimit<E> {
+    /// At most `max_steps` steps.
+    ///
+    /// # Panics
+    /// If `max_steps` is 0.
+    #[must_use]
+    pub fn new(env: E, max_steps: u32) -> Self {
+        assert!(max_steps > 0, "an episode has a step at least");
+        Self { env, max_steps, elapsed: 0 }
+    }
+}
+
+impl<E: Env> Env for TimeLimit<E> {
+    type Obs = E::Obs;
+    type State = TimeLimitState<E::State>;
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
+        self.elapsed = 0;
+        self.env.reset(rng, obs);
+    }
+
+    #[inline]
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
+        let step = self.env.step(action, rng, obs);
+        self.elapsed += 1;
+        Step { truncated: step.truncated | (self.elapsed >= self.max_steps), ..step }
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        self.env.mask(mask);
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.env.render(canvas);
+    }
+
+    fn state(&self) -> Option<Self::State> {
+        Some(TimeLimitState { env: self.env.state()?, elapsed: self.elapsed })
+    }
+
+    fn set_state(&mut self, state: Self::State) -> Result<(), Error> {
+        if state.elapsed >= self.max_steps {
+            let (elapsed, limit) = (state.elapsed, self.max_steps);
+            return Err(Error::BadState(format!("elapsed is {elapsed}, an episode ends at step {limit}")));
+        }
+        self.env.set_state(state.env)?;
+        self.elapsed = state.elapsed;
+        Ok(())
+    }
+}
+
+/// An environment that takes each action `n_repeats` times, or until the episode ends. The reward is the sum, the observation the
+/// last one.
+///
+/// A mask speaks of the first time only: whether an action is legal again, the environment is not asked.
+#[derive(Clone, Debug)]
+pub struct ActionRepeat<E> {
+    env: E,
+    n_repeats: u32,
+}
+
+impl<E: Env> ActionRepeat<E> {
+    /// Takes each action `n_repeats` times.
+    ///
+    /// # Panics
+    /// If `n_repeats` is 0.
+    #[must_use]
+    pub fn new(env: E, n_repeats: u32) -> Self {
+        assert!(n_repeats > 0, "an action is taken once at least");
+        Self { env, n_repeats }
+    }
+}
+
+impl<E: Env> Env for ActionRepeat<E> {
+    type Obs = E::Obs;
+    type State = E::State;
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
+        self.env.reset(rng, obs);
+    }
+
+    /// One stream of random numbers serves all repeats, one after the other.
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
+        let mut sum = self.env.step(action, rng, obs);
+        for _ in 1..self.n_repeats {
+            if sum.done() {
+                break;
+            }
+            let step = self.env.step(action, rng, obs);
+            sum = Step { reward: sum.reward + step.reward, ..step };
+        }
+        sum
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        self.env.mask(mask);
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.env.render(canvas);
+    }
+
+    fn state(&self) -> Option<E::State> {
+        self.env.state()
+    }
+
+    fn set_state(&mut self, state: E::State) -> Result<(), Error> {
+        self.env.set_state(state)
+    }
+}
+
+/// An environment that observes its last k observations, the oldest first; right after a reset, the first one k times.
+///
+/// The first axis of the observation is k times as long: (C, H, W) becomes (k C, H, W), (D) becomes (k D). A frame (H, W)
+/// should be given as (1, H, W).
+#[derive(Clone, Debug)]
+pub struct FrameStack<E: Env> {
+    env: E,
+    frames: Vec<E::Obs>, // (k, D)
+    d: usize,
+}
+
+/// The state of a [`FrameStack`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrameStackState<S, O> {
+    /// That of the environment.
+    pub env: S,
+    /// The last observations, (k, D), the oldest first.
+    pub frames: Vec<O>,
+}
+
+impl<E: Env> FrameStack<E> {
+    /// Stacks the last `k` observations.
+    ///
+    /// # Panics
+    /// If `k` is 0.
+    #[must_use]
+    pub fn new(env: E, k: usize) -> Self {
+        assert!(k > 0, "a stack holds one observation at least");
+        let d = env.observation_space().len();
+        Self { env, frames: vec![E::Obs::default(); k * d], d }
+    }
+}
+
+impl<E: Env> Env for FrameStack<E>
+where
+    E::Obs: Serialize + DeserializeOwned,
+{
+    type Obs = E::Obs;
+    type State = FrameStackState<E::State, E::Obs>;
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space().stacked(self.frames.len() / self.d)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
+        let (first, others) = self.frames.split_at_mut(self.d);
+        self.env.reset(rng, first);
+        others.chunks_exact_mut(self.d).for_each(|frame| frame.copy_from_slice(first));
+        obs.copy_from_slice(&self.frames);
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
+        self.frames.copy_within(self.d.., 0);
+        let last = self.frames.len() - self.d;
+        let step = self.env.step(action, rng, &mut self.frames[last..]);
+        obs.copy_from_slice(&self.frames);
+        step
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        self.env.mask(mask);
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.env.render(canvas);
+    }
+
+    fn state(&self) -> Option<Self::State> {
+        Some(FrameStackState { env: self.env.state()?, frames: self.frames.clone() })
+    }
+
+    fn set_state(&mut self, state: Self::State) -> Result<(), Error> {
+        if state.frames.len() != self.frames.len() {
+            let (found, expected) = (state.frames.len(), self.frames.len());
+            return Err(Error::BadState(format!("the frames hold {found} elements, not {expected}")));
+        }
+        self.env.set_state(state.env)?;
+        self.frames = state.frames;
+        Ok(())
+    }
+}
+
+/// An episode that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Episode {
+    /// Which environment of the batch.
+    pub env_idx: usize,
+    /// The sum of its rewards, not discounted.
+    pub episode_return: f64,
+    /// Its steps.
+    pub length: u32,
+}
+
+/// A batch that keeps return and length of each episode.
+#[derive(Clone, Debug)]
+pub struct EpisodeStats<V> {
+    envs: V,
+    running: Vec<Episode>, // (N)
+    finished: Vec<Episode>,
+}
+
+/// What [`EpisodeStats`] saves.
+#[derive(Serialize, Deserialize)]
+struct SavedStats {
+    envs: Vec<u8>,
+    running: Vec<Episode>,
+    finished: Vec<Episode>,
+}
+
+impl<V: VecEnv> EpisodeStats<V> {
+    /// Of `envs`.
+    #[must_use]
+    pub fn new(envs: V) -> Self {
+        let running = Self::start(envs.n_envs());
+        Self { envs, running, finished: Vec::new() }
+    }
+
+    fn start(n_envs: usize) -> Vec<Episode> {
+        (0..n_envs).map(|env_idx| Episode { env_idx, episode_return: 0.0, length: 0 }).collect()
+    }
+
+    /// Hands out the episodes that have ended since the last call, in the order of their ends, those of one step by index. They
+    /// are kept, over a reset too, until somebody asks.
+    pub fn take_finished(&mut self) -> Vec<Episode> {
+        std::mem::take(&mut self.finished)
+    }
+}
+
+impl<V: VecEnv> VecEnv for EpisodeStats<V> {
+    fn n_envs(&self) -> usize {
+        self.envs.n_envs()
+    }
+
+    fn observation_space(&self) -> &Space {
+        self.envs.observation_space()
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        self.envs.action_space()
+    }
+
+    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        self.envs.reset(seed, obs, masks)?;
+        self.running = Self::start(self.envs.n_envs());
+        Ok(())
+    }
+
+    fn step(&mut self, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+        self.envs.step(actions, out.reborrow())?;
+        let ends = out.terminated.iter().zip(&out.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
+        for ((episode, &reward), done) in self.running.iter_mut().zip(&out.rewards).zip(ends) {
+            episode.episode_return += f64::from(reward);
+            episode.length += 1;
+            if done {
+                self.finished.push(*episode);
+                (episode.episode_return, episode.length) = (0.0, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        self.envs.render(env_idx, canvas);
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        let (running, finished) = (self.running.clone(), self.finished.clone());
+        codec::encode(&SavedStats { envs: self.envs.save()?, running, finished })
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let saved: SavedStats = codec::decode(bytes)?;
+        let n = self.envs.n_envs();
+        let in_order = saved.running.iter().map(|episode| episode.env_idx).eq(0..n);
+        if !in_order || saved.finished.iter().any(|episode| episode.env_idx >= n) {
+            return Err(Error::BadState(format!("its episodes are not those of {n} environments")));
+        }
+        self.envs.load(&saved.envs)?;
+        (self.running, self.finished) = (saved.running, saved.finished);
+        Ok(())
+    }
+}
+
+/// A batch whose rewards are clipped to bounds. NaN stays NaN.
+#[derive(Clone, Debug)]
+pub struct RewardClip<V> {
+    envs: V,
+    low: f32,
+    high: f32,
+}
+
+impl<V: VecEnv> RewardClip<V> {
+    /// Clips the rewards of `envs` to `low` and `high`.
+    ///
+    /// # Panics
+    /// If `low` exceeds `high`, or either is NaN.
+    #[must_use]
+    pub fn new(envs: V, low: f32, high: f32) -> Self {
+        assert!(low <= high, "rewards are clipped to [{low}, {high}]");
+        Self { envs, low, high }
+    }
+
+    /// The batch inside, to ask it for its episodes say. Whoever steps it past this one gets rewards as they are.
+    pub fn envs_mut(&mut self) -> &mut V {
+        &mut self.envs
+    }
+}
+
+impl<V: VecEnv> VecEnv for RewardClip<V> {
+    fn n_envs(&self) -> usize {
+        self.envs.n_envs()
+    }
+
+    fn observation_space(&self) -> &Space {
+        self.envs.observation_space()
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        self.envs.action_space()
+    }
+
+    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        self.envs.reset(seed, obs, masks)
+    }
+
+    fn step(&mut self, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+        self.envs.step(actions, out.reborrow())?;
+        out.rewards.mapv_inplace(|reward| reward.clamp(self.low, self.high));
+        Ok(())
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        self.envs.render(env_idx, canvas);
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        self.envs.save()
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.envs.load(bytes)
+    }
+}
