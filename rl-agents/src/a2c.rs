@@ -1,7 +1,7 @@
 //! Advantage actor-critic: the synchronous form of A3C (Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning",
 //! 2016).
 //!
-//! Discrete actions. Short rollouts, one pass over each, the gradient of the policy without any clipping of ratios, RMSprop.
+//! Discrete or continuous actions. Short rollouts, one pass over each, the gradient of the policy without any clipping of ratios, RMSprop.
 //! Settings, losses and metrics mean what they mean in Stable-Baselines3 (n-step returns as generalized advantages with lambda
 //! 1, value loss without the factor 1/2). What differs from it: a rollout may be cut into minibatches, one step of the
 //! optimizer each; truncated steps are bootstrapped from the final observation's value within the advantage.
@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::Descent;
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
-use crate::distributions::Categorical;
 use crate::optim::Rule;
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Schedule, Snapshot};
 
@@ -105,8 +104,8 @@ struct Loss {
 /// `L = L_policy + ent_coef L_entropy + vf_coef L_value` with `L_policy = -mean A ln pi(a|s)`, `L_entropy = -mean H`,
 /// `L_value = mean (R - V)^2`.
 fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig) -> candle_core::Result<Loss> {
-    let (logits, values) = policy.forward(params, &batch.obs)?;
-    let distribution = Categorical::new(&logits, batch.masks.as_ref())?;
+    let (outputs, values) = policy.forward(params, &batch.obs)?;
+    let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let policy_loss = (distribution.log_prob(&batch.actions)? * &batch.advantages)?.mean_all()?.neg()?;
     let value_loss = candle_nn::loss::mse(&values, &batch.returns)?;
     let entropy_loss = distribution.entropy()?.mean_all()?.neg()?;
@@ -238,11 +237,11 @@ mod tests {
 
     #[test]
     fn the_kernel_s_gradient_equals_candle_s_and_so_do_micro_batches() {
-        for masked in [false, true] {
-            fixture::with_minibatch(masked, |minibatch| {
+        for case in fixture::Case::ALL {
+            fixture::with_minibatch(case, |minibatch| {
                 let agent = |learner, micro_batch| {
                     let config = A2cConfig { ent_coef: 0.1, micro_batch, ..A2cConfig::default() };
-                    A2c::new(fixture::moved_policy(learner), config, 4, 0).unwrap()
+                    A2c::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap()
                 };
                 let mut reference = agent(Learner::Reference, 0);
                 reference.reference(minibatch).unwrap();

@@ -1,12 +1,14 @@
 //! A policy and a value function: networks over one parameter vector.
 
+use std::ops::Range;
+
 use candle_core::{Device, Tensor};
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, Isa, Purpose, Space, rng};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::distributions::{greedy, log_softmax_columns, sample};
+use crate::distributions::{Distribution, add_noise, greedy, log_softmax_columns, sample, standardize_columns};
 use crate::fused::Fused;
 use crate::mlp::{Activation, Mlp};
 use crate::params::Layout;
@@ -24,7 +26,7 @@ pub enum Learner {
 }
 
 /// The networks that a user chooses.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetConfig {
     /// Sizes of the hidden layers of the policy, and of the value function unless they share them.
@@ -35,18 +37,28 @@ pub struct NetConfig {
     pub shared_trunk: bool,
     /// What computes.
     pub learner: Learner,
+    /// Where the logarithms of the standard deviations of continuous actions begin.
+    pub log_std_init: f32,
 }
 
 impl Default for NetConfig {
     fn default() -> Self {
-        Self { hidden: vec![64, 64], activation: Activation::Tanh, shared_trunk: false, learner: Learner::Fused }
+        Self {
+            hidden: vec![64, 64],
+            activation: Activation::Tanh,
+            shared_trunk: false,
+            learner: Learner::Fused,
+            log_std_init: 0.0,
+        }
     }
 }
 
 /// How an action is chosen.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
-    /// Drawn from the policy: for environment i with word `step & 3` of block `step >> 2` of its stream [`Purpose::Policy`].
+    /// Drawn from the policy with environment i's stream [`Purpose::Policy`]: a discrete action with word `step & 3` of block 0 of
+    /// counter step `step >> 2`, dimension j of a continuous one with normal number `j & 3` of block `j >> 2` of counter step
+    /// `step` (see [`rng::normals`]).
     Sample {
         /// The seed of the generator.
         seed: u64,
@@ -59,7 +71,27 @@ pub enum Choice {
     Greedy,
 }
 
-/// A categorical policy and a value function: networks `actor` and `critic`, separate or after a shared `trunk`.
+/// Where actions are written as they are chosen, before any clipping for the environment.
+#[derive(Debug)]
+pub enum ActionsMut<'a> {
+    /// (N)
+    Discrete(&'a mut [u32]),
+    /// (N, A)
+    Continuous(&'a mut [f32]),
+}
+
+impl ActionsMut<'_> {
+    /// The same, lent for a while.
+    pub fn reborrow(&mut self) -> ActionsMut<'_> {
+        match self {
+            Self::Discrete(actions) => ActionsMut::Discrete(actions),
+            Self::Continuous(actions) => ActionsMut::Continuous(actions),
+        }
+    }
+}
+
+/// A policy and a value function: networks `actor` and `critic`, separate or after a shared `trunk`. The policy is categorical or
+/// Gaussian as the action space is discrete or continuous; a Gaussian one has its `log_std` at the end of the parameters.
 ///
 /// Initialisation: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last, 1 in the value function's; biases 0.
 #[derive(Clone, Debug)]
@@ -69,6 +101,7 @@ pub struct ActorCritic {
     actor: Mlp,
     critic: Mlp,
     params: Vec<f32>, // (P)
+    distribution: Distribution,
     n_actions: usize,
     obs_len: usize,
     scale: f32,
@@ -88,23 +121,27 @@ struct Kernel {
 #[derive(Clone, Debug)]
 pub struct Scratch {
     workspace: Option<Workspace>,
-    logits: Vec<f32>, // (A, TILE)
-    row: Vec<f32>,    // (A)
+    outputs: Vec<f32>, // (A, TILE)
+    row: Vec<f32>,     // (A), of discrete actions
+    chosen: Vec<f32>,  // (A, TILE), of continuous ones
 }
 
 impl ActorCritic {
     /// With fresh parameters.
     ///
     /// # Errors
-    /// [`Error::ContinuousActions`], or [`Error::Setting`] if a hidden layer is empty.
+    /// [`Error::Setting`] if a hidden layer is empty or `log_std_init` is not finite.
     pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
-        let ActionSpace::Discrete { n, .. } = *action_space else { return Err(Error::ContinuousActions) };
-        let NetConfig { hidden, activation, shared_trunk, learner } = net;
+        let NetConfig { hidden, activation, shared_trunk, learner, log_std_init } = net;
         if hidden.contains(&0) {
             let value = format!("{hidden:?}");
             return Err(Error::Setting { name: "hidden", value, allowed: "every layer needs one unit at least" });
         }
-        let (obs_len, n_actions) = (observation_space.len(), n as usize);
+        if !log_std_init.is_finite() {
+            let value = log_std_init.to_string();
+            return Err(Error::Setting { name: "log_std_init", value, allowed: "a finite number is needed" });
+        }
+        let (obs_len, n_actions) = (observation_space.len(), action_space.len());
         let mut layout = Layout::default();
         let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, *activation);
         let body = [&[obs_len], &hidden[..]].concat();
@@ -114,7 +151,14 @@ impl ActorCritic {
             }
             _ => (None, mlp("actor", &[&body[..], &[n_actions]].concat()), mlp("critic", &[&body[..], &[1]].concat())),
         };
+        let distribution = match action_space {
+            ActionSpace::Discrete { .. } => Distribution::Categorical,
+            ActionSpace::Continuous { .. } => Distribution::Gaussian { log_std: layout.push("log_std".into(), &[n_actions]) },
+        };
         let mut params = vec![0.0; layout.len()];
+        if let Distribution::Gaussian { log_std } = &distribution {
+            params[log_std.clone()].fill(*log_std_init);
+        }
         let mut index = 0;
         for (mlp, gain) in [(trunk.as_ref(), std::f32::consts::SQRT_2), (Some(&actor), 0.01), (Some(&critic), 1.0)] {
             if let Some(mlp) = mlp {
@@ -129,7 +173,8 @@ impl ActorCritic {
             Learner::Reference => None,
         };
         let scale = observation_space.scale();
-        let mut policy = Self { layout, trunk, actor, critic, params, n_actions, obs_len, scale, version: 0, kernel };
+        let mut policy =
+            Self { layout, trunk, actor, critic, params, distribution, n_actions, obs_len, scale, version: 0, kernel };
         policy.pack();
         Ok(policy)
     }
@@ -164,6 +209,12 @@ impl ActorCritic {
     #[must_use]
     pub fn params(&self) -> &[f32] {
         &self.params
+    }
+
+    /// Which distribution actions are drawn from.
+    #[must_use]
+    pub fn distribution(&self) -> &Distribution {
+        &self.distribution
     }
 
     /// How often the parameters have changed.
@@ -211,7 +262,7 @@ impl ActorCritic {
         Ok(())
     }
 
-    /// Logits (B, A) and values (B) for observations (B, D), composed of candle's operations, with gradients with respect to
+    /// Logits or means (B, A) and values (B) for observations (B, D), composed of candle's operations, with gradients with respect to
     /// `params` (P).
     ///
     /// # Errors
@@ -241,26 +292,44 @@ impl ActorCritic {
     #[must_use]
     pub fn scratch(&self) -> Scratch {
         let workspace = self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net));
-        Scratch { workspace, logits: vec![0.0; self.n_actions * TILE], row: vec![0.0; self.n_actions] }
+        let columns = vec![0.0; self.n_actions * TILE];
+        Scratch { workspace, outputs: columns.clone(), row: vec![0.0; self.n_actions], chosen: columns }
     }
 
-    /// Acts on N observations: writes actions (N), their log-probabilities (N) and the observations' values (N). `masks`,
-    /// (N, A), is empty where there are none.
+    /// Acts on N observations: writes actions, their log-probabilities (N) and the observations' values (N). `masks`, (N, A), is
+    /// empty where there are none.
     ///
     /// # Errors
-    /// Those of candle.
+    /// [`Error::ActionKind`] if the policy's actions are of the other kind, and those of candle.
     pub fn act(
         &self,
         obs: ObsSlice<'_>,
         masks: &[u8],
         choice: Choice,
         scratch: &mut Scratch,
+        (actions, log_probs, values): (ActionsMut<'_>, &mut [f32], &mut [f32]),
+    ) -> Result<(), Error> {
+        match (actions, &self.distribution) {
+            (ActionsMut::Discrete(actions), Distribution::Categorical) => {
+                self.act_discrete(obs, masks, choice, scratch, (actions, log_probs, values))
+            }
+            (ActionsMut::Continuous(actions), Distribution::Gaussian { log_std }) => {
+                self.act_continuous(obs, choice, &self.params[log_std.clone()], scratch, (actions, log_probs, values))
+            }
+            _ => Err(Error::ActionKind),
+        }
+    }
+
+    fn act_discrete(
+        &self,
+        obs: ObsSlice<'_>,
+        masks: &[u8],
+        choice: Choice,
+        Scratch { workspace, outputs, row, .. }: &mut Scratch,
         (actions, log_probs, values): (&mut [u32], &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
         let a = self.n_actions;
-        let Scratch { workspace, logits, row } = scratch;
-        // Logits of samples `range` lie as columns, (A, m).
-        let mut choose = |range: std::ops::Range<usize>, logits: &mut [f32]| {
+        self.each_tile(obs, workspace, outputs, values, &mut |range, logits| {
             let m = range.len();
             let masks = masks.get(range.start * a..range.end * a).unwrap_or_default();
             log_softmax_columns(logits, m, masks, &mut [0.0; 2 * TILE]);
@@ -274,20 +343,56 @@ impl ActorCritic {
                 };
                 log_probs[i] = row[actions[i] as usize];
             }
-        };
+        })
+    }
+
+    fn act_continuous(
+        &self,
+        obs: ObsSlice<'_>,
+        choice: Choice,
+        log_std: &[f32],
+        Scratch { workspace, outputs, chosen, .. }: &mut Scratch,
+        (actions, log_probs, values): (&mut [f32], &mut [f32], &mut [f32]),
+    ) -> Result<(), Error> {
+        let a = self.n_actions;
+        self.each_tile(obs, workspace, outputs, values, &mut |range, means| {
+            let m = range.len();
+            let chosen = &mut chosen[..a * m];
+            chosen.copy_from_slice(means);
+            if let Choice::Sample { seed, step, first_env } = choice {
+                add_noise(chosen, m, log_std, seed, step, first_env + range.start as u32);
+            }
+            standardize_columns(means, chosen, m, log_std, &mut log_probs[range.clone()]);
+            let rows = actions[range.start * a..range.end * a].chunks_exact_mut(a);
+            for (s, row) in rows.enumerate() {
+                row.iter_mut().zip(chosen[s..].iter().step_by(m)).for_each(|(to, &action)| *to = action);
+            }
+        })
+    }
+
+    /// Puts N observations through the networks, writes their values (N), and shows `choose` the policy's outputs tile by tile:
+    /// those of the samples of a range, as columns (A, m).
+    fn each_tile(
+        &self,
+        obs: ObsSlice<'_>,
+        workspace: &mut Option<Workspace>,
+        outputs: &mut [f32],
+        values: &mut [f32],
+        choose: &mut impl FnMut(Range<usize>, &mut [f32]),
+    ) -> Result<(), Error> {
         if let (Some(kernel), Some(workspace)) = (self.kernel(), workspace) {
             let (actor, critic) = self.chains();
             tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
-                let logits = &mut logits[..a * range.len()];
-                logits.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
+                let outputs = &mut outputs[..self.n_actions * range.len()];
+                outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
                 tile.column(critic, 0, &mut values[range.clone()]);
-                choose(range, logits);
+                choose(range, outputs);
             });
         } else {
-            let (logits, value) = self.forward(&self.params_tensor()?, &self.features(obs)?)?;
+            let (outputs, value) = self.forward(&self.params_tensor()?, &self.features(obs)?)?;
             values.copy_from_slice(&value.to_vec1::<f32>()?);
-            let all = logits.t()?.contiguous()?.to_vec2::<f32>()?;
+            let all = outputs.t()?.contiguous()?.to_vec2::<f32>()?;
             for start in (0..values.len()).step_by(TILE) {
                 let range = start..(start + TILE).min(values.len());
                 let mut columns: Vec<f32> = all.iter().flat_map(|column| &column[range.clone()]).copied().collect();

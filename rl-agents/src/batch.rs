@@ -6,7 +6,7 @@ use rl_buffer::{ActionBuffer, Rollout, returns};
 use rl_envs::{Pool, math};
 
 use crate::agent::Descent;
-use crate::distributions::log_softmax_columns;
+use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
 use crate::tile::{Stats, TILE, Tile, TileLoss};
 use crate::{ActorCritic, Error};
 
@@ -55,7 +55,7 @@ impl Targets {
 pub(crate) struct Batch {
     pub(crate) obs: Tensor,           // (B, D) f32
     pub(crate) masks: Option<Tensor>, // (B, A) u8
-    pub(crate) actions: Tensor,       // (B) u32
+    pub(crate) actions: Tensor,       // (B) u32, or (B, A) f32
     pub(crate) log_probs: Tensor,     // (B)
     pub(crate) values: Tensor,        // (B)
     pub(crate) advantages: Tensor,    // (B)
@@ -79,17 +79,23 @@ impl Batch {
             policy.push_features(rollout.obs_rows(row..row + 1), &mut obs);
         }
         let floats = |all: &[f32]| Tensor::from_vec(rows.iter().map(|row| all[at(row)]).collect(), b, device);
-        let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ContinuousActions) };
-        let actions = actions.as_slice().unwrap_or_default();
+        let a = policy.n_actions();
+        let actions = match Taken::new(policy, rollout)? {
+            Taken::Discrete(actions) => Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device),
+            Taken::Continuous { actions, .. } => {
+                let of_row = |row: usize| &actions[row * a..(row + 1) * a];
+                Tensor::from_vec(rows.iter().map(at).flat_map(of_row).copied().collect(), (b, a), device)
+            }
+        };
         let masks = rollout.masks.as_ref().map(|masks| {
-            let (all, a) = (masks.as_slice().unwrap_or_default(), policy.n_actions());
+            let all = masks.as_slice().unwrap_or_default();
             let rows: Vec<u8> = rows.iter().map(at).flat_map(|row| &all[row * a..(row + 1) * a]).copied().collect();
             Tensor::from_vec(rows, (b, a), device)
         });
         Ok(Self {
             obs: Tensor::from_vec(obs, (b, policy.obs_len()), device)?,
             masks: masks.transpose()?,
-            actions: Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device)?,
+            actions: actions?,
             log_probs: floats(rollout.log_probs.as_slice().unwrap_or_default())?,
             values: floats(rollout.values.as_slice().unwrap_or_default())?,
             advantages: Tensor::from_slice(advantages, b, device)?,
@@ -151,16 +157,44 @@ pub(crate) struct Derivatives<'a> {
     pub(crate) clipped: &'a mut [f32],
 }
 
-/// Sums over the tiles of a slice, and the logits and log-probabilities of the tile at hand.
+/// Sums over the tiles of a slice, and what the policy gave for the tile at hand.
 #[derive(Clone, Default)]
 pub(crate) struct TileSums {
     sums: [f64; 5],
-    logits: Vec<f32>, // (A, TILE)
+    log_std: Vec<f64>, // (A), the gradient of the logarithms of the standard deviations
+    outputs: Vec<f32>, // (A, TILE)
+    actions: Vec<f32>, // (A, TILE), continuous ones
 }
 
 impl Stats for TileSums {
     fn reset(&mut self) {
         self.sums = [0.0; 5];
+        self.log_std.fill(0.0);
+    }
+}
+
+/// The actions of a rollout, as the policy that learns from them needs them.
+#[derive(Clone, Copy)]
+enum Taken<'a> {
+    Discrete(&'a [u32]), // (T N)
+    Continuous {
+        actions: &'a [f32], // (T N, A)
+        log_std: &'a [f32], // (A)
+    },
+}
+
+impl<'a> Taken<'a> {
+    fn new(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<Self, Error> {
+        match (policy.distribution(), &rollout.actions) {
+            (Distribution::Categorical, ActionBuffer::Discrete(actions)) => {
+                Ok(Self::Discrete(actions.as_slice().unwrap_or_default()))
+            }
+            (Distribution::Gaussian { log_std }, ActionBuffer::Continuous(actions)) => Ok(Self::Continuous {
+                actions: actions.as_slice().unwrap_or_default(),
+                log_std: &policy.params()[log_std.clone()],
+            }),
+            _ => Err(Error::ActionKind),
+        }
     }
 }
 
@@ -189,12 +223,11 @@ impl Minibatch<'_> {
         let Descent { policy, gradient, slices, .. } = descent;
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
         let kernel = policy.kernel().ok_or_else(not_here)?;
-        let ActionBuffer::Discrete(actions) = &self.rollout.actions else { return Err(Error::ContinuousActions) };
         let b = self.rows.len();
         let loss = ActorCriticLoss {
             minibatch: *self,
             loss,
-            actions: actions.as_slice().unwrap_or_default(),
+            taken: Taken::new(policy, self.rollout)?,
             old_log_probs: self.rollout.log_probs.as_slice().unwrap_or_default(),
             old_values: self.rollout.values.as_slice().unwrap_or_default(),
             masks: self.rollout.masks.as_ref().and_then(|masks| masks.as_slice()),
@@ -206,6 +239,9 @@ impl Minibatch<'_> {
         let mut sums = [0.0f64; 5];
         for slice in slices.gradient(kernel, samples, b, pool, &loss, gradient) {
             sums.iter_mut().zip(slice.sums).for_each(|(sum, x)| *sum += x);
+            if let Distribution::Gaussian { log_std } = policy.distribution() {
+                gradient[log_std.clone()].iter_mut().zip(&slice.log_std).for_each(|(sum, &x)| *sum += x as f32);
+            }
         }
         let [policy, value, entropy, kl, clip_fraction] = sums.map(|sum| (sum / b as f64) as f32);
         Ok(Parts { policy, value, entropy: -entropy, kl, clip_fraction })
@@ -216,7 +252,7 @@ impl Minibatch<'_> {
 struct ActorCriticLoss<'a, L> {
     minibatch: Minibatch<'a>,
     loss: L,
-    actions: &'a [u32],       // (T N)
+    taken: Taken<'a>,
     old_log_probs: &'a [f32], // (T N)
     old_values: &'a [f32],    // (T N)
     masks: Option<&'a [u8]>,  // (T N, A)
@@ -235,17 +271,35 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         let rows = &rows[range.clone()];
         let [mut new, mut old, mut value, mut old_value, mut wanted] = [[0.0f32; TILE]; 5];
         let [mut d_log_prob, mut d_value, mut policy_loss, mut value_loss, mut kl, mut clipped] = [[0.0f32; TILE]; 6];
-        state.logits.resize(a * TILE, 0.0);
-        let logits = &mut state.logits[..a * m];
-        logits.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
+        state.outputs.resize(a * TILE, 0.0);
+        let outputs = &mut state.outputs[..a * m];
+        outputs.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
         tile.column(critic, 0, &mut value[..m]);
-        let mut legal = Vec::new();
-        if let Some(masks) = self.masks {
-            legal.extend(rows.iter().flat_map(|&row| &masks[row as usize * a..][..a]));
+        // The outputs become log-probabilities of discrete actions, or distances of continuous ones from the means.
+        match self.taken {
+            Taken::Discrete(actions) => {
+                let mut legal = Vec::new();
+                if let Some(masks) = self.masks {
+                    legal.extend(rows.iter().flat_map(|&row| &masks[row as usize * a..][..a]));
+                }
+                log_softmax_columns(outputs, m, &legal, &mut [0.0; 2 * TILE]);
+                for (s, &row) in rows.iter().enumerate() {
+                    new[s] = outputs[actions[row as usize] as usize * m + s];
+                }
+            }
+            Taken::Continuous { actions, log_std } => {
+                state.actions.resize(a * TILE, 0.0);
+                state.log_std.resize(a, 0.0);
+                let columns = &mut state.actions[..a * m];
+                for (s, &row) in rows.iter().enumerate() {
+                    for (j, &action) in actions[row as usize * a..][..a].iter().enumerate() {
+                        columns[j * m + s] = action;
+                    }
+                }
+                standardize_columns(outputs, columns, m, log_std, &mut new[..m]);
+            }
         }
-        log_softmax_columns(logits, m, &legal, &mut [0.0; 2 * TILE]);
         for (s, row) in rows.iter().map(|&row| row as usize).enumerate() {
-            new[s] = logits[self.actions[row] as usize * m + s];
             old[s] = self.old_log_probs[row];
             old_value[s] = self.old_values[row];
             wanted[s] = returns[row];
@@ -269,23 +323,41 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
             },
         );
 
-        // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
         let mut entropy = [0.0f32; TILE];
-        let mut d_logit = [0.0f32; TILE];
-        for column in logits.chunks_exact(m) {
-            entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
-        }
-        for (j, column) in logits.chunks_exact(m).enumerate() {
-            for s in 0..m {
-                let p = math::exp(column[s]);
-                d_logit[s] = weight * (ent_coef * p * (column[s] + entropy[s]) - d_log_prob[s] * p);
-            }
-            for (s, &row) in rows.iter().enumerate() {
-                if self.actions[row as usize] as usize == j {
-                    d_logit[s] += weight * d_log_prob[s];
+        let mut d_output = [0.0f32; TILE];
+        match self.taken {
+            // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
+            Taken::Discrete(actions) => {
+                for column in outputs.chunks_exact(m) {
+                    entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
+                }
+                for (j, column) in outputs.chunks_exact(m).enumerate() {
+                    for s in 0..m {
+                        let p = math::exp(column[s]);
+                        d_output[s] = weight * (ent_coef * p * (column[s] + entropy[s]) - d_log_prob[s] * p);
+                    }
+                    for (s, &row) in rows.iter().enumerate() {
+                        if actions[row as usize] as usize == j {
+                            d_output[s] += weight * d_log_prob[s];
+                        }
+                    }
+                    tile.set_grad(actor, j, &d_output[..m]);
                 }
             }
-            tile.set_grad(actor, j, &d_logit[..m]);
+            // With z = (a - mean) / std: d(log p)/d mean = z / std, d(log p)/d log_std = z^2 - 1, dH/d log_std = 1.
+            Taken::Continuous { log_std, .. } => {
+                entropy[..m].fill(gaussian_entropy(log_std));
+                let mut d_log_std = [0.0f32; TILE];
+                for (j, column) in outputs.chunks_exact(m).enumerate() {
+                    let precision = math::exp(-log_std[j]);
+                    for s in 0..m {
+                        d_output[s] = weight * d_log_prob[s] * column[s] * precision;
+                        d_log_std[s] = weight * (d_log_prob[s] * (column[s] * column[s] - 1.0) - ent_coef);
+                    }
+                    state.log_std[j] += f64::from(total(&d_log_std[..m]));
+                    tile.set_grad(actor, j, &d_output[..m]);
+                }
+            }
         }
         d_value[..m].iter_mut().for_each(|d| *d *= weight);
         tile.set_grad(critic, 0, &d_value[..m]);
@@ -311,16 +383,78 @@ pub(crate) mod fixture {
     use super::*;
     use crate::{Collector, Learner, NetConfig};
     use candle_core::{DType, Var};
-    use rl_envs::{Pool, Purpose, Rng, cartpole::CartPole};
+    use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole};
+
+    /// What actions are.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub(crate) enum Case {
+        Discrete,
+        Masked,
+        Continuous,
+    }
+
+    impl Case {
+        pub(crate) const ALL: [Self; 3] = [Self::Discrete, Self::Masked, Self::Continuous];
+    }
+
+    /// Four numbers drift as three continuous actions and chance would have it; every fifth step ends an episode, by turns of
+    /// either kind.
+    #[derive(Clone, Default)]
+    struct Drift {
+        x: [f32; 4],
+        elapsed: u32,
+    }
+
+    impl Env for Drift {
+        type Obs = f32;
+        type State = ();
+
+        fn observation_space(&self) -> Space {
+            Space::vector(&[f32::NEG_INFINITY; 4], &[f32::INFINITY; 4])
+        }
+
+        fn action_space(&self) -> ActionSpace {
+            ActionSpace::Continuous { low: vec![-1.0; 3], high: vec![0.5, 1.0, f32::INFINITY] }
+        }
+
+        fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+            self.x = std::array::from_fn(|_| rng.normal());
+            obs.copy_from_slice(&self.x);
+        }
+
+        fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Step {
+            self.x.iter_mut().zip(action.continuous()).for_each(|(x, action)| *x += action);
+            self.x[3] += rng.normal();
+            obs.copy_from_slice(&self.x);
+            self.elapsed += 1;
+            let (terminated, truncated) = (self.elapsed % 10 == 5, self.elapsed.is_multiple_of(10));
+            Step { reward: self.x.iter().sum(), terminated, truncated }
+        }
+
+        fn state(&self) -> Option<()> {
+            None
+        }
+
+        fn set_state(&mut self, (): ()) -> Result<(), rl_envs::Error> {
+            Ok(())
+        }
+    }
 
     /// The fixture's policy with other parameters, away from those that acted, for either learner.
-    pub(crate) fn moved_policy(learner: Learner) -> ActorCritic {
-        let space = rl_envs::Space::vector(&[-1.0; 4], &[1.0; 4]);
+    pub(crate) fn moved_policy(learner: Learner, case: Case) -> ActorCritic {
+        let (policy, ..) = rollout_of(case);
+        let (space, actions) = match case {
+            Case::Continuous => (Drift::default().observation_space(), Drift::default().action_space()),
+            _ => (CartPole::default().observation_space(), CartPole::default().action_space()),
+        };
         let net = NetConfig { hidden: vec![8, 5], learner, ..NetConfig::default() };
-        let actions = rl_envs::ActionSpace::Discrete { n: 2, masked: false };
+        let acted = policy.params().to_vec();
         let mut policy = ActorCritic::new(&space, &actions, &net, 1).unwrap();
+        policy.change(|params| params.copy_from_slice(&acted));
         let mut rng = Rng::new(5, 0, 0, Purpose::Init);
-        policy.change(|params| params.iter_mut().for_each(|p| *p += 0.3 * rng.normal()));
+        // Densities change faster with the parameters than probabilities do.
+        let distance = if case == Case::Continuous { 0.05 } else { 0.3 };
+        policy.change(|params| params.iter_mut().for_each(|p| *p += distance * rng.normal()));
         policy
     }
 
@@ -332,24 +466,33 @@ pub(crate) mod fixture {
         assert!(size > 0.0 && error < 2e-6 * size, "relative error {}", error / size);
     }
 
-    /// A minibatch of 29 of the rollout's 32 samples, with masks that leave the action that was taken legal.
-    pub(crate) fn with_minibatch(masked: bool, f: impl Fn(&Minibatch<'_>)) {
-        let (_, mut rollout, targets) = rollout();
-        let ActionBuffer::Discrete(actions) = &rollout.actions else { panic!("discrete") };
-        let legal = ndarray::Array3::from_shape_fn((9, 4, 2), |(t, n, a)| {
-            u8::from(t == 8 || actions[[t, n]] as usize == a || (t + n) % 3 > 0)
-        });
-        rollout.masks = masked.then_some(legal);
+    /// A minibatch of 29 of the rollout's 32 samples; masks leave the action that was taken legal.
+    pub(crate) fn with_minibatch(case: Case, f: impl Fn(&Minibatch<'_>)) {
+        let (_, mut rollout, targets) = rollout_of(case);
+        if let (Case::Masked, ActionBuffer::Discrete(actions)) = (case, &rollout.actions) {
+            rollout.masks = Some(ndarray::Array3::from_shape_fn((9, 4, 2), |(t, n, a)| {
+                u8::from(t == 8 || actions[[t, n]] as usize == a || (t + n) % 3 > 0)
+            }));
+        }
         let rows: Vec<u32> = (0..29).rev().collect();
         let mut advantages = Vec::new();
         targets.advantages_of(&rows, true, &mut advantages);
         f(&Minibatch { rollout: &rollout, returns: &targets.returns, rows: &rows, advantages: &advantages, ent_coef: 0.1 });
     }
 
-    /// A policy, a rollout of 8 steps of 4 environments under it, and its targets.
+    /// The same with discrete actions.
     pub(crate) fn rollout() -> (ActorCritic, Rollout, Targets) {
-        let mut collector = Collector::new(4, &CartPole::default(), &Pool::new(1).unwrap(), 1).unwrap();
-        let net = NetConfig { hidden: vec![8, 5], ..NetConfig::default() };
+        rollout_of(Case::Discrete)
+    }
+
+    /// A policy, a rollout of 8 steps of 4 environments under it, and its targets.
+    pub(crate) fn rollout_of(case: Case) -> (ActorCritic, Rollout, Targets) {
+        let pool = Pool::new(1).unwrap();
+        let mut collector = match case {
+            Case::Continuous => Collector::new(4, &Drift::default(), &pool, 1).unwrap(),
+            _ => Collector::new(4, &CartPole::default(), &pool, 1).unwrap(),
+        };
+        let net = NetConfig { hidden: vec![8, 5], log_std_init: -0.3, ..NetConfig::default() };
         let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 1).unwrap();
         let mut rollout = collector.rollout(8).unwrap();
         collector.collect(&policy, &mut rollout).unwrap();
@@ -361,13 +504,15 @@ pub(crate) mod fixture {
         /// The same in f64, and with masks that leave the action that was taken legal.
         fn to_f64(&self, masked: bool) -> Self {
             let double = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
-            let actions: Vec<u32> = self.actions.to_vec1().unwrap();
-            let rows = actions.iter().enumerate().flat_map(|(i, &a)| [0, 1].map(|b| u8::from(a == b || i % 3 > 0)));
-            let mask = || Tensor::from_vec(rows.collect::<Vec<u8>>(), (actions.len(), 2), &Device::Cpu).unwrap();
+            let mask = || {
+                let actions: Vec<u32> = self.actions.to_vec1().unwrap();
+                let rows = actions.iter().enumerate().flat_map(|(i, &a)| [0, 1].map(|b| u8::from(a == b || i % 3 > 0)));
+                Tensor::from_vec(rows.collect::<Vec<u8>>(), (actions.len(), 2), &Device::Cpu).unwrap()
+            };
             Self {
                 obs: double(&self.obs),
                 masks: masked.then(mask),
-                actions: self.actions.clone(),
+                actions: if self.actions.dtype() == DType::U32 { self.actions.clone() } else { double(&self.actions) },
                 log_probs: double(&self.log_probs),
                 values: double(&self.values),
                 advantages: double(&self.advantages),
@@ -378,11 +523,12 @@ pub(crate) mod fixture {
 
     /// Compares the gradient of `loss` with central differences, in f64, away from the policy that acted.
     pub(crate) fn check_gradient(loss: impl Fn(&ActorCritic, &Tensor, &Batch) -> Tensor) {
-        let (policy, rollout, targets) = rollout();
-        let rows: Vec<u32> = (0..32).collect();
-        let mut rng = Rng::new(5, 0, 0, Purpose::Init);
-        let params: Vec<f64> = policy.params().iter().map(|&p| f64::from(p + 0.3 * rng.normal())).collect();
-        for masked in [false, true] {
+        for case in Case::ALL {
+            let (policy, rollout, targets) = rollout_of(case);
+            let rows: Vec<u32> = (0..32).collect();
+            let mut rng = Rng::new(5, 0, 0, Purpose::Init);
+            let params: Vec<f64> = policy.params().iter().map(|&p| f64::from(p + 0.3 * rng.normal())).collect();
+            let masked = case == Case::Masked;
             let batch = Batch::gather(&policy, &rollout, &targets.returns, &rows, &targets.advantages).unwrap().to_f64(masked);
             let at = |params: &[f64]| {
                 let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap();

@@ -5,13 +5,13 @@
 
 use std::ops::ControlFlow;
 
-use ndarray::{Array1, ArrayViewMut2, Axis};
+use ndarray::{Array1, ArrayView2, ArrayViewMut2, Axis};
 use rl_buffer::{ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape};
 use rl_envs::{ActionSpace, Actions, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::actor_critic::Scratch;
-use crate::{ActorCritic, Choice, Error};
+use crate::{ActionsMut, ActorCritic, Choice, Error};
 
 /// Environments are cut into at most so many slices: enough to keep as many threads busy.
 pub const MAX_SLICES: usize = 16;
@@ -125,10 +125,43 @@ struct Slice {
     state: State,
     final_obs: Rows,      // (n, D)
     final_masks: Vec<u8>, // (n, A), or empty without masks
+    clipped: Clipped,
     scratch: Option<Scratch>,
     ended: Vec<(usize, usize, Episode)>, // (t, n of all N, episode)
     ended_obs: Rows,                     // (ended, D)
     result: Result<(), Error>,
+}
+
+/// Continuous actions as the environments take them, (n, A), and the bounds that they are clipped to; empty for discrete ones.
+#[derive(Clone, Debug)]
+struct Clipped {
+    low: Vec<f32>,
+    high: Vec<f32>,
+    actions: Vec<f32>,
+}
+
+impl Clipped {
+    fn new(space: &ActionSpace, n: usize) -> Self {
+        match space {
+            ActionSpace::Discrete { .. } => Self { low: Vec::new(), high: Vec::new(), actions: Vec::new() },
+            ActionSpace::Continuous { low, high } => {
+                Self { low: low.clone(), high: high.clone(), actions: vec![0.0; n * low.len()] }
+            }
+        }
+    }
+
+    /// Clips `actions`, (n, A), which stay as they are. NaN stays NaN, so that the environment refuses it.
+    fn clip(&mut self, actions: &[f32]) -> Actions<'_> {
+        let a = self.low.len().max(1);
+        for (to, from) in self.actions.chunks_exact_mut(a).zip(actions.chunks_exact(a)) {
+            for (((to, &from), &low), &high) in to.iter_mut().zip(from).zip(&self.low).zip(&self.high) {
+                let above = if from < low { low } else { from };
+                *to = if above > high { high } else { above };
+            }
+        }
+        let n = self.actions.len() / a;
+        Actions::Continuous(ArrayView2::from_shape((n, a), &self.actions).expect("n times A elements"))
+    }
 }
 
 /// What changes from rollout to rollout.
@@ -176,20 +209,39 @@ fn mask_view(masks: &mut [u8], n: usize) -> Option<ArrayViewMut2<'_, u8>> {
     (a > 0).then(|| ArrayViewMut2::from_shape((n, a), masks).expect("n times A elements"))
 }
 
+/// Actions as a batch of environments takes them: continuous ones are clipped to its bounds.
+fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> Actions<'a> {
+    match actions {
+        ActionsMut::Discrete(actions) => Actions::Discrete((&**actions).into()),
+        ActionsMut::Continuous(actions) => clipped.clip(actions),
+    }
+}
+
 impl Slice {
     fn new(mut envs: Box<dyn VecEnv>, first_env: usize, seed: u64) -> Result<Self, Error> {
         let state = State::start(&mut *envs, seed)?;
         let (final_obs, final_masks) = (state.obs.clone(), state.masks.clone());
         let ended_obs = Rows::new(envs.observation_space().dtype(), 0);
-        Ok(Self { envs, first_env, state, final_obs, final_masks, scratch: None, ended: Vec::new(), ended_obs, result: Ok(()) })
+        let clipped = Clipped::new(envs.action_space(), envs.n_envs());
+        Ok(Self {
+            envs,
+            first_env,
+            state,
+            final_obs,
+            final_masks,
+            clipped,
+            scratch: None,
+            ended: Vec::new(),
+            ended_obs,
+            result: Ok(()),
+        })
     }
 
     /// Fills its columns of a rollout. `steps` is the environments' lifetime step before it.
     fn collect(&mut self, policy: &ActorCritic, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
         const CONTIGUOUS: &str = "a row of a rollout's columns is contiguous";
-        let Self { envs, first_env, state, final_obs, final_masks, scratch, ended, ended_obs, .. } = self;
+        let Self { envs, first_env, state, final_obs, final_masks, clipped, scratch, ended, ended_obs, .. } = self;
         let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, last_values } = columns;
-        let ActionColumns::Discrete(actions) = actions else { return Err(Error::ContinuousActions) };
         let scratch = scratch.get_or_insert_with(|| policy.scratch());
         let (n, d) = (envs.n_envs(), envs.observation_space().len());
         ended.clear();
@@ -215,20 +267,25 @@ impl Slice {
                 ObsColumns::U8(obs) => ObsSlice::U8(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
             };
             let legal = masks.as_ref().map_or(&[][..], |m| m.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS));
-            let mut row = actions.row_mut(t);
+            let mut row = match actions {
+                ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.row_mut(t).into_slice().expect(CONTIGUOUS)),
+                ActionColumns::Continuous(actions) => {
+                    ActionsMut::Continuous(actions.index_axis_mut(Axis(0), t).into_slice().expect(CONTIGUOUS))
+                }
+            };
             policy.act(
                 acted_on,
                 legal,
                 Choice::Sample { seed, step, first_env: *first_env as u32 },
                 scratch,
                 (
-                    row.as_slice_mut().expect(CONTIGUOUS),
+                    row.reborrow(),
                     log_probs.row_mut(t).into_slice().expect(CONTIGUOUS),
                     values.row_mut(t).into_slice().expect(CONTIGUOUS),
                 ),
             )?;
             envs.step(
-                Actions::Discrete(row.view()),
+                for_envs(&row, clipped),
                 StepBatch {
                     obs: match obs {
                         ObsColumns::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t + 1)),
@@ -424,15 +481,20 @@ pub fn evaluate_with(
     let (n, d) = (envs.n_envs(), envs.observation_space().len());
     let State { mut obs, mut masks, mut running } = State::start(envs, seed)?;
     let (mut final_obs, mut final_masks) = (obs.clone(), masks.clone());
-    let mut actions = vec![0; n];
+    let mut clipped = Clipped::new(envs.action_space(), n);
+    let (mut discrete, mut continuous) = (vec![0; n], vec![0.0; clipped.actions.len()]);
+    let mut actions = match envs.action_space() {
+        ActionSpace::Discrete { .. } => ActionsMut::Discrete(&mut discrete),
+        ActionSpace::Continuous { .. } => ActionsMut::Continuous(&mut continuous),
+    };
     let (mut log_probs, mut values, mut rewards) = (vec![0.0; n], vec![0.0; n], Array1::zeros(n));
     let (mut terminated, mut truncated) = (Array1::zeros(n), Array1::zeros(n));
     let mut over = vec![false; n];
     let mut scratch = policy.scratch();
     while over.contains(&false) && before_step(&*envs, &running).is_continue() {
-        policy.act(obs.as_slice(), &masks, Choice::Greedy, &mut scratch, (&mut actions, &mut log_probs, &mut values))?;
+        policy.act(obs.as_slice(), &masks, Choice::Greedy, &mut scratch, (actions.reborrow(), &mut log_probs, &mut values))?;
         envs.step(
-            Actions::Discrete(actions[..].into()),
+            for_envs(&actions, &mut clipped),
             StepBatch {
                 obs: obs.view_mut(n, d),
                 rewards: rewards.view_mut(),

@@ -1,9 +1,14 @@
-//! The categorical distribution over discrete actions.
+//! The distributions that actions are drawn from: categorical over discrete ones, a diagonal Gaussian over continuous ones.
 //!
 //! Illegal actions, where there is a mask, have probability 0: acting, log-probabilities and entropy all see the same mask.
+//!
+//! The Gaussian's means are the network's outputs, its standard deviations are parameters that do not depend on the observation.
+//! Actions are not clipped here: what is learnt from is what was drawn, and its density is that of the Gaussian.
+
+use std::ops::Range;
 
 use candle_core::{DType, Tensor};
-use rl_envs::math;
+use rl_envs::{Purpose, math, rng};
 
 /// What masked logits become: far below any other, yet finite, so that 0 times it is 0 in the entropy and its gradient.
 const MASKED: f32 = -1e30;
@@ -69,7 +74,144 @@ pub fn greedy(log_probs: &[f32]) -> u32 {
     best as u32
 }
 
-/// The distribution of a batch, with gradients.
+/// ln(2 pi) / 2
+const HALF_LN_2_PI: f32 = 0.918_938_5;
+
+/// Which distribution a policy draws its actions from, and what it has besides the network's outputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// Over A discrete actions; the network's outputs are logits.
+    Categorical,
+    /// Over vectors of length A, a normal distribution for each dimension; the network's outputs are their means.
+    Gaussian {
+        /// Where the logarithms of the standard deviations (A) lie in the parameter vector.
+        log_std: Range<usize>,
+    },
+}
+
+impl Distribution {
+    /// The distributions of a batch, with gradients with respect to `params` (P) and the network's `outputs` (B, A).
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn of_batch(&self, params: &Tensor, outputs: &Tensor, mask: Option<&Tensor>) -> candle_core::Result<Distributions> {
+        Ok(match self {
+            Self::Categorical => Distributions::Categorical(Categorical::new(outputs, mask)?),
+            Self::Gaussian { log_std } => {
+                Distributions::Gaussian(Gaussian::new(outputs, &params.narrow(0, log_std.start, log_std.len())?))
+            }
+        })
+    }
+}
+
+/// The distributions of a batch, with gradients.
+#[derive(Clone, Debug)]
+pub enum Distributions {
+    /// Over discrete actions.
+    Categorical(Categorical),
+    /// Over vectors.
+    Gaussian(Gaussian),
+}
+
+impl Distributions {
+    /// Log-probabilities or log-densities (B) of actions, (B) or (B, A).
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn log_prob(&self, actions: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Categorical(categorical) => categorical.log_prob(actions),
+            Self::Gaussian(gaussian) => gaussian.log_prob(actions),
+        }
+    }
+
+    /// Entropies (B).
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn entropy(&self) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Categorical(categorical) => categorical.entropy(),
+            Self::Gaussian(gaussian) => gaussian.entropy(),
+        }
+    }
+}
+
+/// Adds the noise of one step to means that lie as columns, (A, m): for row s, dimension j the standard deviation times normal
+/// number `j & 3` of block `j >> 2` of the stream [`Purpose::Policy`] of environment `first_env + s`; see [`rng::normals`].
+pub(crate) fn add_noise(means: &mut [f32], m: usize, log_std: &[f32], seed: u64, step: u64, first_env: u32) {
+    for ((block, columns), log_std) in (0..).zip(means.chunks_mut(4 * m)).zip(log_std.chunks(4)) {
+        let mut std = [0.0; 4];
+        std.iter_mut().zip(log_std).for_each(|(std, &log_std)| *std = math::exp(log_std));
+        for s in 0..m {
+            let normals = rng::normals(rng::block(seed, first_env + s as u32, step, Purpose::Policy, block));
+            for (j, column) in columns.chunks_exact_mut(m).enumerate() {
+                column[s] += std[j] * normals[j];
+            }
+        }
+    }
+}
+
+/// Turns means that lie as columns, (A, m), into `z = (action - mean) / std`, and writes the actions' log-densities (m),
+/// `sum_j -z_j^2 / 2 - log_std_j - ln(2 pi) / 2`. Acting and learning both call this, so that they see the same bits.
+#[inline(always)]
+pub(crate) fn standardize_columns(means: &mut [f32], actions: &[f32], m: usize, log_std: &[f32], log_probs: &mut [f32]) {
+    log_probs.fill(0.0);
+    for ((column, actions), &log_std) in means.chunks_exact_mut(m).zip(actions.chunks_exact(m)).zip(log_std) {
+        let (precision, constant) = (math::exp(-log_std), log_std + HALF_LN_2_PI);
+        for ((z, action), log_prob) in column.iter_mut().zip(actions).zip(&mut *log_probs) {
+            *z = (action - *z) * precision;
+            *log_prob -= 0.5 * (*z * *z) + constant;
+        }
+    }
+}
+
+/// The entropy of a diagonal Gaussian, `sum_j log_std_j + ln(2 pi e) / 2`.
+#[inline(always)]
+#[must_use]
+pub fn gaussian_entropy(log_std: &[f32]) -> f32 {
+    let mut entropy = 0.0;
+    for &log_std in log_std {
+        entropy += log_std + (HALF_LN_2_PI + 0.5);
+    }
+    entropy
+}
+
+/// Diagonal Gaussians with the same standard deviations, with gradients.
+#[derive(Clone, Debug)]
+pub struct Gaussian {
+    means: Tensor,   // (B, A)
+    log_std: Tensor, // (A)
+}
+
+impl Gaussian {
+    /// From means (B, A) and the logarithms of the standard deviations (A).
+    #[must_use]
+    pub fn new(means: &Tensor, log_std: &Tensor) -> Self {
+        Self { means: means.clone(), log_std: log_std.clone() }
+    }
+
+    /// Log-densities (B) of actions (B, A).
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn log_prob(&self, actions: &Tensor) -> candle_core::Result<Tensor> {
+        let z = (actions - &self.means)?.broadcast_mul(&self.log_std.neg()?.exp()?)?;
+        let constant = (&self.log_std + f64::from(HALF_LN_2_PI))?;
+        (z.sqr()? * -0.5)?.broadcast_sub(&constant)?.sum(1)
+    }
+
+    /// Entropies (B), which do not depend on the means.
+    ///
+    /// # Errors
+    /// Those of candle.
+    pub fn entropy(&self) -> candle_core::Result<Tensor> {
+        let entropy = (&self.log_std + (f64::from(HALF_LN_2_PI) + 0.5))?.sum_all()?;
+        entropy.broadcast_as(self.means.dim(0)?)
+    }
+}
+
+/// The categorical distributions of a batch, with gradients.
 #[derive(Clone, Debug)]
 pub struct Categorical {
     log_probs: Tensor, // (B, A)
@@ -174,6 +316,85 @@ mod tests {
             let expected: f32 = row.iter().filter(|l| **l > -1e29).map(|l| -l.exp() * l).sum();
             assert!((got - expected).abs() < 1e-6, "{got} is not {expected}");
         }
+    }
+
+    /// Log-density and entropy, straight from the definition.
+    fn gaussian(means: &[f32], log_std: &[f32], action: &[f32]) -> (f64, f64) {
+        let tau = 2.0 * std::f64::consts::PI;
+        let mut both = (0.0, 0.0);
+        for ((&mean, &log_std), &action) in means.iter().zip(log_std).zip(action) {
+            let std = f64::from(log_std).exp();
+            let density = (-0.5 * ((f64::from(action) - f64::from(mean)) / std).powi(2)).exp() / (tau.sqrt() * std);
+            both.0 += density.ln();
+            both.1 += 0.5 * (tau * std::f64::consts::E * std * std).ln();
+        }
+        both
+    }
+
+    #[test]
+    fn a_gaussian_equals_the_case_worked_out_by_hand() {
+        // Means 1 and -1, standard deviations 1 and 2, action (3, 0): z = (2, 1/2).
+        // ln p = -2 - 1/8 - ln 2 - ln(2 pi); H = 1 + ln(2 pi) + ln 2.
+        let log_std = [0.0, 2f32.ln()];
+        let (mut columns, mut log_prob) = ([1.0, -1.0], [0.0]);
+        standardize_columns(&mut columns, &[3.0, 0.0], 1, &log_std, &mut log_prob);
+        assert!((columns[0] - 2.0).abs() < 1e-6 && (columns[1] - 0.5).abs() < 1e-6, "{columns:?}");
+        let ln_2_pi = std::f32::consts::TAU.ln();
+        assert!((log_prob[0] - (-2.125 - 2f32.ln() - ln_2_pi)).abs() < 1e-6, "{log_prob:?}");
+        assert!((gaussian_entropy(&log_std) - (1.0 + ln_2_pi + 2f32.ln())).abs() < 1e-6);
+    }
+
+    #[test]
+    fn gaussians_as_columns_and_as_tensors_agree_with_f64() {
+        let mut rng = Rng::new(4, 0, 0, Purpose::Init);
+        for (m, a) in [(1, 1), (31, 2), (33, 5), (65, 17)] {
+            let mut draw = |n: usize| (0..n).map(|_| rng.normal()).collect::<Vec<f32>>();
+            let (means, actions, log_std) = (draw(m * a), draw(m * a), draw(a));
+            let column = |rows: &[f32]| (0..m * a).map(|i| rows[i % m * a + i / m]).collect::<Vec<f32>>();
+            let (mut z, mut log_probs) = (column(&means), vec![0.0; m]);
+            standardize_columns(&mut z, &column(&actions), m, &log_std, &mut log_probs);
+            let tensor = |rows: &[f32]| Tensor::from_slice(rows, (m, a), &Device::Cpu).unwrap();
+            let gaussians = Gaussian::new(&tensor(&means), &Tensor::new(&log_std[..], &Device::Cpu).unwrap());
+            let tensor_log_probs: Vec<f32> = gaussians.log_prob(&tensor(&actions)).unwrap().to_vec1().unwrap();
+            let tensor_entropies: Vec<f32> = gaussians.entropy().unwrap().to_vec1().unwrap();
+            for s in 0..m {
+                let (log_prob, entropy) = gaussian(&means[s * a..][..a], &log_std, &actions[s * a..][..a]);
+                let near =
+                    |x: f32, exact: f64| assert!((f64::from(x) - exact).abs() < 3e-6 * exact.abs().max(1.0), "{x} {exact}");
+                near(log_probs[s], log_prob);
+                near(tensor_log_probs[s], log_prob);
+                near(gaussian_entropy(&log_std), entropy);
+                near(tensor_entropies[s], entropy);
+            }
+        }
+    }
+
+    #[test]
+    fn noise_has_the_moments_of_its_gaussian_and_does_not_depend_on_the_rows_around_it() {
+        let (m, log_std) = (96, [0.0, -1.0, 0.5, 1.0, 0.2]);
+        let a = log_std.len();
+        let draw = |first: u32, m: usize, step: u64| {
+            let mut columns = vec![0.0; a * m];
+            add_noise(&mut columns, m, &log_std, 9, step, first);
+            columns
+        };
+        let (mut sums, mut squares, mut n) = ([0.0; 5], [0.0; 5], 0.0);
+        for step in 0..400 {
+            let all = draw(3, m, step);
+            for (first, len) in [(0, 1), (5, 31), (63, 33)] {
+                let part = draw(3 + first as u32, len, step);
+                (0..a).for_each(|j| assert_eq!(part[j * len..][..len], all[j * m + first..][..len], "dimension {j}"));
+            }
+            for (j, column) in all.chunks_exact(m).enumerate() {
+                let std = f64::from(log_std[j]).exp();
+                sums[j] += column.iter().map(|&x| f64::from(x) / std).sum::<f64>();
+                squares[j] += column.iter().map(|&x| (f64::from(x) / std).powi(2)).sum::<f64>();
+            }
+            n += m as f64;
+        }
+        // 38,400 numbers each: standard errors of 0.005 and 0.007.
+        assert!(sums.iter().all(|sum| (sum / n).abs() < 0.025), "{sums:?}");
+        assert!(squares.iter().all(|sum| (sum / n - 1.0).abs() < 0.035), "{squares:?}");
     }
 
     #[test]

@@ -29,9 +29,9 @@ pub enum Error {
         /// What is allowed.
         allowed: &'static str,
     },
-    /// The agent cannot act in this action space.
-    #[error("this agent needs discrete actions, the environment has continuous ones")]
-    ContinuousActions,
+    /// Discrete actions where the policy's are continuous, or the other way round.
+    #[error("discrete actions where the policy's are continuous, or the other way round; policy and environment do not fit")]
+    ActionKind,
     /// The loss or its gradient was not finite in several updates running; none of them was applied.
     #[error("diverged: loss or gradient was not finite in {0} updates running; a smaller learning_rate may help")]
     Diverged(u64),

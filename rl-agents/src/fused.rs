@@ -145,7 +145,7 @@ mod tests {
     fn compare(hidden: &[usize], shared_trunk: bool, activation: Activation, b: usize, isa: Isa, draws: u64) {
         let (obs_len, n_actions) = (5, 3);
         let space = Space::vector(&vec![-1.0; obs_len], &vec![1.0; obs_len]);
-        let net = NetConfig { hidden: hidden.to_vec(), activation, shared_trunk, learner: Learner::Fused };
+        let net = NetConfig { hidden: hidden.to_vec(), activation, shared_trunk, learner: Learner::Fused, log_std_init: 0.0 };
         let actions = ActionSpace::Discrete { n: n_actions, masked: false };
         let policy = ActorCritic::new(&space, &actions, &net, 7).unwrap().with_isa(isa).unwrap();
         // Single roundings are a matter of luck, so medians over several draws are compared, and one unit in the last place is allowed for candle.

@@ -37,7 +37,7 @@ mod mlp;
 pub mod tile;
 
 pub use a2c::{A2c, A2cConfig};
-pub use actor_critic::{ActorCritic, Choice, Learner, NetConfig, Scratch};
+pub use actor_critic::{ActionsMut, ActorCritic, Choice, Learner, NetConfig, Scratch};
 pub use agent::{Agent, Counters, Metrics, Schedule, Snapshot};
 pub use collect::{Collector, CollectorState, Episode, evaluate, evaluate_with};
 pub use error::Error;

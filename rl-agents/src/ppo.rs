@@ -1,6 +1,6 @@
 //! Proximal policy optimization (Schulman et al., "Proximal Policy Optimization Algorithms", 2017).
 //!
-//! Discrete actions. With the details of Huang et al. ("The 37 Implementation Details of PPO", 2022) that apply: orthogonal
+//! Discrete or continuous actions. With the details of Huang et al. ("The 37 Implementation Details of PPO", 2022) that apply: orthogonal
 //! initialisation, Adam with epsilon 1e-5, advantages normalized per minibatch, clipping of the gradient's norm, learning rate
 //! and clip range that may fall linearly, optional clipping of values, optional stop at a KL divergence.
 //! Settings, losses and metrics mean what they mean in Stable-Baselines3 (value loss without the factor 1/2; clipped values
@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::Descent;
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
-use crate::distributions::Categorical;
 use crate::optim::Rule;
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Schedule, Snapshot};
 
@@ -114,8 +113,8 @@ struct Loss {
 /// `L_policy = -mean min(r A, clip(r, 1 - c, 1 + c) A)` (eq. 7), `r = pi(a|s) / pi_old(a|s)`, `L_entropy = -mean H`,
 /// `L_value = mean (R - V)^2`.
 fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig, clip: f64) -> candle_core::Result<Loss> {
-    let (logits, values) = policy.forward(params, &batch.obs)?;
-    let distribution = Categorical::new(&logits, batch.masks.as_ref())?;
+    let (outputs, values) = policy.forward(params, &batch.obs)?;
+    let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let ratio = (distribution.log_prob(&batch.actions)? - &batch.log_probs)?.exp()?;
     let unclipped = (&ratio * &batch.advantages)?;
     let clipped = (ratio.clamp(1.0 - clip, 1.0 + clip)? * &batch.advantages)?;
@@ -297,8 +296,12 @@ mod tests {
 
     #[test]
     fn the_ratio_is_one_before_the_first_update() {
-        let (policy, rollout, targets) = fixture::rollout();
-        for rows in [vec![31], (0..32).rev().collect::<Vec<u32>>()] {
+        for (case, rows) in [
+            (fixture::Case::Discrete, vec![31]),
+            (fixture::Case::Discrete, (0..32).rev().collect::<Vec<u32>>()),
+            (fixture::Case::Continuous, (0..32).rev().collect()),
+        ] {
+            let (policy, rollout, targets) = fixture::rollout_of(case);
             let batch = {
                 let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
                 Batch::gather(&policy, &rollout, &targets.returns, &rows, &advantages).unwrap()
@@ -313,11 +316,12 @@ mod tests {
 
     #[test]
     fn the_kernel_s_loss_and_gradient_equal_candle_s_and_so_do_micro_batches() {
-        for (masked, clip_range_vf) in [(false, 0.0), (true, 0.0), (true, 0.3)] {
-            fixture::with_minibatch(masked, |minibatch| {
+        let cases = fixture::Case::ALL.into_iter().flat_map(|case| [(case, 0.0), (case, 0.3)]);
+        for (case, clip_range_vf) in cases {
+            fixture::with_minibatch(case, |minibatch| {
                 let agent = |learner, micro_batch| {
                     let config = PpoConfig { ent_coef: 0.1, clip_range_vf, micro_batch, ..PpoConfig::default() };
-                    Ppo::new(fixture::moved_policy(learner), config, 4, 0).unwrap()
+                    Ppo::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap()
                 };
                 let mut reference = agent(Learner::Reference, 0);
                 let expected = reference.reference(minibatch, 0.2).unwrap();
@@ -345,14 +349,16 @@ mod tests {
 
     #[test]
     fn the_ratio_of_a_policy_to_itself_is_exactly_one_with_the_kernel() {
-        let (policy, rollout, targets) = fixture::rollout();
-        let rows: Vec<u32> = (0..32).rev().collect();
-        let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
-        let minibatch =
-            Minibatch { rollout: &rollout, returns: &targets.returns, rows: &rows, advantages: &advantages, ent_coef: 0.0 };
-        let config = PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() };
-        let parts = Ppo::new(policy, config, 4, 0).unwrap().fused(&minibatch, 0.0, &Pool::new(1).unwrap()).unwrap();
-        assert_eq!((parts.kl, parts.clip_fraction), (0.0, 0.0), "not one ratio differs from 1, with a clip range of 0");
+        for case in [fixture::Case::Discrete, fixture::Case::Continuous] {
+            let (policy, rollout, targets) = fixture::rollout_of(case);
+            let rows: Vec<u32> = (0..32).rev().collect();
+            let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
+            let minibatch =
+                Minibatch { rollout: &rollout, returns: &targets.returns, rows: &rows, advantages: &advantages, ent_coef: 0.0 };
+            let config = PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() };
+            let parts = Ppo::new(policy, config, 4, 0).unwrap().fused(&minibatch, 0.0, &Pool::new(1).unwrap()).unwrap();
+            assert_eq!((parts.kl, parts.clip_fraction), (0.0, 0.0), "{case:?}: one ratio differs from 1, with a clip range of 0");
+        }
     }
 
     #[test]

@@ -347,15 +347,15 @@ impl<S: Stats> Slices<S> {
 
     /// Writes the gradient (P) of the summed loss of `n` samples, and returns each slice's statistics in order. `loss` is called
     /// for every tile.
-    pub(crate) fn gradient<'s>(
+    pub(crate) fn gradient<'s, L: TileLoss<S>>(
         &'s mut self,
         (isa, net, packed): (Isa, &Net, &[f32]),
         samples: Samples<'_>,
         n: usize,
         pool: &Pool,
-        loss: &impl TileLoss<S>,
+        loss: &L,
         gradient: &mut [f32],
-    ) -> impl Iterator<Item = &'s S> {
+    ) -> impl Iterator<Item = &'s S> + use<'s, S, L> {
         let count = (n / MIN_SLICE).clamp(1, MAX_SLICES);
         let count = 1 << count.ilog2(); // so that two, four or eight threads have the same to do
         while self.slices.len() < count {

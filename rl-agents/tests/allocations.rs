@@ -5,9 +5,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rl_agents::{ActorCritic, Agent, Choice, Collector, NetConfig, Ppo, PpoConfig};
+use rl_agents::{ActionsMut, ActorCritic, Agent, Choice, Collector, NetConfig, Ppo, PpoConfig};
 use rl_buffer::ObsSlice;
-use rl_envs::{Pool, cartpole::CartPole};
+use rl_envs::{ActionSpace, Pool, cartpole::CartPole};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -48,10 +48,29 @@ fn acting_and_minibatches_allocate_nothing() {
     let (obs, mut actions, mut log_probs, mut values) = ([0.1; 8 * 4], [0; 8], [0.0; 8], [0.0; 8]);
     let mut act = |step| {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
-        policy.act(ObsSlice::F32(&obs), &[], choice, &mut scratch, (&mut actions, &mut log_probs, &mut values)).unwrap();
+        policy
+            .act(
+                ObsSlice::F32(&obs),
+                &[],
+                choice,
+                &mut scratch,
+                (ActionsMut::Discrete(&mut actions), &mut log_probs, &mut values),
+            )
+            .unwrap();
     };
     act(0);
     assert_eq!(count(|| (1..100).for_each(&mut act)), 0, "acting");
+
+    let continuous = ActionSpace::Continuous { low: vec![-1.0; 3], high: vec![1.0; 3] };
+    let gaussian = ActorCritic::new(collector.observation_space(), &continuous, &NetConfig::default(), 0).unwrap();
+    let (mut scratch, mut actions) = (gaussian.scratch(), [0.0; 8 * 3]);
+    let mut act = |step| {
+        let choice = Choice::Sample { seed: 0, step, first_env: 0 };
+        let out = (ActionsMut::Continuous(&mut actions), &mut log_probs[..], &mut values[..]);
+        gaussian.act(ObsSlice::F32(&obs), &[], choice, &mut scratch, out).unwrap();
+    };
+    act(0);
+    assert_eq!(count(|| (1..100).for_each(&mut act)), 0, "acting with continuous actions");
 
     // An update's own allocations (targets, the order of samples) are the same however many minibatches it has.
     let mut rollout = collector.rollout(64).unwrap();

@@ -92,6 +92,9 @@ pub struct Config {
     pub shared_trunk: bool,
     /// What computes.
     pub learner: Learner,
+    /// Where the logarithms of the standard deviations of continuous actions begin.
+    #[serde(default)]
+    pub log_std_init: f32,
     /// Settings of PPO, if it is the algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ppo: Option<PpoConfig>,
@@ -158,6 +161,7 @@ pub const KEYS: &[Key] = &[
     key("activation", Kind::Choice(&["tanh", "relu"]), "what follows each hidden layer"),
     key("shared_trunk", Kind::Bool, "policy and value function share the hidden layers"),
     key("learner", Kind::Choice(&["fused", "reference"]), "what computes: the tile kernel, or candle's operations"),
+    key("log_std_init", Kind::Float(-20.0, 20.0), "where the logarithms of the standard deviations of continuous actions begin"),
     key("ppo.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
     key("ppo.batch_size", Kind::Int(1, 1 << 32), "samples of a minibatch; divides n_steps x n_envs"),
     key("ppo.n_epochs", Kind::Int(1, 10_000), "passes over a rollout"),
@@ -397,6 +401,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
         activation: net.activation,
         shared_trunk: net.shared_trunk,
         learner: net.learner,
+        log_std_init: net.log_std_init,
         ppo: (algo == Algo::Ppo).then(PpoConfig::default),
         a2c: (algo == Algo::A2c).then(A2cConfig::default),
     }
@@ -423,8 +428,8 @@ impl Config {
     /// The networks.
     #[must_use]
     pub fn net(&self) -> NetConfig {
-        let Self { hidden, activation, shared_trunk, learner, .. } = self;
-        NetConfig { hidden: hidden.clone(), activation: *activation, shared_trunk: *shared_trunk, learner: *learner }
+        let &Self { activation, shared_trunk, learner, log_std_init, .. } = self;
+        NetConfig { hidden: self.hidden.clone(), activation, shared_trunk, learner, log_std_init }
     }
 
     /// Checks what concerns several settings at once.
