@@ -70,6 +70,16 @@ pub fn clamp(x: f32, low: f32, high: f32) -> f32 {
     select(x > high, high, x)
 }
 
+/// `floor(x + 0.5)` for `x` from 0 to 255. (`as u8` looks at each number for NaN, which does not vectorize.)
+#[inline(always)]
+#[must_use]
+pub fn round_to_byte(x: f32) -> u8 {
+    const INTEGERS: f32 = 8_388_608.0; // 2^23: the low bits of a sum with it hold the nearest integer
+    let x = x + 0.5;
+    let shifted = x + INTEGERS;
+    (shifted.to_bits() as u8).wrapping_sub(u8::from(shifted - INTEGERS > x))
+}
+
 /// e to the power of `x`: 0 for -infinity, infinity from 88.73 on, NaN for NaN.
 #[inline(always)]
 #[must_use]
@@ -148,6 +158,14 @@ mod tests {
     fn worst(low: f32, high: f32, f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) -> f64 {
         let numbers = (0..=u32::MAX / 1009).map(|i| f32::from_bits(i * 1009)).filter(|x| (low..=high).contains(x));
         numbers.map(|x| ulps(f(x), exact(f64::from(x)))).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn bytes_are_rounded_half_up() {
+        for i in 0..=255 * 64 {
+            let x = i as f32 / 64.0;
+            assert_eq!(f32::from(round_to_byte(x)), (x + 0.5).floor(), "{x}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
+use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step, math};
 
 /// The constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,11 +108,12 @@ impl Snake {
     /// Which cells next to the head it may enter.
     #[inline(always)]
     fn look(&mut self) {
-        for action in 0..4 {
+        let leaves = self.clock + 1;
+        self.mask = std::array::from_fn(|action| {
             let next = self.ahead(action);
             let inside = (next[0] < self.params.rows) & (next[1] < self.params.columns);
-            self.mask[action] = (inside && self.vacated[self.cell(next)] <= self.clock + 1).into();
-        }
+            (inside && self.vacated[self.cell(next)] <= leaves).into()
+        });
     }
 
     /// Lays a body, head first, onto an empty board.
@@ -152,7 +153,7 @@ impl Snake {
             let ticks = vacated.saturating_sub(clock);
             *body = if ticks > 0 { 255 } else { 0 };
             *tail = if ticks == 1 { 255 } else { 0 };
-            *order = (f32::from(ticks) * scale + 0.5) as i32 as u8;
+            *order = math::round_to_byte(f32::from(ticks) * scale);
         }
         head.fill(0);
         head[self.cell(self.head)] = 255;
@@ -189,9 +190,10 @@ impl Env for Snake {
             self.head = self.ahead(action);
             let head = self.cell(self.head);
             let ate = head == usize::from(self.fruit);
-            self.length += u16::from(ate);
-            self.clock += u16::from(!ate);
-            self.vacated[head] = self.clock + self.length;
+            let (clock, length) = (self.clock + u16::from(!ate), self.length + u16::from(ate));
+            // Before the fields are written, which the compiler must otherwise read back.
+            self.vacated[head] = clock + length;
+            (self.clock, self.length) = (clock, length);
             let full = usize::from(self.length) == self.vacated.len();
             if ate & !full {
                 self.fruit = self.free_cell(rng);
@@ -343,7 +345,7 @@ mod tests {
     fn bodies_of_up_to_255_cells_can_be_read_back_from_their_order() {
         for length in 1..=255u16 {
             let scale = 255.0 / f32::from(length);
-            let codes: Vec<u8> = (0..=length).map(|ticks| (f32::from(ticks) * scale + 0.5) as i32 as u8).collect();
+            let codes: Vec<u8> = (0..=length).map(|ticks| math::round_to_byte(f32::from(ticks) * scale)).collect();
             assert!(codes.is_sorted_by(|a, b| a < b), "{length}");
             assert_eq!((codes[0], codes[usize::from(length)]), (0, 255));
         }

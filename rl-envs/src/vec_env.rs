@@ -49,13 +49,14 @@ impl<'a> ObsViewMut<'a> {
 
     /// All elements in a row, if type and shape are as expected.
     pub(crate) fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
-        let found = self.shape().to_vec();
         let rows = O::rows(self).ok_or(Error::Kind {
             what,
             expected: if O::DTYPE == crate::Dtype::F32 { "f32" } else { "u8" },
             found: if O::DTYPE == crate::Dtype::F32 { "u8" } else { "f32" },
         })?;
-        if found == expected { rows.into_slice() } else { None }.ok_or(Error::Shape { what, expected: expected.into(), found })
+        let (n, d) = rows.dim();
+        let error = || Error::Shape { what, expected: expected.into(), found: vec![n, d] };
+        if [n, d] == expected { rows.into_slice() } else { None }.ok_or_else(error)
     }
 }
 
@@ -225,8 +226,9 @@ impl<'a, O: Element> StepRows<'a, O> {
 }
 
 fn flat<'a, T>(what: &'static str, view: ArrayViewMut1<'a, T>, n: usize) -> Result<&'a mut [T], Error> {
-    let found = view.shape().to_vec();
-    if view.len() == n { view.into_slice() } else { None }.ok_or(Error::Shape { what, expected: vec![n], found })
+    let len = view.len();
+    let error = || Error::Shape { what, expected: vec![n], found: vec![len] };
+    if len == n { view.into_slice() } else { None }.ok_or_else(error)
 }
 
 /// Masks (n, A) as a slice; an empty one if the space has none.

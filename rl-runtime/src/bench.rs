@@ -27,6 +27,7 @@ struct Driven {
     random: RandomActions,
     final_obs: ObsBuffer,    // (1, n, D)
     final_masks: Array2<u8>, // (n, A)
+    repeat: usize,
 }
 
 impl Driven {
@@ -45,20 +46,22 @@ impl Driven {
                 ActionColumns::Continuous(actions) => ActionsMut::Continuous(actions.index_axis_mut(Axis(0), t)),
             };
             self.random.fill(&mut actions);
-            self.envs.step(
-                actions.view(),
-                StepBatch {
-                    obs: obs_row(obs, t + 1),
-                    rewards: rewards.row_mut(t),
-                    terminated: terminated.row_mut(t),
-                    truncated: truncated.row_mut(t),
-                    final_obs: obs_view(&mut self.final_obs, 0),
-                    masks: masks.as_mut().map(|masks| MaskBatch {
-                        masks: masks.index_axis_mut(Axis(0), t + 1),
-                        final_masks: self.final_masks.view_mut(),
-                    }),
-                },
-            )?;
+            for _ in 0..self.repeat {
+                self.envs.step(
+                    actions.view(),
+                    StepBatch {
+                        obs: obs_row(obs, t + 1),
+                        rewards: rewards.row_mut(t),
+                        terminated: terminated.row_mut(t),
+                        truncated: truncated.row_mut(t),
+                        final_obs: obs_view(&mut self.final_obs, 0),
+                        masks: masks.as_mut().map(|masks| MaskBatch {
+                            masks: masks.index_axis_mut(Axis(0), t + 1),
+                            final_masks: self.final_masks.view_mut(),
+                        }),
+                    },
+                )?;
+            }
         }
         Ok(())
     }
@@ -91,11 +94,11 @@ fn on_slices(
 
 /// Environment steps a second with random actions, which are drawn inside the clock; observations, masks, rewards and flags are
 /// written to a rollout of 128 steps, and episodes begin anew where they end. Each thread fills the columns of its own environments,
-/// as in training.
+/// as in training. The work of each step is done `repeat` times in place, and counted once.
 ///
 /// # Errors
 /// Those of the environments.
-pub fn env(name: &str, n_envs: usize, threads: usize, seconds: f64) -> Result<Value, Error> {
+pub fn env(name: &str, n_envs: usize, threads: usize, repeat: usize, seconds: f64) -> Result<Value, Error> {
     let pool = Pool::new(threads)?;
     let entry = catalog::find(name)?;
     let (observation_space, action_space) = entry.spaces();
@@ -112,7 +115,7 @@ pub fn env(name: &str, n_envs: usize, threads: usize, seconds: f64) -> Result<Va
             Dtype::U8 => ObsBuffer::U8(Array3::zeros(shape)),
         };
         let random = RandomActions::slice(0, first_env..first_env + n, &action_space);
-        slices.push(Driven { envs, random, final_obs, final_masks: Array2::zeros((n, a)) });
+        slices.push(Driven { envs, random, final_obs, final_masks: Array2::zeros((n, a)), repeat });
         first_env += n;
     }
     let mut rollout = rollout(n_steps, n_envs, &observation_space, &action_space)?;
@@ -130,7 +133,7 @@ pub fn env(name: &str, n_envs: usize, threads: usize, seconds: f64) -> Result<Va
     let (median, min, max) = spread(rates);
     Ok(json!({
         "event": "bench", "name": "env", "env": name, "value": median, "unit": "env_steps/s", "min": min, "max": max,
-        "envs": n_envs, "threads": threads, "device": "cpu", "n_steps": n_steps, "seconds": seconds,
+        "envs": n_envs, "threads": threads, "device": "cpu", "n_steps": n_steps, "repeat": repeat, "seconds": seconds,
     }))
 }
 

@@ -46,6 +46,16 @@ pub enum Error {
     /// The agent failed.
     #[error(transparent)]
     Agent(#[from] rl_agents::Error),
+    /// An environment breaks the contract.
+    #[error("{env} fails {n_failed} of {n_checks} checks; begin with the first")]
+    CheckFailed {
+        /// The environment.
+        env: String,
+        /// How many.
+        n_failed: usize,
+        /// Of how many.
+        n_checks: usize,
+    },
     /// The environments failed.
     #[error(transparent)]
     Env(#[from] rl_envs::Error),
@@ -70,6 +80,7 @@ impl Error {
                 Env::BadState(_) => 3,
                 _ => 5,
             },
+            Self::CheckFailed { .. } => 5,
             Self::Agent(_) => 1,
         }
     }

@@ -18,9 +18,42 @@ struct Case {
     theirs: &'static str,
 }
 
+/// Comparisons whose peers are installed together, and whose record is one file.
+struct Group {
+    venv: &'static str,
+    requirements: &'static str,
+    record: &'static str,
+    unit: &'static str,
+    cases: &'static [Case],
+}
+
+const GROUPS: [Group; 2] = [
+    Group {
+        venv: "target/peers-envs",
+        requirements: "requirements-envs.txt",
+        record: "bench/peers-envs.md",
+        unit: "Environment steps a second with random actions, drawn inside the clock; observations, masks, rewards and flags written.\n\
+               The peer's figure is that of its best size.",
+        cases: ENVS,
+    },
+    Group {
+        venv: "target/peers",
+        requirements: "requirements.txt",
+        record: "bench/peers.md",
+        unit: "Updates in samples a second, training in environment steps a second, everything included.",
+        cases: LEARNERS,
+    },
+];
+
 const TRAIN: &str = "train cartpole --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
 
-const CASES: &[Case] = &[
+const ENVS: &[Case] = &[
+    env("CartPole, 2 threads; gymnax", "cartpole --envs 4096 --threads 2", "env_gymnax.py", "2 8192 65536"),
+    env("Snake, 2 threads; EnvPool", "snake --envs 1024 --threads 2", "env_envpool.py", "Jumanji/Snake-v1 2 2 256 1024"),
+    env("CartPole, 2 threads; EnvPool", "cartpole --envs 4096 --threads 2", "env_envpool.py", "CartPole-v1 2 2 1024 4096"),
+];
+
+const LEARNERS: &[Case] = &[
     update("PPO update, minibatch 64, 2 threads", "--minibatch 64 --threads 2", "64 2 2"),
     update("PPO update, minibatch 512, 2 threads", "--minibatch 512 --threads 2", "512 2 2"),
     update("PPO update, minibatch 2048, 2 threads", "--minibatch 2048 --threads 2", "2048 2 2"),
@@ -54,6 +87,10 @@ const CASES: &[Case] = &[
     ),
 ];
 
+const fn env(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Case {
+    Case { what, ours, field: "env", peer, theirs }
+}
+
 const fn update(what: &'static str, ours: &'static str, theirs: &'static str) -> Case {
     Case { what, ours, field: "value", peer: "update_torch.py", theirs }
 }
@@ -62,41 +99,31 @@ const fn train(what: &'static str, ours: &'static str, peer: &'static str, their
     Case { what, ours, field: "env_steps_per_s", peer, theirs }
 }
 
-/// Runs all comparisons and prints them as a table, which is also written to `bench/peers.md`.
-pub(crate) fn peers(root: &Path) -> Result<()> {
+/// Runs all comparisons, those of environments first, and writes their tables.
+pub(crate) fn peers(root: &Path, only_envs: bool) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    let venv = root.join("target/peers");
+    GROUPS.iter().take(if only_envs { 1 } else { 2 }).try_for_each(|group| compare(root, group))
+}
+
+fn compare(root: &Path, group: &Group) -> Result<()> {
+    let venv = root.join(group.venv);
     let python = venv.join("bin/python");
     let scripts = root.join("xtask/peers");
     if !python.exists() {
         println!("\n==> installing the peers into {} (some gigabytes)", venv.display());
         run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
-        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(scripts.join("requirements.txt")))?;
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(scripts.join(group.requirements)))?;
     }
-    let program = root.join("target/release/rl");
-    let runs = root.join("target/bench-runs");
     let mut table = String::from("| what | ours | peer's | ratio |\n|---|---|---|---|\n");
     println!("\n{}", table.trim_end());
-    for case in CASES {
+    for case in group.cases {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let mut command = Command::new(&program);
-            if case.field == "value" {
-                command.args(["bench", "update", "--json", "--seconds", "2"]);
-            } else {
-                // A directory of a run is never written over.
-                let _ = fs::remove_dir_all(&runs);
-                command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
-            }
-            let output = run(command.args(case.ours.split(' ')))?;
-            let last = output.lines().last().unwrap_or_default();
-            let answer: serde_json::Value = serde_json::from_str(last).context("our answer")?;
-            ours.push(answer[case.field].as_f64().context("our figure")?);
+            ours.push(our_rate(root, case)?);
             let output = run(Command::new(&python).arg(scripts.join(case.peer)).args(case.theirs.split(' ')))?;
-            theirs.push(output.trim().parse::<f64>().context("the peer's figure")?);
+            theirs.push(output.lines().last().unwrap_or_default().parse::<f64>().context("the peer's figure")?);
         }
         let ((a, a_low, a_high), (b, b_low, b_high)) = (spread(ours), spread(theirs));
-        let k = |x: f64| format!("{:.0} k", x / 1e3);
         let row = format!(
             "| {} | {} ({} to {}) | {} ({} to {}) | {:.1} |",
             case.what,
@@ -112,14 +139,47 @@ pub(crate) fn peers(root: &Path) -> Result<()> {
         table.push_str(&row);
         table.push('\n');
     }
-    let head = "# Ours and others'\n\nMade by `cargo xtask bench --peers`: medians of 3 runs each, ours and the peer's in turn, with the least and\n\
-                the greatest. Updates in samples a second, training in environment steps a second, everything included.\n\n";
+    let head = format!(
+        "# Ours and others'\n\nMade by `cargo xtask bench --peers`: medians of {ROUNDS} runs each, ours and the peer's in turn, with the least \
+         and\nthe greatest. {}\n\n",
+        group.unit
+    );
     fs::create_dir_all(root.join("bench"))?;
-    fs::write(root.join("bench/peers.md"), format!("{head}{table}"))?;
+    fs::write(root.join(group.record), format!("{head}{table}"))?;
     Ok(())
 }
 
-fn run(command: &mut Command) -> Result<String> {
+/// What we reach in a case.
+fn our_rate(root: &Path, case: &Case) -> Result<f64> {
+    let mut command = Command::new(root.join("target/release/rl"));
+    let field = match case.field {
+        "env" => {
+            command.args(["bench", "env", "--json", "--seconds", "2"]);
+            "value"
+        }
+        "value" => {
+            command.args(["bench", "update", "--json", "--seconds", "2"]);
+            "value"
+        }
+        field => {
+            // A directory of a run is never written over.
+            let runs = root.join("target/bench-runs");
+            let _ = fs::remove_dir_all(&runs);
+            command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
+            field
+        }
+    };
+    let output = run(command.args(case.ours.split(' ')))?;
+    let answer: serde_json::Value = serde_json::from_str(output.lines().last().unwrap_or_default()).context("our answer")?;
+    answer[field].as_f64().context("our figure")
+}
+
+/// In thousands.
+fn k(x: f64) -> String {
+    format!("{:.0} k", x / 1e3)
+}
+
+pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
         bail!("{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
@@ -128,7 +188,7 @@ fn run(command: &mut Command) -> Result<String> {
 }
 
 /// Median, least and greatest.
-fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
+pub(crate) fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_unstable_by(f64::total_cmp);
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }

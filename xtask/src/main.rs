@@ -1,6 +1,7 @@
 //! The workshop: `cargo xtask test` runs every check there is.
 
 mod bench;
+mod growth;
 mod learning;
 mod tidy;
 
@@ -13,7 +14,9 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test   every check: tidy, format, clippy, unit, integration and doc tests, examples, documentation, crates from outside
-  bench --peers   our speed beside PyTorch's, Stable-Baselines3's and rejax's, which are installed into target/peers
+  bench --peers [envs]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's and rejax's, which are installed into
+                 target; `envs` for environments alone
+  bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
@@ -21,13 +24,14 @@ usage: cargo xtask <command>
 fn main() -> ExitCode {
     let result = match std::env::args().nth(1).as_deref() {
         Some("test") => test(),
-        Some("bench") if std::env::args().nth(2).as_deref() == Some("--peers") => bench::peers(&root()),
-        Some("bench") if std::env::args().nth(2).as_deref() == Some("--learning") => learning::compare(&root()),
+        Some("bench") => match std::env::args().nth(2).as_deref() {
+            Some("--peers") => bench::peers(&root(), std::env::args().nth(3).as_deref() == Some("envs")),
+            Some("--growth") => growth::measure(&root()),
+            Some("--learning") => learning::compare(&root()),
+            _ => return usage(),
+        },
         Some("tidy") => tidy::check(&root()),
-        _ => {
-            eprint!("{USAGE}");
-            return ExitCode::from(2);
-        }
+        _ => return usage(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -36,6 +40,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn usage() -> ExitCode {
+    eprint!("{USAGE}");
+    ExitCode::from(2)
 }
 
 /// The workspace.

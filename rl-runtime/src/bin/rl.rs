@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use rl_agents::{ActorCritic, Episode, Isa, Learner};
+use rl_envs::check::Outcome;
 use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
 use rl_runtime::checkpoint::{self, Checkpoint};
@@ -48,6 +49,12 @@ enum Verb {
     Eval(EvalArgs),
     /// See a policy act
     Watch(WatchArgs),
+    /// Test an environment against the contract, PASS or FAIL a line
+    #[command(after_help = "Example:\n  rl check-env snake")]
+    CheckEnv {
+        /// The environment
+        env: String,
+    },
     /// Step one environment from given states with given actions, to compare it with any reference
     Trace(TraceArgs),
     /// Measure speed
@@ -185,6 +192,9 @@ enum Bench {
         /// Where
         #[arg(long, default_value = "cpu", value_parser = ["cpu"])]
         device: String,
+        /// Do the work of each step so often, in place, and count it once
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+        repeat: u32,
         /// How long to measure
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
@@ -239,6 +249,7 @@ fn main() -> ExitCode {
         Verb::Train(args) => train(args, json),
         Verb::Eval(args) => eval(&args, json),
         Verb::Watch(args) => watch(&args, json),
+        Verb::CheckEnv { env } => check_env(&env, json),
         Verb::Trace(args) => trace(&args),
         Verb::Bench { what } => run_bench(what, json),
     };
@@ -475,6 +486,31 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn check_env(env: &str, json: bool) -> Result<ExitCode, Error> {
+    let checks = catalog::find(env)?.check();
+    let n_failed = checks.iter().filter(|check| check.failed()).count();
+    for check in &checks {
+        let (outcome, what) = match &check.outcome {
+            Outcome::Passed => ("passed", None),
+            Outcome::Skipped(why) => ("skipped", Some(why)),
+            Outcome::Failed(what) => ("failed", Some(what)),
+        };
+        print(&if json {
+            json!({"event": "check", "name": check.name, "about": check.about, "outcome": outcome, "what": what}).to_string()
+        } else {
+            check.to_string()
+        });
+    }
+    if json {
+        print(&json!({"event": "check-env", "env": env, "checks": checks.len(), "failed": n_failed}).to_string());
+    }
+    if n_failed > 0 {
+        Err(Error::CheckFailed { env: env.into(), n_failed, n_checks: checks.len() })
+    } else {
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
     let read = |path: &Path| -> Result<Value, Error> {
         let text = std::fs::read_to_string(path).map_err(|error| Error::Io { path: path.into(), error })?;
@@ -493,7 +529,9 @@ fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
 
 fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
     let result = match what {
-        Bench::Env { env, envs, threads: n, device: _, seconds } => bench::env(&env, envs, threads(n), seconds)?,
+        Bench::Env { env, envs, threads: n, device: _, repeat, seconds } => {
+            bench::env(&env, envs, threads(n), repeat as usize, seconds)?
+        }
         Bench::Update { minibatch, hidden, threads: n, learner, isa, seconds } => {
             let threads = threads(n);
             set_matrix_threads(threads);
