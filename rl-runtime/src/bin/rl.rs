@@ -350,7 +350,7 @@ fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
     let threads = threads(args.threads);
     set_matrix_threads(threads);
     let mut policy = train::policy(&checkpoint.config)?;
-    policy.set_params(&checkpoint.agent.params, checkpoint.agent.counters.version)?;
+    policy.load(&checkpoint.agent)?;
     let env = &checkpoint.config.env;
     let result = train::evaluate_policy(&policy, env, args.episodes as usize, args.seed, &Pool::new(threads)?)?;
     if json {
