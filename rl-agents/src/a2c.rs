@@ -30,6 +30,8 @@ pub struct A2cConfig {
     pub gamma: f32,
     /// Lambda of generalized advantage estimation; 1 gives n-step returns.
     pub gae_lambda: f32,
+    /// Whether rewards are divided by the running standard deviation of discounted returns.
+    pub normalize_reward: bool,
     /// Whether advantages are normalized per minibatch.
     pub normalize_advantage: bool,
     /// Weight of the entropy.
@@ -52,6 +54,7 @@ impl Default for A2cConfig {
             batch_size: 0,
             gamma: 0.99,
             gae_lambda: 1.0,
+            normalize_reward: false,
             normalize_advantage: false,
             ent_coef: 0.0,
             vf_coef: 0.5,
@@ -140,7 +143,7 @@ impl A2c {
     pub fn new(policy: ActorCritic, config: A2cConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
         let rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
-        Ok(Self { descent: Descent::new(policy, rule, seed), config })
+        Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }
 
     /// The gradient of a minibatch with the tile kernel.
@@ -177,7 +180,8 @@ impl Agent for A2c {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let config = self.config.clone();
         let learning_rate = config.learning_rate.at(remaining);
-        let targets = Targets::new(&self.descent.policy, rollout, config.gamma, config.gae_lambda)?;
+        let rewards = self.descent.rewards(rollout, config.gamma, pool);
+        let targets = Targets::new(&self.descent.policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?;
         let n_samples = rollout.values.len();
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();
@@ -203,6 +207,7 @@ impl Agent for A2c {
             grad_norm += self.descent.step(loss, learning_rate, config.max_grad_norm)?;
         }
 
+        self.descent.policy.merge_obs(rollout, pool);
         let mut metrics = Metrics::default();
         metrics.push("train/loss", total / n);
         metrics.push("train/policy_loss", sums.policy / n);

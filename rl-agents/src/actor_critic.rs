@@ -3,16 +3,17 @@
 use std::ops::Range;
 
 use candle_core::{Device, Tensor};
-use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Isa, Purpose, Space, rng};
+use rl_buffer::{ObsSlice, Rollout};
+use rl_envs::{ActionSpace, Isa, Pool, Purpose, Space, rng};
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::distributions::{Distribution, add_noise, greedy, log_softmax_columns, sample, standardize_columns};
 use crate::fused::Fused;
 use crate::mlp::{Activation, Mlp};
+use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
 use crate::tile::{self, Net, Samples, TILE, Workspace};
+use crate::{Error, Snapshot};
 
 /// What computes losses and gradients, and acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +40,8 @@ pub struct NetConfig {
     pub learner: Learner,
     /// Where the logarithms of the standard deviations of continuous actions begin.
     pub log_std_init: f32,
+    /// Whether observations are normalized by their running mean and variance.
+    pub normalize_obs: bool,
 }
 
 impl Default for NetConfig {
@@ -49,6 +52,7 @@ impl Default for NetConfig {
             shared_trunk: false,
             learner: Learner::Fused,
             log_std_init: 0.0,
+            normalize_obs: false,
         }
     }
 }
@@ -105,6 +109,7 @@ pub struct ActorCritic {
     n_actions: usize,
     obs_len: usize,
     scale: f32,
+    normalizer: Option<Normalizer>,
     version: u64,
     kernel: Option<Kernel>,
 }
@@ -132,7 +137,7 @@ impl ActorCritic {
     /// # Errors
     /// [`Error::Setting`] if a hidden layer is empty or `log_std_init` is not finite.
     pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
-        let NetConfig { hidden, activation, shared_trunk, learner, log_std_init } = net;
+        let NetConfig { hidden, activation, shared_trunk, learner, log_std_init, normalize_obs } = net;
         if hidden.contains(&0) {
             let value = format!("{hidden:?}");
             return Err(Error::Setting { name: "hidden", value, allowed: "every layer needs one unit at least" });
@@ -173,8 +178,21 @@ impl ActorCritic {
             Learner::Reference => None,
         };
         let scale = observation_space.scale();
-        let mut policy =
-            Self { layout, trunk, actor, critic, params, distribution, n_actions, obs_len, scale, version: 0, kernel };
+        let normalizer = normalize_obs.then(|| Normalizer::new(obs_len));
+        let mut policy = Self {
+            layout,
+            trunk,
+            actor,
+            critic,
+            params,
+            distribution,
+            n_actions,
+            obs_len,
+            scale,
+            normalizer,
+            version: 0,
+            kernel,
+        };
         policy.pack();
         Ok(policy)
     }
@@ -247,6 +265,39 @@ impl ActorCritic {
         all - mlps.filter(|mlp| first(mlp)).map(|mlp| 2 * mlp.layers()[0].weight.len()).sum::<usize>()
     }
 
+    /// The running statistics of observations, if they are normalized.
+    #[must_use]
+    pub fn obs_moments(&self) -> Option<&Moments> {
+        self.normalizer.as_ref().map(Normalizer::moments)
+    }
+
+    /// Merges the statistics with those of a rollout's observations, if they are normalized. It is another policy then.
+    pub(crate) fn merge_obs(&mut self, rollout: &Rollout, pool: &Pool) {
+        if let Some(normalizer) = &mut self.normalizer {
+            normalizer.merge(rollout, self.scale, pool);
+            self.version += 1;
+        }
+    }
+
+    /// Takes parameters and statistics from an agent's snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
+    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let mut normalizer = self.normalizer.clone();
+        let fits = match (&mut normalizer, &snapshot.statistics.obs) {
+            (Some(normalizer), Some(moments)) => normalizer.set(moments),
+            (None, None) => true,
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::Snapshot("the statistics of its observations are not those that this policy keeps".into()));
+        }
+        self.set_params(&snapshot.params, snapshot.counters.version)?;
+        self.normalizer = normalizer;
+        Ok(())
+    }
+
     /// Replaces the parameters.
     ///
     /// # Errors
@@ -262,8 +313,8 @@ impl ActorCritic {
         Ok(())
     }
 
-    /// Logits or means (B, A) and values (B) for observations (B, D), composed of candle's operations, with gradients with respect to
-    /// `params` (P).
+    /// Logits or means (B, A) and values (B) for observations (B, D) as the networks take them, scaled and normalized, composed of
+    /// candle's operations, with gradients with respect to `params` (P).
     ///
     /// # Errors
     /// Those of candle.
@@ -430,8 +481,8 @@ impl ActorCritic {
     }
 
     /// Observations as the kernel takes them.
-    pub(crate) fn samples<'a>(&self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
-        Samples { obs, scale: self.scale, rows }
+    pub(crate) fn samples<'a>(&'a self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
+        Samples { obs, scale: self.scale, normalizer: self.normalizer.as_ref(), rows }
     }
 
     fn params_tensor(&self) -> candle_core::Result<Tensor> {
@@ -448,9 +499,13 @@ impl ActorCritic {
 
     /// Appends observations as the networks take them.
     pub(crate) fn push_features(&self, obs: ObsSlice<'_>, features: &mut Vec<f32>) {
+        let begin = features.len();
         match obs {
             ObsSlice::F32(obs) => features.extend_from_slice(obs),
             ObsSlice::U8(obs) => features.extend(obs.iter().map(|&x| f32::from(x) * self.scale)),
+        }
+        if let Some(normalizer) = &self.normalizer {
+            features[begin..].chunks_exact_mut(self.obs_len).for_each(|row| normalizer.apply(row));
         }
     }
 

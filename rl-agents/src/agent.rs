@@ -1,11 +1,13 @@
 //! What every agent is, and what every agent that learns by gradient descent has.
 
 use candle_core::{Device, Tensor, Var};
+use ndarray::{CowArray, Ix2};
 use rl_buffer::Rollout;
 use rl_envs::Pool;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::TileSums;
+use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule, Steps};
 use crate::tile::Slices;
 use crate::{ActorCritic, Error};
@@ -111,6 +113,8 @@ pub struct Snapshot {
     pub params: Vec<f32>,
     /// The optimizer's moments, by name, each as long as the parameter vector.
     pub moments: Vec<(String, Vec<f32>)>,
+    /// The running statistics.
+    pub statistics: Statistics,
     /// The rest.
     pub counters: Counters,
 }
@@ -135,12 +139,34 @@ pub(crate) struct Descent {
     /// The gradient of the minibatch at hand (P).
     pub(crate) gradient: Vec<f32>,
     pub(crate) slices: Slices<TileSums>,
+    /// What rewards are normalized by, if they are.
+    returns: Option<RunningReturns>,
 }
 
 impl Descent {
-    pub(crate) fn new(policy: ActorCritic, rule: Rule, seed: u64) -> Self {
+    pub(crate) fn new(policy: ActorCritic, rule: Rule, seed: u64, normalize_reward: bool) -> Self {
         let len = policy.params().len();
-        Self { policy, optimizer: Optimizer::new(rule, len), epochs: 0, seed, gradient: vec![0.0; len], slices: Slices::new() }
+        Self {
+            policy,
+            optimizer: Optimizer::new(rule, len),
+            epochs: 0,
+            seed,
+            gradient: vec![0.0; len],
+            slices: Slices::new(),
+            returns: normalize_reward.then(RunningReturns::default),
+        }
+    }
+
+    /// The rewards of a rollout as they are learnt from, (T, N). The rollout counts in the statistics that normalize them.
+    pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> CowArray<'a, f32, Ix2> {
+        match &mut self.returns {
+            Some(returns) => {
+                returns.merge(rollout, gamma, pool);
+                let precision = returns.precision();
+                rollout.rewards.mapv(|reward| normalized_reward(reward, precision)).into()
+            }
+            None => rollout.rewards.view().into(),
+        }
     }
 
     /// The parameters as a variable that gradients are taken of.
@@ -170,15 +196,21 @@ impl Descent {
         Snapshot {
             params: self.policy.params().to_vec(),
             moments: self.optimizer.moments().into_iter().map(|(name, values)| (name.into(), values.to_vec())).collect(),
+            statistics: Statistics { obs: self.policy.obs_moments().cloned(), returns: self.returns.clone() },
             counters: Counters { version: self.policy.version(), epochs: self.epochs, steps: self.optimizer.steps() },
         }
     }
 
     pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let returns = &snapshot.statistics.returns;
+        if returns.is_some() != self.returns.is_some() || returns.as_ref().is_some_and(|returns| !returns.fits()) {
+            return Err(Error::Snapshot("the statistics of its returns are not those that this agent keeps".into()));
+        }
         let mut policy = self.policy.clone();
-        policy.set_params(&snapshot.params, snapshot.counters.version)?;
+        policy.load(snapshot)?;
         self.optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
         self.policy = policy;
+        self.returns.clone_from(returns);
         self.epochs = snapshot.counters.epochs;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Minibatches of a rollout: as tensors for the reference, as columns of a tile for the kernel.
 
 use candle_core::{Device, Tensor};
-use ndarray::Array2;
+use ndarray::{Array2, ArrayView2};
 use rl_buffer::{ActionBuffer, Rollout, returns};
 use rl_envs::{Pool, math};
 
@@ -17,14 +17,21 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// Generalized advantages, and returns as their sum with the values.
-    pub(crate) fn new(policy: &ActorCritic, rollout: &Rollout, gamma: f32, lambda: f32) -> Result<Self, Error> {
+    /// Generalized advantages for `rewards`, (T, N), which may be the rollout's, and returns as their sum with the values.
+    pub(crate) fn new(
+        policy: &ActorCritic,
+        rollout: &Rollout,
+        rewards: ArrayView2<'_, f32>,
+        gamma: f32,
+        lambda: f32,
+    ) -> Result<Self, Error> {
         let mut final_values = vec![0.0; rollout.final_at().len()];
         policy.values(rollout.final_obs(), &mut policy.scratch(), &mut final_values)?;
         let mut next_values = Array2::zeros(rollout.values.dim());
         rollout.next_values(&final_values, next_values.view_mut());
         let mut advantages = Array2::zeros(rollout.values.dim());
-        returns::gae(&rollout.steps(next_values.view()), rollout.values.view(), gamma, lambda, advantages.view_mut());
+        let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
+        returns::gae(&steps, rollout.values.view(), gamma, lambda, advantages.view_mut());
         let returns = &advantages + &rollout.values;
         Ok(Self { advantages: advantages.into_iter().collect(), returns: returns.into_iter().collect() })
     }
@@ -496,7 +503,7 @@ pub(crate) mod fixture {
         let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 1).unwrap();
         let mut rollout = collector.rollout(8).unwrap();
         collector.collect(&policy, &mut rollout).unwrap();
-        let targets = Targets::new(&policy, &rollout, 0.99, 0.95).unwrap();
+        let targets = Targets::new(&policy, &rollout, rollout.rewards.view(), 0.99, 0.95).unwrap();
         (policy, rollout, targets)
     }
 

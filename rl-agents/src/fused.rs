@@ -64,7 +64,7 @@ impl CustomOp2 for Fused {
         let (b, width) = (obs.len() / self.obs_len, self.n_actions + 1);
         let (mut packed, mut outputs) = (Vec::new(), vec![0.0; b * width]);
         self.net.pack(params, &mut packed);
-        let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, rows: None };
+        let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, normalizer: None, rows: None };
         forward((self.isa, &self.net, &packed), samples, b, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
             let (samples, mut column) = (tile.samples(), [0.0; TILE]);
             for j in 0..width {
@@ -88,7 +88,7 @@ impl CustomOp2 for Fused {
         let (vector, rows, grad) = (flat(params)?, flat(obs)?, flat(grad)?);
         let (mut packed, mut gradient) = (Vec::new(), vec![0.0; vector.len()]);
         self.net.pack(&vector, &mut packed);
-        let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, rows: None };
+        let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, normalizer: None, rows: None };
         let known = Known { grad: &grad, chains: self.chains, n_actions: self.n_actions };
         let pool = Pool::new(1).map_err(candle_core::Error::wrap)?;
         let kernel = (self.isa, &self.net, &packed[..]);
@@ -101,7 +101,7 @@ impl CustomOp2 for Fused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Activation, ActorCritic, Learner, NetConfig};
+    use crate::{Activation, ActorCritic, NetConfig};
     use candle_core::{Device, Var};
     use rl_envs::{ActionSpace, Purpose, Rng, Space};
 
@@ -145,7 +145,7 @@ mod tests {
     fn compare(hidden: &[usize], shared_trunk: bool, activation: Activation, b: usize, isa: Isa, draws: u64) {
         let (obs_len, n_actions) = (5, 3);
         let space = Space::vector(&vec![-1.0; obs_len], &vec![1.0; obs_len]);
-        let net = NetConfig { hidden: hidden.to_vec(), activation, shared_trunk, learner: Learner::Fused, log_std_init: 0.0 };
+        let net = NetConfig { hidden: hidden.to_vec(), activation, shared_trunk, ..NetConfig::default() };
         let actions = ActionSpace::Discrete { n: n_actions, masked: false };
         let policy = ActorCritic::new(&space, &actions, &net, 7).unwrap().with_isa(isa).unwrap();
         // Single roundings are a matter of luck, so medians over several draws are compared, and one unit in the last place is allowed for candle.

@@ -34,6 +34,7 @@ mod batch;
 mod error;
 mod fused;
 mod mlp;
+mod normalize;
 pub mod tile;
 
 pub use a2c::{A2c, A2cConfig};
@@ -42,6 +43,7 @@ pub use agent::{Agent, Counters, Metrics, Schedule, Snapshot};
 pub use collect::{Collector, CollectorState, Episode, evaluate, evaluate_with};
 pub use error::Error;
 pub use mlp::Activation;
+pub use normalize::{Moments, RunningReturns, Statistics};
 pub use params::{Layout, TensorInfo};
 pub use ppo::{Ppo, PpoConfig};
 pub use rl_envs::Isa;

@@ -37,6 +37,8 @@ pub struct PpoConfig {
     pub clip_range: Schedule,
     /// How far values may leave the old ones; 0 switches it off.
     pub clip_range_vf: f32,
+    /// Whether rewards are divided by the running standard deviation of discounted returns.
+    pub normalize_reward: bool,
     /// Whether advantages are normalized per minibatch.
     pub normalize_advantage: bool,
     /// Weight of the entropy.
@@ -64,6 +66,7 @@ impl Default for PpoConfig {
             gae_lambda: 0.95,
             clip_range: Schedule::Constant(0.2),
             clip_range_vf: 0.0,
+            normalize_reward: false,
             normalize_advantage: true,
             ent_coef: 0.0,
             vf_coef: 0.5,
@@ -189,7 +192,7 @@ impl Ppo {
     pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
         let rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
-        Ok(Self { descent: Descent::new(policy, rule, seed), config })
+        Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }
 
     /// The gradient of a minibatch with the tile kernel.
@@ -230,7 +233,8 @@ impl Agent for Ppo {
         let config = self.config.clone();
         let clip = config.clip_range.at(remaining);
         let learning_rate = config.learning_rate.at(remaining);
-        let targets = Targets::new(&self.descent.policy, rollout, config.gamma, config.gae_lambda)?;
+        let rewards = self.descent.rewards(rollout, config.gamma, pool);
+        let targets = Targets::new(&self.descent.policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?;
         let mut rows: Vec<u32> = (0..rollout.values.len() as u32).collect();
         let mut advantages = Vec::with_capacity(config.batch_size);
         let (mut n, mut sums, mut total, mut grad_norm) = (0.0, Parts::default(), 0.0, 0.0);
@@ -257,6 +261,7 @@ impl Agent for Ppo {
             }
         }
 
+        self.descent.policy.merge_obs(rollout, pool);
         let mut metrics = Metrics::default();
         metrics.push("train/loss", total / n);
         metrics.push("train/policy_gradient_loss", sums.policy / n);

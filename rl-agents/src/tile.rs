@@ -19,6 +19,7 @@ use rl_envs::Pool;
 use rl_envs::isa::{Isa, Work, dispatch};
 
 use crate::mlp::{Activation, Mlp};
+use crate::normalize::Normalizer;
 
 /// Samples that go through the networks together.
 pub(crate) const TILE: usize = 96;
@@ -212,6 +213,8 @@ pub(crate) struct Samples<'a> {
     pub(crate) obs: ObsSlice<'a>,
     /// What a byte is multiplied by.
     pub(crate) scale: f32,
+    /// What normalizes them, after that.
+    pub(crate) normalizer: Option<&'a Normalizer>,
     /// The rows of the samples; all rows in their order if there are none.
     pub(crate) rows: Option<&'a [u32]>,
 }
@@ -227,6 +230,9 @@ impl Samples<'_> {
                 ObsSlice::U8(obs) => {
                     to[..d].iter_mut().zip(&obs[row * d..][..d]).for_each(|(to, &x)| *to = f32::from(x) * self.scale);
                 }
+            }
+            if let Some(normalizer) = self.normalizer {
+                normalizer.apply(&mut to[..d]);
             }
         }
     }

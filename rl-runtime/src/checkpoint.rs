@@ -1,7 +1,7 @@
 //! Checkpoints: directories that are complete or absent.
 //!
 //! `checkpoints/ckpt-000000051200/` holds `config.toml` (what was run), `params.safetensors` (the parameters by name),
-//! `optimizer.safetensors` (its moments), `state.bin` (counters, generators' counters, environments; see
+//! `optimizer.safetensors` (its moments), `state.bin` (counters, generators' counters, running statistics, environments; see
 //! [`rl_envs::codec`]) and `manifest.json` (size and BLAKE3 hash of each). Everything is written to a directory ending in
 //! `.tmp`, every file and the directory are synced, and the directory is renamed: a crash at any moment leaves the last
 //! complete checkpoint to be found. Loading checks everything before it returns anything.
@@ -11,14 +11,14 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use rl_agents::{CollectorState, Counters, Episode, Layout, Snapshot};
+use rl_agents::{CollectorState, Counters, Episode, Layout, Snapshot, Statistics};
 use rl_envs::codec;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 
 use crate::{Config, Error};
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MANIFEST: &str = "manifest.json";
 const CONFIG: &str = "config.toml";
 const PARAMS: &str = "params.safetensors";
@@ -60,6 +60,7 @@ pub struct Checkpoint {
 struct State {
     progress: Progress,
     counters: Counters,
+    statistics: Statistics,
     collector: CollectorState,
 }
 
@@ -142,7 +143,12 @@ pub fn save(
         return Ok(target);
     }
     let Checkpoint { config, progress, agent, collector } = checkpoint;
-    let state = State { progress: progress.clone(), counters: agent.counters, collector: collector.clone() };
+    let state = State {
+        progress: progress.clone(),
+        counters: agent.counters,
+        statistics: agent.statistics.clone(),
+        collector: collector.clone(),
+    };
     let params = layout.tensors().iter().map(|t| (t.name.as_str(), &t.shape[..], &agent.params[t.range.clone()]));
     let moments: Vec<_> = agent.moments.iter().map(|(name, values)| (name.as_str(), [values.len()], &values[..])).collect();
     let moments = moments.iter().map(|(name, shape, values)| (*name, &shape[..], *values));
@@ -306,7 +312,7 @@ impl Checkpoint {
         let params = in_order(&config, params).map_err(|e| format!("{PARAMS}: {e}"))?;
         let mut moments: Vec<(String, Vec<f32>)> = moments.into_iter().map(|(name, _, values)| (name, values)).collect();
         moments.sort_by(|a, b| a.0.cmp(&b.0));
-        let agent = Snapshot { params, moments, counters: state.counters };
+        let agent = Snapshot { params, moments, statistics: state.statistics, counters: state.counters };
         Ok(Self { config, progress: state.progress, agent, collector: state.collector })
     }
 }

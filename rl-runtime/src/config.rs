@@ -93,8 +93,9 @@ pub struct Config {
     /// What computes.
     pub learner: Learner,
     /// Where the logarithms of the standard deviations of continuous actions begin.
-    #[serde(default)]
     pub log_std_init: f32,
+    /// Whether observations are normalized.
+    pub normalize_obs: bool,
     /// Settings of PPO, if it is the algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ppo: Option<PpoConfig>,
@@ -162,6 +163,7 @@ pub const KEYS: &[Key] = &[
     key("shared_trunk", Kind::Bool, "policy and value function share the hidden layers"),
     key("learner", Kind::Choice(&["fused", "reference"]), "what computes: the tile kernel, or candle's operations"),
     key("log_std_init", Kind::Float(-20.0, 20.0), "where the logarithms of the standard deviations of continuous actions begin"),
+    key("normalize_obs", Kind::Bool, "normalize observations by their running mean and variance"),
     key("ppo.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
     key("ppo.batch_size", Kind::Int(1, 1 << 32), "samples of a minibatch; divides n_steps x n_envs"),
     key("ppo.n_epochs", Kind::Int(1, 10_000), "passes over a rollout"),
@@ -169,6 +171,7 @@ pub const KEYS: &[Key] = &[
     key("ppo.gae_lambda", Kind::Float(0.0, 1.0), "lambda of generalized advantage estimation"),
     key("ppo.clip_range", Kind::Schedule(0.0, 100.0), "how far the ratio of probabilities may leave 1"),
     key("ppo.clip_range_vf", Kind::Float(0.0, 1e9), "how far values may leave the old ones; 0: off"),
+    key("ppo.normalize_reward", Kind::Bool, "divide rewards by the running standard deviation of discounted returns"),
     key("ppo.normalize_advantage", Kind::Bool, "normalize advantages per minibatch"),
     key("ppo.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
     key("ppo.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
@@ -180,6 +183,7 @@ pub const KEYS: &[Key] = &[
     key("a2c.batch_size", Kind::Int(0, 1 << 32), "samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout"),
     key("a2c.gamma", Kind::Float(0.0, 1.0), "discount"),
     key("a2c.gae_lambda", Kind::Float(0.0, 1.0), "lambda of generalized advantage estimation; 1: n-step returns"),
+    key("a2c.normalize_reward", Kind::Bool, "divide rewards by the running standard deviation of discounted returns"),
     key("a2c.normalize_advantage", Kind::Bool, "normalize advantages per minibatch"),
     key("a2c.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
     key("a2c.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
@@ -402,6 +406,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
         shared_trunk: net.shared_trunk,
         learner: net.learner,
         log_std_init: net.log_std_init,
+        normalize_obs: net.normalize_obs,
         ppo: (algo == Algo::Ppo).then(PpoConfig::default),
         a2c: (algo == Algo::A2c).then(A2cConfig::default),
     }
@@ -428,8 +433,8 @@ impl Config {
     /// The networks.
     #[must_use]
     pub fn net(&self) -> NetConfig {
-        let &Self { activation, shared_trunk, learner, log_std_init, .. } = self;
-        NetConfig { hidden: self.hidden.clone(), activation, shared_trunk, learner, log_std_init }
+        let &Self { activation, shared_trunk, learner, log_std_init, normalize_obs, .. } = self;
+        NetConfig { hidden: self.hidden.clone(), activation, shared_trunk, learner, log_std_init, normalize_obs }
     }
 
     /// Checks what concerns several settings at once.

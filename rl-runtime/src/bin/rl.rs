@@ -397,7 +397,7 @@ fn saved_policy(path: &Path, threads: usize) -> Result<(PathBuf, String, ActorCr
     let (path, checkpoint) = Checkpoint::find(path)?;
     set_matrix_threads(threads);
     let mut policy = train::policy(&checkpoint.config)?;
-    policy.set_params(&checkpoint.agent.params, checkpoint.agent.counters.version)?;
+    policy.load(&checkpoint.agent)?;
     Ok((path, checkpoint.config.env, policy))
 }
 

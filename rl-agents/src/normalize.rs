@@ -1,0 +1,373 @@
+//! Running statistics, and observations and rewards normalized by them.
+//!
+//! Rollouts hold raw observations and raw rewards. The statistics stand still while a rollout is collected; those of observations
+//! are merged with the rollout's after learning from it, so that acting and learning see the same numbers, those of returns before
+//! learning, for acting does not see rewards. Until the first merge observations are only clipped. Evaluation changes nothing.
+//!
+//! As in Stable-Baselines3's `VecNormalize`: an observation becomes `(x - mean) / sqrt(var + 1e-8)`, a reward `r / sqrt(var + 1e-8)`
+//! with the variance of the running discounted return, both clipped to +-10. What differs from it: that normalizes from the first
+//! step on, with statistics that change with every step.
+
+use rl_buffer::{ObsSlice, Rollout};
+use rl_envs::{Pool, pool};
+use serde::{Deserialize, Serialize};
+
+use crate::collect::{MAX_SLICES, MIN_SLICE};
+
+/// Added to variances.
+const EPSILON: f64 = 1e-8;
+/// How far from 0 normalized numbers may be.
+const LIMIT: f32 = 10.0;
+
+/// Count, means and variances of some numbers that are seen together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moments {
+    count: f64,
+    mean: Vec<f64>,
+    m2: Vec<f64>, // sums of squared distances from the mean
+}
+
+impl Moments {
+    /// Of `len` numbers, none seen yet.
+    #[must_use]
+    pub fn new(len: usize) -> Self {
+        Self { count: 0.0, mean: vec![0.0; len], m2: vec![0.0; len] }
+    }
+
+    /// How often they were seen.
+    #[must_use]
+    pub fn count(&self) -> f64 {
+        self.count
+    }
+
+    /// The mean of each.
+    #[must_use]
+    pub fn mean(&self) -> &[f64] {
+        &self.mean
+    }
+
+    /// The variance of each, as of the whole population; 0 before any was seen.
+    pub fn variance(&self) -> impl Iterator<Item = f64> {
+        self.m2.iter().map(|m2| m2 / self.count.max(1.0))
+    }
+
+    /// Sees them once more (Welford, 1962).
+    pub fn push(&mut self, numbers: impl IntoIterator<Item = f64>) {
+        self.count += 1.0;
+        let share = 1.0 / self.count;
+        for ((mean, m2), x) in self.mean.iter_mut().zip(&mut self.m2).zip(numbers) {
+            let distance = x - *mean;
+            *mean += distance * share;
+            *m2 += distance * (x - *mean);
+        }
+    }
+
+    /// Adds what `other` has seen (Chan, Golub and LeVeque, 1979).
+    pub fn merge(&mut self, other: &Self) {
+        if other.count == 0.0 {
+            return;
+        }
+        let count = self.count + other.count;
+        let (share, between) = (other.count / count, self.count * other.count / count);
+        for (((mean, m2), other_mean), other_m2) in self.mean.iter_mut().zip(&mut self.m2).zip(&other.mean).zip(&other.m2) {
+            let distance = other_mean - *mean;
+            *mean += distance * share;
+            *m2 += other_m2 + distance * distance * between;
+        }
+        self.count = count;
+    }
+
+    fn is_finite(&self) -> bool {
+        self.mean.iter().chain(&self.m2).all(|x| x.is_finite())
+    }
+
+    fn fits(&self, other: &Self) -> bool {
+        self.mean.len() == other.mean.len() && self.m2.len() == other.m2.len()
+    }
+
+    /// What a distance from the mean is multiplied by; 1 before any was seen.
+    fn precisions(&self) -> impl Iterator<Item = f32> {
+        let seen = self.count > 0.0;
+        self.variance().map(move |variance| if seen { (1.0 / (variance + EPSILON).sqrt()) as f32 } else { 1.0 })
+    }
+}
+
+/// Limits a number; NaN stays NaN.
+#[inline(always)]
+fn clip(x: f32) -> f32 {
+    let above = if x < -LIMIT { -LIMIT } else { x };
+    if above > LIMIT { LIMIT } else { above }
+}
+
+/// Observations' statistics, ready to be applied.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Normalizer {
+    moments: Moments,
+    mean: Vec<f32>,
+    precision: Vec<f32>,
+}
+
+impl Normalizer {
+    pub(crate) fn new(obs_len: usize) -> Self {
+        Self { moments: Moments::new(obs_len), mean: vec![0.0; obs_len], precision: vec![1.0; obs_len] }
+    }
+
+    pub(crate) fn moments(&self) -> &Moments {
+        &self.moments
+    }
+
+    /// Replaces the statistics, if they are of as many numbers.
+    pub(crate) fn set(&mut self, moments: &Moments) -> bool {
+        let fits = moments.fits(&self.moments);
+        if fits {
+            self.moments = moments.clone();
+            self.refresh();
+        }
+        fits
+    }
+
+    fn refresh(&mut self) {
+        self.mean.iter_mut().zip(&self.moments.mean).for_each(|(to, &mean)| *to = mean as f32);
+        self.precision.iter_mut().zip(self.moments.precisions()).for_each(|(to, precision)| *to = precision);
+    }
+
+    /// Normalizes one observation, in place.
+    #[inline(always)]
+    pub(crate) fn apply(&self, obs: &mut [f32]) {
+        for ((x, mean), precision) in obs.iter_mut().zip(&self.mean).zip(&self.precision) {
+            *x = clip((*x - mean) * precision);
+        }
+    }
+
+    /// Merges with the observations that a rollout's steps acted on, unless one is not finite. Bytes are multiplied by `scale`.
+    pub(crate) fn merge(&mut self, rollout: &Rollout, scale: f32, pool: &Pool) {
+        let (n_envs, len) = (rollout.shape().n_envs, rollout.shape().obs_len);
+        let obs = rollout.obs_rows(0..rollout.values.len());
+        let mut parts: Vec<_> = pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(|columns| (columns, Moments::new(len))).collect();
+        pool.each(&mut parts, &|(columns, moments)| {
+            for t in 0..rollout.shape().n_steps {
+                for n in columns.clone() {
+                    let at = (t * n_envs + n) * len..(t * n_envs + n + 1) * len;
+                    match obs {
+                        ObsSlice::F32(obs) => moments.push(obs[at].iter().map(|&x| f64::from(x))),
+                        ObsSlice::U8(obs) => moments.push(obs[at].iter().map(|&x| f64::from(f32::from(x) * scale))),
+                    }
+                }
+            }
+        });
+        let mut merged = self.moments.clone();
+        parts.iter().for_each(|(_, moments)| merged.merge(moments));
+        if merged.is_finite() {
+            self.moments = merged;
+            self.refresh();
+        }
+    }
+}
+
+/// Statistics of the discounted return that runs on in each environment: it does not end with a rollout, but with an episode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunningReturns {
+    moments: Moments,
+    running: Vec<f64>, // (N)
+}
+
+impl Default for RunningReturns {
+    fn default() -> Self {
+        Self { moments: Moments::new(1), running: Vec::new() }
+    }
+}
+
+impl RunningReturns {
+    /// The statistics.
+    #[must_use]
+    pub fn moments(&self) -> &Moments {
+        &self.moments
+    }
+
+    pub(crate) fn fits(&self) -> bool {
+        self.moments.fits(&Moments::new(1))
+    }
+
+    /// Goes on with the steps of a rollout, unless a reward is not finite.
+    pub(crate) fn merge(&mut self, rollout: &Rollout, gamma: f32, pool: &Pool) {
+        let n_envs = rollout.shape().n_envs;
+        self.running.resize(n_envs, 0.0);
+        let (mut running, mut rest) = (self.running.clone(), Vec::with_capacity(MAX_SLICES));
+        let mut left = &mut running[..];
+        for columns in pool::slices(n_envs, MAX_SLICES, MIN_SLICE) {
+            let (first, others) = left.split_at_mut(columns.len());
+            rest.push((columns, first, Moments::new(1)));
+            left = others;
+        }
+        pool.each(&mut rest, &|(columns, running, moments)| {
+            for t in 0..rollout.shape().n_steps {
+                for (running, n) in running.iter_mut().zip(columns.clone()) {
+                    *running = f64::from(gamma) * *running + f64::from(rollout.rewards[[t, n]]);
+                    moments.push([*running]);
+                    if rollout.terminated[[t, n]] | rollout.truncated[[t, n]] == 1 {
+                        *running = 0.0;
+                    }
+                }
+            }
+        });
+        let mut merged = self.moments.clone();
+        rest.iter().for_each(|(.., moments)| merged.merge(moments));
+        if merged.is_finite() {
+            (self.moments, self.running) = (merged, running);
+        }
+    }
+
+    /// What rewards are multiplied by before they are clipped.
+    pub(crate) fn precision(&self) -> f32 {
+        self.moments.precisions().next().unwrap_or(1.0)
+    }
+}
+
+/// A reward as it is learnt from.
+pub(crate) fn normalized_reward(reward: f32, precision: f32) -> f32 {
+    clip(reward * precision)
+}
+
+/// The running statistics of an agent, to be saved; those that it does not keep are absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// Of observations.
+    pub obs: Option<Moments>,
+    /// Of discounted returns.
+    pub returns: Option<RunningReturns>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ActionsMut, ActorCritic, Choice, Learner, NetConfig};
+    use rl_buffer::{ActionKind, ObsKind, RolloutShape};
+    use rl_envs::{ActionSpace, Purpose, Rng, Space};
+
+    #[test]
+    fn a_merge_equals_the_case_worked_out_by_hand() {
+        // (1, 2): mean 3/2, m2 1/2. (4): mean 4, m2 0. Together: mean 3/2 + 5/2 * 1/3 = 7/3, m2 1/2 + (5/2)^2 * 2/3 = 14/3, which is
+        // three times the variance of (1, 2, 4).
+        let (mut a, mut b) = (Moments::new(1), Moments::new(1));
+        a.push([1.0]);
+        a.push([2.0]);
+        b.push([4.0]);
+        assert_eq!((a.mean[0], a.m2[0], b.mean[0], b.m2[0]), (1.5, 0.5, 4.0, 0.0));
+        a.merge(&b);
+        assert_eq!(a.count, 3.0);
+        assert!((a.mean[0] - 7.0 / 3.0).abs() < 1e-15 && (a.m2[0] - 14.0 / 3.0).abs() < 1e-14, "{a:?}");
+        let before = a.clone();
+        a.merge(&Moments::new(1));
+        assert_eq!(a, before);
+        let mut empty = Moments::new(1);
+        empty.merge(&before);
+        assert_eq!(empty, before);
+    }
+
+    fn rollout(n_steps: usize, n_envs: usize, obs: ObsKind) -> Rollout {
+        let actions = ActionKind::Discrete { masked: None };
+        Rollout::new(RolloutShape { n_steps, n_envs, obs_len: 3, obs, actions }).unwrap()
+    }
+
+    #[test]
+    fn returns_run_on_over_rollouts_and_begin_again_with_episodes() {
+        let (gamma, n_envs) = (0.9, 33);
+        let pool = Pool::new(2).unwrap();
+        let (mut returns, mut rng) = (RunningReturns::default(), Rng::new(1, 0, 0, Purpose::Init));
+        let (mut running, mut seen) = (vec![0.0f64; n_envs], Vec::new());
+        for _ in 0..3 {
+            let mut rollout = rollout(7, n_envs, ObsKind::F32);
+            for t in 0..7 {
+                for (n, running) in running.iter_mut().enumerate() {
+                    let (reward, end) = (2.0 + rng.normal(), rng.below(10));
+                    rollout.rewards[[t, n]] = reward;
+                    rollout.terminated[[t, n]] = u8::from(end == 0);
+                    rollout.truncated[[t, n]] = u8::from(end == 1);
+                    *running = f64::from(gamma) * *running + f64::from(reward);
+                    seen.push(*running);
+                    if end < 2 {
+                        *running = 0.0;
+                    }
+                }
+            }
+            returns.merge(&rollout, gamma, &pool);
+        }
+        let n = seen.len() as f64;
+        let mean = seen.iter().sum::<f64>() / n;
+        let variance = seen.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        assert_eq!(returns.running, running);
+        assert!((returns.moments.mean[0] - mean).abs() < 1e-12 * mean);
+        let got = returns.moments.variance().next().unwrap();
+        assert!((got - variance).abs() < 1e-12 * variance, "{got} is not {variance}");
+        assert!((returns.precision() - variance.sqrt().recip() as f32).abs() < 1e-6);
+        // No mean is subtracted, and what is far out is clipped.
+        assert_eq!(normalized_reward(3.0, 0.5), 1.5);
+        assert_eq!((normalized_reward(-30.0, 0.5), normalized_reward(30.0, 0.5)), (-10.0, 10.0));
+
+        let before = returns.clone();
+        let mut bad = rollout(7, n_envs, ObsKind::F32);
+        bad.rewards[[3, 3]] = f32::NAN;
+        returns.merge(&bad, gamma, &pool);
+        assert_eq!(returns, before, "what is not finite is left out");
+    }
+
+    #[test]
+    fn both_learners_normalize_floats_and_bytes_alike() {
+        let pool = Pool::new(1).unwrap();
+        for (space, kind) in
+            [(Space::vector(&[f32::MIN; 3], &[f32::MAX; 3]), ObsKind::F32), (Space::bytes(&[3], 255, 1.0 / 255.0), ObsKind::U8)]
+        {
+            let mut rollout = rollout(5, 8, kind);
+            let mut rng = Rng::new(2, 0, 0, Purpose::Init);
+            match &mut rollout.obs {
+                rl_buffer::ObsBuffer::F32(obs) => obs.mapv_inplace(|_| 1000.0 + 50.0 * rng.normal()),
+                rl_buffer::ObsBuffer::U8(obs) => obs.mapv_inplace(|_| 100 + rng.below(50) as u8),
+            }
+            let policies = [Learner::Fused, Learner::Reference].map(|learner| {
+                let net = NetConfig { learner, normalize_obs: true, ..NetConfig::default() };
+                let mut policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: 2, masked: false }, &net, 0).unwrap();
+                policy.merge_obs(&rollout, &pool);
+                policy
+            });
+            // What the networks see is what the definition says.
+            let mut features = Vec::new();
+            policies[0].push_features(rollout.obs_rows(0..40), &mut features);
+            for j in 0..3 {
+                let raw = |i: usize| match rollout.obs_rows(0..40) {
+                    ObsSlice::F32(obs) => f64::from(obs[3 * i + j]),
+                    ObsSlice::U8(obs) => f64::from(obs[3 * i + j]) / 255.0,
+                };
+                let mean = (0..40).map(raw).sum::<f64>() / 40.0;
+                let variance = (0..40).map(|i| (raw(i) - mean).powi(2)).sum::<f64>() / 40.0;
+                for i in 0..40 {
+                    let expected = (raw(i) - mean) / (variance + 1e-8).sqrt();
+                    assert!((f64::from(features[3 * i + j]) - expected).abs() < 1e-4, "{kind:?}: {expected}");
+                }
+            }
+            let values = policies.map(|policy| {
+                let (mut actions, mut log_probs, mut values) = ([0; 40], [0.0; 40], [0.0; 40]);
+                let out = (ActionsMut::Discrete(&mut actions), &mut log_probs[..], &mut values[..]);
+                policy.act(rollout.obs_rows(0..40), &[], Choice::Greedy, &mut policy.scratch(), out).unwrap();
+                values
+            });
+            for (fused, reference) in values[0].iter().zip(&values[1]) {
+                assert!((fused - reference).abs() < 1e-5, "{kind:?}: {fused} is not {reference}");
+            }
+        }
+    }
+
+    #[test]
+    fn far_observations_are_clipped_and_nan_stays() {
+        let mut normalizer = Normalizer::new(3);
+        let mut obs = [1e9, f32::NAN, -3.0];
+        normalizer.apply(&mut obs);
+        assert!(obs[0] == 10.0 && obs[1].is_nan() && obs[2] == -3.0, "before any merge: {obs:?}");
+        let mut moments = Moments::new(3);
+        moments.push([1.0, 0.0, 5.0]);
+        moments.push([3.0, 0.0, 5.0]);
+        assert!(normalizer.set(&moments) && !normalizer.set(&Moments::new(2)));
+        let mut obs = [4.0, 1.0, 5.0];
+        normalizer.apply(&mut obs);
+        assert!((obs[0] - 2.0).abs() < 1e-6 && obs[1..] == [10.0, 0.0], "{obs:?}");
+    }
+}
