@@ -1,8 +1,9 @@
 """Environment steps a second of gymnax's CartPole with random actions, compiled by JAX: the best of several sizes.
 
-    python env_gymnax.py SECONDS SIZE..
+    python env_gymnax.py rollout|nothing SECONDS SIZE..
 
-Observations, rewards and flags of 128 steps are kept, as in a rollout; episodes restart where they end.
+Observations, rewards and flags of 128 steps are kept, as in a rollout, or nothing but the sum of the rewards; episodes restart
+where they end.
 """
 
 import sys
@@ -12,7 +13,7 @@ import gymnax
 import jax
 
 N_STEPS = 128
-seconds = float(sys.argv[1])
+keep, seconds = sys.argv[1] == "rollout", float(sys.argv[2])
 env, params = gymnax.make("CartPole-v1")
 
 
@@ -25,7 +26,7 @@ def rate(n_envs):
         key, key_action, key_step = jax.random.split(key, 3)
         actions = jax.random.randint(key_action, (n_envs,), 0, 2)
         obs, state, reward, *flags, _ = step(jax.random.split(key_step, n_envs), state, actions, params)
-        return (key, state), (obs, actions, reward, flags)
+        return (key, state), (obs, actions, reward, flags) if keep else reward.sum()
 
     rollout = jax.jit(lambda carry: jax.lax.scan(one, carry, None, N_STEPS))
     key = jax.random.PRNGKey(0)
@@ -38,4 +39,4 @@ def rate(n_envs):
     return steps / (time.perf_counter() - begin)
 
 
-print(max(rate(int(size)) for size in sys.argv[2:]))
+print(max(rate(int(size)) for size in sys.argv[3:]))

@@ -48,7 +48,13 @@ const GROUPS: [Group; 2] = [
 const TRAIN: &str = "train cartpole --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
 
 const ENVS: &[Case] = &[
-    env("CartPole, 2 threads; gymnax", "cartpole --envs 4096 --threads 2", "env_gymnax.py", "2 8192 65536"),
+    env("CartPole, 2 threads; gymnax", "cartpole --envs 4096 --threads 2", "env_gymnax.py", "rollout 2 8192 16384 65536"),
+    env(
+        "the same against gymnax keeping nothing of a step",
+        "cartpole --envs 4096 --threads 2",
+        "env_gymnax.py",
+        "nothing 2 8192 16384 65536",
+    ),
     env("Snake, 2 threads; EnvPool", "snake --envs 1024 --threads 2", "env_envpool.py", "Jumanji/Snake-v1 2 2 256 1024"),
     env("CartPole, 2 threads; EnvPool", "cartpole --envs 4096 --threads 2", "env_envpool.py", "CartPole-v1 2 2 1024 4096"),
 ];
