@@ -1,11 +1,12 @@
-//! An environment of your own, in a batch that steps on every core: `cargo run --release --example own_env`.
+//! An environment of your own, checked against the contract, in a batch that steps on every core:
+//! `cargo run --release --example own_env`.
 //!
 //! A walk on a line: start in the middle, step left or right, win at the right end, lose at the left one, 50 steps at most.
 
 use ndarray::{Array1, Array2};
+use rl_envs::catalog::Entry;
 use rl_envs::{
-    Action, ActionSpace, Actions, ActionsMut, Env, Error, ObsViewMut, Pool, PooledVecEnv, RandomActions, Rng, Space, Step,
-    StepBatch, VecEnv,
+    Action, ActionSpace, Actions, ActionsMut, Env, Error, ObsViewMut, Pool, RandomActions, Rng, Space, Step, StepBatch,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,9 +51,15 @@ impl Env for Walk {
     }
 }
 
+/// The line that a catalog takes: checks, batches on every core and traces come with it.
+const WALK: Entry = Entry::of::<Walk>("walk", "reach the right end of a line");
+
 fn main() -> Result<(), Error> {
+    for check in WALK.check() {
+        println!("{check}");
+    }
     let n = 1000;
-    let mut envs = PooledVecEnv::new(n, &Walk::default(), &Pool::new(2)?);
+    let mut envs = WALK.pooled(n, &Pool::new(2)?)?;
     let (mut obs, mut final_obs) = (Array2::<f32>::zeros((n, 1)), Array2::<f32>::zeros((n, 1)));
     let (mut rewards, mut actions) = (Array1::<f32>::zeros(n), Array1::<u32>::zeros(n));
     let (mut terminated, mut truncated) = (Array1::<u8>::zeros(n), Array1::<u8>::zeros(n));

@@ -43,7 +43,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self
+    /// An environment as its `Default` makes it. For one of your own, too: all that an entry offers comes with it.
+    #[must_use]
+    pub const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self
     where
         Value: From<E::Obs>,
     {
@@ -59,7 +61,11 @@ impl Entry {
     }
 
     /// The same for one that steps in vector instructions.
-    const fn lanes<P: Dynamics<W, D> + 'static, const W: usize, const D: usize>(name: &'static str, about: &'static str) -> Self {
+    #[must_use]
+    pub const fn lanes<P: Dynamics<W, D> + 'static, const W: usize, const D: usize>(
+        name: &'static str,
+        about: &'static str,
+    ) -> Self {
         let slice: fn(Range<usize>) -> Box<dyn VecEnv> = |range| Box::new(LanesVecEnv::slice(range, P::default()));
         Self { slice, ..Self::of::<Lane<P, W, D>>(name, about) }
     }
