@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::Descent;
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
 use crate::optim::Rule;
-use crate::{ActorCritic, Agent, Error, Learner, Metrics, Schedule, Snapshot};
+use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
 
 /// What a user chooses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -173,7 +173,7 @@ impl A2c {
 }
 
 impl Agent for A2c {
-    fn policy(&self) -> &ActorCritic {
+    fn policy(&self) -> &dyn Policy {
         &self.descent.policy
     }
 

@@ -13,7 +13,7 @@ use crate::mlp::{Activation, Mlp};
 use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
 use crate::tile::{self, Net, Samples, TILE, Workspace};
-use crate::{Error, Snapshot};
+use crate::{Error, Policy, Scratch, Snapshot};
 
 /// What computes losses and gradients, and acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,15 +120,6 @@ struct Kernel {
     isa: Isa,
     net: Net,
     packed: Vec<f32>,
-}
-
-/// The memory that acting needs, so that it allocates nothing. See [`ActorCritic::scratch`].
-#[derive(Clone, Debug)]
-pub struct Scratch {
-    workspace: Option<Workspace>,
-    outputs: Vec<f32>, // (A, TILE)
-    row: Vec<f32>,     // (A), of discrete actions
-    chosen: Vec<f32>,  // (A, TILE), of continuous ones
 }
 
 impl ActorCritic {
@@ -343,8 +334,7 @@ impl ActorCritic {
     #[must_use]
     pub fn scratch(&self) -> Scratch {
         let workspace = self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net));
-        let columns = vec![0.0; self.n_actions * TILE];
-        Scratch { workspace, outputs: columns.clone(), row: vec![0.0; self.n_actions], chosen: columns }
+        Scratch::new(workspace, self.n_actions)
     }
 
     /// Acts on N observations: writes actions, their log-probabilities (N) and the observations' values (N). `masks`, (N, A), is
@@ -515,5 +505,42 @@ impl ActorCritic {
 
     pub(crate) fn obs_len(&self) -> usize {
         self.obs_len
+    }
+}
+
+impl Policy for ActorCritic {
+    fn layout(&self) -> &Layout {
+        self.layout()
+    }
+
+    fn params(&self) -> &[f32] {
+        self.params()
+    }
+
+    fn version(&self) -> u64 {
+        self.version()
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        self.load(snapshot)
+    }
+
+    fn scratch(&self) -> Scratch {
+        self.scratch()
+    }
+
+    fn act(
+        &self,
+        obs: ObsSlice<'_>,
+        masks: &[u8],
+        choice: Choice,
+        scratch: &mut Scratch,
+        out: (ActionsMut<'_>, &mut [f32], &mut [f32]),
+    ) -> Result<(), Error> {
+        self.act(obs, masks, choice, scratch, out)
+    }
+
+    fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
+        self.values(obs, scratch, values)
     }
 }

@@ -10,12 +10,12 @@ use crate::batch::TileSums;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule, Steps};
 use crate::tile::Slices;
-use crate::{ActorCritic, Error};
+use crate::{ActorCritic, Error, Policy};
 
-/// An agent that learns from rollouts: [`Ppo`](crate::Ppo) or [`A2c`](crate::A2c).
+/// An agent that learns from rollouts: [`Ppo`](crate::Ppo), [`A2c`](crate::A2c) or, through a replay memory, [`Dqn`](crate::Dqn).
 pub trait Agent: Send {
     /// The policy as it is now.
-    fn policy(&self) -> &ActorCritic;
+    fn policy(&self) -> &dyn Policy;
 
     /// Learns from one rollout, on the threads of `pool`. `remaining` is the fraction of training that is still to come, 1 at the start: schedules follow
     /// it.
@@ -111,12 +111,14 @@ impl From<Schedule> for Written {
 pub struct Snapshot {
     /// The parameter vector.
     pub params: Vec<f32>,
-    /// The optimizer's moments, by name, each as long as the parameter vector.
+    /// The optimizer's moments, and the target network's parameters, by name, each as long as the parameter vector.
     pub moments: Vec<(String, Vec<f32>)>,
     /// The running statistics.
     pub statistics: Statistics,
     /// The rest.
     pub counters: Counters,
+    /// The replay memory, where there is one and it is to be saved.
+    pub replay: Option<Vec<u8>>,
 }
 
 /// An agent's counters.
@@ -124,10 +126,16 @@ pub struct Snapshot {
 pub struct Counters {
     /// Version of the policy.
     pub version: u64,
-    /// Passes over rollouts, which number the shuffles.
+    /// Passes over rollouts, which number the shuffles; minibatches drawn from a replay memory.
     pub epochs: u64,
     /// Steps of the optimizer, and steps skipped running.
     pub steps: Steps,
+    /// Of an agent with a replay memory: env steps so far.
+    pub env_steps: u64,
+    /// Env steps for which no update has been done yet.
+    pub credit: u64,
+    /// Env steps at which its memory was last empty.
+    pub empty_at: u64,
 }
 
 /// A policy, its optimizer, and the counters that make its randomness.
@@ -197,7 +205,13 @@ impl Descent {
             params: self.policy.params().to_vec(),
             moments: self.optimizer.moments().into_iter().map(|(name, values)| (name.into(), values.to_vec())).collect(),
             statistics: Statistics { obs: self.policy.obs_moments().cloned(), returns: self.returns.clone() },
-            counters: Counters { version: self.policy.version(), epochs: self.epochs, steps: self.optimizer.steps() },
+            counters: Counters {
+                version: self.policy.version(),
+                epochs: self.epochs,
+                steps: self.optimizer.steps(),
+                ..Counters::default()
+            },
+            replay: None,
         }
     }
 

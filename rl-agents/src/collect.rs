@@ -10,8 +10,7 @@ use rl_buffer::{ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSl
 use rl_envs::{ActionSpace, Actions, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv, pool};
 use serde::{Deserialize, Serialize};
 
-use crate::actor_critic::Scratch;
-use crate::{ActionsMut, ActorCritic, Choice, Error};
+use crate::{ActionsMut, Choice, Error, Policy, Scratch};
 
 /// Environments are cut into at most so many slices: enough to keep as many threads busy.
 pub const MAX_SLICES: usize = 16;
@@ -129,6 +128,7 @@ struct Slice {
     scratch: Option<Scratch>,
     ended: Vec<(usize, usize, Episode)>, // (t, n of all N, episode)
     ended_obs: Rows,                     // (ended, D)
+    ended_masks: Vec<u8>,                // (ended, A), or empty without masks
     result: Result<(), Error>,
 }
 
@@ -238,14 +238,15 @@ impl Slice {
     }
 
     /// Fills its columns of a rollout. `steps` is the environments' lifetime step before it.
-    fn collect(&mut self, policy: &ActorCritic, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
+    fn collect(&mut self, policy: &dyn Policy, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
         const CONTIGUOUS: &str = "a row of a rollout's columns is contiguous";
-        let Self { envs, first_env, state, final_obs, final_masks, clipped, scratch, ended, ended_obs, .. } = self;
+        let Self { envs, first_env, state, final_obs, final_masks, clipped, scratch, ended, ended_obs, ended_masks, .. } = self;
         let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, last_values } = columns;
         let scratch = scratch.get_or_insert_with(|| policy.scratch());
         let (n, d) = (envs.n_envs(), envs.observation_space().len());
         ended.clear();
         ended_obs.clear();
+        ended_masks.clear();
         let of_another_type = || Error::Snapshot("the rollout holds observations of another type".into());
         match (&mut *obs, &state.obs) {
             (ObsColumns::F32(to), Rows::F32(from)) => {
@@ -307,6 +308,8 @@ impl Slice {
                 if terminated[[t, i]] | truncated[[t, i]] == 1 {
                     ended.push((t, *first_env + i, std::mem::take(episode)));
                     ended_obs.extend(final_obs.row(i, d));
+                    let a = final_masks.len() / n;
+                    ended_masks.extend_from_slice(&final_masks[i * a..(i + 1) * a]);
                 }
             }
         }
@@ -386,7 +389,7 @@ impl Collector {
     ///
     /// # Errors
     /// Those of the environments and of candle.
-    pub fn collect(&mut self, policy: &ActorCritic, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
+    pub fn collect(&mut self, policy: &dyn Policy, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
         let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
         rollout.clear();
         rollout.policy_version.fill(policy.version());
@@ -404,7 +407,9 @@ impl Collector {
         for slice in &mut self.slices {
             std::mem::replace(&mut slice.result, Ok(()))?;
             for (i, &(t, n, _)) in slice.ended.iter().enumerate() {
-                rollout.push_final(t, n, slice.ended_obs.row(i, shape.obs_len));
+                let a = slice.ended_masks.len() / slice.ended.len();
+                let mask = &slice.ended_masks[i * a..(i + 1) * a];
+                rollout.push_final(t, n, slice.ended_obs.row(i, shape.obs_len), mask);
             }
             ended.extend_from_slice(&slice.ended);
         }
@@ -457,7 +462,7 @@ impl Collector {
 ///
 /// # Errors
 /// Those of the environments and of candle.
-pub fn evaluate(policy: &ActorCritic, envs: &mut dyn VecEnv, seed: u64) -> Result<Vec<Episode>, Error> {
+pub fn evaluate(policy: &dyn Policy, envs: &mut dyn VecEnv, seed: u64) -> Result<Vec<Episode>, Error> {
     evaluate_with(policy, envs, seed, &mut |_, _| ControlFlow::Continue(()))
 }
 
@@ -473,7 +478,7 @@ pub type BeforeStep<'a> = &'a mut dyn FnMut(&dyn VecEnv, &[Episode]) -> ControlF
 /// # Errors
 /// Those of the environments and of candle.
 pub fn evaluate_with(
-    policy: &ActorCritic,
+    policy: &dyn Policy,
     envs: &mut dyn VecEnv,
     seed: u64,
     before_step: BeforeStep<'_>,

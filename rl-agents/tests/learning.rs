@@ -65,6 +65,7 @@ fn learn_fork(seed: u64, ppo: bool, tamper: impl Fn(&mut Rollout)) -> f32 {
     let mut collector = Collector::new(16, &Fork::default(), &pool, seed).unwrap();
     let net = NetConfig { hidden: vec![16], ..NetConfig::default() };
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, seed).unwrap();
+    let mut learnt = policy.clone();
     let learning_rate = Schedule::Constant(0.01);
     let mut agent: Box<dyn Agent> = if ppo {
         let config = PpoConfig { n_steps: 8, batch_size: 128, n_epochs: 4, learning_rate, ..PpoConfig::default() };
@@ -80,8 +81,9 @@ fn learn_fork(seed: u64, ppo: bool, tamper: impl Fn(&mut Rollout)) -> f32 {
         agent.update(&rollout, 1.0, &pool).unwrap();
     }
     let obs = candle_core::Tensor::new(&[[1.0f32, 0.0]], &candle_core::Device::Cpu).unwrap();
-    let params = candle_core::Tensor::new(agent.policy().params(), &candle_core::Device::Cpu).unwrap();
-    let logits: Vec<f32> = agent.policy().forward(&params, &obs).unwrap().0.flatten_all().unwrap().to_vec1().unwrap();
+    learnt.load(&agent.save()).unwrap();
+    let params = candle_core::Tensor::new(learnt.params(), &candle_core::Device::Cpu).unwrap();
+    let logits: Vec<f32> = learnt.forward(&params, &obs).unwrap().0.flatten_all().unwrap().to_vec1().unwrap();
     1.0 / (1.0 + (logits[1] - logits[0]).exp())
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Error, Learner, NetConfig, Ppo, PpoConfig, Schedule, evaluate};
+use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Error, Learner, NetConfig, Policy, Ppo, PpoConfig, Schedule, evaluate};
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, VecEnv, pool};
 
@@ -101,7 +101,7 @@ fn statistics_are_those_of_all_rollouts_and_stand_still_during_one() {
         let n = seen.len() as f64;
         let mean = seen.iter().sum::<f64>() / n;
         let variance = seen.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
-        let moments = agent.policy().obs_moments().unwrap();
+        let moments = agent.save().statistics.obs.unwrap();
         assert_eq!(moments.count(), n);
         assert!((moments.mean()[0] - mean).abs() < 1e-12 * mean.abs());
         let got = moments.variance().next().unwrap();
@@ -178,7 +178,7 @@ fn evaluation_applies_the_statistics_and_leaves_them() {
         agent.update(&rollout, 1.0, &pool).unwrap();
     }
     let before = agent.save();
-    let play = |policy: &ActorCritic| evaluate(policy, &mut SyncVecEnv::new(50, Walk::default()), 7).unwrap();
+    let play = |policy: &dyn Policy| evaluate(policy, &mut SyncVecEnv::new(50, Walk::default()), 7).unwrap();
     let episodes = play(agent.policy());
     assert_eq!(agent.save(), before);
     // A policy from settings and snapshot, as `rl eval` makes it, plays the same; the parameters alone do not.

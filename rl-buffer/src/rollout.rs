@@ -99,6 +99,8 @@ pub struct Rollout {
     final_at: Vec<(usize, usize)>,
     /// The last observations of these episodes, one after the other.
     final_obs: FinalObs,
+    /// The actions that would have been legal there, A bytes each, where there are masks.
+    final_masks: Vec<u8>,
     shape: RolloutShape,
 }
 
@@ -259,6 +261,7 @@ impl Rollout {
                 ObsKind::F32 => FinalObs::F32(Vec::new()),
                 ObsKind::U8 => FinalObs::U8(Vec::new()),
             },
+            final_masks: Vec::new(),
             shape,
         })
     }
@@ -293,6 +296,7 @@ impl Rollout {
     /// Forgets the final observations, so that the rollout can be filled again.
     pub fn clear(&mut self) {
         self.final_at.clear();
+        self.final_masks.clear();
         match &mut self.final_obs {
             FinalObs::F32(obs) => obs.clear(),
             FinalObs::U8(obs) => obs.clear(),
@@ -309,11 +313,11 @@ impl Rollout {
         }
     }
 
-    /// Notes that step `t` ended an episode of column `n`, which left `obs`.
+    /// Notes that step `t` ended an episode of column `n`, which left `obs` and `mask`, empty without masks.
     ///
     /// # Panics
     /// If `obs` is of another type or length than the rollout's.
-    pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>) {
+    pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>, mask: &[u8]) {
         let len = match (&mut self.final_obs, obs) {
             (FinalObs::F32(all), ObsSlice::F32(row)) => {
                 all.extend_from_slice(row);
@@ -326,6 +330,7 @@ impl Rollout {
             _ => panic!("a final observation of another type"),
         };
         assert_eq!(len, self.shape.obs_len, "a final observation of another length");
+        self.final_masks.extend_from_slice(mask);
         self.final_at.push((t, n));
     }
 
@@ -342,6 +347,12 @@ impl Rollout {
             FinalObs::F32(obs) => ObsSlice::F32(obs),
             FinalObs::U8(obs) => ObsSlice::U8(obs),
         }
+    }
+
+    /// The actions that would have been legal there, A bytes each; empty without masks.
+    #[must_use]
+    pub fn final_masks(&self) -> &[u8] {
+        &self.final_masks
     }
 
     /// Writes, for each step, the value of the observation to which it led, (T, N): the final observation's where an episode
@@ -384,8 +395,8 @@ mod tests {
         let mut rollout = Rollout::new(SHAPE).expect("fits");
         rollout.values = array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
         rollout.last_values = array![7.0, 8.0];
-        rollout.push_final(0, 1, ObsSlice::F32(&[0.5]));
-        rollout.push_final(2, 0, ObsSlice::F32(&[0.25]));
+        rollout.push_final(0, 1, ObsSlice::F32(&[0.5]), &[]);
+        rollout.push_final(2, 0, ObsSlice::F32(&[0.25]), &[]);
         let mut next_values = Array2::zeros((3, 2));
         rollout.next_values(&[40.0, 70.0], next_values.view_mut());
         assert_eq!(next_values, array![[3.0, 40.0], [5.0, 6.0], [70.0, 8.0]]);
@@ -409,7 +420,7 @@ mod tests {
     #[test]
     fn a_cleared_rollout_has_no_ends() {
         let mut rollout = Rollout::new(SHAPE).expect("fits");
-        rollout.push_final(0, 0, ObsSlice::F32(&[9.0]));
+        rollout.push_final(0, 0, ObsSlice::F32(&[9.0]), &[]);
         rollout.clear();
         assert!(rollout.final_at().is_empty());
         assert!(matches!(rollout.final_obs(), ObsSlice::F32([])));

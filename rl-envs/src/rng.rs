@@ -30,6 +30,8 @@ pub enum Purpose {
     Init = 4,
     /// The order of samples in an update.
     Shuffle = 5,
+    /// Which transitions are replayed.
+    Replay = 6,
 }
 
 /// Ten rounds of Philox4x32.

@@ -1,7 +1,7 @@
 //! Checkpoints: directories that are complete or absent.
 //!
 //! `checkpoints/ckpt-000000051200/` holds `config.toml` (what was run), `params.safetensors` (the parameters by name),
-//! `optimizer.safetensors` (its moments), `state.bin` (counters, generators' counters, running statistics, environments; see
+//! `optimizer.safetensors` (its moments, and a target network), `replay.bin` (the replay memory, if it is to be saved), `state.bin` (counters, generators' counters, running statistics, environments; see
 //! [`rl_envs::codec`]) and `manifest.json` (size and BLAKE3 hash of each). Everything is written to a directory ending in
 //! `.tmp`, every file and the directory are synced, and the directory is renamed: a crash at any moment leaves the last
 //! complete checkpoint to be found. Loading checks everything before it returns anything.
@@ -18,12 +18,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Config, Error};
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const MANIFEST: &str = "manifest.json";
 const CONFIG: &str = "config.toml";
 const PARAMS: &str = "params.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.bin";
+const REPLAY: &str = "replay.bin";
 const FILES: [&str; 4] = [CONFIG, PARAMS, OPTIMIZER, STATE];
 /// A manifest is a few hundred bytes; one of another size is not ours.
 const MAX_MANIFEST: u64 = 1 << 16;
@@ -159,6 +160,7 @@ pub fn save(
         (OPTIMIZER, to_safetensors(moments).map_err(bad)?),
         (STATE, codec::encode(&state)?),
     ];
+    files.extend(agent.replay.iter().map(|replay| (REPLAY, replay.clone())));
     let info = |bytes: &[u8]| FileInfo { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() };
     let infos = files.iter().map(|(name, bytes)| (String::from(*name), info(bytes))).collect();
     let manifest = Manifest { format: FORMAT, files: infos };
@@ -282,7 +284,7 @@ impl Checkpoint {
         if manifest.format != FORMAT {
             return Err(format!("it has format {}, this program reads format {FORMAT}", manifest.format));
         }
-        if !manifest.files.keys().map(String::as_str).eq({
+        if !manifest.files.keys().map(String::as_str).filter(|name| *name != REPLAY).eq({
             let mut names = FILES;
             names.sort_unstable();
             names
@@ -312,7 +314,8 @@ impl Checkpoint {
         let params = in_order(&config, params).map_err(|e| format!("{PARAMS}: {e}"))?;
         let mut moments: Vec<(String, Vec<f32>)> = moments.into_iter().map(|(name, _, values)| (name, values)).collect();
         moments.sort_by(|a, b| a.0.cmp(&b.0));
-        let agent = Snapshot { params, moments, statistics: state.statistics, counters: state.counters };
+        let replay = manifest.files.contains_key(REPLAY).then(|| load(REPLAY)).transpose()?;
+        let agent = Snapshot { params, moments, statistics: state.statistics, counters: state.counters, replay };
         Ok(Self { config, progress: state.progress, agent, collector: state.collector })
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rl_agents::{A2cConfig, Activation, Learner, NetConfig, PpoConfig};
+use rl_agents::{A2cConfig, Activation, DqnConfig, Learner, NetConfig, PpoConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -21,12 +21,17 @@ pub enum Algo {
     Ppo,
     /// Advantage actor-critic.
     A2c,
+    /// Deep Q-learning.
+    Dqn,
 }
 
 impl Algo {
     /// All of them, with a line about each.
-    pub const ALL: [(Self, &'static str); 2] =
-        [(Self::Ppo, "proximal policy optimization"), (Self::A2c, "advantage actor-critic (synchronous A3C)")];
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Ppo, "proximal policy optimization"),
+        (Self::A2c, "advantage actor-critic (synchronous A3C)"),
+        (Self::Dqn, "deep Q-learning (double, dueling, n-step, prioritized)"),
+    ];
 
     /// The name that users write.
     #[must_use]
@@ -34,6 +39,7 @@ impl Algo {
         match self {
             Self::Ppo => "ppo",
             Self::A2c => "a2c",
+            Self::Dqn => "dqn",
         }
     }
 
@@ -102,6 +108,9 @@ pub struct Config {
     /// Settings of A2C, if it is the algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub a2c: Option<A2cConfig>,
+    /// Settings of DQN, if it is the algorithm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dqn: Option<DqnConfig>,
 }
 
 /// One setting.
@@ -190,6 +199,28 @@ pub const KEYS: &[Key] = &[
     key("a2c.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
     key("a2c.micro_batch", Kind::Int(0, 1 << 32), "samples that the reference learner holds at a time; 0: all"),
     key("a2c.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of RMSprop"),
+    key("dqn.buffer_size", Kind::Int(1, 1 << 32), "transitions of the replay memory"),
+    key("dqn.batch_size", Kind::Int(1, 1 << 24), "transitions of a minibatch"),
+    key("dqn.learning_starts", Kind::Int(0, MAX_STEPS), "env steps before the first update"),
+    key("dqn.train_freq", Kind::Int(1, 1 << 24), "env steps, all environments together, from updates to updates"),
+    key("dqn.gradient_steps", Kind::Int(1, 1 << 16), "updates for every train_freq env steps"),
+    key("dqn.target_update_interval", Kind::Int(1, MAX_STEPS), "env steps from one update of the target network to the next"),
+    key("dqn.tau", Kind::Float(1e-9, 1.0), "how far the target network follows; 1: it becomes a copy"),
+    key("dqn.gamma", Kind::Float(0.0, 1.0), "discount"),
+    key("dqn.n_steps", Kind::Int(1, 64), "steps of a return before it is bootstrapped"),
+    key("dqn.double", Kind::Bool, "the online network chooses the action that the target network values"),
+    key("dqn.dueling", Kind::Bool, "a value and advantages instead of action values"),
+    key("dqn.prioritized", Kind::Bool, "replay transitions in proportion to their errors"),
+    key("dqn.priority_alpha", Kind::Float(0.0, 1.0), "exponent of priorities"),
+    key("dqn.priority_beta", Kind::Float(0.0, 1.0), "exponent of importance weights at the start; 1 at the end"),
+    key("dqn.exploration_fraction", Kind::Float(0.0, 1.0), "share of training in which epsilon falls"),
+    key("dqn.exploration_initial_eps", Kind::Float(0.0, 1.0), "epsilon at the start"),
+    key("dqn.exploration_final_eps", Kind::Float(0.0, 1.0), "epsilon at the end"),
+    key("dqn.exploration_spread", Kind::Float(0.0, 100.0), "environment i of N explores with epsilon^(1 + spread i / (N - 1))"),
+    key("dqn.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
+    key("dqn.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of Adam"),
+    key("dqn.micro_batch", Kind::Int(0, 1 << 32), "transitions that the reference learner holds at a time; 0: all"),
+    key("dqn.save_replay", Kind::Bool, "checkpoints hold the replay memory, so that a resumed run equals an uninterrupted one"),
 ];
 
 impl Kind {
@@ -251,6 +282,14 @@ pub(crate) enum Device {
 pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("cartpole", Algo::Ppo, include_str!("../presets/cartpole-ppo.toml")),
     ("cartpole", Algo::A2c, include_str!("../presets/cartpole-a2c.toml")),
+    ("mountain_car", Algo::Ppo, include_str!("../presets/mountain_car-ppo.toml")),
+    ("mountain_car", Algo::A2c, include_str!("../presets/mountain_car-a2c.toml")),
+    ("mountain_car_continuous", Algo::Ppo, include_str!("../presets/mountain_car_continuous-ppo.toml")),
+    ("mountain_car_continuous", Algo::A2c, include_str!("../presets/mountain_car_continuous-a2c.toml")),
+    ("acrobot", Algo::Ppo, include_str!("../presets/acrobot-ppo.toml")),
+    ("acrobot", Algo::A2c, include_str!("../presets/acrobot-a2c.toml")),
+    ("pendulum", Algo::Ppo, include_str!("../presets/pendulum-ppo.toml")),
+    ("pendulum", Algo::A2c, include_str!("../presets/pendulum-a2c.toml")),
 ];
 
 /// A setting and where it was made.
@@ -397,7 +436,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
         device: "auto".into(),
         checkpoint_every: 50_000,
         keep_checkpoints: 2,
-        log_interval: 1,
+        log_interval: if algo == Algo::Dqn { 500 } else { 1 }, // its rollouts are of a step or two
         eval_every: 0,
         eval_episodes: 100,
         target_return: None,
@@ -409,6 +448,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
         normalize_obs: net.normalize_obs,
         ppo: (algo == Algo::Ppo).then(PpoConfig::default),
         a2c: (algo == Algo::A2c).then(A2cConfig::default),
+        dqn: (algo == Algo::Dqn).then(DqnConfig::default),
     }
 }
 
@@ -427,7 +467,12 @@ impl Config {
     /// Steps of a rollout.
     #[must_use]
     pub fn n_steps(&self) -> usize {
-        self.ppo.as_ref().map(|ppo| ppo.n_steps).or(self.a2c.as_ref().map(|a2c| a2c.n_steps)).unwrap_or(1)
+        match (&self.ppo, &self.a2c, &self.dqn) {
+            (Some(ppo), ..) => ppo.n_steps,
+            (_, Some(a2c), _) => a2c.n_steps,
+            (.., Some(dqn)) => dqn.rollout_steps(self.n_envs),
+            _ => 1,
+        }
     }
 
     /// The networks.
@@ -439,10 +484,11 @@ impl Config {
 
     /// Checks what concerns several settings at once.
     fn check_together(&self) -> Result<(), rl_agents::Error> {
-        match (&self.ppo, &self.a2c) {
-            (Some(ppo), _) => ppo.check(self.n_envs),
-            (None, Some(a2c)) => a2c.check(self.n_envs),
-            (None, None) => Ok(()),
+        match (&self.ppo, &self.a2c, &self.dqn) {
+            (Some(ppo), ..) => ppo.check(self.n_envs),
+            (_, Some(a2c), _) => a2c.check(self.n_envs),
+            (.., Some(dqn)) => dqn.check(),
+            _ => Ok(()),
         }
     }
 

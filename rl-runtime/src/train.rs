@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{A2c, ActorCritic, Agent, Collector, Episode, Ppo, evaluate};
+use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, DqnConfig, Episode, Policy, Ppo, QNetwork, evaluate};
 use rl_buffer::Rollout;
 use rl_envs::{Pool, catalog};
 
@@ -83,13 +83,25 @@ pub fn device(config: &Config) -> Result<String, Error> {
     }
 }
 
-/// A policy with fresh parameters for the environment and the networks of `config`.
+/// A policy with fresh parameters for the environment, the algorithm and the networks of `config`.
 ///
 /// # Errors
-/// Those of [`catalog::find`] and [`ActorCritic::new`].
-pub fn policy(config: &Config) -> Result<ActorCritic, Error> {
+/// Those of [`catalog::find`] and of the policy.
+pub fn policy(config: &Config) -> Result<Box<dyn Policy>, Error> {
+    Ok(match &config.dqn {
+        Some(dqn) => Box::new(q_network(config, dqn)?),
+        None => Box::new(actor_critic(config)?),
+    })
+}
+
+fn actor_critic(config: &Config) -> Result<ActorCritic, Error> {
     let (observation_space, action_space) = catalog::find(&config.env)?.spaces();
     Ok(ActorCritic::new(&observation_space, &action_space, &config.net(), config.seed)?)
+}
+
+fn q_network(config: &Config, dqn: &DqnConfig) -> Result<QNetwork, Error> {
+    let (observation_space, action_space) = catalog::find(&config.env)?.spaces();
+    Ok(QNetwork::new(&observation_space, &action_space, &config.net(), dqn.dueling, config.seed)?)
 }
 
 /// The seed of environments that judge a policy, which never meets that of training.
@@ -101,7 +113,7 @@ pub(crate) fn evaluation_seed(seed: u64) -> u64 {
 ///
 /// # Errors
 /// Those of the environments and of candle.
-pub fn evaluate_policy(policy: &ActorCritic, env: &str, episodes: usize, seed: u64, pool: &Pool) -> Result<Evaluation, Error> {
+pub fn evaluate_policy(policy: &dyn Policy, env: &str, episodes: usize, seed: u64, pool: &Pool) -> Result<Evaluation, Error> {
     let slices = catalog::find(env)?.slices(episodes, MAX_SLICES, MIN_SLICE)?;
     let mut work: Vec<_> = slices.into_iter().map(|envs| (envs, Ok(Vec::new()))).collect();
     let seed = evaluation_seed(seed);
@@ -129,10 +141,14 @@ impl Training {
         let pool = Pool::new(config.threads)?;
         let (n_envs, seed) = (config.n_envs, config.seed);
         let collector = Collector::of(catalog::find(&config.env)?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, seed)?;
-        let policy = policy(config)?;
         let agent: Box<dyn Agent> = match config.algo {
-            Algo::Ppo => Box::new(Ppo::new(policy, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
-            Algo::A2c => Box::new(A2c::new(policy, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
+            Algo::Ppo => Box::new(Ppo::new(actor_critic(config)?, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
+            Algo::A2c => Box::new(A2c::new(actor_critic(config)?, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
+            Algo::Dqn => {
+                let dqn = config.dqn.clone().unwrap_or_default();
+                let network = q_network(config, &dqn)?;
+                Box::new(Dqn::new(network, dqn, collector.observation_space(), collector.action_space(), n_envs, seed)?)
+            }
         };
         let rollout = collector.rollout(config.n_steps())?;
         Ok(Self { config: config.clone(), pool, collector, agent, rollout, progress: Progress::default() })

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use rl_agents::{ActorCritic, Episode, evaluate_with};
+use rl_agents::{Episode, Policy, evaluate_with};
 use rl_envs::{Canvas, VecEnv, catalog};
 
 use crate::animation::Animation;
@@ -49,7 +49,7 @@ impl Show {
 /// # Errors
 /// Those of the environments and of candle.
 pub fn play(
-    policy: &ActorCritic,
+    policy: &dyn Policy,
     env: &str,
     episodes: usize,
     seed: u64,
@@ -82,7 +82,7 @@ pub fn play(
 ///
 /// # Errors
 /// Those of the environments and of candle.
-pub fn can_be_seen(policy: &ActorCritic, env: &str) -> Result<bool, Error> {
+pub fn can_be_seen(policy: &dyn Policy, env: &str) -> Result<bool, Error> {
     let mut canvas = Canvas::new(8, 8);
     let mut envs = catalog::find(env)?.sync(1)?;
     evaluate_with(policy, &mut *envs, 0, &mut |envs, _| {

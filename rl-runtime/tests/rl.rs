@@ -191,14 +191,22 @@ fn the_same_seed_gives_the_same_bits_for_any_number_of_threads() {
 #[test]
 fn stopped_and_resumed_equals_uninterrupted_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
-    for algo in ["ppo", "a2c"] {
+    let of_rollouts = |algo: &str| vec![format!("{algo}.n_steps=8"), format!("{algo}.batch_size=16")];
+    let of_replay = |more: &[&str]| {
+        let small = ["train_freq=32", "gradient_steps=3", "learning_starts=100", "buffer_size=300", "batch_size=16", "save_replay=true"];
+        small.iter().chain(more).map(|setting| format!("dqn.{setting}")).collect()
+    };
+    for (algo, own) in [
+        ("ppo", of_rollouts("ppo")),
+        ("a2c", of_rollouts("a2c")),
+        ("dqn", of_replay(&["n_steps=3", "target_update_interval=100"])),
+        ("dqn", of_replay(&["prioritized=true", "dueling=true", "tau=0.1", "target_update_interval=4", "exploration_spread=3"])),
+    ] {
         let train = |name: &str| {
-            let path = dir.path().join(format!("{algo}-{name}"));
-            let (n_steps, batch_size) = (format!("{algo}.n_steps=8"), format!("{algo}.batch_size=16"));
-            let settings =
-                ["steps=1600", "n_envs=4", "hidden=[8]", "checkpoint_every=64", "log_interval=1", &n_steps, &batch_size];
+            let path = dir.path().join(format!("{algo}-{}-{name}", own.len()));
+            let settings = ["steps=1600", "n_envs=4", "hidden=[8]", "checkpoint_every=64", "log_interval=1"];
             let mut args = vec!["train", "cartpole", "--algo", algo, "--run-dir", text(&path)];
-            args.extend(settings.iter().flat_map(|s| ["--set", s]));
+            args.extend(settings.into_iter().chain(own.iter().map(String::as_str)).flat_map(|s| ["--set", s]));
             let output = finish(&mut rl(&args));
             assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
             path
@@ -542,4 +550,27 @@ fn bench_env_gives_a_rate_with_its_settings() {
     assert_eq!((&result["event"], &result["name"], &result["unit"]), (&json!("bench"), &json!("env"), &json!("env_steps/s")));
     assert!(result["value"].as_f64().unwrap() > 0.0);
     assert_eq!((&result["envs"], &result["threads"]), (&json!(100), &json!(2)));
+}
+
+#[test]
+fn bench_env_draws_continuous_actions_and_repeats_work() {
+    for env in ["pendulum", "snake"] {
+        let args = ["bench", "env", env, "--envs", "70", "--threads", "2", "--seconds", "0.05", "--repeat", "3", "--json"];
+        let result: Value = serde_json::from_str(stdout(&finish(&mut rl(&args))).trim()).unwrap();
+        assert!(result["value"].as_f64().unwrap() > 0.0, "{env}");
+        assert_eq!((&result["repeat"], &result["n_steps"]), (&json!(3), &json!(128)));
+    }
+}
+
+#[test]
+fn check_env_prints_a_line_a_check() {
+    let output = finish(&mut rl(&["check-env", "snake"]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).lines().count() >= 16);
+    assert!(stdout(&output).lines().all(|line| line.starts_with("PASS ")), "{}", stdout(&output));
+    let output = stdout(&finish(&mut rl(&["check-env", "pendulum", "--json"])));
+    let last: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["event"], &last["failed"]), (&json!("check-env"), &json!(0)));
+    assert_eq!(last["checks"].as_u64(), Some(output.lines().count() as u64 - 1));
+    assert_eq!(finish(&mut rl(&["check-env", "snail"])).status.code(), Some(2));
 }

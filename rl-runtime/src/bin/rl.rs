@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use rl_agents::{ActorCritic, Episode, Isa, Learner};
+use rl_agents::{Episode, Isa, Learner, Policy};
 use rl_envs::check::Outcome;
 use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
@@ -393,7 +393,7 @@ fn resume(args: &TrainArgs, layers: Layers, path: &Path) -> Result<Resumed, Erro
 }
 
 /// A checkpoint's path, its environment and its policy.
-fn saved_policy(path: &Path, threads: usize) -> Result<(PathBuf, String, ActorCritic), Error> {
+fn saved_policy(path: &Path, threads: usize) -> Result<(PathBuf, String, Box<dyn Policy>), Error> {
     let (path, checkpoint) = Checkpoint::find(path)?;
     set_matrix_threads(threads);
     let mut policy = train::policy(&checkpoint.config)?;
@@ -404,7 +404,7 @@ fn saved_policy(path: &Path, threads: usize) -> Result<(PathBuf, String, ActorCr
 fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
     let threads = threads(args.threads);
     let (path, env, policy) = saved_policy(&args.path, threads)?;
-    let result = train::evaluate_policy(&policy, &env, args.episodes as usize, args.seed, &Pool::new(threads)?)?;
+    let result = train::evaluate_policy(&*policy, &env, args.episodes as usize, args.seed, &Pool::new(threads)?)?;
     if json {
         let mut object = evaluation_json(&result);
         object["event"] = "eval".into();
@@ -421,7 +421,7 @@ fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
 fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     let WatchArgs { gif, fps, seed, .. } = args;
     let (path, env, policy) = saved_policy(&args.path, 1)?;
-    let seen = watch::can_be_seen(&policy, &env)?;
+    let seen = watch::can_be_seen(&*policy, &env)?;
     let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     let mut show = match gif {
         Some(_) if !seen => {
@@ -439,7 +439,7 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     }
     let mut lines = Vec::new();
     let shows_now = !json && !matches!(show, Show::Screen(_));
-    let played = watch::play(&policy, &env, args.episodes as usize, *seed, &mut show, &mut |episode| {
+    let played = watch::play(&*policy, &env, args.episodes as usize, *seed, &mut show, &mut |episode| {
         let Episode { episode_return, length } = episode;
         lines.push(format!("episode {}: return {episode_return:.1}, length {length}", lines.len() + 1));
         if shows_now {

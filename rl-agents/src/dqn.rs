@@ -1,0 +1,556 @@
+//! Deep Q-learning (Mnih et al., "Human-level control through deep reinforcement learning", 2015) with what has become of it: double
+//! (van Hasselt et al., 2016), dueling (Wang et al., 2016), n-step (Sutton, 1988) and prioritized replay (Schaul et al., 2016).
+//!
+//! Discrete actions, with masks or without. Settings and metrics mean what they mean in Stable-Baselines3: Huber loss of width 1 and
+//! Adam. What differs from it: everything is counted in env steps, all environments together; after each step of N environments the
+//! updates that are due by then are done, `gradient_steps` for every `train_freq` env steps beyond `learning_starts`, whatever N is; the
+//! target network follows every `target_update_interval` env steps; epsilon falls in env steps, and may differ from environment to
+//! environment as in Ape-X (Horgan et al., 2018).
+//!
+//! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
+
+use candle_core::{Device, Tensor, Var};
+use rl_buffer::{
+    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
+    StepSlices, TransitionShape,
+};
+use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
+use serde::{Deserialize, Serialize};
+
+use crate::optim::{Optimizer, Rule};
+use crate::q_network::best;
+use crate::tile::{Slices, Stats, TILE, Tile, TileLoss};
+use crate::{Agent, Counters, Error, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, Statistics};
+
+/// What a user chooses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DqnConfig {
+    /// Transitions of the replay memory.
+    pub buffer_size: usize,
+    /// Transitions of a minibatch.
+    pub batch_size: usize,
+    /// Env steps before the first update.
+    pub learning_starts: u64,
+    /// Env steps, all environments together, from updates to updates.
+    pub train_freq: u64,
+    /// Updates for every `train_freq` env steps.
+    pub gradient_steps: u64,
+    /// Env steps from one update of the target network to the next.
+    pub target_update_interval: u64,
+    /// How far the target network follows: `target += tau (online - target)`; 1 makes it a copy.
+    pub tau: f32,
+    /// Discount.
+    pub gamma: f32,
+    /// Steps of a return before it is bootstrapped.
+    pub n_steps: usize,
+    /// Whether the online network chooses the action that the target network values.
+    pub double: bool,
+    /// Whether the network is a dueling one.
+    pub dueling: bool,
+    /// Whether transitions are replayed in proportion to their errors.
+    pub prioritized: bool,
+    /// Exponent of priorities.
+    pub priority_alpha: f32,
+    /// Exponent of importance weights at the start; it rises to 1.
+    pub priority_beta: f32,
+    /// Share of training in which epsilon falls.
+    pub exploration_fraction: f32,
+    /// Epsilon at the start.
+    pub exploration_initial_eps: f32,
+    /// Epsilon when it has fallen.
+    pub exploration_final_eps: f32,
+    /// Environment i of N explores with `epsilon^(1 + spread i / (N - 1))`; 0: all alike.
+    pub exploration_spread: f32,
+    /// The largest norm of a gradient.
+    pub max_grad_norm: f32,
+    /// Learning rate of Adam.
+    pub learning_rate: Schedule,
+    /// Transitions whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
+    /// anyway.
+    pub micro_batch: usize,
+    /// Whether checkpoints hold the replay memory. Without it a resumed run fills it anew before it goes on learning.
+    pub save_replay: bool,
+}
+
+impl Default for DqnConfig {
+    fn default() -> Self {
+        Self {
+            buffer_size: 100_000,
+            batch_size: 32,
+            learning_starts: 1000,
+            train_freq: 4,
+            gradient_steps: 1,
+            target_update_interval: 1000,
+            tau: 1.0,
+            gamma: 0.99,
+            n_steps: 1,
+            double: true,
+            dueling: false,
+            prioritized: false,
+            priority_alpha: 0.6,
+            priority_beta: 0.4,
+            exploration_fraction: 0.1,
+            exploration_initial_eps: 1.0,
+            exploration_final_eps: 0.05,
+            exploration_spread: 0.0,
+            max_grad_norm: 10.0,
+            learning_rate: Schedule::Constant(1e-4),
+            micro_batch: 0,
+            save_replay: false,
+        }
+    }
+}
+
+impl DqnConfig {
+    /// Checks what concerns several settings at once.
+    ///
+    /// # Errors
+    /// [`Error::Setting`].
+    pub fn check(&self) -> Result<(), Error> {
+        if self.batch_size > self.buffer_size {
+            let value = self.batch_size.to_string();
+            return Err(Error::Setting { name: "batch_size", value, allowed: "a minibatch fits into buffer_size" });
+        }
+        Ok(())
+    }
+
+    /// Steps of each environment from updates to updates: those of a rollout.
+    #[must_use]
+    pub fn rollout_steps(&self, n_envs: usize) -> usize {
+        (self.train_freq as usize / n_envs).max(1)
+    }
+
+    /// Epsilon when this share of training is done.
+    fn epsilon(&self, done: f32) -> f32 {
+        let fallen = if self.exploration_fraction > 0.0 { (done / self.exploration_fraction).min(1.0) } else { 1.0 };
+        self.exploration_initial_eps + fallen * (self.exploration_final_eps - self.exploration_initial_eps)
+    }
+}
+
+/// The name of the target network's parameters among the vectors of a snapshot.
+const TARGET: &str = "target";
+
+/// The replay memory.
+enum Replay {
+    Uniform(ReplayBuffer),
+    Prioritized(PrioritizedReplayBuffer),
+}
+
+/// The agent.
+pub struct Dqn {
+    network: QNetwork,
+    target: QNetwork,
+    config: DqnConfig,
+    optimizer: Optimizer,
+    replay: Replay,
+    seed: u64,
+    env_steps: u64,
+    /// Env steps at which the replay memory was last empty.
+    empty_at: u64,
+    /// Env steps for which no update has been done yet.
+    credit: u64,
+    updates: u64,
+    memory: Memory,
+}
+
+/// Memory that is used again and again.
+struct Memory {
+    words: Vec<u32>, // (B)
+    batch: Batch,
+    final_obs: FinalObs,  // (N, D)
+    final_masks: Vec<u8>, // (N, A), or empty without masks
+    next_q: Vec<f32>,     // (B, A)
+    online_q: Vec<f32>,   // (B, A)
+    targets: Vec<f32>,    // (B)
+    errors: Vec<f32>,     // (B)
+    scratches: Vec<Scratch>,
+    gradient: Vec<f32>, // (P)
+    slices: Slices<TdSums>,
+}
+
+enum FinalObs {
+    F32(Vec<f32>),
+    U8(Vec<u8>),
+}
+
+/// Sums over updates.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    n: f32,
+    loss: f32,
+    q: f32,
+    grad_norm: f32,
+}
+
+/// `mean w H(Q(s, a) - y)` with the Huber loss H, whose errors beyond 1 count linearly, and its parts: `(loss, mean Q, errors)`.
+fn loss(
+    network: &QNetwork,
+    params: &Tensor,
+    obs: &Tensor,
+    actions: &Tensor,
+    targets: &Tensor,
+    weights: &Tensor,
+) -> candle_core::Result<(Tensor, Tensor, Tensor)> {
+    let q = network.forward(params, obs)?.gather(&actions.unsqueeze(1)?, 1)?.squeeze(1)?;
+    let error = (&q - targets)?;
+    let size = error.abs()?;
+    let near = size.minimum(1.0)?;
+    let huber = ((near.sqr()? * 0.5)? + (&size - &near)?)?;
+    Ok(((huber * weights)?.mean_all()?, q.mean_all()?, error))
+}
+
+/// The same loss for the tile kernel.
+struct TdLoss<'a> {
+    network: &'a QNetwork,
+    actions: &'a [u32],
+    targets: &'a [f32],
+    weights: &'a [f32],
+}
+
+/// Sums over the tiles of a slice, and the errors of its transitions.
+#[derive(Clone, Default)]
+struct TdSums {
+    loss: f64,
+    q: f64,
+    errors: Vec<f32>,
+    columns: Vec<f32>, // (2, A, TILE): Q and its gradient
+}
+
+impl Stats for TdSums {
+    fn reset(&mut self) {
+        (self.loss, self.q) = (0.0, 0.0);
+        self.errors.clear();
+    }
+}
+
+impl TileLoss<TdSums> for TdLoss<'_> {
+    #[inline(always)]
+    fn tile(&self, tile: &mut Tile<'_>, sums: &mut TdSums) {
+        let range = tile.samples();
+        let (m, a) = (range.len(), self.network.n_actions());
+        let share = 1.0 / self.targets.len() as f32;
+        sums.columns.resize(2 * a * TILE, 0.0);
+        let (q, d_q) = sums.columns.split_at_mut(a * TILE);
+        let (q, d_q) = (&mut q[..a * m], &mut d_q[..a * m]);
+        self.network.read(tile, q);
+        d_q.fill(0.0);
+        for (s, i) in range.enumerate() {
+            let at = self.actions[i] as usize * m + s;
+            let (error, weight) = (q[at] - self.targets[i], self.weights[i]);
+            let size = error.abs();
+            let near = size.min(1.0);
+            d_q[at] = error.clamp(-1.0, 1.0) * weight * share;
+            sums.loss += f64::from((0.5 * near * near + (size - near)) * weight);
+            sums.q += f64::from(q[at]);
+            sums.errors.push(error);
+        }
+        self.network.write_gradient(tile, d_q);
+    }
+}
+
+impl Dqn {
+    /// Makes an agent of a network, for `n_envs` environments with these spaces. `seed` decides which transitions are replayed.
+    ///
+    /// # Errors
+    /// Those of [`DqnConfig::check`], [`Error::ActionKind`], and [`Error::Buffer`] if the replay memory does not fit.
+    pub fn new(
+        mut network: QNetwork,
+        config: DqnConfig,
+        obs: &Space,
+        actions: &ActionSpace,
+        n_envs: usize,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let &ActionSpace::Discrete { n, masked } = actions else { return Err(Error::ActionKind) };
+        let a = n as usize;
+        let kind = if obs.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 };
+        let shape = TransitionShape {
+            n_envs,
+            obs_len: obs.len(),
+            obs: kind,
+            actions: ActionKind::Discrete { masked: masked.then_some(a) },
+            n_step: config.n_steps,
+            gamma: config.gamma,
+        };
+        let replay = if config.prioritized {
+            Replay::Prioritized(PrioritizedReplayBuffer::new(shape, config.buffer_size, config.priority_alpha)?)
+        } else {
+            Replay::Uniform(ReplayBuffer::new(shape, config.buffer_size)?)
+        };
+        let (b, rows) = (config.batch_size, n_envs * obs.len());
+        let memory = Memory {
+            words: vec![0; b],
+            batch: Batch::new(&shape, b)?,
+            final_obs: match kind {
+                ObsKind::F32 => FinalObs::F32(vec![0.0; rows]),
+                ObsKind::U8 => FinalObs::U8(vec![0; rows]),
+            },
+            final_masks: vec![0; if masked { n_envs * a } else { 0 }],
+            next_q: vec![0.0; b * a],
+            online_q: vec![0.0; b * a],
+            targets: vec![0.0; b],
+            errors: Vec::with_capacity(b),
+            scratches: Vec::new(),
+            gradient: vec![0.0; network.params().len()],
+            slices: Slices::new(),
+        };
+        network.explore(config.epsilon(0.0), config.exploration_spread, n_envs);
+        let optimizer = Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }, network.params().len());
+        let target = network.clone();
+        Ok(Self { network, target, config, optimizer, replay, seed, env_steps: 0, empty_at: 0, credit: 0, updates: 0, memory })
+    }
+
+    /// Adds step `t` of a rollout to the replay memory. `ended` are the episodes that it ended, by column and place among the final
+    /// observations.
+    fn remember(&mut self, rollout: &Rollout, t: usize, ended: &[(usize, usize, usize)]) -> Result<(), Error> {
+        let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ActionKind) };
+        let (n, d) = (rollout.shape().n_envs, rollout.shape().obs_len);
+        let Memory { final_obs, final_masks, .. } = &mut self.memory;
+        let a = final_masks.len() / n;
+        for &(_, column, i) in ended {
+            match (&mut *final_obs, rollout.final_obs()) {
+                (FinalObs::F32(to), ObsSlice::F32(from)) => to[column * d..][..d].copy_from_slice(&from[i * d..][..d]),
+                (FinalObs::U8(to), ObsSlice::U8(from)) => to[column * d..][..d].copy_from_slice(&from[i * d..][..d]),
+                _ => return Err(Error::Snapshot("the rollout holds observations of another type".into())),
+            }
+            final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
+        }
+        let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice()).map(|all| &all[(t + 1) * n * a..(t + 2) * n * a]);
+        let row = t * n..(t + 1) * n;
+        let step = StepSlices {
+            obs: rollout.obs_rows(row.clone()),
+            actions: ActionSlice::Discrete(&actions.as_slice().unwrap_or_default()[row.clone()]),
+            rewards: &rollout.rewards.as_slice().unwrap_or_default()[row.clone()],
+            terminated: &rollout.terminated.as_slice().unwrap_or_default()[row.clone()],
+            truncated: &rollout.truncated.as_slice().unwrap_or_default()[row],
+            next_obs: rollout.obs_rows((t + 1) * n..(t + 2) * n),
+            final_obs: match final_obs {
+                FinalObs::F32(obs) => ObsSlice::F32(obs),
+                FinalObs::U8(obs) => ObsSlice::U8(obs),
+            },
+            masks: masks.map(|masks| (masks, &final_masks[..])),
+        };
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.push(&step),
+            Replay::Prioritized(replay) => replay.push(&step),
+        }
+        Ok(())
+    }
+
+    fn replay_len(&self) -> usize {
+        match &self.replay {
+            Replay::Uniform(replay) => replay.len(),
+            Replay::Prioritized(replay) => replay.len(),
+        }
+    }
+
+    /// Does the updates that are due after another N env steps.
+    fn catch_up(&mut self, n_envs: u64, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
+        let before = self.env_steps;
+        self.env_steps += n_envs;
+        if self.env_steps - self.empty_at > self.config.learning_starts && self.replay_len() > 0 {
+            self.credit += n_envs;
+        }
+        while self.credit >= self.config.train_freq {
+            self.credit -= self.config.train_freq;
+            for _ in 0..self.config.gradient_steps {
+                self.learn(done, sums, pool)?;
+            }
+        }
+        let interval = self.config.target_update_interval;
+        if before / interval < self.env_steps / interval {
+            let (online, tau) = (self.network.params(), self.config.tau);
+            self.target.change(|params| {
+                if tau == 1.0 {
+                    params.copy_from_slice(online);
+                } else {
+                    params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// One update: draws a minibatch, steps down the gradient of its loss, and tells the replay memory of its errors.
+    fn learn(&mut self, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
+        let mut rng = Rng::new(self.seed, 0, self.updates, Purpose::Replay);
+        self.updates += 1;
+        let beta = self.config.priority_beta + done * (1.0 - self.config.priority_beta);
+        let Memory { batch, words, .. } = &mut self.memory;
+        words.iter_mut().for_each(|word| *word = rng.next_u32());
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.sample(words, batch)?,
+            Replay::Prioritized(replay) => replay.sample(words, beta, batch)?,
+        }
+        self.set_targets(pool)?;
+        let (loss, q) = match self.network.learner() {
+            Learner::Fused => self.fused(pool)?,
+            Learner::Reference => self.reference()?,
+        };
+        let learning_rate = self.config.learning_rate.at(1.0 - done);
+        let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
+        let max_norm = self.config.max_grad_norm;
+        let norm = if loss.is_finite() {
+            self.network.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))?
+        } else {
+            optimizer.skip()?
+        };
+        if let Replay::Prioritized(replay) = &mut self.replay
+            && loss.is_finite()
+        {
+            replay.update(&self.memory.batch, &self.memory.errors)?;
+        }
+        sums.n += 1.0;
+        sums.loss += loss;
+        sums.q += q;
+        sums.grad_norm += norm;
+        Ok(())
+    }
+
+    /// `y = r + discount Q_target(s', a')`, where a' is the best legal action by the online network if `double`, else by the target
+    /// network.
+    fn set_targets(&mut self, pool: &Pool) -> Result<(), Error> {
+        let Memory { batch, next_q, online_q, targets, scratches, .. } = &mut self.memory;
+        let a = self.network.n_actions();
+        self.target.q_values(batch.next_obs.as_slice(), pool, scratches, next_q)?;
+        if self.config.double {
+            self.network.q_values(batch.next_obs.as_slice(), pool, scratches, online_q)?;
+        }
+        let by = if self.config.double { online_q } else { &*next_q };
+        for (i, target) in targets.iter_mut().enumerate() {
+            let mask = batch.next_masks.get(i * a..(i + 1) * a).unwrap_or_default();
+            let (action, _) = best(by[i * a..(i + 1) * a].iter().copied(), mask);
+            *target = batch.rewards[i] + batch.discounts[i] * next_q[i * a + action];
+        }
+        Ok(())
+    }
+
+    fn actions(&self) -> Result<&[u32], Error> {
+        match &self.memory.batch.actions {
+            ActionRows::Discrete(actions) => Ok(actions),
+            ActionRows::Continuous(_) => Err(Error::ActionKind),
+        }
+    }
+
+    /// The gradient of a minibatch with the tile kernel, its loss and its mean Q.
+    fn fused(&mut self, pool: &Pool) -> Result<(f32, f32), Error> {
+        let Self { network, memory, .. } = self;
+        let Memory { batch, targets, errors, gradient, slices, .. } = memory;
+        let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
+        let kernel = network.kernel().ok_or_else(not_here)?;
+        let ActionRows::Discrete(actions) = &batch.actions else { return Err(Error::ActionKind) };
+        let loss = TdLoss { network, actions, targets, weights: &batch.weights };
+        let n = targets.len();
+        let (mut total, mut q) = (0.0, 0.0);
+        errors.clear();
+        for slice in slices.gradient(kernel, network.samples(batch.obs.as_slice()), n, pool, &loss, gradient) {
+            total += slice.loss;
+            q += slice.q;
+            errors.extend_from_slice(&slice.errors);
+        }
+        Ok(((total / n as f64) as f32, (q / n as f64) as f32))
+    }
+
+    /// The gradient of a minibatch with candle's operations, its loss and its mean Q.
+    fn reference(&mut self) -> Result<(f32, f32), Error> {
+        let device = &Device::Cpu;
+        let n = self.memory.targets.len();
+        let obs = self.network.features(self.memory.batch.obs.as_slice())?;
+        let micro_batch = if self.config.micro_batch == 0 { n } else { self.config.micro_batch };
+        let (mut total, mut mean_q, mut gradient, mut errors) = (0.0, 0.0, vec![0.0; self.network.params().len()], Vec::new());
+        for start in (0..n).step_by(micro_batch) {
+            let len = micro_batch.min(n - start);
+            let of = |all: &[f32]| Tensor::from_slice(&all[start..start + len], len, device);
+            let actions = Tensor::from_slice(&self.actions()?[start..start + len], len, device)?;
+            let params = Var::from_slice(self.network.params(), self.network.params().len(), device)?;
+            let (targets, weights) = (of(&self.memory.targets)?, of(&self.memory.batch.weights)?);
+            let (loss, q, error) = loss(&self.network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
+            let share = len as f32 / n as f32;
+            let grads = (&loss * f64::from(share))?.backward()?;
+            let grads = grads.get(&params).ok_or_else(|| candle_core::Error::Msg("the loss does not depend on params".into()))?;
+            gradient.iter_mut().zip(grads.to_vec1::<f32>()?).for_each(|(sum, grad)| *sum += grad);
+            total += share * loss.to_scalar::<f32>()?;
+            mean_q += share * q.to_scalar::<f32>()?;
+            errors.extend(error.to_vec1::<f32>()?);
+        }
+        (self.memory.gradient, self.memory.errors) = (gradient, errors);
+        Ok((total, mean_q))
+    }
+}
+
+impl Agent for Dqn {
+    fn policy(&self) -> &dyn Policy {
+        &self.network
+    }
+
+    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        let (n_steps, n_envs) = rollout.rewards.dim();
+        let done = 1.0 - remaining;
+        let mut ended: Vec<_> = rollout.final_at().iter().enumerate().map(|(i, &(t, n))| (t, n, i)).collect();
+        ended.sort_unstable();
+        let mut sums = Sums::default();
+        for t in 0..n_steps {
+            let from = ended.partition_point(|&(at, ..)| at < t);
+            let to = ended.partition_point(|&(at, ..)| at <= t);
+            self.remember(rollout, t, &ended[from..to])?;
+            self.catch_up(n_envs as u64, done, &mut sums, pool)?;
+        }
+        self.network.explore(self.config.epsilon(done), self.config.exploration_spread, n_envs);
+        let mut metrics = Metrics::default();
+        metrics.push("train/loss", sums.loss / sums.n);
+        metrics.push("train/q_mean", sums.q / sums.n);
+        metrics.push("train/grad_norm", sums.grad_norm / sums.n);
+        metrics.push("rollout/exploration_rate", self.config.epsilon(done));
+        metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
+        metrics.push("train/n_updates", self.optimizer.steps().0 as f32);
+        Ok(metrics)
+    }
+
+    fn save(&self) -> Snapshot {
+        let named = |(name, values): (&str, &[f32])| (String::from(name), values.to_vec());
+        let moments = self.optimizer.moments().into_iter().chain([(TARGET, self.target.params())]).map(named).collect();
+        let replay = self.config.save_replay.then(|| match &self.replay {
+            Replay::Uniform(replay) => replay.save(),
+            Replay::Prioritized(replay) => replay.save(),
+        });
+        Snapshot {
+            params: self.network.params().to_vec(),
+            moments,
+            statistics: Statistics::default(),
+            counters: Counters {
+                version: self.network.version(),
+                epochs: self.updates,
+                steps: self.optimizer.steps(),
+                env_steps: self.env_steps,
+                credit: self.credit,
+                empty_at: self.empty_at,
+            },
+            replay,
+        }
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let (target, moments): (Vec<_>, Vec<_>) = snapshot.moments.iter().cloned().partition(|(name, _)| name == TARGET);
+        let fits = |params: &[f32]| params.len() == self.network.params().len();
+        let target = match &target[..] {
+            [(_, target)] if fits(target) && fits(&snapshot.params) => target,
+            _ => return Err(Error::Snapshot("its networks are not those of this agent".into())),
+        };
+        let Counters { version, epochs, steps, env_steps, credit, empty_at } = snapshot.counters;
+        let mut optimizer = self.optimizer.clone();
+        optimizer.load(&moments, steps)?;
+        match (&mut self.replay, &snapshot.replay) {
+            (_, None) => {}
+            (Replay::Uniform(replay), Some(bytes)) => replay.load(bytes)?,
+            (Replay::Prioritized(replay), Some(bytes)) => replay.load(bytes)?,
+        }
+        self.optimizer = optimizer;
+        self.network.set_params(&snapshot.params, version)?;
+        self.target.set_params(target, 0)?;
+        (self.updates, self.env_steps, self.credit) = (epochs, env_steps, credit);
+        self.empty_at = if snapshot.replay.is_some() { empty_at } else { env_steps };
+        Ok(())
+    }
+}

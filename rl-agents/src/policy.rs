@@ -1,0 +1,65 @@
+//! What every policy is.
+
+use rl_buffer::ObsSlice;
+
+use crate::actor_critic::{ActionsMut, Choice};
+use crate::params::Layout;
+use crate::tile::{TILE, Workspace};
+use crate::{Error, Snapshot};
+
+/// What acts: an [`ActorCritic`](crate::ActorCritic) or a [`QNetwork`](crate::QNetwork).
+pub trait Policy: Send + Sync {
+    /// Which tensors lie where in the parameter vector.
+    fn layout(&self) -> &Layout;
+
+    /// The parameter vector (P).
+    fn params(&self) -> &[f32];
+
+    /// How often the policy has changed.
+    fn version(&self) -> u64;
+
+    /// Takes parameters and statistics from an agent's snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error>;
+
+    /// Memory to act with.
+    fn scratch(&self) -> Scratch;
+
+    /// Acts on N observations: writes actions, their log-probabilities (N) and the observations' values (N). `masks`, (N, A), is
+    /// empty where there are none.
+    ///
+    /// # Errors
+    /// [`Error::ActionKind`] if the policy's actions are of the other kind, and those of candle.
+    fn act(
+        &self,
+        obs: ObsSlice<'_>,
+        masks: &[u8],
+        choice: Choice,
+        scratch: &mut Scratch,
+        out: (ActionsMut<'_>, &mut [f32], &mut [f32]),
+    ) -> Result<(), Error>;
+
+    /// Writes the values (N) of N observations.
+    ///
+    /// # Errors
+    /// Those of candle.
+    fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error>;
+}
+
+/// The memory that acting needs, so that it allocates nothing. See [`Policy::scratch`].
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    pub(crate) workspace: Option<Workspace>,
+    pub(crate) outputs: Vec<f32>, // (A, TILE)
+    pub(crate) row: Vec<f32>,     // (A), of discrete actions
+    pub(crate) chosen: Vec<f32>,  // (A, TILE), of continuous ones
+}
+
+impl Scratch {
+    pub(crate) fn new(workspace: Option<Workspace>, n_actions: usize) -> Self {
+        let columns = vec![0.0; n_actions * TILE];
+        Self { workspace, outputs: columns.clone(), row: vec![0.0; n_actions], chosen: columns }
+    }
+}
