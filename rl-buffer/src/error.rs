@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum Error {
     /// A dimension is zero.
-    #[error("a rollout needs at least one {0}")]
+    #[error("a buffer needs at least one {0}")]
     Empty(&'static str),
     /// The memory cannot be had.
     #[error("a rollout of {n_steps} steps x {n_envs} environments takes {bytes} bytes, which cannot be had: make it smaller")]
@@ -16,5 +16,41 @@ pub enum Error {
         n_envs: usize,
         /// The bytes needed, as far as they can be counted.
         bytes: u128,
+    },
+    /// A replay buffer does not fit into memory.
+    #[error("the replay buffer takes {needed} bytes, {available} are available: a capacity of {largest} would fit")]
+    OutOfMemory {
+        /// The bytes needed, as far as they can be counted.
+        needed: u128,
+        /// The bytes that can be had.
+        available: u128,
+        /// The largest capacity that fits.
+        largest: usize,
+    },
+    /// There are more transitions than their numbers can tell apart.
+    #[error("a replay buffer holds at most {max} transitions, not {capacity}")]
+    Capacity {
+        /// The capacity asked for.
+        capacity: usize,
+        /// The largest one.
+        max: usize,
+    },
+    /// A setting is outside of its range.
+    #[error("{what} is {value}, which is not {range}")]
+    Setting {
+        /// Its name.
+        what: &'static str,
+        /// The value given.
+        value: f64,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// There are not enough transitions to draw from.
+    #[error("{needed} transitions cannot be drawn from {held}: add more first")]
+    TooFew {
+        /// The transitions needed.
+        needed: usize,
+        /// The transitions held.
+        held: usize,
     },
 }

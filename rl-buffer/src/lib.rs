@@ -1,6 +1,7 @@
-//! What agents learn from: rollouts, and the targets computed from them.
+//! What agents learn from: rollouts, replayed transitions, and the targets computed from them.
 //!
 //! - [`Rollout`] holds T steps of N environments in time-major arrays that are filled in place.
+//! - [`ReplayBuffer`] holds the latest transitions of one or more steps and gives back a [`Batch`] of any of them.
 //! - [`returns`] defines advantages, returns and discounts, and is the only place that interprets the two flags with which an
 //!   episode ends.
 //!
@@ -25,9 +26,16 @@
 pub mod returns;
 
 mod error;
+mod memory;
+mod replay;
 mod rollout;
+#[cfg(test)]
+mod testing;
+mod transition;
 
 pub use error::Error;
+pub use replay::ReplayBuffer;
 pub use rollout::{
     ActionBuffer, ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape,
 };
+pub use transition::{ActionRows, ActionSlice, Batch, ObsRows, StepSlices, TransitionShape};

@@ -24,13 +24,13 @@ impl Steps<'_> {
     /// The value of what follows step t of column n.
     #[inline(always)]
     fn bootstrap(&self, at: [usize; 2]) -> f32 {
-        if self.terminated[at] == 0 { self.next_values[at] } else { 0.0 }
+        if has_future(self.terminated[at]) { self.next_values[at] } else { 0.0 }
     }
 
     /// Whether the episode goes on after step t of column n.
     #[inline(always)]
     fn goes_on(&self, at: [usize; 2]) -> bool {
-        self.terminated[at] | self.truncated[at] == 0
+        goes_on(self.terminated[at], self.truncated[at])
     }
 
     fn assert_shape(&self, shape: &[usize]) {
@@ -89,7 +89,20 @@ pub fn n_step_returns(steps: &Steps<'_>, n: usize, gamma: f32, mut returns: Arra
     }
 }
 
+/// Whether something follows a step, in this episode or had it not been cut off.
+#[inline(always)]
+pub(crate) fn has_future(terminated: u8) -> bool {
+    terminated == 0
+}
+
+/// Whether the episode goes on after a step.
+#[inline(always)]
+pub(crate) fn goes_on(terminated: u8, truncated: u8) -> bool {
+    terminated | truncated == 0
+}
+
 /// The discount of a transition over `n` steps: `gamma^n`, or 0 if its last step terminated.
+#[inline]
 #[must_use]
 pub fn discount(terminated: bool, gamma: f32, n: u32) -> f32 {
     if terminated { 0.0 } else { (0..n).fold(1.0, |product, _| product * gamma) }

@@ -1,0 +1,187 @@
+//! What the tests of several files need: a slow and obvious buffer, and words that are random enough.
+
+use crate::{ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsRows, ObsSlice, StepSlices, TransitionShape};
+
+/// Random words (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+pub(crate) struct Words(pub(crate) u64);
+
+impl Words {
+    pub(crate) fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z >> 32) as u32
+    }
+
+    fn below(&mut self, n: u32) -> u32 {
+        self.next() % n
+    }
+
+    pub(crate) fn uniform(&mut self) -> f64 {
+        f64::from(self.next()) / 4_294_967_296.0
+    }
+}
+
+/// Four f32 numbers and a discrete action.
+pub(crate) fn shape(n_envs: usize, n_step: usize) -> TransitionShape {
+    TransitionShape { n_envs, obs_len: 4, obs: ObsKind::F32, actions: ActionKind::Discrete { masked: None }, n_step, gamma: 0.99 }
+}
+
+/// Fails if counts are further from what is expected than chance would have it in one case of some thousands.
+pub(crate) fn chi_square(counts: &[f64], expected: &[f64]) {
+    let chi: f64 = counts.iter().zip(expected).map(|(count, expected)| (count - expected).powi(2) / expected.max(1e-9)).sum();
+    let freedom = counts.len() as f64 - 1.0;
+    assert!(chi <= freedom + 4.0 * (2.0 * freedom).sqrt() + 1e-6, "chi-square {chi} at {freedom} degrees of freedom");
+}
+
+/// A transition as a list holds it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Made {
+    pub(crate) obs: Vec<f32>,
+    pub(crate) action: Vec<f32>,
+    pub(crate) reward: f32,
+    pub(crate) discount: f32,
+    pub(crate) next_obs: Vec<f32>,
+    pub(crate) mask: Vec<u8>,
+}
+
+/// What one environment did in one step.
+#[derive(Clone)]
+struct Did {
+    obs: Vec<f32>,
+    action: Vec<f32>,
+    reward: f32,
+    terminated: bool,
+    ended: bool,
+    led_to: Vec<f32>,
+    mask: Vec<u8>,
+}
+
+/// Environments that do anything, all that they did, and the transitions that should come of it.
+pub(crate) struct History {
+    shape: TransitionShape,
+    words: Words,
+    ends: f64,
+    /// The current episode of each environment.
+    episodes: Vec<Vec<Did>>,
+    obs: Vec<Vec<f32>>,
+    pub(crate) made: Vec<Made>,
+}
+
+impl History {
+    /// Episodes end at each step with probability `ends`.
+    pub(crate) fn new(shape: TransitionShape, seed: u64, ends: f64) -> Self {
+        let mut words = Words(seed);
+        let obs = (0..shape.n_envs).map(|_| Self::any_obs(&mut words, shape.obs_len)).collect();
+        Self { shape, words, ends, episodes: vec![Vec::new(); shape.n_envs], obs, made: Vec::new() }
+    }
+
+    fn any_obs(words: &mut Words, d: usize) -> Vec<f32> {
+        (0..d).map(|_| words.below(256) as f32).collect()
+    }
+
+    /// Does a step and hands it on.
+    pub(crate) fn step<R>(&mut self, push: impl FnOnce(&StepSlices<'_>) -> R) -> R {
+        let TransitionShape { n_envs, obs_len, n_step, gamma, .. } = self.shape;
+        let (a, m) = (self.shape.action_len(), self.shape.mask_len());
+        let (mut obs, mut next_obs, mut final_obs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut actions, mut rewards, mut terminated, mut truncated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut masks, mut final_masks) = (Vec::new(), Vec::new());
+        for env in 0..n_envs {
+            let words = &mut self.words;
+            let ended = words.uniform() < self.ends;
+            let terminates = ended && words.below(2) == 0;
+            let truncates = ended && (!terminates || words.below(2) == 0);
+            let action: Vec<f32> = (0..a).map(|_| words.below(5) as f32).collect();
+            let reward = words.below(1000) as f32 / 7.0;
+            let (next, last) = (Self::any_obs(words, obs_len), Self::any_obs(words, obs_len));
+            let mask: Vec<u8> = (0..2 * m).map(|_| words.below(2) as u8).collect();
+            let did = Did {
+                obs: self.obs[env].clone(),
+                action: action.clone(),
+                reward,
+                terminated: terminates,
+                ended,
+                led_to: if ended { last.clone() } else { next.clone() },
+                mask: if ended { mask[m..].to_vec() } else { mask[..m].to_vec() },
+            };
+            obs.extend(&self.obs[env]);
+            actions.extend(action);
+            rewards.push(reward);
+            terminated.push(u8::from(terminates));
+            truncated.push(u8::from(truncates));
+            next_obs.extend(&next);
+            final_obs.extend(&last);
+            masks.extend(&mask[..m]);
+            final_masks.extend(&mask[m..]);
+            self.obs[env] = next;
+            let episode = &mut self.episodes[env];
+            episode.push(did);
+            let first = episode.len().saturating_sub(n_step);
+            let complete = if ended { first..episode.len() } else { first..first + usize::from(episode.len() >= n_step) };
+            for start in complete {
+                let (mut reward, mut power) = (0.0, 1.0);
+                for did in &episode[start..] {
+                    reward += power * did.reward;
+                    power *= gamma;
+                }
+                let last = &episode[episode.len() - 1];
+                self.made.push(Made {
+                    obs: episode[start].obs.clone(),
+                    action: episode[start].action.clone(),
+                    reward,
+                    discount: if last.terminated { 0.0 } else { power },
+                    next_obs: last.led_to.clone(),
+                    mask: last.mask.clone(),
+                });
+            }
+            if episode[episode.len() - 1].ended {
+                episode.clear();
+            }
+        }
+        let bytes = |obs: &[f32]| obs.iter().map(|&x| x as u8).collect::<Vec<_>>();
+        let as_bytes = [bytes(&obs), bytes(&next_obs), bytes(&final_obs)];
+        let [obs, next_obs, final_obs] = match self.shape.obs {
+            ObsKind::F32 => [ObsSlice::F32(&obs), ObsSlice::F32(&next_obs), ObsSlice::F32(&final_obs)],
+            ObsKind::U8 => [ObsSlice::U8(&as_bytes[0]), ObsSlice::U8(&as_bytes[1]), ObsSlice::U8(&as_bytes[2])],
+        };
+        let numbers: Vec<u32> = actions.iter().map(|&action| action as u32).collect();
+        push(&StepSlices {
+            obs,
+            actions: match self.shape.actions {
+                ActionKind::Discrete { .. } => ActionSlice::Discrete(&numbers),
+                ActionKind::Continuous { .. } => ActionSlice::Continuous(&actions),
+            },
+            rewards: &rewards,
+            terminated: &terminated,
+            truncated: &truncated,
+            next_obs,
+            final_obs,
+            masks: (m > 0).then_some((&masks, &final_masks)),
+        })
+    }
+
+    /// Fails if something in the batch is not what a ring of `capacity` would hold at its index.
+    pub(crate) fn assert_holds(&self, batch: &Batch, capacity: usize) {
+        let (d, a, m) = (self.shape.obs_len, self.shape.action_len(), self.shape.mask_len());
+        let row = |rows: &ObsRows, i: usize| match rows {
+            ObsRows::F32(rows) => rows[i * d..][..d].to_vec(),
+            ObsRows::U8(rows) => rows[i * d..][..d].iter().map(|&x| f32::from(x)).collect(),
+        };
+        for (i, &index) in batch.indices.iter().enumerate() {
+            let expected = (0..self.made.len()).rev().find(|number| number % capacity == index as usize);
+            let drawn = Made {
+                obs: row(&batch.obs, i),
+                action: match &batch.actions {
+                    ActionRows::Discrete(actions) => vec![actions[i] as f32],
+                    ActionRows::Continuous(actions) => actions[i * a..][..a].to_vec(),
+                },
+                reward: batch.rewards[i],
+                discount: batch.discounts[i],
+                next_obs: row(&batch.next_obs, i),
+                mask: batch.next_masks[i * m..][..m].to_vec(),
+            };
+            assert_eq!(Some(&drawn), expected.map(|number| &self.made[number]), "at {index}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Transitions: what a replay buffer is given, how it puts n steps together, and the batches that it gives back.
+//!
+//! A transition is an observation, an action, the discounted sum of up to n rewards, the discount of what follows, the next
+//! observation and, where there are masks, the actions legal there. The flags with which an episode ends are gone by then: after
+//! termination the discount is 0, after truncation the next observation is the final one.
+
+use crate::memory::filled;
+use crate::returns::{goes_on, has_future};
+use crate::{ActionKind, Error, ObsKind, ObsSlice};
+
+/// What the transitions of a buffer look like and how they are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TransitionShape {
+    /// Environments N that are stepped together.
+    pub n_envs: usize,
+    /// Elements D of an observation.
+    pub obs_len: usize,
+    /// Their type.
+    pub obs: ObsKind,
+    /// The kind of actions.
+    pub actions: ActionKind,
+    /// Steps n of a transition.
+    pub n_step: usize,
+    /// The discount of one step.
+    pub gamma: f32,
+}
+
+impl TransitionShape {
+    /// The words of an action: A of a continuous one.
+    pub(crate) fn action_len(&self) -> usize {
+        match self.actions {
+            ActionKind::Discrete { .. } => 1,
+            ActionKind::Continuous { len } => len,
+        }
+    }
+
+    /// The bytes A of a mask, 0 without masks.
+    pub(crate) fn mask_len(&self) -> usize {
+        match self.actions {
+            ActionKind::Discrete { masked } => masked.unwrap_or(0),
+            ActionKind::Continuous { .. } => 0,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for (size, what) in [
+            (self.n_envs, "environment"),
+            (self.obs_len, "element of an observation"),
+            (self.action_len(), "element of an action"),
+            (self.n_step, "step of a transition"),
+        ] {
+            if size == 0 {
+                return Err(Error::Empty(what));
+            }
+        }
+        if matches!(self.actions, ActionKind::Discrete { masked: Some(0) }) {
+            return Err(Error::Empty("action in a mask"));
+        }
+        if !(0.0..=1.0).contains(&self.gamma) {
+            return Err(Error::Setting { what: "gamma", value: f64::from(self.gamma), range: "between 0 and 1" });
+        }
+        Ok(())
+    }
+}
+
+/// Actions of several transitions, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub enum ActionSlice<'a> {
+    /// (N)
+    Discrete(&'a [u32]),
+    /// (N, A)
+    Continuous(&'a [f32]),
+}
+
+/// One step of N environments, as it is added to a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct StepSlices<'a> {
+    /// What the environments acted on, (N, D).
+    pub obs: ObsSlice<'a>,
+    /// What they did.
+    pub actions: ActionSlice<'a>,
+    /// (N)
+    pub rewards: &'a [f32],
+    /// 1 where the task was over, (N).
+    pub terminated: &'a [u8],
+    /// 1 where the episode was cut off, (N).
+    pub truncated: &'a [u8],
+    /// What to act on next, (N, D): where an episode ended, the first observation of the next one.
+    pub next_obs: ObsSlice<'a>,
+    /// The last observations of the episodes that ended, (N, D); read only there.
+    pub final_obs: ObsSlice<'a>,
+    /// Legal actions at `next_obs` and at `final_obs`, each (N, A), where there are masks.
+    pub masks: Option<(&'a [u8], &'a [u8])>,
+}
+
+impl StepSlices<'_> {
+    /// # Panics
+    /// If a type or a length is not the shape's.
+    pub(crate) fn assert_shape(&self, shape: &TransitionShape) {
+        let n = shape.n_envs;
+        for obs in [self.obs, self.next_obs, self.final_obs] {
+            let (kind, len) = match obs {
+                ObsSlice::F32(obs) => (ObsKind::F32, obs.len()),
+                ObsSlice::U8(obs) => (ObsKind::U8, obs.len()),
+            };
+            assert_eq!((kind, len), (shape.obs, n * shape.obs_len), "type and length of observations");
+        }
+        let (discrete, len) = match self.actions {
+            ActionSlice::Discrete(actions) => (true, actions.len()),
+            ActionSlice::Continuous(actions) => (false, actions.len()),
+        };
+        let expected = (matches!(shape.actions, ActionKind::Discrete { .. }), n * shape.action_len());
+        assert_eq!((discrete, len), expected, "kind and length of actions");
+        let lens = [self.rewards.len(), self.terminated.len(), self.truncated.len()];
+        assert_eq!(lens, [n; 3], "lengths of rewards and flags");
+        let lens = self.masks.map(|(a, b)| [a.len(), b.len()]);
+        let expected = (shape.mask_len() > 0).then_some([n * shape.mask_len(); 2]);
+        assert_eq!(lens, expected, "lengths of masks");
+    }
+
+    /// What an environment led to: the final observation and its mask if the episode ended, else the next ones.
+    #[inline(always)]
+    pub(crate) fn next(&self, ended: bool) -> (ObsSlice<'_>, &[u8]) {
+        let (masks, final_masks) = self.masks.unwrap_or_default();
+        if ended { (self.final_obs, final_masks) } else { (self.next_obs, masks) }
+    }
+}
+
+/// Observations of a batch, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ObsRows {
+    /// (B, D)
+    F32(Vec<f32>),
+    /// (B, D)
+    U8(Vec<u8>),
+}
+
+impl ObsRows {
+    fn new(kind: ObsKind, len: usize) -> Result<Self, Error> {
+        Ok(match kind {
+            ObsKind::F32 => Self::F32(filled(len, 0.0)?),
+            ObsKind::U8 => Self::U8(filled(len, 0)?),
+        })
+    }
+
+    /// All elements.
+    #[must_use]
+    pub fn as_slice(&self) -> ObsSlice<'_> {
+        match self {
+            Self::F32(rows) => ObsSlice::F32(rows),
+            Self::U8(rows) => ObsSlice::U8(rows),
+        }
+    }
+}
+
+/// Actions of a batch, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ActionRows {
+    /// (B)
+    Discrete(Vec<u32>),
+    /// (B, A)
+    Continuous(Vec<f32>),
+}
+
+/// B transitions drawn from a buffer, in memory that is used again and again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// What was acted on, (B, D).
+    pub obs: ObsRows,
+    /// What was done.
+    pub actions: ActionRows,
+    /// Sums of up to n rewards, each discounted to the first step, (B).
+    pub rewards: Vec<f32>,
+    /// gamma^k after k steps, 0 after termination, (B).
+    pub discounts: Vec<f32>,
+    /// What the last step led to, (B, D).
+    pub next_obs: ObsRows,
+    /// Actions legal there, (B, A); empty without masks.
+    pub next_masks: Vec<u8>,
+    /// What each loss is multiplied by, (B): 1 unless priorities make up for the bias that they bring.
+    pub weights: Vec<f32>,
+    /// Where in the buffer the transitions lie, (B).
+    pub indices: Vec<u32>,
+    /// How many transitions had been added when these were drawn: tells whether a place still holds the same one.
+    pub drawn_at: u64,
+    /// Which places have been drawn, for drawing without replacement.
+    pub(crate) seen: Vec<u32>,
+}
+
+impl Batch {
+    /// A batch of `len` transitions, all zeros.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible or `len` is 0, [`Error::OutOfMemory`].
+    pub fn new(shape: &TransitionShape, len: usize) -> Result<Self, Error> {
+        shape.check()?;
+        if len == 0 {
+            return Err(Error::Empty("transition in a batch"));
+        }
+        let obs_size = if shape.obs == ObsKind::F32 { 4 } else { 1 };
+        let each = 2 * obs_size * shape.obs_len as u128 + 4 * shape.action_len() as u128 + shape.mask_len() as u128 + 32;
+        crate::memory::check(len, each, 0)?;
+        let obs_len = len * shape.obs_len;
+        Ok(Self {
+            obs: ObsRows::new(shape.obs, obs_len)?,
+            actions: match shape.actions {
+                ActionKind::Discrete { .. } => ActionRows::Discrete(filled(len, 0)?),
+                ActionKind::Continuous { len: a } => ActionRows::Continuous(filled(len * a, 0.0)?),
+            },
+            rewards: filled(len, 0.0)?,
+            discounts: filled(len, 0.0)?,
+            next_obs: ObsRows::new(shape.obs, obs_len)?,
+            next_masks: filled(len * shape.mask_len(), 0)?,
+            weights: filled(len, 1.0)?,
+            indices: filled(len, 0)?,
+            drawn_at: 0,
+            seen: Vec::new(),
+        })
+    }
+
+    /// The number of transitions B.
+    #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.indices.len()
+    }
+}
+
+/// Steps that wait for the rewards that belong to their transitions: for each environment a ring of at most n.
+#[derive(Clone, Debug)]
+pub(crate) struct Windows {
+    /// gamma^k for k from 0 to n.
+    pub(crate) powers: Vec<f32>,
+    /// Observations, if they are f32, (N, n, D).
+    pub(crate) obs_f32: Vec<f32>,
+    /// Observations, if they are bytes, (N, n, D).
+    pub(crate) obs_u8: Vec<u8>,
+    /// Actions as words, (N, n, A).
+    pub(crate) actions: Vec<u32>,
+    /// Sums of the rewards so far, (N, n).
+    pub(crate) sums: Vec<f32>,
+    /// Where the oldest step lies in its ring, (N).
+    pub(crate) oldest: Vec<u32>,
+    /// How many steps wait, (N).
+    pub(crate) waiting: Vec<u32>,
+}
+
+/// A transition that is complete.
+pub(crate) struct Complete<'a> {
+    pub(crate) obs: ObsSlice<'a>,
+    pub(crate) action: &'a [u32],
+    pub(crate) reward: f32,
+    pub(crate) discount: f32,
+    pub(crate) next_obs: ObsSlice<'a>,
+    pub(crate) next_mask: &'a [u8],
+}
+
+/// Row `i` of observations of length `d`.
+#[inline(always)]
+pub(crate) fn obs_row(obs: ObsSlice<'_>, i: usize, d: usize) -> ObsSlice<'_> {
+    match obs {
+        ObsSlice::F32(obs) => ObsSlice::F32(&obs[i * d..][..d]),
+        ObsSlice::U8(obs) => ObsSlice::U8(&obs[i * d..][..d]),
+    }
+}
+
+impl Windows {
+    /// The bytes that they take.
+    pub(crate) fn bytes(shape: &TransitionShape) -> u128 {
+        let obs_size = if shape.obs == ObsKind::F32 { 4 } else { 1 };
+        let each = obs_size * shape.obs_len as u128 + 4 * shape.action_len() as u128 + 4;
+        let steps = (shape.n_envs as u128).saturating_mul(shape.n_step as u128);
+        steps.saturating_mul(each).saturating_add(8 * shape.n_envs as u128 + 4 * shape.n_step as u128 + 4)
+    }
+
+    pub(crate) fn new(shape: &TransitionShape) -> Result<Self, Error> {
+        let (n, d) = (shape.n_envs * shape.n_step, shape.obs_len);
+        let mut powers = filled(shape.n_step + 1, 1.0)?;
+        for k in 1..powers.len() {
+            powers[k] = powers[k - 1] * shape.gamma;
+        }
+        Ok(Self {
+            powers,
+            obs_f32: filled(if shape.obs == ObsKind::F32 { n * d } else { 0 }, 0.0)?,
+            obs_u8: filled(if shape.obs == ObsKind::U8 { n * d } else { 0 }, 0)?,
+            actions: filled(n * shape.action_len(), 0)?,
+            sums: filled(n, 0.0)?,
+            oldest: filled(shape.n_envs, 0)?,
+            waiting: filled(shape.n_envs, 0)?,
+        })
+    }
+
+    /// Forgets the steps that wait.
+    pub(crate) fn clear(&mut self) {
+        self.oldest.fill(0);
+        self.waiting.fill(0);
+    }
+
+    /// Takes a step of N environments and hands on the transitions that it completes.
+    pub(crate) fn push(&mut self, shape: &TransitionShape, step: &StepSlices<'_>, mut emit: impl FnMut(Complete<'_>)) {
+        let TransitionShape { n_envs, obs_len: d, n_step: n, .. } = *shape;
+        let (a, m) = (shape.action_len(), shape.mask_len());
+        for env in 0..n_envs {
+            let ring = env * n;
+            let (oldest, waiting) = (self.oldest[env] as usize, self.waiting[env] as usize + 1);
+            let place = |j: usize| ring + if oldest + j < n { oldest + j } else { oldest + j - n };
+            let at = place(waiting - 1);
+            match step.obs {
+                ObsSlice::F32(obs) => self.obs_f32[at * d..][..d].copy_from_slice(&obs[env * d..][..d]),
+                ObsSlice::U8(obs) => self.obs_u8[at * d..][..d].copy_from_slice(&obs[env * d..][..d]),
+            }
+            match step.actions {
+                ActionSlice::Discrete(actions) => self.actions[at] = actions[env],
+                ActionSlice::Continuous(actions) => {
+                    let row = &mut self.actions[at * a..][..a];
+                    row.iter_mut().zip(&actions[env * a..][..a]).for_each(|(word, action)| *word = action.to_bits());
+                }
+            }
+            self.sums[at] = 0.0;
+            for j in 0..waiting {
+                self.sums[place(j)] += self.powers[waiting - 1 - j] * step.rewards[env];
+            }
+            let ended = !goes_on(step.terminated[env], step.truncated[env]);
+            let complete = if ended { waiting } else { usize::from(waiting == n) };
+            let (next_obs, next_masks) = step.next(ended);
+            for j in 0..complete {
+                let at = place(j);
+                emit(Complete {
+                    obs: match shape.obs {
+                        ObsKind::F32 => ObsSlice::F32(&self.obs_f32[at * d..][..d]),
+                        ObsKind::U8 => ObsSlice::U8(&self.obs_u8[at * d..][..d]),
+                    },
+                    action: &self.actions[at * a..][..a],
+                    reward: self.sums[at],
+                    discount: if has_future(step.terminated[env]) { self.powers[waiting - j] } else { 0.0 },
+                    next_obs: obs_row(next_obs, env, d),
+                    next_mask: &next_masks[env * m..][..m],
+                });
+            }
+            self.oldest[env] = ((oldest + complete) % n) as u32;
+            self.waiting[env] = (waiting - complete) as u32;
+        }
+    }
+}
