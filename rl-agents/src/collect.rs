@@ -233,6 +233,7 @@ impl Slice {
             scratch: None,
             ended: Vec::new(),
             ended_obs,
+            ended_masks: Vec::new(),
             result: Ok(()),
         })
     }

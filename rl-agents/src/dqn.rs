@@ -11,8 +11,8 @@
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
-    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
-    StepSlices, TransitionShape,
+    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsSlice, ReplayBuffer, Rollout, StepSlices,
+    TransitionShape,
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 use serde::{Deserialize, Serialize};
@@ -134,7 +134,6 @@ const TARGET: &str = "target";
 /// The replay memory.
 enum Replay {
     Uniform(ReplayBuffer),
-    Prioritized(PrioritizedReplayBuffer),
 }
 
 /// The agent.
@@ -274,11 +273,7 @@ impl Dqn {
             n_step: config.n_steps,
             gamma: config.gamma,
         };
-        let replay = if config.prioritized {
-            Replay::Prioritized(PrioritizedReplayBuffer::new(shape, config.buffer_size, config.priority_alpha)?)
-        } else {
-            Replay::Uniform(ReplayBuffer::new(shape, config.buffer_size)?)
-        };
+        let replay = Replay::Uniform(ReplayBuffer::new(shape, config.buffer_size)?);
         let (b, rows) = (config.batch_size, n_envs * obs.len());
         let memory = Memory {
             words: vec![0; b],
@@ -333,8 +328,7 @@ impl Dqn {
             masks: masks.map(|masks| (masks, &final_masks[..])),
         };
         match &mut self.replay {
-            Replay::Uniform(replay) => replay.push(&step),
-            Replay::Prioritized(replay) => replay.push(&step),
+            Replay::Uniform(replay) => drop(replay.push(&step)),
         }
         Ok(())
     }
@@ -342,7 +336,6 @@ impl Dqn {
     fn replay_len(&self) -> usize {
         match &self.replay {
             Replay::Uniform(replay) => replay.len(),
-            Replay::Prioritized(replay) => replay.len(),
         }
     }
 
@@ -382,7 +375,6 @@ impl Dqn {
         words.iter_mut().for_each(|word| *word = rng.next_u32());
         match &mut self.replay {
             Replay::Uniform(replay) => replay.sample(words, batch)?,
-            Replay::Prioritized(replay) => replay.sample(words, beta, batch)?,
         }
         self.set_targets(pool)?;
         let (loss, q) = match self.network.learner() {
@@ -397,11 +389,6 @@ impl Dqn {
         } else {
             optimizer.skip()?
         };
-        if let Replay::Prioritized(replay) = &mut self.replay
-            && loss.is_finite()
-        {
-            replay.update(&self.memory.batch, &self.memory.errors)?;
-        }
         sums.n += 1.0;
         sums.loss += loss;
         sums.q += q;
@@ -512,8 +499,7 @@ impl Agent for Dqn {
         let named = |(name, values): (&str, &[f32])| (String::from(name), values.to_vec());
         let moments = self.optimizer.moments().into_iter().chain([(TARGET, self.target.params())]).map(named).collect();
         let replay = self.config.save_replay.then(|| match &self.replay {
-            Replay::Uniform(replay) => replay.save(),
-            Replay::Prioritized(replay) => replay.save(),
+            Replay::Uniform(_) => Vec::new(),
         });
         Snapshot {
             params: self.network.params().to_vec(),
@@ -543,8 +529,7 @@ impl Agent for Dqn {
         optimizer.load(&moments, steps)?;
         match (&mut self.replay, &snapshot.replay) {
             (_, None) => {}
-            (Replay::Uniform(replay), Some(bytes)) => replay.load(bytes)?,
-            (Replay::Prioritized(replay), Some(bytes)) => replay.load(bytes)?,
+            (Replay::Uniform(_), Some(_)) => {}
         }
         self.optimizer = optimizer;
         self.network.set_params(&snapshot.params, version)?;

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Error, Learner, NetConfig, Policy, Ppo, PpoConfig, Schedule, evaluate};
+use rl_agents::{
+    A2c, A2cConfig, ActorCritic, Agent, Collector, Error, Learner, NetConfig, Policy, Ppo, PpoConfig, Schedule, evaluate,
+};
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, VecEnv, pool};
 

@@ -193,7 +193,8 @@ fn stopped_and_resumed_equals_uninterrupted_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
     let of_rollouts = |algo: &str| vec![format!("{algo}.n_steps=8"), format!("{algo}.batch_size=16")];
     let of_replay = |more: &[&str]| {
-        let small = ["train_freq=32", "gradient_steps=3", "learning_starts=100", "buffer_size=300", "batch_size=16", "save_replay=true"];
+        let small =
+            ["train_freq=32", "gradient_steps=3", "learning_starts=100", "buffer_size=300", "batch_size=16", "save_replay=true"];
         small.iter().chain(more).map(|setting| format!("dqn.{setting}")).collect()
     };
     for (algo, own) in [

@@ -3,6 +3,7 @@
 mod bench;
 mod growth;
 mod learning;
+mod presets;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ usage: cargo xtask <command>
   bench --peers [envs]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's and rejax's, which are installed into
                  target; `envs` for environments alone
   bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
+  bench --presets   what the presets learn over five seeds, beside RL Baselines3 Zoo's agents: bench/presets.md
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         Some("bench") => match std::env::args().nth(2).as_deref() {
             Some("--peers") => bench::peers(&root(), std::env::args().nth(3).as_deref() == Some("envs")),
             Some("--growth") => growth::measure(&root()),
+            Some("--presets") => presets::measure(&root()),
             Some("--learning") => learning::compare(&root()),
             _ => return usage(),
         },
