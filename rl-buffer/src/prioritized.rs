@@ -130,6 +130,8 @@ impl PrioritizedReplayBuffer {
         assert_eq!(indices.len(), errors.len(), "an error for each index");
         self.indices.clear();
         self.priorities.clear();
+        let overwritten = self.replay.overwritten_since(drawn_at);
+        let holds = |index| overwritten.as_ref().is_some_and(|[a, b]| !a.contains(&index) && !b.contains(&index));
         let mut max_priority = self.max_priority;
         for (&index, &error) in indices.iter().zip(errors) {
             if index as usize >= self.replay.len() {
@@ -137,7 +139,7 @@ impl PrioritizedReplayBuffer {
             }
             let priority = power(error.abs() + self.epsilon, self.alpha);
             check_priority(index, if error.is_finite() { priority } else { error })?;
-            if self.replay.still_holds(index, drawn_at) {
+            if holds(index) {
                 max_priority = max_priority.max(priority);
                 self.indices.push(index);
                 self.priorities.push(priority);

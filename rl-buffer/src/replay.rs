@@ -20,6 +20,7 @@
 //! 60 to 76 M/s, not worth the memory.) Adding came to 100 M/s, 4.5 GB/s.
 
 use std::hint::black_box;
+use std::ops::Range;
 
 use crate::memory::{check, filled};
 use crate::returns::{discount, goes_on, has_future};
@@ -212,9 +213,16 @@ impl ReplayBuffer {
     /// Whether the transition that lay at `index` when `drawn_at` had been added still lies there.
     #[must_use]
     pub fn still_holds(&self, index: u32, drawn_at: u64) -> bool {
+        self.overwritten_since(drawn_at).is_some_and(|[a, b]| !a.contains(&index) && !b.contains(&index))
+    }
+
+    /// The places written since `drawn_at` had been added, in two stretches; `None` if that is not so many yet.
+    pub(crate) fn overwritten_since(&self, drawn_at: u64) -> Option<[Range<u32>; 2]> {
         let capacity = self.capacity as u64;
-        let until_overwritten = (u64::from(index) + capacity - drawn_at % capacity) % capacity;
-        self.added >= drawn_at && self.added - drawn_at <= until_overwritten
+        let written = self.added.checked_sub(drawn_at)?.min(capacity);
+        let start = drawn_at % capacity;
+        let end = (start + written).min(capacity);
+        Some([start as u32..end as u32, 0..(start + written - end) as u32])
     }
 
     /// Adds a step of N environments: N transitions if n is 1; else those that the step completes, environment after
@@ -262,7 +270,7 @@ impl ReplayBuffer {
     }
 
     /// Writes rows from `at` on, which all fit.
-    fn write_rows<const D: usize>(&mut self, at: usize, step: &StepSlices<'_>, envs: std::ops::Range<usize>) {
+    fn write_rows<const D: usize>(&mut self, at: usize, step: &StepSlices<'_>, envs: Range<usize>) {
         let (row, d, a) = (self.row, self.shape.obs_len, self.shape.action_len());
         let words = self.words[at * row.len..].chunks_exact_mut(row.len);
         for (words, env) in words.zip(envs.clone()) {

@@ -5,6 +5,8 @@
 //! and never adjusted by a difference, so errors do not pile up however often priorities change. Several draws go down
 //! together, level by level: none waits for the memory that another one needs.
 
+use std::hint::black_box;
+
 use crate::Error;
 use crate::memory::filled;
 
@@ -35,15 +37,18 @@ pub struct SumTree {
 /// The child in whose share `target` lies, and the sum of those before it. Whatever rounding did to `target`, it is one above
 /// zero if there is one.
 #[inline(always)]
-fn pick(children: impl Iterator<Item = f64>, target: f64) -> (u32, f64) {
-    let (mut picked, mut base, mut sum) = (0, 0.0, 0.0);
-    for (j, child) in children.enumerate() {
-        let take = (child > 0.0) & (sum <= target);
-        picked = if take { j as u32 } else { picked };
-        base = if take { sum } else { base };
-        sum += child;
+fn pick(children: [f64; WIDE], target: f64) -> (u32, f64) {
+    let mut sums = [0.0; WIDE + 1];
+    for (j, child) in children.iter().enumerate() {
+        sums[j + 1] = sums[j] + child;
     }
-    (picked, base)
+    // Counting takes no branch that cannot be foreseen.
+    let below: u32 = sums[1..].iter().map(|&sum| u32::from(sum <= target)).sum();
+    let picked = match below as usize {
+        WIDE => children.iter().rposition(|&child| child > 0.0).unwrap_or(0),
+        below => below,
+    };
+    (picked as u32, sums[picked])
 }
 
 impl SumTree {
@@ -172,14 +177,20 @@ impl SumTree {
         assert_eq!(targets.len(), indices.len(), "an index for each target");
         indices.fill(0);
         for level in self.levels.iter().rev() {
+            // The lines are on their way at once before the first is needed.
+            black_box(indices.iter().fold(0, |bits, &index| {
+                let sums = &level[index as usize].0;
+                bits ^ sums[0].to_bits() ^ sums[WIDE / 2].to_bits()
+            }));
             for (target, index) in targets.iter_mut().zip(&mut *indices) {
-                let (picked, base) = pick(level[*index as usize].0.iter().copied(), *target);
+                let (picked, base) = pick(level[*index as usize].0, *target);
                 *target -= base;
                 *index = *index * WIDE as u32 + picked;
             }
         }
+        black_box(indices.iter().fold(0, |bits, &index| bits ^ self.leaves[index as usize].0[0].to_bits()));
         for (target, index) in targets.iter().zip(indices) {
-            let (picked, _) = pick(self.leaves[*index as usize].0.iter().map(|&leaf| f64::from(leaf)), *target);
+            let (picked, _) = pick(self.leaves[*index as usize].0.map(f64::from), *target);
             *index = *index * WIDE as u32 + picked;
         }
     }
