@@ -53,4 +53,20 @@ pub enum Error {
         /// The transitions held.
         held: usize,
     },
+    /// A priority cannot be used.
+    #[error("the priority of transition {index} is {priority}: it has to be finite and not negative")]
+    Priority {
+        /// Its place.
+        index: u32,
+        /// The priority, or the error that it comes from.
+        priority: f32,
+    },
+    /// There is no such place in the buffer.
+    #[error("there is no transition {index}: the buffer holds {len}")]
+    Index {
+        /// The place asked for.
+        index: u64,
+        /// The number of places in use.
+        len: usize,
+    },
 }

@@ -1,7 +1,8 @@
 //! What agents learn from: rollouts, replayed transitions, and the targets computed from them.
 //!
 //! - [`Rollout`] holds T steps of N environments in time-major arrays that are filled in place.
-//! - [`ReplayBuffer`] holds the latest transitions of one or more steps and gives back a [`Batch`] of any of them.
+//! - [`ReplayBuffer`] holds the latest transitions of one or more steps and gives back a [`Batch`] of any of them;
+//!   [`PrioritizedReplayBuffer`] prefers those whose values were wrong.
 //! - [`returns`] defines advantages, returns and discounts, and is the only place that interprets the two flags with which an
 //!   episode ends.
 //!
@@ -27,15 +28,19 @@ pub mod returns;
 
 mod error;
 mod memory;
+mod prioritized;
 mod replay;
 mod rollout;
+mod sum_tree;
 #[cfg(test)]
 mod testing;
 mod transition;
 
 pub use error::Error;
+pub use prioritized::PrioritizedReplayBuffer;
 pub use replay::ReplayBuffer;
 pub use rollout::{
     ActionBuffer, ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape,
 };
+pub use sum_tree::SumTree;
 pub use transition::{ActionRows, ActionSlice, Batch, ObsRows, StepSlices, TransitionShape};

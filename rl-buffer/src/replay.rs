@@ -20,6 +20,7 @@
 //! 60 to 76 M/s, not worth the memory.) Adding came to 100 M/s, 4.5 GB/s.
 
 use std::hint::black_box;
+use std::ops::Range;
 
 use crate::memory::{check, filled};
 use crate::returns::{discount, goes_on, has_future};
@@ -127,6 +128,11 @@ impl ReplayBuffer {
     /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible, [`Error::Capacity`] for more than 2^32 - 1 transitions,
     /// [`Error::OutOfMemory`], before anything is allocated, if the buffer does not fit into the memory that is available.
     pub fn new(shape: TransitionShape, capacity: usize) -> Result<Self, Error> {
+        Self::with_more(shape, capacity, 0, 0)
+    }
+
+    /// A buffer beside which there has to be room for some bytes more, for each transition and in all.
+    pub(crate) fn with_more(shape: TransitionShape, capacity: usize, each: u128, fixed: u128) -> Result<Self, Error> {
         shape.check()?;
         if capacity == 0 {
             return Err(Error::Empty("transition of capacity"));
@@ -135,7 +141,7 @@ impl ReplayBuffer {
             return Err(Error::Capacity { capacity, max: u32::MAX as usize });
         }
         let windows = if shape.n_step > 1 { Windows::bytes(&shape) } else { 0 };
-        check(capacity, Self::bytes_each(&shape), windows)?;
+        check(capacity, Self::bytes_each(&shape) + each, windows.saturating_add(fixed))?;
         let row = Row::new(&shape);
         Ok(Self {
             words: filled(capacity * row.len, 0)?,
@@ -207,9 +213,16 @@ impl ReplayBuffer {
     /// Whether the transition that lay at `index` when `drawn_at` had been added still lies there.
     #[must_use]
     pub fn still_holds(&self, index: u32, drawn_at: u64) -> bool {
+        self.overwritten_since(drawn_at).is_some_and(|[a, b]| !a.contains(&index) && !b.contains(&index))
+    }
+
+    /// The places written since `drawn_at` had been added, in two stretches; `None` if that is not so many yet.
+    pub(crate) fn overwritten_since(&self, drawn_at: u64) -> Option<[Range<u32>; 2]> {
         let capacity = self.capacity as u64;
-        let until_overwritten = (u64::from(index) + capacity - drawn_at % capacity) % capacity;
-        self.added >= drawn_at && self.added - drawn_at <= until_overwritten
+        let written = self.added.checked_sub(drawn_at)?.min(capacity);
+        let start = drawn_at % capacity;
+        let end = (start + written).min(capacity);
+        Some([start as u32..end as u32, 0..(start + written - end) as u32])
     }
 
     /// Adds a step of N environments: N transitions if n is 1; else those that the step completes, environment after
@@ -257,7 +270,7 @@ impl ReplayBuffer {
     }
 
     /// Writes rows from `at` on, which all fit.
-    fn write_rows<const D: usize>(&mut self, at: usize, step: &StepSlices<'_>, envs: std::ops::Range<usize>) {
+    fn write_rows<const D: usize>(&mut self, at: usize, step: &StepSlices<'_>, envs: Range<usize>) {
         let (row, d, a) = (self.row, self.shape.obs_len, self.shape.action_len());
         let words = self.words[at * row.len..].chunks_exact_mut(row.len);
         for (words, env) in words.zip(envs.clone()) {
@@ -569,6 +582,20 @@ mod tests {
     }
 
     #[test]
+    fn every_set_of_distinct_transitions_is_drawn_as_often() {
+        let mut replay = ReplayBuffer::new(shape(5, 1), 5).expect("fits");
+        History::new(*replay.shape(), 5, 0.2).step(|step| replay.push(step));
+        let (mut words, mut counts) = (Words(7), vec![0.0; 32]);
+        let mut batch = replay.batch(2).expect("fits");
+        for _ in 0..10_000 {
+            replay.sample_distinct(&[words.next(), words.next()], &mut batch).expect("enough");
+            counts[batch.indices.iter().fold(0, |set, index| set | 1 << index)] += 1.0;
+        }
+        let pairs: Vec<f64> = (0..32usize).filter(|set| set.count_ones() == 2).map(|set| counts[set]).collect();
+        chi_square(&pairs, &[1000.0; 10]);
+    }
+
+    #[test]
     fn every_transition_is_drawn_as_often() {
         for capacity in [1, 31, 33, 65] {
             let mut replay = ReplayBuffer::new(shape(1, 1), capacity).expect("fits");
@@ -598,7 +625,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn a_buffer_holds_what_a_list_of_transitions_holds(
             seed in any::<u64>(), n_envs in prop::sample::select(vec![1usize, 2, 31, 33, 65]), n_step in 1usize..6,

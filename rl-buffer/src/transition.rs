@@ -185,6 +185,8 @@ pub struct Batch {
     pub drawn_at: u64,
     /// Which places have been drawn, for drawing without replacement.
     pub(crate) seen: Vec<u32>,
+    /// Where in the sum of all priorities each transition is drawn.
+    pub(crate) targets: Vec<f64>,
 }
 
 impl Batch {
@@ -215,6 +217,7 @@ impl Batch {
             indices: filled(len, 0)?,
             drawn_at: 0,
             seen: Vec::new(),
+            targets: Vec::new(),
         })
     }
 
