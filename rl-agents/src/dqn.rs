@@ -11,8 +11,8 @@
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
-    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsSlice, ReplayBuffer, Rollout, StepSlices,
-    TransitionShape,
+    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
+    StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 use serde::{Deserialize, Serialize};
@@ -128,12 +128,16 @@ impl DqnConfig {
     }
 }
 
+/// Added to errors, so that every transition may be replayed.
+const PRIORITY_EPSILON: f32 = 1e-6;
+
 /// The name of the target network's parameters among the vectors of a snapshot.
 const TARGET: &str = "target";
 
 /// The replay memory.
 enum Replay {
     Uniform(ReplayBuffer),
+    Prioritized(PrioritizedReplayBuffer),
 }
 
 /// The agent.
@@ -273,7 +277,11 @@ impl Dqn {
             n_step: config.n_steps,
             gamma: config.gamma,
         };
-        let replay = Replay::Uniform(ReplayBuffer::new(shape, config.buffer_size)?);
+        let replay = if config.prioritized {
+            Replay::Prioritized(PrioritizedReplayBuffer::new(shape, config.buffer_size, config.priority_alpha, PRIORITY_EPSILON)?)
+        } else {
+            Replay::Uniform(ReplayBuffer::new(shape, config.buffer_size)?)
+        };
         let (b, rows) = (config.batch_size, n_envs * obs.len());
         let memory = Memory {
             words: vec![0; b],
@@ -328,14 +336,16 @@ impl Dqn {
             masks: masks.map(|masks| (masks, &final_masks[..])),
         };
         match &mut self.replay {
-            Replay::Uniform(replay) => drop(replay.push(&step)),
-        }
+            Replay::Uniform(replay) => replay.push(&step),
+            Replay::Prioritized(replay) => replay.push(&step),
+        };
         Ok(())
     }
 
     fn replay_len(&self) -> usize {
         match &self.replay {
             Replay::Uniform(replay) => replay.len(),
+            Replay::Prioritized(replay) => replay.replay().len(),
         }
     }
 
@@ -375,6 +385,7 @@ impl Dqn {
         words.iter_mut().for_each(|word| *word = rng.next_u32());
         match &mut self.replay {
             Replay::Uniform(replay) => replay.sample(words, batch)?,
+            Replay::Prioritized(replay) => replay.sample(words, beta, batch)?,
         }
         self.set_targets(pool)?;
         let (loss, q) = match self.network.learner() {
@@ -389,6 +400,12 @@ impl Dqn {
         } else {
             optimizer.skip()?
         };
+        if let Replay::Prioritized(replay) = &mut self.replay
+            && loss.is_finite()
+        {
+            let Memory { batch, errors, .. } = &self.memory;
+            replay.update_priorities(&batch.indices, batch.drawn_at, errors)?;
+        }
         sums.n += 1.0;
         sums.loss += loss;
         sums.q += q;
@@ -500,6 +517,7 @@ impl Agent for Dqn {
         let moments = self.optimizer.moments().into_iter().chain([(TARGET, self.target.params())]).map(named).collect();
         let replay = self.config.save_replay.then(|| match &self.replay {
             Replay::Uniform(_) => Vec::new(),
+            Replay::Prioritized(_) => Vec::new(),
         });
         Snapshot {
             params: self.network.params().to_vec(),
@@ -530,6 +548,7 @@ impl Agent for Dqn {
         match (&mut self.replay, &snapshot.replay) {
             (_, None) => {}
             (Replay::Uniform(_), Some(_)) => {}
+            (Replay::Prioritized(_), Some(_)) => {}
         }
         self.optimizer = optimizer;
         self.network.set_params(&snapshot.params, version)?;
@@ -537,5 +556,149 @@ impl Agent for Dqn {
         (self.updates, self.env_steps, self.credit) = (epochs, env_steps, credit);
         self.empty_at = if snapshot.replay.is_some() { empty_at } else { env_steps };
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collector, NetConfig};
+    use rl_envs::snake::Snake;
+
+    /// An agent that has filled its replay memory with masked Snake on a small board, and drawn a minibatch.
+    fn agent(learner: Learner, config: DqnConfig) -> Dqn {
+        let pool = Pool::new(1).unwrap();
+        let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
+        let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+        let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+        let net = NetConfig { hidden: vec![17, 9], learner, ..NetConfig::default() };
+        let network = QNetwork::new(&obs, &actions, &net, config.dueling, 5).unwrap();
+        let mut agent = Dqn::new(network, DqnConfig { learning_starts: u64::MAX, ..config }, &obs, &actions, 4, 7).unwrap();
+        let mut rollout = collector.rollout(20).unwrap();
+        for _ in 0..5 {
+            collector.collect(agent.policy(), &mut rollout).unwrap();
+            agent.update(&rollout, 0.5, &pool).unwrap();
+        }
+        agent
+    }
+
+    #[test]
+    fn the_kernel_s_gradient_is_candle_s() {
+        for dueling in [false, true] {
+            for double in [false, true] {
+                for b in [1, 31, 33, 65, 200] {
+                    let config = DqnConfig {
+                        dueling,
+                        double,
+                        batch_size: b,
+                        prioritized: true,
+                        n_steps: 2,
+                        micro_batch: 16,
+                        ..DqnConfig::default()
+                    };
+                    let [fused, reference] = [Learner::Fused, Learner::Reference].map(|learner| {
+                        let mut agent = agent(learner, config.clone());
+                        let pool = Pool::new(2).unwrap();
+                        agent.target.change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
+                        let Memory { batch, words, .. } = &mut agent.memory;
+                        words.iter_mut().zip(0u32..).for_each(|(word, i)| *word = i.wrapping_mul(0x9E37_79B9));
+                        let Replay::Prioritized(replay) = &mut agent.replay else { panic!("prioritized") };
+                        replay.sample(words, 0.5, batch).unwrap();
+                        agent.set_targets(&pool).unwrap();
+                        let (loss, q) = match learner {
+                            Learner::Fused => agent.fused(&pool).unwrap(),
+                            Learner::Reference => agent.reference().unwrap(),
+                        };
+                        (loss, q, agent.memory.gradient, agent.memory.errors)
+                    });
+                    assert!((fused.0 - reference.0).abs() < 1e-5 * reference.0.max(1.0), "{} {}", fused.0, reference.0);
+                    assert!((fused.1 - reference.1).abs() < 1e-5);
+                    let norm = reference.2.iter().map(|x| x * x).sum::<f32>().sqrt();
+                    let error = fused.2.iter().zip(&reference.2).map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt();
+                    assert!(error < 1e-5 * norm, "dueling {dueling}, B = {b}: {error} of {norm}");
+                    assert!(fused.3.len() == b && fused.3.iter().zip(&reference.3).all(|(a, b)| (a - b).abs() < 1e-5));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn targets_follow_the_definition() {
+        // Q_target(s') = (5, 7, 9, 1), of which 2 and 3 are illegal; Q_online(s') = (3, 2, 8, 9): double takes action 0.
+        let rows = [[5.0f32, 7.0, 9.0, 1.0], [3.0, 2.0, 8.0, 9.0]];
+        let mask = [1, 1, 0, 0];
+        let action = |by: [f32; 4]| best(by.into_iter(), &mask).0;
+        assert_eq!(1.0 + 0.5 * rows[0][action(rows[1])], 3.5);
+        assert_eq!(1.0 + 0.5 * rows[0][action(rows[0])], 4.5);
+        // And in the agent, one transition at a time, against the network itself.
+        for double in [false, true] {
+            let mut agent = agent(Learner::Fused, DqnConfig { double, batch_size: 8, ..DqnConfig::default() });
+            agent.target.change(|params| params.iter_mut().rev().for_each(|x| *x = 0.5 - *x));
+            let pool = Pool::new(1).unwrap();
+            let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
+            replay.sample(&[0, 1 << 29, 1 << 30, 3 << 29, 1 << 31, 5 << 29, 3 << 30, u32::MAX], &mut agent.memory.batch).unwrap();
+            agent.set_targets(&pool).unwrap();
+            let batch = &agent.memory.batch;
+            let ObsSlice::U8(next) = batch.next_obs.as_slice() else { panic!("bytes") };
+            for i in 0..8 {
+                let of = |network: &QNetwork| {
+                    let mut q = [0.0; 4];
+                    network.q_values(ObsSlice::U8(&next[i * 100..][..100]), &pool, &mut Vec::new(), &mut q).unwrap();
+                    q
+                };
+                let legal = &batch.next_masks[i * 4..][..4];
+                let by = if double { of(&agent.network) } else { of(&agent.target) };
+                let chosen = (0..4).filter(|&j| legal[j] == 1).max_by(|&a, &b| by[a].total_cmp(&by[b])).unwrap_or(0);
+                let expected = batch.rewards[i] + batch.discounts[i] * of(&agent.target)[chosen];
+                assert_eq!(agent.memory.targets[i], expected, "double {double}, transition {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn updates_keep_to_the_ratio_and_the_target_follows_in_env_steps() {
+        for (n_envs, n_steps) in [(1, 4), (8, 3), (3, 5)] {
+            let pool = Pool::new(1).unwrap();
+            let mut collector = Collector::new(n_envs, &rl_envs::cartpole::CartPole::default(), &pool, 1).unwrap();
+            let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+            let net = NetConfig { hidden: vec![4], ..NetConfig::default() };
+            let config = DqnConfig {
+                learning_starts: 50,
+                train_freq: 4,
+                gradient_steps: 3,
+                target_update_interval: 40,
+                batch_size: 8,
+                ..DqnConfig::default()
+            };
+            let network = QNetwork::new(&obs, &actions, &net, false, 1).unwrap();
+            let mut agent = Dqn::new(network, config, &obs, &actions, n_envs, 1).unwrap();
+            let mut rollout = collector.rollout(n_steps).unwrap();
+            let mut env_steps = 0;
+            let mut followed = 0;
+            while env_steps < 700 {
+                collector.collect(agent.policy(), &mut rollout).unwrap();
+                agent.update(&rollout, 0.5, &pool).unwrap();
+                env_steps += (n_envs * n_steps) as u64;
+                // Steps count from the first one that leaves more than learning_starts behind.
+                let first = 50 / n_envs as u64 * n_envs as u64;
+                let due = env_steps.saturating_sub(first) / 4 * 3;
+                assert_eq!(agent.updates, due, "{n_envs} environments, {env_steps} env steps");
+                if agent.target.version() != followed {
+                    followed = agent.target.version();
+                }
+            }
+            assert_eq!(followed, env_steps / 40, "the target network follows every 40 env steps");
+        }
+    }
+
+    #[test]
+    fn epsilon_falls_in_the_given_share_of_training_and_spreads() {
+        let config = DqnConfig { exploration_fraction: 0.2, exploration_final_eps: 0.1, ..DqnConfig::default() };
+        assert_eq!(config.epsilon(0.0), 1.0);
+        assert!((config.epsilon(0.1) - 0.55).abs() < 1e-6);
+        assert!((config.epsilon(0.7) - 0.1).abs() < 1e-6);
+        assert_eq!(config.rollout_steps(1), 4);
+        assert_eq!(config.rollout_steps(256), 1);
+        assert!(DqnConfig { batch_size: 65, buffer_size: 64, ..DqnConfig::default() }.check().is_err());
     }
 }
