@@ -34,17 +34,16 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
         "# What the presets learn\n\nMade by `cargo xtask bench --presets`: mean return of {EPISODES} greedy episodes after training with \
          seeds 100 to 104, on which no\npreset was tuned, with the standard error over the five and the least of them; beside it that of \
          the one agent that RL Baselines3\nZoo publishes, after at least as many steps.\n\n\
-         | environment | algorithm | env steps | ours | least | RL Zoo's | env steps/s |\n|---|---|---|---|---|---|---|\n"
+         | environment | algorithm | env steps | ours | least | RL Zoo's |\n|---|---|---|---|---|---|\n"
     );
     for (env, algo, zoo, zoo_steps) in PRESETS {
-        let (mut returns, mut steps, mut rate) = (Vec::new(), 0.0, 0.0);
+        let (mut returns, mut steps) = (Vec::new(), 0.0);
         for seed in SEEDS {
             let _ = fs::remove_dir_all(&dir);
             let mut command = Command::new(&program);
             command.args(["train", env, "--algo", algo, "--seed", &seed.to_string(), "--json", "--run-dir"]).arg(&dir);
             let done = last_line(&mut command)?;
             steps = done["env_steps"].as_f64().context("env_steps")?;
-            rate += done["env_steps_per_s"].as_f64().context("env_steps_per_s")?;
             let mut command = Command::new(&program);
             command.args(["eval", "--episodes", EPISODES, "--json"]).arg(&dir);
             returns.push(last_line(&mut command)?["return_mean"].as_f64().context("return_mean")?);
@@ -53,10 +52,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
         let mean = returns.iter().sum::<f64>() / n;
         let error = (returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (n - 1.0) / n).sqrt();
         let least = returns.iter().copied().fold(f64::INFINITY, f64::min);
-        let row = format!(
-            "| {env} | {algo} | {steps:.0} | {mean:.1} +- {error:.1} | {least:.1} | {zoo} at {zoo_steps} | {:.0} k |",
-            rate / n / 1e3
-        );
+        let row = format!("| {env} | {algo} | {steps:.0} | {mean:.1} +- {error:.1} | {least:.1} | {zoo} at {zoo_steps} |");
         println!("{row}");
         let _ = writeln!(text, "{row}");
     }
