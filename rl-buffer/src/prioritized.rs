@@ -14,8 +14,8 @@ use crate::{Batch, Error, ReplayBuffer, StepSlices, SumTree, TransitionShape};
 pub struct PrioritizedReplayBuffer {
     pub(crate) replay: ReplayBuffer,
     pub(crate) tree: SumTree,
-    alpha: f32,
-    epsilon: f32,
+    pub(crate) alpha: f32,
+    pub(crate) epsilon: f32,
     pub(crate) max_priority: f32,
     /// What the last update wrote, kept for its memory.
     indices: Vec<u32>,

@@ -205,6 +205,18 @@ impl ReplayBuffer {
         Batch::new(&self.shape, len)
     }
 
+    /// The words and the bytes of the first `n` rows.
+    pub(crate) fn rows(&self, n: usize) -> (usize, usize) {
+        (n * self.row.len, n * 2 * self.row.bytes)
+    }
+
+    /// The reward and the discount of each transition held.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (f32, f32)> {
+        let at = self.row.reward;
+        let rows = self.words.chunks_exact(self.row.len).take(self.len());
+        rows.map(move |words| (f32::from_bits(words[at]), f32::from_bits(words[at + 1])))
+    }
+
     /// Where the next transition goes.
     pub(crate) fn head(&self) -> usize {
         (self.added % self.capacity as u64) as usize
