@@ -156,7 +156,7 @@ mod tests {
             let mut began = false;
             for _ in 0..500 {
                 prop_assert!(limiter.may_insert() || limiter.may_sample());
-                if limiter.may_sample() && (!limiter.may_insert() || words.next() % 2 == 0) {
+                if limiter.may_sample() && (!limiter.may_insert() || words.next().is_multiple_of(2)) {
                     limiter.sampled(sample);
                     began = began || (low..=high).contains(&limiter.diff());
                     prop_assert!(limiter.diff() >= low);

@@ -295,7 +295,7 @@ mod tests {
                 TransitionShape { gamma: 0.5, ..shape },
                 TransitionShape { n_step: 2, ..shape },
             ] {
-                let error = load(other, &bytes).err().expect("refused").to_string();
+                let error = load(other, &bytes).expect_err("refused").to_string();
                 assert!(error.contains("has another value for"), "{error}");
             }
             assert!(PrioritizedReplayBuffer::load(shape, 41, 0.6, 0.01, &mut &bytes[..]).is_err());
@@ -320,6 +320,22 @@ mod tests {
                 let at = bytes.len() - 4;
                 bytes[at..].copy_from_slice(&bad.to_le_bytes());
                 assert!(load(shape, &bytes).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn more_steps_than_can_wait_are_refused() {
+        for (buffer, _) in cases().filter(|(buffer, _)| buffer.replay().shape().n_step > 1) {
+            let (replay, bytes) = (buffer.replay(), saved(&buffer));
+            let (words, obs) = replay.rows(replay.len());
+            let n_envs = replay.shape().n_envs;
+            let [oldest, waiting] = [0, n_envs].map(|at| 12 * 8 + 4 * words + obs + 4 * at);
+            for at in [oldest, waiting + 4 * (n_envs - 1)] {
+                let mut bytes = bytes.clone();
+                bytes[at..][..4].copy_from_slice(&(replay.shape().n_step as u32).to_le_bytes());
+                let error = load(*replay.shape(), &bytes).expect_err("refused").to_string();
+                assert!(error.contains("steps waiting"), "{error}");
             }
         }
     }
