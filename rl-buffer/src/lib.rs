@@ -28,6 +28,7 @@
 pub mod returns;
 
 mod error;
+mod frames;
 mod limiter;
 mod memory;
 mod prefetch;

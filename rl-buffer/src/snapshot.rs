@@ -6,6 +6,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 
+use crate::frames::Frames;
 use crate::memory::filled;
 use crate::{ActionKind, Error, ObsKind, PrioritizedReplayBuffer, ReplayBuffer, TransitionShape};
 
@@ -80,7 +81,7 @@ fn end(input: &mut impl Read) -> Result<(), Error> {
 }
 
 /// What has to be the same when a buffer is read, each with its name.
-fn header(shape: &TransitionShape, capacity: usize) -> [(&'static str, u64); 11] {
+fn header(shape: &TransitionShape, capacity: usize) -> [(&'static str, u64); 12] {
     let (kind, masked) = match shape.actions {
         ActionKind::Discrete { masked } => (0, masked),
         ActionKind::Continuous { .. } => (1, None),
@@ -91,6 +92,7 @@ fn header(shape: &TransitionShape, capacity: usize) -> [(&'static str, u64); 11]
         ("the number of environments", shape.n_envs as u64),
         ("the length of an observation", shape.obs_len as u64),
         ("the type of observations", u64::from(shape.obs == ObsKind::U8)),
+        ("the number of stacked frames", shape.stack as u64),
         ("the kind of actions", kind),
         ("the length of an action", shape.action_len() as u64),
         ("the length of a mask", masked.unwrap_or(0) as u64),
@@ -107,8 +109,8 @@ impl ReplayBuffer {
     /// [`Error::Io`].
     pub fn save(&self, out: &mut impl Write) -> Result<(), Error> {
         write(out, &header(self.shape(), self.capacity()).map(|(_, value)| value))?;
-        write(out, &[self.added])?;
-        let (words, bytes) = self.rows(self.len());
+        write(out, &[self.added, self.oldest])?;
+        let (words, bytes) = self.rows(self.used());
         write(out, &self.words[..words])?;
         write(out, &self.bytes[..bytes])?;
         if let Some(windows) = &self.windows {
@@ -118,6 +120,9 @@ impl ReplayBuffer {
             write(out, &windows.actions)?;
             write(out, &windows.obs_f32)?;
             write(out, &windows.obs_u8)?;
+        }
+        if let Some(frames) = &self.frames {
+            frames.save(self.used(), out)?;
         }
         Ok(())
     }
@@ -143,11 +148,14 @@ impl ReplayBuffer {
                 return Err(bad(format!("has another value for {what}: {} instead of {expected}", found[0])));
             }
         }
-        let mut added = [0];
-        read(input, &mut added)?;
-        [self.added] = added;
-        ensure(self.added <= u64::MAX / 2, "counts more transitions than there can be")?;
-        let (words, bytes) = self.rows(self.len());
+        let mut counts = [0; 2];
+        read(input, &mut counts)?;
+        let [added, oldest] = counts;
+        ensure(added <= u64::MAX / 2, "counts more transitions than there can be")?;
+        let oldest_possible = if self.frames.is_some() { added.saturating_sub(self.capacity() as u64)..=added } else { 0..=0 };
+        ensure(oldest_possible.contains(&oldest), "begins with a transition that it cannot hold")?;
+        [self.added, self.oldest] = counts;
+        let (words, bytes) = self.rows(self.used());
         read(input, &mut self.words[..words])?;
         read(input, &mut self.bytes[..bytes])?;
         ensure(self.numbers().all(|(reward, _)| reward.is_finite()), "holds a reward that is not finite")?;
@@ -169,7 +177,46 @@ impl ReplayBuffer {
             )?;
             ensure(windows.sums.iter().all(|sum| sum.is_finite()), "holds a reward that is not finite")?;
         }
+        let used = self.used();
+        if let Some(frames) = &mut self.frames {
+            frames.fill_from(used, input)?;
+            let places = frames.places as u32;
+            let mut waiting = self.windows.iter().flat_map(|windows| &windows.obs_f32);
+            let fine = self.places().all(|place| place < places) && waiting.all(|place| place.to_bits() < places);
+            ensure(fine, "holds a place of a frame that there is not")?;
+        }
         Ok(())
+    }
+}
+
+impl Frames {
+    fn save(&self, transitions: usize, out: &mut impl Write) -> Result<(), Error> {
+        let before: Vec<u64> = self.before.iter().copied().collect();
+        write(out, &[self.pushed, before.len() as u64])?;
+        write(out, &before)?;
+        write(out, &self.lows[..transitions])?;
+        write(out, &self.current)?;
+        write(out, &self.known)?;
+        write(out, &self.data[..self.used_bytes()])
+    }
+
+    fn fill_from(&mut self, transitions: usize, input: &mut impl Read) -> Result<(), Error> {
+        let mut counts = [0; 2];
+        read(input, &mut counts)?;
+        ensure(
+            counts[0] <= u64::MAX / 2 && counts[1] <= self.steps_back() as u64 + 1,
+            "counts more frames or steps than there can be",
+        )?;
+        let mut before = filled(counts[1] as usize, 0)?;
+        read(input, &mut before)?;
+        self.pushed = counts[0];
+        self.before = before.into();
+        read(input, &mut self.lows[..transitions])?;
+        read(input, &mut self.current)?;
+        read(input, &mut self.known)?;
+        ensure(self.current.iter().all(|&place| (place as usize) < self.places), "holds a place of a frame that there is not")?;
+        let used = self.used_bytes();
+        read(input, &mut self.data[..used])
     }
 }
 
@@ -181,7 +228,7 @@ impl PrioritizedReplayBuffer {
     pub fn save(&self, out: &mut impl Write) -> Result<(), Error> {
         self.replay.save(out)?;
         write(out, &[self.alpha, self.epsilon, self.max_priority])?;
-        let mut priorities = self.tree.iter().take(self.replay.len());
+        let mut priorities = self.tree.iter().take(self.replay.used());
         let mut chunk = Vec::with_capacity(CHUNK);
         loop {
             chunk.clear();
@@ -206,8 +253,8 @@ impl PrioritizedReplayBuffer {
         ensure(numbers[..2] == [alpha, epsilon], "has another alpha or epsilon")?;
         buffer.max_priority = numbers[2];
         ensure(buffer.max_priority > 0.0 && buffer.max_priority.is_finite(), "has a largest priority that cannot be")?;
-        let mut priorities = filled(CHUNK.min(buffer.replay.len()), 0.0)?;
-        let len = buffer.replay.len();
+        let mut priorities = filled(CHUNK.min(buffer.replay.used()), 0.0)?;
+        let len = buffer.replay.used();
         for start in (0..len).step_by(CHUNK) {
             let end = (start + CHUNK).min(len);
             let priorities = &mut priorities[..end - start];
@@ -244,6 +291,8 @@ mod tests {
             shape(1, 1),
             TransitionShape { obs: ObsKind::U8, actions: ActionKind::Discrete { masked: Some(5) }, ..shape(3, 4) },
             TransitionShape { actions: ActionKind::Continuous { len: 2 }, ..shape(5, 3) },
+            TransitionShape { obs: ObsKind::U8, obs_len: 6, stack: 3, ..shape(2, 1) },
+            TransitionShape { obs: ObsKind::U8, obs_len: 6, stack: 2, ..shape(2, 3) },
         ];
         shapes.into_iter().flat_map(|shape| {
             [7, 60].map(|steps| {
@@ -291,7 +340,7 @@ mod tests {
             assert!(load(shape, &[&bytes[..], &[0]].concat()).is_err());
             for other in [
                 TransitionShape { n_envs: shape.n_envs + 1, ..shape },
-                TransitionShape { obs_len: 5, ..shape },
+                TransitionShape { obs_len: 2 * shape.obs_len, ..shape },
                 TransitionShape { gamma: 0.5, ..shape },
                 TransitionShape { n_step: 2, ..shape },
             ] {
@@ -307,12 +356,12 @@ mod tests {
     fn hostile_numbers_are_refused() {
         for (buffer, _) in cases() {
             let (bytes, shape) = (saved(&buffer), *buffer.replay().shape());
-            for at in 0..12 {
+            for at in 0..14 {
                 for claim in [u64::MAX, 1 << 63, 1 << 40] {
                     let mut bytes = bytes.clone();
                     bytes[8 * at..][..8].copy_from_slice(&claim.to_le_bytes());
                     // 2^40 transitions may have been added, but the others do not agree with what follows.
-                    assert!(load(shape, &bytes).is_err() || (at == 11 && claim == 1 << 40));
+                    assert!(load(shape, &bytes).is_err() || (at == 12 && claim == 1 << 40));
                 }
             }
             for bad in [f32::NAN, f32::INFINITY, -1.0] {
@@ -328,9 +377,9 @@ mod tests {
     fn more_steps_than_can_wait_are_refused() {
         for (buffer, _) in cases().filter(|(buffer, _)| buffer.replay().shape().n_step > 1) {
             let (replay, bytes) = (buffer.replay(), saved(&buffer));
-            let (words, obs) = replay.rows(replay.len());
+            let (words, obs) = replay.rows(replay.used());
             let n_envs = replay.shape().n_envs;
-            let [oldest, waiting] = [0, n_envs].map(|at| 12 * 8 + 4 * words + obs + 4 * at);
+            let [oldest, waiting] = [0, n_envs].map(|at| 14 * 8 + 4 * words + obs + 4 * at);
             for at in [oldest, waiting + 4 * (n_envs - 1)] {
                 let mut bytes = bytes.clone();
                 bytes[at..][..4].copy_from_slice(&(replay.shape().n_step as u32).to_le_bytes());
