@@ -515,9 +515,14 @@ impl Agent for Dqn {
     fn save(&self) -> Snapshot {
         let named = |(name, values): (&str, &[f32])| (String::from(name), values.to_vec());
         let moments = self.optimizer.moments().into_iter().chain([(TARGET, self.target.params())]).map(named).collect();
-        let replay = self.config.save_replay.then(|| match &self.replay {
-            Replay::Uniform(_) => Vec::new(),
-            Replay::Prioritized(_) => Vec::new(),
+        let replay = self.config.save_replay.then(|| {
+            let mut bytes = Vec::new();
+            let written = match &self.replay {
+                Replay::Uniform(replay) => replay.save(&mut bytes),
+                Replay::Prioritized(replay) => replay.save(&mut bytes),
+            };
+            written.expect("memory takes what is written");
+            bytes
         });
         Snapshot {
             params: self.network.params().to_vec(),
@@ -545,10 +550,16 @@ impl Agent for Dqn {
         let Counters { version, epochs, steps, env_steps, credit, empty_at } = snapshot.counters;
         let mut optimizer = self.optimizer.clone();
         optimizer.load(&moments, steps)?;
-        match (&mut self.replay, &snapshot.replay) {
-            (_, None) => {}
-            (Replay::Uniform(_), Some(_)) => {}
-            (Replay::Prioritized(_), Some(_)) => {}
+        if let Some(bytes) = &snapshot.replay {
+            let mut bytes = &bytes[..];
+            self.replay = match &self.replay {
+                Replay::Uniform(replay) => Replay::Uniform(ReplayBuffer::load(*replay.shape(), replay.capacity(), &mut bytes)?),
+                Replay::Prioritized(replay) => {
+                    let (shape, capacity) = (*replay.replay().shape(), replay.replay().capacity());
+                    let alpha = self.config.priority_alpha;
+                    Replay::Prioritized(PrioritizedReplayBuffer::load(shape, capacity, alpha, PRIORITY_EPSILON, &mut bytes)?)
+                }
+            };
         }
         self.optimizer = optimizer;
         self.network.set_params(&snapshot.params, version)?;

@@ -69,4 +69,10 @@ pub enum Error {
         /// The number of places in use.
         len: usize,
     },
+    /// A saved buffer cannot be used.
+    #[error("the saved replay buffer {0}")]
+    BadState(String),
+    /// Reading or writing failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
 }

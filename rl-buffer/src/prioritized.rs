@@ -14,8 +14,8 @@ use crate::{Batch, Error, ReplayBuffer, StepSlices, SumTree, TransitionShape};
 pub struct PrioritizedReplayBuffer {
     pub(crate) replay: ReplayBuffer,
     pub(crate) tree: SumTree,
-    alpha: f32,
-    epsilon: f32,
+    pub(crate) alpha: f32,
+    pub(crate) epsilon: f32,
     pub(crate) max_priority: f32,
     /// What the last update wrote, kept for its memory.
     indices: Vec<u32>,
@@ -62,14 +62,15 @@ impl PrioritizedReplayBuffer {
     /// # Panics
     /// If a type or a length is not the shape's.
     pub fn push(&mut self, step: &StepSlices<'_>) -> usize {
-        let (head, capacity) = (self.replay.head(), self.replay.capacity());
+        let (before, oldest) = (self.replay.added(), self.replay.oldest);
         let added = self.replay.push(step);
-        let written = added.min(capacity);
-        let end = (head + written).min(capacity);
-        self.tree.fill(head..end, self.max_priority);
-        self.tree.fill(0..head + written - end, self.max_priority);
-        if added > capacity {
-            self.tree.fill(0..capacity, self.max_priority);
+        for places in self.replay.stretches(before..self.replay.added()) {
+            self.tree.fill(places, self.max_priority);
+        }
+        // Given up for want of frames.
+        let overwritten = self.replay.added().saturating_sub(self.replay.capacity() as u64);
+        for places in self.replay.stretches(oldest.max(overwritten)..self.replay.oldest) {
+            self.tree.fill(places, 0.0);
         }
         added
     }
@@ -130,16 +131,17 @@ impl PrioritizedReplayBuffer {
         assert_eq!(indices.len(), errors.len(), "an error for each index");
         self.indices.clear();
         self.priorities.clear();
-        let overwritten = self.replay.overwritten_since(drawn_at);
-        let holds = |index| overwritten.as_ref().is_some_and(|[a, b]| !a.contains(&index) && !b.contains(&index));
+        let known = drawn_at <= self.replay.added();
+        let [a, b] = self.replay.stretches(drawn_at..self.replay.added());
+        let holds = |index: usize| known && !a.contains(&index) && !b.contains(&index) && self.replay.holds(index);
         let mut max_priority = self.max_priority;
         for (&index, &error) in indices.iter().zip(errors) {
-            if index as usize >= self.replay.len() {
-                return Err(Error::Index { index: u64::from(index), len: self.replay.len() });
+            if index as usize >= self.replay.used() {
+                return Err(Error::Index { index: u64::from(index), len: self.replay.used() });
             }
             let priority = power(error.abs() + self.epsilon, self.alpha);
             check_priority(index, if error.is_finite() { priority } else { error })?;
-            if holds(index) {
+            if holds(index as usize) {
                 max_priority = max_priority.max(priority);
                 self.indices.push(index);
                 self.priorities.push(priority);

@@ -24,7 +24,15 @@ impl Words {
 
 /// Four f32 numbers and a discrete action.
 pub(crate) fn shape(n_envs: usize, n_step: usize) -> TransitionShape {
-    TransitionShape { n_envs, obs_len: 4, obs: ObsKind::F32, actions: ActionKind::Discrete { masked: None }, n_step, gamma: 0.99 }
+    TransitionShape {
+        n_envs,
+        obs_len: 4,
+        obs: ObsKind::F32,
+        stack: 1,
+        actions: ActionKind::Discrete { masked: None },
+        n_step,
+        gamma: 0.99,
+    }
 }
 
 /// Fails if counts are further from what is expected than chance would have it in one case of some thousands.
@@ -72,7 +80,7 @@ impl History {
     /// Episodes end at each step with probability `ends`.
     pub(crate) fn new(shape: TransitionShape, seed: u64, ends: f64) -> Self {
         let mut words = Words(seed);
-        let obs = (0..shape.n_envs).map(|_| Self::any_obs(&mut words, shape.obs_len)).collect();
+        let obs = (0..shape.n_envs).map(|_| Self::first_obs(&mut words, &shape)).collect();
         Self { shape, words, ends, episodes: vec![Vec::new(); shape.n_envs], obs, made: Vec::new() }
     }
 
@@ -80,9 +88,27 @@ impl History {
         (0..d).map(|_| words.below(256) as f32).collect()
     }
 
+    /// The first observation of an episode: its first frame, as often as there are frames.
+    fn first_obs(words: &mut Words, shape: &TransitionShape) -> Vec<f32> {
+        Self::any_obs(words, shape.obs_len / shape.stack).repeat(shape.stack)
+    }
+
+    /// The observation after `obs`: a new frame pushes the oldest out. Some are as the one before.
+    fn next_obs(words: &mut Words, shape: &TransitionShape, obs: &[f32]) -> Vec<f32> {
+        let len = shape.obs_len / shape.stack;
+        let frame = if words.below(5) == 0 { obs[obs.len() - len..].to_vec() } else { Self::any_obs(words, len) };
+        [&obs[len..], &frame].concat()
+    }
+
+    /// Starts the environments anew, without an end of their episodes.
+    pub(crate) fn start_anew(&mut self) {
+        self.episodes.iter_mut().for_each(Vec::clear);
+        self.obs.iter_mut().for_each(|obs| *obs = Self::first_obs(&mut self.words, &self.shape));
+    }
+
     /// Does a step and hands it on.
     pub(crate) fn step<R>(&mut self, push: impl FnOnce(&StepSlices<'_>) -> R) -> R {
-        let TransitionShape { n_envs, obs_len, n_step, gamma, .. } = self.shape;
+        let TransitionShape { n_envs, n_step, gamma, .. } = self.shape;
         let (a, m) = (self.shape.action_len(), self.shape.mask_len());
         let (mut obs, mut next_obs, mut final_obs) = (Vec::new(), Vec::new(), Vec::new());
         let (mut actions, mut rewards, mut terminated, mut truncated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -94,7 +120,8 @@ impl History {
             let truncates = ended && (!terminates || words.below(2) == 0);
             let action: Vec<f32> = (0..a).map(|_| words.below(5) as f32).collect();
             let reward = words.below(1000) as f32 / 7.0;
-            let (next, last) = (Self::any_obs(words, obs_len), Self::any_obs(words, obs_len));
+            let last = Self::next_obs(words, &self.shape, &self.obs[env]);
+            let next = if ended { Self::first_obs(words, &self.shape) } else { last.clone() };
             let mask: Vec<u8> = (0..2 * m).map(|_| words.below(2) as u8).collect();
             let did = Did {
                 obs: self.obs[env].clone(),

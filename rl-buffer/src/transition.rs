@@ -17,6 +17,8 @@ pub struct TransitionShape {
     pub obs_len: usize,
     /// Their type.
     pub obs: ObsKind,
+    /// Frames k that an observation of bytes is stacked of, the oldest first: each is kept once. 1 if there is nothing to share.
+    pub stack: usize,
     /// The kind of actions.
     pub actions: ActionKind,
     /// Steps n of a transition.
@@ -42,12 +44,18 @@ impl TransitionShape {
         }
     }
 
+    /// What rows hold: of stacked observations the places of their frames, as the bits of numbers.
+    pub(crate) fn stored(&self) -> Self {
+        if self.stack == 1 { *self } else { Self { obs: ObsKind::F32, obs_len: self.stack, stack: 1, ..*self } }
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (size, what) in [
             (self.n_envs, "environment"),
             (self.obs_len, "element of an observation"),
             (self.action_len(), "element of an action"),
             (self.n_step, "step of a transition"),
+            (self.stack, "frame of an observation"),
         ] {
             if size == 0 {
                 return Err(Error::Empty(what));
@@ -55,6 +63,10 @@ impl TransitionShape {
         }
         if matches!(self.actions, ActionKind::Discrete { masked: Some(0) }) {
             return Err(Error::Empty("action in a mask"));
+        }
+        if self.stack > 1 && (self.obs != ObsKind::U8 || !self.obs_len.is_multiple_of(self.stack)) {
+            let range = "1 or, of observations that are bytes, a divisor of their length";
+            return Err(Error::Setting { what: "stack", value: self.stack as f64, range });
         }
         if !(0.0..=1.0).contains(&self.gamma) {
             return Err(Error::Setting { what: "gamma", value: f64::from(self.gamma), range: "between 0 and 1" });

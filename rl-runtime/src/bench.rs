@@ -6,8 +6,11 @@ use ndarray::{Array2, Array3, Axis};
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE, obs_view, rollout};
 use rl_agents::tile::{ROUND_FLOPS, multiply_adds};
 use rl_agents::{ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
-use rl_buffer::{ActionColumns, ObsBuffer, ObsColumns, Rollout, RolloutColumns};
-use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch, VecEnv, catalog};
+use rl_buffer::{
+    ActionColumns, ActionKind, ActionSlice, Batch, ObsBuffer, ObsColumns, ObsKind, ObsSlice, PrioritizedReplayBuffer,
+    ReplayBuffer, Rollout, RolloutColumns, StepSlices, TransitionShape,
+};
+use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, ObsViewMut, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
 use crate::Error;
@@ -209,4 +212,118 @@ fn ceiling(isa: Isa, pool: &Pool) -> f64 {
     pool.each(&mut sums, &|sum| *sum = multiply_adds(isa, ROUNDS));
     std::hint::black_box(sums);
     (ROUND_FLOPS * ROUNDS * pool.n_threads() as u64) as f64 / begin.elapsed().as_secs_f64()
+}
+
+/// A replay buffer of either kind.
+enum Replay {
+    Uniform(ReplayBuffer),
+    Prioritized(Box<PrioritizedReplayBuffer>),
+}
+
+impl Replay {
+    fn push(&mut self, step: &StepSlices<'_>) -> usize {
+        match self {
+            Self::Uniform(buffer) => buffer.push(step),
+            Self::Prioritized(buffer) => buffer.push(step),
+        }
+    }
+
+    /// Draws a batch and, where there are priorities, sets them anew.
+    fn draw(&mut self, words: &[u32], errors: &[f32], batch: &mut Batch) -> Result<(), rl_buffer::Error> {
+        match self {
+            Self::Uniform(buffer) => buffer.sample(words, batch),
+            Self::Prioritized(buffer) => {
+                buffer.sample(words, 0.4, batch)?;
+                buffer.update_priorities(&batch.indices, batch.drawn_at, errors).map(|_| ())
+            }
+        }
+    }
+}
+
+/// Elements of an observation in the bench of replay, as in CartPole.
+const REPLAY_OBS: usize = 4;
+/// Transitions that it adds at once.
+const REPLAY_ENVS: usize = 4096;
+
+/// Transitions a second that a replay buffer takes, 4,096 at once, and that it gives back in batches, with one random word each drawn
+/// inside the clock; with priorities, which follow errors that differ from each other, they are also updated. Observations are four
+/// f32 numbers. All on one thread.
+///
+/// # Errors
+/// [`Error::Config`] if there cannot be such a buffer.
+pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) -> Result<[Value; 2], Error> {
+    let config = |error: rl_buffer::Error| Error::Config { problems: vec![error.to_string()] };
+    let shape = TransitionShape {
+        n_envs: REPLAY_ENVS,
+        obs_len: REPLAY_OBS,
+        obs: ObsKind::F32,
+        stack: 1,
+        actions: ActionKind::Discrete { masked: None },
+        n_step: 1,
+        gamma: 0.99,
+    };
+    let mut drawn = Batch::new(&shape, batch).map_err(config)?;
+    let mut buffer = if prioritized {
+        Replay::Prioritized(Box::new(PrioritizedReplayBuffer::new(shape, capacity, 0.6, 1e-6).map_err(config)?))
+    } else {
+        Replay::Uniform(ReplayBuffer::new(shape, capacity).map_err(config)?)
+    };
+    let mut draws = 0;
+    let mut fill = |words: &mut [u32]| {
+        for (block, words) in words.chunks_mut(4).enumerate() {
+            let random = rng::block(0, 0, draws, Purpose::Shuffle, block as u32);
+            words.copy_from_slice(&random[..words.len()]);
+        }
+        draws += 1;
+    };
+    let mut words = vec![0; (REPLAY_ENVS * REPLAY_OBS).max(batch)];
+    fill(&mut words);
+    let numbers: Vec<f32> = words.iter().map(|&word| rng::uniform(word)).collect();
+    let obs = ObsSlice::F32(&numbers[..REPLAY_ENVS * REPLAY_OBS]);
+    let ends: Vec<u8> = numbers[..REPLAY_ENVS].iter().map(|&x| u8::from(x < 0.05)).collect();
+    let step = StepSlices {
+        obs,
+        actions: ActionSlice::Discrete(&vec![1; REPLAY_ENVS]),
+        rewards: &numbers[..REPLAY_ENVS],
+        terminated: &ends,
+        truncated: &vec![0; REPLAY_ENVS],
+        next_obs: obs,
+        final_obs: obs,
+        masks: None,
+    };
+    for _ in 0..capacity.div_ceil(REPLAY_ENVS) {
+        buffer.push(&step);
+    }
+    let errors = &numbers[..batch];
+    let words = &mut words[..batch];
+    // Priorities as they are after a while, not all alike.
+    for _ in 0..if prioritized { (2 * capacity).div_ceil(batch) } else { 1 } {
+        fill(words);
+        buffer.draw(words, errors, &mut drawn).map_err(config)?;
+    }
+    let measure = |mut work: Box<dyn FnMut() -> Result<usize, Error> + '_>| -> Result<_, Error> {
+        let mut rates = Vec::new();
+        for _ in 0..PARTS {
+            let (begin, mut n) = (Instant::now(), 0);
+            while n == 0 || begin.elapsed() < Duration::from_secs_f64(seconds) / PARTS / 2 {
+                n += work()?;
+            }
+            rates.push(n as f64 / begin.elapsed().as_secs_f64());
+        }
+        Ok(spread(rates))
+    };
+    let drawing = measure(Box::new(|| {
+        fill(words);
+        buffer.draw(words, errors, &mut drawn).map_err(config)?;
+        Ok(batch)
+    }))?;
+    let adding = measure(Box::new(|| Ok(buffer.push(&step))))?;
+    let object = |name, (median, min, max): (f64, f64, f64)| {
+        json!({
+            "event": "bench", "name": name, "value": median, "unit": "transitions/s", "min": min, "max": max, "capacity": capacity,
+            "batch": batch, "prioritized": prioritized, "obs": REPLAY_OBS, "added_at_once": REPLAY_ENVS, "threads": 1,
+            "seconds": seconds,
+        })
+    };
+    Ok([object("replay_add", adding), object(if prioritized { "replay_sample_update" } else { "replay_sample" }, drawing)])
 }

@@ -456,6 +456,8 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
         (vec!["watch", text(&trained), "--size", "4097"], 2, "4097 is not in 1..=4096"),
         (vec!["watch", text(&trained), "--fps", "0"], 2, "0 is not in 1..=50"),
         (vec!["bench", "env", "cartpole", "--envs", "0"], 2, "0 environments"),
+        (vec!["bench", "replay", "--capacity", "0"], 2, "at least one transition of capacity"),
+        (vec!["bench", "replay", "--capacity", "1000000000000"], 2, "at most 4294967295 transitions"),
         (vec!["trace", "cartpole", "--init", text(&file), "--actions", text(&file)], 2, "expected value at line 1"),
     ];
     for (mut args, code, message) in cases {
@@ -574,4 +576,15 @@ fn check_env_prints_a_line_a_check() {
     assert_eq!((&last["event"], &last["failed"]), (&json!("check-env"), &json!(0)));
     assert_eq!(last["checks"].as_u64(), Some(output.lines().count() as u64 - 1));
     assert_eq!(finish(&mut rl(&["check-env", "snail"])).status.code(), Some(2));
+}
+
+#[test]
+fn bench_replay_gives_two_rates() {
+    for (more, name) in [(&[][..], "replay_sample"), (&["--prioritized"], "replay_sample_update")] {
+        let args = [&["bench", "replay", "--capacity", "100", "--batch", "33", "--seconds", "0.05", "--json"], more].concat();
+        let output = finish(&mut rl(&args));
+        let results: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(results.iter().map(|result| result["name"].as_str().unwrap()).collect::<Vec<_>>(), ["replay_add", name]);
+        assert!(results.iter().all(|result| result["value"].as_f64().unwrap() > 0.0 && result["batch"] == json!(33)));
+    }
 }

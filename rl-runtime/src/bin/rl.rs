@@ -221,6 +221,22 @@ enum Bench {
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
+    /// Transitions a second that a replay buffer takes and gives back
+    #[command(after_help = "Example:\n  rl bench replay --capacity 1000000 --batch 256 --prioritized")]
+    Replay {
+        /// Transitions that fit
+        #[arg(long, default_value_t = 1_000_000)]
+        capacity: usize,
+        /// Transitions of a batch
+        #[arg(long, default_value_t = 256, value_parser = parse_minibatch)]
+        batch: usize,
+        /// Draw by priorities, and update them
+        #[arg(long)]
+        prioritized: bool,
+        /// How long to measure
+        #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+        seconds: f64,
+    },
 }
 
 /// A value of an enum by its name in settings.
@@ -528,20 +544,25 @@ fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
 }
 
 fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
-    let result = match what {
+    let results = match what {
         Bench::Env { env, envs, threads: n, device: _, repeat, seconds } => {
-            bench::env(&env, envs, threads(n), repeat as usize, seconds)?
+            vec![bench::env(&env, envs, threads(n), repeat as usize, seconds)?]
         }
         Bench::Update { minibatch, hidden, threads: n, learner, isa, seconds } => {
             let threads = threads(n);
             set_matrix_threads(threads);
-            bench::update(&bench::Update { minibatch, hidden, threads, learner, isa: isa.unwrap_or_else(Isa::best), seconds })?
+            let isa = isa.unwrap_or_else(Isa::best);
+            vec![bench::update(&bench::Update { minibatch, hidden, threads, learner, isa, seconds })?]
         }
+        Bench::Replay { capacity, batch, prioritized, seconds } => bench::replay(capacity, batch, prioritized, seconds)?.into(),
     };
-    if json {
-        print(&result.to_string());
-        return Ok(ExitCode::SUCCESS);
+    for result in &results {
+        if json { print(&result.to_string()) } else { print_bench(result) }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_bench(result: &serde_json::Value) {
     let millions = |key: &str| result[key].as_f64().unwrap_or_default() / 1e6;
     let (value, min, max) = (millions("value"), millions("min"), millions("max"));
     print(&format!("{value:.2} M {} ({min:.2} to {max:.2})", result["unit"].as_str().unwrap_or_default()));
@@ -550,7 +571,6 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
             print(&format!("  {key}: {value}"));
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Sets the threads of candle's matrix products, which run on rayon's global pool.

@@ -1,0 +1,287 @@
+//! Frames of stacked observations, each kept once.
+//!
+//! An observation of k frames shares all but one with the one before it, so a transition that held both would hold k - 1 frames
+//! 2 k times. Here frames lie in a ring of their own, and a transition holds the places of the frames of its two observations, which
+//! are put together when it is drawn. Whether a frame is the one before is decided by comparing it, never by the flags of the
+//! step: what is drawn is what was added, bit for bit, at the start of an episode too (whose first frame is there k times and kept
+//! once) and where environments are started anew in between.
+//!
+//! The ring has room for the frames of all transitions if episodes last nine steps or more on average (a step adds a frame, and an
+//! end one more). If it runs out of room, the oldest transitions are given up with their frames.
+
+use std::collections::VecDeque;
+
+use crate::memory::filled;
+use crate::returns::goes_on;
+use crate::{Error, ObsSlice, StepSlices, TransitionShape};
+
+/// Places stay below the bits of an infinite f32: they travel as the bits of numbers, and those of a NaN might change.
+const MAX_PLACES: u128 = 0x7F80_0000;
+
+/// A ring of frames, and where the current observations of N environments lie in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Frames {
+    /// Frames k of an observation.
+    k: usize,
+    /// Bytes of a frame.
+    len: usize,
+    /// Steps for which a transition may look back for its frames.
+    steps_back: usize,
+    /// (places, `len`)
+    pub(crate) data: Vec<u8>,
+    pub(crate) places: usize,
+    /// Frames added since the beginning.
+    pub(crate) pushed: u64,
+    /// Where the next observations lie, (N, k).
+    pub(crate) current: Vec<u32>,
+    /// 1 where that is known, (N).
+    pub(crate) known: Vec<u8>,
+    /// Frames that had been added before each of the last steps, the oldest first.
+    pub(crate) before: VecDeque<u64>,
+    /// For each transition, by its place: its frames are all younger than so many others. (C)
+    pub(crate) lows: Vec<u64>,
+    /// The places of the step at hand as bits of numbers, (N, k) each: obs, next_obs, final_obs.
+    step: [Vec<f32>; 3],
+}
+
+/// Row `i` of bytes.
+fn bytes_row(obs: ObsSlice<'_>, i: usize, d: usize) -> &[u8] {
+    match obs {
+        ObsSlice::U8(obs) => &obs[i * d..][..d],
+        ObsSlice::F32(_) => unreachable!("stacks are of bytes"),
+    }
+}
+
+fn numbers(places: &mut [f32], from: &[u32]) {
+    places.iter_mut().zip(from).for_each(|(number, &place)| *number = f32::from_bits(place));
+}
+
+impl Frames {
+    fn places(shape: &TransitionShape, capacity: usize) -> u128 {
+        let slack = (shape.n_envs as u128).saturating_mul(2 * (shape.n_step as u128 + shape.stack as u128 + 2));
+        (capacity as u128 + capacity as u128 / 8).saturating_add(slack)
+    }
+
+    /// The bytes for each transition.
+    pub(crate) fn bytes_each(shape: &TransitionShape) -> u128 {
+        let len = (shape.obs_len / shape.stack) as u128;
+        len + len.div_ceil(8) + 8
+    }
+
+    /// The bytes that do not depend on the capacity.
+    pub(crate) fn bytes_fixed(shape: &TransitionShape) -> u128 {
+        let len = (shape.obs_len / shape.stack) as u128;
+        Self::places(shape, 0)
+            .saturating_mul(len)
+            .saturating_add((shape.n_envs as u128).saturating_mul(16 * shape.stack as u128 + 1))
+    }
+
+    pub(crate) fn new(shape: &TransitionShape, capacity: usize) -> Result<Self, Error> {
+        let places = Self::places(shape, capacity);
+        if places > MAX_PLACES {
+            return Err(Error::Capacity { capacity, max: (MAX_PLACES * 8 / 9) as usize });
+        }
+        let (places, len, n) = (places as usize, shape.obs_len / shape.stack, shape.n_envs * shape.stack);
+        Ok(Self {
+            k: shape.stack,
+            len,
+            steps_back: shape.n_step + shape.stack,
+            data: filled(places * len, 0)?,
+            places,
+            pushed: 0,
+            current: filled(n, 0)?,
+            known: filled(shape.n_envs, 0)?,
+            before: VecDeque::new(),
+            lows: filled(capacity, 0)?,
+            step: [filled(n, 0.0)?, filled(n, 0.0)?, filled(n, 0.0)?],
+        })
+    }
+
+    /// How many steps are remembered.
+    pub(crate) fn steps_back(&self) -> usize {
+        self.steps_back
+    }
+
+    /// The bytes of the frames that are there.
+    pub(crate) fn used_bytes(&self) -> usize {
+        usize::try_from(self.pushed).map_or(self.places, |pushed| pushed.min(self.places)) * self.len
+    }
+
+    fn frame(&self, place: u32) -> &[u8] {
+        &self.data[place as usize * self.len..][..self.len]
+    }
+
+    fn push(&mut self, frame: &[u8]) -> u32 {
+        let place = (self.pushed % self.places as u64) as usize;
+        self.data[place * self.len..][..self.len].copy_from_slice(frame);
+        self.pushed += 1;
+        place as u32
+    }
+
+    /// Adds a stack of which nothing is there yet; a frame that is as the one before it shares its place.
+    fn push_stack(&mut self, stack: &[u8], places: &mut [u32]) {
+        for (j, frame) in stack.chunks_exact(self.len).enumerate() {
+            let same = j > 0 && *frame == stack[(j - 1) * self.len..][..self.len];
+            places[j] = if same { places[j - 1] } else { self.push(frame) };
+        }
+    }
+
+    /// Adds `next`, which shares its frames with `stack` if it is that moved on by one.
+    fn push_next(&mut self, stack: &[u8], next: &[u8], places: &mut [u32]) {
+        if next[..next.len() - self.len] == stack[self.len..] {
+            places.rotate_left(1);
+            places[self.k - 1] = self.push(&next[next.len() - self.len..]);
+        } else {
+            self.push_stack(next, places);
+        }
+    }
+
+    /// Takes the frames of a step in, and hands it on with the places of frames, as the bits of numbers, instead of the frames.
+    pub(crate) fn take_in<R>(&mut self, step: &StepSlices<'_>, then: impl FnOnce(&StepSlices<'_>) -> R) -> R {
+        if self.before.len() > self.steps_back {
+            self.before.pop_front();
+        }
+        self.before.push_back(self.pushed);
+        let (k, d) = (self.k, self.k * self.len);
+        let mut current = std::mem::take(&mut self.current);
+        let [mut obs, mut next_obs, mut final_obs] = std::mem::take(&mut self.step);
+        for (env, places) in current.chunks_exact_mut(k).enumerate() {
+            let stack = bytes_row(step.obs, env, d);
+            let is_there = stack.chunks_exact(self.len).zip(&*places).all(|(frame, &place)| *frame == *self.frame(place));
+            if self.known[env] == 0 || !is_there {
+                self.push_stack(stack, places);
+                self.known[env] = 1;
+            }
+            numbers(&mut obs[env * k..][..k], places);
+            if goes_on(step.terminated[env], step.truncated[env]) {
+                self.push_next(stack, bytes_row(step.next_obs, env, d), places);
+            } else {
+                self.push_next(stack, bytes_row(step.final_obs, env, d), places);
+                numbers(&mut final_obs[env * k..][..k], places);
+                self.push_stack(bytes_row(step.next_obs, env, d), places);
+            }
+            numbers(&mut next_obs[env * k..][..k], places);
+        }
+        let result = then(&StepSlices {
+            obs: ObsSlice::F32(&obs),
+            next_obs: ObsSlice::F32(&next_obs),
+            final_obs: ObsSlice::F32(&final_obs),
+            ..*step
+        });
+        self.current = current;
+        self.step = [obs, next_obs, final_obs];
+        result
+    }
+
+    /// Notes which transitions the last step has made, by their places, and moves `oldest`, the number of the first transition
+    /// that is held, past those whose frames are gone.
+    pub(crate) fn note(&mut self, numbers: std::ops::Range<u64>, oldest: u64) -> u64 {
+        let capacity = self.lows.len() as u64;
+        let low = self.before.front().copied().unwrap_or(0);
+        for number in numbers.clone() {
+            self.lows[(number % capacity) as usize] = low;
+        }
+        let mut oldest = oldest.max(numbers.end.saturating_sub(capacity));
+        let gone = self.pushed.saturating_sub(self.places as u64);
+        while oldest < numbers.end && self.lows[(oldest % capacity) as usize] < gone {
+            oldest += 1;
+        }
+        oldest
+    }
+
+    /// Copies the frames at `places` (bits of numbers, as rows hold them) into a stack.
+    pub(crate) fn copy(&self, places: &[u32], stack: &mut [u8]) {
+        for (frame, &place) in stack.chunks_exact_mut(self.len).zip(places) {
+            frame.copy_from_slice(self.frame(place));
+        }
+    }
+
+    /// Forgets where the current observations lie.
+    pub(crate) fn clear(&mut self) {
+        self.known.fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{History, Words, shape};
+    use crate::{Error, ObsKind, PrioritizedReplayBuffer, ReplayBuffer, TransitionShape};
+
+    fn stacked(n_envs: usize, n_step: usize, stack: usize) -> TransitionShape {
+        TransitionShape { obs: ObsKind::U8, obs_len: 3 * stack, stack, ..shape(n_envs, n_step) }
+    }
+
+    #[test]
+    fn a_frame_is_kept_once() {
+        for (n_envs, stack) in [(1, 4), (31, 2), (33, 3)] {
+            let mut replay = ReplayBuffer::new(stacked(n_envs, 1, stack), 1000).expect("fits");
+            let mut history = History::new(*replay.shape(), 3, 0.0);
+            (0..20).for_each(|_| _ = history.step(|step| replay.push(step)));
+            // The first one, and one more a step.
+            let pushed = |replay: &ReplayBuffer| replay.frames.as_ref().map_or(0, |frames| frames.pushed);
+            assert_eq!(pushed(&replay), 21 * n_envs as u64);
+            // Anew: the first one of the next episode, and one more a step.
+            history.start_anew();
+            (0..20).for_each(|_| _ = history.step(|step| replay.push(step)));
+            assert_eq!(pushed(&replay), 42 * n_envs as u64);
+        }
+    }
+
+    #[test]
+    fn long_episodes_find_room_and_short_ones_are_given_up_from_the_oldest() {
+        for (ends, all) in [(0.0, true), (0.1, true), (0.9, false)] {
+            for (n_envs, n_step, stack) in [(1, 1, 4), (2, 3, 2), (5, 5, 3)] {
+                let shape = stacked(n_envs, n_step, stack);
+                let mut buffer = PrioritizedReplayBuffer::new(shape, 2000, 1.0, 0.0).expect("fits");
+                let mut history = History::new(shape, 3, ends);
+                let mut words = Words(1);
+                for t in 0..6000 / n_envs {
+                    history.step(|step| buffer.push(step));
+                    let replay = buffer.replay();
+                    assert_eq!(buffer.priorities().total(), replay.len() as f64);
+                    if t % 100 == 99 {
+                        let mut batch = replay.batch(65).expect("fits");
+                        let words: Vec<u32> = (0..65).map(|_| words.next()).collect();
+                        for way in 0..3 {
+                            match way {
+                                0 => replay.sample(&words, &mut batch),
+                                1 => replay.sample_distinct(&words, &mut batch),
+                                _ => buffer.sample(&words, 0.4, &mut batch),
+                            }
+                            .expect("enough");
+                            history.assert_holds(&batch, 2000);
+                            assert!(batch.indices.iter().all(|&index| replay.holds(index as usize)));
+                        }
+                        let added = replay.added();
+                        assert_eq!(buffer.update_priorities(&batch.indices, added, &[1.0; 65]).expect("fine"), 65);
+                    }
+                }
+                assert_eq!(buffer.replay().len() == 2000, all, "{} with ends {ends}", buffer.replay().len());
+                assert!(buffer.replay().len() > 1000);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stacked_transition_takes_the_bytes_that_are_documented() {
+        let shape = TransitionShape { obs_len: 4 * 800, ..stacked(1, 1, 4) };
+        // 8 k + 9/8 F + 8, action, reward and discount.
+        assert_eq!(ReplayBuffer::bytes_per_transition(&shape), 32 + 900 + 8 + 12);
+        let replay = ReplayBuffer::new(shape, 8000).expect("fits");
+        let frames = replay.frames.as_ref().expect("stacked");
+        let bytes = 4 * replay.words.capacity() + replay.bytes.capacity() + frames.data.capacity() + 8 * frames.lows.capacity();
+        // Room for the frames of steps that wait.
+        assert_eq!(bytes, 8000 * 952 + 2 * (1 + 4 + 2) * 800);
+    }
+
+    #[test]
+    fn stacks_that_cannot_be_are_refused() {
+        for shape in [
+            TransitionShape { stack: 0, ..stacked(1, 1, 2) },
+            TransitionShape { stack: 4, ..stacked(1, 1, 2) },
+            TransitionShape { stack: 2, ..shape(1, 1) },
+        ] {
+            assert!(matches!(ReplayBuffer::new(shape, 10), Err(Error::Setting { .. } | Error::Empty(_))));
+        }
+    }
+}
