@@ -7,6 +7,7 @@ use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{ActionSpace, Isa, Pool, Purpose, Space, rng};
 use serde::{Deserialize, Serialize};
 
+use crate::conv::Conv;
 use crate::distributions::{Distribution, add_noise, greedy, log_softmax_columns, sample, standardize_columns};
 use crate::fused::Fused;
 use crate::mlp::{Activation, Mlp};
@@ -30,6 +31,8 @@ pub enum Learner {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetConfig {
+    /// Convolutions of [channels, kernel, stride], which policy and value function share, for observations in planes; none if empty.
+    pub conv: Vec<[usize; 3]>,
     /// Sizes of the hidden layers of the policy, and of the value function unless they share them.
     pub hidden: Vec<usize>,
     /// What follows each hidden layer.
@@ -47,6 +50,7 @@ pub struct NetConfig {
 impl Default for NetConfig {
     fn default() -> Self {
         Self {
+            conv: Vec::new(),
             hidden: vec![64, 64],
             activation: Activation::Tanh,
             shared_trunk: false,
@@ -94,13 +98,15 @@ impl ActionsMut<'_> {
     }
 }
 
-/// A policy and a value function: networks `actor` and `critic`, separate or after a shared `trunk`. The policy is categorical or
+/// A policy and a value function: networks `actor` and `critic`, separate or after a shared `trunk`, all after `conv`, if there are
+/// convolutions. The policy is categorical or
 /// Gaussian as the action space is discrete or continuous; a Gaussian one has its `log_std` at the end of the parameters.
 ///
 /// Initialisation: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last, 1 in the value function's; biases 0.
 #[derive(Clone, Debug)]
 pub struct ActorCritic {
     layout: Layout,
+    conv: Conv,
     trunk: Option<Mlp>,
     actor: Mlp,
     critic: Mlp,
@@ -126,9 +132,9 @@ impl ActorCritic {
     /// With fresh parameters.
     ///
     /// # Errors
-    /// [`Error::Setting`] if a hidden layer is empty or `log_std_init` is not finite.
+    /// [`Error::Setting`] if a hidden layer is empty, `log_std_init` is not finite or `conv` does not fit the observations.
     pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
-        let NetConfig { hidden, activation, shared_trunk, learner, log_std_init, normalize_obs } = net;
+        let NetConfig { conv, hidden, activation, shared_trunk, learner, log_std_init, normalize_obs } = net;
         if hidden.contains(&0) {
             let value = format!("{hidden:?}");
             return Err(Error::Setting { name: "hidden", value, allowed: "every layer needs one unit at least" });
@@ -139,8 +145,9 @@ impl ActorCritic {
         }
         let (obs_len, n_actions) = (observation_space.len(), action_space.len());
         let mut layout = Layout::default();
+        let conv = Conv::new(&mut layout, observation_space.shape(), conv, *activation)?;
         let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, *activation);
-        let body = [&[obs_len], &hidden[..]].concat();
+        let body = [&[conv.n_out()], &hidden[..]].concat();
         let (trunk, actor, critic) = match (shared_trunk, hidden.last()) {
             (true, Some(&last)) => {
                 (Some(mlp("trunk", &body).into_trunk()), mlp("actor", &[last, n_actions]), mlp("critic", &[last, 1]))
@@ -155,7 +162,8 @@ impl ActorCritic {
         if let Distribution::Gaussian { log_std } = &distribution {
             params[log_std.clone()].fill(*log_std_init);
         }
-        let mut index = 0;
+        conv.init(&mut params, seed);
+        let mut index = conv.n_layers();
         for (mlp, gain) in [(trunk.as_ref(), std::f32::consts::SQRT_2), (Some(&actor), 0.01), (Some(&critic), 1.0)] {
             if let Some(mlp) = mlp {
                 mlp.init(&mut params, gain, seed, index);
@@ -165,13 +173,14 @@ impl ActorCritic {
         let from = trunk.as_ref().map(|_| 0);
         let mlps: Vec<_> = trunk.iter().map(|mlp| (mlp, None)).chain([(&actor, from), (&critic, from)]).collect();
         let kernel = match learner {
-            Learner::Fused => Some(Kernel { isa: Isa::best(), net: Net::new(&mlps, *activation), packed: Vec::new() }),
+            Learner::Fused => Some(Kernel { isa: Isa::best(), net: Net::new(&conv, &mlps, *activation), packed: Vec::new() }),
             Learner::Reference => None,
         };
         let scale = observation_space.scale();
         let normalizer = normalize_obs.then(|| Normalizer::new(obs_len));
         let mut policy = Self {
             layout,
+            conv,
             trunk,
             actor,
             critic,
@@ -252,8 +261,13 @@ impl ActorCritic {
     pub fn flops_per_sample(&self) -> usize {
         let first = |mlp: &Mlp| self.trunk.as_ref().is_none_or(|trunk| trunk.layers()[0].weight == mlp.layers()[0].weight);
         let mlps = self.trunk.iter().chain([&self.actor, &self.critic]);
-        let all: usize = mlps.clone().flat_map(Mlp::layers).map(|layer| 6 * layer.weight.len()).sum();
-        all - mlps.filter(|mlp| first(mlp)).map(|mlp| 2 * mlp.layers()[0].weight.len()).sum::<usize>()
+        let dense: usize = mlps.clone().flat_map(Mlp::layers).map(|layer| 6 * layer.weight.len()).sum();
+        let conv: usize = self.conv.products().map(|products| 6 * products).sum();
+        let of_first = match self.conv.products().next() {
+            Some(products) => products,
+            None => mlps.filter(|mlp| first(mlp)).map(|mlp| mlp.layers()[0].weight.len()).sum(),
+        };
+        conv + dense - 2 * of_first
     }
 
     /// The running statistics of observations, if they are normalized.
@@ -310,9 +324,10 @@ impl ActorCritic {
     /// # Errors
     /// Those of candle.
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
+        let features = self.conv.forward(params, obs)?;
         let features = match &self.trunk {
-            Some(trunk) => trunk.forward(params, obs)?,
-            None => obs.clone(),
+            Some(trunk) => trunk.forward(params, &features)?,
+            None => features,
         };
         Ok((self.actor.forward(params, &features)?, self.critic.forward(params, &features)?.squeeze(1)?))
     }

@@ -275,6 +275,7 @@ impl Dqn {
             obs: kind,
             actions: ActionKind::Discrete { masked: masked.then_some(a) },
             n_step: config.n_steps,
+            stack: 1,
             gamma: config.gamma,
         };
         let replay = if config.prioritized {

@@ -32,6 +32,7 @@ pub mod ppo;
 mod actor_critic;
 mod agent;
 mod batch;
+mod conv;
 mod error;
 mod fused;
 mod mlp;

@@ -18,6 +18,16 @@ pub enum Activation {
     Relu,
 }
 
+impl Activation {
+    /// Of a tensor, with candle's operations.
+    pub(crate) fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Tanh => x.tanh(),
+            Self::Relu => x.relu(),
+        }
+    }
+}
+
 /// One layer, `x W + b`, as ranges of the parameter vector.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
@@ -85,10 +95,7 @@ impl Mlp {
             let bias = params.narrow(0, layer.bias.start, layer.bias.len())?;
             x = x.matmul(&weight)?.broadcast_add(&bias)?;
             if i + 1 < self.layers.len() || self.trunk {
-                x = match self.activation {
-                    Activation::Tanh => x.tanh()?,
-                    Activation::Relu => x.relu()?,
-                };
+                x = self.activation.forward(&x)?;
             }
         }
         Ok(x)

@@ -5,6 +5,7 @@ use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, Isa, Pool, Purpose, Space, math, pool, rng};
 
 use crate::actor_critic::{ActionsMut, Choice, Learner, NetConfig};
+use crate::conv::Conv;
 use crate::mlp::Mlp;
 use crate::params::Layout;
 use crate::tile::{self, Net, Samples, TILE, Workspace};
@@ -17,11 +18,12 @@ const MAX_SLICES: usize = 16;
 /// Q(s, a) for each of A discrete actions: a network `q`, or a dueling one (Wang et al., 2016) where after a shared `trunk` the
 /// networks `advantage` and `value` give `Q = V + A - mean A`.
 ///
-/// It acts greedily but for a share epsilon of the actions, which are uniform over the legal ones. Initialisation: orthogonal, gain
+/// After convolutions, if there are any. It acts greedily but for a share epsilon of the actions, which are uniform over the legal ones. Initialisation: orthogonal, gain
 /// sqrt(2) in hidden layers, 1 in the last; biases 0.
 #[derive(Clone, Debug)]
 pub struct QNetwork {
     layout: Layout,
+    conv: Conv,
     mlps: Vec<Mlp>,   // q, or trunk, advantage, value
     params: Vec<f32>, // (P)
     n_actions: usize,
@@ -46,7 +48,7 @@ impl QNetwork {
     ///
     /// # Errors
     /// [`Error::ActionKind`] for continuous actions, [`Error::Setting`] for a hidden layer without units, a dueling network without a
-    /// hidden layer, or observations to be normalized.
+    /// hidden layer, observations to be normalized, or convolutions that do not fit the observations.
     pub fn new(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool, seed: u64) -> Result<Self, Error> {
         let &ActionSpace::Discrete { n, .. } = actions else { return Err(Error::ActionKind) };
         let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
@@ -57,8 +59,9 @@ impl QNetwork {
             return refuse("normalize_obs", "true".into(), "DQN does not normalize observations");
         }
         let (obs_len, n_actions) = (obs.len(), n as usize);
-        let body = [&[obs_len], &net.hidden[..]].concat();
         let mut layout = Layout::default();
+        let conv = Conv::new(&mut layout, obs.shape(), &net.conv, net.activation)?;
+        let body = [&[conv.n_out()], &net.hidden[..]].concat();
         let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
         let mlps = match (dueling, net.hidden.last()) {
             (false, _) => vec![mlp("q", &[&body[..], &[n_actions]].concat())],
@@ -68,18 +71,21 @@ impl QNetwork {
             (true, None) => return refuse("hidden", "[]".into(), "a dueling network needs a hidden layer"),
         };
         let mut params = vec![0.0; layout.len()];
-        let mut index = 0;
+        conv.init(&mut params, seed);
+        let mut index = conv.n_layers();
         for mlp in &mlps {
             mlp.init(&mut params, if mlp.is_trunk() { std::f32::consts::SQRT_2 } else { 1.0 }, seed, index);
             index += mlp.n_layers();
         }
         let chains: Vec<_> = mlps.iter().enumerate().map(|(i, mlp)| (mlp, (i > 0).then_some(0))).collect();
         let kernel = match net.learner {
-            Learner::Fused => Some(Kernel { isa: Isa::best(), net: Net::new(&chains, net.activation), packed: Vec::new() }),
+            Learner::Fused => {
+                Some(Kernel { isa: Isa::best(), net: Net::new(&conv, &chains, net.activation), packed: Vec::new() })
+            }
             Learner::Reference => None,
         };
         let scale = obs.scale();
-        let mut network = Self { layout, mlps, params, n_actions, obs_len, scale, epsilon: (0.0, 0.0), version: 0, kernel };
+        let mut network = Self { layout, conv, mlps, params, n_actions, obs_len, scale, epsilon: (0.0, 0.0), version: 0, kernel };
         network.pack();
         Ok(network)
     }
@@ -138,8 +144,9 @@ impl QNetwork {
     /// # Errors
     /// Those of candle.
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
-        let [trunk, advantage, value] = &self.mlps[..] else { return self.mlps[0].forward(params, obs) };
-        let features = trunk.forward(params, obs)?;
+        let features = self.conv.forward(params, obs)?;
+        let [trunk, advantage, value] = &self.mlps[..] else { return self.mlps[0].forward(params, &features) };
+        let features = trunk.forward(params, &features)?;
         let advantage = advantage.forward(params, &features)?;
         let centered = advantage.broadcast_sub(&advantage.mean_keepdim(1)?)?;
         centered.broadcast_add(&value.forward(params, &features)?)

@@ -1,11 +1,12 @@
 //! The network kernel: a tile of samples goes forward through the networks, through a loss, and backward, without leaving the
 //! cache.
 //!
-//! Networks are chains of dense layers over the flat parameter vector; a chain starts at the observation or at the output of
-//! another (a shared trunk). Every product, forward and backward, is one function, `C (m, n) += A (m, k) B (k, n)`: rows of B and C
-//! are vectors, A is read element by element with free strides, so that it serves `x W`, `dz W^T` (with a transposed copy of W)
-//! and `x^T dz` (with the strides of x swapped) alike. Its inner block keeps 6 rows by 64 columns in registers (AVX-512; 6 by 16
-//! with AVX2). Layers are padded to 16 columns; layers with few outputs get their gradient transposed, which pads less.
+//! Networks are chains of dense layers over the flat parameter vector; a chain starts at the observation, at the features that
+//! convolutions make of it, or at the output of another (a shared trunk). Every product, forward and backward, is one function,
+//! `C (m, n) += A (m, k) B (k, n)`: rows of B and C are vectors, A is read element by element with free offsets, so that it serves
+//! `x W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the offsets of x swapped) alike. Its inner block keeps 6 rows
+//! by 64 columns in registers (AVX-512; 8 by 32 or 16 where there are no more columns; 6 by 16 with AVX2). Layers are padded to 16
+//! columns; layers with few outputs get their gradient transposed, which pads less.
 //!
 //! The order of operations for one output element depends on nothing but the layer: not on the rows around it, not on threads.
 //! So acting and learning see the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices,
@@ -18,6 +19,7 @@ use rl_buffer::ObsSlice;
 use rl_envs::Pool;
 use rl_envs::isa::{Isa, Work, dispatch};
 
+use crate::conv::{Conv, Space, Stage};
 use crate::mlp::{Activation, Mlp};
 use crate::normalize::Normalizer;
 
@@ -29,6 +31,8 @@ const LANES: usize = 16;
 const MAX_SLICES: usize = 16;
 /// A slice has at least so many samples: below, summing its gradient costs more than another thread gains.
 const MIN_SLICE: usize = 64;
+/// Sums of more than [`TILE`] terms are made of sums of so many.
+const TERMS: usize = 32;
 
 /// Floating-point operations of one round of [`multiply_adds`].
 pub const ROUND_FLOPS: u64 = 2 * 8 * 64;
@@ -60,15 +64,23 @@ pub fn multiply_adds(isa: Isa, rounds: u64) -> f32 {
     dispatch(isa, Spin(rounds))
 }
 
-fn pad(n: usize) -> usize {
+pub(crate) fn pad(n: usize) -> usize {
     n.next_multiple_of(LANES)
+}
+
+/// Makes an array `more` longer, and returns where that begins.
+pub(crate) fn take(len: &mut usize, more: usize) -> usize {
+    std::mem::replace(len, *len + more)
 }
 
 /// One dense layer and where its parts lie.
 #[derive(Clone, Debug)]
 struct Dense {
+    /// Inputs as they lie.
     n_in: usize,
     n_out: usize,
+    /// Inputs lie in runs of how many: real and padded. One run, but for the channels of a convolution's positions.
+    runs: (usize, usize),
     /// In the flat parameter vector: (in, out).
     weight: Range<usize>,
     bias: Range<usize>,
@@ -93,6 +105,12 @@ impl Dense {
         pad(self.n_out)
     }
 
+    /// Rows of the flat weight, and which input is the first of each run of them.
+    fn runs<'a>(&self, weight: &'a [f32]) -> impl Iterator<Item = (usize, &'a [f32])> {
+        let (real, padded) = self.runs;
+        weight.chunks(real * self.n_out).enumerate().map(move |(i, run)| (i * padded, run))
+    }
+
     /// Its outputs for a tile, (TILE, padded out).
     fn outputs(&self) -> Range<usize> {
         self.column * TILE..(self.column + self.out_pad()) * TILE
@@ -111,9 +129,11 @@ struct Chain {
 /// Networks, ready for the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Net {
+    conv: Option<Stage>,
     layers: Vec<Dense>,
     chains: Vec<Chain>,
     activation: Activation,
+    /// Inputs of the chains that start from no other: the observation, or features as they lie.
     n_in: usize,
     columns: usize,
     packed_len: usize,
@@ -121,17 +141,22 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// The networks `mlps`, each with the index of the one that it starts from, if it is not the observation. A network that
-    /// another starts from has its activation after its last layer too.
-    pub(crate) fn new(mlps: &[(&Mlp, Option<usize>)], activation: Activation) -> Self {
-        let n_in = mlps[0].0.layers()[0].n_in;
-        let mut net = Self { layers: Vec::new(), chains: Vec::new(), activation, n_in, columns: 0, packed_len: 0, grad_len: 0 };
+    /// The networks `mlps`, each with the index of the one that it starts from, if it is not the features of `conv` (without
+    /// layers: the observation). A network that another starts from has its activation after its last layer too.
+    pub(crate) fn new(conv: &Conv, mlps: &[(&Mlp, Option<usize>)], activation: Activation) -> Self {
+        let (mut packed_len, mut grad_len) = (0, 0);
+        let conv = Stage::new(conv, &mut packed_len, &mut grad_len);
+        let n_in = conv.as_ref().map_or(mlps[0].0.layers()[0].n_in, |conv| conv.features().0);
+        let (layers, chains) = (Vec::new(), Vec::new());
+        let mut net = Self { conv, layers, chains, activation, n_in, columns: 0, packed_len, grad_len };
         for (mlp, from) in mlps {
             let first = net.layers.len();
             for linear in mlp.layers() {
-                let (n_in, n_out) = (linear.n_in, linear.n_out);
+                let starts = from.is_none() && net.layers.len() == first;
+                let plain = (linear.n_in, (linear.n_in, pad(linear.n_in)));
+                let (n_in, runs) = net.conv.as_ref().filter(|_| starts).map_or(plain, Stage::features);
+                let n_out = linear.n_out;
                 let transposed = n_out * pad(n_in) < n_in * pad(n_out);
-                let take = |len: &mut usize, more: usize| std::mem::replace(len, *len + more);
                 let packed_weight = take(&mut net.packed_len, n_in * pad(n_out));
                 let packed_bias = take(&mut net.packed_len, pad(n_out));
                 let packed_transpose = take(&mut net.packed_len, n_out * pad(n_in));
@@ -144,6 +169,7 @@ impl Net {
                 net.layers.push(Dense {
                     n_in,
                     n_out,
+                    runs,
                     weight,
                     bias,
                     packed_weight,
@@ -163,18 +189,26 @@ impl Net {
     /// Copies the parameters into the forms that the kernel reads.
     pub(crate) fn pack(&self, params: &[f32], packed: &mut Vec<f32>) {
         packed.resize(self.packed_len, 0.0);
+        if let Some(conv) = &self.conv {
+            conv.pack(params, packed);
+        }
         for layer in &self.layers {
             let (n_in, n_out, in_pad, out_pad) = (layer.n_in, layer.n_out, layer.in_pad(), layer.out_pad());
             let weight = &params[layer.weight.clone()];
             let to = &mut packed[layer.packed_weight..][..n_in * out_pad];
-            for (to, from) in to.chunks_exact_mut(out_pad).zip(weight.chunks_exact(n_out)) {
-                to[..n_out].copy_from_slice(from);
+            for (first, run) in layer.runs(weight) {
+                for (to, from) in to[first * out_pad..].chunks_exact_mut(out_pad).zip(run.chunks_exact(n_out)) {
+                    to[..n_out].copy_from_slice(from);
+                }
             }
             packed[layer.packed_bias..][..n_out].copy_from_slice(&params[layer.bias.clone()]);
             let to = &mut packed[layer.packed_transpose..][..n_out * in_pad];
-            for (j, row) in to.chunks_exact_mut(in_pad).enumerate() {
-                for (i, to) in row[..n_in].iter_mut().enumerate() {
-                    *to = weight[i * n_out + j];
+            for (first, run) in layer.runs(weight) {
+                // A few rows at a time stay in the cache while their columns are read.
+                for (rows, first) in run.chunks(LANES * n_out).zip((first..).step_by(LANES)) {
+                    for (j, row) in to.chunks_exact_mut(in_pad).enumerate() {
+                        row[first..].iter_mut().zip(rows[j..].iter().step_by(n_out)).for_each(|(to, &from)| *to = from);
+                    }
                 }
             }
         }
@@ -183,17 +217,22 @@ impl Net {
     /// Adds a slice's gradient to the flat one.
     #[inline(always)]
     fn add_gradient(&self, grads: &[f32], flat: &mut [f32]) {
+        if let Some(conv) = &self.conv {
+            conv.add_gradient(grads, flat);
+        }
         for layer in &self.layers {
-            let (n_out, in_pad, out_pad) = (layer.n_out, layer.in_pad(), layer.out_pad());
-            let to = &mut flat[layer.weight.clone()];
+            let ((real, padded), n_out, in_pad, out_pad) = (layer.runs, layer.n_out, layer.in_pad(), layer.out_pad());
             let from = &grads[layer.grad_weight..];
-            if layer.transposed {
-                for (i, to) in to.chunks_exact_mut(n_out).enumerate() {
-                    to.iter_mut().enumerate().for_each(|(j, to)| *to += from[j * in_pad + i]);
-                }
-            } else {
-                for (to, from) in to.chunks_exact_mut(n_out).zip(from.chunks_exact(out_pad)) {
-                    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+            for (i, to) in flat[layer.weight.clone()].chunks_mut(real * n_out).enumerate() {
+                let first = i * padded;
+                if layer.transposed {
+                    for (i, to) in to.chunks_exact_mut(n_out).enumerate() {
+                        to.iter_mut().enumerate().for_each(|(j, to)| *to += from[j * in_pad + first + i]);
+                    }
+                } else {
+                    for (to, from) in to.chunks_exact_mut(n_out).zip(from[first * out_pad..].chunks_exact(out_pad)) {
+                        to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+                    }
                 }
             }
             let to = &mut flat[layer.bias.clone()];
@@ -222,7 +261,7 @@ pub(crate) struct Samples<'a> {
 impl Samples<'_> {
     /// Copies the observations of samples `range` into rows of `stride`.
     #[inline(always)]
-    fn copy(&self, range: Range<usize>, d: usize, stride: usize, to: &mut [f32]) {
+    pub(crate) fn copy(&self, range: Range<usize>, d: usize, stride: usize, to: &mut [f32]) {
         for (to, sample) in to.chunks_exact_mut(stride).zip(range) {
             let row = self.rows.map_or(sample, |rows| rows[sample] as usize);
             match self.obs {
@@ -241,10 +280,12 @@ impl Samples<'_> {
 /// What one thread needs to put tiles through the networks.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
-    inputs: Vec<f32>,         // (TILE, padded D)
+    inputs: Vec<f32>, // (TILE, padded D), or features as they lie
+    conv: Option<Space>,
     outputs: Vec<f32>,        // every layer's, (TILE, padded out)
     out_grads: Vec<Vec<f32>>, // every chain's, (TILE, widest)
     delta: Vec<f32>,          // (TILE, widest)
+    input_grads: Vec<f32>,    // (TILE, features), if there are convolutions
     grads: Vec<f32>,
 }
 
@@ -253,9 +294,11 @@ impl Workspace {
     pub(crate) fn forward(net: &Net) -> Self {
         Self {
             inputs: vec![0.0; TILE * pad(net.n_in)],
+            conv: net.conv.as_ref().map(|conv| conv.space(false)),
             outputs: vec![0.0; TILE * net.columns],
             out_grads: Vec::new(),
             delta: Vec::new(),
+            input_grads: Vec::new(),
             grads: Vec::new(),
         }
     }
@@ -263,7 +306,9 @@ impl Workspace {
     fn learning(net: &Net) -> Self {
         let widest = vec![0.0; TILE * net.widest()];
         let out_grads = vec![widest.clone(); net.chains.len()];
-        Self { out_grads, delta: widest, grads: vec![0.0; net.grad_len], ..Self::forward(net) }
+        let conv = net.conv.as_ref().map(|conv| conv.space(true));
+        let input_grads = vec![0.0; if conv.is_some() { TILE * net.n_in } else { 0 }];
+        Self { out_grads, delta: widest, conv, input_grads, grads: vec![0.0; net.grad_len], ..Self::forward(net) }
     }
 }
 
@@ -435,17 +480,29 @@ impl<F: EachTile> Work for Pass<'_, F> {
         for start in range.clone().step_by(TILE) {
             let tile = start..(start + TILE).min(range.end);
             let m = tile.len();
-            samples.copy(tile.clone(), net.n_in, pad(net.n_in), &mut workspace.inputs);
+            match (&net.conv, &mut workspace.conv) {
+                (Some(conv), Some(space)) => {
+                    let features = &mut workspace.inputs;
+                    conv.forward::<FMA, ROWS, WIDE>(&samples, tile.clone(), packed, backward, space, features);
+                }
+                _ => samples.copy(tile.clone(), net.n_in, pad(net.n_in), &mut workspace.inputs),
+            }
             for chain in &net.chains {
                 chain_forward::<FMA, ROWS, WIDE>(net, chain, packed, m, workspace);
             }
-            each.tile(&mut Tile { net, outputs: &workspace.outputs, out_grads: &mut workspace.out_grads, samples: tile });
+            let outputs = &workspace.outputs;
+            each.tile(&mut Tile { net, outputs, out_grads: &mut workspace.out_grads, samples: tile.clone() });
             if backward {
                 for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
                     grad.fill(0.0);
                 }
+                workspace.input_grads.fill(0.0);
                 for index in (0..net.chains.len()).rev() {
                     chain_backward::<FMA, ROWS, WIDE>(net, index, packed, m, workspace);
+                }
+                let Workspace { inputs, conv: space, input_grads, grads, .. } = &mut *workspace;
+                if let (Some(conv), Some(space)) = (&net.conv, space) {
+                    conv.backward::<FMA, ROWS, WIDE>(&samples, tile, packed, inputs, input_grads, space, grads);
                 }
             }
         }
@@ -467,7 +524,7 @@ fn chain_forward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
         let (before, from_here) = workspace.outputs.split_at_mut(layer.column * TILE);
         let output = &mut from_here[..m * out_pad];
         let input = source(net, chain, l).map_or(&workspace.inputs[..], |source| &before[source.outputs()]);
-        let a = Strided { data: input, row: layer.in_pad(), column: 1 };
+        let a = Matrix { data: input, rows: Even(layer.in_pad()), columns: Even(1) };
         let b = &packed[layer.packed_weight..][..n_in * out_pad];
         let bias = &packed[layer.packed_bias..][..out_pad];
         multiply::<FMA, ROWS, WIDE>(output, a, b, (m, out_pad, n_in), Start::Bias(bias));
@@ -513,7 +570,7 @@ fn chain_backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
             let grad = &mut workspace.grads[layer.grad_weight..][..n_out * in_pad];
             multiply::<FMA, ROWS, WIDE>(
                 grad,
-                Strided { data: dz, row: 1, column: out_pad },
+                Matrix { data: dz, rows: Even(1), columns: Even(out_pad) },
                 input,
                 (n_out, in_pad, m),
                 Start::Add,
@@ -522,7 +579,7 @@ fn chain_backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
             let grad = &mut workspace.grads[layer.grad_weight..][..n_in * out_pad];
             multiply::<FMA, ROWS, WIDE>(
                 grad,
-                Strided { data: input, row: 1, column: in_pad },
+                Matrix { data: input, rows: Even(1), columns: Even(in_pad) },
                 dz,
                 (n_in, out_pad, m),
                 Start::Add,
@@ -533,7 +590,7 @@ fn chain_backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
             grad.iter_mut().zip(row).for_each(|(grad, dz)| *grad += dz);
         }
         let transpose = &packed[layer.packed_transpose..][..n_out * in_pad];
-        let a = Strided { data: dz, row: out_pad, column: 1 };
+        let a = Matrix { data: dz, rows: Even(out_pad), columns: Even(1) };
         if l > chain.layers.start {
             let dx = &mut next[..m * in_pad];
             multiply::<FMA, ROWS, WIDE>(dx, a, transpose, (m, in_pad, n_out), Start::Zero);
@@ -541,6 +598,8 @@ fn chain_backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
             std::mem::swap(&mut delta, &mut next);
         } else if let Some(from) = chain.from {
             multiply::<FMA, ROWS, WIDE>(&mut workspace.out_grads[from], a, transpose, (m, in_pad, n_out), Start::Add);
+        } else if net.conv.is_some() {
+            multiply::<FMA, ROWS, WIDE>(&mut workspace.input_grads, a, transpose, (m, in_pad, n_out), Start::Add);
         }
     }
     workspace.out_grads[index] = delta;
@@ -549,7 +608,7 @@ fn chain_backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
 
 /// Applies the activation.
 #[inline(always)]
-fn activate<const FMA: bool>(activation: Activation, x: &mut [f32]) {
+pub(crate) fn activate<const FMA: bool>(activation: Activation, x: &mut [f32]) {
     match activation {
         Activation::Tanh => x.iter_mut().for_each(|x| *x = tanh::<FMA>(*x)),
         Activation::Relu => x.iter_mut().for_each(|x| *x = if *x > 0.0 { *x } else { 0.0 }),
@@ -558,7 +617,7 @@ fn activate<const FMA: bool>(activation: Activation, x: &mut [f32]) {
 
 /// Multiplies `dx` by the derivative of the activation, which follows from its value `y`.
 #[inline(always)]
-fn derive<const FMA: bool>(activation: Activation, y: &[f32], dx: &mut [f32]) {
+pub(crate) fn derive<const FMA: bool>(activation: Activation, y: &[f32], dx: &mut [f32]) {
     match activation {
         Activation::Tanh => dx.iter_mut().zip(y).for_each(|(dx, y)| *dx *= multiply_add::<FMA>(-y, *y, 1.0)),
         Activation::Relu => dx.iter_mut().zip(y).for_each(|(dx, &y)| *dx = if y > 0.0 { *dx } else { 0.0 }),
@@ -595,17 +654,82 @@ fn tanh<const FMA: bool>(x: f32) -> f32 {
     (if far { 1.0 - q } else { q }).copysign(x)
 }
 
-/// A matrix read element by element: (i, k) lies at `i * row + k * column`.
+/// Where the rows, or the columns, of a matrix lie.
+pub(crate) trait Offsets: Copy {
+    /// Whether there are `n` of them, none of which lies beyond number n - 1.
+    fn ascend(self, n: usize) -> bool;
+
+    /// Where number `i` lies.
+    ///
+    /// # Safety
+    /// [`Self::ascend`] is true of more than `i`.
+    unsafe fn at(self, i: usize) -> usize;
+}
+
+/// So far from each other.
 #[derive(Clone, Copy)]
-struct Strided<'a> {
-    data: &'a [f32],
-    row: usize,
-    column: usize,
+pub(crate) struct Even(pub(crate) usize);
+
+impl Offsets for Even {
+    #[inline(always)]
+    fn ascend(self, _: usize) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> usize {
+        i * self.0
+    }
+}
+
+/// Offsets in ascending order.
+#[derive(Clone, Debug)]
+pub(crate) struct Table(Vec<u32>);
+
+impl Table {
+    /// Of these.
+    ///
+    /// # Panics
+    /// If they do not ascend.
+    pub(crate) fn new(offsets: impl Iterator<Item = usize>) -> Self {
+        let offsets: Vec<u32> = offsets.map(|at| u32::try_from(at).expect("fewer than 2^32 numbers")).collect();
+        assert!(offsets.is_sorted(), "ascending offsets");
+        Self(offsets)
+    }
+
+    pub(crate) fn offsets(&self) -> Listed<'_> {
+        Listed(&self.0)
+    }
+}
+
+/// The offsets of a table.
+#[derive(Clone, Copy)]
+pub(crate) struct Listed<'a>(&'a [u32]);
+
+impl Offsets for Listed<'_> {
+    #[inline(always)]
+    fn ascend(self, n: usize) -> bool {
+        n <= self.0.len()
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> usize {
+        // SAFETY: the caller has compared with the length.
+        unsafe { *self.0.get_unchecked(i) as usize }
+    }
+}
+
+/// A matrix read element by element: it lies at the sum of its row's and its column's offset.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a, R, C> {
+    pub(crate) data: &'a [f32],
+    pub(crate) rows: R,
+    pub(crate) columns: C,
 }
 
 /// What a product is added to.
 #[derive(Clone, Copy)]
-enum Start<'a> {
+pub(crate) enum Start<'a> {
     /// A row that is the same everywhere.
     Bias(&'a [f32]),
     /// Nothing.
@@ -617,78 +741,90 @@ enum Start<'a> {
 /// `C (m, n) = start + A (m, k) B (k, n)`; rows of B and C follow each other, n is a multiple of 16. Long sums are made of short
 /// ones, which keeps their error small.
 #[inline(always)]
-fn multiply<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+pub(crate) fn multiply<const FMA: bool, const ROWS: usize, const WIDE: usize>(
     c: &mut [f32],
-    a: Strided<'_>,
+    a: Matrix<'_, impl Offsets, impl Offsets>,
     b: &[f32],
     (m, n, k): (usize, usize, usize),
     start: Start<'_>,
 ) {
-    let terms = if k > TILE { 32 } else { k };
-    for first in (0..k).step_by(terms) {
-        let a = Strided { data: &a.data[first * a.column..], ..a };
-        let start = if first == 0 { start } else { Start::Add };
-        multiply_terms::<FMA, ROWS, WIDE>(c, a, &b[first * n..], (m, n, terms.min(k - first)), start);
-    }
+    multiply_onto::<FMA, ROWS, WIDE>(c, Even(n), a, b, (m, n, k), start);
 }
 
-/// The same in one sum for each element.
+/// The same with the rows of C at `to`. If [`Start::Add`] is the start, they may lie over each other.
 #[inline(always)]
-fn multiply_terms<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+pub(crate) fn multiply_onto<const FMA: bool, const ROWS: usize, const WIDE: usize>(
     c: &mut [f32],
-    a: Strided<'_>,
+    to: impl Offsets,
+    a: Matrix<'_, impl Offsets, impl Offsets>,
     b: &[f32],
     (m, n, k): (usize, usize, usize),
     start: Start<'_>,
 ) {
     assert!(n.is_multiple_of(LANES) && m > 0 && k > 0);
-    assert!(c.len() >= m * n && b.len() >= k * n && a.data.len() > (m - 1) * a.row + (k - 1) * a.column);
+    assert!(to.ascend(m) && a.rows.ascend(m) && a.columns.ascend(k) && b.len() >= k * n);
+    // SAFETY: the assertion above says that there are so many rows and columns.
+    let (c_end, a_end) = unsafe { (to.at(m - 1) + n, a.rows.at(m - 1) + a.columns.at(k - 1)) };
+    assert!(c.len() >= c_end && a.data.len() > a_end);
     if let Start::Bias(bias) = start {
         assert!(bias.len() >= n);
     }
-    let mut column = 0;
-    while column < n {
-        let left = n - column;
-        // SAFETY: the assertions above say that rows 0..m, columns 0..n and products 0..k lie within their arrays; a panel
-        // covers no more than the columns that are left.
-        column += unsafe {
-            if WIDE >= 64 && left >= 64 {
-                panel::<FMA, ROWS, 64>(c, a, b, (m, n, k), start, column)
-            } else if WIDE >= 32 && left >= 32 {
-                panel::<FMA, ROWS, 32>(c, a, b, (m, n, k), start, column)
-            } else {
-                panel::<FMA, ROWS, 16>(c, a, b, (m, n, k), start, column)
+    let (rows, terms) = if k > TILE { (TILE, TERMS) } else { (m, k) };
+    for row in (0..m).step_by(rows) {
+        for term in (0..k).step_by(terms) {
+            let range = (row..(row + rows).min(m), term..(term + terms).min(k));
+            let start = if term == 0 { start } else { Start::Add };
+            let mut column = 0;
+            while column < n {
+                let left = n - column;
+                // SAFETY: the assertions above say that rows 0..m, columns 0..n and terms 0..k lie within their arrays; a panel
+                // covers no more than the columns that are left.
+                column += unsafe {
+                    if WIDE >= 64 && left >= 64 {
+                        panel::<FMA, ROWS, 64>(c, to, a, b, n, range.clone(), start, column)
+                    } else if WIDE >= 32 && left >= 32 {
+                        panel::<FMA, 8, 32>(c, to, a, b, n, range.clone(), start, column)
+                    } else if WIDE >= 32 {
+                        panel::<FMA, 8, 16>(c, to, a, b, n, range.clone(), start, column)
+                    } else {
+                        panel::<FMA, ROWS, 16>(c, to, a, b, n, range.clone(), start, column)
+                    }
+                };
             }
-        };
+        }
     }
 }
 
-/// Columns `column..column + N` of a product. Returns N.
+/// Rows and terms of `range` of a product, columns `column..column + N`. Returns N.
 ///
 /// # Safety
-/// Rows 0..m, columns 0..n and products 0..k lie within the arrays, and `column + N <= n`.
+/// These rows, columns and terms lie within the arrays.
 #[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "what a product consists of")]
 unsafe fn panel<const FMA: bool, const ROWS: usize, const N: usize>(
     c: &mut [f32],
-    a: Strided<'_>,
+    to: impl Offsets,
+    a: Matrix<'_, impl Offsets, impl Offsets>,
     b: &[f32],
-    (m, n, k): (usize, usize, usize),
+    n: usize,
+    (rows, terms): (Range<usize>, Range<usize>),
     start: Start<'_>,
     column: usize,
 ) -> usize {
-    let mut i = 0;
-    while i < m {
-        let left = m - i;
+    let mut i = rows.start;
+    while i < rows.end {
+        let left = rows.end - i;
+        let terms = terms.clone();
         // SAFETY: as the caller says; a block covers no more than the rows that are left.
         i += unsafe {
             if left >= ROWS {
-                block::<FMA, ROWS, N>(c, a, b, (n, k), start, (i, column))
+                block::<FMA, ROWS, N>(c, to, a, b, n, terms, start, (i, column))
             } else if ROWS > 4 && left >= 4 {
-                block::<FMA, 4, N>(c, a, b, (n, k), start, (i, column))
+                block::<FMA, 4, N>(c, to, a, b, n, terms, start, (i, column))
             } else if left >= 2 {
-                block::<FMA, 2, N>(c, a, b, (n, k), start, (i, column))
+                block::<FMA, 2, N>(c, to, a, b, n, terms, start, (i, column))
             } else {
-                block::<FMA, 1, N>(c, a, b, (n, k), start, (i, column))
+                block::<FMA, 1, N>(c, to, a, b, n, terms, start, (i, column))
             }
         };
     }
@@ -698,40 +834,54 @@ unsafe fn panel<const FMA: bool, const ROWS: usize, const N: usize>(
 /// Rows `i..i + M`, columns `column..column + N` of a product, in registers. Returns M.
 ///
 /// # Safety
-/// These rows and columns and products 0..k lie within the arrays.
+/// These rows and columns and the terms lie within the arrays.
 #[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "what a product consists of")]
 unsafe fn block<const FMA: bool, const M: usize, const N: usize>(
     c: &mut [f32],
-    a: Strided<'_>,
+    to: impl Offsets,
+    a: Matrix<'_, impl Offsets, impl Offsets>,
     b: &[f32],
-    (n, k): (usize, usize),
+    n: usize,
+    terms: Range<usize>,
     start: Start<'_>,
     (i, column): (usize, usize),
 ) -> usize {
     let mut sums = [[0.0f32; N]; M];
-    for (r, sums) in sums.iter_mut().enumerate() {
-        match start {
+    if let Start::Bias(bias) = start {
+        for sums in &mut sums {
             // SAFETY: `column + N` columns lie within the bias.
-            Start::Bias(bias) => sums.copy_from_slice(unsafe { bias.get_unchecked(column..column + N) }),
-            Start::Zero => {}
-            // SAFETY: this row and these columns lie within C.
-            Start::Add => sums.copy_from_slice(unsafe { c.get_unchecked((i + r) * n + column..(i + r) * n + column + N) }),
+            sums.copy_from_slice(unsafe { bias.get_unchecked(column..column + N) });
         }
     }
-    for k in 0..k {
-        // SAFETY: this product and these columns lie within B.
+    let mut rows = [0; M];
+    for (r, row) in rows.iter_mut().enumerate() {
+        // SAFETY: there is such a row.
+        *row = unsafe { a.rows.at(i + r) };
+    }
+    for k in terms {
+        // SAFETY: this term and these columns lie within B.
         let row = unsafe { b.get_unchecked(k * n + column..k * n + column + N) };
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: this row and product lie within A.
-            let x = unsafe { *a.data.get_unchecked((i + r) * a.row + k * a.column) };
+        // SAFETY: there is such a term.
+        let term = unsafe { a.columns.at(k) };
+        for (sums, at) in sums.iter_mut().zip(&rows) {
+            // SAFETY: this row and term lie within A.
+            let x = unsafe { *a.data.get_unchecked(at + term) };
             for (sum, &y) in sums.iter_mut().zip(row) {
                 *sum = multiply_add::<FMA>(x, y, *sum);
             }
         }
     }
     for (r, sums) in sums.iter().enumerate() {
+        // SAFETY: there is such a row.
+        let at = unsafe { to.at(i + r) } + column;
         // SAFETY: this row and these columns lie within C.
-        unsafe { c.get_unchecked_mut((i + r) * n + column..(i + r) * n + column + N) }.copy_from_slice(sums);
+        let c = unsafe { c.get_unchecked_mut(at..at + N) };
+        if let Start::Add = start {
+            c.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum);
+        } else {
+            c.copy_from_slice(sums);
+        }
     }
     M
 }
@@ -767,7 +917,7 @@ mod tests {
             type Output = ();
             #[inline(always)]
             fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
-                let a = Strided { data: self.1, row: self.3.2, column: 1 };
+                let a = Matrix { data: self.1, rows: Even(self.3.2), columns: Even(1) };
                 multiply::<FMA, ROWS, WIDE>(self.0, a, self.2, self.3, Start::Zero);
             }
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ndarray::{Array2, Array3, Axis};
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE, obs_view, rollout};
 use rl_agents::tile::{ROUND_FLOPS, multiply_adds};
-use rl_agents::{ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
+use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
 use rl_buffer::{
     ActionColumns, ActionKind, ActionSlice, Batch, ObsBuffer, ObsColumns, ObsKind, ObsSlice, PrioritizedReplayBuffer,
     ReplayBuffer, Rollout, RolloutColumns, StepSlices, TransitionShape,
@@ -149,6 +149,14 @@ fn spread(mut rates: Vec<f64>) -> (f64, f64, f64) {
 /// What `bench update` measures.
 #[derive(Clone, Debug)]
 pub struct Update {
+    /// The environment.
+    pub env: String,
+    /// Convolutions.
+    pub conv: Vec<[usize; 3]>,
+    /// What follows each layer.
+    pub activation: Activation,
+    /// Whether policy and value function share the hidden layers.
+    pub shared_trunk: bool,
     /// Samples of a minibatch.
     pub minibatch: usize,
     /// Sizes of the hidden layers.
@@ -163,21 +171,28 @@ pub struct Update {
     pub seconds: f64,
 }
 
-/// Samples a second of whole PPO updates on rollouts of CartPole, everything included: targets, shuffling, gathering,
+/// Samples a second of whole PPO updates on rollouts of an environment, everything included: targets, shuffling, gathering,
 /// normalization, losses, gradients, clipping, Adam. With it the share that the networks' products have of the multiply-adds
 /// that the machine can do, measured beside it.
 ///
 /// # Errors
 /// Those of the environments and the agent.
 pub fn update(bench: &Update) -> Result<Value, Error> {
-    let Update { minibatch, hidden, threads, learner, isa, seconds } = bench;
+    let Update { env, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds } = bench;
     let pool = Pool::new(*threads)?;
     let n_envs = 16.min(*minibatch);
     // A rollout of 8,192 samples or more, of whole minibatches and of whole steps.
     let n_steps = (8192usize.div_ceil(*minibatch) * minibatch).div_ceil(n_envs);
     let n_samples = n_steps * n_envs / minibatch * minibatch;
-    let mut collector = Collector::of(catalog::find("cartpole")?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, 0)?;
-    let net = NetConfig { hidden: hidden.clone(), learner: *learner, ..NetConfig::default() };
+    let mut collector = Collector::of(catalog::find(env)?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, 0)?;
+    let net = NetConfig {
+        conv: conv.clone(),
+        hidden: hidden.clone(),
+        activation: *activation,
+        shared_trunk: *shared_trunk,
+        learner: *learner,
+        ..NetConfig::default()
+    };
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 0)?.with_isa(*isa)?;
     let flops = policy.flops_per_sample() as f64;
     let config = PpoConfig { n_steps, batch_size: *minibatch, n_epochs: 1, ..PpoConfig::default() };
@@ -199,7 +214,7 @@ pub fn update(bench: &Update) -> Result<Value, Error> {
     let (ceiling, ..) = spread(ceilings);
     Ok(json!({
         "event": "bench", "name": "update", "value": median, "unit": "samples/s", "min": min, "max": max,
-        "minibatch": minibatch, "hidden": hidden, "threads": threads, "learner": learner, "isa": isa, "seconds": seconds,
+        "env": env, "conv": conv, "activation": activation, "shared_trunk": shared_trunk, "minibatch": minibatch, "hidden": hidden, "threads": threads, "learner": learner, "isa": isa, "seconds": seconds,
         "flops_per_sample": flops, "ceiling_flops": ceiling, "share_of_ceiling": median * flops / ceiling,
     }))
 }

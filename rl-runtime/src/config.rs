@@ -90,6 +90,8 @@ pub struct Config {
     /// Training stops when an evaluation's mean return reaches this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_return: Option<f64>,
+    /// Convolutions: channels, kernel, stride.
+    pub conv: Vec<[usize; 3]>,
     /// Sizes of the hidden layers.
     pub hidden: Vec<usize>,
     /// What follows each hidden layer.
@@ -141,6 +143,8 @@ pub enum Kind {
     Device,
     /// A list of sizes of layers.
     Sizes,
+    /// A list of [channels, kernel, stride].
+    Conv,
 }
 
 const fn key(name: &'static str, kind: Kind, about: &'static str) -> Key {
@@ -167,6 +171,11 @@ pub const KEYS: &[Key] = &[
     ),
     key("eval_episodes", Kind::Int(1, 1_000_000), "episodes of an evaluation"),
     key("target_return", Kind::Float(f64::MIN, f64::MAX), "stop when an evaluation's mean return reaches this"),
+    key(
+        "conv",
+        Kind::Conv,
+        "convolutions before the hidden layers, shared, for observations in planes; each [channels, kernel, stride]",
+    ),
     key("hidden", Kind::Sizes, "sizes of the hidden layers of each network"),
     key("activation", Kind::Choice(&["tanh", "relu"]), "what follows each hidden layer"),
     key("shared_trunk", Kind::Bool, "policy and value function share the hidden layers"),
@@ -236,12 +245,19 @@ impl Kind {
             Self::Choice(choices) => choices.join(" or "),
             Self::Device => "auto, cpu, cuda or cuda:i".into(),
             Self::Sizes => "a list of whole numbers from 1 to 65536, such as [64, 64]".into(),
+            Self::Conv => {
+                "a list of [channels, kernel, stride], whole numbers from 1 to 4096, such as [[16, 3, 1], [32, 3, 1]]".into()
+            }
         }
     }
 
     fn allows(self, value: &Value) -> bool {
         let number = |value: &Value| value.as_float().or_else(|| value.as_integer().map(|i| i as f64));
         let within = |x: f64, low: f64, high: f64| (low..=high).contains(&x);
+        let sizes = |value: &Value, high: i64| {
+            let of = |size: &Value| size.as_integer().is_some_and(|i| (1..=high).contains(&i));
+            value.as_array().is_some_and(|sizes| sizes.len() <= 64 && sizes.iter().all(of))
+        };
         match self {
             Self::Int(low, high) => value.as_integer().is_some_and(|i| (low..=high).contains(&i)),
             Self::Float(low, high) => number(value).is_some_and(|x| within(x, low, high)),
@@ -252,8 +268,10 @@ impl Kind {
             Self::Bool => value.is_bool(),
             Self::Choice(choices) => value.as_str().is_some_and(|text| choices.contains(&text)),
             Self::Device => value.as_str().is_some_and(|text| parse_device(text).is_some()),
-            Self::Sizes => value.as_array().is_some_and(|sizes| {
-                sizes.len() <= 64 && sizes.iter().all(|size| size.as_integer().is_some_and(|i| (1..=65_536).contains(&i)))
+            Self::Sizes => sizes(value, 65_536),
+            Self::Conv => value.as_array().is_some_and(|layers| {
+                layers.len() <= 64
+                    && layers.iter().all(|layer| layer.as_array().is_some_and(|l| l.len() == 3) && sizes(layer, 4096))
             }),
         }
     }
@@ -290,6 +308,8 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("acrobot", Algo::A2c, include_str!("../presets/acrobot-a2c.toml")),
     ("pendulum", Algo::Ppo, include_str!("../presets/pendulum-ppo.toml")),
     ("pendulum", Algo::A2c, include_str!("../presets/pendulum-a2c.toml")),
+    ("snake", Algo::Ppo, include_str!("../presets/snake-ppo.toml")),
+    ("breakout", Algo::Ppo, include_str!("../presets/breakout-ppo.toml")),
 ];
 
 /// A setting and where it was made.
@@ -440,6 +460,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
         eval_every: 0,
         eval_episodes: 100,
         target_return: None,
+        conv: net.conv,
         hidden: net.hidden,
         activation: net.activation,
         shared_trunk: net.shared_trunk,
@@ -479,7 +500,8 @@ impl Config {
     #[must_use]
     pub fn net(&self) -> NetConfig {
         let &Self { activation, shared_trunk, learner, log_std_init, normalize_obs, .. } = self;
-        NetConfig { hidden: self.hidden.clone(), activation, shared_trunk, learner, log_std_init, normalize_obs }
+        let (conv, hidden) = (self.conv.clone(), self.hidden.clone());
+        NetConfig { conv, hidden, activation, shared_trunk, learner, log_std_init, normalize_obs }
     }
 
     /// Checks what concerns several settings at once.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use rl_agents::{Episode, Isa, Learner, Policy};
+use rl_agents::{Activation, Episode, Isa, Learner, Policy};
 use rl_envs::check::Outcome;
 use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
@@ -199,9 +199,24 @@ enum Bench {
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
-    /// Samples a second of whole PPO updates on CartPole
-    #[command(after_help = "Example:\n  rl bench update --minibatch 512 --hidden 64,64 --threads 2")]
+    /// Samples a second of whole PPO updates
+    #[command(after_help = "\
+Examples:
+  rl bench update --minibatch 512 --hidden 64,64 --threads 2
+  rl bench update --env snake --conv 16x3x1,32x3x1 --hidden 128 --shared-trunk --activation relu --minibatch 256")]
     Update {
+        /// The environment
+        #[arg(long, default_value = "cartpole")]
+        env: String,
+        /// Convolutions, each CHANNELSxKERNELxSTRIDE
+        #[arg(long, value_delimiter = ',', value_parser = parse_conv)]
+        conv: Vec<[usize; 3]>,
+        /// tanh or relu
+        #[arg(long, default_value = "tanh", value_parser = parse_name::<Activation>)]
+        activation: Activation,
+        /// Policy and value function share the hidden layers
+        #[arg(long)]
+        shared_trunk: bool,
         /// Samples of a minibatch
         #[arg(long, default_value_t = 512, value_parser = parse_minibatch)]
         minibatch: usize,
@@ -242,6 +257,11 @@ enum Bench {
 /// A value of an enum by its name in settings.
 fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn parse_conv(text: &str) -> Result<[usize; 3], String> {
+    let sizes: Vec<usize> = text.split('x').map_while(|size| size.parse().ok()).collect();
+    sizes.try_into().map_err(|_| "not CHANNELSxKERNELxSTRIDE, such as 16x3x1".into())
 }
 
 fn parse_minibatch(text: &str) -> Result<usize, String> {
@@ -548,11 +568,11 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
         Bench::Env { env, envs, threads: n, device: _, repeat, seconds } => {
             vec![bench::env(&env, envs, threads(n), repeat as usize, seconds)?]
         }
-        Bench::Update { minibatch, hidden, threads: n, learner, isa, seconds } => {
-            let threads = threads(n);
+        Bench::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
+            let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
             set_matrix_threads(threads);
-            let isa = isa.unwrap_or_else(Isa::best);
-            vec![bench::update(&bench::Update { minibatch, hidden, threads, learner, isa, seconds })?]
+            let update = bench::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
+            vec![bench::update(&update)?]
         }
         Bench::Replay { capacity, batch, prioritized, seconds } => bench::replay(capacity, batch, prioritized, seconds)?.into(),
     };
