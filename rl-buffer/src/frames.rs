@@ -205,7 +205,9 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use crate::testing::{History, Words, shape};
-    use crate::{Error, ObsKind, PrioritizedReplayBuffer, ReplayBuffer, TransitionShape};
+    use crate::{
+        ActionSlice, Error, ObsKind, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, StepSlices, TransitionShape,
+    };
 
     fn stacked(n_envs: usize, n_step: usize, stack: usize) -> TransitionShape {
         TransitionShape { obs: ObsKind::U8, obs_len: 3 * stack, stack, ..shape(n_envs, n_step) }
@@ -225,6 +227,30 @@ mod tests {
             (0..20).for_each(|_| _ = history.step(|step| replay.push(step)));
             assert_eq!(pushed(&replay), 42 * n_envs as u64);
         }
+    }
+
+    #[test]
+    fn stacks_that_share_nothing_are_kept_as_they_are() {
+        let shape = TransitionShape { obs_len: 2, ..stacked(1, 1, 2) };
+        let mut replay = ReplayBuffer::new(shape, 4).expect("fits");
+        for obs in [[1, 2], [3, 4], [7, 7]] {
+            let next = [obs[0] + 10, obs[1] + 10];
+            replay.push(&StepSlices {
+                obs: ObsSlice::U8(&obs),
+                actions: ActionSlice::Discrete(&[0]),
+                rewards: &[0.0],
+                terminated: &[0],
+                truncated: &[0],
+                next_obs: ObsSlice::U8(&next),
+                final_obs: ObsSlice::U8(&[0, 0]),
+                masks: None,
+            });
+        }
+        let mut batch = replay.batch(3).expect("fits");
+        batch.indices = vec![0, 1, 2];
+        replay.gather(&mut batch);
+        assert_eq!(batch.obs, ObsRows::U8(vec![1, 2, 3, 4, 7, 7]));
+        assert_eq!(batch.next_obs, ObsRows::U8(vec![11, 12, 13, 14, 17, 17]));
     }
 
     #[test]

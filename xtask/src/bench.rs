@@ -20,6 +20,7 @@ struct Case {
 
 /// Comparisons whose peers are installed together, and whose record is one file.
 struct Group {
+    name: &'static str,
     venv: &'static str,
     requirements: &'static str,
     record: &'static str,
@@ -27,8 +28,9 @@ struct Group {
     cases: &'static [Case],
 }
 
-const GROUPS: [Group; 2] = [
+const GROUPS: [Group; 3] = [
     Group {
+        name: "envs",
         venv: "target/peers-envs",
         requirements: "requirements-envs.txt",
         record: "bench/peers-envs.md",
@@ -37,11 +39,20 @@ const GROUPS: [Group; 2] = [
         cases: ENVS,
     },
     Group {
+        name: "learners",
         venv: "target/peers",
         requirements: "requirements.txt",
         record: "bench/peers.md",
         unit: "Updates in samples a second, training in environment steps a second, everything included.",
         cases: LEARNERS,
+    },
+    Group {
+        name: "replay",
+        venv: "target/peers-replay",
+        requirements: "requirements-replay.txt",
+        record: "bench/peers-replay.md",
+        unit: "Transitions a second of 4-float observations on one thread, a million of them held; with priorities, drawn and updated.",
+        cases: REPLAY,
     },
 ];
 
@@ -93,6 +104,24 @@ const LEARNERS: &[Case] = &[
     ),
 ];
 
+const REPLAY: &[Case] = &[
+    replay("replay_add", "replay, adding 4,096 at once; cpprb", "--batch 4096", "add 1000000 4096 1"),
+    replay("replay_sample", "replay, drawing 256; cpprb", "--batch 256", "sample 1000000 256 1"),
+    replay("replay_sample", "replay, drawing 4,096; cpprb", "--batch 4096", "sample 1000000 4096 1"),
+    replay(
+        "replay_sample",
+        "by priorities, drawing and updating 256; cpprb",
+        "--batch 256 --prioritized",
+        "update 1000000 256 1",
+    ),
+    replay(
+        "replay_sample",
+        "by priorities, drawing and updating 4,096; cpprb",
+        "--batch 4096 --prioritized",
+        "update 1000000 4096 1",
+    ),
+];
+
 const fn env(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Case {
     Case { what, ours, field: "env", peer, theirs }
 }
@@ -101,14 +130,21 @@ const fn update(what: &'static str, ours: &'static str, theirs: &'static str) ->
     Case { what, ours, field: "value", peer: "update_torch.py", theirs }
 }
 
+const fn replay(field: &'static str, what: &'static str, ours: &'static str, theirs: &'static str) -> Case {
+    Case { what, ours, field, peer: "replay_cpprb.py", theirs }
+}
+
 const fn train(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Case {
     Case { what, ours, field: "env_steps_per_s", peer, theirs }
 }
 
-/// Runs all comparisons, those of environments first, and writes their tables.
-pub(crate) fn peers(root: &Path, only_envs: bool) -> Result<()> {
+/// Runs all comparisons, or those of one group, and writes their tables.
+pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
+    if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
+        bail!("there is no group {name}: envs, learners or replay");
+    }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    GROUPS.iter().take(if only_envs { 1 } else { 2 }).try_for_each(|group| compare(root, group))
+    GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
 }
 
 fn compare(root: &Path, group: &Group) -> Result<()> {
@@ -167,6 +203,10 @@ fn our_rate(root: &Path, case: &Case) -> Result<f64> {
             command.args(["bench", "update", "--json", "--seconds", "2"]);
             "value"
         }
+        "replay_add" | "replay_sample" => {
+            command.args(["bench", "replay", "--json", "--seconds", "2"]);
+            "value"
+        }
         field => {
             // A directory of a run is never written over.
             let runs = root.join("target/bench-runs");
@@ -176,7 +216,8 @@ fn our_rate(root: &Path, case: &Case) -> Result<f64> {
         }
     };
     let output = run(command.args(case.ours.split(' ')))?;
-    let answer: serde_json::Value = serde_json::from_str(output.lines().last().unwrap_or_default()).context("our answer")?;
+    let line = if case.field == "replay_add" { output.lines().next() } else { output.lines().last() };
+    let answer: serde_json::Value = serde_json::from_str(line.unwrap_or_default()).context("our answer")?;
     answer[field].as_f64().context("our figure")
 }
 

@@ -15,8 +15,8 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test   every check: tidy, format, clippy, unit, integration and doc tests, examples, documentation, crates from outside
-  bench --peers [envs]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's and rejax's, which are installed into
-                 target; `envs` for environments alone
+  bench --peers [envs|learners|replay]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's, rejax's and cpprb's, which
+                 are installed into target; all, or one group
   bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
   bench --presets   what the presets learn over five seeds, beside RL Baselines3 Zoo's agents: bench/presets.md
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let result = match std::env::args().nth(1).as_deref() {
         Some("test") => test(),
         Some("bench") => match std::env::args().nth(2).as_deref() {
-            Some("--peers") => bench::peers(&root(), std::env::args().nth(3).as_deref() == Some("envs")),
+            Some("--peers") => bench::peers(&root(), std::env::args().nth(3).as_deref()),
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root()),
             Some("--learning") => learning::compare(&root()),
