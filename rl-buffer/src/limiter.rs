@@ -2,8 +2,8 @@
 //! Experience Replay", 2021, section 3.4).
 //!
 //! `error = inserted * samples_per_insert - sampled` is kept between two bounds: who adds waits while it would rise above the
-//! upper one, who draws while it would fall below the lower one. Nothing here waits or counts by itself: the limiter says what may be
-//! done, and is told what was.
+//! upper one, who draws while it would fall below the lower one. Nothing here waits or counts by itself: the limiter says what may
+//! be done, and is told what was.
 
 use std::ops::RangeInclusive;
 
