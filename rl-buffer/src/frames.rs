@@ -1,13 +1,13 @@
 //! Frames of stacked observations, each kept once.
 //!
-//! An observation of k frames shares all but one with the one before it, so a transition that held both would hold k - 1 frames
-//! 2 k times. Here frames lie in a ring of their own, and a transition holds the places of the frames of its two observations, which
-//! are put together when it is drawn. Whether a frame is the one before is decided by comparing it, never by the flags of the
-//! step: what is drawn is what was added, bit for bit, at the start of an episode too (whose first frame is there k times and kept
-//! once) and where environments are started anew in between.
+//! An observation of k frames shares all but one with the one before it, so a transition that held both would hold k - 1 frames 2
+//! k times. Here frames lie in a ring of their own, and a transition holds the places of the frames of its two observations,
+//! which are put together when it is drawn. Whether a frame is the one before is decided by comparing it, never by the flags of
+//! the step: what is drawn is what was added, bit for bit, at the start of an episode too (whose first frame is there k times and
+//! kept once) and where environments are started anew in between.
 //!
-//! The ring has room for the frames of all transitions if episodes last nine steps or more on average (a step adds a frame, and an
-//! end one more). If it runs out of room, the oldest transitions are given up with their frames.
+//! The ring has room for the frames of all transitions if episodes last nine steps or more on average (a step adds a frame, and
+//! an end one more). If it runs out of room, the oldest transitions are given up with their frames.
 
 use std::collections::VecDeque;
 

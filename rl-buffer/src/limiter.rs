@@ -1,9 +1,9 @@
 //! How often each transition is drawn: samples per insert, as Reverb limits it (Cassirer et al., "Reverb: A Framework For
 //! Experience Replay", 2021, section 3.4).
 //!
-//! `error = inserted * samples_per_insert - sampled` is kept between two bounds: who adds waits while it would rise above the upper
-//! one, who draws while it would fall below the lower one. Nothing here waits or counts by itself: the limiter says what may be
-//! done, and is told what was.
+//! `error = inserted * samples_per_insert - sampled` is kept between two bounds: who adds waits while it would rise above the
+//! upper one, who draws while it would fall below the lower one. Nothing here waits or counts by itself: the limiter says what may
+//! be done, and is told what was.
 
 use std::ops::RangeInclusive;
 
@@ -23,8 +23,8 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// A limiter where `insert` transitions are added and `sample` drawn at a time, which is not limited before `min_size` have been
-    /// added, and impossible to draw before.
+    /// A limiter where `insert` transitions are added and `sample` drawn at a time, which is not limited before `min_size` have
+    /// been added, and impossible to draw before.
     ///
     /// # Errors
     /// [`Error::Setting`] if a rate or a size is not positive, or the range so narrow that neither could be done:
@@ -147,7 +147,8 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn one_of_both_can_always_go_on_and_the_error_stays_in_range(
-            seed in any::<u64>(), rate in 0.01..9.0f64, min_size in 1u64..50, low in -50.0..50.0f64, insert in 1u64..70, sample in 1u64..70,
+            seed in any::<u64>(), rate in 0.01..9.0f64, min_size in 1u64..50,
+            low in -50.0..50.0f64, insert in 1u64..70, sample in 1u64..70,
             more in prop::sample::select(vec![0.0, 1.0, 40.0]),
         ) {
             let mut words = Words(seed);

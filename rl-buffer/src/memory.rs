@@ -1,6 +1,7 @@
 //! Memory: how much there is, and asking for it in a way that can fail.
 //!
-//! Everything here is ordinary memory of the host. Pinned memory and that of a device belong here as further kinds, chosen by a value.
+//! Everything here is ordinary memory of the host. Pinned memory and that of a device belong here as further kinds, chosen by a
+//! value.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
 //! Two batches that take turns: one is learnt from while the other is filled.
 //!
-//! Nothing here starts a thread. [`Prefetch::parts`] lends out both halves at once; the one to be filled may be sent to any thread,
-//! and what it is filled with depends on the buffer and the random words alone, so results do not depend on who fills it, or
-//! when. What differs from drawing just in time is that a batch is drawn before the batch before it has been learnt from: with
+//! Nothing here starts a thread. [`Prefetch::parts`] lends out both halves at once; the one to be filled may be sent to any
+//! thread, and what it is filled with depends on the buffer and the random words alone, so results do not depend on who fills it,
+//! or when. What differs from drawing just in time is that a batch is drawn before the batch before it has been learnt from: with
 //! priorities it does not see their last update.
 
 use crate::{Batch, Error, TransitionShape};

@@ -1,6 +1,6 @@
 //! Transitions drawn in proportion to how wrong their values were (Schaul et al., "Prioritized Experience Replay", 2016): the
-//! proportional variant, `p = (|error| + epsilon)^alpha`, `P = p / sum p`, and the weights `w = (N P)^-beta / max w` that make up for
-//! the bias, where the maximum is that of the batch. New transitions get the largest priority seen so far, so that each is
+//! proportional variant, `p = (|error| + epsilon)^alpha`, `P = p / sum p`, and the weights `w = (N P)^-beta / max w` that make up
+//! for the bias, where the maximum is that of the batch. New transitions get the largest priority seen so far, so that each is
 //! likely to be drawn once. Draws are stratified: one from each of B equal shares of the sum.
 //!
 //! A transition takes 5 bytes more than in [`ReplayBuffer`].
@@ -117,8 +117,8 @@ impl PrioritizedReplayBuffer {
         Ok(())
     }
 
-    /// Sets the priorities of transitions drawn at `indices` when `drawn_at` had been added ([`Batch::drawn_at`]) from the errors of
-    /// their values, of either sign. Places that have been written again since are left alone; of several errors for one
+    /// Sets the priorities of transitions drawn at `indices` when `drawn_at` had been added ([`Batch::drawn_at`]) from the errors
+    /// of their values, of either sign. Places that have been written again since are left alone; of several errors for one
     /// transition the last one holds. Returns how many were set.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 //! Teaching", 1992).
 //!
 //! Everything of a transition lies in one row of 32-bit words, `obs, next_obs, action, reward, discount, next_mask`, so that
-//! drawing it costs one or two lines of cache. Observations of bytes lie in rows of their own, `obs, next_obs`. A transition takes
+//! drawing it costs one or two lines of cache. Observations of bytes lie in rows of their own, `obs, next_obs`. A transition
+//! takes
 //!
 //! | | f32 observations | bytes |
 //! |---|---|---|
@@ -11,16 +12,16 @@
 //! | reward and discount | 8 | 8 |
 //! | mask | A rounded up to a multiple of 4 | the same |
 //!
-//! With observations that are stacks of k frames of F bytes each, which are kept once (`frames.rs`), it is 8 k + 9/8 F + 8 in place
-//! of 2 D.
+//! With observations that are stacks of k frames of F bytes each, which are kept once (`frames.rs`), it is 8 k + 9/8 F + 8 in
+//! place of 2 D.
 //!
-//! Speed. With D = 4 a row is 44 bytes. Drawn at random, it lies in 1.7 lines of 64 bytes on average, 108 bytes to be read, and 48
-//! are written to the batch, which stays in the cache; adding reads 44 bytes (and those of the row's lines before they are written)
-//! and writes 44. Lines in memory are some 100 ns away, and a core has a dozen or more of them under way at once if it is told early
-//! enough: 10 ns a transition. So a short pass first touches every line of the next rows, then others copy them: measured on one thread
-//! at a million transitions, 20 M/s in one pass and 42 M/s so. (A loop for this one shape alone came to 24 M/s in one pass, 56 to
-//! 66 M/s in two, and 59 to 71 M/s with prefetch instructions, which would take unsafe code; rows padded to a line of 64 bytes to
-//! 60 to 76 M/s, not worth the memory.) Adding came to 100 M/s, 4.5 GB/s.
+//! Speed. With D = 4 a row is 44 bytes. Drawn at random, it lies in 1.7 lines of 64 bytes on average, 108 bytes to be read, and
+//! 48 are written to the batch, which stays in the cache; adding reads 44 bytes (and those of the row's lines before they are
+//! written) and writes 44. Lines in memory are some 100 ns away, and a core has a dozen or more of them under way at once if it
+//! is told early enough: 10 ns a transition. So a short pass first touches every line of the next rows, then others copy them:
+//! measured on one thread at a million transitions, 20 M/s in one pass and 42 M/s so. (A loop for this one shape alone came to 24
+//! M/s in one pass, 56 to 66 M/s in two, and 59 to 71 M/s with prefetch instructions, which would take unsafe code; rows padded
+//! to a line of 64 bytes to 60 to 76 M/s, not worth the memory.) Adding came to 100 M/s, 4.5 GB/s.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -723,7 +724,8 @@ mod tests {
         #[test]
         fn a_buffer_holds_what_a_list_of_transitions_holds(
             seed in any::<u64>(), n_envs in prop::sample::select(vec![1usize, 2, 31, 33, 65]), n_step in 1usize..6,
-            d in prop::sample::select(vec![1usize, 4, 5, 17, 33]), bytes in any::<bool>(), action in 0usize..6, capacity in 1usize..200,
+            d in prop::sample::select(vec![1usize, 4, 5, 17, 33]), bytes in any::<bool>(), action in 0usize..6,
+            capacity in 1usize..200,
             ends in 0.0..0.5f64, stack in 1usize..5, anew in 0usize..20,
         ) {
             let actions = match action {

@@ -392,7 +392,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn a_damaged_file_is_refused_or_makes_a_buffer_that_works(changes in prop::collection::vec((any::<usize>(), any::<u8>()), 1..4)) {
+        fn a_damaged_file_is_refused_or_makes_a_buffer_that_works(
+            changes in prop::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+        ) {
             for (buffer, mut history) in cases() {
                 let mut bytes = saved(&buffer);
                 let len = bytes.len();

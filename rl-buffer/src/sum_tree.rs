@@ -1,8 +1,8 @@
 //! Sums over priorities, to draw in proportion to them (Schaul et al., "Prioritized Experience Replay", 2016, appendix B.2.1).
 //!
 //! A node has 16 children: 16 priorities as f32, a line of cache, or 16 sums as f64, two lines. A million priorities make five
-//! levels instead of the twenty of a binary tree, and 4.6 MB. A sum is always computed anew from the node's children, in their order,
-//! and never adjusted by a difference, so errors do not pile up however often priorities change. Several draws go down
+//! levels instead of the twenty of a binary tree, and 4.6 MB. A sum is always computed anew from the node's children, in their
+//! order, and never adjusted by a difference, so errors do not pile up however often priorities change. Several draws go down
 //! together, level by level: none waits for the memory that another one needs.
 
 use std::hint::black_box;
@@ -110,8 +110,8 @@ impl SumTree {
     /// Sets priorities one after the other: of several for one index the last one holds.
     ///
     /// # Errors
-    /// [`Error::Priority`] if one is negative, infinite or not a number, [`Error::Index`] if there is no such place; nothing has changed
-    /// then.
+    /// [`Error::Priority`] if one is negative, infinite or not a number, [`Error::Index`] if there is no such place; nothing has
+    /// changed then.
     ///
     /// # Panics
     /// If there is not a priority for each index.
@@ -290,7 +290,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn a_tree_finds_what_adding_up_finds(seed in any::<u64>(), len in prop::sample::select(vec![1usize, 31, 33, 65, 300, 5000])) {
+        fn a_tree_finds_what_adding_up_finds(
+            seed in any::<u64>(), len in prop::sample::select(vec![1usize, 31, 33, 65, 300, 5000]),
+        ) {
             let mut words = Words(seed);
             let mut tree = SumTree::new(len).expect("fits");
             let mut priorities = vec![0f32; len];

@@ -232,7 +232,7 @@ fn ceiling(isa: Isa, pool: &Pool) -> f64 {
 /// A replay buffer of either kind.
 enum Replay {
     Uniform(ReplayBuffer),
-    Prioritized(Box<PrioritizedReplayBuffer>),
+    Prioritized(PrioritizedReplayBuffer),
 }
 
 impl Replay {
@@ -279,7 +279,7 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
     };
     let mut drawn = Batch::new(&shape, batch).map_err(config)?;
     let mut buffer = if prioritized {
-        Replay::Prioritized(Box::new(PrioritizedReplayBuffer::new(shape, capacity, 0.6, 1e-6).map_err(config)?))
+        Replay::Prioritized(PrioritizedReplayBuffer::new(shape, capacity, 0.6, 1e-6).map_err(config)?)
     } else {
         Replay::Uniform(ReplayBuffer::new(shape, capacity).map_err(config)?)
     };

@@ -580,8 +580,8 @@ fn check_env_prints_a_line_a_check() {
 
 #[test]
 fn bench_replay_gives_two_rates() {
-    for (more, name) in [(&[][..], "replay_sample"), (&["--prioritized"], "replay_sample_update")] {
-        let args = [&["bench", "replay", "--capacity", "100", "--batch", "33", "--seconds", "0.05", "--json"], more].concat();
+    for (more, name) in [(&[][..], "replay_sample"), (&["--prioritized"][..], "replay_sample_update")] {
+        let args = [&["bench", "replay", "--capacity", "100", "--batch", "33", "--seconds", "0.05", "--json"][..], more].concat();
         let output = finish(&mut rl(&args));
         let results: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(results.iter().map(|result| result["name"].as_str().unwrap()).collect::<Vec<_>>(), ["replay_add", name]);

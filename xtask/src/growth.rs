@@ -14,6 +14,9 @@ const REPEATS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const PANEL: f64 = 320.0;
 const MARGIN: f64 = 45.0;
 
+/// Name, colour, and points.
+type Curve = (&'static str, &'static str, Vec<(f64, f64)>);
+
 /// Measures, writes the tables and draws.
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
@@ -84,7 +87,7 @@ fn duration(seconds: f64) -> String {
 }
 
 /// Curves of seconds over `x`, both logarithmic, with a line of proportional growth.
-fn panel(svg: &mut String, left: f64, what: &str, (from, to): (f64, f64), curves: &[(&str, &str, Vec<(f64, f64)>)]) {
+fn panel(svg: &mut String, left: f64, what: &str, (from, to): (f64, f64), curves: &[Curve]) {
     let all = || curves.iter().flat_map(|(.., points)| points).map(|point| point.1);
     let low = 10f64.powf(all().fold(f64::INFINITY, f64::min).log10().floor());
     let high = 10f64.powf(all().fold(0.0, f64::max).log10().ceil());
