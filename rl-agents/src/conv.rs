@@ -388,3 +388,66 @@ fn add_rows(from: &[f32], some: usize, to: &mut [f32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
+    use rl_envs::{ActionSpace, Pool, Space, snake::Snake};
+
+    #[test]
+    fn weights_lie_as_out_in_rows_columns_and_what_does_not_fit_is_refused() {
+        let new = |shape: &[usize], sizes: &[[usize; 3]]| {
+            let mut layout = Layout::default();
+            let conv = Conv::new(&mut layout, shape, sizes, Activation::Relu)?;
+            Ok::<_, Error>((conv.n_out(), layout.tensors().iter().map(|tensor| tensor.shape.clone()).collect::<Vec<_>>()))
+        };
+        let (n_out, shapes) = new(&[4, 84, 84], &[[32, 8, 4], [64, 4, 2], [64, 3, 1]]).unwrap();
+        assert_eq!((n_out, shapes.len(), &shapes[2][..]), (7 * 7 * 64, 6, &[64, 32, 4, 4][..]));
+        assert_eq!(new(&[4], &[]).unwrap().0, 4);
+        for (shape, sizes, why) in [
+            (&[4][..], &[[16, 3, 1]][..], "conv is [[16, 3, 1]] over observations of shape [4], convolutions need planes"),
+            (&[1, 5, 6], &[[1, 3, 1], [1, 4, 1]], "where layer 1 meets 3 x 4, a kernel must fit into what it meets"),
+            (&[1, 5, 6], &[[1, 3, 0]], "channels, kernel and stride of every layer are 1 at least"),
+        ] {
+            let error = new(shape, sizes).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        let net = NetConfig { conv: vec![[1, 3, 1]], ..NetConfig::default() };
+        assert!(
+            ActorCritic::new(&Space::vector(&[0.0], &[1.0]), &ActionSpace::Discrete { n: 2, masked: false }, &net, 0).is_err()
+        );
+    }
+
+    #[test]
+    fn operations_of_a_sample_equal_the_count_by_hand() {
+        let net = NetConfig { conv: vec![[16, 3, 1], [32, 3, 1]], hidden: vec![128], shared_trunk: true, ..NetConfig::default() };
+        let actions = ActionSpace::Discrete { n: 4, masked: true };
+        let policy = ActorCritic::new(&Space::bytes(&[5, 12, 12], 255, 1.0), &actions, &net, 0).unwrap();
+        // 10 x 10 x 45 x 16 products without a gradient of the input; 8 x 8 x 144 x 32, 2048 x 128 and 128 x 5 with it.
+        assert_eq!(policy.flops_per_sample(), 4 * 72_000 + 6 * (294_912 + 262_144 + 640));
+    }
+
+    #[test]
+    fn the_ratio_is_exactly_one_and_threads_change_no_bit() {
+        let net = NetConfig { conv: vec![[16, 3, 1], [20, 3, 2]], hidden: vec![32], shared_trunk: true, ..NetConfig::default() };
+        let update = |threads, learning_rate| {
+            let pool = Pool::new(threads).unwrap();
+            let mut collector = Collector::new(9, &Snake::default(), &pool, 1).unwrap();
+            let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 1).unwrap();
+            let (learning_rate, clip_range) = (Schedule::Constant(learning_rate), Schedule::Constant(0.0));
+            let config =
+                PpoConfig { n_steps: 32, batch_size: 144, n_epochs: 1, learning_rate, clip_range, ..PpoConfig::default() };
+            let mut agent = Ppo::new(policy, config, 9, 0).unwrap();
+            let mut rollout = collector.rollout(32).unwrap();
+            collector.collect(agent.policy(), &mut rollout).unwrap();
+            let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
+            let moved = ["train/approx_kl", "train/clip_fraction"].map(|name| metrics.get(name).unwrap());
+            (moved, agent.save().params)
+        };
+        assert_eq!(update(1, 0.0).0, [0.0, 0.0], "a clip range of 0 clips any other ratio");
+        let (_, params) = update(1, 1e-3);
+        assert_ne!(params, update(1, 0.0).1);
+        assert_eq!(params, update(3, 1e-3).1);
+    }
+}

@@ -5,8 +5,8 @@
 //! convolutions make of it, or at the output of another (a shared trunk). Every product, forward and backward, is one function,
 //! `C (m, n) += A (m, k) B (k, n)`: rows of B and C are vectors, A is read element by element with free offsets, so that it serves
 //! `x W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the offsets of x swapped) alike. Its inner block keeps 6 rows
-//! by 64 columns in registers (AVX-512; 8 by 32 or 16 where there are no more columns; 6 by 16 with AVX2). Layers are padded to 16
-//! columns; layers with few outputs get their gradient transposed, which pads less.
+//! by 64 columns in registers (AVX-512; 6 by 16
+//! with AVX2). Layers are padded to 16 columns; layers with few outputs get their gradient transposed, which pads less.
 //!
 //! The order of operations for one output element depends on nothing but the layer: not on the rows around it, not on threads.
 //! So acting and learning see the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices,
@@ -758,6 +758,46 @@ pub(crate) fn multiply_onto<const FMA: bool, const ROWS: usize, const WIDE: usiz
     to: impl Offsets,
     a: Matrix<'_, impl Offsets, impl Offsets>,
     b: &[f32],
+    size: (usize, usize, usize),
+    start: Start<'_>,
+) {
+    // A call of its own: in line everywhere, the products would be most of what is compiled.
+    let isa = if WIDE > 16 {
+        Isa::Avx512
+    } else if FMA {
+        Isa::Avx2
+    } else {
+        Isa::Plain
+    };
+    dispatch(isa, Product { c, to, a, b, size, start });
+}
+
+/// A product to be made.
+struct Product<'a, T, R, C> {
+    c: &'a mut [f32],
+    to: T,
+    a: Matrix<'a, R, C>,
+    b: &'a [f32],
+    size: (usize, usize, usize),
+    start: Start<'a>,
+}
+
+impl<T: Offsets, R: Offsets, C: Offsets> Work for Product<'_, T, R, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+        let Self { c, to, a, b, size, start } = self;
+        product::<FMA, ROWS, WIDE>(c, to, a, b, size, start);
+    }
+}
+
+#[inline(always)]
+fn product<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+    c: &mut [f32],
+    to: impl Offsets,
+    a: Matrix<'_, impl Offsets, impl Offsets>,
+    b: &[f32],
     (m, n, k): (usize, usize, usize),
     start: Start<'_>,
 ) {
@@ -783,9 +823,7 @@ pub(crate) fn multiply_onto<const FMA: bool, const ROWS: usize, const WIDE: usiz
                     if WIDE >= 64 && left >= 64 {
                         panel::<FMA, ROWS, 64>(c, to, a, b, n, range.clone(), start, column)
                     } else if WIDE >= 32 && left >= 32 {
-                        panel::<FMA, 8, 32>(c, to, a, b, n, range.clone(), start, column)
-                    } else if WIDE >= 32 {
-                        panel::<FMA, 8, 16>(c, to, a, b, n, range.clone(), start, column)
+                        panel::<FMA, ROWS, 32>(c, to, a, b, n, range.clone(), start, column)
                     } else {
                         panel::<FMA, ROWS, 16>(c, to, a, b, n, range.clone(), start, column)
                     }
@@ -848,26 +886,23 @@ unsafe fn block<const FMA: bool, const M: usize, const N: usize>(
     (i, column): (usize, usize),
 ) -> usize {
     let mut sums = [[0.0f32; N]; M];
-    if let Start::Bias(bias) = start {
-        for sums in &mut sums {
+    for sums in &mut sums {
+        if let Start::Bias(bias) = start {
             // SAFETY: `column + N` columns lie within the bias.
             sums.copy_from_slice(unsafe { bias.get_unchecked(column..column + N) });
         }
     }
-    let mut rows = [0; M];
-    for (r, row) in rows.iter_mut().enumerate() {
-        // SAFETY: there is such a row.
-        *row = unsafe { a.rows.at(i + r) };
-    }
     for k in terms {
+        // A copy: next to one that lies elsewhere, the compiler may leave the sums in memory, which costs nine tenths of the speed.
+        let mut row = [0.0f32; N];
         // SAFETY: this term and these columns lie within B.
-        let row = unsafe { b.get_unchecked(k * n + column..k * n + column + N) };
+        row.copy_from_slice(unsafe { b.get_unchecked(k * n + column..k * n + column + N) });
         // SAFETY: there is such a term.
         let term = unsafe { a.columns.at(k) };
-        for (sums, at) in sums.iter_mut().zip(&rows) {
+        for (r, sums) in sums.iter_mut().enumerate() {
             // SAFETY: this row and term lie within A.
-            let x = unsafe { *a.data.get_unchecked(at + term) };
-            for (sum, &y) in sums.iter_mut().zip(row) {
+            let x = unsafe { *a.data.get_unchecked(a.rows.at(i + r) + term) };
+            for (sum, &y) in sums.iter_mut().zip(&row) {
                 *sum = multiply_add::<FMA>(x, y, *sum);
             }
         }

@@ -78,6 +78,13 @@ const LEARNERS: &[Case] = &[
     update("the same against PyTorch without normalization and clipping, 512", "--minibatch 512 --threads 2", "512 2 2 plain"),
     update("the same against PyTorch without normalization and clipping, 2048", "--minibatch 2048 --threads 2", "2048 2 2 plain"),
     update("the same with AVX2 only, 512", "--minibatch 512 --threads 2 --isa avx2", "512 2 2 plain"),
+    Case {
+        what: "PPO update of convolutions on 12 x 12 x 5, minibatch 256, 2 threads",
+        ours: "--env snake --conv 16x3x1,32x3x1 --hidden 128 --shared-trunk --activation relu --minibatch 256 --threads 2",
+        field: "value",
+        peer: "update_torch_conv.py",
+        theirs: "256 2 4",
+    },
     train(
         "PPO, 64 environments, 128 steps, batch 2048, 4 epochs, 2 threads; rejax",
         "--envs 64 --threads 2 --steps 2e6 --set ppo.n_steps=128 --set ppo.batch_size=2048 --set ppo.n_epochs=4",
