@@ -17,8 +17,11 @@ pub trait Agent: Send {
     /// The policy as it is now.
     fn policy(&self) -> &dyn Policy;
 
-    /// Learns from one rollout, on the threads of `pool`. `remaining` is the fraction of training that is still to come, 1 at the start: schedules follow
-    /// it.
+    /// Called before a rollout is collected, by agents' users who want exploration to follow its schedule. `remaining` as in `update`.
+    fn explore(&mut self, _remaining: f32) {}
+
+    /// Learns from one rollout, on the threads of `pool`. `remaining` is the fraction of training
+    /// that was still to come before the rollout, 1 at the start: schedules follow it.
     ///
     /// # Errors
     /// [`Error::Diverged`] when losses stay non-finite, and those of candle. Updates that are not finite are not applied.

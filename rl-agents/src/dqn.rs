@@ -145,6 +145,7 @@ pub struct Dqn {
     network: QNetwork,
     target: QNetwork,
     config: DqnConfig,
+    n_envs: usize,
     optimizer: Optimizer,
     replay: Replay,
     seed: u64,
@@ -258,7 +259,7 @@ impl Dqn {
     /// # Errors
     /// Those of [`DqnConfig::check`], [`Error::ActionKind`], and [`Error::Buffer`] if the replay memory does not fit.
     pub fn new(
-        mut network: QNetwork,
+        network: QNetwork,
         config: DqnConfig,
         obs: &Space,
         actions: &ActionSpace,
@@ -300,10 +301,13 @@ impl Dqn {
             gradient: vec![0.0; network.params().len()],
             slices: Slices::new(),
         };
-        network.explore(config.epsilon(0.0), config.exploration_spread, n_envs);
         let optimizer = Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }, network.params().len());
         let target = network.clone();
-        Ok(Self { network, target, config, optimizer, replay, seed, env_steps: 0, empty_at: 0, credit: 0, updates: 0, memory })
+        let (env_steps, empty_at, credit, updates) = (0, 0, 0, 0);
+        let mut agent =
+            Self { network, target, config, n_envs, optimizer, replay, seed, env_steps, empty_at, credit, updates, memory };
+        agent.explore(1.0);
+        Ok(agent)
     }
 
     /// Adds step `t` of a rollout to the replay memory. `ended` are the episodes that it ended, by column and place among the final
@@ -490,6 +494,10 @@ impl Agent for Dqn {
         &self.network
     }
 
+    fn explore(&mut self, remaining: f32) {
+        self.network.explore(self.config.epsilon(1.0 - remaining), self.config.exploration_spread, self.n_envs);
+    }
+
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let (n_steps, n_envs) = rollout.rewards.dim();
         let done = 1.0 - remaining;
@@ -502,7 +510,6 @@ impl Agent for Dqn {
             self.remember(rollout, t, &ended[from..to])?;
             self.catch_up(n_envs as u64, done, &mut sums, pool)?;
         }
-        self.network.explore(self.config.epsilon(done), self.config.exploration_spread, n_envs);
         let mut metrics = Metrics::default();
         metrics.push("train/loss", sums.loss / sums.n);
         metrics.push("train/q_mean", sums.q / sums.n);

@@ -206,6 +206,7 @@ impl Training {
 
         while self.progress.env_steps < config.steps {
             let remaining = 1.0 - self.progress.env_steps as f64 / config.steps as f64;
+            self.agent.explore(remaining as f32);
             let episodes = self.collector.collect(self.agent.policy(), &mut self.rollout)?;
             let update = self.agent.update(&self.rollout, remaining as f32, &self.pool)?;
 

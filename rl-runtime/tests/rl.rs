@@ -430,9 +430,13 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
     small_run(&trained, &["steps=64"]);
     let set = |setting: &'static str| vec!["train", "cartpole", "--set", setting];
     let cases: Vec<(Vec<&str>, i32, &str)> = vec![
-        (vec!["train", "cartpool"], 2, "unknown environment \"cartpool\"; there are: cartpole (did you mean \"cartpole\"?)"),
+        (vec!["train", "cartpool"], 2, "snake, breakout (did you mean \"cartpole\"?)"),
         (vec!["train"], 2, "which environment?"),
-        (vec!["train", "cartpole", "--algo", "ppq"], 2, "unknown algorithm \"ppq\"; there are: ppo, a2c (did you mean \"ppo\"?)"),
+        (
+            vec!["train", "cartpole", "--algo", "ppq"],
+            2,
+            "unknown algorithm \"ppq\"; there are: ppo, a2c, dqn (did you mean \"ppo\"?)",
+        ),
         (set("ppo.learning_rte=1"), 2, "(did you mean \"ppo.learning_rate\"?)"),
         (set("ppo.learning_rate=-1"), 2, "ppo.learning_rate is -1, allowed is"),
         (set("ppo.batch_size=512"), 2, "batch_size 512 does not divide the rollout of 256 samples (32 steps x 8 environments)"),
