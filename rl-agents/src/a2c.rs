@@ -1,7 +1,8 @@
 //! Advantage actor-critic: the synchronous form of A3C (Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning",
 //! 2016).
 //!
-//! Discrete or continuous actions. Short rollouts, one pass over each, the gradient of the policy without any clipping of ratios, RMSprop.
+//! Discrete or continuous actions. Short rollouts, one pass over each, the gradient of the policy without any clipping of ratios,
+//! RMSprop.
 //! Settings, losses and metrics mean what they mean in Stable-Baselines3 (n-step returns as generalized advantages with lambda
 //! 1, value loss without the factor 1/2). What differs from it: a rollout may be cut into minibatches, one step of the
 //! optimizer each; truncated steps are bootstrapped from the final observation's value within the advantage.

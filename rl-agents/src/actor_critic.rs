@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 use rl_buffer::{ObsSlice, Rollout};
-use rl_envs::{ActionSpace, Isa, Pool, Purpose, Space, rng};
+use rl_envs::{ActionSpace, ActionsMut, Isa, Pool, Purpose, Space, rng};
 use serde::{Deserialize, Serialize};
 
 use crate::conv::Conv;
@@ -13,7 +13,7 @@ use crate::fused::Fused;
 use crate::mlp::{Activation, Mlp};
 use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
-use crate::tile::{self, Net, Samples, TILE, Workspace};
+use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
 use crate::{Error, Policy, Scratch, Snapshot};
 
 /// What computes losses and gradients, and acts.
@@ -79,28 +79,9 @@ pub enum Choice {
     Greedy,
 }
 
-/// Where actions are written as they are chosen, before any clipping for the environment.
-#[derive(Debug)]
-pub enum ActionsMut<'a> {
-    /// (N)
-    Discrete(&'a mut [u32]),
-    /// (N, A)
-    Continuous(&'a mut [f32]),
-}
-
-impl ActionsMut<'_> {
-    /// The same, lent for a while.
-    pub fn reborrow(&mut self) -> ActionsMut<'_> {
-        match self {
-            Self::Discrete(actions) => ActionsMut::Discrete(actions),
-            Self::Continuous(actions) => ActionsMut::Continuous(actions),
-        }
-    }
-}
-
 /// A policy and a value function: networks `actor` and `critic`, separate or after a shared `trunk`, all after `conv`, if there are
-/// convolutions. The policy is categorical or
-/// Gaussian as the action space is discrete or continuous; a Gaussian one has its `log_std` at the end of the parameters.
+/// convolutions. The policy is categorical or Gaussian as the action space is discrete or continuous; a Gaussian one has its
+/// `log_std` at the end of the parameters.
 ///
 /// Initialisation: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last, 1 in the value function's; biases 0.
 #[derive(Clone, Debug)]
@@ -118,14 +99,6 @@ pub struct ActorCritic {
     normalizer: Option<Normalizer>,
     version: u64,
     kernel: Option<Kernel>,
-}
-
-/// The networks as the tile kernel takes them.
-#[derive(Clone, Debug)]
-struct Kernel {
-    isa: Isa,
-    net: Net,
-    packed: Vec<f32>,
 }
 
 impl ActorCritic {
@@ -173,12 +146,12 @@ impl ActorCritic {
         let from = trunk.as_ref().map(|_| 0);
         let mlps: Vec<_> = trunk.iter().map(|mlp| (mlp, None)).chain([(&actor, from), (&critic, from)]).collect();
         let kernel = match learner {
-            Learner::Fused => Some(Kernel { isa: Isa::best(), net: Net::new(&conv, &mlps, *activation), packed: Vec::new() }),
+            Learner::Fused => Some(Kernel::new(Net::new(&conv, &mlps, *activation), &params)),
             Learner::Reference => None,
         };
         let scale = observation_space.scale();
         let normalizer = normalize_obs.then(|| Normalizer::new(obs_len));
-        let mut policy = Self {
+        let policy = Self {
             layout,
             conv,
             trunk,
@@ -193,7 +166,6 @@ impl ActorCritic {
             version: 0,
             kernel,
         };
-        policy.pack();
         Ok(policy)
     }
 
@@ -217,28 +189,10 @@ impl ActorCritic {
         if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
     }
 
-    /// Which tensors lie where in the parameter vector.
-    #[must_use]
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// The parameter vector (P).
-    #[must_use]
-    pub fn params(&self) -> &[f32] {
-        &self.params
-    }
-
     /// Which distribution actions are drawn from.
     #[must_use]
     pub fn distribution(&self) -> &Distribution {
         &self.distribution
-    }
-
-    /// How often the parameters have changed.
-    #[must_use]
-    pub fn version(&self) -> u64 {
-        self.version
     }
 
     /// Changes the parameters, and with them the version.
@@ -250,8 +204,8 @@ impl ActorCritic {
     }
 
     fn pack(&mut self) {
-        if let Some(Kernel { net, packed, .. }) = &mut self.kernel {
-            net.pack(&self.params, packed);
+        if let Some(kernel) = &mut self.kernel {
+            kernel.pack(&self.params);
         }
     }
 
@@ -282,25 +236,6 @@ impl ActorCritic {
             normalizer.merge(rollout, self.scale, pool);
             self.version += 1;
         }
-    }
-
-    /// Takes parameters and statistics from an agent's snapshot.
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
-    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        let mut normalizer = self.normalizer.clone();
-        let fits = match (&mut normalizer, &snapshot.statistics.obs) {
-            (Some(normalizer), Some(moments)) => normalizer.set(moments),
-            (None, None) => true,
-            _ => false,
-        };
-        if !fits {
-            return Err(Error::Snapshot("the statistics of its observations are not those that this policy keeps".into()));
-        }
-        self.set_params(&snapshot.params, snapshot.counters.version)?;
-        self.normalizer = normalizer;
-        Ok(())
     }
 
     /// Replaces the parameters.
@@ -343,37 +278,6 @@ impl ActorCritic {
         let op = Fused { isa: *isa, net: net.clone(), chains: self.chains(), n_actions, obs_len };
         let outputs = params.apply_op2(obs, op)?;
         Ok((outputs.narrow(1, 0, n_actions)?, outputs.narrow(1, n_actions, 1)?.squeeze(1)?))
-    }
-
-    /// Memory to act with.
-    #[must_use]
-    pub fn scratch(&self) -> Scratch {
-        let workspace = self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net));
-        Scratch::new(workspace, self.n_actions)
-    }
-
-    /// Acts on N observations: writes actions, their log-probabilities (N) and the observations' values (N). `masks`, (N, A), is
-    /// empty where there are none.
-    ///
-    /// # Errors
-    /// [`Error::ActionKind`] if the policy's actions are of the other kind, and those of candle.
-    pub fn act(
-        &self,
-        obs: ObsSlice<'_>,
-        masks: &[u8],
-        choice: Choice,
-        scratch: &mut Scratch,
-        (actions, log_probs, values): (ActionsMut<'_>, &mut [f32], &mut [f32]),
-    ) -> Result<(), Error> {
-        match (actions, &self.distribution) {
-            (ActionsMut::Discrete(actions), Distribution::Categorical) => {
-                self.act_discrete(obs, masks, choice, scratch, (actions, log_probs, values))
-            }
-            (ActionsMut::Continuous(actions), Distribution::Gaussian { log_std }) => {
-                self.act_continuous(obs, choice, &self.params[log_std.clone()], scratch, (actions, log_probs, values))
-            }
-            _ => Err(Error::ActionKind),
-        }
     }
 
     fn act_discrete(
@@ -458,26 +362,9 @@ impl ActorCritic {
         Ok(())
     }
 
-    /// Writes the values (N) of N observations.
-    ///
-    /// # Errors
-    /// Those of candle.
-    pub fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
-        if let (Some(kernel), Some(workspace)) = (self.kernel(), &mut scratch.workspace) {
-            let critic = self.chains().1;
-            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile: &mut tile::Tile<'_>| {
-                tile.column(critic, 0, &mut values[tile.samples()]);
-            });
-        } else if !values.is_empty() {
-            let (_, value) = self.forward(&self.params_tensor()?, &self.features(obs)?)?;
-            values.copy_from_slice(&value.to_vec1::<f32>()?);
-        }
-        Ok(())
-    }
-
     /// The kernel's view of the networks as they are now, if it is the learner.
     pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
-        self.kernel.as_ref().map(|kernel| (kernel.isa, &kernel.net, &kernel.packed[..]))
+        self.kernel.as_ref().map(Kernel::view)
     }
 
     /// The kernel's chains of policy and value function.
@@ -525,23 +412,35 @@ impl ActorCritic {
 
 impl Policy for ActorCritic {
     fn layout(&self) -> &Layout {
-        self.layout()
+        &self.layout
     }
 
     fn params(&self) -> &[f32] {
-        self.params()
+        &self.params
     }
 
     fn version(&self) -> u64 {
-        self.version()
+        self.version
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.load(snapshot)
+        let mut normalizer = self.normalizer.clone();
+        let fits = match (&mut normalizer, &snapshot.statistics.obs) {
+            (Some(normalizer), Some(moments)) => normalizer.set(moments),
+            (None, None) => true,
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::Snapshot("the statistics of its observations are not those that this policy keeps".into()));
+        }
+        self.set_params(&snapshot.params, snapshot.counters.version)?;
+        self.normalizer = normalizer;
+        Ok(())
     }
 
     fn scratch(&self) -> Scratch {
-        self.scratch()
+        let workspace = self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net));
+        Scratch::new(workspace, self.n_actions)
     }
 
     fn act(
@@ -550,12 +449,32 @@ impl Policy for ActorCritic {
         masks: &[u8],
         choice: Choice,
         scratch: &mut Scratch,
-        out: (ActionsMut<'_>, &mut [f32], &mut [f32]),
+        (actions, log_probs, values): (ActionsMut<'_>, &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
-        self.act(obs, masks, choice, scratch, out)
+        const CONTIGUOUS: &str = "actions to be written are contiguous";
+        match (actions, &self.distribution) {
+            (ActionsMut::Discrete(actions), Distribution::Categorical) => {
+                let actions = actions.into_slice().expect(CONTIGUOUS);
+                self.act_discrete(obs, masks, choice, scratch, (actions, log_probs, values))
+            }
+            (ActionsMut::Continuous(actions), Distribution::Gaussian { log_std }) => {
+                let actions = actions.into_slice().expect(CONTIGUOUS);
+                self.act_continuous(obs, choice, &self.params[log_std.clone()], scratch, (actions, log_probs, values))
+            }
+            _ => Err(Error::ActionKind),
+        }
     }
 
     fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
-        self.values(obs, scratch, values)
+        if let (Some(kernel), Some(workspace)) = (self.kernel(), &mut scratch.workspace) {
+            let critic = self.chains().1;
+            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile: &mut tile::Tile<'_>| {
+                tile.column(critic, 0, &mut values[tile.samples()]);
+            });
+        } else if !values.is_empty() {
+            let (_, value) = self.forward(&self.params_tensor()?, &self.features(obs)?)?;
+            values.copy_from_slice(&value.to_vec1::<f32>()?);
+        }
+        Ok(())
     }
 }

@@ -17,7 +17,7 @@ pub trait Agent: Send {
     /// The policy as it is now.
     fn policy(&self) -> &dyn Policy;
 
-    /// Called before a rollout is collected, by agents' users who want exploration to follow its schedule. `remaining` as in `update`.
+    /// Lets exploration follow its schedule, where there is one: called before a rollout is collected, with `remaining` as in `update`.
     fn explore(&mut self, _remaining: f32) {}
 
     /// Learns from one rollout, on the threads of `pool`. `remaining` is the fraction of training

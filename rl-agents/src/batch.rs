@@ -8,7 +8,7 @@ use rl_envs::{Pool, math};
 use crate::agent::Descent;
 use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
 use crate::tile::{Stats, TILE, Tile, TileLoss};
-use crate::{ActorCritic, Error};
+use crate::{ActorCritic, Error, Policy};
 
 /// What actor and critic learn, counted through from (0, 0) to (T - 1, N - 1).
 pub(crate) struct Targets {

@@ -5,12 +5,14 @@
 
 use std::ops::ControlFlow;
 
-use ndarray::{Array1, ArrayView2, ArrayViewMut2, Axis};
+use ndarray::{Array1, Array2, ArrayView2, ArrayViewMut2, Axis};
 use rl_buffer::{ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape};
-use rl_envs::{ActionSpace, Actions, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv, pool};
+use rl_envs::{
+    ActionSpace, Actions, ActionsMut, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv, math, pool,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::{ActionsMut, Choice, Error, Policy, Scratch};
+use crate::{Choice, Error, Policy, Scratch};
 
 /// Environments are cut into at most so many slices: enough to keep as many threads busy.
 pub const MAX_SLICES: usize = 16;
@@ -108,6 +110,14 @@ pub fn obs_view(obs: &mut ObsBuffer, t: usize) -> ObsViewMut<'_> {
     }
 }
 
+/// The same for some of its columns.
+pub fn obs_columns_view<'a>(obs: &'a mut ObsColumns<'_>, t: usize) -> ObsViewMut<'a> {
+    match obs {
+        ObsColumns::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t)),
+        ObsColumns::U8(obs) => ObsViewMut::U8(obs.index_axis_mut(Axis(0), t)),
+    }
+}
+
 /// A batch of environments in the midst of their episodes, which fills one rollout after the other.
 pub struct Collector {
     slices: Vec<Slice>,
@@ -151,12 +161,11 @@ impl Clipped {
     }
 
     /// Clips `actions`, (n, A), which stay as they are. NaN stays NaN, so that the environment refuses it.
-    fn clip(&mut self, actions: &[f32]) -> Actions<'_> {
+    fn clip(&mut self, actions: ArrayView2<'_, f32>) -> Actions<'_> {
         let a = self.low.len().max(1);
-        for (to, from) in self.actions.chunks_exact_mut(a).zip(actions.chunks_exact(a)) {
+        for (to, from) in self.actions.chunks_exact_mut(a).zip(actions.rows()) {
             for (((to, &from), &low), &high) in to.iter_mut().zip(from).zip(&self.low).zip(&self.high) {
-                let above = if from < low { low } else { from };
-                *to = if above > high { high } else { above };
+                *to = math::clamp(from, low, high);
             }
         }
         let n = self.actions.len() / a;
@@ -212,8 +221,8 @@ fn mask_view(masks: &mut [u8], n: usize) -> Option<ArrayViewMut2<'_, u8>> {
 /// Actions as a batch of environments takes them: continuous ones are clipped to its bounds.
 fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> Actions<'a> {
     match actions {
-        ActionsMut::Discrete(actions) => Actions::Discrete((&**actions).into()),
-        ActionsMut::Continuous(actions) => clipped.clip(actions),
+        ActionsMut::Discrete(actions) => Actions::Discrete(actions.view()),
+        ActionsMut::Continuous(actions) => clipped.clip(actions.view()),
     }
 }
 
@@ -270,10 +279,8 @@ impl Slice {
             };
             let legal = masks.as_ref().map_or(&[][..], |m| m.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS));
             let mut row = match actions {
-                ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.row_mut(t).into_slice().expect(CONTIGUOUS)),
-                ActionColumns::Continuous(actions) => {
-                    ActionsMut::Continuous(actions.index_axis_mut(Axis(0), t).into_slice().expect(CONTIGUOUS))
-                }
+                ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.row_mut(t)),
+                ActionColumns::Continuous(actions) => ActionsMut::Continuous(actions.index_axis_mut(Axis(0), t)),
             };
             policy.act(
                 acted_on,
@@ -289,10 +296,7 @@ impl Slice {
             envs.step(
                 for_envs(&row, clipped),
                 StepBatch {
-                    obs: match obs {
-                        ObsColumns::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t + 1)),
-                        ObsColumns::U8(obs) => ObsViewMut::U8(obs.index_axis_mut(Axis(0), t + 1)),
-                    },
+                    obs: obs_columns_view(obs, t + 1),
                     rewards: rewards.row_mut(t),
                     terminated: terminated.row_mut(t),
                     truncated: truncated.row_mut(t),
@@ -488,10 +492,10 @@ pub fn evaluate_with(
     let State { mut obs, mut masks, mut running } = State::start(envs, seed)?;
     let (mut final_obs, mut final_masks) = (obs.clone(), masks.clone());
     let mut clipped = Clipped::new(envs.action_space(), n);
-    let (mut discrete, mut continuous) = (vec![0; n], vec![0.0; clipped.actions.len()]);
+    let (mut discrete, mut continuous) = (Array1::zeros(n), Array2::zeros((n, envs.action_space().len())));
     let mut actions = match envs.action_space() {
-        ActionSpace::Discrete { .. } => ActionsMut::Discrete(&mut discrete),
-        ActionSpace::Continuous { .. } => ActionsMut::Continuous(&mut continuous),
+        ActionSpace::Discrete { .. } => ActionsMut::Discrete(discrete.view_mut()),
+        ActionSpace::Continuous { .. } => ActionsMut::Continuous(continuous.view_mut()),
     };
     let (mut log_probs, mut values, mut rewards) = (vec![0.0; n], vec![0.0; n], Array1::zeros(n));
     let (mut terminated, mut truncated) = (Array1::zeros(n), Array1::zeros(n));

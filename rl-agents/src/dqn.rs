@@ -11,8 +11,8 @@
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
-    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
-    StepSlices, TransitionShape,
+    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer,
+    Rollout, StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 use serde::{Deserialize, Serialize};
@@ -162,7 +162,7 @@ pub struct Dqn {
 struct Memory {
     words: Vec<u32>, // (B)
     batch: Batch,
-    final_obs: FinalObs,  // (N, D)
+    final_obs: ObsRows,   // (N, D)
     final_masks: Vec<u8>, // (N, A), or empty without masks
     next_q: Vec<f32>,     // (B, A)
     online_q: Vec<f32>,   // (B, A)
@@ -171,11 +171,6 @@ struct Memory {
     scratches: Vec<Scratch>,
     gradient: Vec<f32>, // (P)
     slices: Slices<TdSums>,
-}
-
-enum FinalObs {
-    F32(Vec<f32>),
-    U8(Vec<u8>),
 }
 
 /// Sums over updates.
@@ -289,8 +284,8 @@ impl Dqn {
             words: vec![0; b],
             batch: Batch::new(&shape, b)?,
             final_obs: match kind {
-                ObsKind::F32 => FinalObs::F32(vec![0.0; rows]),
-                ObsKind::U8 => FinalObs::U8(vec![0; rows]),
+                ObsKind::F32 => ObsRows::F32(vec![0.0; rows]),
+                ObsKind::U8 => ObsRows::U8(vec![0; rows]),
             },
             final_masks: vec![0; if masked { n_envs * a } else { 0 }],
             next_q: vec![0.0; b * a],
@@ -319,8 +314,8 @@ impl Dqn {
         let a = final_masks.len() / n;
         for &(_, column, i) in ended {
             match (&mut *final_obs, rollout.final_obs()) {
-                (FinalObs::F32(to), ObsSlice::F32(from)) => to[column * d..][..d].copy_from_slice(&from[i * d..][..d]),
-                (FinalObs::U8(to), ObsSlice::U8(from)) => to[column * d..][..d].copy_from_slice(&from[i * d..][..d]),
+                (ObsRows::F32(to), ObsSlice::F32(from)) => to[column * d..][..d].copy_from_slice(&from[i * d..][..d]),
+                (ObsRows::U8(to), ObsSlice::U8(from)) => to[column * d..][..d].copy_from_slice(&from[i * d..][..d]),
                 _ => return Err(Error::Snapshot("the rollout holds observations of another type".into())),
             }
             final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
@@ -334,10 +329,7 @@ impl Dqn {
             terminated: &rollout.terminated.as_slice().unwrap_or_default()[row.clone()],
             truncated: &rollout.truncated.as_slice().unwrap_or_default()[row],
             next_obs: rollout.obs_rows((t + 1) * n..(t + 2) * n),
-            final_obs: match final_obs {
-                FinalObs::F32(obs) => ObsSlice::F32(obs),
-                FinalObs::U8(obs) => ObsSlice::U8(obs),
-            },
+            final_obs: final_obs.as_slice(),
             masks: masks.map(|masks| (masks, &final_masks[..])),
         };
         match &mut self.replay {

@@ -42,7 +42,7 @@ mod q_network;
 pub mod tile;
 
 pub use a2c::{A2c, A2cConfig};
-pub use actor_critic::{ActionsMut, ActorCritic, Choice, Learner, NetConfig};
+pub use actor_critic::{ActorCritic, Choice, Learner, NetConfig};
 pub use agent::{Agent, Counters, Metrics, Schedule, Snapshot};
 pub use collect::{Collector, CollectorState, Episode, evaluate, evaluate_with};
 pub use dqn::{Dqn, DqnConfig};

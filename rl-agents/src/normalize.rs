@@ -9,7 +9,7 @@
 //! step on, with statistics that change with every step.
 
 use rl_buffer::{ObsSlice, Rollout};
-use rl_envs::{Pool, pool};
+use rl_envs::{Pool, math, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::collect::{MAX_SLICES, MIN_SLICE};
@@ -92,13 +92,6 @@ impl Moments {
     }
 }
 
-/// Limits a number; NaN stays NaN.
-#[inline(always)]
-fn clip(x: f32) -> f32 {
-    let above = if x < -LIMIT { -LIMIT } else { x };
-    if above > LIMIT { LIMIT } else { above }
-}
-
 /// Observations' statistics, ready to be applied.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Normalizer {
@@ -135,7 +128,7 @@ impl Normalizer {
     #[inline(always)]
     pub(crate) fn apply(&self, obs: &mut [f32]) {
         for ((x, mean), precision) in obs.iter_mut().zip(&self.mean).zip(&self.precision) {
-            *x = clip((*x - mean) * precision);
+            *x = math::clamp((*x - mean) * precision, -LIMIT, LIMIT);
         }
     }
 
@@ -225,7 +218,7 @@ impl RunningReturns {
 
 /// A reward as it is learnt from.
 pub(crate) fn normalized_reward(reward: f32, precision: f32) -> f32 {
-    clip(reward * precision)
+    math::clamp(reward * precision, -LIMIT, LIMIT)
 }
 
 /// The running statistics of an agent, to be saved; those that it does not keep are absent.
@@ -240,8 +233,9 @@ pub struct Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ActionsMut, ActorCritic, Choice, Learner, NetConfig};
+    use crate::{ActorCritic, Choice, Learner, NetConfig, Policy as _};
     use rl_buffer::{ActionKind, ObsKind, RolloutShape};
+    use rl_envs::ActionsMut;
     use rl_envs::{ActionSpace, Purpose, Rng, Space};
 
     #[test]
@@ -346,7 +340,7 @@ mod tests {
             }
             let values = policies.map(|policy| {
                 let (mut actions, mut log_probs, mut values) = ([0; 40], [0.0; 40], [0.0; 40]);
-                let out = (ActionsMut::Discrete(&mut actions), &mut log_probs[..], &mut values[..]);
+                let out = (ActionsMut::Discrete((&mut actions[..]).into()), &mut log_probs[..], &mut values[..]);
                 policy.act(rollout.obs_rows(0..40), &[], Choice::Greedy, &mut policy.scratch(), out).unwrap();
                 values
             });

@@ -1,8 +1,9 @@
 //! What every policy is.
 
 use rl_buffer::ObsSlice;
+use rl_envs::ActionsMut;
 
-use crate::actor_critic::{ActionsMut, Choice};
+use crate::actor_critic::Choice;
 use crate::params::Layout;
 use crate::tile::{TILE, Workspace};
 use crate::{Error, Snapshot};
@@ -27,11 +28,14 @@ pub trait Policy: Send + Sync {
     /// Memory to act with.
     fn scratch(&self) -> Scratch;
 
-    /// Acts on N observations: writes actions, their log-probabilities (N) and the observations' values (N). `masks`, (N, A), is
-    /// empty where there are none.
+    /// Acts on N observations: writes actions before any clipping for the environment, their log-probabilities (N) and the
+    /// observations' values (N). `masks`, (N, A), is empty where there are none.
     ///
     /// # Errors
     /// [`Error::ActionKind`] if the policy's actions are of the other kind, and those of candle.
+    ///
+    /// # Panics
+    /// If the actions are not contiguous.
     fn act(
         &self,
         obs: ObsSlice<'_>,

@@ -2,13 +2,13 @@
 
 use candle_core::{Device, Tensor};
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Isa, Pool, Purpose, Space, math, pool, rng};
+use rl_envs::{ActionSpace, ActionsMut, Isa, Pool, Purpose, Space, math, pool, rng};
 
-use crate::actor_critic::{ActionsMut, Choice, Learner, NetConfig};
+use crate::actor_critic::{Choice, Learner, NetConfig};
 use crate::conv::Conv;
 use crate::mlp::Mlp;
 use crate::params::Layout;
-use crate::tile::{self, Net, Samples, TILE, Workspace};
+use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
 use crate::{Error, Policy, Scratch, Snapshot};
 
 /// Rows of a batch that one thread takes at a time, at least.
@@ -18,8 +18,8 @@ const MAX_SLICES: usize = 16;
 /// Q(s, a) for each of A discrete actions: a network `q`, or a dueling one (Wang et al., 2016) where after a shared `trunk` the
 /// networks `advantage` and `value` give `Q = V + A - mean A`.
 ///
-/// After convolutions, if there are any. It acts greedily but for a share epsilon of the actions, which are uniform over the legal ones. Initialisation: orthogonal, gain
-/// sqrt(2) in hidden layers, 1 in the last; biases 0.
+/// After convolutions, if there are any. It acts greedily but for a share epsilon of the actions, which are uniform over the legal
+/// ones. Initialisation: orthogonal, gain sqrt(2) in hidden layers, 1 in the last; biases 0.
 #[derive(Clone, Debug)]
 pub struct QNetwork {
     layout: Layout,
@@ -33,14 +33,6 @@ pub struct QNetwork {
     epsilon: (f32, f32),
     version: u64,
     kernel: Option<Kernel>,
-}
-
-/// The network as the tile kernel takes it.
-#[derive(Clone, Debug)]
-struct Kernel {
-    isa: Isa,
-    net: Net,
-    packed: Vec<f32>,
 }
 
 impl QNetwork {
@@ -79,20 +71,17 @@ impl QNetwork {
         }
         let chains: Vec<_> = mlps.iter().enumerate().map(|(i, mlp)| (mlp, (i > 0).then_some(0))).collect();
         let kernel = match net.learner {
-            Learner::Fused => {
-                Some(Kernel { isa: Isa::best(), net: Net::new(&conv, &chains, net.activation), packed: Vec::new() })
-            }
+            Learner::Fused => Some(Kernel::new(Net::new(&conv, &chains, net.activation), &params)),
             Learner::Reference => None,
         };
         let scale = obs.scale();
-        let mut network = Self { layout, conv, mlps, params, n_actions, obs_len, scale, epsilon: (0.0, 0.0), version: 0, kernel };
-        network.pack();
+        let network = Self { layout, conv, mlps, params, n_actions, obs_len, scale, epsilon: (0.0, 0.0), version: 0, kernel };
         Ok(network)
     }
 
     fn pack(&mut self) {
-        if let Some(Kernel { net, packed, .. }) = &mut self.kernel {
-            net.pack(&self.params, packed);
+        if let Some(kernel) = &mut self.kernel {
+            kernel.pack(&self.params);
         }
     }
 
@@ -154,7 +143,7 @@ impl QNetwork {
 
     /// The kernel's view of the network as it is now, if it is the learner.
     pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
-        self.kernel.as_ref().map(|kernel| (kernel.isa, &kernel.net, &kernel.packed[..]))
+        self.kernel.as_ref().map(Kernel::view)
     }
 
     /// Whether the network is a dueling one.
@@ -331,6 +320,7 @@ impl Policy for QNetwork {
         (actions, log_probs, values): (ActionsMut<'_>, &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
         let ActionsMut::Discrete(actions) = actions else { return Err(Error::ActionKind) };
+        let actions = actions.into_slice().expect("actions to be written are contiguous");
         let a = self.n_actions;
         log_probs.fill(0.0);
         self.each_tile(obs, values.len(), scratch, &mut |range, q| {

@@ -245,6 +245,32 @@ impl Net {
     }
 }
 
+/// Networks with an instruction set to run them with and their parameters as they are now.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    pub(crate) isa: Isa,
+    pub(crate) net: Net,
+    packed: Vec<f32>,
+}
+
+impl Kernel {
+    pub(crate) fn new(net: Net, params: &[f32]) -> Self {
+        let mut kernel = Self { isa: Isa::best(), net, packed: Vec::new() };
+        kernel.pack(params);
+        kernel
+    }
+
+    /// Takes other parameters.
+    pub(crate) fn pack(&mut self, params: &[f32]) {
+        self.net.pack(params, &mut self.packed);
+    }
+
+    /// As functions of this file take it.
+    pub(crate) fn view(&self) -> (Isa, &Net, &[f32]) {
+        (self.isa, &self.net, &self.packed)
+    }
+}
+
 /// The samples of a batch: which rows of which observations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Samples<'a> {

@@ -5,9 +5,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rl_agents::{ActionsMut, ActorCritic, Agent, Choice, Collector, NetConfig, Ppo, PpoConfig};
+use rl_agents::{ActorCritic, Agent, Choice, Collector, NetConfig, Policy, Ppo, PpoConfig};
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Pool, cartpole::CartPole};
+use rl_envs::{ActionSpace, ActionsMut, Pool, cartpole::CartPole};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -54,7 +54,7 @@ fn acting_and_minibatches_allocate_nothing() {
                 &[],
                 choice,
                 &mut scratch,
-                (ActionsMut::Discrete(&mut actions), &mut log_probs, &mut values),
+                (ActionsMut::Discrete((&mut actions[..]).into()), &mut log_probs, &mut values),
             )
             .unwrap();
     };
@@ -63,10 +63,10 @@ fn acting_and_minibatches_allocate_nothing() {
 
     let continuous = ActionSpace::Continuous { low: vec![-1.0; 3], high: vec![1.0; 3] };
     let gaussian = ActorCritic::new(collector.observation_space(), &continuous, &NetConfig::default(), 0).unwrap();
-    let (mut scratch, mut actions) = (gaussian.scratch(), [0.0; 8 * 3]);
+    let (mut scratch, mut actions) = (gaussian.scratch(), ndarray::Array2::zeros((8, 3)));
     let mut act = |step| {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
-        let out = (ActionsMut::Continuous(&mut actions), &mut log_probs[..], &mut values[..]);
+        let out = (ActionsMut::Continuous(actions.view_mut()), &mut log_probs[..], &mut values[..]);
         gaussian.act(ObsSlice::F32(&obs), &[], choice, &mut scratch, out).unwrap();
     };
     act(0);

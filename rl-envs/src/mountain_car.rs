@@ -28,7 +28,7 @@ pub struct Params {
     pub goal_position: f32,
     /// The least velocity at the goal.
     pub goal_velocity: f32,
-    /// Acceleration by the engine.
+    /// Acceleration by the engine at full force.
     pub force: f32,
     /// Acceleration by the steepest slope.
     pub gravity: f32,
@@ -66,6 +66,20 @@ pub struct State {
 /// The environment.
 pub type MountainCar = Lane<Params, 3, 2>;
 
+impl Params {
+    /// The state after one step with this acceleration by the engine, and whether it is the goal.
+    #[inline(always)]
+    pub(crate) fn drive(&self, state: State, push: f32) -> (State, bool) {
+        let State { position, velocity, elapsed } = state;
+        let velocity = velocity + (push - self.gravity * math::sin_cos(3.0 * position).1);
+        let velocity = math::clamp(velocity, -self.max_speed, self.max_speed);
+        let position = math::clamp(position + velocity, self.min_position, self.max_position);
+        let stopped = (position == self.min_position) & (velocity < 0.0);
+        let next = State { position, velocity: if stopped { 0.0 } else { velocity }, elapsed: elapsed + 1 };
+        (next, (next.position >= self.goal_position) & (next.velocity >= self.goal_velocity))
+    }
+}
+
 impl Dynamics<3, 2> for Params {
     type State = State;
     type Action = u32;
@@ -84,15 +98,8 @@ impl Dynamics<3, 2> for Params {
 
     #[inline(always)]
     fn advance(&self, state: State, action: u32) -> (State, Step) {
-        let State { position, velocity, elapsed } = state;
-        let push = (action as f32 - 1.0) * self.force;
-        let velocity = velocity + (push - self.gravity * math::sin_cos(3.0 * position).1);
-        let velocity = math::clamp(velocity, -self.max_speed, self.max_speed);
-        let position = math::clamp(position + velocity, self.min_position, self.max_position);
-        let stopped = (position == self.min_position) & (velocity < 0.0);
-        let next = State { position, velocity: if stopped { 0.0 } else { velocity }, elapsed: elapsed + 1 };
-        let terminated = (next.position >= self.goal_position) & (next.velocity >= self.goal_velocity);
-        (next, Step { reward: -1.0, terminated, truncated: next.elapsed >= self.max_steps })
+        let (next, at_goal) = self.drive(state, (action as f32 - 1.0) * self.force);
+        (next, Step { reward: -1.0, terminated: at_goal, truncated: next.elapsed >= self.max_steps })
     }
 
     #[inline(always)]

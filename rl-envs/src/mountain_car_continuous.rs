@@ -9,58 +9,27 @@
 //! - `truncated`: at step 999. A step may set both.
 //! - Start: position uniform in -0.6 to -0.4, at rest.
 //! - State, by field name: `position`, `velocity`, `elapsed`.
+//!
+//! The car and its valley are those of [`mountain_car`]; engine, goal, limit and reward are not.
 
-use serde::{Deserialize, Serialize};
+use crate::lanes::{Dynamics, Lane};
+use crate::mountain_car;
+use crate::{ActionSpace, Canvas, Rng, Space, Step};
 
-use crate::lanes::{self, Dynamics, Lane};
-use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
+pub use crate::mountain_car::State;
 
 /// The constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
-    /// The left end of the track, where the car stops.
-    pub min_position: f32,
-    /// The right end of the track.
-    pub max_position: f32,
-    /// The greatest speed, per step.
-    pub max_speed: f32,
-    /// The goal.
-    pub goal_position: f32,
-    /// The least velocity at the goal.
-    pub goal_velocity: f32,
-    /// Acceleration by the full force.
-    pub power: f32,
-    /// Acceleration by the steepest slope.
-    pub gravity: f32,
-    /// Steps after which an episode is truncated.
-    pub max_steps: u32,
+    /// The car and its valley.
+    pub car: mountain_car::Params,
 }
 
 impl Default for Params {
     fn default() -> Self {
-        Self {
-            min_position: -1.2,
-            max_position: 0.6,
-            max_speed: 0.07,
-            goal_position: 0.45,
-            goal_velocity: 0.0,
-            power: 0.0015,
-            gravity: 0.0025,
-            max_steps: 999,
-        }
+        let car = mountain_car::Params { force: 0.0015, goal_position: 0.45, max_steps: 999, ..mountain_car::Params::default() };
+        Self { car }
     }
-}
-
-/// What changes from step to step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct State {
-    /// Position along the track.
-    pub position: f32,
-    /// Velocity, per step.
-    pub velocity: f32,
-    /// Steps taken in this episode.
-    pub elapsed: u32,
 }
 
 /// The environment.
@@ -71,7 +40,7 @@ impl Dynamics<3, 2> for Params {
     type Action = [f32; 1];
 
     fn observation_space(&self) -> Space {
-        Space::vector(&[self.min_position, -self.max_speed], &[self.max_position, self.max_speed])
+        self.car.observation_space()
     }
 
     fn action_space(&self) -> ActionSpace {
@@ -79,59 +48,37 @@ impl Dynamics<3, 2> for Params {
     }
 
     fn start(&self, rng: &mut Rng) -> State {
-        State { position: rng.uniform_in(-0.6, -0.4), velocity: 0.0, elapsed: 0 }
+        self.car.start(rng)
     }
 
     #[inline(always)]
     fn advance(&self, state: State, [force]: [f32; 1]) -> (State, Step) {
-        let State { position, velocity, elapsed } = state;
-        let velocity = velocity + (force * self.power - self.gravity * math::sin_cos(3.0 * position).1);
-        let velocity = math::clamp(velocity, -self.max_speed, self.max_speed);
-        let position = math::clamp(position + velocity, self.min_position, self.max_position);
-        let stopped = (position == self.min_position) & (velocity < 0.0);
-        let next = State { position, velocity: if stopped { 0.0 } else { velocity }, elapsed: elapsed + 1 };
-        let terminated = (next.position >= self.goal_position) & (next.velocity >= self.goal_velocity);
-        let reward = if terminated { 100.0 } else { 0.0 } - 0.1 * (force * force);
-        (next, Step { reward, terminated, truncated: next.elapsed >= self.max_steps })
+        let (next, at_goal) = self.car.drive(state, force * self.car.force);
+        let reward = if at_goal { 100.0 } else { 0.0 } - 0.1 * (force * force);
+        (next, Step { reward, terminated: at_goal, truncated: next.elapsed >= self.car.max_steps })
     }
 
     #[inline(always)]
     fn observe(&self, state: &State) -> [f32; 2] {
-        [state.position, state.velocity]
+        self.car.observe(state)
     }
 
     fn render(&self, state: &State, canvas: &mut Canvas) {
-        let height = |x: f32| 0.45 * math::sin_cos(3.0 * x).0 + 0.55;
-        canvas.view(self.min_position..self.max_position, 0.0..1.3, [250, 250, 247]);
-        let steps = 60;
-        let at = |i: i32| self.min_position + (self.max_position - self.min_position) * (i as f32 / steps as f32);
-        for i in 0..steps {
-            canvas.line([at(i), height(at(i))], [at(i + 1), height(at(i + 1))], 0.02, [150, 150, 155]);
-        }
-        let goal = self.goal_position;
-        canvas.line([goal, height(goal)], [goal, height(goal) + 0.2], 0.01, [45, 55, 72]);
-        let flag = height(goal) + 0.2;
-        canvas.polygon(&[[goal, flag], [goal, flag - 0.08], [goal + 0.08, flag - 0.04]], [221, 122, 53]);
-        canvas.disc([state.position, height(state.position) + 0.05], 0.05, [45, 55, 72]);
+        self.car.render(state, canvas);
     }
 
     fn fault(&self, state: &State) -> Option<String> {
-        let State { position, velocity, elapsed } = *state;
-        if !self.observation_space().contains(&[position, velocity]) {
-            let Self { min_position, max_position, max_speed, .. } = self;
-            return Some(format!("position must be in {min_position} to {max_position}, velocity in +-{max_speed}"));
-        }
-        lanes::elapsed_fault(elapsed, self.max_steps)
+        self.car.fault(state)
     }
 
     #[inline(always)]
     fn pack(state: State) -> [u32; 3] {
-        [state.position.to_bits(), state.velocity.to_bits(), state.elapsed]
+        mountain_car::Params::pack(state)
     }
 
     #[inline(always)]
-    fn unpack([position, velocity, elapsed]: [u32; 3]) -> State {
-        State { position: f32::from_bits(position), velocity: f32::from_bits(velocity), elapsed }
+    fn unpack(words: [u32; 3]) -> State {
+        mountain_car::Params::unpack(words)
     }
 }
 

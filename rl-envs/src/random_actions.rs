@@ -17,6 +17,14 @@ pub enum ActionsMut<'a> {
 }
 
 impl ActionsMut<'_> {
+    /// The same, lent for a while.
+    pub fn reborrow(&mut self) -> ActionsMut<'_> {
+        match self {
+            Self::Discrete(actions) => ActionsMut::Discrete(actions.view_mut()),
+            Self::Continuous(actions) => ActionsMut::Continuous(actions.view_mut()),
+        }
+    }
+
     /// The actions, to be read.
     #[must_use]
     pub fn view(&self) -> Actions<'_> {

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use ndarray::{Array2, Array3, Axis};
-use rl_agents::collect::{MAX_SLICES, MIN_SLICE, obs_view, rollout};
+use rl_agents::collect::{MAX_SLICES, MIN_SLICE, obs_columns_view, obs_view, rollout};
 use rl_agents::tile::{ROUND_FLOPS, multiply_adds};
 use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
 use rl_buffer::{
-    ActionColumns, ActionKind, ActionSlice, Batch, ObsBuffer, ObsColumns, ObsKind, ObsSlice, PrioritizedReplayBuffer,
-    ReplayBuffer, Rollout, RolloutColumns, StepSlices, TransitionShape,
+    ActionColumns, ActionKind, ActionSlice, Batch, ObsBuffer, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
+    RolloutColumns, StepSlices, TransitionShape,
 };
-use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, ObsViewMut, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
+use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
 use crate::Error;
@@ -37,7 +37,7 @@ impl Driven {
     /// Starts the environments and writes their first row.
     fn reset(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
         let masks = columns.masks.as_mut().map(|masks| masks.index_axis_mut(Axis(0), 0));
-        self.envs.reset(0, obs_row(&mut columns.obs, 0), masks)
+        self.envs.reset(0, obs_columns_view(&mut columns.obs, 0), masks)
     }
 
     /// Fills its columns with random actions and what follows from them.
@@ -53,7 +53,7 @@ impl Driven {
                 self.envs.step(
                     actions.view(),
                     StepBatch {
-                        obs: obs_row(obs, t + 1),
+                        obs: obs_columns_view(obs, t + 1),
                         rewards: rewards.row_mut(t),
                         terminated: terminated.row_mut(t),
                         truncated: truncated.row_mut(t),
@@ -67,13 +67,6 @@ impl Driven {
             }
         }
         Ok(())
-    }
-}
-
-fn obs_row<'a>(obs: &'a mut ObsColumns<'_>, t: usize) -> ObsViewMut<'a> {
-    match obs {
-        ObsColumns::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t)),
-        ObsColumns::U8(obs) => ObsViewMut::U8(obs.index_axis_mut(Axis(0), t)),
     }
 }
 
@@ -214,7 +207,8 @@ pub fn update(bench: &Update) -> Result<Value, Error> {
     let (ceiling, ..) = spread(ceilings);
     Ok(json!({
         "event": "bench", "name": "update", "value": median, "unit": "samples/s", "min": min, "max": max,
-        "env": env, "conv": conv, "activation": activation, "shared_trunk": shared_trunk, "minibatch": minibatch, "hidden": hidden, "threads": threads, "learner": learner, "isa": isa, "seconds": seconds,
+        "env": env, "conv": conv, "activation": activation, "shared_trunk": shared_trunk,
+        "minibatch": minibatch, "hidden": hidden, "threads": threads, "learner": learner, "isa": isa, "seconds": seconds,
         "flops_per_sample": flops, "ceiling_flops": ceiling, "share_of_ceiling": median * flops / ceiling,
     }))
 }

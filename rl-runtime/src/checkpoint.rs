@@ -1,7 +1,8 @@
 //! Checkpoints: directories that are complete or absent.
 //!
 //! `checkpoints/ckpt-000000051200/` holds `config.toml` (what was run), `params.safetensors` (the parameters by name),
-//! `optimizer.safetensors` (its moments, and a target network), `replay.bin` (the replay memory, if it is to be saved), `state.bin` (counters, generators' counters, running statistics, environments; see
+//! `optimizer.safetensors` (its moments, and a target network), `replay.bin` (the replay memory, if it is to be
+//! saved), `state.bin` (counters, generators' counters, running statistics, environments; see
 //! [`rl_envs::codec`]) and `manifest.json` (size and BLAKE3 hash of each). Everything is written to a directory ending in
 //! `.tmp`, every file and the directory are synced, and the directory is renamed: a crash at any moment leaves the last
 //! complete checkpoint to be found. Loading checks everything before it returns anything.
