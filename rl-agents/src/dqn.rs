@@ -271,7 +271,7 @@ impl Dqn {
             obs: kind,
             actions: ActionKind::Discrete { masked: masked.then_some(a) },
             n_step: config.n_steps,
-            stack: 1,
+            stack: if kind == ObsKind::U8 { obs.stack() } else { 1 },
             gamma: config.gamma,
         };
         let replay = if config.prioritized {
@@ -575,6 +575,7 @@ mod tests {
     use super::*;
     use crate::{Collector, NetConfig};
     use rl_envs::snake::Snake;
+    use rl_envs::wrappers::FrameStack;
 
     /// An agent that has filled its replay memory with masked Snake on a small board, and drawn a minibatch.
     fn agent(learner: Learner, config: DqnConfig) -> Dqn {
@@ -591,6 +592,29 @@ mod tests {
             agent.update(&rollout, 0.5, &pool).unwrap();
         }
         agent
+    }
+
+    #[test]
+    fn frames_kept_once_are_learnt_from_as_whole_stacks_are() {
+        let pool = Pool::new(1).unwrap();
+        let env = FrameStack::new(Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 }), 3);
+        let learnt = |stacked: bool| {
+            let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+            let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+            let whole = Space::bytes(obs.shape(), 255, obs.scale());
+            let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+            let config = DqnConfig { learning_starts: 40, buffer_size: 1000, ..DqnConfig::default() };
+            let mut agent = Dqn::new(network, config, if stacked { &obs } else { &whole }, &actions, 4, 7).unwrap();
+            let mut rollout = collector.rollout(20).unwrap();
+            for _ in 0..5 {
+                collector.collect(agent.policy(), &mut rollout).unwrap();
+                agent.update(&rollout, 0.5, &pool).unwrap();
+            }
+            let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
+            assert_eq!(replay.shape().stack, if stacked { 3 } else { 1 });
+            agent.network.params().to_vec()
+        };
+        assert_eq!(learnt(true), learnt(false));
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub struct Space {
     shape: Vec<usize>,
     dtype: Dtype,
     scale: f32,
+    stack: usize,
     low: Vec<f32>,
     high: Vec<f32>,
 }
@@ -59,14 +60,14 @@ impl Space {
     #[must_use]
     pub fn vector(low: &[f32], high: &[f32]) -> Self {
         assert_eq!(low.len(), high.len(), "a bound for every dimension");
-        Self { shape: vec![low.len()], dtype: Dtype::F32, scale: 1.0, low: low.into(), high: high.into() }
+        Self { shape: vec![low.len()], dtype: Dtype::F32, scale: 1.0, stack: 1, low: low.into(), high: high.into() }
     }
 
     /// Bytes from 0 to `high`, which a learner multiplies by `scale`.
     #[must_use]
     pub fn bytes(shape: &[usize], high: u8, scale: f32) -> Self {
         let len = shape.iter().product();
-        Self { shape: shape.into(), dtype: Dtype::U8, scale, low: vec![0.0; len], high: vec![f32::from(high); len] }
+        Self { shape: shape.into(), dtype: Dtype::U8, scale, stack: 1, low: vec![0.0; len], high: vec![f32::from(high); len] }
     }
 
     /// The shape of one observation.
@@ -94,6 +95,12 @@ impl Space {
         self.scale
     }
 
+    /// How many observations, the oldest first, each of these holds: 1 if it is not stacked.
+    #[must_use]
+    pub fn stack(&self) -> usize {
+        self.stack
+    }
+
     /// The least value of each element, D of them.
     #[must_use]
     pub fn low(&self) -> &[f32] {
@@ -111,7 +118,7 @@ impl Space {
     pub fn stacked(&self, k: usize) -> Self {
         let mut shape = self.shape.clone();
         shape.iter_mut().take(1).for_each(|axis| *axis *= k);
-        Self { shape, low: self.low.repeat(k), high: self.high.repeat(k), ..*self }
+        Self { shape, stack: k * self.stack, low: self.low.repeat(k), high: self.high.repeat(k), ..*self }
     }
 
     /// Whether `obs` (D elements, not scaled) lies within the bounds; NaN never does.

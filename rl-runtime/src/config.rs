@@ -300,6 +300,7 @@ pub(crate) enum Device {
 pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("cartpole", Algo::Ppo, include_str!("../presets/cartpole-ppo.toml")),
     ("cartpole", Algo::A2c, include_str!("../presets/cartpole-a2c.toml")),
+    ("cartpole", Algo::Dqn, include_str!("../presets/cartpole-dqn.toml")),
     ("mountain_car", Algo::Ppo, include_str!("../presets/mountain_car-ppo.toml")),
     ("mountain_car", Algo::A2c, include_str!("../presets/mountain_car-a2c.toml")),
     ("mountain_car_continuous", Algo::Ppo, include_str!("../presets/mountain_car_continuous-ppo.toml")),
@@ -309,6 +310,7 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("pendulum", Algo::Ppo, include_str!("../presets/pendulum-ppo.toml")),
     ("pendulum", Algo::A2c, include_str!("../presets/pendulum-a2c.toml")),
     ("snake", Algo::Ppo, include_str!("../presets/snake-ppo.toml")),
+    ("snake", Algo::Dqn, include_str!("../presets/snake-dqn.toml")),
     ("breakout", Algo::Ppo, include_str!("../presets/breakout-ppo.toml")),
 ];
 

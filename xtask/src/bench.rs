@@ -109,6 +109,14 @@ const LEARNERS: &[Case] = &[
         "train_sb3.py",
         "8 256 64 10 1 16384",
     ),
+    train(
+        "DQN, 1 environment, batch 64, update every 4 steps, target every 1,000, 1 thread; Stable-Baselines3",
+        "--algo dqn --envs 1 --threads 1 --steps 4e5 --set dqn.batch_size=64 --set dqn.train_freq=4 --set dqn.gradient_steps=1 \
+         --set dqn.target_update_interval=1000 --set dqn.tau=1 --set dqn.n_steps=1 --set dqn.double=false --set dqn.dueling=false \
+         --set dqn.learning_rate=1e-4",
+        "train_sb3_dqn.py",
+        "64 4 1000 1 20000",
+    ),
 ];
 
 const REPLAY: &[Case] = &[

@@ -8,11 +8,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::plot::{Axis, Chart, short};
+
 const ENVS: [(&str, usize, &str); 2] = [("cartpole", 4096, "#1b9e77"), ("snake", 1024, "#d95f02")];
 const SIZES: [usize; 11] = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000];
 const REPEATS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-const PANEL: f64 = 320.0;
-const MARGIN: f64 = 45.0;
 
 /// Name, colour, and points.
 type Curve = (&'static str, &'static str, Vec<(f64, f64)>);
@@ -54,15 +54,10 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     }
     fs::create_dir_all(root.join("bench"))?;
     fs::write(root.join("bench/growth.md"), text)?;
-    let (width, height) = (2.0 * PANEL, PANEL);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    panel(&mut svg, 0.0, "number of environments", (1.0, 1e6), &sizes);
-    panel(&mut svg, PANEL, "times the work is repeated", (1.0, 64.0), &repeats);
-    svg.push_str("</svg>\n");
-    fs::write(root.join("bench/growth.svg"), svg)?;
+    let mut chart = Chart::new();
+    panel(&mut chart, "number of environments", 1e6, &sizes);
+    panel(&mut chart, "times the work is repeated", 64.0, &repeats);
+    fs::write(root.join("bench/growth.svg"), chart.finish())?;
     println!("written to bench/growth.md and bench/growth.svg");
     Ok(())
 }
@@ -86,47 +81,25 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Curves of seconds over `x`, both logarithmic, with a line of proportional growth.
-fn panel(svg: &mut String, left: f64, what: &str, (from, to): (f64, f64), curves: &[Curve]) {
+/// Curves of seconds over `x`, both logarithmic.
+fn panel(chart: &mut Chart, what: &'static str, to: f64, curves: &[Curve]) {
     let all = || curves.iter().flat_map(|(.., points)| points).map(|point| point.1);
-    let low = 10f64.powf(all().fold(f64::INFINITY, f64::min).log10().floor());
-    let high = 10f64.powf(all().fold(0.0, f64::max).log10().ceil());
-    let size = PANEL - 2.0 * MARGIN;
-    let x = |value: f64| left + MARGIN + size * (value / from).ln() / (to / from).ln();
-    let y = |value: f64| MARGIN + size * (high / value).ln() / (high / low).ln();
-    let (bottom, right) = (MARGIN + size, left + MARGIN + size);
-    let _ = writeln!(svg, "<path d=\"M{} {MARGIN}V{bottom}H{right}\" fill=\"none\" stroke=\"black\"/>", left + MARGIN);
-    let _ = writeln!(svg, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{what}</text>", left + PANEL / 2.0, bottom + 32.0);
-    let _ = writeln!(svg, "<text x=\"{}\" y=\"{}\">time of a step of all</text>", left + 5.0, MARGIN - 25.0);
-    let mut power = low;
-    while power <= high * 1.01 {
-        let _ = writeln!(
-            svg,
-            "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            left + MARGIN - 4.0,
-            y(power) + 4.0,
-            duration(power).replace(".00", "").replace(".0", "")
-        );
-        power *= 10.0;
-    }
-    for tick in curves.first().iter().flat_map(|(.., points)| points).map(|point| point.0).step_by(2) {
-        let label = if tick >= 1e6 {
-            "1 M".into()
-        } else if tick >= 1e3 {
-            format!("{:.0} k", tick / 1e3)
-        } else {
-            tick.to_string()
-        };
-        let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", x(tick), bottom + 15.0);
-    }
-    for (i, (env, color, points)) in curves.iter().enumerate() {
-        let line: String = points.iter().map(|&(a, b)| format!("{:.1},{:.1} ", x(a), y(b))).collect();
-        let _ = writeln!(svg, "<polyline points=\"{line}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"/>");
-        let _ = writeln!(
-            svg,
-            "<text x=\"{}\" y=\"{}\" fill=\"{color}\">{env}</text>",
-            left + MARGIN + 12.0,
-            MARGIN + 14.0 * i as f64
-        );
+    let (low, high) = (all().fold(f64::INFINITY, f64::min).log10().floor(), all().fold(0.0, f64::max).log10().ceil());
+    let power = |i: i32| 10f64.powi(i);
+    let y_ticks = (low as i32..=high as i32).map(|i| (power(i), duration(power(i)).replace(".00", "").replace(".0", "")));
+    let x_ticks = curves.iter().take(1).flat_map(|(.., points)| points).step_by(2).map(|&(x, _)| (x, short(x)));
+    let mut panel = chart.panel(
+        Axis { label: what, from: 1.0, to, log: true, ticks: x_ticks.collect() },
+        Axis {
+            label: "time of a step of all",
+            from: power(low as i32),
+            to: power(high as i32),
+            log: true,
+            ticks: y_ticks.collect(),
+        },
+    );
+    for (env, color, points) in curves {
+        panel.line(points.iter().copied(), color);
+        panel.label(env, color);
     }
 }

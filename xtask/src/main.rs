@@ -3,6 +3,7 @@
 mod bench;
 mod growth;
 mod learning;
+mod plot;
 mod presets;
 mod tidy;
 
@@ -18,8 +19,9 @@ usage: cargo xtask <command>
   bench --peers [envs|learners|replay]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's, rejax's and cpprb's, which
                  are installed into target; all, or one group
   bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
-  bench --presets   what the presets learn over five seeds, beside RL Baselines3 Zoo's agents: bench/presets.md
+  bench --presets   what the presets learn over ten seeds, beside RL Baselines3 Zoo's agents: bench/presets.md
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
+  bench --grids   what the presets of Snake and Breakout learn over two seeds: bench/grids.md with its curves
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root()),
             Some("--learning") => learning::compare(&root()),
+            Some("--grids") => learning::grids(&root()),
             _ => return usage(),
         },
         Some("tidy") => tidy::check(&root()),
