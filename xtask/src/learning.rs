@@ -17,8 +17,8 @@ const POINTS: usize = 60;
 
 const GRID_SEEDS: std::ops::Range<u64> = 100..102;
 const GRIDS: [Grid; 2] = [
-    Grid { env: "snake", algos: &[("ppo", "#1b9e77"), ("dqn", "#d95f02")], what: "length", start: 1.0, to: 40.0, steps: 3e6 },
-    Grid { env: "breakout", algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 40.0, steps: 3e6 },
+    Grid { env: "snake", algos: &[("ppo", "#1b9e77"), ("dqn", "#d95f02")], what: "length", start: 1.0, to: 40.0, steps: 2e6 },
+    Grid { env: "breakout", algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 40.0, steps: 2e6 },
 ];
 
 /// A grid whose presets are trained. What is shown is `start` and the return, up to `to`, over up to so many steps.

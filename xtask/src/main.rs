@@ -19,7 +19,7 @@ usage: cargo xtask <command>
   bench --peers [envs|learners|replay]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's, rejax's and cpprb's, which
                  are installed into target; all, or one group
   bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
-  bench --presets   what the presets learn over ten seeds, beside RL Baselines3 Zoo's agents: bench/presets.md
+  bench --presets [dqn]   what the presets learn over five or ten seeds, beside RL Baselines3 Zoo's agents: bench/presets.md and presets-dqn.md
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
   bench --grids   what the presets of Snake and Breakout learn over two seeds: bench/grids.md with its curves
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Some("bench") => match std::env::args().nth(2).as_deref() {
             Some("--peers") => bench::peers(&root(), std::env::args().nth(3).as_deref()),
             Some("--growth") => growth::measure(&root()),
-            Some("--presets") => presets::measure(&root()),
+            Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--learning") => learning::compare(&root()),
             Some("--grids") => learning::grids(&root()),
             _ => return usage(),

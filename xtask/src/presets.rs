@@ -1,5 +1,5 @@
 //! What the presets learn: `cargo xtask bench --presets` trains each over seeds that it was not tuned on, and writes `bench/presets.md`
-//! beside the figures of RL Baselines3 Zoo's published agents.
+//! and `bench/presets-dqn.md` beside the figures of RL Baselines3 Zoo's published agents.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,41 +8,53 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-const SEEDS: std::ops::Range<u64> = 100..110;
 const EPISODES: &str = "1000";
 
 /// Environment, algorithm, env steps if not the preset's, and the mean return of RL Baselines3 Zoo's agent after how many steps.
-const PRESETS: &[(&str, &str, Option<&str>, f64, &str)] = &[
+type Preset = (&'static str, &'static str, Option<&'static str>, f64, &'static str);
+
+const ACTOR_CRITIC: &[Preset] = &[
     ("cartpole", "ppo", None, 500.0, "100 k"),
     ("cartpole", "a2c", None, 500.0, "500 k"),
-    ("cartpole", "dqn", None, 500.0, "50 k"),
-    ("cartpole", "dqn", Some("50000"), 500.0, "50 k"),
     ("acrobot", "ppo", None, -73.5, "1 M"),
     ("acrobot", "a2c", None, -83.4, "500 k"),
-    ("acrobot", "dqn", None, -76.6, "100 k"),
     ("mountain_car", "ppo", None, -110.4, "1 M"),
     ("mountain_car", "a2c", None, -111.3, "1 M"),
-    ("mountain_car", "dqn", None, -100.8, "120 k"),
     ("mountain_car_continuous", "ppo", None, 88.3, "20 k"),
     ("mountain_car_continuous", "a2c", None, 91.2, "100 k"),
     ("pendulum", "ppo", None, -172.2, "100 k"),
     ("pendulum", "a2c", None, -163.0, "1 M"),
 ];
 
-/// Trains all and writes the table.
-pub(crate) fn measure(root: &Path) -> Result<()> {
+const DQN: &[Preset] = &[
+    ("cartpole", "dqn", None, 500.0, "50 k"),
+    ("cartpole", "dqn", Some("50000"), 500.0, "50 k"),
+    ("acrobot", "dqn", None, -76.6, "100 k"),
+    ("mountain_car", "dqn", None, -100.8, "120 k"),
+];
+
+/// Trains all, or those of DQN, and writes the tables.
+pub(crate) fn measure(root: &Path, only: Option<&str>) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    if only != Some("dqn") {
+        table(root, ACTOR_CRITIC, 100..105, "bench/presets.md")?;
+    }
+    table(root, DQN, 100..110, "bench/presets-dqn.md")
+}
+
+fn table(root: &Path, presets: &[Preset], seeds: std::ops::Range<u64>, record: &str) -> Result<()> {
     let program = root.join("target/release/rl");
-    let dir = root.join("target/bench-runs");
+    let dir = root.join("target/presets-runs");
     let mut text = format!(
         "# What the presets learn\n\nMade by `cargo xtask bench --presets`: mean return of {EPISODES} greedy episodes after training with \
-         seeds 100 to 109, on which no\npreset was tuned, with the standard error over the ten and the least of them; beside it that of \
-         the one agent that RL Baselines3\nZoo publishes, after at least as many steps.\n\n\
-         | environment | algorithm | env steps | ours | least | RL Zoo's |\n|---|---|---|---|---|---|\n"
+         seeds 100 to {}, on which no\npreset was tuned, with the standard error over them and the least; beside it that of \
+         the one agent that RL Baselines3\nZoo publishes, and its steps.\n\n\
+         | environment | algorithm | env steps | ours | least | RL Zoo's |\n|---|---|---|---|---|---|\n",
+        seeds.end - 1
     );
-    for (env, algo, steps_set, zoo, zoo_steps) in PRESETS {
+    for (env, algo, steps_set, zoo, zoo_steps) in presets {
         let (mut returns, mut steps) = (Vec::new(), 0.0);
-        for seed in SEEDS {
+        for seed in seeds.clone() {
             let _ = fs::remove_dir_all(&dir);
             let mut command = Command::new(&program);
             command.args(["train", env, "--algo", algo, "--seed", &seed.to_string(), "--json", "--run-dir"]).arg(&dir);
@@ -62,7 +74,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
         let _ = writeln!(text, "{row}");
     }
     fs::create_dir_all(root.join("bench"))?;
-    fs::write(root.join("bench/presets.md"), text)?;
+    fs::write(root.join(record), text)?;
     Ok(())
 }
 
