@@ -75,7 +75,7 @@ impl Device {
     /// [`Error::Emulation`] without a C++ compiler.
     pub fn emulated_with(replaced: HashMap<String, String>) -> Result<Self, Error> {
         let driver = Driver::Emulated(Emulated::new(replaced)?);
-        Ok(Self { inner: Arc::new(Inner { driver, name: "emulated by the host".into(), capability: (0, 0) }) })
+        Ok(Self { inner: Arc::new(Inner { driver, name: "the host".into(), capability: (0, 0) }) })
     }
 
     pub(crate) fn driver(&self) -> &Driver {
@@ -158,6 +158,9 @@ impl Device {
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_emulated() {
+            return f.write_str("emulated device");
+        }
         let (major, minor) = self.inner.capability;
         write!(f, "cuda:{} ({}, compute capability {major}.{minor})", self.ordinal(), self.inner.name)
     }
