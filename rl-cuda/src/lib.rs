@@ -20,6 +20,7 @@ mod kernel;
 mod pinned;
 mod sources;
 mod stream;
+pub mod targets;
 mod twins;
 mod vec_env;
 

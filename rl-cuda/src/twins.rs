@@ -8,6 +8,11 @@ use rl_envs::{
     snake,
 };
 
+/// From words, the number of environments, seed and lifetime steps.
+type Save = fn(&[u32], usize, u64, u64) -> Result<Vec<u8>, Error>;
+/// To seed, lifetime steps and words.
+type Load = fn(&[u8], usize) -> Result<(u64, u64, Vec<u32>), Error>;
+
 /// An environment that has kernels.
 #[derive(Debug)]
 pub(crate) struct Twin {
@@ -20,9 +25,9 @@ pub(crate) struct Twin {
     /// Columns of 32 bits, and behind them columns of 16 bits.
     pub(crate) columns: (usize, usize),
     /// The states of so many environments as `VecEnv::save` gives them.
-    pub(crate) save: fn(&[u32], usize, u64, u64) -> Result<Vec<u8>, Error>,
+    pub(crate) save: Save,
     /// Seed, lifetime steps and states that were saved.
-    pub(crate) load: fn(&[u8], usize) -> Result<(u64, u64, Vec<u32>), Error>,
+    pub(crate) load: Load,
     /// Draws one of so many environments.
     pub(crate) render: fn(&[u32], usize, usize, &mut Canvas),
 }

@@ -1,9 +1,10 @@
 //! Ways to step on the device that give the same as one launch a step: fused, with actions of its own, captured; and what it does with
 //! actions that are out of range and with saved states.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use common::{Driven, devices};
+use common::Driven;
 use ndarray::{Array1, Array2};
 use rl_cuda::{
     ActionSource, ActionViews, Buffer, CudaVecEnv, Device, DeviceActions, DeviceObs, DeviceSteps, Element, Error, View,
@@ -92,7 +93,7 @@ fn original(name: &str, n: usize, n_steps: usize) -> Driven {
 
 #[test]
 fn k_steps_in_one_launch_equal_k_launches_and_random_actions_are_those_of_rust() {
-    for device in devices() {
+    for device in Device::for_tests() {
         for entry in catalog::ENVS {
             for (n, before, k) in [(1, 0, 37), (33, 3, 13), (65, 6, 250), (1000, 1, 21)] {
                 let stream = device.stream().unwrap();
@@ -135,7 +136,7 @@ fn k_steps_in_one_launch_equal_k_launches_and_random_actions_are_those_of_rust()
 
 #[test]
 fn one_row_is_overwritten_by_each_of_k_steps() {
-    for device in devices() {
+    for device in Device::for_tests() {
         for name in ["cartpole", "snake"] {
             let (n, k, stream) = (33, 9, device.stream().unwrap());
             let run = |fused: bool| {
@@ -156,7 +157,7 @@ fn one_row_is_overwritten_by_each_of_k_steps() {
 
 #[test]
 fn a_replayed_graph_equals_eager_steps() {
-    for device in devices() {
+    for device in Device::for_tests() {
         for entry in catalog::ENVS {
             let (n, k, stream) = (65, 6, device.stream().unwrap());
             let mut envs = batch(&device, entry.name, n);
@@ -189,7 +190,7 @@ fn a_replayed_graph_equals_eager_steps() {
 
 #[test]
 fn an_action_out_of_range_is_noted_and_0_is_taken() {
-    for device in devices() {
+    for device in Device::for_tests() {
         let (n, stream) = (70, device.stream().unwrap());
         let run = |bad: bool| {
             let mut envs = batch(&device, "acrobot", n);
@@ -224,7 +225,7 @@ fn an_action_out_of_range_is_noted_and_0_is_taken() {
 
 #[test]
 fn states_go_to_the_device_and_back_and_bad_ones_are_refused() {
-    for device in devices() {
+    for device in Device::for_tests() {
         for entry in catalog::ENVS {
             let mut rust = original(entry.name, 33, 150);
             let mut envs = batch(&device, entry.name, 33);
@@ -255,7 +256,7 @@ fn states_go_to_the_device_and_back_and_bad_ones_are_refused() {
 
 #[test]
 fn a_batch_on_the_device_keeps_the_contract_of_errors() {
-    for device in devices() {
+    for device in Device::for_tests() {
         let mut envs = Driven::new(Box::new(batch(&device, "cartpole", 3)));
         envs.reset(1).unwrap();
         let before = envs.envs.save().unwrap();

@@ -1,14 +1,16 @@
 //! The kernels against their Rust originals, bit for bit: compiled for the host, and on a GPU where there is one.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use common::{SIZES, compare, devices};
+use common::{SIZES, compare};
+use rl_cuda::Device;
 use rl_cuda::elementary::{self, Function};
 use rl_envs::{Purpose, Rng, catalog, math};
 
 #[test]
 fn every_environment_steps_as_its_original() {
-    for device in devices() {
+    for device in Device::for_tests() {
         for entry in catalog::ENVS {
             let mut ended = 0;
             for n in SIZES {
@@ -36,7 +38,7 @@ fn elementary_functions_give_the_same_bits() {
         (Function::Tanh, math::tanh, &numbers),
         (Function::RoundToByte, |x| math::round_to_byte(x).into(), &small),
     ];
-    for device in devices() {
+    for device in Device::for_tests() {
         for (function, original, x) in rows {
             let y = elementary::apply(&device, function, x).unwrap();
             for (&x, &y) in x.iter().zip(&y) {
@@ -50,7 +52,7 @@ fn elementary_functions_give_the_same_bits() {
 
 #[test]
 fn random_numbers_are_the_same_words() {
-    for device in devices() {
+    for device in Device::for_tests() {
         for (seed, step, purpose) in [
             (0, 0, Purpose::Reset),
             (u64::MAX, u64::MAX, Purpose::Step),

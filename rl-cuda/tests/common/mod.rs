@@ -1,4 +1,6 @@
-//! Which devices there are to test with, and batches compared with their Rust originals.
+//! Batches compared with their Rust originals.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use ndarray::{Array1, Array2};
 use rl_cuda::{CudaVecEnv, Device};
@@ -6,21 +8,6 @@ use rl_envs::{ActionSpace, Actions, ActionsMut, Dtype, MaskBatch, ObsViewMut, Ra
 
 /// The sizes that tests include.
 pub(crate) const SIZES: [usize; 5] = [1, 31, 33, 65, 1000];
-
-/// The emulated device, and a GPU if there is one. What is missing is said, or refused where it is required.
-pub(crate) fn devices() -> Vec<Device> {
-    let mut devices = Vec::new();
-    let mut add = |device: Result<Device, rl_cuda::Error>, what: &str, required: &str| match device {
-        Ok(device) => devices.push(device),
-        Err(error) => {
-            assert!(std::env::var_os(required).is_none_or(|value| value != "1"), "{required}=1, but {error}");
-            eprintln!("SKIPPED {what}: {error}");
-        }
-    };
-    add(Device::emulated(), "the comparison of kernels compiled for the host with Rust", "RL_REQUIRE_CXX");
-    add(Device::open(0), "the comparison of kernels on a GPU with Rust", "RL_REQUIRE_GPU");
-    devices
-}
 
 /// Everything that a batch writes.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,7 +165,7 @@ pub(crate) fn compare(device: &Device, name: &str, n: usize, seed: u64, n_steps:
         if original.rows() != twin.rows() {
             return Err(failed(&format!("step {t}"), &"what is written differs"));
         }
-        if t % 97 == 0 || t == n_steps {
+        if t.is_multiple_of(97) || t == n_steps {
             let saved = [original, twin].map(|driven| driven.envs.save());
             if !matches!(&saved, [Ok(a), Ok(b)] if a == b) {
                 return Err(failed(&format!("step {t}"), &"states differ"));
