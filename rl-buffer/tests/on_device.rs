@@ -32,41 +32,64 @@ fn shaped<T>(shape: (usize, usize), of: &[T]) -> ArrayView2<'_, T> {
 
 #[test]
 fn gae_on_the_device_has_the_same_bits() {
-    for device in Device::for_tests() {
-        let (kernels, stream) = (Targets::new(&device).unwrap(), device.stream().unwrap());
-        for (n_steps, n) in [(1, 1), (7, 31), (128, 33), (5, 65), (40, 1000)] {
-            let (len, shape) = (n_steps * n, (n_steps, n));
-            let mut rng = Rng::new(4, n as u32, n_steps as u64, Purpose::Init);
-            let mut numbers = || (0..len).map(|_| rng.normal()).collect::<Vec<_>>();
-            let (rewards, next_values, values) = (numbers(), numbers(), numbers());
-            let mut flags = || (0..len).map(|_| u8::from(rng.uniform() < 0.1)).collect::<Vec<_>>();
-            let (terminated, truncated) = (flags(), flags());
-            // What follows the end of a task is never read.
-            let next_values: Vec<_> =
-                next_values.into_iter().zip(&terminated).map(|(v, &end)| if end == 1 { f32::NAN } else { v }).collect();
-            let mut expected = Array2::zeros(shape);
-            let steps = returns::Steps {
-                rewards: shaped(shape, &rewards),
-                terminated: shaped(shape, &terminated),
-                truncated: shaped(shape, &truncated),
-                next_values: shaped(shape, &next_values),
-            };
-            returns::gae(&steps, shaped(shape, &values), 0.99, 0.95, expected.view_mut());
-            let [rewards, next_values, values] = [&rewards, &next_values, &values].map(|numbers| upload(&device, numbers));
-            let [terminated, truncated] = [&terminated, &truncated].map(|flags| upload(&device, flags));
-            let mut advantages = Buffer::zeros(&device, len).unwrap();
-            let steps = targets::Steps {
-                rewards: rewards.view(),
-                terminated: terminated.view(),
-                truncated: truncated.view(),
-                next_values: next_values.view(),
-                values: values.view(),
-            };
-            kernels.gae(&stream, &steps, n, 0.99, 0.95, &advantages.view_mut()).unwrap();
-            assert_eq!(bits(&download(&device, &advantages)), bits(expected.as_slice().unwrap()), "{device}: {n_steps} x {n}");
-            let mut longer = Buffer::zeros(&device, len + n).unwrap();
-            assert!(kernels.gae(&stream, &steps, n, 0.99, 0.95, &longer.view_mut()).is_err());
+    Device::for_tests().iter().for_each(compare_gae);
+}
+
+#[test]
+fn mistakes_planted_into_gae_are_noticed() {
+    if let Ok(path) = std::path::absolute("../rl-cuda/kernels/gae.cu")
+        && Device::emulated().is_ok()
+    {
+        let text = std::fs::read_to_string(path).unwrap();
+        for (original, mistake) in [
+            ("(terminated[at] | truncated[at]) == 0", "terminated[at] == 0"),
+            ("terminated[at] == 0;", "(terminated[at] | truncated[at]) == 0;"),
+            ("gamma * lambda * next", "gamma * (lambda * next)"),
+            ("n >= n_envs", "n + 1 >= n_envs"),
+            ("t-- > 0", "t-- > 1"),
+        ] {
+            assert!(text.contains(original), "gae.cu no longer has {original:?}");
+            let replaced = [("gae.cu".to_owned(), text.replace(original, mistake))].into();
+            let device = Device::emulated_with(replaced).unwrap();
+            assert!(std::panic::catch_unwind(|| compare_gae(&device)).is_err(), "unnoticed: {mistake}");
         }
+    }
+}
+
+fn compare_gae(device: &Device) {
+    let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
+    for (n_steps, n) in [(1, 1), (7, 31), (128, 33), (5, 65), (40, 1000)] {
+        let (len, shape) = (n_steps * n, (n_steps, n));
+        let mut rng = Rng::new(4, n as u32, n_steps as u64, Purpose::Init);
+        let mut numbers = || (0..len).map(|_| rng.normal()).collect::<Vec<_>>();
+        let (rewards, next_values, values) = (numbers(), numbers(), numbers());
+        let mut flags = || (0..len).map(|_| u8::from(rng.uniform() < 0.1)).collect::<Vec<_>>();
+        let (terminated, truncated) = (flags(), flags());
+        // What follows the end of a task is never read.
+        let next_values: Vec<_> =
+            next_values.into_iter().zip(&terminated).map(|(v, &end)| if end == 1 { f32::NAN } else { v }).collect();
+        let mut expected = Array2::zeros(shape);
+        let steps = returns::Steps {
+            rewards: shaped(shape, &rewards),
+            terminated: shaped(shape, &terminated),
+            truncated: shaped(shape, &truncated),
+            next_values: shaped(shape, &next_values),
+        };
+        returns::gae(&steps, shaped(shape, &values), 0.99, 0.95, expected.view_mut());
+        let [rewards, next_values, values] = [&rewards, &next_values, &values].map(|numbers| upload(device, numbers));
+        let [terminated, truncated] = [&terminated, &truncated].map(|flags| upload(device, flags));
+        let mut advantages = Buffer::zeros(device, len).unwrap();
+        let steps = targets::Steps {
+            rewards: rewards.view(),
+            terminated: terminated.view(),
+            truncated: truncated.view(),
+            next_values: next_values.view(),
+            values: values.view(),
+        };
+        kernels.gae(&stream, &steps, n, 0.99, 0.95, &advantages.view_mut()).unwrap();
+        assert_eq!(bits(&download(device, &advantages)), bits(expected.as_slice().unwrap()), "{device}: {n_steps} x {n}");
+        let mut longer = Buffer::zeros(device, len + n).unwrap();
+        assert!(kernels.gae(&stream, &steps, n, 0.99, 0.95, &longer.view_mut()).is_err());
     }
 }
 

@@ -10,8 +10,7 @@ use cudarc::nvrtc::Ptx;
 use crate::emulated::Emulated;
 use crate::error::said;
 use crate::kernel::{Function, Kernel};
-use crate::sources::MODULES;
-use crate::{Error, Stream};
+use crate::{Error, Stream, sources};
 
 /// An open device. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -162,8 +161,7 @@ impl Device {
                 let loaded = match modules.get(module) {
                     Some(loaded) => loaded.clone(),
                     None => {
-                        let ptx = MODULES.iter().find(|known| known.name == module).map_or("", |known| known.ptx);
-                        let loaded = context.load_module(Ptx::from_src(ptx)).map_err(refused)?;
+                        let loaded = context.load_module(Ptx::from_src(sources::module(module).ptx)).map_err(refused)?;
                         modules.insert(module, loaded.clone());
                         loaded
                     }

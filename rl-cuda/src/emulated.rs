@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, atomic};
 use libloading::Library;
 
 use crate::Error;
-use crate::sources::{HEADERS, MODULES};
+use crate::sources::{self, HEADERS};
 
 /// Runs all threads of a kernel: blocks, threads of a block, pointers to the arguments.
 type Run = unsafe extern "C" fn(u32, u32, *mut *mut c_void);
@@ -77,8 +77,7 @@ impl Emulated {
         let dir = std::env::temp_dir().join(format!("rl-cuda-{}-{count}", std::process::id()));
         let failed = |what: String| Error::Emulation(format!("{}: {what}", dir.display()));
         std::fs::create_dir(&dir).map_err(|error| failed(error.to_string()))?;
-        let source = MODULES.iter().find(|known| known.name == module).map_or("", |known| known.source);
-        let mut files = vec![(format!("{module}.cu"), source)];
+        let mut files = vec![(format!("{module}.cu"), sources::module(module).source)];
         files.extend(HEADERS.iter().map(|(name, text)| ((*name).to_owned(), *text)));
         let library = files.iter().try_for_each(|(name, text)| {
             let text = self.replaced.get(name).map_or(*text, String::as_str);

@@ -27,8 +27,29 @@ macro_rules! headers {
 }
 
 /// Every file of kernels. `cargo xtask ptx` compiles each file in `kernels` that ends in `.cu`.
-pub(crate) const MODULES: &[Module] =
-    modules!["acrobot", "breakout", "cartpole", "clock", "math", "mountain_car", "mountain_car_continuous", "pendulum", "snake",];
+pub(crate) const MODULES: &[Module] = modules![
+    "acrobot",
+    "breakout",
+    "cartpole",
+    "clock",
+    "gae",
+    "gather",
+    "math",
+    "mountain_car",
+    "mountain_car_continuous",
+    "normalize",
+    "pendulum",
+    "sample",
+    "snake",
+];
+
+/// The file with this stem.
+///
+/// # Panics
+/// If there is none.
+pub(crate) fn module(name: &str) -> &'static Module {
+    MODULES.iter().find(|module| module.name == name).expect("a file of kernels of this crate")
+}
 
 /// What they include, by file name.
 pub(crate) const HEADERS: &[(&str, &str)] =
