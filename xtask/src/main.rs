@@ -3,7 +3,9 @@
 mod bench;
 mod growth;
 mod learning;
+mod nvrtc;
 mod presets;
+mod ptx;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +22,8 @@ usage: cargo xtask <command>
   bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
   bench --presets   what the presets learn over five seeds, beside RL Baselines3 Zoo's agents: bench/presets.md
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
+  ptx    compiles the kernels in rl-cuda/kernels to rl-cuda/ptx
+  ptx --check   whether that is what lies there, whether it can be assembled, and whether registers are spilled
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
 
@@ -31,6 +35,11 @@ fn main() -> ExitCode {
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root()),
             Some("--learning") => learning::compare(&root()),
+            _ => return usage(),
+        },
+        Some("ptx") => match std::env::args().nth(2).as_deref() {
+            None => ptx::write(&root()),
+            Some("--check") => ptx::check(&root()),
             _ => return usage(),
         },
         Some("tidy") => tidy::check(&root()),
@@ -75,6 +84,7 @@ fn has(subcommand: &str) -> bool {
 fn test() -> Result<()> {
     let root = root();
     tidy::check(&root)?;
+    ptx::check(&root)?;
     if has("fmt") {
         cargo(&root, &["fmt", "--all", "--check"], &[])?;
     }
