@@ -17,6 +17,7 @@ pub mod elementary;
 mod emulated;
 mod error;
 mod kernel;
+pub mod measure;
 mod pinned;
 mod sources;
 mod stream;

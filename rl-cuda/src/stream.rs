@@ -1,6 +1,7 @@
 //! Streams of work, events in them, graphs of them, and copies.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result, sys};
 
@@ -42,7 +43,14 @@ impl std::fmt::Debug for Work {
 /// A place in a stream.
 #[derive(Debug)]
 pub struct Event {
-    raw: Option<CudaEvent>,
+    raw: EventRaw,
+}
+
+#[derive(Debug)]
+enum EventRaw {
+    Cuda(CudaEvent),
+    /// An emulated device has come so far when it is recorded.
+    Emulated(Instant),
 }
 
 impl Event {
@@ -51,7 +59,10 @@ impl Event {
     /// # Errors
     /// [`Error::Driver`].
     pub fn synchronize(&self) -> Result<(), Error> {
-        self.raw.as_ref().map_or(Ok(()), |event| event.synchronize().map_err(Error::driver("waiting for an event")))
+        match &self.raw {
+            EventRaw::Cuda(event) => event.synchronize().map_err(Error::driver("waiting for an event")),
+            EventRaw::Emulated(_) => Ok(()),
+        }
     }
 
     /// Whether the device has come so far.
@@ -59,20 +70,24 @@ impl Event {
     /// # Errors
     /// [`Error::Driver`].
     pub fn is_complete(&self) -> Result<bool, Error> {
-        self.raw.as_ref().map_or(Ok(true), |event| event.try_is_complete().map_err(Error::driver("asking for an event")))
+        match &self.raw {
+            EventRaw::Cuda(event) => event.try_is_complete().map_err(Error::driver("asking for an event")),
+            EventRaw::Emulated(_) => Ok(true),
+        }
     }
 
-    /// Seconds on the device's clock from this event to `later`, for which it waits; 0 on an emulated device, which has no clock.
+    /// Seconds on the device's clock from this event to `later`, for which it waits.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// [`Error::Kind`] if they are of different kinds of devices, or [`Error::Driver`].
     pub fn seconds_to(&self, later: &Self) -> Result<f64, Error> {
         later.synchronize()?;
         match (&self.raw, &later.raw) {
-            (Some(first), Some(second)) => {
+            (EventRaw::Cuda(first), EventRaw::Cuda(second)) => {
                 first.elapsed_ms(second).map(|ms| f64::from(ms) * 1e-3).map_err(Error::driver("reading the device's clock"))
             }
-            _ => Ok(0.0),
+            (EventRaw::Emulated(first), EventRaw::Emulated(second)) => Ok(second.duration_since(*first).as_secs_f64()),
+            _ => Err(Error::Kind { what: "event", expected: "one of the same device" }),
         }
     }
 }
@@ -142,8 +157,14 @@ impl Stream {
     /// # Errors
     /// [`Error::Driver`].
     pub fn record(&self) -> Result<Event, Error> {
-        let record = |stream: &Arc<CudaStream>| stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT));
-        Ok(Event { raw: self.cuda().map(record).transpose().map_err(Error::driver("recording an event"))? })
+        let raw = match &*self.raw {
+            Raw::Cuda(stream) => {
+                let event = stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT));
+                EventRaw::Cuda(event.map_err(Error::driver("recording an event"))?)
+            }
+            Raw::Emulated(_) => EventRaw::Emulated(Instant::now()),
+        };
+        Ok(Event { raw })
     }
 
     /// What follows in this stream waits for `event` of another.
@@ -152,7 +173,7 @@ impl Stream {
     /// [`Error::Driver`].
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         match (self.cuda(), &event.raw) {
-            (Some(stream), Some(event)) => stream.wait(event).map_err(Error::driver("making a stream wait")),
+            (Some(stream), EventRaw::Cuda(event)) => stream.wait(event).map_err(Error::driver("making a stream wait")),
             _ => Ok(()),
         }
     }

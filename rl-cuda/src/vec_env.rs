@@ -236,6 +236,8 @@ pub struct RolloutGraph {
     stream: Stream,
     memory: Arc<Memory>,
     steps: DeviceSteps,
+    /// Lifetime steps of a replay.
+    taken: u64,
 }
 
 impl RolloutGraph {
@@ -317,6 +319,12 @@ impl CudaVecEnv {
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Bytes of the state of one environment.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let (words, halves) = self.twin.columns;
+        4 * words + 2 * halves
     }
 
     /// What the driver knows of the kernel that steps with given actions, or with random ones.
@@ -447,6 +455,21 @@ impl CudaVecEnv {
         unsafe { self.kernel(source).launch(stream, self.n_envs as u64, self.block, args) }
     }
 
+    /// Steps once, and `repeat - 1` times more with the same action in one more launch, on one row.
+    ///
+    /// # Errors
+    /// Those of [`CudaVecEnv::step_on`].
+    pub fn step_repeatedly(
+        &mut self,
+        stream: &Stream,
+        repeat: u32,
+        source: ActionSource,
+        row: &StepViews<'_>,
+    ) -> Result<(), Error> {
+        self.step_on(stream, 1, source, row)?;
+        if repeat > 1 { self.step_on(stream, repeat - 1, ActionSource::Given, row) } else { Ok(()) }
+    }
+
     /// Moves the device's clock on.
     #[allow(unsafe_code)]
     fn advance_clock(&self, stream: &Stream, steps: u64) -> Result<(), Error> {
@@ -470,21 +493,29 @@ impl CudaVecEnv {
         Err(Error::ActionOutOfRange { env_idx: fault[0] as usize })
     }
 
-    /// Captures a rollout, one launch a step, into the memory of `steps`, which the graph keeps. Nothing is stepped yet.
+    /// Captures a rollout, one launch a step, into the memory of `steps`, which the graph keeps. Nothing is stepped yet. With `repeat`
+    /// above 1 each step is taken so often with the same action, and its row written so often: a heavier step, for measuring.
     ///
     /// # Errors
     /// Those of [`CudaVecEnv::step_on`].
-    pub fn capture(&mut self, stream: &Stream, source: ActionSource, mut steps: DeviceSteps) -> Result<RolloutGraph, Error> {
+    pub fn capture(
+        &mut self,
+        stream: &Stream,
+        source: ActionSource,
+        repeat: u32,
+        mut steps: DeviceSteps,
+    ) -> Result<RolloutGraph, Error> {
         let (before, clock_before) = (self.steps, self.clock_steps);
         self.clock_steps = before; // as it will be when a replay begins
         let graph = stream.capture(|| {
             for t in 0..steps.n_steps {
-                self.step_on(stream, 1, source, &steps.rows(t..t + 1))?;
+                self.step_repeatedly(stream, repeat, source, &steps.rows(t..t + 1))?;
             }
-            self.advance_clock(stream, steps.n_steps as u64)
+            self.advance_clock(stream, self.steps - before)
         });
+        let taken = self.steps - before;
         (self.steps, self.clock_steps) = (before, clock_before);
-        Ok(RolloutGraph { graph: graph?, stream: stream.clone(), memory: self.memory.clone(), steps })
+        Ok(RolloutGraph { graph: graph?, stream: stream.clone(), memory: self.memory.clone(), steps, taken })
     }
 
     /// Gives a captured rollout to its stream.
@@ -500,7 +531,7 @@ impl CudaVecEnv {
             self.clock_steps = self.steps;
         }
         rollout.graph.launch()?;
-        self.steps += rollout.steps.n_steps as u64;
+        self.steps += rollout.taken;
         self.clock_steps = self.steps;
         Ok(())
     }

@@ -163,7 +163,7 @@ fn a_replayed_graph_equals_eager_steps() {
             let mut envs = batch(&device, entry.name, n);
             reset(&mut envs, SEED);
             let mut eager = memory(&envs, 1);
-            let mut graph = envs.capture(&stream, ActionSource::Random, memory(&envs, k)).unwrap();
+            let mut graph = envs.capture(&stream, ActionSource::Random, 1, memory(&envs, k)).unwrap();
             let check = |envs: &CudaVecEnv, steps| {
                 assert!(envs.save().unwrap() == original(entry.name, n, steps).envs.save().unwrap(), "{}: {steps}", entry.name);
             };
