@@ -136,12 +136,14 @@ impl<T: Element> Drop for PinnedSlab<T> {
         if self.wait().is_err() {
             return; // better lost than freed under a copy
         }
-        match &self.device {
-            Some(_) => {
-                // SAFETY: taken in `zeros` from the driver, and no copy is under way.
-                let _ = unsafe { result::free_host(self.pointer.as_ptr().cast::<c_void>()) };
+        match self.device.as_ref().map(Device::driver) {
+            Some(Driver::Cuda { context, .. }) => {
+                if context.bind_to_thread().is_ok() {
+                    // SAFETY: taken in `zeros` from the driver, and no copy is under way.
+                    let _ = unsafe { result::free_host(self.pointer.as_ptr().cast::<c_void>()) };
+                }
             }
-            None => {
+            _ => {
                 if let Some(layout) = layout::<T>(self.len) {
                     // SAFETY: taken in `zeros` with this layout.
                     unsafe { alloc::dealloc(self.pointer.as_ptr().cast(), layout) };

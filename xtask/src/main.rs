@@ -1,6 +1,7 @@
 //! The workshop: `cargo xtask test` runs every check there is.
 
 mod bench;
+mod gpu_bundle;
 mod growth;
 mod learning;
 mod nvrtc;
@@ -24,6 +25,7 @@ usage: cargo xtask <command>
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
   ptx    compiles the kernels in rl-cuda/kernels to rl-cuda/ptx
   ptx --check   whether that is what lies there, whether it can be assembled, and whether registers are spilled
+  gpu-bundle   packs what wants a GPU into target/gpu-bundle.tar.gz, for a machine with nothing but a driver
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
             Some("--check") => ptx::check(&root()),
             _ => return usage(),
         },
+        Some("gpu-bundle") => gpu_bundle::pack(&root()),
         Some("tidy") => tidy::check(&root()),
         _ => return usage(),
     };
