@@ -3,6 +3,7 @@
 //! One compiler, NVRTC of one version: another would write other text. It is taken from `CUDA_HOME` or `CUDA_PATH` if the version is
 //! right, else from PyPI's wheels, installed into target. (nvcc has no wheel of this version, and writes other text than NVRTC.)
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -113,39 +114,60 @@ fn compile(root: &Path, compiler: &Compiler, kernels: &Kernels) -> Result<String
     compiler.nvrtc.compile(&format!("{}.cu", kernels.name), &kernels.source, &options)
 }
 
-/// Assembles what lies in rl-cuda/ptx for each architecture, and refuses registers that were spilled in kernels of environments.
+/// What the assembler says of a kernel.
+#[derive(Debug, PartialEq)]
+struct Properties {
+    kernel: String,
+    /// What it needs of memory of a thread's own: spilled registers, or arrays.
+    memory: String,
+    registers: u32,
+}
+
+/// No memory of a thread's own.
+const NO_MEMORY: &str = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
+
+/// Reads what `ptxas -v` says.
+fn properties(said: &str) -> Result<Vec<Properties>> {
+    let (mut found, mut kernel, mut memory) = (Vec::new(), None, None);
+    for line in said.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            kernel = rest.split('\'').next().map(str::to_owned);
+        } else if line.contains("bytes stack frame") {
+            memory = Some(line.trim().to_owned());
+        } else if let Some((_, rest)) = line.split_once("Used ") {
+            let registers = rest.split(' ').next().and_then(|count| count.parse().ok());
+            let all = kernel.take().zip(memory.take()).zip(registers);
+            let ((kernel, memory), registers) = all.with_context(|| format!("ptxas says: {line}"))?;
+            found.push(Properties { kernel, memory, registers });
+        }
+    }
+    Ok(found)
+}
+
+/// Assembles what lies in rl-cuda/ptx for each architecture, and refuses kernels that spill registers or keep arrays.
 fn assemble(root: &Path, compiler: &Compiler) -> Result<()> {
     let mut spills = Vec::new();
     println!("registers of a thread, {}:", ASSEMBLED.join(", "));
     for kernels in kernels(root)? {
-        let mut registers: Vec<(String, Vec<u32>)> = Vec::new();
+        let mut registers = BTreeMap::<String, Vec<String>>::new();
         for arch in ASSEMBLED {
-            let output = Command::new(&compiler.ptxas)
-                .args(["-v", "-arch", arch, "-o", "/dev/null"])
-                .arg(&kernels.ptx)
-                .output()
-                .with_context(|| compiler.ptxas.display().to_string())?;
+            let mut command = Command::new(&compiler.ptxas);
+            command.args(["-v", "-arch", arch, "-o", "/dev/null"]).arg(&kernels.ptx);
+            let output = command.output().with_context(|| compiler.ptxas.display().to_string())?;
             let said = String::from_utf8_lossy(&output.stderr);
             ensure!(output.status.success(), "{} for {arch}: {said}", kernels.name);
-            for line in said.lines() {
-                if let Some((_, rest)) = line.split_once("Compiling entry function '") {
-                    let kernel = rest.split('\'').next().unwrap_or_default();
-                    if !registers.iter().any(|(name, _)| name == kernel) {
-                        registers.push((kernel.to_owned(), Vec::new()));
-                    }
-                    registers.sort_by_key(|(name, _)| name != kernel); // the one that the next lines are about comes first
-                } else if line.contains("bytes spill stores") && !line.contains(" 0 bytes spill stores, 0 bytes spill loads") {
-                    spills.push(format!("{} for {arch}: {}", registers[0].0, line.trim()));
-                } else if let Some((_, rest)) = line.split_once("Used ") {
-                    let used = rest.split(' ').next().and_then(|count| count.parse().ok());
-                    registers[0].1.push(used.with_context(|| line.to_owned())?);
+            for Properties { kernel, memory, registers: used } in properties(&said)? {
+                if memory != NO_MEMORY {
+                    spills.push(format!("{kernel} for {arch}: {memory}"));
                 }
+                registers.entry(kernel).or_default().push(used.to_string());
             }
         }
-        registers.sort();
+        let entries = fs::read_to_string(&kernels.ptx)?.matches(".visible .entry").count();
+        let complete = registers.len() == entries && registers.values().all(|of| of.len() == ASSEMBLED.len());
+        ensure!(complete, "{}: ptxas speaks of {registers:?}, there are {entries} kernels", kernels.name);
         for (kernel, registers) in registers {
-            ensure!(registers.len() == ASSEMBLED.len(), "ptxas said nothing of {kernel}");
-            println!("  {kernel}: {}", registers.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
+            println!("  {kernel}: {}", registers.join(", "));
         }
     }
     if spills.is_empty() {
@@ -181,4 +203,30 @@ fn compiler(root: &Path) -> Result<Compiler> {
     let nvrtc = Nvrtc::load(&library)?;
     ensure!(nvrtc.version()? == VERSION, "{} is not of version {VERSION:?}", library.display());
     Ok(Compiler { nvrtc, ptxas })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_assembler_says_is_read() {
+        let said = "\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'a_step' for 'sm_90'
+ptxas info    : Function properties for a_step
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 46 registers
+ptxas info    : Compiling entry function 'b_step' for 'sm_75'
+ptxas info    : Function properties for b_step
+    40 bytes stack frame, 36 bytes spill stores, 44 bytes spill loads
+ptxas info    : Used 16 registers, 504 bytes cmem[0]
+";
+        let expected =
+            [("a_step", NO_MEMORY, 46), ("b_step", "40 bytes stack frame, 36 bytes spill stores, 44 bytes spill loads", 16)];
+        let expected =
+            expected.map(|(kernel, memory, registers)| Properties { kernel: kernel.into(), memory: memory.into(), registers });
+        assert_eq!(properties(said).unwrap(), expected);
+        assert!(properties("ptxas info    : Used 16 registers").is_err());
+    }
 }
