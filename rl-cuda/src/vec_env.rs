@@ -8,7 +8,7 @@ use rl_envs::{ActionSpace, Actions, Canvas, Dtype, ObsViewMut, Space, StepBatch,
 use crate::kernel::{Args, Kernel, KernelInfo, long};
 use crate::stream::Graph;
 use crate::twins::{self, Twin};
-use crate::{Buffer, Device, Error, Stream, ViewMut};
+use crate::{Buffer, CpuAccess, Device, Element, Error, PinnedSlab, Stream, ViewMut};
 
 /// Threads of a block, unless a search has found something better.
 const BLOCK: u32 = 128;
@@ -201,6 +201,60 @@ struct Memory {
     fault: Buffer<u32>,
 }
 
+/// What the host's side of a batch goes through.
+#[derive(Debug)]
+struct Host {
+    steps: DeviceSteps, // (1, N, ..)
+    /// Final observations (N, D), of the type that they have, and masks (N, A): where no episode has ended they must not reach the caller.
+    floats: PinnedSlab<f32>,
+    bytes: PinnedSlab<u8>,
+    masks: PinnedSlab<u8>,
+}
+
+impl Host {
+    fn zeros(device: &Device, n_envs: usize, observation_space: &Space, action_space: &ActionSpace) -> Result<Self, Error> {
+        let len = n_envs * observation_space.len();
+        let (floats, bytes) = if observation_space.dtype() == Dtype::F32 { (len, 0) } else { (0, len) };
+        let masks = if action_space.masked() { n_envs * action_space.len() } else { 0 };
+        Ok(Self {
+            steps: DeviceSteps::zeros(device, 1, n_envs, observation_space, action_space)?,
+            floats: PinnedSlab::zeros(Some(device), floats, CpuAccess::ReadWrite)?,
+            bytes: PinnedSlab::zeros(Some(device), bytes, CpuAccess::ReadWrite)?,
+            masks: PinnedSlab::zeros(Some(device), masks, CpuAccess::ReadWrite)?,
+        })
+    }
+}
+
+const WRONG_OBS: Error = Error::Kind { what: "obs", expected: "the environment's element type" };
+
+/// Observations of one element type.
+trait HostObs: Element {
+    /// They, if they are of it.
+    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>>;
+    /// Final ones, if they are of it, and where the host reads them.
+    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)>;
+}
+
+impl HostObs for f32 {
+    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>> {
+        if let DeviceObs::F32(buffer) = obs { Some(buffer) } else { None }
+    }
+
+    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)> {
+        Self::buffer(&host.steps.final_obs).map(|from| (from, &mut host.floats))
+    }
+}
+
+impl HostObs for u8 {
+    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>> {
+        if let DeviceObs::U8(buffer) = obs { Some(buffer) } else { None }
+    }
+
+    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)> {
+        Self::buffer(&host.steps.final_obs).map(|from| (from, &mut host.bytes))
+    }
+}
+
 /// N environments on the device. They own the memory of their states alone; what steps read and write is the caller's. Steps are given
 /// to a stream and not waited for, but through the [`VecEnv`] that this is too, which copies everything to and from the host.
 ///
@@ -225,8 +279,8 @@ pub struct CudaVecEnv {
     clock_steps: u64,
     observation_space: Space,
     action_space: ActionSpace,
-    /// What the host's side of it goes through, (1, N, ..); there but while it is used.
-    host: Option<DeviceSteps>,
+    /// There but while it is used.
+    host: Option<Host>,
 }
 
 /// A rollout with the actions of `DeviceSteps` or with random ones, captured as a graph: see [`CudaVecEnv::capture`].
@@ -294,7 +348,7 @@ impl CudaVecEnv {
             seed: 0,
             steps: 0,
             clock_steps: 0,
-            host: Some(DeviceSteps::zeros(device, 1, n_envs, &observation_space, &action_space)?),
+            host: Some(Host::zeros(device, n_envs, &observation_space, &action_space)?),
             observation_space,
             action_space,
             device: device.clone(),
@@ -553,19 +607,9 @@ fn of_envs(error: Error) -> rl_envs::Error {
     }
 }
 
-impl DeviceObs {
-    fn floats(&self) -> Option<&Buffer<f32>> {
-        if let Self::F32(buffer) = self { Some(buffer) } else { None }
-    }
-
-    fn bytes(&self) -> Option<&Buffer<u8>> {
-        if let Self::U8(buffer) = self { Some(buffer) } else { None }
-    }
-}
-
 impl CudaVecEnv {
     /// Does something with the memory that the host's side goes through.
-    fn with_host<R>(&mut self, work: impl FnOnce(&mut Self, &Stream, &mut DeviceSteps) -> R) -> R {
+    fn with_host<R>(&mut self, work: impl FnOnce(&mut Self, &Stream, &mut Host) -> R) -> R {
         let mut host = self.host.take().expect("the memory is put back after each use");
         let stream = self.stream.clone();
         let result = work(self, &stream, &mut host);
@@ -574,32 +618,20 @@ impl CudaVecEnv {
     }
 
     /// Starts anew, and copies first observations and masks.
-    fn reset_host<O: crate::Element>(
-        &mut self,
-        seed: u64,
-        to: &mut [O],
-        masks: &mut [u8],
-        obs: fn(&DeviceObs) -> Option<&Buffer<O>>,
-    ) -> Result<(), Error> {
+    fn reset_host<O: HostObs>(&mut self, seed: u64, to: &mut [O], masks: &mut [u8]) -> Result<(), Error> {
         self.with_host(|envs, stream, host| {
-            let rows = host.rows(0..1);
+            let rows = host.steps.rows(0..1);
             envs.reset_on(stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;
-            let from = obs(&host.obs).ok_or(Error::Kind { what: "obs", expected: "the environment's element type" })?;
-            stream.download(to, &from.view())?;
-            host.masks.as_ref().map_or(Ok(()), |[from, _]| stream.download(masks, &from.view()))
+            stream.download(to, &O::buffer(&host.steps.obs).ok_or(WRONG_OBS)?.view())?;
+            host.steps.masks.as_ref().map_or(Ok(()), |[from, _]| stream.download(masks, &from.view()))
         })
     }
 
     /// Steps once, and copies what came of it.
-    fn step_host<O: crate::Element>(
-        &mut self,
-        actions: Actions<'_>,
-        out: StepRows<'_, O>,
-        obs: fn(&DeviceObs) -> Option<&Buffer<O>>,
-    ) -> Result<(), Error> {
+    fn step_host<O: HostObs>(&mut self, actions: Actions<'_>, out: StepRows<'_, O>) -> Result<(), Error> {
         let (d, a) = (self.observation_space.len(), self.action_space.len());
         self.with_host(|envs, stream, host| {
-            match (actions, &mut host.actions) {
+            match (actions, &mut host.steps.actions) {
                 (Actions::Discrete(from), DeviceActions::Discrete(to)) => {
                     stream.upload(&to.view_mut(), from.as_slice().unwrap_or_default())?;
                 }
@@ -608,21 +640,25 @@ impl CudaVecEnv {
                 }
                 _ => return Err(Error::Kind { what: "actions", expected: "those of the action space" }),
             }
-            envs.step_on(stream, 1, ActionSource::Given, &host.rows(0..1))?;
-            let kind = || Error::Kind { what: "obs", expected: "the environment's element type" };
-            let (obs, final_obs) = (obs(&host.obs).ok_or_else(kind)?, obs(&host.final_obs).ok_or_else(kind)?);
-            stream.download(out.obs, &obs.view())?;
-            stream.download(out.rewards, &host.rewards.view())?;
-            stream.download(out.terminated, &host.terminated.view())?;
-            stream.download(out.truncated, &host.truncated.view())?;
-            if let Some([masks, _]) = &host.masks {
+            envs.step_on(stream, 1, ActionSource::Given, &host.steps.rows(0..1))?;
+            stream.download(out.obs, &O::buffer(&host.steps.obs).ok_or(WRONG_OBS)?.view())?;
+            stream.download(out.rewards, &host.steps.rewards.view())?;
+            stream.download(out.terminated, &host.steps.terminated.view())?;
+            stream.download(out.truncated, &host.steps.truncated.view())?;
+            if let Some([masks, _]) = &host.steps.masks {
                 stream.download(out.masks, &masks.view())?;
             }
-            // The caller's rows stay as they are where no episode has ended.
-            for i in (0..out.rewards.len()).filter(|&i| out.terminated[i] | out.truncated[i] != 0) {
-                stream.download(&mut out.final_obs[i * d..][..d], &final_obs.view().slice(i * d..(i + 1) * d))?;
-                if let Some([_, masks]) = &host.masks {
-                    stream.download(&mut out.final_masks[i * a..][..a], &masks.view().slice(i * a..(i + 1) * a))?;
+            let ended = |i: &usize| out.terminated[*i] | out.truncated[*i] != 0;
+            let n = out.rewards.len();
+            if (0..n).any(|i| ended(&i)) {
+                let (from, slab) = O::finals(host).ok_or(WRONG_OBS)?;
+                stream.download_async(slab, &from.view())?;
+                let rows = slab.read()?;
+                (0..n).filter(ended).for_each(|i| out.final_obs[i * d..][..d].copy_from_slice(&rows[i * d..][..d]));
+                if let Some([_, masks]) = &host.steps.masks {
+                    stream.download_async(&mut host.masks, &masks.view())?;
+                    let rows = host.masks.read()?;
+                    (0..n).filter(ended).for_each(|i| out.final_masks[i * a..][..a].copy_from_slice(&rows[i * a..][..a]));
                 }
             }
             Ok(())
@@ -647,8 +683,8 @@ impl VecEnv for CudaVecEnv {
         let (n, d) = (self.n_envs, self.observation_space.len());
         let masks = mask_rows("masks", masks, n, &self.action_space)?;
         match self.observation_space.dtype() {
-            Dtype::F32 => self.reset_host(seed, obs.into_slice("obs", [n, d])?, masks, DeviceObs::floats),
-            Dtype::U8 => self.reset_host(seed, obs.into_slice("obs", [n, d])?, masks, DeviceObs::bytes),
+            Dtype::F32 => self.reset_host::<f32>(seed, obs.into_slice("obs", [n, d])?, masks),
+            Dtype::U8 => self.reset_host::<u8>(seed, obs.into_slice("obs", [n, d])?, masks),
         }
         .map_err(of_envs)
     }
@@ -659,11 +695,11 @@ impl VecEnv for CudaVecEnv {
         match space.dtype() {
             Dtype::F32 => {
                 let out = StepRows::of(out, n, space, &self.action_space)?;
-                self.step_host(actions, out, DeviceObs::floats)
+                self.step_host::<f32>(actions, out)
             }
             Dtype::U8 => {
                 let out = StepRows::of(out, n, space, &self.action_space)?;
-                self.step_host(actions, out, DeviceObs::bytes)
+                self.step_host::<u8>(actions, out)
             }
         }
         .map_err(of_envs)
