@@ -4,7 +4,7 @@
 // column, from the last step to the first, so that neighbouring threads read neighbouring numbers; nothing is shared between threads,
 // so it is bitwise deterministic.
 
-#include "types.cuh"
+#include "numbers.cuh"
 
 extern "C" __global__ void gae(const f32* rewards, const u8* terminated, const u8* truncated, const f32* next_values,
     const f32* values, f32* advantages, u32 n_steps, u32 n_envs, f32 gamma, f32 lambda) {

@@ -4,7 +4,7 @@
 // bytes, which then lie in rows of their own, obs (D), next_obs (D). One thread a word of a row, so that neighbouring threads read and
 // write neighbouring words. An index beyond the last row counts as the last. Nothing but copies: bitwise deterministic.
 
-#include "types.cuh"
+#include "numbers.cuh"
 
 // Numbers of words, and of bytes of a mask.
 struct Row {

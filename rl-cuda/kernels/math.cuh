@@ -5,7 +5,7 @@
 
 #pragma once
 
-#include "types.cuh"
+#include "numbers.cuh"
 
 namespace math {
 

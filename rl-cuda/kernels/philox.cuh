@@ -4,7 +4,7 @@
 #pragma once
 
 #include "math.cuh"
-#include "types.cuh"
+#include "numbers.cuh"
 
 enum Purpose : u32 {
     PURPOSE_RESET = 0,

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "philox.cuh"
-#include "types.cuh"
+#include "numbers.cuh"
 
 // What the random numbers of a batch go by. In memory of the device, so that a captured graph goes on where it stopped.
 struct Clock {

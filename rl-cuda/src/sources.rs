@@ -53,7 +53,7 @@ pub(crate) fn module(name: &str) -> &'static Module {
 
 /// What they include, by file name.
 pub(crate) const HEADERS: &[(&str, &str)] =
-    headers!["cuda_on_host.h", "lanes.cuh", "math.cuh", "mountain_car.cuh", "philox.cuh", "types.cuh", "vec_env.cuh",];
+    headers!["cuda_on_host.h", "lanes.cuh", "math.cuh", "mountain_car.cuh", "numbers.cuh", "philox.cuh", "vec_env.cuh",];
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,12 @@
 //! Mistakes planted into the kernels: the comparison with Rust notices each of them. If it did not, it would prove nothing.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
+mod beside;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::compare;
+use beside::compare;
 use rl_cuda::Device;
 
 /// Environment, file, what stands there, and what is put in its place.

@@ -2,9 +2,9 @@
 //! actions that are out of range and with saved states.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
+mod beside;
 
-use common::Driven;
+use beside::Driven;
 use ndarray::{Array1, Array2};
 use rl_cuda::{
     ActionSource, ActionViews, Buffer, CudaVecEnv, Device, DeviceActions, DeviceObs, DeviceSteps, Element, Error, View,

@@ -1,9 +1,9 @@
 //! The kernels against their Rust originals, bit for bit: compiled for the host, and on a GPU where there is one.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod common;
+mod beside;
 
-use common::{SIZES, compare};
+use beside::{SIZES, compare};
 use rl_cuda::Device;
 use rl_cuda::elementary::{self, Function};
 use rl_envs::{Purpose, Rng, catalog, math};

@@ -1,4 +1,4 @@
-// Names for the types that kernels share with Rust. NVRTC has no standard headers, so nothing here includes any.
+// The numbers that kernels share with Rust, by their names there. NVRTC has no standard headers, so nothing here includes any.
 
 #pragma once
 
