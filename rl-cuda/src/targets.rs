@@ -163,6 +163,12 @@ impl Targets {
         length("indices", n, indices.len())?;
         let n_rows = words.len() / row.len();
         length("words", n_rows.max(1) * row.len(), words.len())?;
+        length("obs", n * row.obs, batch.obs.len())?;
+        length("next_obs", n * row.obs, batch.next_obs.len())?;
+        length("actions", n * row.action, batch.actions.len())?;
+        length("rewards", n, batch.rewards.len())?;
+        length("discounts", n, batch.discounts.len())?;
+        length("next_masks", n * row.mask_len, batch.next_masks.len())?;
         let columns = [
             batch.obs.address(),
             batch.next_obs.address(),

@@ -258,7 +258,8 @@ impl HostObs for u8 {
 /// N environments on the device. They own the memory of their states alone; what steps read and write is the caller's. Steps are given
 /// to a stream and not waited for, but through the [`VecEnv`] that this is too, which copies everything to and from the host.
 ///
-/// Equal to `SyncVecEnv` of rl-envs bit for bit, saved states included.
+/// All its work goes to one stream, or to streams that wait for each other. Equal to `SyncVecEnv` of rl-envs bit for bit, saved states
+/// included.
 #[derive(Debug)]
 pub struct CudaVecEnv {
     device: Device,
@@ -301,9 +302,12 @@ impl RolloutGraph {
         &self.steps
     }
 
-    /// The same, to be written: the actions of the next replay.
-    pub fn steps_mut(&mut self) -> &mut DeviceSteps {
-        &mut self.steps
+    /// The rows of `steps`, to be written: the actions of the next replay.
+    ///
+    /// # Panics
+    /// If it does not have them.
+    pub fn rows(&mut self, steps: std::ops::Range<usize>) -> StepViews<'_> {
+        self.steps.rows(steps)
     }
 }
 

@@ -9,7 +9,7 @@ use ndarray::{Array1, Array2};
 use rl_cuda::{
     ActionSource, ActionViews, Buffer, CudaVecEnv, Device, DeviceActions, DeviceObs, DeviceSteps, Element, Error, View,
 };
-use rl_envs::{ActionSpace, Actions, ActionsMut, RandomActions, VecEnv, catalog};
+use rl_envs::{ActionSpace, Actions, ActionsMut, Purpose, RandomActions, Rng, VecEnv, catalog};
 
 const SEED: u64 = 0x1234_5678_9ABC_DEF0;
 
@@ -185,6 +185,29 @@ fn a_replayed_graph_equals_eager_steps() {
             let mut other = batch(&device, entry.name, n);
             assert!(matches!(other.replay(&mut graph), Err(Error::Kind { .. })), "a graph belongs to its environments");
         }
+    }
+}
+
+#[test]
+fn a_replayed_graph_takes_the_actions_that_were_written_and_repeats_them() {
+    for device in Device::for_tests() {
+        let (n, k, repeat, stream) = (33, 4, 3, device.stream().unwrap());
+        let mut envs = batch(&device, "mountain_car", n);
+        reset(&mut envs, SEED);
+        let mut graph = envs.capture(&stream, ActionSource::Given, repeat, memory(&envs, k)).unwrap();
+        let mut rust = original("mountain_car", n, 0);
+        let mut rng = Rng::new(3, 0, 0, Purpose::Init);
+        for _ in 0..20 {
+            for t in 0..k {
+                let actions: Vec<u32> = (0..n).map(|_| rng.below(3)).collect();
+                let ActionViews::Discrete(to) = graph.rows(t..t + 1).actions else { unreachable!("mountain_car's are discrete") };
+                stream.upload(&to, &actions).unwrap();
+                (0..repeat).for_each(|_| rust.step(Actions::Discrete(Array1::from(actions.clone()).view())).unwrap());
+            }
+            envs.replay(&mut graph).unwrap();
+        }
+        envs.check_actions(&stream).unwrap();
+        assert!(envs.save().unwrap() == rust.envs.save().unwrap(), "{device}");
     }
 }
 

@@ -1,4 +1,4 @@
-"""CartPole on a GPU by others: device_cartpole.py torch|numba|gymnax; one JSON object a line.
+"""CartPole on a GPU by others, and by processes: device_cartpole.py torch|numba|gymnax|gymnasium; one JSON object a line.
 
 Environment steps a second with random actions drawn inside the clock, episodes begun anew where they end (at 500 steps or by falling),
 observations, rewards and flags kept as tensors. The clock stops after the device is done.
@@ -138,4 +138,21 @@ def gymnax_scan():
         report("gymnax", n, timed(work, 64 * n, lambda: jax.block_until_ready((carry, out))))
 
 
-{"torch": torch_tensors, "numba": numba_kernel, "gymnax": gymnax_scan}[sys.argv[1]]()
+def gymnasium_processes():
+    import gymnasium
+    import numpy as np
+
+    for n in [16, 64]:
+        envs = gymnasium.vector.AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * n)
+        envs.reset(seed=0)
+        random = np.random.default_rng(0)
+
+        def work():
+            for _ in range(64):
+                envs.step(random.integers(0, 2, n))
+
+        report("gymnasium-async", n, timed(work, 64 * n, lambda: None))
+        envs.close()
+
+
+{"torch": torch_tensors, "numba": numba_kernel, "gymnax": gymnax_scan, "gymnasium": gymnasium_processes}[sys.argv[1]]()

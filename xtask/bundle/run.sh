@@ -59,7 +59,7 @@ else
 fi
 
 : >"$results/peers.jsonl"
-for peer in torch numba gymnax; do
+for peer in torch numba gymnax gymnasium; do
     if python3 -c "import $peer" 2>/dev/null; then
         if python3 "$here/peers/device_cartpole.py" "$peer" >>"$results/peers.jsonl" 2>"$results/peer-$peer.log"; then
             note "peer-$peer" done

@@ -193,8 +193,8 @@ fn compiler(root: &Path) -> Result<Compiler> {
     let (library, ptxas) = (dir.join("nvidia/cuda_nvrtc/lib/libnvrtc.so.12"), dir.join("nvidia/cuda_nvcc/bin/ptxas"));
     if !ptxas.exists() || !library.exists() {
         println!("installing {} into {}", WHEELS.join(" and "), dir.display());
-        let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--retries", "1", "--target"];
-        let output = Command::new("python3").args(pip).arg(&dir).args(WHEELS).output().context("python3")?;
+        let pip = "-m pip install --quiet --no-deps --disable-pip-version-check --retries 1 --upgrade --target";
+        let output = Command::new("python3").args(pip.split(' ')).arg(&dir).args(WHEELS).output().context("python3")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             bail!("pip cannot install {}: {}", WHEELS.join(" and "), said.lines().last().unwrap_or_default());
