@@ -11,8 +11,10 @@ extern "C" __global__ void gae(const f32* rewards, const u8* terminated, const u
     u64 n = thread_number();
     if (n >= n_envs) return;
     f32 next = 0.0f;
+    // An index that runs along: of t * n_envs NVRTC 12.0 makes code that varies from run to run.
+    u64 at = (u64)n_steps * n_envs + n;
     for (u32 t = n_steps; t-- > 0;) {
-        u64 at = (u64)t * n_envs + n;
+        at -= n_envs;
         bool has_future = terminated[at] == 0;
         bool goes_on = (terminated[at] | truncated[at]) == 0;
         f32 bootstrap = has_future ? next_values[at] : 0.0f;
