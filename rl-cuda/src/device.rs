@@ -1,18 +1,37 @@
 //! Finding and opening a device.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaModule, sys};
+use cudarc::nvrtc::Ptx;
 
-use crate::Error;
+use crate::emulated::Emulated;
+use crate::error::said;
+use crate::kernel::{Function, Kernel};
+use crate::{Error, Stream, sources};
 
-/// An open device.
+/// An open device. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Device {
-    context: Arc<CudaContext>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    driver: Driver,
     name: String,
     capability: (i32, i32),
+}
+
+/// What runs kernels.
+#[derive(Debug)]
+pub(crate) enum Driver {
+    /// A GPU.
+    Cuda { context: Arc<CudaContext>, modules: Mutex<HashMap<&'static str, Arc<CudaModule>>> },
+    /// The host, with kernels that its C++ compiler compiled.
+    Emulated(Emulated),
 }
 
 impl Device {
@@ -25,7 +44,7 @@ impl Device {
         let count = match CudaContext::device_count() {
             Ok(count) => usize::try_from(count).unwrap_or(0),
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Error::driver("counting devices")(error)),
         };
         if count == 0 {
             return Err(Error::NoDevice);
@@ -33,23 +52,135 @@ impl Device {
         if ordinal >= count {
             return Err(Error::NoSuchDevice { ordinal, count });
         }
-        let context = CudaContext::new(ordinal)?;
-        let name = context.name()?;
-        let capability = context.compute_capability()?;
-        Ok(Self { context, name, capability })
+        let context = CudaContext::new(ordinal).map_err(Error::driver("opening the device"))?;
+        let name = context.name().map_err(Error::driver("asking for the device's name"))?;
+        let capability = context.compute_capability().map_err(Error::driver("asking for the device's capability"))?;
+        let driver = Driver::Cuda { context, modules: Mutex::default() };
+        Ok(Self { inner: Arc::new(Inner { driver, name, capability }) })
+    }
+
+    /// A device that is the host: the same kernels, compiled by its C++ compiler, their threads one after the other. Slow; for
+    /// tests on machines without a GPU, of these kernels and of whatever uses them.
+    ///
+    /// # Errors
+    /// [`Error::Emulation`] without a C++ compiler.
+    pub fn emulated() -> Result<Self, Error> {
+        Self::emulated_with(HashMap::new())
+    }
+
+    /// The same with other texts for some of the kernels' source files, by file name: how a test shows that it would notice.
+    ///
+    /// # Errors
+    /// [`Error::Emulation`] without a C++ compiler.
+    pub fn emulated_with(replaced: HashMap<String, String>) -> Result<Self, Error> {
+        let driver = Driver::Emulated(Emulated::new(replaced)?);
+        Ok(Self { inner: Arc::new(Inner { driver, name: "the host".into(), capability: (0, 0) }) })
+    }
+
+    /// What there is to test with: the emulated device, and a GPU. What is missing is said on standard error; it is refused if
+    /// `RL_REQUIRE_CXX` or `RL_REQUIRE_GPU` is 1.
+    ///
+    /// # Panics
+    /// If something is missing that is required.
+    #[must_use]
+    pub fn for_tests() -> Vec<Self> {
+        let mut devices = Vec::new();
+        let mut add = |device: Result<Self, Error>, what: &str, required: &str| match device {
+            Ok(device) => devices.push(device),
+            Err(error) => {
+                assert!(std::env::var_os(required).is_none_or(|value| value != "1"), "{required}=1, but {error}");
+                eprintln!("SKIPPED: kernels {what} were not compared with Rust: {error}");
+            }
+        };
+        add(Self::emulated(), "compiled for the host", "RL_REQUIRE_CXX");
+        add(Self::open(0), "on a GPU", "RL_REQUIRE_GPU");
+        devices
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.inner.driver
     }
 
     /// Its place among the devices of the machine, counted from 0.
     #[must_use]
     pub fn ordinal(&self) -> usize {
-        self.context.ordinal()
+        match self.driver() {
+            Driver::Cuda { context, .. } => context.ordinal(),
+            Driver::Emulated(_) => 0,
+        }
+    }
+
+    /// Whether the host stands in for it.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        matches!(self.driver(), Driver::Emulated(_))
+    }
+
+    /// Its name, as the driver has it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Bytes that are free, and all there are; none of an emulated device.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn memory(&self) -> Result<(usize, usize), Error> {
+        match self.driver() {
+            Driver::Cuda { context, .. } => context.mem_get_info().map_err(Error::driver("asking for free memory")),
+            Driver::Emulated(_) => Ok((0, 0)),
+        }
+    }
+
+    /// A stream of work of its own.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn stream(&self) -> Result<Stream, Error> {
+        Stream::new(self)
+    }
+
+    /// Waits for everything that was ever given to it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], also for what went wrong in a kernel.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        match self.driver() {
+            Driver::Cuda { context, .. } => context.synchronize().map_err(Error::driver("waiting for the device")),
+            Driver::Emulated(_) => Ok(()),
+        }
+    }
+
+    /// Kernel `name` of the file `module`.
+    pub(crate) fn kernel(&self, module: &'static str, name: String) -> Result<Kernel, Error> {
+        let function = match self.driver() {
+            Driver::Cuda { context, modules } => {
+                let refused = |error| Error::Module { module, reason: said(error) };
+                let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
+                let loaded = match modules.get(module) {
+                    Some(loaded) => loaded.clone(),
+                    None => {
+                        let loaded = context.load_module(Ptx::from_src(sources::module(module).ptx)).map_err(refused)?;
+                        modules.insert(module, loaded.clone());
+                        loaded
+                    }
+                };
+                Function::Cuda(loaded.load_function(&name).map_err(refused)?)
+            }
+            Driver::Emulated(emulated) => Function::Emulated(emulated.function(module, &name)?),
+        };
+        Ok(Kernel::new(name, function))
     }
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (major, minor) = self.capability;
-        write!(f, "cuda:{} ({}, compute capability {major}.{minor})", self.ordinal(), self.name)
+        if self.is_emulated() {
+            return f.write_str("emulated device");
+        }
+        let (major, minor) = self.inner.capability;
+        write!(f, "cuda:{} ({}, compute capability {major}.{minor})", self.ordinal(), self.inner.name)
     }
 }
 

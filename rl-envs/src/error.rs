@@ -71,6 +71,9 @@ pub enum Error {
     /// The files of a trace are not what they should be.
     #[error("trace: {0}")]
     BadTrace(String),
+    /// The device that the environments run on failed.
+    #[error("{0}")]
+    Device(String),
     /// The threads of a pool could not be started.
     #[error("cannot start {n_threads} threads: {reason}")]
     Threads {

@@ -72,4 +72,4 @@ pub use random_actions::{ActionsMut, RandomActions};
 pub use rng::{Purpose, Rng};
 pub use space::{ActionSpace, Dtype, Element, Space};
 pub use trace::TraceStep;
-pub use vec_env::{Actions, MaskBatch, ObsViewMut, PooledVecEnv, StepBatch, SyncVecEnv, VecEnv};
+pub use vec_env::{Actions, MaskBatch, ObsViewMut, PooledVecEnv, StepBatch, StepRows, SyncVecEnv, VecEnv, mask_rows};

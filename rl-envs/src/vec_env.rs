@@ -47,8 +47,11 @@ impl<'a> ObsViewMut<'a> {
         }
     }
 
-    /// All elements in a row, if type and shape are as expected.
-    pub(crate) fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
+    /// All elements in a row, if type and shape are as expected: for whoever implements [`VecEnv`].
+    ///
+    /// # Errors
+    /// [`Error::Kind`] or [`Error::Shape`].
+    pub fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
         let rows = O::rows(self).ok_or(Error::Kind {
             what,
             expected: if O::DTYPE == crate::Dtype::F32 { "f32" } else { "u8" },
@@ -197,20 +200,31 @@ impl StepBatch<'_> {
     }
 }
 
-/// What a [`StepBatch`] writes to, as slices whose lengths have been checked.
-pub(crate) struct StepRows<'a, O> {
-    pub(crate) obs: &'a mut [O],          // (n, D)
-    pub(crate) rewards: &'a mut [f32],    // (n)
-    pub(crate) terminated: &'a mut [u8],  // (n)
-    pub(crate) truncated: &'a mut [u8],   // (n)
-    pub(crate) final_obs: &'a mut [O],    // (n, D)
-    pub(crate) masks: &'a mut [u8],       // (n, A), or empty without masks
-    pub(crate) final_masks: &'a mut [u8], // (n, A), or empty without masks
+/// What a [`StepBatch`] writes to, as slices whose lengths have been checked: for whoever implements [`VecEnv`].
+#[derive(Debug)]
+pub struct StepRows<'a, O> {
+    /// What to act on next, (N, D).
+    pub obs: &'a mut [O],
+    /// The rewards of this step, (N).
+    pub rewards: &'a mut [f32],
+    /// 1 where the task is over, (N).
+    pub terminated: &'a mut [u8],
+    /// 1 where the episode was cut off, (N).
+    pub truncated: &'a mut [u8],
+    /// The last observation of an episode that has just ended, (N, D).
+    pub final_obs: &'a mut [O],
+    /// Legal actions at `obs`, (N, A), or empty without masks.
+    pub masks: &'a mut [u8],
+    /// Legal actions at `final_obs`, (N, A), or empty without masks.
+    pub final_masks: &'a mut [u8],
 }
 
 impl<'a, O: Element> StepRows<'a, O> {
     /// Checks types and shapes for n environments.
-    pub(crate) fn of(out: StepBatch<'a>, n: usize, space: &Space, actions: &ActionSpace) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Kind`] or [`Error::Shape`].
+    pub fn of(out: StepBatch<'a>, n: usize, space: &Space, actions: &ActionSpace) -> Result<Self, Error> {
         let d = space.len();
         let (masks, final_masks) = out.masks.map(|m| (m.masks, m.final_masks)).unzip();
         Ok(Self {
@@ -231,8 +245,11 @@ fn flat<'a, T>(what: &'static str, view: ArrayViewMut1<'a, T>, n: usize) -> Resu
     if len == n { view.into_slice() } else { None }.ok_or_else(error)
 }
 
-/// Masks (n, A) as a slice; an empty one if the space has none.
-pub(crate) fn mask_rows<'a>(
+/// Masks (N, A) as a slice, an empty one if the space has none: for whoever implements [`VecEnv`].
+///
+/// # Errors
+/// [`Error::Kind`] or [`Error::Shape`].
+pub fn mask_rows<'a>(
     what: &'static str,
     masks: Option<ArrayViewMut2<'a, u8>>,
     n: usize,

@@ -10,6 +10,8 @@ use rl_buffer::{
     ActionColumns, ActionKind, ActionSlice, Batch, ObsBuffer, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
     RolloutColumns, StepSlices, TransitionShape,
 };
+use rl_cuda::measure::{self, Mode};
+use rl_cuda::{CudaVecEnv, Device};
 use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
@@ -131,6 +133,62 @@ pub fn env(name: &str, n_envs: usize, threads: usize, repeat: usize, seconds: f6
         "event": "bench", "name": "env", "env": name, "value": median, "unit": "env_steps/s", "min": min, "max": max,
         "envs": n_envs, "threads": threads, "device": "cpu", "n_steps": n_steps, "repeat": repeat, "seconds": seconds,
     }))
+}
+
+/// The same on CUDA device `ordinal`, with actions that the kernels draw: one launch a step, a captured rollout (the value), and 128 steps
+/// a launch; beside it what a copy within the device moves. With `sweep`, first every block size with 1 to 4,194,304 environments, of which
+/// the best for `n_envs` is then taken.
+///
+/// # Errors
+/// [`Error::Device`] without a device, or if it refuses.
+pub fn env_on_device(
+    name: &str,
+    n_envs: usize,
+    ordinal: usize,
+    sweep: bool,
+    repeat: u32,
+    seconds: f64,
+) -> Result<Vec<Value>, Error> {
+    let device = Device::open(ordinal)?;
+    env_on(&device, name, n_envs, sweep, repeat, seconds)
+}
+
+fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, seconds: f64) -> Result<Vec<Value>, Error> {
+    catalog::find(name)?;
+    let mut rows = Vec::new();
+    let mut block = CudaVecEnv::new(device, name, n_envs)?.block();
+    if sweep {
+        let sizes: Vec<usize> = (0..=22).step_by(2).map(|power| 1 << power).collect();
+        let each = seconds / (sizes.len() * measure::BLOCKS.len()) as f64;
+        for size in sizes {
+            let rates = match measure::sweep_blocks(device, name, size, Mode::Graph, each) {
+                Err(rl_cuda::Error::Memory { .. }) => break,
+                rates => rates?,
+            };
+            rows.extend(rates.into_iter().map(|(block, rate)| {
+                json!({
+                    "event": "bench", "name": "env_block", "env": name, "value": rate, "unit": "env_steps/s", "envs": size,
+                    "block": block, "device": device.to_string(),
+                })
+            }));
+        }
+        let rates = measure::sweep_blocks(device, name, n_envs, Mode::Graph, seconds / 20.0)?;
+        block = measure::best_block(&rates).unwrap_or(block);
+    }
+    let part = seconds / f64::from(PARTS + 3);
+    let rate = |mode| measure::env_steps(device, name, n_envs, block, mode, repeat, part);
+    let graphs = (0..PARTS).map(|_| rate(Mode::Graph)).collect::<Result<Vec<_>, _>>()?;
+    let (median, min, max) = spread(graphs);
+    let launches = rate(Mode::Launches)?;
+    let copy = measure::copy_bandwidth(device, 256 << 20, part)?;
+    let bytes = measure::step_bytes(&CudaVecEnv::new(device, name, n_envs)?);
+    rows.push(json!({
+        "event": "bench", "name": "env", "env": name, "value": median, "unit": "env_steps/s", "min": min, "max": max,
+        "envs": n_envs, "device": device.to_string(), "block": block, "repeat": repeat, "seconds": seconds,
+        "launches": launches, "fused": rate(Mode::Fused)?, "bytes_per_step": bytes, "copy_bytes_per_s": copy,
+        "launches_share_of_copy": launches * bytes as f64 / copy,
+    }));
+    Ok(rows)
 }
 
 /// Median, least and greatest.
@@ -335,4 +393,18 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
         })
     };
     Ok([object("replay_add", adding), object(if prioritized { "replay_sample_update" } else { "replay_sample" }, drawing)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bench_of_environments_on_a_device_gives_a_row_for_each_block_and_one_for_all() {
+        let Ok(device) = Device::emulated() else { return };
+        let rows = env_on(&device, "pendulum", 33, false, 2, 0.01).unwrap();
+        assert_eq!(rows.len(), 1);
+        assert!(["value", "launches", "fused", "copy_bytes_per_s"].iter().all(|key| rows[0][key].as_f64().unwrap() > 0.0));
+        assert!(matches!(env_on(&device, "chess", 1, false, 1, 0.01), Err(Error::Env(_))));
+    }
 }

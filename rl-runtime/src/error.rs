@@ -41,7 +41,7 @@ pub enum Error {
     #[error("{0}; use --device cpu")]
     Device(#[from] rl_cuda::Error),
     /// A device that this build cannot train on.
-    #[error("{0} is there, but this version trains on the CPU only; use --device cpu")]
+    #[error("{0} is there, but training on it is not in this build, which trains on the CPU; use --device cpu")]
     DeviceUnsupported(String),
     /// The agent failed.
     #[error(transparent)]

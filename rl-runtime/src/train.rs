@@ -79,6 +79,7 @@ impl Evaluation {
 pub fn device(config: &Config) -> Result<String, Error> {
     match parse_device(&config.device) {
         Some(Device::Cuda(ordinal)) => Err(Error::DeviceUnsupported(rl_cuda::Device::open(ordinal)?.to_string())),
+        Some(Device::Auto) => Ok("cpu (chosen by auto)".into()),
         _ => Ok("cpu".into()),
     }
 }

@@ -1,10 +1,13 @@
 //! The workshop: `cargo xtask test` runs every check there is.
 
 mod bench;
+mod gpu_bundle;
 mod growth;
 mod learning;
+mod nvrtc;
 mod plot;
 mod presets;
+mod ptx;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +25,9 @@ usage: cargo xtask <command>
   bench --presets [dqn]   what the presets learn over five or ten seeds, beside RL Baselines3 Zoo's agents: bench/presets.md and presets-dqn.md
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
   bench --grids   what the presets of Snake and Breakout learn over two seeds: bench/grids.md with its curves
+  ptx    compiles the kernels in rl-cuda/kernels to rl-cuda/ptx
+  ptx --check   whether that is what lies there, whether it can be assembled, and whether registers are spilled
+  gpu-bundle   packs what wants a GPU into target/gpu-bundle.tar.gz, for a machine with nothing but a driver
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
 
@@ -36,6 +42,12 @@ fn main() -> ExitCode {
             Some("--grids") => learning::grids(&root()),
             _ => return usage(),
         },
+        Some("ptx") => match std::env::args().nth(2).as_deref() {
+            None => ptx::write(&root()),
+            Some("--check") => ptx::check(&root()),
+            _ => return usage(),
+        },
+        Some("gpu-bundle") => gpu_bundle::pack(&root()),
         Some("tidy") => tidy::check(&root()),
         _ => return usage(),
     };
@@ -78,6 +90,7 @@ fn has(subcommand: &str) -> bool {
 fn test() -> Result<()> {
     let root = root();
     tidy::check(&root)?;
+    ptx::check(&root)?;
     if has("fmt") {
         cargo(&root, &["fmt", "--all", "--check"], &[])?;
     }

@@ -176,10 +176,28 @@ struct TraceArgs {
     actions: PathBuf,
 }
 
+/// Where environments are measured.
+#[derive(Clone, Copy)]
+enum BenchDevice {
+    Cpu,
+    Cuda(usize),
+}
+
+fn parse_bench_device(text: &str) -> Result<BenchDevice, String> {
+    match text {
+        "cpu" => Ok(BenchDevice::Cpu),
+        "cuda" => Ok(BenchDevice::Cuda(0)),
+        _ => text.strip_prefix("cuda:").and_then(|i| i.parse().ok()).map(BenchDevice::Cuda).ok_or("cpu, cuda or cuda:i".into()),
+    }
+}
+
 #[derive(Subcommand)]
 enum Bench {
     /// Environment steps a second with random actions
-    #[command(after_help = "Example:\n  rl bench env cartpole --envs 4096 --threads 2")]
+    #[command(after_help = "\
+Examples:
+  rl bench env cartpole --envs 4096 --threads 2
+  rl bench env cartpole --envs 1048576 --device cuda --sweep-block")]
     Env {
         /// The environment
         env: String,
@@ -189,9 +207,12 @@ enum Bench {
         /// Threads [default: one a core]
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         threads: Option<u32>,
-        /// Where
-        #[arg(long, default_value = "cpu", value_parser = ["cpu"])]
-        device: String,
+        /// cpu, cuda or cuda:i
+        #[arg(long, default_value = "cpu", value_parser = parse_bench_device)]
+        device: BenchDevice,
+        /// On a CUDA device: measure every block size with 1 to 4,194,304 environments, and take the best
+        #[arg(long)]
+        sweep_block: bool,
         /// Do the work of each step so often, in place, and count it once
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
         repeat: u32,
@@ -565,9 +586,14 @@ fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
 
 fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
     let results = match what {
-        Bench::Env { env, envs, threads: n, device: _, repeat, seconds } => {
-            vec![bench::env(&env, envs, threads(n), repeat as usize, seconds)?]
-        }
+        Bench::Env { env, envs, threads: n, device, sweep_block, repeat, seconds } => match device {
+            BenchDevice::Cpu if sweep_block => {
+                let problems = vec!["--sweep-block: a CPU has no blocks; use --device cuda".into()];
+                return Err(Error::Config { problems });
+            }
+            BenchDevice::Cpu => vec![bench::env(&env, envs, threads(n), repeat as usize, seconds)?],
+            BenchDevice::Cuda(ordinal) => bench::env_on_device(&env, envs, ordinal, sweep_block, repeat, seconds)?,
+        },
         Bench::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
             let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
             set_matrix_threads(threads);
@@ -583,6 +609,11 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
 }
 
 fn print_bench(result: &serde_json::Value) {
+    if result["name"] == "env_block" {
+        let rate =
+            result["value"].as_f64().map_or("cannot be launched".into(), |rate| format!("{:.2} M env_steps/s", rate / 1e6));
+        return print(&format!("{} environments, {} threads a block: {rate}", result["envs"], result["block"]));
+    }
     let millions = |key: &str| result[key].as_f64().unwrap_or_default() / 1e6;
     let (value, min, max) = (millions("value"), millions("min"), millions("max"));
     print(&format!("{value:.2} M {} ({min:.2} to {max:.2})", result["unit"].as_str().unwrap_or_default()));

@@ -1,0 +1,69 @@
+// Stands in for CUDA's built-ins where the C++ compiler of the host compiles the kernels, so that they can be compared with Rust on a
+// machine without a GPU. Threads run one after the other: blocks, and threads in a block, are loops. There are no barriers and no
+// shared memory, because no kernel uses any; one that did would not compile here.
+
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#define __device__
+#define __global__
+
+struct Index {
+    unsigned int x;
+};
+
+static thread_local Index blockIdx, blockDim, threadIdx;
+
+struct alignas(8) float2 {
+    float x, y;
+};
+
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+struct alignas(16) uint4 {
+    unsigned int x, y, z, w;
+};
+
+static inline unsigned int __float_as_uint(float x) {
+    unsigned int bits;
+    std::memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float __uint_as_float(unsigned int bits) {
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline unsigned int atomicMin(unsigned int* at, unsigned int value) {
+    unsigned int old = *at;
+    *at = value < old ? value : old;
+    return old;
+}
+
+template <class... Args, std::size_t... I>
+static void run_kernel(void (*kernel)(Args...), unsigned int grid, unsigned int block, void** args, std::index_sequence<I...>) {
+    blockDim.x = block;
+    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
+        for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) {
+            kernel(*(Args*)args[I]...);
+        }
+    }
+}
+
+template <class... Args>
+static void run_kernel(void (*kernel)(Args...), unsigned int grid, unsigned int block, void** args) {
+    run_kernel(kernel, grid, block, args, std::index_sequence_for<Args...>());
+}
+
+// A function for Rust with the arguments of cuLaunchKernel.
+#define HOST_KERNEL(name)                                                              \
+    extern "C" __attribute__((visibility("default"))) void host_##name(unsigned int grid, unsigned int block, void** args) {  \
+        run_kernel(name, grid, block, args);                                           \
+    }

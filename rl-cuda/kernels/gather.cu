@@ -1,0 +1,76 @@
+// Replayed transitions gathered to a batch: the twin of `gather` in rl-buffer/src/replay.rs, which has the layout of a row.
+//
+// A row of words is obs (D), next_obs (D), action, reward, discount, next mask (A bytes, four a word); D is 0 where observations are
+// bytes, which then lie in rows of their own, obs (D), next_obs (D). One thread a word of a row, so that neighbouring threads read and
+// write neighbouring words. An index beyond the last row counts as the last. Nothing but copies: bitwise deterministic.
+
+#include "numbers.cuh"
+
+// Numbers of words, and of bytes of a mask.
+struct Row {
+    u32 obs, action, mask_len;
+};
+
+// Columns of the batch.
+struct Batch {
+    u32* obs;        // (B, D)
+    u32* next_obs;   // (B, D)
+    u32* actions;    // (B), or (B, A) of continuous ones
+    u32* rewards;    // (B)
+    u32* discounts;  // (B)
+    u8* next_masks;  // (B, A)
+};
+
+__device__ inline u64 row_of(u32 index, u32 n_rows) {
+    return index < n_rows ? index : n_rows - 1;
+}
+
+extern "C" __global__ void gather_words(const u32* words, u32 n_rows, const u32* indices, Row row, Batch batch, u32 n) {
+    u32 len = 2 * row.obs + row.action + 2 + (row.mask_len + 3) / 4;
+    u64 i = thread_number();
+    if (i >= (u64)n * len) return;
+    u64 b = i / len;
+    u32 j = (u32)(i % len);
+    u32 word = words[row_of(indices[b], n_rows) * len + j];
+    if (j < row.obs) {
+        batch.obs[b * row.obs + j] = word;
+        return;
+    }
+    j -= row.obs;
+    if (j < row.obs) {
+        batch.next_obs[b * row.obs + j] = word;
+        return;
+    }
+    j -= row.obs;
+    if (j < row.action) {
+        batch.actions[b * row.action + j] = word;
+        return;
+    }
+    j -= row.action;
+    if (j == 0) {
+        batch.rewards[b] = word;
+    } else if (j == 1) {
+        batch.discounts[b] = word;
+    } else {
+        for (u32 m = 4 * (j - 2); m < 4 * (j - 1) && m < row.mask_len; ++m) {
+            batch.next_masks[b * row.mask_len + m] = (u8)(word >> (8 * (m & 3)));
+        }
+    }
+}
+HOST_KERNEL(gather_words)
+
+// Rows of bytes (C, 2 D) to obs and next_obs, (B, D) each.
+extern "C" __global__ void gather_bytes(
+    const u8* bytes, u32 n_rows, const u32* indices, u32 d, u8* obs, u8* next_obs, u32 n) {
+    u64 i = thread_number();
+    if (i >= (u64)n * 2 * d) return;
+    u64 b = i / (2 * d);
+    u32 j = (u32)(i % (2 * d));
+    u8 byte = bytes[row_of(indices[b], n_rows) * 2 * d + j];
+    if (j < d) {
+        obs[b * d + j] = byte;
+    } else {
+        next_obs[b * d + j - d] = byte;
+    }
+}
+HOST_KERNEL(gather_bytes)

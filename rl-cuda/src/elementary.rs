@@ -1,0 +1,69 @@
+//! The functions that kernels are made of, number by number: for comparing them with those of rl-envs.
+
+use crate::kernel::Args;
+use crate::{Buffer, Device, Error};
+
+/// An elementary function of the kernels, named as in [`rl_envs::math`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Function {
+    /// The sine of `sin_cos`.
+    Sin = 0,
+    /// The cosine of `sin_cos`.
+    Cos = 1,
+    /// `wrap_angle`.
+    WrapAngle = 2,
+    /// `exp`.
+    Exp = 3,
+    /// `ln`.
+    Ln = 4,
+    /// `tanh`.
+    Tanh = 5,
+    /// `round_to_byte`, as a number.
+    RoundToByte = 6,
+}
+
+const BLOCK: u32 = 128;
+
+/// What the device makes of `x`, (N).
+///
+/// # Errors
+/// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
+#[allow(unsafe_code)]
+pub fn apply(device: &Device, function: Function, x: &[f32]) -> Result<Vec<f32>, Error> {
+    let kernel = device.kernel("math", "math_apply".into())?;
+    let stream = device.stream()?;
+    let (mut from, to) = (Buffer::<f32>::zeros(device, x.len())?, Buffer::<f32>::zeros(device, x.len())?);
+    stream.upload(&from.view_mut(), x)?;
+    let args = Args::new().push(&[function as u32]).push_long(from.address()).push_long(to.address()).push(&[x.len() as u32]);
+    // SAFETY: `math_apply(u32, const f32*, f32*, u32)`, with as many numbers in each buffer.
+    unsafe { kernel.launch(&stream, x.len() as u64, BLOCK, args)? };
+    let mut y = vec![0.0; x.len()];
+    stream.download(&mut y, &to.view())?;
+    Ok(y)
+}
+
+/// The first `count` words of the streams of indices 0 to `n` at a step, (count, N).
+///
+/// # Errors
+/// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
+#[allow(unsafe_code)]
+pub fn random(
+    device: &Device,
+    seed: u64,
+    step: u64,
+    purpose: rl_envs::Purpose,
+    count: usize,
+    n: usize,
+) -> Result<Vec<u32>, Error> {
+    let kernel = device.kernel("math", "math_random".into())?;
+    let stream = device.stream()?;
+    let to = Buffer::<u32>::zeros(device, count * n)?;
+    let args = Args::new().push_long(seed).push_long(step).push(&[purpose as u32]).push(&[count as u32]);
+    let args = args.push_long(to.address()).push(&[n as u32]);
+    // SAFETY: `math_random(u64, u64, u32, u32, u32*, u32)`, with count x n words in the buffer.
+    unsafe { kernel.launch(&stream, n as u64, BLOCK, args)? };
+    let mut words = vec![0; count * n];
+    stream.download(&mut words, &to.view())?;
+    Ok(words)
+}

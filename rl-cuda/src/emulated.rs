@@ -1,0 +1,128 @@
+//! Kernels compiled by the C++ compiler of the host: how they are compared with Rust on a machine without a GPU.
+
+use std::collections::HashMap;
+use std::ffi::{OsString, c_void};
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError, atomic};
+
+use libloading::Library;
+
+use crate::Error;
+use crate::sources::{self, HEADERS};
+
+/// Runs all threads of a kernel: blocks, threads of a block, pointers to the arguments.
+type Run = unsafe extern "C" fn(u32, u32, *mut *mut c_void);
+
+/// A kernel of the host.
+#[derive(Clone)]
+pub(crate) struct Function {
+    run: Run,
+    _library: Arc<Library>, // where it lies
+}
+
+impl Function {
+    /// # Safety
+    /// `args` points to values of the types of the kernel's parameters, and what they point to is there for as many threads.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn run(&self, blocks: u32, threads: u32, args: &mut [*mut c_void]) {
+        // SAFETY: the caller vouches for the arguments, the library is loaded as long as `self` lives.
+        unsafe { (self.run)(blocks, threads, args.as_mut_ptr()) };
+    }
+}
+
+/// The compiler, and what it has compiled.
+pub(crate) struct Emulated {
+    /// File names and texts that take the place of the embedded ones.
+    replaced: HashMap<String, String>,
+    libraries: Mutex<HashMap<&'static str, Arc<Library>>>,
+}
+
+impl fmt::Debug for Emulated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Emulated").finish_non_exhaustive()
+    }
+}
+
+impl Emulated {
+    pub(crate) fn new(replaced: HashMap<String, String>) -> Result<Self, Error> {
+        compiler()?;
+        Ok(Self { replaced, libraries: Mutex::default() })
+    }
+
+    /// Kernel `name` of `module`, compiled if it has not been yet.
+    #[allow(unsafe_code)]
+    pub(crate) fn function(&self, module: &'static str, name: &str) -> Result<Function, Error> {
+        let mut libraries = self.libraries.lock().unwrap_or_else(PoisonError::into_inner);
+        let library = match libraries.get(module) {
+            Some(library) => library.clone(),
+            None => {
+                let library = Arc::new(self.compile(module)?);
+                libraries.insert(module, library.clone());
+                library
+            }
+        };
+        // SAFETY: HOST_KERNEL in cuda_on_host.h gives every function of this prefix the type `Run`.
+        let symbol = unsafe { library.get::<Run>(format!("host_{name}").as_bytes()) };
+        let run = *symbol.map_err(|error| Error::Emulation(format!("kernel {name} of {module}: {error}")))?;
+        Ok(Function { run, _library: library })
+    }
+
+    /// Compiles a file of kernels into a library and loads it.
+    #[allow(unsafe_code)]
+    fn compile(&self, module: &'static str) -> Result<Library, Error> {
+        static COUNT: atomic::AtomicU32 = atomic::AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, atomic::Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("rl-cuda-{}-{count}", std::process::id()));
+        let failed = |what: String| Error::Emulation(format!("{}: {what}", dir.display()));
+        std::fs::create_dir(&dir).map_err(|error| failed(error.to_string()))?;
+        let mut files = vec![(format!("{module}.cu"), sources::module(module).source)];
+        files.extend(HEADERS.iter().map(|(name, text)| ((*name).to_owned(), *text)));
+        let library = files.iter().try_for_each(|(name, text)| {
+            let text = self.replaced.get(name).map_or(*text, String::as_str);
+            std::fs::write(dir.join(name), text).map_err(|error| failed(error.to_string()))
+        });
+        let library = library.and_then(|()| compile(&dir, module)).and_then(|()| {
+            // SAFETY: the library has no initialisers of its own.
+            unsafe { Library::new(dir.join("kernels.so")) }.map_err(|error| failed(error.to_string()))
+        });
+        // A library that is loaded no longer needs its file.
+        std::fs::remove_dir_all(&dir).map_err(|error| failed(error.to_string()))?;
+        library
+    }
+}
+
+/// `CXX`, or the first of the usual names that runs.
+fn compiler() -> Result<OsString, Error> {
+    let mut names: Vec<OsString> = std::env::var_os("CXX").into_iter().collect();
+    names.extend(["c++", "g++", "clang++"].map(OsString::from));
+    let runs = |name: &OsString| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    names.into_iter().find(runs).ok_or_else(|| Error::Emulation("no C++ compiler: install g++ or set CXX".into()))
+}
+
+/// Without contraction, as kernels are compiled, so that each operation rounds once.
+fn compile(dir: &Path, module: &str) -> Result<(), Error> {
+    const FLAGS: &[&str] = &[
+        "-std=c++17",
+        "-O2",
+        "-ffp-contract=off",
+        "-fno-strict-aliasing",
+        "-fvisibility=hidden",
+        "-fPIC",
+        "-shared",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unknown-pragmas",
+        "-Wno-unused-function",
+        "-Wno-unused-variable",
+    ];
+    let mut command = Command::new(compiler()?);
+    command.current_dir(dir).args(FLAGS).args(["-x", "c++", "-include", "cuda_on_host.h", "-o", "kernels.so"]);
+    let output = command.arg(format!("{module}.cu")).output().map_err(|error| Error::Emulation(error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Error::Emulation(format!("{module}.cu does not compile:\n{}", String::from_utf8_lossy(&output.stderr))))
+}

@@ -1,0 +1,274 @@
+//! How fast the device does what this crate gives it, by its own clock: work is given, then an event is waited for.
+
+use crate::targets::{Batch, Row, Steps, Targets};
+use crate::{ActionSource, Buffer, CpuAccess, CudaVecEnv, Device, DeviceSteps, Error, PinnedSlab, Stream};
+use rl_envs::{Dtype, VecEnv};
+
+/// How steps are given to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// One launch a step.
+    Launches,
+    /// A captured rollout.
+    Graph,
+    /// Many steps a launch, with the states in registers.
+    Fused,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Launches, Self::Graph, Self::Fused];
+
+    /// Its name in records.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Launches => "launches",
+            Self::Graph => "graph",
+            Self::Fused => "fused",
+        }
+    }
+}
+
+/// Steps of a rollout.
+const N_STEPS: usize = 128;
+/// Bytes that a rollout may take; it is shorter where it would take more.
+const MAX_BYTES: usize = 4 << 30;
+
+/// Seconds that one round of `work` takes: as many as fill `seconds` are timed together, after a warm-up.
+fn timed(stream: &Stream, seconds: f64, mut work: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    work()?;
+    let mut rounds = 1u32;
+    loop {
+        stream.synchronize()?;
+        let begin = stream.record()?;
+        (0..rounds).try_for_each(|_| work())?;
+        let took = begin.seconds_to(&stream.record()?)?;
+        if took >= seconds || rounds >= 1 << 24 {
+            return Ok(took / f64::from(rounds));
+        }
+        // Towards the time that is wanted, and at most ten times as many.
+        rounds = (f64::from(rounds) * (1.2 * seconds / took.max(1e-7)).clamp(2.0, 10.0)) as u32;
+    }
+}
+
+/// Bytes that a step of one environment reads and writes at least, the state included.
+#[must_use]
+pub fn step_bytes(envs: &CudaVecEnv) -> usize {
+    let (space, actions) = (envs.observation_space(), envs.action_space());
+    let element = if space.dtype() == Dtype::F32 { 4 } else { 1 };
+    let masks = if actions.masked() { actions.len() } else { 0 };
+    2 * envs.state_bytes() + space.len() * element + masks + 4 + 4 + 2 // action, reward, flags
+}
+
+/// Environment steps a second with random actions drawn by the kernels; observations, actions, rewards, flags and masks are written to a
+/// rollout of 128 steps (fewer if that would take more than 4 GiB), and episodes begin anew where they end. The work of each step is done
+/// `repeat` times with the same action (fused: with actions of their own) and counted once.
+///
+/// # Errors
+/// Those of [`CudaVecEnv`].
+pub fn env_steps(
+    device: &Device,
+    name: &str,
+    n_envs: usize,
+    block: u32,
+    mode: Mode,
+    repeat: u32,
+    seconds: f64,
+) -> Result<f64, Error> {
+    let mut envs = CudaVecEnv::new(device, name, n_envs)?.with_block(block);
+    let stream = device.stream()?;
+    let row = 2 * step_bytes(&envs) * n_envs;
+    let n_steps = (MAX_BYTES / row.max(1)).clamp(1, N_STEPS);
+    let mut steps = DeviceSteps::zeros(device, n_steps, n_envs, envs.observation_space(), envs.action_space())?;
+    let rows = steps.rows(0..1);
+    envs.reset_on(&stream, 0, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;
+    let took = match mode {
+        Mode::Launches => timed(&stream, seconds, || {
+            (0..n_steps).try_for_each(|t| envs.step_repeatedly(&stream, repeat, ActionSource::Random, &steps.rows(t..t + 1)))
+        })?,
+        Mode::Graph => {
+            let mut graph = envs.capture(&stream, ActionSource::Random, repeat, steps)?;
+            timed(&stream, seconds, || envs.replay(&mut graph))?
+        }
+        Mode::Fused if repeat == 1 => {
+            timed(&stream, seconds, || envs.step_on(&stream, n_steps as u32, ActionSource::Random, &steps.rows(0..n_steps)))?
+        }
+        Mode::Fused => {
+            timed(&stream, seconds, || envs.step_on(&stream, n_steps as u32 * repeat, ActionSource::Random, &steps.rows(0..1)))?
+        }
+    };
+    Ok((n_steps * n_envs) as f64 / took)
+}
+
+/// Block sizes that are worth trying.
+pub const BLOCKS: [u32; 6] = [32, 64, 128, 256, 512, 1024];
+
+/// Environment steps a second with each of [`BLOCKS`], `None` where the kernel cannot be launched so.
+///
+/// # Errors
+/// Those of [`CudaVecEnv`], those of a launch aside.
+pub fn sweep_blocks(
+    device: &Device,
+    name: &str,
+    n_envs: usize,
+    mode: Mode,
+    seconds: f64,
+) -> Result<Vec<(u32, Option<f64>)>, Error> {
+    let measure = |block| match env_steps(device, name, n_envs, block, mode, 1, seconds) {
+        Ok(rate) => Ok((block, Some(rate))),
+        Err(Error::Launch { .. }) => Ok((block, None)),
+        Err(error) => Err(error),
+    };
+    BLOCKS.into_iter().map(measure).collect()
+}
+
+/// The block size with the highest rate.
+#[must_use]
+pub fn best_block(rates: &[(u32, Option<f64>)]) -> Option<u32> {
+    let known = rates.iter().filter_map(|&(block, rate)| rate.map(|rate| (block, rate)));
+    known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(block, _)| block)
+}
+
+/// Bytes a second of a copy within the device, read and written counted: the ceiling of everything that moves memory.
+///
+/// # Errors
+/// [`Error::Memory`] or [`Error::Driver`].
+pub fn copy_bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<f64, Error> {
+    let stream = device.stream()?;
+    let (from, mut to) = (Buffer::<u32>::zeros(device, bytes / 4)?, Buffer::<u32>::zeros(device, bytes / 4)?);
+    let took = timed(&stream, seconds, || stream.copy(&to.view_mut(), &from.view()))?;
+    Ok((2 * (bytes / 4) * 4) as f64 / took)
+}
+
+/// Bytes a second of advantages (T, N): three arrays of f32 and two of flags read, one of f32 written.
+///
+/// # Errors
+/// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
+pub fn gae_bandwidth(device: &Device, n_steps: usize, n_envs: usize, seconds: f64) -> Result<f64, Error> {
+    let (stream, kernels, len) = (device.stream()?, Targets::new(device)?, n_steps * n_envs);
+    let floats = || Buffer::<f32>::zeros(device, len);
+    let (rewards, next_values, values, mut advantages) = (floats()?, floats()?, floats()?, floats()?);
+    let (terminated, truncated) = (Buffer::<u8>::zeros(device, len)?, Buffer::<u8>::zeros(device, len)?);
+    let steps = Steps {
+        rewards: rewards.view(),
+        terminated: terminated.view(),
+        truncated: truncated.view(),
+        next_values: next_values.view(),
+        values: values.view(),
+    };
+    let took = timed(&stream, seconds, || kernels.gae(&stream, &steps, n_envs, 0.99, 0.95, &advantages.view_mut()))?;
+    Ok((len * 18) as f64 / took)
+}
+
+/// Bytes a second of batches gathered at random from rows of 4-float observations: rows and indices read, columns written.
+///
+/// # Errors
+/// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
+pub fn gather_bandwidth(device: &Device, capacity: usize, batch: usize, seconds: f64) -> Result<f64, Error> {
+    let (stream, kernels) = (device.stream()?, Targets::new(device)?);
+    let row = Row { obs: 4, action: 1, mask_len: 0 };
+    let words = Buffer::<u32>::zeros(device, capacity * row.len())?;
+    let drawn: Vec<u32> = (0..batch)
+        .map(|i| rl_envs::rng::below(rl_envs::rng::word(0, i as u32, 0, rl_envs::Purpose::Replay), capacity as u32))
+        .collect();
+    let mut indices = Buffer::zeros(device, batch)?;
+    stream.upload(&indices.view_mut(), &drawn)?;
+    let mut columns = Batch::zeros(device, row, batch)?;
+    let took = timed(&stream, seconds, || kernels.gather_words(&stream, &words.view(), &indices.view(), &mut columns))?;
+    Ok((batch * (8 * row.len() + 4)) as f64 / took)
+}
+
+/// Bytes a second between host and device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostCopies {
+    /// To the device, from ordinary memory.
+    pub to_device_pageable: f64,
+    /// To the device, from page-locked memory.
+    pub to_device_pinned: f64,
+    /// To the device, from page-locked memory that the CPU only writes.
+    pub to_device_combined: f64,
+    /// From the device, to ordinary memory.
+    pub from_device_pageable: f64,
+    /// From the device, to page-locked memory.
+    pub from_device_pinned: f64,
+    /// Both ways, one after the other in one stream, the bytes of both counted.
+    pub both_in_turn: f64,
+    /// Both ways at once, in two streams.
+    pub both_overlapped: f64,
+}
+
+/// Copies of `bytes` between host and device.
+///
+/// # Errors
+/// [`Error::Memory`] or [`Error::Driver`].
+pub fn host_copies(device: &Device, bytes: usize, seconds: f64) -> Result<HostCopies, Error> {
+    let (stream, second) = (device.stream()?, device.stream()?);
+    let (mut here, there) = (Buffer::<u8>::zeros(device, bytes)?, Buffer::<u8>::zeros(device, bytes)?);
+    let mut pageable = vec![1u8; bytes];
+    let slab = |access| PinnedSlab::<u8>::zeros(Some(device), bytes, access);
+    let (mut pinned, mut other, mut combined) =
+        (slab(CpuAccess::ReadWrite)?, slab(CpuAccess::ReadWrite)?, slab(CpuAccess::WriteOnly)?);
+    let rate = |took: f64, n: usize| (n * bytes) as f64 / took;
+    Ok(HostCopies {
+        to_device_pageable: rate(timed(&stream, seconds, || stream.upload(&here.view_mut(), &pageable))?, 1),
+        to_device_pinned: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &mut pinned))?, 1),
+        to_device_combined: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &mut combined))?, 1),
+        from_device_pageable: rate(timed(&stream, seconds, || stream.download(&mut pageable, &there.view()))?, 1),
+        from_device_pinned: rate(timed(&stream, seconds, || stream.download_async(&mut pinned, &there.view()))?, 1),
+        both_in_turn: rate(
+            timed(&stream, seconds, || {
+                stream.upload_async(&here.view_mut(), &mut pinned)?;
+                stream.download_async(&mut other, &there.view())
+            })?,
+            2,
+        ),
+        both_overlapped: rate(
+            timed(&stream, seconds, || {
+                second.wait(&stream.record()?)?;
+                stream.upload_async(&here.view_mut(), &mut pinned)?;
+                second.download_async(&mut other, &there.view())?;
+                stream.wait(&second.record()?)
+            })?,
+            2,
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_is_measured_can_be() {
+        for device in Device::for_tests() {
+            for mode in Mode::ALL {
+                for repeat in [1, 3] {
+                    assert!(env_steps(&device, "cartpole", 65, 64, mode, repeat, 1e-3).unwrap() > 0.0);
+                }
+            }
+            let rates = sweep_blocks(&device, "snake", 33, Mode::Launches, 1e-3).unwrap();
+            assert!(rates.iter().map(|(block, _)| *block).eq(BLOCKS) && best_block(&rates).is_some());
+            assert!(copy_bandwidth(&device, 1 << 16, 1e-3).unwrap() > 0.0);
+            assert!(gae_bandwidth(&device, 8, 65, 1e-3).unwrap() > 0.0);
+            assert!(gather_bandwidth(&device, 1000, 65, 1e-3).unwrap() > 0.0);
+            assert!(host_copies(&device, 1 << 16, 1e-3).unwrap().both_overlapped > 0.0);
+        }
+    }
+
+    #[test]
+    fn the_best_block_is_the_one_with_the_highest_rate() {
+        assert_eq!(best_block(&[(32, Some(1.0)), (64, Some(3.0)), (128, Some(2.0)), (1024, None)]), Some(64));
+        assert_eq!(best_block(&[(32, None)]), None);
+    }
+
+    #[test]
+    fn a_cartpole_moves_so_many_bytes_a_step() {
+        for device in Device::for_tests() {
+            // State 20 read and written, action 4, observation 16, reward 4, flags 2.
+            assert_eq!(step_bytes(&CudaVecEnv::new(&device, "cartpole", 1).unwrap()), 66);
+            // State 28 + 288 twice, action 4, observation 720, masks 4, reward 4, flags 2.
+            assert_eq!(step_bytes(&CudaVecEnv::new(&device, "snake", 1).unwrap()), 1366);
+        }
+    }
+}

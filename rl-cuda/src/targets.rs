@@ -1,0 +1,297 @@
+//! What learning needs besides environments, on the device: advantages, batches of replayed transitions, actions drawn from logits,
+//! normalized observations.
+
+use crate::kernel::{Args, Kernel, long};
+use crate::{Buffer, Device, Error, Stream, View, ViewMut};
+
+/// Threads of a block.
+const BLOCK: u32 = 128;
+
+/// The kernels, loaded.
+#[derive(Debug)]
+pub struct Targets {
+    gae: Kernel,
+    gather_words: Kernel,
+    gather_bytes: Kernel,
+    sample_categorical: Kernel,
+    normalize_apply: Kernel,
+    normalize_moments: Kernel,
+}
+
+/// The steps of N environments, all (T, N).
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    /// Rewards.
+    pub rewards: View<'a, f32>,
+    /// 1 where the task was over.
+    pub terminated: View<'a, u8>,
+    /// 1 where the episode was cut off.
+    pub truncated: View<'a, u8>,
+    /// The value of the observation to which each step led: where an episode ended, the final one's.
+    pub next_values: View<'a, f32>,
+    /// The value of the observation that each step acted on.
+    pub values: View<'a, f32>,
+}
+
+/// Where in a row of 32-bit words of a replay buffer what lies: obs, next_obs, action, reward, discount, next mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Words of an observation; 0 where observations are bytes, which lie in rows of their own.
+    pub obs: usize,
+    /// Words of an action.
+    pub action: usize,
+    /// Bytes of a mask, which take whole words; 0 without masks.
+    pub mask_len: usize,
+}
+
+impl Row {
+    /// Words of a row.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        2 * self.obs + self.action + 2 + self.mask_len.div_ceil(4)
+    }
+
+    /// Never: a row has a reward and a discount.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// A batch of B transitions.
+#[derive(Debug)]
+pub struct Batch {
+    /// (B, D), as bits of f32; empty where observations are bytes.
+    pub obs: Buffer<u32>,
+    /// (B, D), likewise.
+    pub next_obs: Buffer<u32>,
+    /// (B), or (B, A) as bits of f32.
+    pub actions: Buffer<u32>,
+    /// (B)
+    pub rewards: Buffer<f32>,
+    /// (B)
+    pub discounts: Buffer<f32>,
+    /// (B, A)
+    pub next_masks: Buffer<u8>,
+    row: Row,
+    len: usize,
+}
+
+impl Batch {
+    /// Memory for `len` transitions.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn zeros(device: &Device, row: Row, len: usize) -> Result<Self, Error> {
+        Ok(Self {
+            obs: Buffer::zeros(device, len * row.obs)?,
+            next_obs: Buffer::zeros(device, len * row.obs)?,
+            actions: Buffer::zeros(device, len * row.action)?,
+            rewards: Buffer::zeros(device, len)?,
+            discounts: Buffer::zeros(device, len)?,
+            next_masks: Buffer::zeros(device, len * row.mask_len)?,
+            row,
+            len,
+        })
+    }
+}
+
+fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+    if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
+}
+
+impl Targets {
+    /// Loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Module`], or [`Error::Emulation`].
+    pub fn new(device: &Device) -> Result<Self, Error> {
+        let kernel = |module, name: &str| device.kernel(module, name.into());
+        Ok(Self {
+            gae: kernel("gae", "gae")?,
+            gather_words: kernel("gather", "gather_words")?,
+            gather_bytes: kernel("gather", "gather_bytes")?,
+            sample_categorical: kernel("sample", "sample_categorical")?,
+            normalize_apply: kernel("normalize", "normalize_apply")?,
+            normalize_moments: kernel("normalize", "normalize_moments")?,
+        })
+    }
+
+    /// Generalized advantage estimation, (T, N); see `gae` of rl-buffer, to which it is equal bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the arrays are not of the same length or not of whole steps, or [`Error::Launch`].
+    #[allow(unsafe_code)]
+    pub fn gae(
+        &self,
+        stream: &Stream,
+        steps: &Steps<'_>,
+        n_envs: usize,
+        gamma: f32,
+        lambda: f32,
+        advantages: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let len = advantages.len();
+        let n_steps = len / n_envs.max(1);
+        length("advantages", n_steps * n_envs, len)?;
+        length("rewards", len, steps.rewards.len())?;
+        length("terminated", len, steps.terminated.len())?;
+        length("truncated", len, steps.truncated.len())?;
+        length("next_values", len, steps.next_values.len())?;
+        length("values", len, steps.values.len())?;
+        let args = Args::new().push_long(steps.rewards.address()).push_long(steps.terminated.address());
+        let args = args.push_long(steps.truncated.address()).push_long(steps.next_values.address());
+        let args = args.push_long(steps.values.address()).push_long(advantages.address());
+        let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[gamma.to_bits()]).push(&[lambda.to_bits()]);
+        // SAFETY: the parameters of `gae`; lengths were checked above.
+        unsafe { self.gae.launch(stream, n_envs as u64, BLOCK, args) }
+    }
+
+    /// Gathers the rows of `words` (C, row) that `indices` (B) name; one beyond the last counts as the last.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    #[allow(unsafe_code)]
+    pub fn gather_words(
+        &self,
+        stream: &Stream,
+        words: &View<'_, u32>,
+        indices: &View<'_, u32>,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        let (row, n) = (batch.row, batch.len);
+        length("indices", n, indices.len())?;
+        let n_rows = words.len() / row.len();
+        length("words", n_rows.max(1) * row.len(), words.len())?;
+        length("obs", n * row.obs, batch.obs.len())?;
+        length("next_obs", n * row.obs, batch.next_obs.len())?;
+        length("actions", n * row.action, batch.actions.len())?;
+        length("rewards", n, batch.rewards.len())?;
+        length("discounts", n, batch.discounts.len())?;
+        length("next_masks", n * row.mask_len, batch.next_masks.len())?;
+        let columns = [
+            batch.obs.address(),
+            batch.next_obs.address(),
+            batch.actions.address(),
+            batch.rewards.address(),
+            batch.discounts.address(),
+            batch.next_masks.address(),
+        ];
+        let columns: Vec<u32> = columns.into_iter().flat_map(long).collect();
+        let args = Args::new().push_long(words.address()).push(&[n_rows as u32]).push_long(indices.address());
+        let args = args.push(&[row.obs as u32, row.action as u32, row.mask_len as u32]).push(&columns).push(&[n as u32]);
+        // SAFETY: the parameters of `gather_words`; lengths were checked above.
+        unsafe { self.gather_words.launch(stream, (n * row.len()) as u64, BLOCK, args) }
+    }
+
+    /// Gathers the rows of `bytes` (C, 2 D) that `indices` (B) name to `obs` and `next_obs`, (B, D) each; an index beyond the last row
+    /// counts as the last.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    #[allow(unsafe_code)]
+    pub fn gather_bytes(
+        &self,
+        stream: &Stream,
+        bytes: &View<'_, u8>,
+        indices: &View<'_, u32>,
+        obs: &ViewMut<'_, u8>,
+        next_obs: &ViewMut<'_, u8>,
+    ) -> Result<(), Error> {
+        let n = indices.len();
+        let d = obs.len() / n.max(1);
+        length("obs", n * d, obs.len())?;
+        length("next_obs", n * d, next_obs.len())?;
+        let n_rows = bytes.len() / (2 * d).max(1);
+        length("bytes", n_rows.max(1) * 2 * d, bytes.len())?;
+        let args = Args::new().push_long(bytes.address()).push(&[n_rows as u32]).push_long(indices.address()).push(&[d as u32]);
+        let args = args.push_long(obs.address()).push_long(next_obs.address()).push(&[n as u32]);
+        // SAFETY: the parameters of `gather_bytes`; lengths were checked above.
+        unsafe { self.gather_bytes.launch(stream, (2 * n * d) as u64, BLOCK, args) }
+    }
+
+    /// Draws actions (N) from logits (N, A), and their log-probabilities (N); `masks` (N, A) hold 1 for legal actions. `clock` holds a
+    /// seed and a step, to which `t` is added. See `log_softmax` and `sample` of rl-agents, to which it is equal bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    #[expect(clippy::too_many_arguments, reason = "columns")]
+    #[allow(unsafe_code)]
+    pub fn sample_categorical(
+        &self,
+        stream: &Stream,
+        logits: &View<'_, f32>,
+        masks: Option<&View<'_, u8>>,
+        clock: &View<'_, u64>,
+        t: u64,
+        actions: &ViewMut<'_, u32>,
+        log_probs: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let n = actions.len();
+        let a = logits.len() / n.max(1);
+        length("logits", n * a, logits.len())?;
+        length("masks", n * a, masks.map_or(n * a, View::len))?;
+        length("clock", 2, clock.len())?;
+        length("log_probs", n, log_probs.len())?;
+        let args = Args::new().push_long(logits.address()).push_long(masks.map_or(0, View::address)).push_long(clock.address());
+        let args = args.push_long(t).push_long(actions.address()).push_long(log_probs.address());
+        let args = args.push(&[n as u32]).push(&[a as u32]);
+        // SAFETY: the parameters of `sample_categorical`; lengths were checked above.
+        unsafe { self.sample_categorical.launch(stream, n as u64, BLOCK, args) }
+    }
+
+    /// Normalizes observations (N, D) in place by means and precisions (D): `(x - mean) precision`, clipped to +-10.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    #[allow(unsafe_code)]
+    pub fn normalize(
+        &self,
+        stream: &Stream,
+        obs: &ViewMut<'_, f32>,
+        mean: &View<'_, f32>,
+        precision: &View<'_, f32>,
+    ) -> Result<(), Error> {
+        let d = mean.len();
+        length("precision", d, precision.len())?;
+        length("obs", obs.len() / d.max(1) * d, obs.len())?;
+        let args = Args::new().push_long(obs.address()).push_long(mean.address()).push_long(precision.address());
+        let args = args.push_long(obs.len() as u64).push(&[d as u32]);
+        // SAFETY: the parameters of `normalize_apply`; lengths were checked above.
+        unsafe { self.normalize_apply.launch(stream, obs.len() as u64, BLOCK, args) }
+    }
+
+    /// Means, and sums of squared distances from them, (S, D) each, of the observations (T, N, D) of each slice of environments: slice s
+    /// is columns `starts[s]` to `starts[s + 1]`. See `Moments` of rl-agents, to which it is equal bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::Kind`], [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
+    #[allow(unsafe_code)]
+    pub fn moments(
+        &self,
+        stream: &Stream,
+        obs: &View<'_, f32>,
+        obs_len: usize,
+        starts: &[u32],
+    ) -> Result<(Vec<f64>, Vec<f64>), Error> {
+        let n_envs = starts.last().map_or(0, |&end| end as usize);
+        if !starts.is_sorted() || n_envs == 0 || obs_len == 0 {
+            return Err(Error::Kind { what: "starts", expected: "slices of columns in order" });
+        }
+        let (n_slices, n_steps) = (starts.len() - 1, obs.len() / (n_envs * obs_len));
+        length("obs", n_steps * n_envs * obs_len, obs.len())?;
+        let device = stream.device();
+        let mut slices = Buffer::zeros(device, starts.len())?;
+        stream.upload(&slices.view_mut(), starts)?;
+        let (means, m2s) = (Buffer::zeros(device, n_slices * obs_len)?, Buffer::zeros(device, n_slices * obs_len)?);
+        let args = Args::new().push_long(obs.address()).push_long(slices.address()).push(&[n_slices as u32]);
+        let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[obs_len as u32]);
+        let args = args.push_long(means.address()).push_long(m2s.address());
+        // SAFETY: the parameters of `normalize_moments`; lengths were checked above.
+        unsafe { self.normalize_moments.launch(stream, (n_slices * obs_len) as u64, BLOCK, args)? };
+        let mut result = (vec![0.0; n_slices * obs_len], vec![0.0; n_slices * obs_len]);
+        stream.download(&mut result.0, &means.view())?;
+        stream.download(&mut result.1, &m2s.view())?;
+        Ok(result)
+    }
+}

@@ -1,0 +1,300 @@
+//! What the kernels of each environment are given: its constants, and its states as columns of words.
+
+use std::sync::OnceLock;
+
+use rl_envs::lanes::{Dynamics, Lane};
+use rl_envs::{
+    ActionSpace, Canvas, Env, Error, Space, acrobot, breakout, cartpole, codec, mountain_car, mountain_car_continuous, pendulum,
+    snake,
+};
+
+/// From words, the number of environments, seed and lifetime steps.
+type Save = fn(&[u32], usize, u64, u64) -> Result<Vec<u8>, Error>;
+/// To seed, lifetime steps and words.
+type Load = fn(&[u8], usize) -> Result<(u64, u64, Vec<u32>), Error>;
+
+/// An environment that has kernels.
+#[derive(Debug)]
+pub(crate) struct Twin {
+    /// Its name in the catalog, the stem of its files and of its kernels' names.
+    pub(crate) name: &'static str,
+    /// The spaces of observations and actions.
+    pub(crate) spaces: fn() -> (Space, ActionSpace),
+    /// The kernels' `Params`.
+    pub(crate) params: fn() -> Vec<u32>,
+    /// Columns of 32 bits, and behind them columns of 16 bits.
+    pub(crate) columns: (usize, usize),
+    /// The states of so many environments as `VecEnv::save` gives them.
+    pub(crate) save: Save,
+    /// Seed, lifetime steps and states that were saved.
+    pub(crate) load: Load,
+    /// Draws one of so many environments.
+    pub(crate) render: fn(&[u32], usize, usize, &mut Canvas),
+}
+
+impl Twin {
+    const fn of<E: Twinned + 'static>(name: &'static str) -> Self {
+        Self {
+            name,
+            spaces: || (E::default().observation_space(), E::default().action_space()),
+            params: E::params,
+            columns: E::COLUMNS,
+            save: save::<E>,
+            load: load::<E>,
+            render: render::<E>,
+        }
+    }
+
+    /// Words that the states of `n` environments take.
+    pub(crate) fn words(&self, n: usize) -> usize {
+        words(self.columns, n)
+    }
+}
+
+fn words((words, halves): (usize, usize), n: usize) -> usize {
+    n * words + (n * halves).div_ceil(2)
+}
+
+/// Every environment that has kernels.
+pub(crate) const TWINS: &[Twin] = &[
+    Twin::of::<cartpole::CartPole>("cartpole"),
+    Twin::of::<mountain_car::MountainCar>("mountain_car"),
+    Twin::of::<mountain_car_continuous::MountainCarContinuous>("mountain_car_continuous"),
+    Twin::of::<acrobot::Acrobot>("acrobot"),
+    Twin::of::<pendulum::Pendulum>("pendulum"),
+    Twin::of::<snake::Snake>("snake"),
+    Twin::of::<breakout::Breakout>("breakout"),
+];
+
+/// The one with this name.
+pub(crate) fn find(name: &str) -> Result<&'static Twin, crate::Error> {
+    static KNOWN: OnceLock<String> = OnceLock::new();
+    let known = || KNOWN.get_or_init(|| TWINS.iter().map(|twin| twin.name).collect::<Vec<_>>().join(", ")).clone();
+    let unknown = || crate::Error::NoKernels { name: name.into(), known: known() };
+    TWINS.iter().find(|twin| twin.name == name).ok_or_else(unknown)
+}
+
+/// The numbers of environment `i` of `n`.
+struct Columns<'a> {
+    memory: &'a [u32],
+    halves: usize, // where those of 16 bits begin, in halves
+    n: usize,
+    i: usize,
+}
+
+impl Columns<'_> {
+    fn word(&self, column: usize) -> u32 {
+        self.memory[column * self.n + self.i]
+    }
+
+    fn half(&self, column: usize) -> u16 {
+        let at = self.halves + column * self.n + self.i;
+        (self.memory[at / 2] >> (16 * (at % 2))) as u16
+    }
+}
+
+/// The same, to be written: they are zeros before.
+struct ColumnsMut<'a> {
+    memory: &'a mut [u32],
+    halves: usize,
+    n: usize,
+    i: usize,
+}
+
+impl ColumnsMut<'_> {
+    fn set_word(&mut self, column: usize, word: u32) {
+        self.memory[column * self.n + self.i] = word;
+    }
+
+    fn set_half(&mut self, column: usize, half: u16) {
+        let at = self.halves + column * self.n + self.i;
+        self.memory[at / 2] |= u32::from(half) << (16 * (at % 2));
+    }
+}
+
+/// An environment as its kernels see it.
+trait Twinned: Env + Default {
+    /// Columns of 32 and of 16 bits.
+    const COLUMNS: (usize, usize);
+    /// The kernels' `Params`.
+    fn params() -> Vec<u32>;
+    /// Writes the state that it is in.
+    fn put(&self, columns: &mut ColumnsMut<'_>);
+    /// The state that was written.
+    fn take(columns: &Columns<'_>) -> Self::State;
+}
+
+/// What `VecEnv::save` of rl-envs writes, field by field.
+type Saved<S> = (u32, u64, u64, Vec<S>);
+
+fn take<E: Twinned>(memory: &[u32], n: usize, i: usize) -> E::State {
+    E::take(&Columns { memory, halves: 2 * n * E::COLUMNS.0, n, i })
+}
+
+fn save<E: Twinned>(memory: &[u32], n: usize, seed: u64, steps: u64) -> Result<Vec<u8>, Error> {
+    let saved: Saved<E::State> = (0, seed, steps, (0..n).map(|i| take::<E>(memory, n, i)).collect());
+    codec::encode(&saved)
+}
+
+fn load<E: Twinned>(bytes: &[u8], n: usize) -> Result<(u64, u64, Vec<u32>), Error> {
+    let (first_env, seed, steps, states): Saved<E::State> = codec::decode(bytes)?;
+    if (first_env, states.len()) != (0, n) {
+        let found = states.len();
+        return Err(Error::BadState(format!("it holds {found} environments from {first_env} on, not {n} from 0 on")));
+    }
+    let mut memory = vec![0; words(E::COLUMNS, n)];
+    let mut env = E::default();
+    for (i, state) in states.into_iter().enumerate() {
+        env.set_state(state)?;
+        env.put(&mut ColumnsMut { memory: &mut memory, halves: 2 * n * E::COLUMNS.0, n, i });
+    }
+    Ok((seed, steps, memory))
+}
+
+fn render<E: Twinned>(memory: &[u32], n: usize, i: usize, canvas: &mut Canvas) {
+    let mut env = E::default();
+    // A state that the kernels were in is one that an environment can be in.
+    if env.set_state(take::<E>(memory, n, i)).is_ok() {
+        env.render(canvas);
+    }
+}
+
+/// Constants in the order in which the kernels have them.
+trait Constants {
+    fn words(&self) -> Vec<u32>;
+}
+
+fn bits<const N: usize>(numbers: [f32; N], last: u32) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).chain([last]).collect()
+}
+
+impl Constants for cartpole::Params {
+    fn words(&self) -> Vec<u32> {
+        let Self { gravity, cart_mass, pole_mass, half_length, force, tau, x_limit, theta_limit, max_steps } = *self;
+        bits([gravity, cart_mass, pole_mass, half_length, force, tau, x_limit, theta_limit], max_steps)
+    }
+}
+
+impl Constants for mountain_car::Params {
+    fn words(&self) -> Vec<u32> {
+        let Self { min_position, max_position, max_speed, goal_position, goal_velocity, force, gravity, max_steps } = *self;
+        bits([min_position, max_position, max_speed, goal_position, goal_velocity, force, gravity], max_steps)
+    }
+}
+
+impl Constants for mountain_car_continuous::Params {
+    fn words(&self) -> Vec<u32> {
+        self.car.words()
+    }
+}
+
+impl Constants for acrobot::Params {
+    fn words(&self) -> Vec<u32> {
+        let Self { gravity, length, mass, center, moment, torque, tau, max_speed1, max_speed2, max_steps } = *self;
+        bits([gravity, length, mass, center, moment, torque, tau, max_speed1, max_speed2], max_steps)
+    }
+}
+
+impl Constants for pendulum::Params {
+    fn words(&self) -> Vec<u32> {
+        let Self { gravity, mass, length, tau, max_speed, max_torque, max_steps } = *self;
+        bits([gravity, mass, length, tau, max_speed, max_torque], max_steps)
+    }
+}
+
+impl<P: Dynamics<W, D> + Constants, const W: usize, const D: usize> Twinned for Lane<P, W, D> {
+    const COLUMNS: (usize, usize) = (W, 0);
+
+    fn params() -> Vec<u32> {
+        P::default().words()
+    }
+
+    fn put(&self, columns: &mut ColumnsMut<'_>) {
+        let words = self.state().map_or([0; W], P::pack);
+        words.into_iter().enumerate().for_each(|(column, word)| columns.set_word(column, word));
+    }
+
+    fn take(columns: &Columns<'_>) -> P::State {
+        P::unpack(std::array::from_fn(|column| columns.word(column)))
+    }
+}
+
+impl Twinned for snake::Snake {
+    const COLUMNS: (usize, usize) = (7, 12 * 12);
+
+    fn params() -> Vec<u32> {
+        let snake::Params { rows, columns, max_steps } = snake::Params::default();
+        vec![rows.into(), columns.into(), max_steps.into()]
+    }
+
+    fn put(&self, columns: &mut ColumnsMut<'_>) {
+        let Some(snake::State { body, fruit, elapsed }) = self.state() else { return };
+        let cell =
+            |[row, column]: [u8; 2]| usize::from(row) * usize::from(snake::Params::default().columns) + usize::from(column);
+        let mut mask = [0; 4];
+        self.mask(&mut mask);
+        let legal = (0..).zip(mask).fold(0, |legal, (action, bit)| legal | u32::from(bit) << action);
+        let [row, column] = body[0].map(u32::from);
+        let words = [0, body.len() as u32, row, column, cell(fruit) as u32, elapsed.into(), legal];
+        words.into_iter().enumerate().for_each(|(column, word)| columns.set_word(column, word));
+        for (&position, ticks) in body.iter().zip((1..=body.len() as u16).rev()) {
+            columns.set_half(cell(position), ticks);
+        }
+    }
+
+    fn take(columns: &Columns<'_>) -> snake::State {
+        let [clock, length, _, _, fruit, elapsed] = std::array::from_fn(|column| columns.word(column));
+        let width = u32::from(snake::Params::default().columns);
+        let position = |cell: u32| [(cell / width) as u8, (cell % width) as u8];
+        let mut body = vec![[0; 2]; length as usize];
+        for cell in 0..Self::COLUMNS.1 {
+            let vacated = u32::from(columns.half(cell));
+            if vacated > clock {
+                body[(length - (vacated - clock)) as usize] = position(cell as u32);
+            }
+        }
+        snake::State { body, fruit: position(fruit), elapsed: elapsed as u16 }
+    }
+}
+
+impl Twinned for breakout::Breakout {
+    const COLUMNS: (usize, usize) = (10, 0);
+
+    fn params() -> Vec<u32> {
+        let breakout::Params { sticky, max_steps } = breakout::Params::default();
+        bits([sticky], max_steps)
+    }
+
+    fn put(&self, columns: &mut ColumnsMut<'_>) {
+        let Some(state) = self.state() else { return };
+        let breakout::State { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed } = state;
+        let bricks = (0..).zip(brick_map.as_flattened()).fold(0, |bricks, (j, &brick)| bricks | u32::from(brick) << j);
+        let [x, y, direction, pos, last_x, last_y, last_action] =
+            [ball_x, ball_y, ball_dir, pos, last_x, last_y, last_action].map(u32::from);
+        let words = [x, y, direction, pos, bricks, strike.into(), last_x, last_y, last_action, elapsed];
+        words.into_iter().enumerate().for_each(|(column, word)| columns.set_word(column, word));
+    }
+
+    fn take(columns: &Columns<'_>) -> breakout::State {
+        let [x, y, direction, pos, bricks, strike, last_x, last_y, last_action, elapsed] =
+            std::array::from_fn(|column| columns.word(column));
+        let [ball_x, ball_y, ball_dir, pos, last_x, last_y, last_action] =
+            [x, y, direction, pos, last_x, last_y, last_action].map(|word| word as u8);
+        let brick_map = std::array::from_fn(|row| std::array::from_fn(|column| (bricks >> (10 * row + column) & 1) as u8));
+        let strike = strike != 0;
+        breakout::State { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_environment_of_the_catalog_has_a_twin_with_its_spaces() {
+        for entry in rl_envs::catalog::ENVS {
+            assert_eq!((find(entry.name).unwrap().spaces)(), entry.spaces(), "{}", entry.name);
+        }
+        assert!(find("chess").err().unwrap().to_string().contains("these have: cartpole, "));
+    }
+}

@@ -1,0 +1,734 @@
+//! N environments on the device, one thread each.
+
+use std::sync::Arc;
+
+use ndarray::ArrayViewMut2;
+use rl_envs::{ActionSpace, Actions, Canvas, Dtype, ObsViewMut, Space, StepBatch, StepRows, VecEnv, mask_rows};
+
+use crate::kernel::{Args, Kernel, KernelInfo, long};
+use crate::stream::Graph;
+use crate::twins::{self, Twin};
+use crate::{Buffer, CpuAccess, Device, Element, Error, PinnedSlab, Stream, ViewMut};
+
+/// Threads of a block, unless a search has found something better.
+const BLOCK: u32 = 128;
+/// No action was out of range.
+const NO_FAULT: u32 = u32::MAX;
+
+/// Observations in memory of the device, (k, N, D).
+#[derive(Debug)]
+pub enum DeviceObs {
+    /// 32-bit floating point.
+    F32(Buffer<f32>),
+    /// Bytes.
+    U8(Buffer<u8>),
+}
+
+/// Actions in memory of the device.
+#[derive(Debug)]
+pub enum DeviceActions {
+    /// Of a discrete space, (k, N).
+    Discrete(Buffer<u32>),
+    /// Of a continuous space, (k, N, A).
+    Continuous(Buffer<f32>),
+}
+
+/// Observations to be written.
+#[derive(Debug)]
+pub enum ObsViews<'a> {
+    /// 32-bit floating point.
+    F32(ViewMut<'a, f32>),
+    /// Bytes.
+    U8(ViewMut<'a, u8>),
+}
+
+/// Actions to be read, or to be written where they are drawn.
+#[derive(Debug)]
+pub enum ActionViews<'a> {
+    /// Of a discrete space.
+    Discrete(ViewMut<'a, u32>),
+    /// Of a continuous space.
+    Continuous(ViewMut<'a, f32>),
+}
+
+/// What steps read and write, in memory of the device: the rows of k steps, or of one, which each step then overwrites.
+#[derive(Debug)]
+pub struct StepViews<'a> {
+    /// The actions, (k, N) or (k, N, A).
+    pub actions: ActionViews<'a>,
+    /// What to act on next, (k, N, D).
+    pub obs: ObsViews<'a>,
+    /// The rewards, (k, N).
+    pub rewards: ViewMut<'a, f32>,
+    /// 1 where the task is over, (k, N).
+    pub terminated: ViewMut<'a, u8>,
+    /// 1 where the episode was cut off, (k, N).
+    pub truncated: ViewMut<'a, u8>,
+    /// The last observation of an episode that has just ended, (k, N, D); written only where either flag is set.
+    pub final_obs: ObsViews<'a>,
+    /// Legal actions at `obs` and at `final_obs`, (k, N, A), if the action space has masks.
+    pub masks: Option<[ViewMut<'a, u8>; 2]>,
+}
+
+/// Memory of the device for k steps of N environments.
+#[derive(Debug)]
+pub struct DeviceSteps {
+    n_steps: usize,
+    n_envs: usize,
+    obs_len: usize,
+    n_actions: usize,
+    /// The actions, (k, N) or (k, N, A).
+    pub actions: DeviceActions,
+    /// What to act on next, (k, N, D).
+    pub obs: DeviceObs,
+    /// The rewards, (k, N).
+    pub rewards: Buffer<f32>,
+    /// 1 where the task is over, (k, N).
+    pub terminated: Buffer<u8>,
+    /// 1 where the episode was cut off, (k, N).
+    pub truncated: Buffer<u8>,
+    /// The last observations of episodes, (k, N, D).
+    pub final_obs: DeviceObs,
+    /// Legal actions at `obs` and at `final_obs`, (k, N, A).
+    pub masks: Option<[Buffer<u8>; 2]>,
+}
+
+impl DeviceObs {
+    fn zeros(device: &Device, dtype: Dtype, len: usize) -> Result<Self, Error> {
+        Ok(match dtype {
+            Dtype::F32 => Self::F32(Buffer::zeros(device, len)?),
+            Dtype::U8 => Self::U8(Buffer::zeros(device, len)?),
+        })
+    }
+
+    /// Elements `range`, to be written.
+    pub fn rows(&mut self, range: std::ops::Range<usize>) -> ObsViews<'_> {
+        match self {
+            Self::F32(buffer) => ObsViews::F32(buffer.view_mut().into_slice(range)),
+            Self::U8(buffer) => ObsViews::U8(buffer.view_mut().into_slice(range)),
+        }
+    }
+}
+
+impl ObsViews<'_> {
+    fn place(&self, what: &'static str, dtype: Dtype, len: usize, align: u64) -> Result<u64, Error> {
+        let (found, address) = match (self, dtype) {
+            (Self::F32(rows), Dtype::F32) => (rows.len(), rows.address()),
+            (Self::U8(rows), Dtype::U8) => (rows.len(), rows.address()),
+            (_, Dtype::F32) => return Err(Error::Kind { what, expected: "f32" }),
+            (_, Dtype::U8) => return Err(Error::Kind { what, expected: "u8" }),
+        };
+        if found != len {
+            return Err(Error::Length { what, expected: len, found });
+        }
+        aligned(what, address, align)
+    }
+}
+
+fn aligned(what: &'static str, address: u64, align: u64) -> Result<u64, Error> {
+    let error = Error::Kind { what, expected: "memory that begins where a batch of a buffer does" };
+    if address.is_multiple_of(align) { Ok(address) } else { Err(error) }
+}
+
+impl DeviceSteps {
+    /// Memory for `n_steps` steps of `n_envs` environments of these spaces.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn zeros(
+        device: &Device,
+        n_steps: usize,
+        n_envs: usize,
+        observation_space: &Space,
+        action_space: &ActionSpace,
+    ) -> Result<Self, Error> {
+        let (n, obs_len, n_actions) = (n_steps * n_envs, observation_space.len(), action_space.len());
+        let obs = || DeviceObs::zeros(device, observation_space.dtype(), n * obs_len);
+        let actions = match action_space {
+            ActionSpace::Discrete { .. } => DeviceActions::Discrete(Buffer::zeros(device, n)?),
+            ActionSpace::Continuous { .. } => DeviceActions::Continuous(Buffer::zeros(device, n * n_actions)?),
+        };
+        let masks = || Buffer::zeros(device, n * n_actions);
+        Ok(Self {
+            n_steps,
+            n_envs,
+            obs_len,
+            n_actions,
+            actions,
+            obs: obs()?,
+            rewards: Buffer::zeros(device, n)?,
+            terminated: Buffer::zeros(device, n)?,
+            truncated: Buffer::zeros(device, n)?,
+            final_obs: obs()?,
+            masks: if action_space.masked() { Some([masks()?, masks()?]) } else { None },
+        })
+    }
+
+    /// The number of steps.
+    #[must_use]
+    pub fn n_steps(&self) -> usize {
+        self.n_steps
+    }
+
+    /// The rows of `steps`, which may be one alone.
+    ///
+    /// # Panics
+    /// If it does not have them.
+    pub fn rows(&mut self, steps: std::ops::Range<usize>) -> StepViews<'_> {
+        let Self { n_envs, obs_len, n_actions, .. } = *self;
+        let by = |len: usize| steps.start * n_envs * len..steps.end * n_envs * len;
+        StepViews {
+            actions: match &mut self.actions {
+                DeviceActions::Discrete(buffer) => ActionViews::Discrete(buffer.view_mut().into_slice(by(1))),
+                DeviceActions::Continuous(buffer) => ActionViews::Continuous(buffer.view_mut().into_slice(by(n_actions))),
+            },
+            obs: self.obs.rows(by(obs_len)),
+            rewards: self.rewards.view_mut().into_slice(by(1)),
+            terminated: self.terminated.view_mut().into_slice(by(1)),
+            truncated: self.truncated.view_mut().into_slice(by(1)),
+            final_obs: self.final_obs.rows(by(obs_len)),
+            masks: self.masks.as_mut().map(|masks| masks.each_mut().map(|buffer| buffer.view_mut().into_slice(by(n_actions)))),
+        }
+    }
+}
+
+/// What the kernels of a batch remember from launch to launch.
+#[derive(Debug)]
+struct Memory {
+    words: Buffer<u32>,
+    /// Seed, and lifetime steps at the beginning of a launch.
+    clock: Buffer<u64>,
+    fault: Buffer<u32>,
+}
+
+/// What the host's side of a batch goes through.
+#[derive(Debug)]
+struct Host {
+    steps: DeviceSteps, // (1, N, ..)
+    /// Final observations (N, D), of the type that they have, and masks (N, A): where no episode has ended they must not reach the caller.
+    floats: PinnedSlab<f32>,
+    bytes: PinnedSlab<u8>,
+    masks: PinnedSlab<u8>,
+}
+
+impl Host {
+    fn zeros(device: &Device, n_envs: usize, observation_space: &Space, action_space: &ActionSpace) -> Result<Self, Error> {
+        let len = n_envs * observation_space.len();
+        let (floats, bytes) = if observation_space.dtype() == Dtype::F32 { (len, 0) } else { (0, len) };
+        let masks = if action_space.masked() { n_envs * action_space.len() } else { 0 };
+        Ok(Self {
+            steps: DeviceSteps::zeros(device, 1, n_envs, observation_space, action_space)?,
+            floats: PinnedSlab::zeros(Some(device), floats, CpuAccess::ReadWrite)?,
+            bytes: PinnedSlab::zeros(Some(device), bytes, CpuAccess::ReadWrite)?,
+            masks: PinnedSlab::zeros(Some(device), masks, CpuAccess::ReadWrite)?,
+        })
+    }
+}
+
+const WRONG_OBS: Error = Error::Kind { what: "obs", expected: "the environment's element type" };
+
+/// Observations of one element type.
+trait HostObs: Element {
+    /// They, if they are of it.
+    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>>;
+    /// Final ones, if they are of it, and where the host reads them.
+    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)>;
+}
+
+impl HostObs for f32 {
+    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>> {
+        if let DeviceObs::F32(buffer) = obs { Some(buffer) } else { None }
+    }
+
+    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)> {
+        Self::buffer(&host.steps.final_obs).map(|from| (from, &mut host.floats))
+    }
+}
+
+impl HostObs for u8 {
+    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>> {
+        if let DeviceObs::U8(buffer) = obs { Some(buffer) } else { None }
+    }
+
+    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)> {
+        Self::buffer(&host.steps.final_obs).map(|from| (from, &mut host.bytes))
+    }
+}
+
+/// N environments on the device. They own the memory of their states alone; what steps read and write is the caller's. Steps are given
+/// to a stream and not waited for, but through the [`VecEnv`] that this is too, which copies everything to and from the host.
+///
+/// All its work goes to one stream, or to streams that wait for each other. Equal to `SyncVecEnv` of rl-envs bit for bit, saved states
+/// included.
+#[derive(Debug)]
+pub struct CudaVecEnv {
+    device: Device,
+    stream: Stream, // for what the host asks
+    twin: &'static Twin,
+    n_envs: usize,
+    block: u32,
+    params: Vec<u32>,
+    reset: Kernel,
+    step: Kernel,
+    step_random: Kernel,
+    clock_advance: Kernel,
+    memory: Arc<Memory>,
+    seed: u64,
+    /// Lifetime steps.
+    steps: u64,
+    /// Those that the device's clock shows.
+    clock_steps: u64,
+    observation_space: Space,
+    action_space: ActionSpace,
+    /// There but while it is used.
+    host: Option<Host>,
+}
+
+/// A rollout with the actions of `DeviceSteps` or with random ones, captured as a graph: see [`CudaVecEnv::capture`].
+#[derive(Debug)]
+pub struct RolloutGraph {
+    graph: Graph,
+    stream: Stream,
+    memory: Arc<Memory>,
+    steps: DeviceSteps,
+    /// Lifetime steps of a replay.
+    taken: u64,
+}
+
+impl RolloutGraph {
+    /// What the last replay wrote, once the stream has come so far.
+    #[must_use]
+    pub fn steps(&self) -> &DeviceSteps {
+        &self.steps
+    }
+
+    /// The rows of `steps`, to be written: the actions of the next replay.
+    ///
+    /// # Panics
+    /// If it does not have them.
+    pub fn rows(&mut self, steps: std::ops::Range<usize>) -> StepViews<'_> {
+        self.steps.rows(steps)
+    }
+}
+
+/// Where the actions of a step come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActionSource {
+    /// They are read.
+    Given,
+    /// They are drawn as [`rl_envs::RandomActions`] with the seed of the last reset draws them, and written.
+    Random,
+}
+
+impl CudaVecEnv {
+    /// `n_envs` environments with this name on `device`.
+    ///
+    /// # Errors
+    /// [`Error::NoKernels`], [`rl_envs::Error::EnvCount`], [`Error::Memory`], [`Error::Module`] or [`Error::Driver`].
+    pub fn new(device: &Device, name: &str, n_envs: usize) -> Result<Self, Error> {
+        let twin = twins::find(name)?;
+        if n_envs == 0 || u32::try_from(n_envs).is_err() {
+            return Err(rl_envs::Error::EnvCount { n_envs }.into());
+        }
+        let (observation_space, action_space) = (twin.spaces)();
+        let kernel = |what: &str| device.kernel(twin.name, format!("{name}_{what}"));
+        let stream = device.stream()?;
+        let mut memory = Memory {
+            words: Buffer::zeros(device, twin.words(n_envs))?,
+            clock: Buffer::zeros(device, 2)?,
+            fault: Buffer::zeros(device, 1)?,
+        };
+        stream.upload(&memory.fault.view_mut(), &[NO_FAULT])?;
+        Ok(Self {
+            twin,
+            n_envs,
+            block: BLOCK,
+            params: (twin.params)(),
+            reset: kernel("reset")?,
+            step: kernel("step")?,
+            step_random: kernel("step_random")?,
+            clock_advance: device.kernel("clock", "clock_advance".into())?,
+            memory: Arc::new(memory),
+            seed: 0,
+            steps: 0,
+            clock_steps: 0,
+            host: Some(Host::zeros(device, n_envs, &observation_space, &action_space)?),
+            observation_space,
+            action_space,
+            device: device.clone(),
+            stream,
+        })
+    }
+
+    /// Launches its kernels with so many threads a block.
+    #[must_use]
+    pub fn with_block(mut self, block: u32) -> Self {
+        self.block = block;
+        self
+    }
+
+    /// Threads of a block.
+    #[must_use]
+    pub fn block(&self) -> u32 {
+        self.block
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes of the state of one environment.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let (words, halves) = self.twin.columns;
+        4 * words + 2 * halves
+    }
+
+    /// What the driver knows of the kernel that steps with given actions, or with random ones.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn kernel_info(&self, actions: ActionSource) -> Result<Option<KernelInfo>, Error> {
+        self.kernel(actions).info()
+    }
+
+    fn kernel(&self, actions: ActionSource) -> &Kernel {
+        match actions {
+            ActionSource::Given => &self.step,
+            ActionSource::Random => &self.step_random,
+        }
+    }
+
+    /// The kernels' `Params` and `Envs`.
+    fn args(&self) -> Args {
+        let Memory { words, clock, fault } = &*self.memory;
+        let [words, clock, fault] = [words.address(), clock.address(), fault.address()].map(long);
+        let envs = [words[0], words[1], clock[0], clock[1], fault[0], fault[1], self.n_envs as u32, 0];
+        Args::new().push(&self.params).push(&envs)
+    }
+
+    /// Bytes that an observation begins at a multiple of: the widest of the kernels' stores that divides its length.
+    fn align(&self) -> u64 {
+        let bytes = self.observation_space.len() * if self.observation_space.dtype() == Dtype::F32 { 4 } else { 1 };
+        1 << bytes.trailing_zeros().min(4)
+    }
+
+    /// Starts all environments anew from `seed` and writes first observations, (N, D), and masks, (N, A), if there are any.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`].
+    pub fn reset_on(
+        &mut self,
+        stream: &Stream,
+        seed: u64,
+        obs: &ObsViews<'_>,
+        masks: Option<&ViewMut<'_, u8>>,
+    ) -> Result<(), Error> {
+        let (n, d) = (self.n_envs, self.observation_space.len());
+        let obs = obs.place("obs", self.observation_space.dtype(), n * d, self.align())?;
+        let masks = self.masks_place("masks", masks, n)?;
+        self.set_clock(stream, seed, 0)?;
+        self.launch_reset(stream, obs, masks)
+    }
+
+    #[allow(unsafe_code)]
+    fn launch_reset(&self, stream: &Stream, obs: u64, masks: u64) -> Result<(), Error> {
+        let args = self.args().push_long(obs).push_long(masks);
+        // SAFETY: `NAME_reset(Params, Envs, Obs*, u8*)`; kinds and lengths were checked, and buffers free their memory only after the
+        // device is done with it.
+        unsafe { self.reset.launch(stream, self.n_envs as u64, self.block, args) }
+    }
+
+    fn masks_place(&self, what: &'static str, masks: Option<&ViewMut<'_, u8>>, n: usize) -> Result<u64, Error> {
+        match (masks, self.action_space.masked()) {
+            (None, false) => Ok(0),
+            (Some(masks), true) => {
+                let expected = n * self.action_space.len();
+                let found = masks.len();
+                if found != expected {
+                    return Err(Error::Length { what, expected, found });
+                }
+                aligned(what, masks.address(), 4)
+            }
+            (None, true) => Err(Error::Kind { what, expected: "masks" }),
+            (Some(_), false) => Err(Error::Kind { what, expected: "none" }),
+        }
+    }
+
+    /// Sets seed and lifetime steps, on the device too.
+    fn set_clock(&mut self, stream: &Stream, seed: u64, steps: u64) -> Result<(), Error> {
+        let clock = ViewMut::of_shared(&self.memory.clock);
+        stream.upload(&clock, &[seed, steps])?;
+        (self.seed, self.steps, self.clock_steps) = (seed, steps, steps);
+        Ok(())
+    }
+
+    /// Steps every environment `k` times in one launch, with its state in registers.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `rows` are of neither `k` steps nor one, [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`]; then
+    /// nothing has changed.
+    pub fn step_on(&mut self, stream: &Stream, k: u32, source: ActionSource, rows: &StepViews<'_>) -> Result<(), Error> {
+        let n = self.n_envs;
+        let n_rows = if rows.rewards.len() == n { 1 } else { k as usize };
+        let (all, dtype, align) = (n * n_rows, self.observation_space.dtype(), self.align());
+        let length =
+            |what, expected, found| if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) };
+        length("rewards", all, rows.rewards.len())?;
+        length("terminated", all, rows.terminated.len())?;
+        length("truncated", all, rows.truncated.len())?;
+        let d = self.observation_space.len();
+        let obs = rows.obs.place("obs", dtype, all * d, align)?;
+        let final_obs = rows.final_obs.place("final_obs", dtype, all * d, align)?;
+        let (masks, final_masks) = rows.masks.as_ref().map(|[masks, final_masks]| (masks, final_masks)).unzip();
+        let masks = self.masks_place("masks", masks, all)?;
+        let final_masks = self.masks_place("final_masks", final_masks, all)?;
+        let actions = match (&rows.actions, &self.action_space) {
+            (ActionViews::Discrete(actions), ActionSpace::Discrete { .. }) => {
+                length("actions", all, actions.len())?;
+                actions.address()
+            }
+            (ActionViews::Continuous(actions), ActionSpace::Continuous { low, .. }) => {
+                length("actions", all * low.len(), actions.len())?;
+                actions.address()
+            }
+            (_, ActionSpace::Discrete { .. }) => return Err(Error::Kind { what: "actions", expected: "discrete ones" }),
+            (_, ActionSpace::Continuous { .. }) => return Err(Error::Kind { what: "actions", expected: "continuous ones" }),
+        };
+        let places =
+            [obs, rows.rewards.address(), rows.terminated.address(), rows.truncated.address(), final_obs, masks, final_masks];
+        let batch: Vec<u32> = places.into_iter().flat_map(long).collect();
+        let args = self.args().push_long(actions).push(&batch).push_long(self.steps - self.clock_steps);
+        let args = args.push(&[k]).push(&[u32::from(n_rows > 1)]);
+        self.launch_step(stream, source, args)?;
+        self.steps += u64::from(k);
+        Ok(())
+    }
+
+    #[allow(unsafe_code)]
+    fn launch_step(&self, stream: &Stream, source: ActionSource, args: Args) -> Result<(), Error> {
+        // SAFETY: `NAME_step(Params, Envs, Action*, StepBatch, u64, u32, u32)`; kinds and lengths were checked, and buffers free their
+        // memory only after the device is done with it.
+        unsafe { self.kernel(source).launch(stream, self.n_envs as u64, self.block, args) }
+    }
+
+    /// Steps once, and `repeat - 1` times more with the same action in one more launch, on one row.
+    ///
+    /// # Errors
+    /// Those of [`CudaVecEnv::step_on`].
+    pub fn step_repeatedly(
+        &mut self,
+        stream: &Stream,
+        repeat: u32,
+        source: ActionSource,
+        row: &StepViews<'_>,
+    ) -> Result<(), Error> {
+        self.step_on(stream, 1, source, row)?;
+        if repeat > 1 { self.step_on(stream, repeat - 1, ActionSource::Given, row) } else { Ok(()) }
+    }
+
+    /// Moves the device's clock on.
+    #[allow(unsafe_code)]
+    fn advance_clock(&self, stream: &Stream, steps: u64) -> Result<(), Error> {
+        let args = Args::new().push_long(self.memory.clock.address()).push_long(steps);
+        // SAFETY: `clock_advance(Clock*, u64)` of the batch's own clock.
+        unsafe { self.clock_advance.launch(stream, 1, 1, args) }
+    }
+
+    /// The least index of an environment of which an action was out of range since this was last asked, as an error; waits for the
+    /// stream. Its environment took 0 in its place.
+    ///
+    /// # Errors
+    /// [`Error::ActionOutOfRange`] or [`Error::Driver`].
+    pub fn check_actions(&mut self, stream: &Stream) -> Result<(), Error> {
+        let mut fault = [0];
+        stream.download(&mut fault, &self.memory.fault.view())?;
+        if fault[0] == NO_FAULT {
+            return Ok(());
+        }
+        stream.upload(&ViewMut::of_shared(&self.memory.fault), &[NO_FAULT])?;
+        Err(Error::ActionOutOfRange { env_idx: fault[0] as usize })
+    }
+
+    /// Captures a rollout, one launch a step, into the memory of `steps`, which the graph keeps. Nothing is stepped yet. With `repeat`
+    /// above 1 each step is taken so often with the same action, and its row written so often: a heavier step, for measuring.
+    ///
+    /// # Errors
+    /// Those of [`CudaVecEnv::step_on`].
+    pub fn capture(
+        &mut self,
+        stream: &Stream,
+        source: ActionSource,
+        repeat: u32,
+        mut steps: DeviceSteps,
+    ) -> Result<RolloutGraph, Error> {
+        let (before, clock_before) = (self.steps, self.clock_steps);
+        self.clock_steps = before; // as it will be when a replay begins
+        let graph = stream.capture(|| {
+            for t in 0..steps.n_steps {
+                self.step_repeatedly(stream, repeat, source, &steps.rows(t..t + 1))?;
+            }
+            self.advance_clock(stream, self.steps - before)
+        });
+        let taken = self.steps - before;
+        (self.steps, self.clock_steps) = (before, clock_before);
+        Ok(RolloutGraph { graph: graph?, stream: stream.clone(), memory: self.memory.clone(), steps, taken })
+    }
+
+    /// Gives a captured rollout to its stream.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if it is of another batch, or [`Error::Driver`].
+    pub fn replay(&mut self, rollout: &mut RolloutGraph) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.memory, &rollout.memory) {
+            return Err(Error::Kind { what: "graph", expected: "one that was captured from these environments" });
+        }
+        if self.clock_steps != self.steps {
+            self.advance_clock(&rollout.stream, self.steps - self.clock_steps)?;
+            self.clock_steps = self.steps;
+        }
+        rollout.graph.launch()?;
+        self.steps += rollout.taken;
+        self.clock_steps = self.steps;
+        Ok(())
+    }
+
+    /// The states, as the kernels have them.
+    fn words(&self) -> Result<Vec<u32>, Error> {
+        self.device.synchronize()?;
+        let mut words = vec![0; self.memory.words.len()];
+        self.stream.download(&mut words, &self.memory.words.view())?;
+        Ok(words)
+    }
+}
+
+/// An error of the device where the contract knows those of environments only.
+fn of_envs(error: Error) -> rl_envs::Error {
+    match error {
+        Error::Env(error) => error,
+        error => rl_envs::Error::Device(error.to_string()),
+    }
+}
+
+impl CudaVecEnv {
+    /// Does something with the memory that the host's side goes through.
+    fn with_host<R>(&mut self, work: impl FnOnce(&mut Self, &Stream, &mut Host) -> R) -> R {
+        let mut host = self.host.take().expect("the memory is put back after each use");
+        let stream = self.stream.clone();
+        let result = work(self, &stream, &mut host);
+        self.host = Some(host);
+        result
+    }
+
+    /// Starts anew, and copies first observations and masks.
+    fn reset_host<O: HostObs>(&mut self, seed: u64, to: &mut [O], masks: &mut [u8]) -> Result<(), Error> {
+        self.with_host(|envs, stream, host| {
+            let rows = host.steps.rows(0..1);
+            envs.reset_on(stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;
+            stream.download(to, &O::buffer(&host.steps.obs).ok_or(WRONG_OBS)?.view())?;
+            host.steps.masks.as_ref().map_or(Ok(()), |[from, _]| stream.download(masks, &from.view()))
+        })
+    }
+
+    /// Steps once, and copies what came of it.
+    fn step_host<O: HostObs>(&mut self, actions: Actions<'_>, out: StepRows<'_, O>) -> Result<(), Error> {
+        let (d, a) = (self.observation_space.len(), self.action_space.len());
+        self.with_host(|envs, stream, host| {
+            match (actions, &mut host.steps.actions) {
+                (Actions::Discrete(from), DeviceActions::Discrete(to)) => {
+                    stream.upload(&to.view_mut(), from.as_slice().unwrap_or_default())?;
+                }
+                (Actions::Continuous(from), DeviceActions::Continuous(to)) => {
+                    stream.upload(&to.view_mut(), from.as_slice().unwrap_or_default())?;
+                }
+                _ => return Err(Error::Kind { what: "actions", expected: "those of the action space" }),
+            }
+            envs.step_on(stream, 1, ActionSource::Given, &host.steps.rows(0..1))?;
+            stream.download(out.obs, &O::buffer(&host.steps.obs).ok_or(WRONG_OBS)?.view())?;
+            stream.download(out.rewards, &host.steps.rewards.view())?;
+            stream.download(out.terminated, &host.steps.terminated.view())?;
+            stream.download(out.truncated, &host.steps.truncated.view())?;
+            if let Some([masks, _]) = &host.steps.masks {
+                stream.download(out.masks, &masks.view())?;
+            }
+            let ended = |i: &usize| out.terminated[*i] | out.truncated[*i] != 0;
+            let n = out.rewards.len();
+            if (0..n).any(|i| ended(&i)) {
+                let (from, slab) = O::finals(host).ok_or(WRONG_OBS)?;
+                stream.download_async(slab, &from.view())?;
+                let rows = slab.read()?;
+                (0..n).filter(ended).for_each(|i| out.final_obs[i * d..][..d].copy_from_slice(&rows[i * d..][..d]));
+                if let Some([_, masks]) = &host.steps.masks {
+                    stream.download_async(&mut host.masks, &masks.view())?;
+                    let rows = host.masks.read()?;
+                    (0..n).filter(ended).for_each(|i| out.final_masks[i * a..][..a].copy_from_slice(&rows[i * a..][..a]));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl VecEnv for CudaVecEnv {
+    fn n_envs(&self) -> usize {
+        self.n_envs
+    }
+
+    fn observation_space(&self) -> &Space {
+        &self.observation_space
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        &self.action_space
+    }
+
+    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), rl_envs::Error> {
+        let (n, d) = (self.n_envs, self.observation_space.len());
+        let masks = mask_rows("masks", masks, n, &self.action_space)?;
+        match self.observation_space.dtype() {
+            Dtype::F32 => self.reset_host::<f32>(seed, obs.into_slice("obs", [n, d])?, masks),
+            Dtype::U8 => self.reset_host::<u8>(seed, obs.into_slice("obs", [n, d])?, masks),
+        }
+        .map_err(of_envs)
+    }
+
+    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), rl_envs::Error> {
+        let (n, space) = (self.n_envs, &self.observation_space);
+        actions.check(&self.action_space, n)?;
+        match space.dtype() {
+            Dtype::F32 => {
+                let out = StepRows::of(out, n, space, &self.action_space)?;
+                self.step_host::<f32>(actions, out)
+            }
+            Dtype::U8 => {
+                let out = StepRows::of(out, n, space, &self.action_space)?;
+                self.step_host::<u8>(actions, out)
+            }
+        }
+        .map_err(of_envs)
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        assert!(env_idx < self.n_envs, "environment {env_idx} of {}", self.n_envs);
+        if let Ok(words) = self.words() {
+            (self.twin.render)(&words, self.n_envs, env_idx, canvas);
+        }
+    }
+
+    fn save(&self) -> Result<Vec<u8>, rl_envs::Error> {
+        let words = self.words().map_err(of_envs)?;
+        (self.twin.save)(&words, self.n_envs, self.seed, self.steps)
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), rl_envs::Error> {
+        let (seed, steps, words) = (self.twin.load)(bytes, self.n_envs)?;
+        let mut work = || {
+            self.device.synchronize()?;
+            let stream = self.stream.clone();
+            stream.upload(&ViewMut::of_shared(&self.memory.words), &words)?;
+            self.set_clock(&stream, seed, steps)
+        };
+        work().map_err(of_envs)
+    }
+}

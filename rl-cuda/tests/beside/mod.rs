@@ -1,0 +1,188 @@
+//! Batches compared with their Rust originals.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use ndarray::{Array1, Array2};
+use rl_cuda::{CudaVecEnv, Device};
+use rl_envs::{ActionSpace, Actions, ActionsMut, Dtype, MaskBatch, ObsViewMut, RandomActions, StepBatch, VecEnv, catalog};
+
+/// The sizes that tests include.
+pub(crate) const SIZES: [usize; 5] = [1, 31, 33, 65, 1000];
+
+/// Everything that a batch writes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rows {
+    obs: Obs,
+    rewards: Array1<u32>, // bits
+    terminated: Array1<u8>,
+    truncated: Array1<u8>,
+    final_obs: Obs,
+    masks: Array2<u8>,
+    final_masks: Array2<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Obs {
+    F32(Array2<u32>), // bits
+    U8(Array2<u8>),
+}
+
+/// A batch, and what it last wrote.
+pub(crate) struct Driven {
+    pub(crate) envs: Box<dyn VecEnv>,
+    obs: (Array2<f32>, Array2<u8>),
+    final_obs: (Array2<f32>, Array2<u8>),
+    rewards: Array1<f32>,
+    terminated: Array1<u8>,
+    truncated: Array1<u8>,
+    masks: Array2<u8>,
+    final_masks: Array2<u8>,
+    dtype: Dtype,
+    masked: bool,
+}
+
+impl Driven {
+    pub(crate) fn new(envs: Box<dyn VecEnv>) -> Self {
+        let (n, d, a) = (envs.n_envs(), envs.observation_space().len(), envs.action_space().len());
+        let (dtype, masked) = (envs.observation_space().dtype(), envs.action_space().masked());
+        let len = |of| if dtype == of { d } else { 0 };
+        let obs = || (Array2::zeros((n, len(Dtype::F32))), Array2::zeros((n, len(Dtype::U8))));
+        let masks = || Array2::zeros((n, if masked { a } else { 0 }));
+        Self {
+            envs,
+            obs: obs(),
+            final_obs: obs(),
+            rewards: Array1::zeros(n),
+            terminated: Array1::zeros(n),
+            truncated: Array1::zeros(n),
+            masks: masks(),
+            final_masks: masks(),
+            dtype,
+            masked,
+        }
+    }
+
+    pub(crate) fn reset(&mut self, seed: u64) -> Result<(), rl_envs::Error> {
+        let obs = view(self.dtype, &mut self.obs);
+        self.envs.reset(seed, obs, self.masked.then(|| self.masks.view_mut()))
+    }
+
+    pub(crate) fn step(&mut self, actions: Actions<'_>) -> Result<(), rl_envs::Error> {
+        let masks = MaskBatch { masks: self.masks.view_mut(), final_masks: self.final_masks.view_mut() };
+        self.envs.step(
+            actions,
+            StepBatch {
+                obs: view(self.dtype, &mut self.obs),
+                rewards: self.rewards.view_mut(),
+                terminated: self.terminated.view_mut(),
+                truncated: self.truncated.view_mut(),
+                final_obs: view(self.dtype, &mut self.final_obs),
+                masks: self.masked.then_some(masks),
+            },
+        )
+    }
+
+    pub(crate) fn rows(&self) -> Rows {
+        let obs = |(floats, bytes): &(Array2<f32>, Array2<u8>)| match self.dtype {
+            Dtype::F32 => Obs::F32(floats.mapv(f32::to_bits)),
+            Dtype::U8 => Obs::U8(bytes.clone()),
+        };
+        Rows {
+            obs: obs(&self.obs),
+            rewards: self.rewards.mapv(f32::to_bits),
+            terminated: self.terminated.clone(),
+            truncated: self.truncated.clone(),
+            final_obs: obs(&self.final_obs),
+            masks: self.masks.clone(),
+            final_masks: self.final_masks.clone(),
+        }
+    }
+
+    pub(crate) fn ended(&self) -> usize {
+        self.terminated.iter().zip(&self.truncated).filter(|(a, b)| **a | **b != 0).count()
+    }
+}
+
+fn view(dtype: Dtype, (floats, bytes): &mut (Array2<f32>, Array2<u8>)) -> ObsViewMut<'_> {
+    match dtype {
+        Dtype::F32 => ObsViewMut::F32(floats.view_mut()),
+        Dtype::U8 => ObsViewMut::U8(bytes.view_mut()),
+    }
+}
+
+/// Actions of a step: random ones, but legal where there are masks for every second environment, and for every second CartPole
+/// those that keep it up.
+pub(crate) struct Player {
+    random: RandomActions,
+    discrete: Array1<u32>,
+    continuous: Array2<f32>,
+    space: ActionSpace,
+}
+
+impl Player {
+    pub(crate) fn new(seed: u64, n: usize, space: &ActionSpace) -> Self {
+        Self {
+            random: RandomActions::new(seed, n, space),
+            discrete: Array1::zeros(n),
+            continuous: Array2::zeros((n, space.len())),
+            space: space.clone(),
+        }
+    }
+
+    pub(crate) fn play(&mut self, name: &str, driven: &Driven) -> Actions<'_> {
+        match self.space {
+            ActionSpace::Discrete { .. } => {
+                self.random.fill(&mut ActionsMut::Discrete(self.discrete.view_mut()));
+                for i in (0..self.discrete.len()).step_by(2) {
+                    if name == "cartpole" {
+                        let row = driven.obs.0.row(i);
+                        self.discrete[i] = (row[2] + 0.5 * row[3] + 0.1 * row[1] + 0.05 * row[0] > 0.0).into();
+                    } else if driven.masked {
+                        let drawn = self.discrete[i] as usize;
+                        let legal = (0..4).map(|j| (drawn + j) % 4).find(|&j| driven.masks[[i, j]] == 1);
+                        self.discrete[i] = legal.unwrap_or(drawn) as u32;
+                    }
+                }
+                Actions::Discrete(self.discrete.view())
+            }
+            ActionSpace::Continuous { .. } => {
+                self.random.fill(&mut ActionsMut::Continuous(self.continuous.view_mut()));
+                Actions::Continuous(self.continuous.view())
+            }
+        }
+    }
+}
+
+/// Steps a batch on the device beside its original, and says where they differ, or how many episodes ended.
+pub(crate) fn compare(device: &Device, name: &str, n: usize, seed: u64, n_steps: usize) -> Result<usize, String> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| format!("{name}, {n} environments: {what}: {error}");
+    let entry = catalog::find(name).map_err(|error| failed("catalog", &error))?;
+    let mut original = Driven::new(entry.sync(n).map_err(|error| failed("original", &error))?);
+    let twin = CudaVecEnv::new(device, name, n).map_err(|error| failed("twin", &error))?;
+    let mut twin = Driven::new(Box::new(twin));
+    let mut player = Player::new(seed, n, original.envs.action_space());
+    let same = |t: usize, original: &Driven, twin: &Driven| {
+        if original.rows() != twin.rows() {
+            return Err(failed(&format!("step {t}"), &"what is written differs"));
+        }
+        if t.is_multiple_of(97) || t == n_steps {
+            let saved = [original, twin].map(|driven| driven.envs.save());
+            if !matches!(&saved, [Ok(a), Ok(b)] if a == b) {
+                return Err(failed(&format!("step {t}"), &"states differ"));
+            }
+        }
+        Ok(())
+    };
+    original.reset(seed).map_err(|error| failed("reset", &error))?;
+    twin.reset(seed).map_err(|error| failed("reset", &error))?;
+    same(0, &original, &twin)?;
+    let mut ended = 0;
+    for t in 1..=n_steps {
+        let actions = player.play(name, &original);
+        original.step(actions).map_err(|error| failed("step", &error))?;
+        twin.step(actions).map_err(|error| failed("step", &error))?;
+        same(t, &original, &twin)?;
+        ended += original.ended();
+    }
+    Ok(ended)
+}

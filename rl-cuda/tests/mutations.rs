@@ -1,0 +1,93 @@
+//! Mistakes planted into the kernels: the comparison with Rust notices each of them. If it did not, it would prove nothing.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod beside;
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use beside::compare;
+use rl_cuda::Device;
+
+/// Environment, file, what stands there, and what is put in its place.
+const MUTATIONS: &[[&str; 4]] = &[
+    // Swapped flags, and a merged one.
+    ["cartpole", "vec_env.cuh", "out.terminated[at] = outcome.terminated;", "out.terminated[at] = outcome.truncated;"],
+    [
+        "cartpole",
+        "vec_env.cuh",
+        "out.truncated[at] = outcome.truncated;",
+        "out.truncated[at] = outcome.truncated | outcome.terminated;",
+    ],
+    ["pendulum", "vec_env.cuh", "if (outcome.terminated | outcome.truncated)", "if (outcome.terminated)"],
+    // Bounds, off by one.
+    ["cartpole", "vec_env.cuh", "if (i >= envs.n_envs) return;", "if (i > envs.n_envs) return;"],
+    ["cartpole", "vec_env.cuh", "if (i >= envs.n_envs) return;", "if (i + 1 >= envs.n_envs) return;"],
+    ["cartpole", "cartpole.cu", "state.elapsed >= max_steps", "state.elapsed > max_steps"],
+    ["mountain_car", "mountain_car.cu", "state.elapsed >= max_steps", "state.elapsed > max_steps"],
+    ["breakout", "breakout.cu", "y >= 1 && y < 4", "y >= 1 && y < 3"],
+    ["snake", "snake.cu", "seen <= rank", "seen < rank"],
+    // Constants, by a unit in the last place where that is all there is to change.
+    ["cartpole", "math.cuh", "4.1666646e-2f", "4.1666642e-2f"],
+    [
+        "cartpole",
+        "cartpole.cu",
+        "rng.uniform_in(-0.05f, 0.05f);\n        f32 x_dot",
+        "rng.uniform_in(-0.05f, 0.06f);\n        f32 x_dot",
+    ],
+    ["acrobot", "acrobot.cu", "k1 + 2.0f * k2 + 2.0f * k3 + k4", "k1 + 2.0f * (k2 + k3) + k4"],
+    ["mountain_car_continuous", "mountain_car_continuous.cu", "0.1f * (action * action)", "0.1f * action * action"],
+    // Random numbers of another step, or of another purpose.
+    [
+        "cartpole",
+        "vec_env.cuh",
+        "Rng restart(seed, (u32)i, steps + 1, PURPOSE_RESET)",
+        "Rng restart(seed, (u32)i, steps, PURPOSE_RESET)",
+    ],
+    [
+        "breakout",
+        "vec_env.cuh",
+        "Rng rng(seed, (u32)i, steps + 1, PURPOSE_STEP)",
+        "Rng rng(seed, (u32)i, steps + 1, PURPOSE_RESET)",
+    ],
+    ["cartpole", "philox.cuh", "round < 10", "round < 9"],
+    // The observation after an episode's end in place of its last one; a mask too late.
+    ["cartpole", "vec_env.cuh", "world.observe((typename World::Obs*)out.final_obs + at * d);", ""],
+    ["snake", "vec_env.cuh", "world.mask(out.final_masks, at);", ""],
+    ["snake", "snake.cu", "leaves(r * params.columns + c) <= clock + 1", "leaves(r * params.columns + c) <= clock"],
+    // Operations in another order, which is other bits.
+    ["pendulum", "pendulum.cu", "3.0f * gravity / (2.0f * length)", "1.5f * gravity / length * 1.0000001f"],
+    ["cartpole", "cartpole.cu", "s.theta_dot * s.theta_dot) * sin", "s.theta_dot * sin) * s.theta_dot"],
+];
+
+#[test]
+fn every_planted_mistake_is_noticed() {
+    if Device::emulated().is_err() {
+        let _ = Device::for_tests(); // says what is missing, or refuses it
+        return;
+    }
+    let mut unnoticed = Vec::new();
+    for [name, file, original, mistake] in MUTATIONS {
+        let path = format!("{}/kernels/{file}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(original), "{file} no longer has {original:?}");
+        let device = Device::emulated_with(HashMap::from([((*file).to_owned(), text.replace(original, mistake))])).unwrap();
+        // The guards behind an emulated device's memory panic where a kernel writes beyond it.
+        let run = |n, n_steps| catch_unwind(AssertUnwindSafe(|| compare(&device, name, n, 3, n_steps)));
+        let noticed = [(33, 1200), (200, 300)].iter().any(|&(n, n_steps)| !matches!(run(n, n_steps), Ok(Ok(_))));
+        println!("{} {name}: {original:?} -> {mistake:?}", if noticed { "noticed" } else { "UNNOTICED" });
+        if !noticed {
+            unnoticed.push(mistake);
+        }
+    }
+    assert!(unnoticed.is_empty(), "unnoticed: {unnoticed:?}");
+}
+
+#[test]
+fn a_mistake_that_does_not_compile_is_told() {
+    if Device::emulated().is_ok() {
+        let device = Device::emulated_with(HashMap::from([("cartpole.cu".into(), "__syncthreads();".into())])).unwrap();
+        let error = rl_cuda::CudaVecEnv::new(&device, "cartpole", 1).unwrap_err().to_string();
+        assert!(error.starts_with("emulated device: cartpole.cu does not compile"), "{error}");
+    }
+}

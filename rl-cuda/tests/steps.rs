@@ -1,0 +1,311 @@
+//! Ways to step on the device that give the same as one launch a step: fused, with actions of its own, captured; and what it does with
+//! actions that are out of range and with saved states.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod beside;
+
+use beside::Driven;
+use ndarray::{Array1, Array2};
+use rl_cuda::{
+    ActionSource, ActionViews, Buffer, CudaVecEnv, Device, DeviceActions, DeviceObs, DeviceSteps, Element, Error, View,
+};
+use rl_envs::{ActionSpace, Actions, ActionsMut, Purpose, RandomActions, Rng, VecEnv, catalog};
+
+const SEED: u64 = 0x1234_5678_9ABC_DEF0;
+
+/// Everything that steps wrote, as bits.
+#[derive(Debug, PartialEq)]
+struct Written {
+    actions: Vec<u32>,
+    obs: Vec<u32>,
+    rewards: Vec<u32>,
+    flags: [Vec<u8>; 2],
+    masks: Vec<u8>,
+    /// Those of final observations and masks that were written.
+    finals: Vec<u32>,
+}
+
+fn download<T: Element>(device: &Device, from: &View<'_, T>) -> Vec<T> {
+    let mut to = vec![T::default(); from.len()];
+    device.stream().unwrap().download(&mut to, from).unwrap();
+    to
+}
+
+fn written(device: &Device, steps: &DeviceSteps) -> Written {
+    device.synchronize().unwrap();
+    let obs = |obs: &DeviceObs| match obs {
+        DeviceObs::F32(buffer) => download(device, &buffer.view()).into_iter().map(f32::to_bits).collect::<Vec<_>>(),
+        DeviceObs::U8(buffer) => download(device, &buffer.view()).into_iter().map(u32::from).collect(),
+    };
+    let flags = [download(device, &steps.terminated.view()), download(device, &steps.truncated.view())];
+    let masks = steps.masks.as_ref().map(|masks| masks.each_ref().map(|masks| download(device, &masks.view())));
+    let [masks, final_masks] = masks.unwrap_or_default();
+    let final_obs = obs(&steps.final_obs);
+    let (d, a) = (final_obs.len() / flags[0].len(), final_masks.len() / flags[0].len());
+    let ended = (0..flags[0].len()).filter(|&i| flags[0][i] | flags[1][i] != 0);
+    let row = |i: usize| {
+        final_obs[i * d..][..d].iter().copied().chain(final_masks[i * a..][..a].iter().map(|&x| x.into())).collect::<Vec<_>>()
+    };
+    Written {
+        actions: match &steps.actions {
+            DeviceActions::Discrete(buffer) => download(device, &buffer.view()),
+            DeviceActions::Continuous(buffer) => download(device, &buffer.view()).into_iter().map(f32::to_bits).collect(),
+        },
+        obs: obs(&steps.obs),
+        rewards: download(device, &steps.rewards.view()).into_iter().map(f32::to_bits).collect(),
+        finals: ended.flat_map(row).collect(),
+        flags,
+        masks,
+    }
+}
+
+fn batch(device: &Device, name: &str, n: usize) -> CudaVecEnv {
+    CudaVecEnv::new(device, name, n).unwrap()
+}
+
+fn memory(envs: &CudaVecEnv, n_steps: usize) -> DeviceSteps {
+    DeviceSteps::zeros(envs.device(), n_steps, envs.n_envs(), envs.observation_space(), envs.action_space()).unwrap()
+}
+
+fn reset(envs: &mut CudaVecEnv, seed: u64) {
+    let (stream, mut steps) = (envs.device().stream().unwrap(), memory(envs, 1));
+    let rows = steps.rows(0..1);
+    envs.reset_on(&stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks)).unwrap();
+}
+
+/// The original stepped with random actions.
+fn original(name: &str, n: usize, n_steps: usize) -> Driven {
+    let mut driven = Driven::new(catalog::find(name).unwrap().sync(n).unwrap());
+    let space = driven.envs.action_space().clone();
+    let mut random = RandomActions::new(SEED, n, &space);
+    driven.reset(SEED).unwrap();
+    let (mut discrete, mut continuous) = (Array1::zeros(n), Array2::zeros((n, space.len())));
+    for _ in 0..n_steps {
+        let mut actions = match space {
+            ActionSpace::Discrete { .. } => ActionsMut::Discrete(discrete.view_mut()),
+            ActionSpace::Continuous { .. } => ActionsMut::Continuous(continuous.view_mut()),
+        };
+        random.fill(&mut actions);
+        driven.step(actions.view()).unwrap();
+    }
+    driven
+}
+
+#[test]
+fn k_steps_in_one_launch_equal_k_launches_and_random_actions_are_those_of_rust() {
+    for device in Device::for_tests() {
+        for entry in catalog::ENVS {
+            for (n, before, k) in [(1, 0, 37), (33, 3, 13), (65, 6, 250), (1000, 1, 21)] {
+                let stream = device.stream().unwrap();
+                let total = before + k;
+                let run = |fused: bool, source: ActionSource, actions: Option<&DeviceSteps>| {
+                    let mut envs = batch(&device, entry.name, n).with_block(64);
+                    let mut steps = memory(&envs, total);
+                    if let Some(from) = actions {
+                        match (&mut steps.actions, &from.actions) {
+                            (DeviceActions::Discrete(to), DeviceActions::Discrete(from)) => {
+                                stream.copy(&to.view_mut(), &from.view()).unwrap();
+                            }
+                            (DeviceActions::Continuous(to), DeviceActions::Continuous(from)) => {
+                                stream.copy(&to.view_mut(), &from.view()).unwrap();
+                            }
+                            _ => unreachable!("actions of the same space"),
+                        }
+                    }
+                    reset(&mut envs, SEED);
+                    let first = if fused { before } else { total };
+                    for t in 0..first {
+                        envs.step_on(&stream, 1, source, &steps.rows(t..t + 1)).unwrap();
+                    }
+                    if fused {
+                        envs.step_on(&stream, k as u32, source, &steps.rows(before..total)).unwrap();
+                    }
+                    (written(&device, &steps), envs.save().unwrap(), steps)
+                };
+                let (single, states, steps) = run(false, ActionSource::Random, None);
+                let context = format!("{device}: {}, {n} environments", entry.name);
+                let (random, random_states, _) = run(true, ActionSource::Random, None);
+                assert!(random == single && random_states == states, "{context}: fused with random actions");
+                let (given, given_states, _) = run(true, ActionSource::Given, Some(&steps));
+                assert!(given == single && given_states == states, "{context}: fused with given actions");
+                assert!(original(entry.name, n, total).envs.save().unwrap() == states, "{context}: the original");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_row_is_overwritten_by_each_of_k_steps() {
+    for device in Device::for_tests() {
+        for name in ["cartpole", "snake"] {
+            let (n, k, stream) = (33, 9, device.stream().unwrap());
+            let run = |fused: bool| {
+                let mut envs = batch(&device, name, n);
+                let mut steps = memory(&envs, 1);
+                reset(&mut envs, SEED);
+                if fused {
+                    envs.step_on(&stream, k, ActionSource::Random, &steps.rows(0..1)).unwrap();
+                } else {
+                    (0..k).for_each(|_| envs.step_on(&stream, 1, ActionSource::Random, &steps.rows(0..1)).unwrap());
+                }
+                (written(&device, &steps), envs.save().unwrap())
+            };
+            assert_eq!(run(true), run(false), "{device}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_replayed_graph_equals_eager_steps() {
+    for device in Device::for_tests() {
+        for entry in catalog::ENVS {
+            let (n, k, stream) = (65, 6, device.stream().unwrap());
+            let mut envs = batch(&device, entry.name, n);
+            reset(&mut envs, SEED);
+            let mut eager = memory(&envs, 1);
+            let mut graph = envs.capture(&stream, ActionSource::Random, 1, memory(&envs, k)).unwrap();
+            let check = |envs: &CudaVecEnv, steps| {
+                assert!(envs.save().unwrap() == original(entry.name, n, steps).envs.save().unwrap(), "{}: {steps}", entry.name);
+            };
+            check(&envs, 0);
+            envs.replay(&mut graph).unwrap();
+            check(&envs, k);
+            envs.replay(&mut graph).unwrap();
+            (0..3).for_each(|_| envs.step_on(&stream, 1, ActionSource::Random, &eager.rows(0..1)).unwrap());
+            envs.replay(&mut graph).unwrap();
+            check(&envs, 3 * k + 3);
+            let rows = written(&device, graph.steps());
+            // The same once more, eagerly.
+            let mut again = batch(&device, entry.name, n);
+            reset(&mut again, SEED);
+            (0..2 * k + 3).for_each(|_| again.step_on(&stream, 1, ActionSource::Random, &eager.rows(0..1)).unwrap());
+            let mut steps = memory(&again, k);
+            (0..k).for_each(|t| again.step_on(&stream, 1, ActionSource::Random, &steps.rows(t..t + 1)).unwrap());
+            assert!(written(&device, &steps) == rows, "{device}: {}", entry.name);
+            let mut other = batch(&device, entry.name, n);
+            assert!(matches!(other.replay(&mut graph), Err(Error::Kind { .. })), "a graph belongs to its environments");
+        }
+    }
+}
+
+#[test]
+fn a_replayed_graph_takes_the_actions_that_were_written_and_repeats_them() {
+    for device in Device::for_tests() {
+        let (n, k, repeat, stream) = (33, 4, 3, device.stream().unwrap());
+        let mut envs = batch(&device, "mountain_car", n);
+        reset(&mut envs, SEED);
+        let mut graph = envs.capture(&stream, ActionSource::Given, repeat, memory(&envs, k)).unwrap();
+        let mut rust = original("mountain_car", n, 0);
+        let mut rng = Rng::new(3, 0, 0, Purpose::Init);
+        for _ in 0..20 {
+            for t in 0..k {
+                let actions: Vec<u32> = (0..n).map(|_| rng.below(3)).collect();
+                let ActionViews::Discrete(to) = graph.rows(t..t + 1).actions else { unreachable!("mountain_car's are discrete") };
+                stream.upload(&to, &actions).unwrap();
+                (0..repeat).for_each(|_| rust.step(Actions::Discrete(Array1::from(actions.clone()).view())).unwrap());
+            }
+            envs.replay(&mut graph).unwrap();
+        }
+        envs.check_actions(&stream).unwrap();
+        assert!(envs.save().unwrap() == rust.envs.save().unwrap(), "{device}");
+    }
+}
+
+#[test]
+fn an_action_out_of_range_is_noted_and_0_is_taken() {
+    for device in Device::for_tests() {
+        let (n, stream) = (70, device.stream().unwrap());
+        let run = |bad: bool| {
+            let mut envs = batch(&device, "acrobot", n);
+            let mut steps = memory(&envs, 1);
+            reset(&mut envs, SEED);
+            let mut actions = vec![2; n];
+            for i in [41, 69] {
+                actions[i] = if bad { 3 + i as u32 } else { 0 };
+            }
+            let DeviceActions::Discrete(buffer) = &mut steps.actions else { unreachable!("acrobot's are discrete") };
+            stream.upload(&buffer.view_mut(), &actions).unwrap();
+            envs.step_on(&stream, 1, ActionSource::Given, &steps.rows(0..1)).unwrap();
+            let noted = envs.check_actions(&stream);
+            assert!(envs.check_actions(&stream).is_ok(), "it is told once");
+            (noted, envs.save().unwrap())
+        };
+        let ((good, expected), (bad, states)) = (run(false), run(true));
+        assert!(good.is_ok());
+        assert!(matches!(bad, Err(Error::ActionOutOfRange { env_idx: 41 })), "{bad:?}");
+        assert_eq!(states, expected);
+        for (name, action, fault) in [("pendulum", 2.0, false), ("pendulum", 2.001, true), ("pendulum", f32::NAN, true)] {
+            let mut envs = batch(&device, name, 1);
+            let mut steps = memory(&envs, 1);
+            reset(&mut envs, SEED);
+            let DeviceActions::Continuous(buffer) = &mut steps.actions else { unreachable!("pendulum's are continuous") };
+            stream.upload(&buffer.view_mut(), &[action]).unwrap();
+            envs.step_on(&stream, 1, ActionSource::Given, &steps.rows(0..1)).unwrap();
+            assert_eq!(envs.check_actions(&stream).is_err(), fault, "{action}");
+        }
+    }
+}
+
+#[test]
+fn states_go_to_the_device_and_back_and_bad_ones_are_refused() {
+    for device in Device::for_tests() {
+        for entry in catalog::ENVS {
+            let mut rust = original(entry.name, 33, 150);
+            let mut envs = batch(&device, entry.name, 33);
+            let saved = rust.envs.save().unwrap();
+            envs.load(&saved).unwrap();
+            assert!(envs.save().unwrap() == saved, "{}", entry.name);
+            let mut twin = Driven::new(Box::new(envs));
+            let mut random = RandomActions::new(5, 33, rust.envs.action_space());
+            let mut discrete = Array1::zeros(33);
+            let mut continuous = Array2::zeros((33, 1));
+            for _ in 0..40 {
+                let mut actions = match rust.envs.action_space() {
+                    ActionSpace::Discrete { .. } => ActionsMut::Discrete(discrete.view_mut()),
+                    ActionSpace::Continuous { .. } => ActionsMut::Continuous(continuous.view_mut()),
+                };
+                random.fill(&mut actions);
+                rust.step(actions.view()).unwrap();
+                twin.step(actions.view()).unwrap();
+            }
+            assert!(twin.envs.save().unwrap() == rust.envs.save().unwrap(), "{}", entry.name);
+            let before = twin.envs.save().unwrap();
+            assert!(twin.envs.load(&saved[..saved.len() - 1]).is_err(), "cut short");
+            assert!(twin.envs.load(&original(entry.name, 31, 1).envs.save().unwrap()).is_err(), "another number");
+            assert!(twin.envs.save().unwrap() == before, "what is refused changes nothing");
+        }
+    }
+}
+
+#[test]
+fn a_batch_on_the_device_keeps_the_contract_of_errors() {
+    for device in Device::for_tests() {
+        let mut envs = Driven::new(Box::new(batch(&device, "cartpole", 3)));
+        envs.reset(1).unwrap();
+        let before = envs.envs.save().unwrap();
+        let error = envs.step(Actions::Discrete(Array1::from(vec![0, 1, 2]).view())).unwrap_err();
+        assert!(matches!(error, rl_envs::Error::ActionOutOfRange { env_idx: 2, action: 2, n: 2 }));
+        let error = envs.step(Actions::Discrete(Array1::from(vec![0, 1]).view())).unwrap_err();
+        assert!(matches!(error, rl_envs::Error::Shape { .. }));
+        let error = envs.step(Actions::Continuous(Array2::zeros((3, 1)).view())).unwrap_err();
+        assert!(matches!(error, rl_envs::Error::Kind { .. }));
+        assert_eq!(envs.envs.save().unwrap(), before);
+        assert!(matches!(CudaVecEnv::new(&device, "chess", 1), Err(Error::NoKernels { .. })));
+        assert!(matches!(CudaVecEnv::new(&device, "snake", 0), Err(Error::Env(rl_envs::Error::EnvCount { n_envs: 0 }))));
+        let (mut envs, stream) = (batch(&device, "cartpole", 4), device.stream().unwrap());
+        let mut steps = memory(&envs, 2);
+        assert!(matches!(
+            envs.step_on(&stream, 3, ActionSource::Random, &steps.rows(0..2)),
+            Err(Error::Length { what: "rewards", expected: 12, found: 8 })
+        ));
+        let mut rows = steps.rows(0..1);
+        let mut floats = Buffer::zeros(&device, 4).unwrap();
+        rows.actions = ActionViews::Continuous(floats.view_mut());
+        assert!(matches!(envs.step_on(&stream, 1, ActionSource::Given, &rows), Err(Error::Kind { what: "actions", .. })));
+        let mut envs = envs.with_block(0);
+        assert!(matches!(
+            envs.step_on(&stream, 1, ActionSource::Random, &steps.rows(0..1)),
+            Err(Error::Launch { threads: 0, .. })
+        ));
+    }
+}

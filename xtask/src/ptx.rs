@@ -1,0 +1,232 @@
+//! Kernels to PTX: `cargo xtask ptx` writes rl-cuda/ptx, `--check` says whether what lies there is what the kernels compile to.
+//!
+//! One compiler, NVRTC of one version: another would write other text. It is taken from `CUDA_HOME` or `CUDA_PATH` if the version is
+//! right, else from PyPI's wheels, installed into target. (nvcc has no wheel of this version, and writes other text than NVRTC.)
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::nvrtc::Nvrtc;
+
+/// CUDA 12.0 writes PTX 8.0, which drivers from 525 on load; later compilers would only raise that.
+const VERSION: (i32, i32) = (12, 0);
+const WHEELS: &[&str] = &["nvidia-cuda-nvrtc-cu12==12.0.140", "nvidia-cuda-nvcc-cu12==12.0.140"];
+/// No contraction, so that an operation rounds as it does in Rust; Turing and newer.
+const OPTIONS: &[&str] = &["--gpu-architecture=compute_75", "--fmad=false", "--std=c++17"];
+/// The architectures that PTX is assembled for, to see that it can be, and what it takes.
+const ASSEMBLED: &[&str] = &["sm_75", "sm_80", "sm_90"];
+/// Where the hashes of sources and of what they were compiled to are recorded.
+const RECORD: &str = "rl-cuda/ptx/hashes.txt";
+
+/// NVRTC of the right version, and the assembler.
+struct Compiler {
+    nvrtc: Nvrtc,
+    ptxas: PathBuf,
+}
+
+/// A file of kernels.
+struct Kernels {
+    name: String,
+    source: String,
+    /// Of the source, of everything that it may include, and of the options.
+    hash: String,
+    ptx: PathBuf,
+}
+
+/// Compiles every file of kernels and writes what comes of it.
+pub(crate) fn write(root: &Path) -> Result<()> {
+    let compiler = compiler(root)?;
+    let mut record = String::new();
+    fs::create_dir_all(root.join("rl-cuda/ptx"))?;
+    for kernels in kernels(root)? {
+        let ptx = compile(root, &compiler, &kernels)?;
+        fs::write(&kernels.ptx, &ptx).with_context(|| kernels.ptx.display().to_string())?;
+        record += &line(&kernels, &ptx);
+    }
+    fs::write(root.join(RECORD), record)?;
+    assemble(root, &compiler)
+}
+
+/// Compiles every file of kernels again and compares, where there is a compiler; elsewhere compares hashes.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    println!("\n==> ptx --check");
+    let stale = "run `cargo xtask ptx` and commit rl-cuda/ptx";
+    let recorded = fs::read_to_string(root.join(RECORD)).with_context(|| RECORD.to_owned())?;
+    let (mut expected, all) = (String::new(), kernels(root)?);
+    for kernels in &all {
+        let ptx = fs::read_to_string(&kernels.ptx).with_context(|| format!("{}: {stale}", kernels.ptx.display()))?;
+        expected += &line(kernels, &ptx);
+    }
+    ensure!(recorded == expected, "rl-cuda/ptx was not compiled from rl-cuda/kernels as they are: {stale}");
+    for entry in fs::read_dir(root.join("rl-cuda/ptx"))? {
+        let path = entry?.path();
+        let known = path.ends_with("hashes.txt") || all.iter().any(|kernels| kernels.ptx == path);
+        ensure!(known, "{}: there are no such kernels", path.display());
+    }
+    match compiler(root) {
+        Ok(compiler) => {
+            for kernels in &all {
+                let ptx = compile(root, &compiler, kernels)?;
+                ensure!(ptx == fs::read_to_string(&kernels.ptx)?, "rl-cuda/ptx/{}.ptx differs: {stale}", kernels.name);
+            }
+            println!("{} files of kernels compiled again: the same PTX", all.len());
+            assemble(root, &compiler)
+        }
+        Err(error) => {
+            println!("NOT COMPILED AGAIN, only hashes of sources and PTX were compared: {error:#}");
+            Ok(())
+        }
+    }
+}
+
+fn line(kernels: &Kernels, ptx: &str) -> String {
+    format!("{} source {} ptx {}\n", kernels.name, kernels.hash, blake3::hash(ptx.as_bytes()).to_hex())
+}
+
+/// Every file of kernels, in the order of their names.
+fn kernels(root: &Path) -> Result<Vec<Kernels>> {
+    let dir = root.join("rl-cuda/kernels");
+    let mut paths = fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    let with = |extension: &'static str| paths.iter().filter(move |path| path.extension().is_some_and(|e| e == extension));
+    let mut headers = blake3::Hasher::new();
+    headers.update(format!("{VERSION:?} {OPTIONS:?}").as_bytes());
+    for path in with("cuh") {
+        headers.update(&fs::read(path)?);
+    }
+    with("cu")
+        .map(|path| {
+            let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
+            let source = fs::read_to_string(path)?;
+            let hash = headers.clone().update(source.as_bytes()).finalize().to_hex().to_string();
+            Ok(Kernels { ptx: root.join("rl-cuda/ptx").join(format!("{name}.ptx")), name, source, hash })
+        })
+        .collect()
+}
+
+fn compile(root: &Path, compiler: &Compiler, kernels: &Kernels) -> Result<String> {
+    let include = format!("--include-path={}", root.join("rl-cuda/kernels").display());
+    let options: Vec<&str> = OPTIONS.iter().copied().chain([&include[..]]).collect();
+    compiler.nvrtc.compile(&format!("{}.cu", kernels.name), &kernels.source, &options)
+}
+
+/// What the assembler says of a kernel.
+#[derive(Debug, PartialEq)]
+struct Properties {
+    kernel: String,
+    /// What it needs of memory of a thread's own: spilled registers, or arrays.
+    memory: String,
+    registers: u32,
+}
+
+/// No memory of a thread's own.
+const NO_MEMORY: &str = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
+
+/// Reads what `ptxas -v` says.
+fn properties(said: &str) -> Result<Vec<Properties>> {
+    let (mut found, mut kernel, mut memory) = (Vec::new(), None, None);
+    for line in said.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            kernel = rest.split('\'').next().map(str::to_owned);
+        } else if line.contains("bytes stack frame") {
+            memory = Some(line.trim().to_owned());
+        } else if let Some((_, rest)) = line.split_once("Used ") {
+            let registers = rest.split(' ').next().and_then(|count| count.parse().ok());
+            let all = kernel.take().zip(memory.take()).zip(registers);
+            let ((kernel, memory), registers) = all.with_context(|| format!("ptxas says: {line}"))?;
+            found.push(Properties { kernel, memory, registers });
+        }
+    }
+    Ok(found)
+}
+
+/// Assembles what lies in rl-cuda/ptx for each architecture, and refuses kernels that spill registers or keep arrays.
+fn assemble(root: &Path, compiler: &Compiler) -> Result<()> {
+    let mut spills = Vec::new();
+    println!("registers of a thread, {}:", ASSEMBLED.join(", "));
+    for kernels in kernels(root)? {
+        let mut registers = BTreeMap::<String, Vec<String>>::new();
+        for arch in ASSEMBLED {
+            let mut command = Command::new(&compiler.ptxas);
+            command.args(["-v", "-arch", arch, "-o", "/dev/null"]).arg(&kernels.ptx);
+            let output = command.output().with_context(|| compiler.ptxas.display().to_string())?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{} for {arch}: {said}", kernels.name);
+            for Properties { kernel, memory, registers: used } in properties(&said)? {
+                if memory != NO_MEMORY {
+                    spills.push(format!("{kernel} for {arch}: {memory}"));
+                }
+                registers.entry(kernel).or_default().push(used.to_string());
+            }
+        }
+        let entries = fs::read_to_string(&kernels.ptx)?.matches(".visible .entry").count();
+        let complete = registers.len() == entries && registers.values().all(|of| of.len() == ASSEMBLED.len());
+        ensure!(complete, "{}: ptxas speaks of {registers:?}, there are {entries} kernels", kernels.name);
+        for (kernel, registers) in registers {
+            println!("  {kernel}: {}", registers.join(", "));
+        }
+    }
+    if spills.is_empty() {
+        println!("no registers spilled");
+        return Ok(());
+    }
+    bail!("registers spilled:\n{}", spills.join("\n"))
+}
+
+/// The compiler, installed if need be.
+fn compiler(root: &Path) -> Result<Compiler> {
+    let places = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
+    for home in places {
+        let (library, ptxas) = (home.join("lib64/libnvrtc.so.12"), home.join("bin/ptxas"));
+        if let Ok(nvrtc) = Nvrtc::load(&library)
+            && nvrtc.version()? == VERSION
+            && ptxas.exists()
+        {
+            return Ok(Compiler { nvrtc, ptxas });
+        }
+    }
+    let dir = root.join(format!("target/cuda-{}.{}", VERSION.0, VERSION.1));
+    let (library, ptxas) = (dir.join("nvidia/cuda_nvrtc/lib/libnvrtc.so.12"), dir.join("nvidia/cuda_nvcc/bin/ptxas"));
+    if !ptxas.exists() || !library.exists() {
+        println!("installing {} into {}", WHEELS.join(" and "), dir.display());
+        let pip = "-m pip install --quiet --no-deps --disable-pip-version-check --retries 1 --upgrade --target";
+        let output = Command::new("python3").args(pip.split(' ')).arg(&dir).args(WHEELS).output().context("python3")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("pip cannot install {}: {}", WHEELS.join(" and "), said.lines().last().unwrap_or_default());
+        }
+    }
+    let nvrtc = Nvrtc::load(&library)?;
+    ensure!(nvrtc.version()? == VERSION, "{} is not of version {VERSION:?}", library.display());
+    Ok(Compiler { nvrtc, ptxas })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_assembler_says_is_read() {
+        let said = "\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'a_step' for 'sm_90'
+ptxas info    : Function properties for a_step
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 46 registers
+ptxas info    : Compiling entry function 'b_step' for 'sm_75'
+ptxas info    : Function properties for b_step
+    40 bytes stack frame, 36 bytes spill stores, 44 bytes spill loads
+ptxas info    : Used 16 registers, 504 bytes cmem[0]
+";
+        let expected =
+            [("a_step", NO_MEMORY, 46), ("b_step", "40 bytes stack frame, 36 bytes spill stores, 44 bytes spill loads", 16)];
+        let expected =
+            expected.map(|(kernel, memory, registers)| Properties { kernel: kernel.into(), memory: memory.into(), registers });
+        assert_eq!(properties(said).unwrap(), expected);
+        assert!(properties("ptxas info    : Used 16 registers").is_err());
+    }
+}
