@@ -1,7 +1,6 @@
-//! How learning goes, over seeds: `cargo xtask bench --learning` trains PPO on CartPole with the kernel and with candle's operations,
-//! and `cargo xtask bench --grids` trains the presets of Snake and Breakout. Curves are drawn.
+//! Whether the kernel learns as candle's operations do: `cargo xtask bench --learning` trains PPO on CartPole with both over the same
+//! seeds and draws the returns to `bench/learning.svg`.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -15,24 +14,8 @@ const SEEDS: std::ops::Range<u64> = 200..205;
 const STEPS: f64 = 100_096.0;
 const POINTS: usize = 60;
 
-const GRID_SEEDS: std::ops::Range<u64> = 100..102;
-const GRIDS: [Grid; 2] = [
-    Grid { env: "snake", algos: &[("ppo", "#1b9e77"), ("dqn", "#d95f02")], what: "length", start: 1.0, to: 40.0, steps: 2e6 },
-    Grid { env: "breakout", algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 40.0, steps: 2e6 },
-];
-
-/// A grid whose presets are trained. What is shown is `start` and the return, up to `to`, over up to so many steps.
-struct Grid {
-    env: &'static str,
-    algos: &'static [(&'static str, &'static str)],
-    what: &'static str,
-    start: f64,
-    to: f64,
-    steps: f64,
-}
-
 /// A line of a run's metrics: env steps, seconds, mean return of the last 100 episodes.
-type Point = (f64, f64, f64);
+pub(crate) type Point = (f64, f64, f64);
 
 /// Trains PPO on CartPole with both learners: `bench/learning.svg`.
 pub(crate) fn compare(root: &Path) -> Result<()> {
@@ -60,77 +43,9 @@ pub(crate) fn compare(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Trains the presets of the grids: `bench/grids.md` and a picture for each grid.
-pub(crate) fn grids(root: &Path) -> Result<()> {
-    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    let mut text = String::from(
-        "# What is learnt on grids\n\nMade by `cargo xtask bench --grids`: the presets of Snake (12 x 12, up to 4,000 steps) and Breakout (10 x 10, up to \
-         1,000 steps), on\nseeds 100 and 101, one line each: 100 greedy episodes after training, time as the whole training took it. \
-         The curves are of the\nepisodes of training, with all its exploration: the mean of the last 100. Random: a policy whose \
-         learning rate is 0.\n",
-    );
-    for grid in GRIDS {
-        let Grid { env, algos, what, start, .. } = grid;
-        let random =
-            train(root, env, "ppo", 0, &["ppo.learning_rate=0", "steps=200000"])?.last().context("no episode has ended")?.2;
-        let _ = writeln!(
-            text,
-            "\n## {env}\n\n![{env}]({env}.svg)\n\nRandom: mean {what} {:.2}.\n\n| algorithm | seed | env steps | time | mean {what} | \
-             standard error |\n|---|---|---|---|---|---|",
-            start + random
-        );
-        let mut curves = Vec::new();
-        for (algo, color) in algos {
-            for seed in GRID_SEEDS {
-                let curve = train(root, env, algo, seed, &[])?;
-                let answer = run(Command::new(root.join("target/release/rl")).args(["eval", "--json"]).arg(run_dir(root)))?;
-                let answer: serde_json::Value = serde_json::from_str(answer.lines().last().unwrap_or_default())?;
-                let figure = |name: &str| answer[name].as_f64().context("our figure");
-                let (mean, deviation, episodes) = (figure("return_mean")?, figure("return_std")?, figure("episodes")?);
-                let &(steps, seconds, _) = curve.last().context("no episode has ended")?;
-                let row = format!(
-                    "| {algo} | {seed} | {steps:.0} | {:.1} min | {:.1} | {:.1} |",
-                    seconds / 60.0,
-                    start + mean,
-                    deviation / episodes.sqrt()
-                );
-                println!("{env} {row}");
-                let _ = writeln!(text, "{row}");
-                curves.push((*color, curve));
-            }
-        }
-        draw(root, &grid, &curves)?;
-    }
-    fs::write(root.join("bench/grids.md"), text)?;
-    Ok(())
-}
-
-/// Two panels: against env steps and against minutes.
-fn draw(root: &Path, grid: &Grid, curves: &[(&str, Vec<Point>)]) -> Result<()> {
-    let minutes = curves.iter().flat_map(|(_, curve)| curve.last()).map(|point| point.1 / 60.0).fold(0.0, f64::max).ceil();
-    let mut chart = Chart::new();
-    for (label, to, x) in [("environment steps", grid.steps, 0), ("minutes", minutes, 1)] {
-        let mut panel = chart.panel(Axis::linear(label, to), Axis::linear(grid.what, grid.to));
-        for (color, curve) in curves {
-            let points =
-                curve.iter().map(|&(steps, seconds, value)| (if x == 0 { steps } else { seconds / 60.0 }, grid.start + value));
-            panel.line(points, color);
-        }
-        for (algo, color) in grid.algos {
-            panel.label(algo, color);
-        }
-    }
-    fs::write(root.join(format!("bench/{}.svg", grid.env)), chart.finish())?;
-    Ok(())
-}
-
-fn run_dir(root: &Path) -> std::path::PathBuf {
-    root.join("target/bench-runs")
-}
-
 /// Trains, and reads the metrics.
-fn train(root: &Path, env: &str, algo: &str, seed: u64, sets: &[&str]) -> Result<Vec<Point>> {
-    let dir = run_dir(root);
+pub(crate) fn train(root: &Path, env: &str, algo: &str, seed: u64, sets: &[&str]) -> Result<Vec<Point>> {
+    let dir = root.join("target/bench-runs");
     let _ = fs::remove_dir_all(&dir);
     let mut command = Command::new(root.join("target/release/rl"));
     command.args(["train", env, "--algo", algo, "--seed", &seed.to_string(), "--run-dir"]).arg(&dir);

@@ -2,6 +2,7 @@
 
 mod bench;
 mod gpu_bundle;
+mod grids;
 mod growth;
 mod learning;
 mod nvrtc;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--learning") => learning::compare(&root()),
-            Some("--grids") => learning::grids(&root()),
+            Some("--grids") => grids::measure(&root()),
             _ => return usage(),
         },
         Some("ptx") => match std::env::args().nth(2).as_deref() {
