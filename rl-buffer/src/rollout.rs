@@ -1,6 +1,6 @@
 //! T steps of N environments, filled in place.
 
-use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayViewMut1, ArrayViewMut2, ArrayViewMut3, Axis, s};
+use ndarray::{Array1, Array2, Array3, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, ArrayViewMut3, Axis, s};
 
 use crate::Error;
 
@@ -360,11 +360,25 @@ impl Rollout {
     ///
     /// # Panics
     /// If there is not one of `final_values` for each final observation, or `next_values` is not (T, N).
-    pub fn next_values(&self, final_values: &[f32], mut next_values: ArrayViewMut2<'_, f32>) {
+    pub fn next_values(&self, final_values: &[f32], next_values: ArrayViewMut2<'_, f32>) {
+        self.next_values_of(self.values.view(), self.last_values.view(), final_values, next_values);
+    }
+
+    /// The same with values of another policy than the one that acted: (T, N), and (N) of the observations after the last step.
+    ///
+    /// # Panics
+    /// As [`Rollout::next_values`], and if `values` or `last_values` are of another shape.
+    pub fn next_values_of(
+        &self,
+        values: ArrayView2<'_, f32>,
+        last_values: ArrayView1<'_, f32>,
+        final_values: &[f32],
+        mut next_values: ArrayViewMut2<'_, f32>,
+    ) {
         assert_eq!(final_values.len(), self.final_at.len(), "a value for each final observation");
         let t_last = self.shape.n_steps - 1;
-        next_values.slice_mut(s![..t_last, ..]).assign(&self.values.slice(s![1.., ..]));
-        next_values.row_mut(t_last).assign(&self.last_values);
+        next_values.slice_mut(s![..t_last, ..]).assign(&values.slice(s![1.., ..]));
+        next_values.row_mut(t_last).assign(&last_values);
         for (&(t, n), &value) in self.final_at.iter().zip(final_values) {
             next_values[[t, n]] = value;
         }
