@@ -43,6 +43,14 @@ pub enum Error {
     /// A device that this build cannot train on.
     #[error("{0} is there, but this version trains on the CPU only; use --device cpu")]
     DeviceUnsupported(String),
+    /// A thread that could not be started, or that has ended too early.
+    #[error("the thread \"{name}\" {cause}")]
+    Thread {
+        /// Its name.
+        name: String,
+        /// What happened to it.
+        cause: String,
+    },
     /// The agent failed.
     #[error(transparent)]
     Agent(#[from] rl_agents::Error),
@@ -71,7 +79,7 @@ impl Error {
         match self {
             Self::Config { .. } | Self::RunDir { .. } => 2,
             Self::Checkpoint { .. } => 3,
-            Self::Io { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
+            Self::Io { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
             Self::Agent(Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::ActionKind | Agent::Buffer(_)) => 2,
             Self::Agent(Agent::Snapshot(_)) => 3,
             Self::Agent(Agent::Diverged(_)) => 4,

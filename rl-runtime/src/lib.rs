@@ -2,7 +2,8 @@
 //!
 //! Read [`train`](mod@train) first: the loop stands there once. [`config`] says what a user may choose, [`run_dir`] and
 //! [`checkpoint`] what is written where, [`metrics`] what is measured, [`report`] what is shown; [`watch`] and [`animation`]
-//! let a policy be seen.
+//! let a policy be seen. [`pipeline`] lets collecting and learning go on at the same time, on [rings](mod@ring) of buffers; [`profile`] says
+//! where time goes.
 
 pub mod animation;
 pub mod bench;
@@ -10,11 +11,15 @@ pub mod checkpoint;
 pub mod config;
 pub mod interrupt;
 pub mod metrics;
+pub mod pipeline;
+pub mod profile;
 pub mod report;
+pub mod ring;
 pub mod run_dir;
 pub mod train;
 pub mod watch;
 
+mod channel;
 mod error;
 
 pub use config::{Algo, Config};

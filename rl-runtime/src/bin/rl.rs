@@ -11,6 +11,8 @@ use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::{KEYS, Layers, PRESETS, RESUMABLE};
+use rl_runtime::pipeline::Mode;
+use rl_runtime::profile::Profile;
 use rl_runtime::report::{Report, evaluation_json, grouped, in_words, print};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::{self, End, Evaluation, Training};
@@ -112,6 +114,12 @@ struct TrainArgs {
     /// Stop when an evaluation's mean return reaches this
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     target_return: Option<f64>,
+    /// Say at the end what each thread did for how long
+    #[arg(long)]
+    profile: bool,
+    /// Write what each thread did when, to be opened in Perfetto or Chrome's about:tracing
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -360,6 +368,7 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
 
 fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
     let layers = layers(&args)?;
+    let profile = Profile::new(args.timeline.is_some());
     let (config, dir, mut training, note) = match &args.resume {
         None => {
             let none =
@@ -369,11 +378,11 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             let config = layers.resolve(&env, algo)?;
             let device = train::device(&config)?;
             set_matrix_threads(config.threads);
-            let training = Training::new(&config)?;
+            let training = Training::new(&config, profile.clone())?;
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
             (config, dir, training, None)
         }
-        Some(path) => resume(&args, layers, path)?,
+        Some(path) => resume(&args, layers, path, profile.clone())?,
     };
     let device = train::device(&config)?;
     if let Err(error) = interrupt::listen() {
@@ -385,13 +394,19 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
         report.note(&note);
     }
     let outcome = training.run(&dir, &mut report)?;
+    if let Some(path) = &args.timeline {
+        profile.write_timeline(path)?;
+    }
+    if args.profile || config.mode() != Mode::Sync {
+        report.profile(&profile, &config, args.profile);
+    }
     report.done(&outcome, dir.path());
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
 type Resumed = (Config, RunDir, Training, Option<String>);
 
-fn resume(args: &TrainArgs, layers: Layers, path: &Path) -> Result<Resumed, Error> {
+fn resume(args: &TrainArgs, layers: Layers, path: &Path, profile: Profile) -> Result<Resumed, Error> {
     let (dir, saved) = RunDir::open(path)?;
     let foreign = |what: &str, given: &Option<String>, saved: &str| match given {
         Some(given) if given != saved => {
@@ -409,7 +424,7 @@ fn resume(args: &TrainArgs, layers: Layers, path: &Path) -> Result<Resumed, Erro
         return Err(Error::Config { problems: vec![problem] });
     }
     set_matrix_threads(config.threads);
-    let mut training = Training::new(&config)?;
+    let mut training = Training::new(&config, profile)?;
     let Some(newest) = checkpoint::list(&dir.checkpoints())?.pop() else {
         let note = "the run was stopped before its first checkpoint: it starts afresh".into();
         return Ok((config, dir, training, Some(note)));
