@@ -87,31 +87,3 @@ impl<T> Stage<T> {
         self.input.len()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_buffer_goes_round_in_order() {
-        let [a, b, c] = ring([1, 2]);
-        assert_eq!((a.waiting(), b.waiting(), c.waiting()), (2, 0, 0));
-        assert_eq!((a.recv(), a.recv(), a.try_recv()), (Ok(1), Ok(2), Ok(None)));
-        a.send(10).unwrap();
-        a.send(20).unwrap();
-        assert_eq!((b.recv(), b.recv()), (Ok(10), Ok(20)));
-        b.send(30).unwrap();
-        c.send(c.recv().unwrap() + 1).unwrap();
-        assert_eq!(a.recv_timeout(Duration::ZERO), Ok(Some(31)));
-        assert_eq!(a.recv_timeout(Duration::ZERO), Ok(None));
-    }
-
-    #[test]
-    fn what_was_passed_on_is_still_taken_when_its_sender_has_gone() {
-        let [a, b] = ring([1, 2]);
-        a.send(a.recv().unwrap()).unwrap();
-        drop(a);
-        assert_eq!((b.recv(), b.recv()), (Ok(1), Err(Closed)));
-        assert_eq!(b.send(1), Err(Closed));
-    }
-}

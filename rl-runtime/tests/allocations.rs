@@ -4,6 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rl_agents::{ActorCritic, Collector, NetConfig, Policy};
 use rl_buffer::Rollout;
@@ -39,6 +40,10 @@ struct Plain(Rollout);
 
 impl Collect for Plain {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, _: &Track) -> Result<(), Error> {
+        // By turns slower than the learner and faster, at first: waiting for the first time allocates a place in a list.
+        if learnt < 20 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         filled.rollout.rewards.fill(policy.params()[0]);
         filled.learnt.fill(learnt);
         Ok(())
@@ -61,6 +66,9 @@ fn rollouts_and_policies_go_round_without_allocating() {
         let mut pipeline = Pipeline::new(mode, Plain(rollout), 16, &Profile::new(false)).unwrap();
         (0..pipeline.n_ahead()).for_each(|_| pipeline.order(policy.copy(), 0));
         let mut turn = |i| {
+            if (40..60).contains(&i) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             let filled = pipeline.next(&policy, i).unwrap();
             assert_eq!(filled.rollout.rewards[[15, 3]], policy.params()[0]);
             pipeline.give_back(filled, &policy, i + 1).unwrap();
