@@ -64,6 +64,16 @@ pub enum Error {
         /// Of how many.
         n_checks: usize,
     },
+    /// Environments that had to be replaced too often.
+    #[error("environment {env_idx} had to be replaced too often, last because: {cause}; {n_failed} have failed for good")]
+    EnvFailed {
+        /// The last of them.
+        env_idx: usize,
+        /// Its last fault.
+        cause: String,
+        /// How many.
+        n_failed: usize,
+    },
     /// The environments failed.
     #[error(transparent)]
     Env(#[from] rl_envs::Error),
@@ -88,7 +98,7 @@ impl Error {
                 Env::BadState(_) => 3,
                 _ => 5,
             },
-            Self::CheckFailed { .. } => 5,
+            Self::CheckFailed { .. } | Self::EnvFailed { .. } => 5,
             Self::Agent(_) => 1,
         }
     }

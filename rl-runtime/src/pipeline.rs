@@ -21,6 +21,8 @@
 //! A pipeline of another shape is made of the same parts, [`ring`](crate::ring::ring) and [`spawn`]: see the example `own_pipeline`.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -89,7 +91,7 @@ impl Filled {
     }
 }
 
-/// What collects.
+/// What collects: [`Collector`], or [`ReadyCollector`](crate::ready::ReadyCollector) for environments that block.
 pub trait Collect: Send + 'static {
     /// Fills `filled`, acting with `policy`, which has learnt from `learnt` rollouts.
     ///
@@ -102,6 +104,11 @@ pub trait Collect: Send + 'static {
     /// # Errors
     /// Those of [`Rollout::new`].
     fn rollout(&self, n_steps: usize) -> Result<Rollout, Error>;
+
+    /// Set when nobody wants its rollouts any more: one that waits for long returns then, with any error.
+    fn stopper(&self) -> Arc<AtomicBool> {
+        Arc::default()
+    }
 }
 
 impl Collect for Collector {
@@ -167,6 +174,7 @@ pub struct Pipeline<C> {
     /// How many rollouts may still be begun.
     left: u64,
     held: bool,
+    stopper: Arc<AtomicBool>,
     track: Track,
     producer_track: Track,
 }
@@ -186,6 +194,7 @@ impl<C: Collect> Pipeline<C> {
         let producer_track = if mode == Mode::Sync { track.clone() } else { profile.track("collect") };
         Ok(Self {
             mode,
+            stopper: collector.stopper(),
             collector: Some(collector),
             buffers,
             orders: VecDeque::with_capacity(ahead + 1),
@@ -227,6 +236,12 @@ impl<C: Collect> Pipeline<C> {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// See [`Collect::stopper`].
+    #[must_use]
+    pub fn stopper(&self) -> Arc<AtomicBool> {
+        self.stopper.clone()
     }
 
     /// How many rollouts wait for the learner.
@@ -358,6 +373,12 @@ impl<C: Collect> Pipeline<C> {
     /// Forgets what has been ordered.
     pub fn forget_orders(&mut self) {
         self.orders.clear();
+    }
+}
+
+impl<C> Drop for Pipeline<C> {
+    fn drop(&mut self) {
+        self.stopper.store(true, Ordering::Relaxed);
     }
 }
 
