@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod faults;
 pub mod interrupt;
+pub mod latency;
 pub mod metrics;
 pub mod pipeline;
 pub mod profile;
