@@ -15,7 +15,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test   every check: tidy, format, clippy, unit, integration and doc tests, examples, documentation, crates from outside
-  bench --peers [envs|learners|replay]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's, rejax's and cpprb's, which
+  bench --peers [envs|learners|replay|pipeline]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's, rejax's and cpprb's, which
                  are installed into target; all, or one group
   bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
   bench --presets   what the presets learn over five seeds, beside RL Baselines3 Zoo's agents: bench/presets.md
@@ -84,7 +84,7 @@ fn test() -> Result<()> {
     cargo(&root, &["test", "--workspace", "--all-targets"], &[])?;
     cargo(&root, &["test", "--workspace", "--doc"], &[])?;
     cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    for name in ["envs", "buffer"] {
+    for name in ["envs", "buffer", "pipeline"] {
         let outside = root.join("xtask/outside").join(name);
         // The same versions as the workspace's, and its compiled dependencies.
         std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;
