@@ -8,8 +8,6 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-const SEEDS: std::ops::Range<u64> = 200..205;
-const STEPS: f64 = 100_096.0;
 const POINTS: usize = 60;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
@@ -18,41 +16,80 @@ const MARGIN: f64 = 40.0;
 /// Mean return of the last 100 episodes at evenly spaced environment steps, one curve a seed.
 type Curves = Vec<Vec<f64>>;
 
+/// Runs of CartPole that differ in the seed alone.
+pub(crate) struct Arm {
+    pub(crate) label: &'static str,
+    pub(crate) color: &'static str,
+    pub(crate) args: &'static str,
+}
+
+/// Arms to be drawn over each other.
+pub(crate) struct Plot {
+    pub(crate) title: &'static str,
+    pub(crate) seeds: std::ops::Range<u64>,
+    pub(crate) steps: f64,
+    pub(crate) arms: &'static [Arm],
+}
+
+const LEARNERS: Plot = Plot {
+    title: "PPO on CartPole",
+    seeds: 200..205,
+    steps: 100_096.0,
+    arms: &[
+        Arm { label: "reference", color: "#d95f02", args: "--set learner=reference" },
+        Arm { label: "fused", color: "#1b9e77", args: "--set learner=fused" },
+    ],
+};
+
 /// Trains with both learners and draws their curves.
 pub(crate) fn compare(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    draw_all(root, &LEARNERS, "bench/learning.svg").map(drop)
+}
+
+/// Trains every arm with every seed, draws the curves to `file`, and returns each arm's greedy mean returns at the end.
+pub(crate) fn draw_all(root: &Path, plot: &Plot, file: &str) -> Result<Vec<Vec<f64>>> {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    for (learner, color, y) in [("reference", "#d95f02", 60.0), ("fused", "#1b9e77", 80.0)] {
-        let curves = SEEDS.map(|seed| curve(root, learner, seed)).collect::<Result<Curves>>()?;
+    let mut returns = Vec::new();
+    for (i, Arm { label, color, args }) in plot.arms.iter().enumerate() {
+        let runs = plot.seeds.clone().map(|seed| curve(root, args, seed, plot.steps)).collect::<Result<Vec<_>>>()?;
+        let (curves, ends): (Curves, Vec<f64>) = runs.into_iter().unzip();
         draw(&mut svg, &curves, color);
-        let _ = writeln!(svg, "<text x=\"60\" y=\"{y}\" fill=\"{color}\">{learner}: mean and range of 5 seeds</text>");
+        let (y, n) = (60 + 20 * i, ends.len());
+        let _ = writeln!(svg, "<text x=\"60\" y=\"{y}\" fill=\"{color}\">{label}: mean and range of {n} seeds</text>");
+        returns.push(ends);
     }
     let (bottom, right) = (HEIGHT - MARGIN, WIDTH - MARGIN);
     let _ = writeln!(
         svg,
         "<path d=\"M{MARGIN} {MARGIN}V{bottom}H{right}\" fill=\"none\" stroke=\"black\"/>\n\
-         <text x=\"{MARGIN}\" y=\"25\">PPO on CartPole: return (0 to 500), mean of the last 100 episodes</text>\n\
-         <text x=\"{right}\" y=\"{}\" text-anchor=\"end\">0 to 100,096 environment steps</text>\n</svg>",
-        HEIGHT - 15.0
+         <text x=\"{MARGIN}\" y=\"25\">{}: return (0 to 500), mean of the last 100 episodes</text>\n\
+         <text x=\"{right}\" y=\"{}\" text-anchor=\"end\">0 to {} environment steps</text>\n</svg>",
+        plot.title,
+        HEIGHT - 15.0,
+        plot.steps
     );
     fs::create_dir_all(root.join("bench"))?;
-    fs::write(root.join("bench/learning.svg"), svg)?;
-    println!("drawn to bench/learning.svg");
-    Ok(())
+    fs::write(root.join(file), svg)?;
+    println!("drawn to {file}");
+    Ok(returns)
 }
 
-fn curve(root: &Path, learner: &str, seed: u64) -> Result<Vec<f64>> {
+/// A run's curve, and its greedy mean return at the end.
+fn curve(root: &Path, args: &str, seed: u64, steps: f64) -> Result<(Vec<f64>, f64)> {
     let dir = root.join("target/bench-runs");
     let _ = fs::remove_dir_all(&dir);
     let mut command = Command::new(root.join("target/release/rl"));
-    command.args(["train", "cartpole", "--seed", &seed.to_string(), "--set", &format!("learner={learner}")]);
+    command.args(["train", "cartpole", "--json", "--seed", &seed.to_string()]).args(args.split(' '));
     let output = command.arg("--run-dir").arg(&dir).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{learner}, seed {seed}: {}", text.lines().last().unwrap_or_default());
+    let done: serde_json::Value = serde_json::from_str(text.lines().last().unwrap_or_default()).context("how it ended")?;
+    let end = done["eval"]["return_mean"].as_f64().context("the last evaluation")?;
+    println!("{args}, seed {seed}: {end:.1}");
     let metrics = fs::read_to_string(dir.join("metrics.csv"))?;
     let rows: Vec<(f64, f64)> = metrics
         .lines()
@@ -63,7 +100,8 @@ fn curve(root: &Path, learner: &str, seed: u64) -> Result<Vec<f64>> {
         })
         .collect();
     let at = |steps: f64| rows.iter().rev().find(|(s, _)| *s <= steps).or(rows.first()).map(|(_, value)| *value);
-    (0..POINTS).map(|i| at(STEPS * i as f64 / (POINTS - 1) as f64).context("no episode has ended")).collect()
+    let curve: Option<Vec<f64>> = (0..POINTS).map(|i| at(steps * i as f64 / (POINTS - 1) as f64)).collect();
+    Ok((curve.context("no episode has ended")?, end))
 }
 
 fn draw(svg: &mut String, curves: &Curves, color: &str) {

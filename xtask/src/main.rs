@@ -2,6 +2,7 @@
 
 mod bench;
 mod growth;
+mod lag;
 mod learning;
 mod presets;
 mod tidy;
@@ -20,6 +21,7 @@ usage: cargo xtask <command>
   bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
   bench --presets   what the presets learn over five seeds, beside RL Baselines3 Zoo's agents: bench/presets.md
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
+  bench --lag   PPO and A2C on CartPole with rollouts that lag, ten seeds each: bench/lag.md and two curves
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
             Some("--peers") => bench::peers(&root(), std::env::args().nth(3).as_deref()),
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root()),
+            Some("--lag") => lag::measure(&root()),
             Some("--learning") => learning::compare(&root()),
             _ => return usage(),
         },
