@@ -268,6 +268,24 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
 }
 
 #[test]
+fn a_late_answer_is_not_taken_for_that_of_the_replacement() {
+    // Call 5 comes back long after it has been given up, in the midst of the replacement's slow episodes.
+    let late: Trouble = |call| Ok(Duration::from_millis(if call == 5 { 200 } else { 10 }));
+    let config = FaultConfig { timeout: Duration::from_millis(100), max_restarts: 1000, ..FaultConfig::default() };
+    let mut ready = ReadyCollector::new(envs(vec![late], config), 4, ReadyConfig { max_age: 1000, ..ReadyConfig::default() }).unwrap();
+    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let mut filled = filled(ready.rollout(4).unwrap());
+    let (mut last, begin, mut rollouts) = ([None], Instant::now(), 0);
+    while begin.elapsed() < Duration::from_millis(600) {
+        ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
+        check_columns(&filled.rollout, &mut last);
+        rollouts += 1;
+    }
+    assert!(ready.counts().timeouts > 0);
+    assert!(last[0].unwrap()[0] > 1.0, "the replacement plays");
+}
+
+#[test]
 fn calls_that_may_be_repeated_are_and_nobody_notices() {
     let twice: Trouble = |call| {
         if call % 3 == 0 { Ok(Duration::ZERO) } else { Err(EnvError { cause: "busy".into(), may_repeat: true }) }
