@@ -266,7 +266,8 @@ mod tests {
             Array2::from_shape_simple_fn(shape, || low + (high - low) * (words.next() >> 8) as f32 / (1 << 24) as f32)
         };
         let (rewards, values, next_values, ratios) = (random(-1.0, 1.0), random(-2.0, 2.0), random(-2.0, 2.0), random(0.0, 2.0));
-        let (terminated, truncated) = (random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)), random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)));
+        let (terminated, truncated) =
+            (random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)), random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)));
         let steps = Steps {
             rewards: rewards.view(),
             terminated: terminated.view(),

@@ -401,11 +401,9 @@ impl Rollout {
             }
             _ => panic!("actions of another kind"),
         }
-        for (to, from) in [
-            (&mut self.log_probs, &from.log_probs),
-            (&mut self.values, &from.values),
-            (&mut self.rewards, &from.rewards),
-        ] {
+        for (to, from) in
+            [(&mut self.log_probs, &from.log_probs), (&mut self.values, &from.values), (&mut self.rewards, &from.rewards)]
+        {
             to.column_mut(n).assign(&from.column(from_n));
         }
         for (to, from) in [(&mut self.terminated, &from.terminated), (&mut self.truncated, &from.truncated)] {

@@ -411,14 +411,16 @@ pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
         let filled = pipeline.next(agent.policy(), learnt)?;
         overlap.count(waiting, &filled.learnt, learnt);
         track.time(Phase::Update, || match update {
-            Some(time) => Ok(spin(*time)),
+            Some(time) => {
+                spin(*time);
+                Ok(())
+            }
             None => agent.update(&filled.rollout, 1.0, &pool).map(drop),
         })?;
         learnt += 1;
         let now = Instant::now();
-        let (begin, from, busy, idle, first) = *begun.get_or_insert_with(|| {
-            (now, learnt, of(Phase::Update), of(Phase::WaitProducers), resources())
-        });
+        let (begin, from, busy, idle, first) =
+            *begun.get_or_insert_with(|| (now, learnt, of(Phase::Update), of(Phase::WaitProducers), resources()));
         let elapsed = begin.elapsed().as_secs_f64();
         if elapsed < *seconds || learnt == from {
             if learnt == from + 1 && elapsed < 0.2 * seconds {

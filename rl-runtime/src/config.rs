@@ -616,8 +616,17 @@ impl Config {
 }
 
 /// Settings that may change when a run is resumed.
-pub const RESUMABLE: [&str; 9] =
-    ["steps", "threads", "collect_threads", "device", "checkpoint_every", "keep_checkpoints", "eval_every", "eval_episodes", "target_return"];
+pub const RESUMABLE: [&str; 9] = [
+    "steps",
+    "threads",
+    "collect_threads",
+    "device",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "eval_every",
+    "eval_episodes",
+    "target_return",
+];
 
 #[cfg(test)]
 mod tests {

@@ -59,12 +59,6 @@ impl<R> Thread<R> {
         let Self { name, handle } = self;
         handle.join().map_err(|panic| Error::Thread { name, cause: format!("panicked: {}", panic_text(&*panic)) })
     }
-
-    /// Whether it has ended.
-    #[must_use]
-    pub fn is_finished(&self) -> bool {
-        self.handle.is_finished()
-    }
 }
 
 /// What a panic said.
@@ -354,25 +348,25 @@ impl<C: Collect> Pipeline<C> {
         Ok(())
     }
 
-    /// Stops the producer, all of whose rollouts have been given back, and shows the collector as it stands after them, with the
-    /// policies that the next rollouts are to be acted in by, oldest first, and how many rollouts each has learnt from. The next call of
-    /// [`Pipeline::next`] goes on as if nothing had been.
+    /// Stops the producer, all of whose rollouts have been given back, and shows the collector as it stands after them. The next call
+    /// of [`Pipeline::next`] goes on as if nothing had been.
     ///
     /// # Errors
     /// Those of the producer.
     ///
     /// # Panics
     /// If rollouts are in flight.
-    pub fn rest(&mut self) -> Result<(&mut C, Vec<(u64, Snapshot)>), Error> {
+    pub fn rest(&mut self) -> Result<&mut C, Error> {
         assert_eq!(self.in_flight, 0, "all rollouts have been given back");
         self.join()?;
-        let policies = self.orders.iter().map(|order| (order.learnt, order.policy.save())).collect();
-        Ok((self.collector.as_mut().ok_or_else(lost)?, policies))
+        self.collector.as_mut().ok_or_else(lost)
     }
 
-    /// Forgets what has been ordered.
-    pub fn forget_orders(&mut self) {
-        self.orders.clear();
+    /// The policies that the rollouts which have not been begun are to be acted in by, oldest first, and how many rollouts each has learnt
+    /// from.
+    #[must_use]
+    pub fn ordered(&self) -> Vec<(u64, Snapshot)> {
+        self.orders.iter().map(|order| (order.learnt, order.policy.save())).collect()
     }
 }
 

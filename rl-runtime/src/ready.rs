@@ -16,9 +16,7 @@ use ndarray::{ArrayViewMut2, Axis};
 use rl_agents::collect::{obs_columns_view, rollout};
 use rl_agents::{Choice, Episode, Policy, Scratch};
 use rl_buffer::{ActionBuffer, ObsBuffer, ObsRows, ObsSlice, Rollout};
-use rl_envs::{
-    Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, EnvError, Purpose, Rng, Space, Step, math, rng,
-};
+use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, EnvError, Purpose, Rng, Space, Step, math, rng};
 
 use crate::Error;
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -294,7 +292,9 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     /// If it does not.
     pub fn send(&mut self, env: usize, action: Action<'_>) {
         let slot = &mut self.slots[env];
-        let Some(cell) = slot.cell.as_mut().filter(|_| slot.state == State::Idle) else { panic!("environment {env} is not ready") };
+        let Some(cell) = slot.cell.as_mut().filter(|_| slot.state == State::Idle) else {
+            panic!("environment {env} is not ready")
+        };
         match action {
             Action::Discrete(action) => cell.discrete = action,
             Action::Continuous(action) => cell.vector.copy_from_slice(action),
@@ -477,12 +477,12 @@ pub struct ReadyCollector<E: BlockingEnv> {
     scratch: Option<Scratch>,
     /// The environments of the batch at hand, what they observe and what they shall do.
     batch: Vec<usize>,
-    obs: ObsRows,         // (n, D)
-    masks: Vec<u8>,       // (n, A), or empty without masks
-    discrete: Vec<u32>,   // (N)
-    vectors: Vec<f32>,    // (N, A)
-    log_probs: Vec<f32>,  // (N)
-    values: Vec<f32>,     // (N)
+    obs: ObsRows,        // (n, D)
+    masks: Vec<u8>,      // (n, A), or empty without masks
+    discrete: Vec<u32>,  // (N)
+    vectors: Vec<f32>,   // (N, A)
+    log_probs: Vec<f32>, // (N)
+    values: Vec<f32>,    // (N)
     batches: u64,
     dropped: u64,
 }

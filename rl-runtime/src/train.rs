@@ -170,7 +170,7 @@ impl Training {
     /// Those of the agent and the environments if it does not fit.
     pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         self.agent.load(&checkpoint.agent)?;
-        self.pipeline.rest()?.0.load(checkpoint.collector)?;
+        self.pipeline.rest()?.load(checkpoint.collector)?;
         self.progress = checkpoint.progress;
         self.ahead = checkpoint.ahead;
         Ok(())
@@ -213,13 +213,14 @@ impl Training {
     }
 
     fn save(&mut self, dir: &RunDir) -> Result<(), Error> {
-        let (collector, mut ahead) = self.pipeline.rest()?;
+        let collector = self.pipeline.rest()?.save()?;
+        let mut ahead = self.pipeline.ordered();
         ahead.pop(); // the agent's own
         let checkpoint = Checkpoint {
             config: self.config.clone(),
             progress: self.progress.clone(),
             agent: self.agent.save(),
-            collector: collector.save()?,
+            collector,
             ahead,
         };
         let layout = self.agent.policy().layout();

@@ -30,7 +30,8 @@ fn config(algo: Algo, more: &[&str]) -> Config {
         Algo::Ppo => &["steps=640", "ppo.n_steps=8", "ppo.batch_size=16", "ppo.n_epochs=2", "normalize_obs=true"],
         Algo::A2c => &["steps=640"],
         Algo::Dqn => {
-            let learning = ["dqn.learning_starts=40", "dqn.batch_size=8", "dqn.target_update_interval=50", "dqn.save_replay=true"];
+            let learning =
+                ["dqn.learning_starts=40", "dqn.batch_size=8", "dqn.target_update_interval=50", "dqn.save_replay=true"];
             &[&learning[..], &["steps=200", "dqn.exploration_fraction=0.9", "dqn.exploration_spread=2"]].concat()
         }
     };
@@ -132,7 +133,10 @@ fn overlapped_it_is_the_plain_loop_with_older_policies_bit_for_bit() {
             let found = trained(&config, &dir.path().join("run"), None).agent;
             assert_same(&found, &by_hand(&config, lag), &format!("{algo:?}, lag {lag}"));
             // DQN explores so much here that its policy hardly matters.
-            assert!(lag == 0 || algo == Algo::Dqn || found.params != by_hand(&config, 0).params, "{algo:?}: lag {lag} changes nothing");
+            assert!(
+                lag == 0 || algo == Algo::Dqn || found.params != by_hand(&config, 0).params,
+                "{algo:?}: lag {lag} changes nothing"
+            );
         }
     }
 }
@@ -153,7 +157,10 @@ fn a_resumed_overlapped_run_equals_an_uninterrupted_one() {
             assert_eq!(from.ahead.len(), 2, "two policies lag");
             let resumed = trained(&config, &dir.path().join(format!("resumed-{i}")), Some(from));
             assert_same(&resumed.agent, &whole.agent, &format!("{algo:?}, from {}", path.display()));
-            assert_eq!((resumed.progress.env_steps, resumed.progress.episodes), (whole.progress.env_steps, whole.progress.episodes));
+            assert_eq!(
+                (resumed.progress.env_steps, resumed.progress.episodes),
+                (whole.progress.env_steps, whole.progress.episodes)
+            );
         }
     }
 }
@@ -261,7 +268,11 @@ fn a_learner_that_goes_ends_the_producer() {
         let mut kept = Vec::new();
         for i in 0..taken {
             let filled = pipeline.next(agent.policy(), i).unwrap();
-            if i % 2 == 0 { pipeline.give_back(filled, agent.policy(), i + 1).unwrap() } else { kept.push(filled) }
+            if i % 2 == 0 {
+                pipeline.give_back(filled, agent.policy(), i + 1).unwrap()
+            } else {
+                kept.push(filled)
+            }
             if !kept.is_empty() {
                 break;
             }

@@ -411,7 +411,8 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
 fn an_overlapped_run_interrupted_at_any_moment_goes_on_as_if_it_had_not_been() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
-    let overlapped = ["--set", "pipeline=overlapped", "--set", "max_lag=3", "--steps", "64000", "--set", "checkpoint_every=10000"];
+    let overlapped =
+        ["--set", "pipeline=overlapped", "--set", "max_lag=3", "--steps", "64000", "--set", "checkpoint_every=10000"];
     let whole = path("whole");
     assert_eq!(finish(&mut rl(&small_args(text(&whole), &overlapped))).status.code(), Some(0));
     for wait_ms in [0, 30, 130] {
@@ -455,7 +456,8 @@ fn a_profile_and_a_timeline_say_where_time_went() {
 
 #[test]
 fn bench_pipeline_gives_a_rate_beside_the_ideal_one() {
-    let args = ["--envs", "4", "--latency", "fixed", "--latency-ms", "2", "--update-ms", "5", "--n-steps", "8", "--seconds", "0.2"];
+    let args =
+        ["--envs", "4", "--latency", "fixed", "--latency-ms", "2", "--update-ms", "5", "--n-steps", "8", "--seconds", "0.2"];
     let output = finish(&mut rl(&[&["bench", "pipeline", "--json", "--batch", "32"][..], &args].concat()));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let answer: Value = serde_json::from_str(stdout(&output).trim()).unwrap();

@@ -737,7 +737,11 @@ fn print_bench(result: &serde_json::Value) {
     let of = |key: &str| result[key].as_f64().unwrap_or_default();
     let unit = result["unit"].as_str().unwrap_or_default();
     if result["name"] == "pipeline" {
-        print(&format!("{:.0} {unit}, {:.1}% of what the environments alone could do", of("value"), 100.0 * of("share_of_ideal")));
+        print(&format!(
+            "{:.0} {unit}, {:.1}% of what the environments alone could do",
+            of("value"),
+            100.0 * of("share_of_ideal")
+        ));
     } else {
         let (value, min, max) = (of("value") / 1e6, of("min") / 1e6, of("max") / 1e6);
         print(&format!("{value:.2} M {unit} ({min:.2} to {max:.2})"));
