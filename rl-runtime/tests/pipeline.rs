@@ -173,7 +173,7 @@ fn lag_is_counted_and_never_above_its_bound() {
         trained(&config, &dir.path().join("run"), None);
         let text = std::fs::read_to_string(dir.path().join("run/metrics.csv")).unwrap();
         let mut rows = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
-        let (names, last) = (rows.next().unwrap(), rows.last().unwrap());
+        let (names, last) = (rows.next().unwrap(), rows.next_back().unwrap());
         let of = |name: &str| last[names.iter().position(|n| *n == name).unwrap()].parse::<f64>().unwrap();
         let found = ["pipeline/lag_0", "pipeline/lag_1", "pipeline/lag_2", "pipeline/lag_3_4"].map(of);
         assert_eq!(found, expected, "ten rollouts of eight columns, {lag}");
