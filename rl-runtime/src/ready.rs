@@ -742,6 +742,7 @@ impl<E: BlockingEnv> Collect for ReadyCollector<E> {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
         let n_columns = filled.rollout.shape().n_envs;
         filled.rollout.clear();
+        filled.episodes.clear();
         let mut n = 0;
         loop {
             track.time(Phase::Policy, || {

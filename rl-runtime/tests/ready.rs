@@ -145,7 +145,6 @@ fn in_lockstep_it_is_the_plain_collector_bit_for_bit() {
     let track = Profile::new(false).track("test");
     for i in 0..4 {
         let mut episodes = plain.collect(&policy, &mut expected).unwrap();
-        found.episodes.clear();
         ready.collect(&policy, i, &mut found, &track).unwrap();
         let (ObsBuffer::F32(a), ObsBuffer::F32(b)) = (&expected.obs, &found.rollout.obs) else { panic!("f32") };
         assert_eq!(a, b, "rollout {i}");
@@ -246,7 +245,6 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     let (mut by_fault, mut lives) = (0, [0.0f32; 4]);
     let mut rollouts = 0;
     while lives[1] < 2.0 || lives[2] < 2.0 || rollouts < 50 {
-        filled.episodes.clear();
         ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
         rollouts += 1;
         check_columns(&filled.rollout, &mut last);

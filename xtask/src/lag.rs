@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::learning::{Arm, Plot, draw_all};
+use crate::learning::{Arm, Plot, Returns, draw_all};
 
 /// From here on CartPole counts as solved.
 const SOLVED: f64 = 475.0;
@@ -19,9 +19,9 @@ const PLOTS: [(Plot, &str); 2] = [
             seeds: 300..310,
             steps: 100_096.0,
             arms: &[
-                Arm { label: "lag 0", color: "#555555", args: "--set pipeline=sync" },
-                Arm { label: "lag 1", color: "#1b9e77", args: "--set pipeline=overlapped --set max_lag=1" },
-                Arm { label: "lag 4", color: "#7570b3", args: "--set pipeline=overlapped --set max_lag=4" },
+                Arm { label: "lag 0", color: "#555555", args: "--eval-every 5000 --set pipeline=sync" },
+                Arm { label: "lag 1", color: "#1b9e77", args: "--eval-every 5000 --set pipeline=overlapped --set max_lag=1" },
+                Arm { label: "lag 4", color: "#7570b3", args: "--eval-every 5000 --set pipeline=overlapped --set max_lag=4" },
             ],
         },
         "bench/lag-ppo.svg",
@@ -32,13 +32,13 @@ const PLOTS: [(Plot, &str); 2] = [
             seeds: 300..310,
             steps: 500_000.0,
             arms: &[
-                Arm { label: "lag 0", color: "#555555", args: "--algo a2c --set pipeline=sync" },
-                Arm { label: "lag 1", color: "#1b9e77", args: "--algo a2c --set pipeline=overlapped --set max_lag=1" },
-                Arm { label: "lag 4", color: "#7570b3", args: "--algo a2c --set pipeline=overlapped --set max_lag=4" },
+                Arm { label: "lag 0", color: "#555555", args: "--algo a2c --eval-every 25000 --set pipeline=sync" },
+                Arm { label: "lag 1", color: "#1b9e77", args: "--algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=1" },
+                Arm { label: "lag 4", color: "#7570b3", args: "--algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=4" },
                 Arm {
                     label: "lag 4, not corrected",
                     color: "#d95f02",
-                    args: "--algo a2c --set pipeline=overlapped --set max_lag=4 --set a2c.vtrace=false",
+                    args: "--algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=4 --set a2c.vtrace=false",
                 },
             ],
         },
@@ -51,16 +51,18 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let mut text = String::from(
         "# What lag does to learning\n\nMade by `cargo xtask bench --lag`: CartPole with the presets, ten seeds on which nothing was tuned; greedy mean \
-         returns over 100\nepisodes at the end of training. Solved is a return of 475.\n\n\
-         | runs | solved | mean | least |\n|---|---|---|---|\n",
+         returns over 100\nepisodes, twenty times on the way and at the end. Solved is a return of 475.\n\n\
+         | runs | solved on the way | solved at the end | mean at the end | least at the end |\n|---|---|---|---|---|\n",
     );
     for (plot, file) in &PLOTS {
         for (Arm { label, .. }, returns) in plot.arms.iter().zip(draw_all(root, plot, file)?) {
-            let solved = returns.iter().filter(|r| **r >= SOLVED).count();
-            let mean = returns.iter().sum::<f64>() / returns.len() as f64;
-            let least = returns.iter().copied().fold(f64::INFINITY, f64::min);
+            let solved = |of: fn(&Returns) -> f64| returns.iter().filter(|r| of(r) >= SOLVED).count();
+            let (ever, at_end) = (solved(|r| r.best), solved(|r| r.last));
+            let mean = returns.iter().map(|r| r.last).sum::<f64>() / returns.len() as f64;
+            let least = returns.iter().map(|r| r.last).fold(f64::INFINITY, f64::min);
+            let n = returns.len();
             let algo = plot.title.split(' ').next().unwrap_or_default();
-            let _ = writeln!(text, "| {algo}, {label} | {solved} of {} | {mean:.1} | {least:.1} |", returns.len());
+            let _ = writeln!(text, "| {algo}, {label} | {ever} of {n} | {at_end} of {n} | {mean:.1} | {least:.1} |");
         }
     }
     text.push_str("\n![PPO](lag-ppo.svg)\n\n![A2C](lag-a2c.svg)\n");

@@ -47,8 +47,14 @@ pub(crate) fn compare(root: &Path) -> Result<()> {
     draw_all(root, &LEARNERS, "bench/learning.svg").map(drop)
 }
 
-/// Trains every arm with every seed, draws the curves to `file`, and returns each arm's greedy mean returns at the end.
-pub(crate) fn draw_all(root: &Path, plot: &Plot, file: &str) -> Result<Vec<Vec<f64>>> {
+/// Greedy mean returns of a run: the best of its evaluations, and the last.
+pub(crate) struct Returns {
+    pub(crate) best: f64,
+    pub(crate) last: f64,
+}
+
+/// Trains every arm with every seed, draws the curves to `file`, and returns each arm's returns, seed by seed.
+pub(crate) fn draw_all(root: &Path, plot: &Plot, file: &str) -> Result<Vec<Vec<Returns>>> {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
@@ -56,7 +62,7 @@ pub(crate) fn draw_all(root: &Path, plot: &Plot, file: &str) -> Result<Vec<Vec<f
     let mut returns = Vec::new();
     for (i, Arm { label, color, args }) in plot.arms.iter().enumerate() {
         let runs = plot.seeds.clone().map(|seed| curve(root, args, seed, plot.steps)).collect::<Result<Vec<_>>>()?;
-        let (curves, ends): (Curves, Vec<f64>) = runs.into_iter().unzip();
+        let (curves, ends): (Curves, Vec<Returns>) = runs.into_iter().unzip();
         draw(&mut svg, &curves, color);
         let (y, n) = (60 + 20 * i, ends.len());
         let _ = writeln!(svg, "<text x=\"60\" y=\"{y}\" fill=\"{color}\">{label}: mean and range of {n} seeds</text>");
@@ -78,8 +84,8 @@ pub(crate) fn draw_all(root: &Path, plot: &Plot, file: &str) -> Result<Vec<Vec<f
     Ok(returns)
 }
 
-/// A run's curve, and its greedy mean return at the end.
-fn curve(root: &Path, args: &str, seed: u64, steps: f64) -> Result<(Vec<f64>, f64)> {
+/// A run's curve and returns.
+fn curve(root: &Path, args: &str, seed: u64, steps: f64) -> Result<(Vec<f64>, Returns)> {
     let dir = root.join("target/bench-runs");
     let _ = fs::remove_dir_all(&dir);
     let mut command = Command::new(root.join("target/release/rl"));
@@ -87,9 +93,11 @@ fn curve(root: &Path, args: &str, seed: u64, steps: f64) -> Result<(Vec<f64>, f6
     let output = command.arg("--run-dir").arg(&dir).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let done: serde_json::Value = serde_json::from_str(text.lines().last().unwrap_or_default()).context("how it ended")?;
-    let end = done["eval"]["return_mean"].as_f64().context("the last evaluation")?;
-    println!("{args}, seed {seed}: {end:.1}");
+    let events = text.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>().context("the run's events")?;
+    let evaluations = events.iter().filter(|event| event["event"] == "evaluation").filter_map(|event| event["return_mean"].as_f64());
+    let last = events.last().and_then(|done| done["eval"]["return_mean"].as_f64()).context("the last evaluation")?;
+    let best = evaluations.fold(last, f64::max);
+    println!("{args}, seed {seed}: {last:.1}, best {best:.1}");
     let metrics = fs::read_to_string(dir.join("metrics.csv"))?;
     let rows: Vec<(f64, f64)> = metrics
         .lines()
@@ -101,7 +109,7 @@ fn curve(root: &Path, args: &str, seed: u64, steps: f64) -> Result<(Vec<f64>, f6
         .collect();
     let at = |steps: f64| rows.iter().rev().find(|(s, _)| *s <= steps).or(rows.first()).map(|(_, value)| *value);
     let curve: Option<Vec<f64>> = (0..POINTS).map(|i| at(steps * i as f64 / (POINTS - 1) as f64)).collect();
-    Ok((curve.context("no episode has ended")?, end))
+    Ok((curve.context("no episode has ended")?, Returns { best, last }))
 }
 
 fn draw(svg: &mut String, curves: &Curves, color: &str) {
