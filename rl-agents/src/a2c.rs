@@ -5,7 +5,8 @@
 //! RMSprop.
 //! Settings, losses and metrics mean what they mean in Stable-Baselines3 (n-step returns as generalized advantages with lambda
 //! 1, value loss without the factor 1/2). What differs from it: a rollout may be cut into minibatches, one step of the
-//! optimizer each; truncated steps are bootstrapped from the final observation's value within the advantage.
+//! optimizer each; truncated steps are bootstrapped from the final observation's value within the advantage; the targets of a rollout
+//! that an older policy acted in are V-trace's (Espeholt et al., "IMPALA", 2018).
 //!
 //! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
 
@@ -43,9 +44,17 @@ pub struct A2cConfig {
     pub max_grad_norm: f32,
     /// Learning rate of RMSprop.
     pub learning_rate: Schedule,
+    /// Whether targets of rollouts that an older policy acted in are V-trace's.
+    #[serde(default = "corrected")]
+    pub vtrace: bool,
     /// Samples whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
     /// anyway.
     pub micro_batch: usize,
+}
+
+/// For settings that were written before there was this one.
+fn corrected() -> bool {
+    true
 }
 
 impl Default for A2cConfig {
@@ -61,6 +70,7 @@ impl Default for A2cConfig {
             vf_coef: 0.5,
             max_grad_norm: 0.5,
             learning_rate: Schedule::Constant(7e-4),
+            vtrace: true,
             micro_batch: 0,
         }
     }
@@ -182,7 +192,13 @@ impl Agent for A2c {
         let config = self.config.clone();
         let learning_rate = config.learning_rate.at(remaining);
         let rewards = self.descent.rewards(rollout, config.gamma, pool);
-        let targets = Targets::new(&self.descent.policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?;
+        let policy = &self.descent.policy;
+        let lags = rollout.policy_version.iter().any(|&version| version != policy.version());
+        let targets = if lags && config.vtrace {
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), pool)?
+        } else {
+            Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
+        };
         let n_samples = rollout.values.len();
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();

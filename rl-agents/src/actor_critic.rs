@@ -1,5 +1,6 @@
 //! A policy and a value function: networks over one parameter vector.
 
+use std::any::Any;
 use std::ops::Range;
 
 use candle_core::{Device, Tensor};
@@ -14,7 +15,7 @@ use crate::mlp::{Activation, Mlp};
 use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
 use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
-use crate::{Error, Policy, Scratch, Snapshot};
+use crate::{Counters, Error, Policy, Scratch, Snapshot, Statistics};
 
 /// What computes losses and gradients, and acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -332,7 +333,7 @@ impl ActorCritic {
 
     /// Puts N observations through the networks, writes their values (N), and shows `choose` the policy's outputs tile by tile:
     /// those of the samples of a range, as columns (A, m).
-    fn each_tile(
+    pub(crate) fn each_tile(
         &self,
         obs: ObsSlice<'_>,
         workspace: &mut Option<Workspace>,
@@ -421,6 +422,35 @@ impl Policy for ActorCritic {
 
     fn version(&self) -> u64 {
         self.version
+    }
+
+    fn save(&self) -> Snapshot {
+        Snapshot {
+            params: self.params.clone(),
+            moments: Vec::new(),
+            statistics: Statistics { obs: self.obs_moments().cloned(), returns: None },
+            counters: Counters { version: self.version, ..Counters::default() },
+            replay: None,
+        }
+    }
+
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn copy_from(&mut self, other: &dyn Policy) -> Result<(), Error> {
+        let other_kind = || Error::Snapshot("the other policy is not an actor-critic of this kind".into());
+        let other: &Self = other.as_any().downcast_ref().ok_or_else(other_kind)?;
+        let fits = match (&mut self.normalizer, &other.normalizer) {
+            (Some(normalizer), Some(other)) => normalizer.copy_from(other),
+            (None, None) => true,
+            _ => false,
+        };
+        if fits { self.set_params(&other.params, other.version) } else { Err(other_kind()) }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {

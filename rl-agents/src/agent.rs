@@ -204,17 +204,12 @@ impl Descent {
     }
 
     pub(crate) fn save(&self) -> Snapshot {
+        let policy = self.policy.save();
         Snapshot {
-            params: self.policy.params().to_vec(),
             moments: self.optimizer.moments().into_iter().map(|(name, values)| (name.into(), values.to_vec())).collect(),
-            statistics: Statistics { obs: self.policy.obs_moments().cloned(), returns: self.returns.clone() },
-            counters: Counters {
-                version: self.policy.version(),
-                epochs: self.epochs,
-                steps: self.optimizer.steps(),
-                ..Counters::default()
-            },
-            replay: None,
+            statistics: Statistics { returns: self.returns.clone(), ..policy.statistics },
+            counters: Counters { epochs: self.epochs, steps: self.optimizer.steps(), ..policy.counters },
+            ..policy
         }
     }
 

@@ -1,14 +1,15 @@
 //! Minibatches of a rollout: as tensors for the reference, as columns of a tile for the kernel.
 
 use candle_core::{Device, Tensor};
-use ndarray::{Array2, ArrayView2};
+use ndarray::{Array1, Array2, ArrayView2};
 use rl_buffer::{ActionBuffer, Rollout, returns};
-use rl_envs::{Pool, math};
+use rl_envs::{Pool, math, pool};
 
 use crate::agent::Descent;
+use crate::collect::MAX_SLICES;
 use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
 use crate::tile::{Stats, TILE, Tile, TileLoss};
-use crate::{ActorCritic, Error, Policy};
+use crate::{ActorCritic, Error, Policy, Scratch};
 
 /// What actor and critic learn, counted through from (0, 0) to (T - 1, N - 1).
 pub(crate) struct Targets {
@@ -36,6 +37,29 @@ impl Targets {
         Ok(Self { advantages: advantages.into_iter().collect(), returns: returns.into_iter().collect() })
     }
 
+    /// The same for a rollout that an older policy acted in: V-trace with the values and probabilities of `policy` as it is now.
+    pub(crate) fn off_policy(
+        policy: &ActorCritic,
+        rollout: &Rollout,
+        rewards: ArrayView2<'_, f32>,
+        (gamma, lambda): (f32, f32),
+        pool: &Pool,
+    ) -> Result<Self, Error> {
+        let (ratios, values) = ratios(policy, rollout, pool)?;
+        let (n_steps, n_envs) = rollout.values.dim();
+        let mut scratch = policy.scratch();
+        let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
+        policy.values(rollout.final_obs(), &mut scratch, &mut final_values)?;
+        let last_obs = rollout.obs_rows(n_steps * n_envs..(n_steps + 1) * n_envs);
+        policy.values(last_obs, &mut scratch, last_values.as_slice_mut().unwrap_or_default())?;
+        let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((n_steps, n_envs)));
+        rollout.next_values_of(values.view(), last_values.view(), &final_values, next_values.view_mut());
+        let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
+        let discounts = (gamma, lambda);
+        returns::vtrace(&steps, values.view(), ratios.view(), discounts, advantages.view_mut(), returns.view_mut());
+        Ok(Self { advantages: advantages.into_iter().collect(), returns: returns.into_iter().collect() })
+    }
+
     /// The advantages of `rows`, normalized if asked for.
     pub(crate) fn advantages_of(&self, rows: &[u32], normalized: bool, advantages: &mut Vec<f32>) {
         advantages.clear();
@@ -56,6 +80,51 @@ impl Targets {
         let rest = variance(&mut self.returns.iter().zip(&rollout.values).map(|(&r, &v)| f64::from(r) - f64::from(v)));
         if all > 0.0 { (1.0 - rest / all) as f32 } else { f32::NAN }
     }
+}
+
+/// How much likelier a rollout's actions are under `policy` as it is now than under the one that chose them, and what `policy` thinks
+/// that its observations are worth, both (T, N).
+fn ratios(policy: &ActorCritic, rollout: &Rollout, pool: &Pool) -> Result<(Array2<f32>, Array2<f32>), Error> {
+    let a = policy.n_actions();
+    let taken = Taken::new(policy, rollout)?;
+    let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice());
+    let old_log_probs = rollout.log_probs.as_slice().unwrap_or_default();
+    let (mut ratios, mut values) = (Array2::zeros(rollout.values.dim()), Array2::zeros(rollout.values.dim()));
+    let mut rest = (ratios.as_slice_mut().unwrap_or_default(), values.as_slice_mut().unwrap_or_default());
+    let mut work = Vec::with_capacity(MAX_SLICES);
+    for rows in pool::slices(rollout.values.len(), MAX_SLICES, TILE) {
+        let (ratios, more_ratios) = rest.0.split_at_mut(rows.len());
+        let (values, more_values) = rest.1.split_at_mut(rows.len());
+        rest = (more_ratios, more_values);
+        work.push((rows, ratios, values, policy.scratch(), Ok(())));
+    }
+    pool.each(&mut work, &|(rows, ratios, values, scratch, result)| {
+        let Scratch { workspace, outputs, chosen, .. } = scratch;
+        *result = policy.each_tile(rollout.obs_rows(rows.clone()), workspace, outputs, values, &mut |range, outputs| {
+            let m = range.len();
+            let of_all = rows.start + range.start..rows.start + range.end;
+            let log_probs = &mut ratios[range];
+            match taken {
+                Taken::Discrete(actions) => {
+                    let legal = masks.map_or(&[][..], |masks| &masks[of_all.start * a..of_all.end * a]);
+                    log_softmax_columns(outputs, m, legal, &mut [0.0; 2 * TILE]);
+                    for (s, (log_prob, &action)) in log_probs.iter_mut().zip(&actions[of_all.clone()]).enumerate() {
+                        *log_prob = outputs[action as usize * m + s];
+                    }
+                }
+                Taken::Continuous { actions, log_std } => {
+                    let columns = &mut chosen[..a * m];
+                    for (s, row) in actions[of_all.start * a..of_all.end * a].chunks_exact(a).enumerate() {
+                        columns[s..].iter_mut().step_by(m).zip(row).for_each(|(to, &action)| *to = action);
+                    }
+                    standardize_columns(outputs, columns, m, log_std, log_probs);
+                }
+            }
+            log_probs.iter_mut().zip(&old_log_probs[of_all]).for_each(|(new, old)| *new = math::exp(*new - old));
+        });
+    });
+    work.into_iter().try_for_each(|(.., result)| result)?;
+    Ok((ratios, values))
 }
 
 /// Some samples of a rollout.
@@ -561,6 +630,40 @@ pub(crate) mod fixture {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Learner;
+
+    #[test]
+    fn targets_of_the_policy_that_acted_are_the_same_with_v_trace() {
+        for case in fixture::Case::ALL {
+            let (policy, rollout, expected) = fixture::rollout_of(case);
+            let pool = Pool::new(2).unwrap();
+            let found = Targets::off_policy(&policy, &rollout, rollout.rewards.view(), (0.99, 0.95), &pool).unwrap();
+            fixture::assert_near(&found.advantages, &expected.advantages);
+            fixture::assert_near(&found.returns, &expected.returns);
+        }
+    }
+
+    #[test]
+    fn ratios_and_values_of_another_policy_are_candle_s() {
+        for case in fixture::Case::ALL {
+            fixture::with_minibatch(case, |minibatch| {
+                let policy = fixture::moved_policy(Learner::Reference, case);
+                let fused = fixture::moved_policy(Learner::Fused, case);
+                let rollout = minibatch.rollout;
+                let (found, values) = ratios(&fused, rollout, &Pool::new(2).unwrap()).unwrap();
+                let rows: Vec<u32> = (0..32).collect();
+                let batch = Batch::gather(&policy, rollout, &[0.0; 32], &rows, &[0.0; 32]).unwrap();
+                let params = Tensor::new(policy.params(), &Device::Cpu).unwrap();
+                let (outputs, expected_values) = policy.forward(&params, &batch.obs).unwrap();
+                let distribution = policy.distribution().of_batch(&params, &outputs, batch.masks.as_ref()).unwrap();
+                let log_probs = distribution.log_prob(&batch.actions).unwrap();
+                let expected = (log_probs - &batch.log_probs).unwrap().exp().unwrap();
+                fixture::assert_near(found.as_slice().unwrap(), &expected.to_vec1::<f32>().unwrap());
+                fixture::assert_near(values.as_slice().unwrap(), &expected_values.to_vec1::<f32>().unwrap());
+                assert!(found.iter().any(|&ratio| ratio > 1.1) && found.iter().any(|&ratio| ratio < 0.9));
+            });
+        }
+    }
 
     #[test]
     fn normalized_advantages_equal_the_case_worked_out_by_hand() {

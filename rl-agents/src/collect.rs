@@ -369,6 +369,12 @@ impl Collector {
         self.slices.iter().map(|slice| slice.envs.n_envs()).sum()
     }
 
+    /// The number of threads that step them.
+    #[must_use]
+    pub fn n_threads(&self) -> usize {
+        self.pool.n_threads().min(self.slices.len())
+    }
+
     /// The space of one observation.
     #[must_use]
     pub fn observation_space(&self) -> &Space {

@@ -119,6 +119,19 @@ impl Normalizer {
         fits
     }
 
+    /// Becomes a copy of `other` in the memory that it has, if that is of as many numbers.
+    pub(crate) fn copy_from(&mut self, other: &Self) -> bool {
+        let fits = other.moments.fits(&self.moments);
+        if fits {
+            self.moments.count = other.moments.count;
+            self.moments.mean.copy_from_slice(&other.moments.mean);
+            self.moments.m2.copy_from_slice(&other.moments.m2);
+            self.mean.copy_from_slice(&other.mean);
+            self.precision.copy_from_slice(&other.precision);
+        }
+        fits
+    }
+
     fn refresh(&mut self) {
         self.mean.iter_mut().zip(&self.moments.mean).for_each(|(to, &mean)| *to = mean as f32);
         self.precision.iter_mut().zip(self.moments.precisions()).for_each(|(to, precision)| *to = precision);

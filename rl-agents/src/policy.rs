@@ -1,5 +1,7 @@
 //! What every policy is.
 
+use std::any::Any;
+
 use rl_buffer::ObsSlice;
 use rl_envs::ActionsMut;
 
@@ -18,6 +20,21 @@ pub trait Policy: Send + Sync {
 
     /// How often the policy has changed.
     fn version(&self) -> u64;
+
+    /// What has to be known to act as this policy does: parameters, statistics and version.
+    fn save(&self) -> Snapshot;
+
+    /// A copy to act with while this one changes.
+    fn copy(&self) -> Box<dyn Policy>;
+
+    /// Becomes a copy of `other` in the memory that it has.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if `other` is of another kind or size.
+    fn copy_from(&mut self, other: &dyn Policy) -> Result<(), Error>;
+
+    /// Itself, for `copy_from`.
+    fn as_any(&self) -> &dyn Any;
 
     /// Takes parameters and statistics from an agent's snapshot.
     ///

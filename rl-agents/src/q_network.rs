@@ -1,5 +1,7 @@
 //! An action-value function: a network over one parameter vector, and the policy that follows from it.
 
+use std::any::Any;
+
 use candle_core::{Device, Tensor};
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, ActionsMut, Isa, Pool, Purpose, Space, math, pool, rng};
@@ -9,7 +11,7 @@ use crate::conv::Conv;
 use crate::mlp::Mlp;
 use crate::params::Layout;
 use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
-use crate::{Error, Policy, Scratch, Snapshot};
+use crate::{Counters, Error, Policy, Scratch, Snapshot, Statistics};
 
 /// Rows of a batch that one thread takes at a time, at least.
 const MIN_SLICE: usize = TILE;
@@ -303,6 +305,31 @@ impl Policy for QNetwork {
     fn scratch(&self) -> Scratch {
         let workspace = self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net));
         Scratch::new(workspace, self.n_actions)
+    }
+
+    fn save(&self) -> Snapshot {
+        Snapshot {
+            params: self.params.clone(),
+            moments: Vec::new(),
+            statistics: Statistics::default(),
+            counters: Counters { version: self.version, ..Counters::default() },
+            replay: None,
+        }
+    }
+
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn copy_from(&mut self, other: &dyn Policy) -> Result<(), Error> {
+        let other_kind = || Error::Snapshot("the other policy is not an action-value function".into());
+        let other: &Self = other.as_any().downcast_ref().ok_or_else(other_kind)?;
+        self.epsilon = other.epsilon;
+        self.set_params(&other.params, other.version)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {

@@ -64,6 +64,44 @@ pub fn gae(steps: &Steps<'_>, values: ArrayView2<'_, f32>, gamma: f32, lambda: f
     }
 }
 
+/// V-trace (Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", 2018, eq. 1,
+/// with both clips at 1 and lambda as in their remark 2), for steps whose actions another policy chose than the one that learns:
+///
+/// `rho_t = min(1, pi(a_t|s_t) / mu(a_t|s_t))`, `x_t = rho_t (r_t + gamma V(s_t+1) - V(s_t)) + gamma lambda rho_t x_t+1`.
+///
+/// Writes the returns `V(s_t) + x_t` that a critic learns and the advantages
+/// `rho_t (r_t + gamma V(s_t+1) - V(s_t) + gamma lambda x_t+1)`, all (T, N). With ratios of 1 they are those of [`gae`]. `values` and
+/// `steps.next_values` are those of the policy that learns, `ratios` are `pi / mu`.
+///
+/// # Panics
+/// If the arrays differ in shape.
+pub fn vtrace(
+    steps: &Steps<'_>,
+    values: ArrayView2<'_, f32>,
+    ratios: ArrayView2<'_, f32>,
+    (gamma, lambda): (f32, f32),
+    mut advantages: ArrayViewMut2<'_, f32>,
+    mut returns: ArrayViewMut2<'_, f32>,
+) {
+    steps.assert_shape(values.shape());
+    for found in [ratios.shape(), advantages.shape(), returns.shape()] {
+        steps.assert_shape(found);
+    }
+    let (n_steps, n_envs) = values.dim();
+    let mut next = vec![0.0; n_envs];
+    for t in (0..n_steps).rev() {
+        for (n, next) in next.iter_mut().enumerate() {
+            let at = [t, n];
+            let rho = ratios[at].min(1.0);
+            let delta = steps.rewards[at] + gamma * steps.bootstrap(at) - values[at];
+            advantages[at] = rho * (delta + if steps.goes_on(at) { gamma * lambda * *next } else { 0.0 });
+            // With both clips at 1, rho and c are one number, and so x is the advantage.
+            *next = advantages[at];
+            returns[at] = values[at] + *next;
+        }
+    }
+}
+
 /// n-step returns (Sutton and Barto, 2018, eq. 7.1), (T, N): up to `n` rewards and the value of what follows them, fewer where
 /// the episode or the rollout ends before, with the discount of the steps that were really taken.
 ///
@@ -176,6 +214,72 @@ mod tests {
             n_step_returns(steps, 3, GAMMA, returns.view_mut());
             assert_eq!(advantages + values, returns);
         });
+    }
+
+    #[test]
+    fn vtrace_equals_the_case_worked_out_by_hand() {
+        let ratios = array![[0.5, 0.5, 0.5, 0.5], [2.0, 2.0, 2.0, 2.0], [0.25, 0.25, 0.25, 0.25]];
+        case(|steps, values| {
+            let (mut advantages, mut returns) = (Array2::zeros((3, 4)), Array2::zeros((3, 4)));
+            vtrace(steps, values, ratios.view(), (GAMMA, LAMBDA), advantages.view_mut(), returns.view_mut());
+            // Last step: 0.25 * (4 + 3 - 2) = 1.25. Second step, with the ratio 2 clipped to 1: runs on: -1 + 0.25 * 1.25 = -0.6875;
+            // terminated: -2; truncated: 3. First step: 0.5 * (-5 + 0.25 x') = -2.5 + 0.125 x'.
+            let expected = array![[-2.5859375, -2.75, -2.125, -2.75], [-0.6875, -2.0, 3.0, -2.0], [1.25, 1.25, 1.25, 1.25]];
+            assert_eq!(advantages, expected);
+            assert_eq!(returns, &expected + &values);
+        });
+    }
+
+    #[test]
+    fn vtrace_without_lag_is_gae_bit_for_bit() {
+        case(|steps, values| {
+            let [mut expected, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((3, 4)));
+            gae(steps, values, 0.99, 0.95, expected.view_mut());
+            vtrace(steps, values, Array2::ones((3, 4)).view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
+            assert_eq!(advantages, expected);
+            assert_eq!(returns, &expected + &values);
+        });
+    }
+
+    /// The sum of eq. 1 of IMPALA, term by term.
+    fn vtrace_return(steps: &Steps<'_>, values: ArrayView2<'_, f32>, ratios: ArrayView2<'_, f32>, t: usize, n: usize) -> f64 {
+        let (gamma, lambda) = (0.9, 0.8);
+        let (mut sum, mut weight) = (f64::from(values[[t, n]]), 1.0);
+        for u in t..values.nrows() {
+            let at = [u, n];
+            let rho = f64::from(ratios[at]).min(1.0);
+            let next = if steps.terminated[at] == 1 { 0.0 } else { f64::from(steps.next_values[at]) };
+            sum += weight * rho * (f64::from(steps.rewards[at]) + gamma * next - f64::from(values[at]));
+            weight *= gamma * lambda * rho;
+            if steps.terminated[at] | steps.truncated[at] == 1 {
+                break;
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn vtrace_is_the_sum_of_its_definition() {
+        let mut words = crate::testing::Words(7);
+        let shape = (31, 33);
+        let mut random = |low: f32, high: f32| {
+            Array2::from_shape_simple_fn(shape, || low + (high - low) * (words.next() >> 8) as f32 / (1 << 24) as f32)
+        };
+        let (rewards, values, next_values, ratios) = (random(-1.0, 1.0), random(-2.0, 2.0), random(-2.0, 2.0), random(0.0, 2.0));
+        let (terminated, truncated) =
+            (random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)), random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)));
+        let steps = Steps {
+            rewards: rewards.view(),
+            terminated: terminated.view(),
+            truncated: truncated.view(),
+            next_values: next_values.view(),
+        };
+        let (mut advantages, mut returns) = (Array2::zeros(shape), Array2::zeros(shape));
+        vtrace(&steps, values.view(), ratios.view(), (0.9, 0.8), advantages.view_mut(), returns.view_mut());
+        for ((t, n), &found) in returns.indexed_iter() {
+            let expected = vtrace_return(&steps, values.view(), ratios.view(), t, n);
+            assert!((f64::from(found) - expected).abs() < 1e-5, "({t}, {n}): {found} is not {expected}");
+        }
     }
 
     #[test]

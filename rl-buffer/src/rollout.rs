@@ -1,6 +1,6 @@
 //! T steps of N environments, filled in place.
 
-use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayViewMut1, ArrayViewMut2, ArrayViewMut3, Axis, s};
+use ndarray::{Array1, Array2, Array3, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, ArrayViewMut3, Axis, s};
 
 use crate::Error;
 
@@ -360,13 +360,70 @@ impl Rollout {
     ///
     /// # Panics
     /// If there is not one of `final_values` for each final observation, or `next_values` is not (T, N).
-    pub fn next_values(&self, final_values: &[f32], mut next_values: ArrayViewMut2<'_, f32>) {
+    pub fn next_values(&self, final_values: &[f32], next_values: ArrayViewMut2<'_, f32>) {
+        self.next_values_of(self.values.view(), self.last_values.view(), final_values, next_values);
+    }
+
+    /// The same with values of another policy than the one that acted: (T, N), and (N) of the observations after the last step.
+    ///
+    /// # Panics
+    /// As [`Rollout::next_values`], and if `values` or `last_values` are of another shape.
+    pub fn next_values_of(
+        &self,
+        values: ArrayView2<'_, f32>,
+        last_values: ArrayView1<'_, f32>,
+        final_values: &[f32],
+        mut next_values: ArrayViewMut2<'_, f32>,
+    ) {
         assert_eq!(final_values.len(), self.final_at.len(), "a value for each final observation");
         let t_last = self.shape.n_steps - 1;
-        next_values.slice_mut(s![..t_last, ..]).assign(&self.values.slice(s![1.., ..]));
-        next_values.row_mut(t_last).assign(&self.last_values);
+        next_values.slice_mut(s![..t_last, ..]).assign(&values.slice(s![1.., ..]));
+        next_values.row_mut(t_last).assign(&last_values);
         for (&(t, n), &value) in self.final_at.iter().zip(final_values) {
             next_values[[t, n]] = value;
+        }
+    }
+
+    /// Copies column `from_n` of another rollout of as many steps into column `n`, its episodes' ends included.
+    ///
+    /// # Panics
+    /// If there is no such column, or the two differ in the number of steps or the kind of observations or actions.
+    pub fn copy_column(&mut self, n: usize, from: &Self, from_n: usize) {
+        match (&mut self.obs, &from.obs) {
+            (ObsBuffer::F32(to), ObsBuffer::F32(from)) => to.index_axis_mut(Axis(1), n).assign(&from.index_axis(Axis(1), from_n)),
+            (ObsBuffer::U8(to), ObsBuffer::U8(from)) => to.index_axis_mut(Axis(1), n).assign(&from.index_axis(Axis(1), from_n)),
+            _ => panic!("observations of another type"),
+        }
+        match (&mut self.actions, &from.actions) {
+            (ActionBuffer::Discrete(to), ActionBuffer::Discrete(from)) => to.column_mut(n).assign(&from.column(from_n)),
+            (ActionBuffer::Continuous(to), ActionBuffer::Continuous(from)) => {
+                to.index_axis_mut(Axis(1), n).assign(&from.index_axis(Axis(1), from_n));
+            }
+            _ => panic!("actions of another kind"),
+        }
+        for (to, from) in
+            [(&mut self.log_probs, &from.log_probs), (&mut self.values, &from.values), (&mut self.rewards, &from.rewards)]
+        {
+            to.column_mut(n).assign(&from.column(from_n));
+        }
+        for (to, from) in [(&mut self.terminated, &from.terminated), (&mut self.truncated, &from.truncated)] {
+            to.column_mut(n).assign(&from.column(from_n));
+        }
+        let mut mask_len = 0;
+        if let (Some(to), Some(from)) = (&mut self.masks, &from.masks) {
+            to.index_axis_mut(Axis(1), n).assign(&from.index_axis(Axis(1), from_n));
+            mask_len = from.len_of(Axis(2));
+        }
+        self.last_values[n] = from.last_values[from_n];
+        self.env_idx[n] = from.env_idx[from_n];
+        self.policy_version[n] = from.policy_version[from_n];
+        let d = self.shape.obs_len;
+        for (i, &(t, _)) in from.final_at.iter().enumerate().filter(|(_, (_, column))| *column == from_n) {
+            let obs = match &from.final_obs {
+                FinalObs::F32(obs) => ObsSlice::F32(&obs[i * d..(i + 1) * d]),
+                FinalObs::U8(obs) => ObsSlice::U8(&obs[i * d..(i + 1) * d]),
+            };
+            self.push_final(t, n, obs, &from.final_masks[i * mask_len..(i + 1) * mask_len]);
         }
     }
 
@@ -401,6 +458,22 @@ mod tests {
         rollout.next_values(&[40.0, 70.0], next_values.view_mut());
         assert_eq!(next_values, array![[3.0, 40.0], [5.0, 6.0], [70.0, 8.0]]);
         assert!(matches!(rollout.final_obs(), ObsSlice::F32([0.5, 0.25])));
+    }
+
+    #[test]
+    fn a_copied_column_brings_its_ends_along() {
+        let (mut to, mut from) = (Rollout::new(SHAPE).expect("fits"), Rollout::new(SHAPE).expect("fits"));
+        from.rewards = array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
+        from.truncated[[1, 1]] = 1;
+        from.env_idx[1] = 7;
+        from.policy_version[1] = 9;
+        from.push_final(0, 0, ObsSlice::F32(&[0.5]), &[]);
+        from.push_final(1, 1, ObsSlice::F32(&[0.25]), &[]);
+        to.copy_column(0, &from, 1);
+        assert_eq!(to.rewards, array![[2.0, 0.0], [4.0, 0.0], [6.0, 0.0]]);
+        assert_eq!((to.truncated[[1, 0]], to.env_idx[0], to.policy_version[0]), (1, 7, 9));
+        assert_eq!(to.final_at(), [(1, 0)]);
+        assert!(matches!(to.final_obs(), ObsSlice::F32([0.25])));
     }
 
     #[test]

@@ -94,3 +94,42 @@ pub trait Env: Clone + Send {
     /// [`Error::BadState`] if it is none that this environment can be in; then nothing has changed.
     fn set_state(&mut self, state: Self::State) -> Result<(), Error>;
 }
+
+/// A call of a [`BlockingEnv`] that has failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct EnvError {
+    /// What has happened, in words.
+    pub cause: String,
+    /// Whether the same call may be made again: nothing has changed on the other side, or it would notice the repetition.
+    pub may_repeat: bool,
+}
+
+/// An environment that talks to something and so may block, and may fail: as [`Env`] but for the errors. Each has a thread of its own.
+///
+/// A step that has failed gives no transition: the step before it counts as truncated.
+pub trait BlockingEnv: Send + 'static {
+    /// What observations are made of.
+    type Obs: Element;
+
+    /// The space of observations.
+    fn observation_space(&self) -> Space;
+
+    /// The space of actions.
+    fn action_space(&self) -> ActionSpace;
+
+    /// Starts an episode and writes its first observation, D elements.
+    ///
+    /// # Errors
+    /// [`EnvError`].
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [Self::Obs]) -> Result<(), EnvError>;
+
+    /// Takes one step and writes the observation that follows, D elements, the last one of an episode too.
+    ///
+    /// # Errors
+    /// [`EnvError`].
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [Self::Obs]) -> Result<Step, EnvError>;
+
+    /// As [`Env::mask`].
+    fn mask(&self, _mask: &mut [u8]) {}
+}

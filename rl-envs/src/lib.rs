@@ -64,7 +64,7 @@ mod vec_env;
 
 pub use canvas::{Canvas, Color};
 pub use check::check_env;
-pub use env::{Action, Env, Step};
+pub use env::{Action, BlockingEnv, Env, EnvError, Step};
 pub use error::Error;
 pub use isa::Isa;
 pub use pool::Pool;

@@ -32,6 +32,8 @@ pub enum Purpose {
     Shuffle = 5,
     /// Which transitions are replayed.
     Replay = 6,
+    /// How long to wait before a call is repeated.
+    Retry = 7,
 }
 
 /// Ten rounds of Philox4x32.

@@ -1,5 +1,7 @@
 //! Benches that a user can run.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ndarray::{Array2, Array3, Axis};
@@ -10,12 +12,18 @@ use rl_buffer::{
     ActionColumns, ActionKind, ActionSlice, Batch, ObsBuffer, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
     RolloutColumns, StepSlices, TransitionShape,
 };
-use rl_cuda::measure::{self, Mode};
+use rl_cuda::measure;
 use rl_cuda::{CudaVecEnv, Device};
 use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
 use crate::Error;
+use crate::faults::FaultConfig;
+use crate::latency::{Latency, SlowCartPole, spin};
+use crate::metrics::Overlap;
+use crate::pipeline::{Mode, Pipeline};
+use crate::profile::{Phase, Profile};
+use crate::ready::{Make, ReadyCollector, ReadyConfig, ReadyEnvs};
 
 /// Steps of the rollout that the bench writes to: enough that it is written to memory and not to one cached row.
 const N_STEPS: usize = 128;
@@ -161,7 +169,7 @@ fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, 
         let sizes: Vec<usize> = (0..=22).step_by(2).map(|power| 1 << power).collect();
         let each = seconds / (sizes.len() * measure::BLOCKS.len()) as f64;
         for size in sizes {
-            let rates = match measure::sweep_blocks(device, name, size, Mode::Graph, each) {
+            let rates = match measure::sweep_blocks(device, name, size, measure::Mode::Graph, each) {
                 Err(rl_cuda::Error::Memory { .. }) => break,
                 rates => rates?,
             };
@@ -172,20 +180,20 @@ fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, 
                 })
             }));
         }
-        let rates = measure::sweep_blocks(device, name, n_envs, Mode::Graph, seconds / 20.0)?;
+        let rates = measure::sweep_blocks(device, name, n_envs, measure::Mode::Graph, seconds / 20.0)?;
         block = measure::best_block(&rates).unwrap_or(block);
     }
     let part = seconds / f64::from(PARTS + 3);
     let rate = |mode| measure::env_steps(device, name, n_envs, block, mode, repeat, part);
-    let graphs = (0..PARTS).map(|_| rate(Mode::Graph)).collect::<Result<Vec<_>, _>>()?;
+    let graphs = (0..PARTS).map(|_| rate(measure::Mode::Graph)).collect::<Result<Vec<_>, _>>()?;
     let (median, min, max) = spread(graphs);
-    let launches = rate(Mode::Launches)?;
+    let launches = rate(measure::Mode::Launches)?;
     let copy = measure::copy_bandwidth(device, 256 << 20, part)?;
     let bytes = measure::step_bytes(&CudaVecEnv::new(device, name, n_envs)?);
     rows.push(json!({
         "event": "bench", "name": "env", "env": name, "value": median, "unit": "env_steps/s", "min": min, "max": max,
         "envs": n_envs, "device": device.to_string(), "block": block, "repeat": repeat, "seconds": seconds,
-        "launches": launches, "fused": rate(Mode::Fused)?, "bytes_per_step": bytes, "copy_bytes_per_s": copy,
+        "launches": launches, "fused": rate(measure::Mode::Fused)?, "bytes_per_step": bytes, "copy_bytes_per_s": copy,
         "launches_share_of_copy": launches * bytes as f64 / copy,
     }));
     Ok(rows)
@@ -393,6 +401,114 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
         })
     };
     Ok([object("replay_add", adding), object(if prioritized { "replay_sample_update" } else { "replay_sample" }, drawing)])
+}
+
+/// What `bench pipeline` measures.
+#[derive(Clone, Debug)]
+pub struct PipelineBench {
+    /// Environments N.
+    pub envs: usize,
+    /// What a step of one costs.
+    pub latency: Latency,
+    /// Steps T of a rollout.
+    pub n_steps: usize,
+    /// In turn, or at the same time.
+    pub mode: Mode,
+    /// Environments that are waited for before the policy acts, and for how long.
+    pub ready: ReadyConfig,
+    /// What an update costs: computing for so long on one thread, or else PPO's work.
+    pub update: Option<Duration>,
+    /// Settings of PPO, whose number of steps is `n_steps`.
+    pub ppo: PpoConfig,
+    /// Sizes of the hidden layers.
+    pub hidden: Vec<usize>,
+    /// Threads of PPO's updates.
+    pub threads: usize,
+    /// How long to measure.
+    pub seconds: f64,
+    /// Where to write a timeline, if anywhere.
+    pub timeline: Option<PathBuf>,
+}
+
+/// Resident memory in bytes, threads and open files of this process, where the system tells.
+fn resources() -> [u64; 3] {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+    };
+    let files = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
+    [1024 * of("VmRSS:"), of("Threads:"), files]
+}
+
+/// Environment steps a second of a pipeline whose environments block and whose updates cost time, beside what the environments alone
+/// could do (`envs / mean latency`). Measured from the end of the second rollout on, when everything is in its stride.
+///
+/// # Errors
+/// Those of the environments and the agent.
+pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
+    let PipelineBench { envs: n_envs, latency, n_steps, mode, ready, update, ppo, hidden, threads, seconds, timeline } = bench;
+    let (n_envs, n_steps, latency) = (*n_envs, *n_steps, *latency);
+    let profile = Profile::new(timeline.is_some());
+    let pool = Pool::new(*threads)?;
+    let spaces = SlowCartPole::spaces();
+    let net = NetConfig { hidden: hidden.clone(), ..NetConfig::default() };
+    let policy = ActorCritic::new(&spaces.0, &spaces.1, &net, 0)?;
+    let mut agent = Ppo::new(policy, PpoConfig { n_steps, ..ppo.clone() }, n_envs, 0)?;
+    let make: Make<SlowCartPole> = Arc::new(move |_| Ok(SlowCartPole::new(latency)));
+    let mut envs = ReadyEnvs::new(n_envs, spaces, make, FaultConfig::default(), 0)?;
+    envs.on_fault(Box::new(|_, _, _| ()));
+    let collector = ReadyCollector::new(envs, n_steps, *ready)?;
+    let mut pipeline = Pipeline::new(*mode, collector, n_steps, &profile)?;
+    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.policy().copy(), 0));
+    let track = profile.track("learner");
+    let (mut learnt, mut overlap, mut begun) = (0, Overlap::default(), None);
+    let of = |phase| profile.seconds(phase);
+    loop {
+        let waiting = pipeline.waiting();
+        let filled = pipeline.next(agent.policy(), learnt)?;
+        overlap.count(waiting, &filled.learnt, learnt);
+        track.time(Phase::Update, || match update {
+            Some(time) => {
+                spin(*time);
+                Ok(())
+            }
+            None => agent.update(&filled.rollout, 1.0, &pool).map(drop),
+        })?;
+        learnt += 1;
+        let now = Instant::now();
+        let (begin, from, busy, idle, first) =
+            *begun.get_or_insert_with(|| (now, learnt, of(Phase::Update), of(Phase::WaitProducers), resources()));
+        let elapsed = begin.elapsed().as_secs_f64();
+        if elapsed < *seconds || learnt == from {
+            if learnt == from + 1 && elapsed < 0.2 * seconds {
+                // Everything that grows at first has grown.
+                begun = begun.map(|(begin, from, busy, idle, _)| (begin, from, busy, idle, resources()));
+            }
+            pipeline.give_back(filled, agent.policy(), learnt)?;
+            continue;
+        }
+        let last = resources();
+        let rate = ((learnt - from) * (n_steps * n_envs) as u64) as f64 / elapsed;
+        let per_step = (latency.mean + latency.work).as_secs_f64();
+        let ideal = n_envs as f64 / per_step;
+        if let Some(path) = timeline {
+            profile.write_timeline(path)?;
+        }
+        let overlapped = *mode != Mode::Sync;
+        let share = |seconds: f64| seconds / elapsed;
+        return Ok(json!({
+            "event": "bench", "name": "pipeline", "value": rate, "unit": "env_steps/s", "min": rate, "max": rate, "envs": n_envs,
+            "latency": latency.distribution, "latency_ms": 1e3 * latency.mean.as_secs_f64(), "work_ms": 1e3 * latency.work.as_secs_f64(),
+            "fail": latency.fail, "n_steps": n_steps, "overlapped": overlapped, "update_ms": update.map(|time| 1e3 * time.as_secs_f64()),
+            "batch": ppo.batch_size, "epochs": ppo.n_epochs, "hidden": hidden, "threads": threads, "seconds": elapsed,
+            "ideal": ideal, "share_of_ideal": rate / ideal,
+            "learner_busy": share(of(Phase::Update) - busy), "learner_waited": share(of(Phase::WaitProducers) - idle),
+            "rollouts": learnt - from, "lags": overlap.lags(),
+            "rss_bytes": [first[0], last[0]], "process_threads": [first[1], last[1]], "files": [first[2], last[2]],
+            "profile": profile.json(), "advice": profile.advice(n_envs, overlapped),
+        }));
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! `checkpoints/ckpt-000000051200/` holds `config.toml` (what was run), `params.safetensors` (the parameters by name),
 //! `optimizer.safetensors` (its moments, and a target network), `replay.bin` (the replay memory, if it is to be
-//! saved), `state.bin` (counters, generators' counters, running statistics, environments; see
-//! [`rl_envs::codec`]) and `manifest.json` (size and BLAKE3 hash of each). Everything is written to a directory ending in
+//! saved), `state.bin` (counters, generators' counters, running statistics, environments, and of a run whose rollouts lag the policies
+//! that the next ones are acted in by; see [`rl_envs::codec`]) and `manifest.json` (size and BLAKE3 hash of each). Everything is written to a directory ending in
 //! `.tmp`, every file and the directory are synced, and the directory is renamed: a crash at any moment leaves the last
 //! complete checkpoint to be found. Loading checks everything before it returns anything.
 
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Config, Error};
 
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 const MANIFEST: &str = "manifest.json";
 const CONFIG: &str = "config.toml";
 const PARAMS: &str = "params.safetensors";
@@ -56,6 +56,9 @@ pub struct Checkpoint {
     pub agent: Snapshot,
     /// The environments.
     pub collector: CollectorState,
+    /// Where rollouts lag: the older policies that the next rollouts are acted in by, oldest first, and how many rollouts each has
+    /// learnt from.
+    pub ahead: Vec<(u64, Snapshot)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -64,6 +67,29 @@ struct State {
     counters: Counters,
     statistics: Statistics,
     collector: CollectorState,
+    ahead: Vec<Ahead>,
+}
+
+/// A policy that the next rollouts are acted in by.
+#[derive(Serialize, Deserialize)]
+struct Ahead {
+    learnt: u64,
+    version: u64,
+    params: Vec<f32>,
+    statistics: Statistics,
+}
+
+impl Ahead {
+    fn of(learnt: u64, policy: &Snapshot) -> Self {
+        let Snapshot { params, statistics, counters, .. } = policy;
+        Self { learnt, version: counters.version, params: params.clone(), statistics: statistics.clone() }
+    }
+
+    fn into_snapshot(self) -> (u64, Snapshot) {
+        let Self { learnt, version, params, statistics } = self;
+        let counters = Counters { version, ..Counters::default() };
+        (learnt, Snapshot { params, moments: Vec::new(), statistics, counters, replay: None })
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -144,12 +170,13 @@ pub fn save(
     if target.exists() {
         return Ok(target);
     }
-    let Checkpoint { config, progress, agent, collector } = checkpoint;
+    let Checkpoint { config, progress, agent, collector, ahead } = checkpoint;
     let state = State {
         progress: progress.clone(),
         counters: agent.counters,
         statistics: agent.statistics.clone(),
         collector: collector.clone(),
+        ahead: ahead.iter().map(|(learnt, policy)| Ahead::of(*learnt, policy)).collect(),
     };
     let params = layout.tensors().iter().map(|t| (t.name.as_str(), &t.shape[..], &agent.params[t.range.clone()]));
     let moments: Vec<_> = agent.moments.iter().map(|(name, values)| (name.as_str(), [values.len()], &values[..])).collect();
@@ -317,7 +344,8 @@ impl Checkpoint {
         moments.sort_by(|a, b| a.0.cmp(&b.0));
         let replay = manifest.files.contains_key(REPLAY).then(|| load(REPLAY)).transpose()?;
         let agent = Snapshot { params, moments, statistics: state.statistics, counters: state.counters, replay };
-        Ok(Self { config, progress: state.progress, agent, collector: state.collector })
+        let ahead = state.ahead.into_iter().map(Ahead::into_snapshot).collect();
+        Ok(Self { config, progress: state.progress, agent, collector: state.collector, ahead })
     }
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::Error;
+use crate::pipeline::Mode;
 
 /// The algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,22 @@ impl Algo {
     }
 }
 
+/// How collecting and learning take turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Overlap {
+    /// One after the other.
+    #[default]
+    Sync,
+    /// At the same time.
+    Overlapped,
+}
+
+/// For runs that were written before there was a choice.
+fn one() -> usize {
+    1
+}
+
 /// Everything that decides a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,6 +94,15 @@ pub struct Config {
     pub threads: usize,
     /// `auto`, `cpu`, `cuda` or `cuda:i`.
     pub device: String,
+    /// Whether the next rollout is collected while one is learnt from.
+    #[serde(default)]
+    pub pipeline: Overlap,
+    /// How many updates the policy that collects may lie behind, if so.
+    #[serde(default = "one")]
+    pub max_lag: usize,
+    /// How many of the threads collect, if so; 0: half of them.
+    #[serde(default)]
+    pub collect_threads: usize,
     /// Environment steps from one checkpoint to the next.
     pub checkpoint_every: u64,
     /// How many checkpoints are kept.
@@ -161,6 +187,9 @@ pub const KEYS: &[Key] = &[
     key("seed", Kind::Int(0, i64::MAX), "decides all randomness"),
     key("threads", Kind::Int(1, 4096), "threads; results do not depend on them"),
     key("device", Kind::Device, "auto, cpu, cuda or cuda:i"),
+    key("pipeline", Kind::Choice(&["sync", "overlapped"]), "overlapped: collect the next rollout while one is learnt from"),
+    key("max_lag", Kind::Int(0, 1000), "overlapped: rollouts are acted in by the policy of so many updates before"),
+    key("collect_threads", Kind::Int(0, 4096), "overlapped: how many of the threads collect; 0: half of them"),
     key("checkpoint_every", Kind::Int(1, MAX_STEPS), "environment steps from one checkpoint to the next"),
     key("keep_checkpoints", Kind::Int(1, 1_000_000), "how many checkpoints are kept"),
     key("log_interval", Kind::Int(1, MAX_STEPS), "iterations from one row of metrics to the next"),
@@ -207,6 +236,7 @@ pub const KEYS: &[Key] = &[
     key("a2c.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
     key("a2c.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
     key("a2c.micro_batch", Kind::Int(0, 1 << 32), "samples that the reference learner holds at a time; 0: all"),
+    key("a2c.vtrace", Kind::Bool, "targets of rollouts that an older policy acted in are V-trace's"),
     key("a2c.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of RMSprop"),
     key("dqn.buffer_size", Kind::Int(1, 1 << 32), "transitions of the replay memory"),
     key("dqn.batch_size", Kind::Int(1, 1 << 24), "transitions of a minibatch"),
@@ -458,6 +488,9 @@ fn defaults(env: &str, algo: Algo) -> Config {
         seed: 0,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         device: "auto".into(),
+        pipeline: Overlap::Sync,
+        max_lag: one(),
+        collect_threads: 0,
         checkpoint_every: 50_000,
         keep_checkpoints: 2,
         log_interval: if algo == Algo::Dqn { 500 } else { 1 }, // its rollouts are of a step or two
@@ -497,6 +530,30 @@ impl Config {
             (_, Some(a2c), _) => a2c.n_steps,
             (.., Some(dqn)) => dqn.rollout_steps(self.n_envs),
             _ => 1,
+        }
+    }
+
+    /// How collecting and learning take turns.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self.pipeline {
+            Overlap::Sync => Mode::Sync,
+            Overlap::Overlapped => Mode::Overlapped { max_lag: self.max_lag },
+        }
+    }
+
+    /// The threads that collect, where that overlaps with learning.
+    #[must_use]
+    pub fn collector_threads(&self) -> usize {
+        if self.collect_threads == 0 { (self.threads / 2).max(1) } else { self.collect_threads }
+    }
+
+    /// The threads that learn.
+    #[must_use]
+    pub fn learner_threads(&self) -> usize {
+        match self.pipeline {
+            Overlap::Sync => self.threads,
+            Overlap::Overlapped => self.threads.saturating_sub(self.collector_threads()).max(1),
         }
     }
 
@@ -563,8 +620,17 @@ impl Config {
 }
 
 /// Settings that may change when a run is resumed.
-pub const RESUMABLE: [&str; 8] =
-    ["steps", "threads", "device", "checkpoint_every", "keep_checkpoints", "eval_every", "eval_episodes", "target_return"];
+pub const RESUMABLE: [&str; 9] = [
+    "steps",
+    "threads",
+    "collect_threads",
+    "device",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "eval_every",
+    "eval_episodes",
+    "target_return",
+];
 
 #[cfg(test)]
 mod tests {

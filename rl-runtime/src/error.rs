@@ -43,6 +43,14 @@ pub enum Error {
     /// A device that this build cannot train on.
     #[error("{0} is there, but training on it is not in this build, which trains on the CPU; use --device cpu")]
     DeviceUnsupported(String),
+    /// A thread that could not be started, or that has ended too early.
+    #[error("the thread \"{name}\" {cause}")]
+    Thread {
+        /// Its name.
+        name: String,
+        /// What happened to it.
+        cause: String,
+    },
     /// The agent failed.
     #[error(transparent)]
     Agent(#[from] rl_agents::Error),
@@ -55,6 +63,16 @@ pub enum Error {
         n_failed: usize,
         /// Of how many.
         n_checks: usize,
+    },
+    /// Environments that had to be replaced too often.
+    #[error("environment {env_idx} had to be replaced too often, last because: {cause}; {n_failed} have failed for good")]
+    EnvFailed {
+        /// The last of them.
+        env_idx: usize,
+        /// Its last fault.
+        cause: String,
+        /// How many.
+        n_failed: usize,
     },
     /// The environments failed.
     #[error(transparent)]
@@ -71,7 +89,7 @@ impl Error {
         match self {
             Self::Config { .. } | Self::RunDir { .. } => 2,
             Self::Checkpoint { .. } => 3,
-            Self::Io { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
+            Self::Io { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
             Self::Agent(Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::ActionKind | Agent::Buffer(_)) => 2,
             Self::Agent(Agent::Snapshot(_)) => 3,
             Self::Agent(Agent::Diverged(_)) => 4,
@@ -80,7 +98,7 @@ impl Error {
                 Env::BadState(_) => 3,
                 _ => 5,
             },
-            Self::CheckFailed { .. } => 5,
+            Self::CheckFailed { .. } | Self::EnvFailed { .. } => 5,
             Self::Agent(_) => 1,
         }
     }

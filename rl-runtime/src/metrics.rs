@@ -10,10 +10,13 @@
 //! | `rollout/ep_rew_mean`, `rollout/ep_len_mean` | mean return and length of the last 100 episodes |
 //! | `eval/mean_reward` | mean return of the evaluation after this iteration, if there was one |
 //! | `train/..` | what the algorithm reports, as means over the minibatches of the update |
+//! | `pipeline/lag_0` .. `pipeline/lag_over_8` | of overlapped runs: columns of rollouts, since the run began or was resumed, by how many rollouts the agent had learnt from since it had the policy that acted there |
+//! | `time/queue` | of overlapped runs: rollouts that waited for the learner, on average |
+//! | `time/learner_waited`, `time/producer_waited` | of overlapped runs: seconds so far |
 //! | `time/time_elapsed` | seconds of training |
 //! | `time/fps` | environment steps a second since the run began or was resumed |
 //!
-//! The last two columns are the only ones that differ between two runs of the same seed.
+//! Columns under `time` are the only ones that differ between two runs of the same seed.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -22,6 +25,7 @@ use std::path::Path;
 
 use crate::Error;
 use crate::checkpoint::Progress;
+use crate::profile::{Phase, Profile};
 use crate::run_dir::write_whole;
 
 /// How many episodes the means of returns and lengths are taken over.
@@ -49,6 +53,56 @@ impl Row {
         values.extend(update.iter().map(|(name, value)| (name, f64::from(value))));
         values.extend([("time/time_elapsed", progress.elapsed_s), ("time/fps", fps)]);
         Self { values }
+    }
+}
+
+/// The bins of the lag's histogram, by their least lag.
+const LAGS: [(u64, &str); 6] = [
+    (0, "pipeline/lag_0"),
+    (1, "pipeline/lag_1"),
+    (2, "pipeline/lag_2"),
+    (3, "pipeline/lag_3_4"),
+    (5, "pipeline/lag_5_8"),
+    (9, "pipeline/lag_over_8"),
+];
+
+/// What is measured where collecting and learning overlap.
+#[derive(Clone, Debug, Default)]
+pub struct Overlap {
+    lags: [u64; LAGS.len()],
+    waiting: usize,
+    rollouts: usize,
+}
+
+impl Overlap {
+    /// Counts a rollout whose columns were acted in by policies that had learnt from `acted` rollouts, as its learner has from `learnt`.
+    /// `waiting` rollouts lay before the learner.
+    pub fn count(&mut self, waiting: usize, acted: &[u64], learnt: u64) {
+        for acted in acted {
+            let lag = learnt.saturating_sub(*acted);
+            let bin = LAGS.iter().rposition(|(least, _)| lag >= *least).unwrap_or(0);
+            self.lags[bin] += 1;
+        }
+        self.waiting += waiting;
+        self.rollouts += 1;
+    }
+
+    /// Columns counted so far by lag: 0, 1, 2, 3 and 4, 5 to 8, more.
+    #[must_use]
+    pub fn lags(&self) -> [u64; LAGS.len()] {
+        self.lags
+    }
+
+    /// Adds its columns to a row, before the last two.
+    pub fn extend(&self, row: &mut Row, profile: &Profile) {
+        let at = row.values.len() - 2;
+        let lags = LAGS.iter().zip(self.lags).map(|((_, name), n)| (*name, n as f64));
+        let times = [
+            ("time/queue", self.waiting as f64 / self.rollouts as f64),
+            ("time/learner_waited", profile.seconds(Phase::WaitProducers)),
+            ("time/producer_waited", profile.seconds(Phase::WaitLearner)),
+        ];
+        row.values.splice(at..at, lags.chain(times));
     }
 }
 

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Progress;
 use crate::metrics::Row;
+use crate::pipeline::Mode;
+use crate::profile::Profile;
 use crate::train::{End, Evaluation, Outcome};
 use crate::{Config, interrupt};
 
@@ -145,6 +147,21 @@ impl Report {
             Kind::Bar(bar) => bar.suspend(|| eprintln!("warning: {text}")),
             _ => eprintln!("warning: {text}"),
         }
+    }
+
+    /// Where time went, thread by thread if `in_full`, and what to do about it.
+    pub fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
+        let advice = profile.advice(config.n_envs, config.mode() != Mode::Sync);
+        if let Kind::Json = self.kind {
+            let mut object = profile.json();
+            object["event"] = "profile".into();
+            object["advice"] = advice.into();
+            return print(&object.to_string());
+        }
+        if in_full {
+            profile.lines().iter().for_each(|line| self.say(line));
+        }
+        self.say(&advice);
     }
 
     fn say(&self, text: &str) {

@@ -1,15 +1,16 @@
-//! The training loop.
+//! The training loop, once: it learns from the rollouts that a [`Pipeline`] gives it, collected in turn or at the same time.
 
 use std::time::Instant;
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, DqnConfig, Episode, Policy, Ppo, QNetwork, evaluate};
-use rl_buffer::Rollout;
+use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, DqnConfig, Episode, Policy, Ppo, QNetwork, Snapshot, evaluate};
 use rl_envs::{Pool, catalog};
 
 use crate::checkpoint::{self, Checkpoint, Progress};
 use crate::config::{Device, parse_device};
-use crate::metrics::{Log, Row, WINDOW};
+use crate::metrics::{Log, Overlap, Row, WINDOW};
+use crate::pipeline::{Mode, Pipeline};
+use crate::profile::{Phase, Profile, Track};
 use crate::report::Report;
 use crate::run_dir::RunDir;
 use crate::{Algo, Config, Error, interrupt};
@@ -127,10 +128,13 @@ pub fn evaluate_policy(policy: &dyn Policy, env: &str, episodes: usize, seed: u6
 pub struct Training {
     config: Config,
     pool: Pool,
-    collector: Collector,
+    pipeline: Pipeline<Collector>,
     agent: Box<dyn Agent>,
-    rollout: Rollout,
     progress: Progress,
+    /// The policies that the next rollouts are acted in by, where they lag behind the agent's.
+    ahead: Vec<(u64, Snapshot)>,
+    profile: Profile,
+    track: Track,
 }
 
 impl Training {
@@ -138,10 +142,14 @@ impl Training {
     ///
     /// # Errors
     /// Those of the environments, the agent and the rollout.
-    pub fn new(config: &Config) -> Result<Self, Error> {
-        let pool = Pool::new(config.threads)?;
+    pub fn new(config: &Config, profile: Profile) -> Result<Self, Error> {
+        let pool = Pool::new(config.learner_threads())?;
         let (n_envs, seed) = (config.n_envs, config.seed);
-        let collector = Collector::of(catalog::find(&config.env)?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, seed)?;
+        let collecting = match config.mode() {
+            Mode::Sync => pool.clone(),
+            Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
+        };
+        let collector = Collector::of(catalog::find(&config.env)?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &collecting, seed)?;
         let agent: Box<dyn Agent> = match config.algo {
             Algo::Ppo => Box::new(Ppo::new(actor_critic(config)?, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
             Algo::A2c => Box::new(A2c::new(actor_critic(config)?, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
@@ -151,8 +159,10 @@ impl Training {
                 Box::new(Dqn::new(network, dqn, collector.observation_space(), collector.action_space(), n_envs, seed)?)
             }
         };
-        let rollout = collector.rollout(config.n_steps())?;
-        Ok(Self { config: config.clone(), pool, collector, agent, rollout, progress: Progress::default() })
+        let pipeline = Pipeline::new(config.mode(), collector, config.n_steps(), &profile)?;
+        let track = profile.track("learner");
+        let (config, progress) = (config.clone(), Progress::default());
+        Ok(Self { config, pool, pipeline, agent, progress, ahead: Vec::new(), profile, track })
     }
 
     /// Continues from a checkpoint.
@@ -161,8 +171,9 @@ impl Training {
     /// Those of the agent and the environments if it does not fit.
     pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         self.agent.load(&checkpoint.agent)?;
-        self.collector.load(checkpoint.collector)?;
+        self.pipeline.rest()?.load(checkpoint.collector)?;
         self.progress = checkpoint.progress;
+        self.ahead = checkpoint.ahead;
         Ok(())
     }
 
@@ -177,12 +188,41 @@ impl Training {
         evaluate_policy(self.agent.policy(), env, *eval_episodes, *seed, &self.pool)
     }
 
-    fn save(&self, dir: &RunDir) -> Result<(), Error> {
+    /// What remains of training after so many more rollouts, 1 at the start.
+    fn remaining(&self, rollouts: usize) -> f32 {
+        let env_steps = self.progress.env_steps + (rollouts * self.config.n_steps() * self.config.n_envs) as u64;
+        (1.0 - env_steps as f64 / self.config.steps as f64).max(0.0) as f32
+    }
+
+    /// Orders the rollouts that are begun before another has been learnt from.
+    fn order_first(&mut self) -> Result<(), Error> {
+        let n = self.pipeline.n_ahead();
+        for i in 0..n {
+            self.agent.explore(self.remaining(i));
+            let mut policy = self.agent.policy().copy();
+            // The last one is the agent's own as it is now; at the very start they all are.
+            let learnt = match self.ahead.get(i).filter(|_| i + 1 < n) {
+                Some((learnt, snapshot)) => {
+                    policy.load(snapshot)?;
+                    *learnt
+                }
+                None => self.progress.iterations,
+            };
+            self.pipeline.order(policy, learnt);
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, dir: &RunDir) -> Result<(), Error> {
+        let collector = self.pipeline.rest()?.save()?;
+        let mut ahead = self.pipeline.ordered();
+        ahead.pop(); // the agent's own
         let checkpoint = Checkpoint {
             config: self.config.clone(),
             progress: self.progress.clone(),
             agent: self.agent.save(),
-            collector: self.collector.save()?,
+            collector,
+            ahead,
         };
         let layout = self.agent.policy().layout();
         checkpoint::save(&dir.checkpoints(), &checkpoint, layout, self.config.keep_checkpoints, &mut |_| Ok(())).map(drop)
@@ -190,10 +230,15 @@ impl Training {
 
     /// Trains to the end, writes metrics and checkpoints into `dir`, and evaluates what was learnt.
     ///
+    /// Where collecting and learning overlap, a checkpoint waits until every rollout that has been begun has been learnt from, and is of
+    /// that moment: of the agent, the environments, and the older policies that the next rollouts are acted in by, so that a resumed run
+    /// goes on as an uninterrupted one does. Where a target is reached, the rollouts that have been begun are dropped instead.
+    ///
     /// # Errors
     /// Those of the agent, the environments and the files. The last good checkpoint stays.
     pub fn run(&mut self, dir: &RunDir, report: &mut Report) -> Result<Outcome, Error> {
         let config = self.config.clone();
+        let overlapped = config.mode() != Mode::Sync;
         let samples = (config.n_steps() * config.n_envs) as u64;
         checkpoint::clean(&dir.checkpoints())?;
         let mut log = Log::open(&dir.metrics(), self.progress.iterations)?;
@@ -204,24 +249,33 @@ impl Training {
         let (begin, begin_steps, begin_s) = (Instant::now(), self.progress.env_steps, self.progress.elapsed_s);
         let mut evaluation = None;
         let mut end = End::Steps;
+        let (mut overlap, mut save_due) = (Overlap::default(), false);
+        self.pipeline.limit(config.steps.saturating_sub(begin_steps).div_ceil(samples));
+        self.order_first()?;
 
         while self.progress.env_steps < config.steps {
-            let remaining = 1.0 - self.progress.env_steps as f64 / config.steps as f64;
-            self.agent.explore(remaining as f32);
-            let episodes = self.collector.collect(self.agent.policy(), &mut self.rollout)?;
-            let update = self.agent.update(&self.rollout, remaining as f32, &self.pool)?;
+            let remaining = self.remaining(0);
+            if !overlapped {
+                self.agent.explore(remaining);
+            }
+            let waiting = self.pipeline.waiting();
+            let mut filled = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
+            let (agent, pool) = (&mut self.agent, &self.pool);
+            let update = self.track.time(Phase::Update, || agent.update(&filled.rollout, remaining, pool))?;
+            overlap.count(waiting, &filled.learnt, self.progress.iterations);
 
             let before = self.progress.env_steps;
             self.progress.env_steps += samples;
             self.progress.iterations += 1;
-            self.progress.episodes += episodes.len() as u64;
-            self.progress.recent.extend(episodes);
+            self.progress.episodes += filled.episodes.len() as u64;
+            self.progress.recent.append(&mut filled.episodes);
             self.progress.recent.drain(..self.progress.recent.len().saturating_sub(WINDOW));
             let passed = |every: u64| every > 0 && before / every < self.progress.env_steps / every;
+            let (evaluate, save) = (passed(eval_every), passed(config.checkpoint_every));
 
             evaluation = None;
-            if passed(eval_every) {
-                let result = self.evaluate()?;
+            if evaluate {
+                let result = self.track.time(Phase::Evaluation, || self.evaluate())?;
                 report.evaluation(self.progress.env_steps, &result);
                 evaluation = Some(result);
             }
@@ -229,7 +283,10 @@ impl Training {
             self.progress.elapsed_s = begin_s + wall_s;
             if self.progress.iterations.is_multiple_of(config.log_interval) {
                 let fps = (self.progress.env_steps - begin_steps) as f64 / wall_s;
-                let row = Row::new(&self.progress, evaluation.map(|e| e.return_mean), &update, fps);
+                let mut row = Row::new(&self.progress, evaluation.map(|e| e.return_mean), &update, fps);
+                if overlapped {
+                    overlap.extend(&mut row, &self.profile);
+                }
                 if let Err(error) = log.write(&row) {
                     report.warn(&format!("{}: {error}; training goes on without metrics", dir.metrics().display()));
                 }
@@ -242,8 +299,22 @@ impl Training {
                 end = End::Interrupted;
             }
             let last = end != End::Steps || self.progress.env_steps >= config.steps;
-            if last || passed(config.checkpoint_every) {
-                match self.save(dir) {
+            save_due |= last || save;
+            if save_due {
+                self.pipeline.hold();
+            }
+            if overlapped {
+                self.agent.explore(self.remaining(self.pipeline.n_ahead() - 1));
+            }
+            self.pipeline.give_back(filled, self.agent.policy(), self.progress.iterations)?;
+            while end == End::Target && self.pipeline.in_flight() > 0 {
+                let dropped = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
+                self.pipeline.give_back(dropped, self.agent.policy(), self.progress.iterations)?;
+            }
+            if save_due && self.pipeline.in_flight() == 0 {
+                save_due = false;
+                let track = self.track.clone();
+                match track.time(Phase::Checkpoint, || self.save(dir)) {
                     Ok(()) => failed_saves = 0,
                     Err(error) => {
                         failed_saves += 1;
@@ -253,9 +324,9 @@ impl Training {
                         report.warn(&format!("checkpoint not saved, training goes on: {error}"));
                     }
                 }
-            }
-            if end != End::Steps {
-                break;
+                if end != End::Steps {
+                    break;
+                }
             }
         }
 

@@ -408,6 +408,64 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
 }
 
 #[test]
+fn an_overlapped_run_interrupted_at_any_moment_goes_on_as_if_it_had_not_been() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let overlapped =
+        ["--set", "pipeline=overlapped", "--set", "max_lag=3", "--steps", "64000", "--set", "checkpoint_every=10000"];
+    let whole = path("whole");
+    assert_eq!(finish(&mut rl(&small_args(text(&whole), &overlapped))).status.code(), Some(0));
+    for wait_ms in [0, 30, 130] {
+        let run = path(&format!("interrupted-{wait_ms}"));
+        let mut command = rl(&small_args(text(&run), &overlapped));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begin = Instant::now();
+        while !run.join("metrics.csv").exists() {
+            assert!(begin.elapsed() < TIME_LIMIT);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(wait_ms));
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        let code = wait(child).status.code();
+        assert!(code == Some(130) || code == Some(0), "{code:?}");
+        if code == Some(130) {
+            assert_eq!(finish(&mut rl(&["train", "--resume", text(&run)])).status.code(), Some(0));
+        }
+        assert_eq!(contents(&newest(&run)), contents(&newest(&whole)));
+    }
+}
+
+#[test]
+fn a_profile_and_a_timeline_say_where_time_went() {
+    let dir = tempfile::tempdir().unwrap();
+    for (mode, threads) in [("pipeline=sync", 1), ("pipeline=overlapped", 2)] {
+        let (run, trace) = (dir.path().join(mode), dir.path().join(format!("{mode}.json")));
+        let more = ["--set", mode, "--profile", "--json", "--timeline", text(&trace)];
+        let output = finish(&mut rl(&small_args(text(&run), &more)));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let profile = lines.iter().find(|line| line["event"] == "profile").unwrap();
+        assert_eq!(profile["threads"].as_object().unwrap().len(), threads);
+        assert!(profile["threads"]["learner"]["update"].as_f64().unwrap() > 0.0);
+        assert!(!profile["advice"].as_str().unwrap().is_empty());
+        let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+        let updates = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == "update").count();
+        assert_eq!(updates, 8, "eight rollouts");
+    }
+}
+
+#[test]
+fn bench_pipeline_gives_a_rate_beside_the_ideal_one() {
+    let args =
+        ["--envs", "4", "--latency", "fixed", "--latency-ms", "2", "--update-ms", "5", "--n-steps", "8", "--seconds", "0.2"];
+    let output = finish(&mut rl(&[&["bench", "pipeline", "--json", "--batch", "32"][..], &args].concat()));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let answer: Value = serde_json::from_str(stdout(&output).trim()).unwrap();
+    assert_eq!((answer["name"].as_str(), answer["ideal"].as_f64()), (Some("pipeline"), Some(2000.0)));
+    assert!(answer["value"].as_f64().unwrap() > 0.0 && answer["learner_busy"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
 fn a_run_stopped_before_its_first_checkpoint_starts_afresh_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");

@@ -28,7 +28,7 @@ struct Group {
     cases: &'static [Case],
 }
 
-const GROUPS: [Group; 3] = [
+const GROUPS: [Group; 4] = [
     Group {
         name: "envs",
         venv: "target/peers-envs",
@@ -53,6 +53,14 @@ const GROUPS: [Group; 3] = [
         record: "bench/peers-replay.md",
         unit: "Transitions a second of 4-float observations on one thread, a million of them held; with priorities, drawn and updated.",
         cases: REPLAY,
+    },
+    Group {
+        name: "pipeline",
+        venv: "target/peers",
+        requirements: "requirements.txt",
+        record: "bench/peers-pipeline.md",
+        unit: "Environment steps a second where each step sleeps an exponential time of mean 50 ms; the environments alone could do 640.",
+        cases: PIPELINE,
     },
 ];
 
@@ -137,6 +145,14 @@ const REPLAY: &[Case] = &[
     ),
 ];
 
+const PIPELINE: &[Case] = &[Case {
+    what: "PPO, 32 environments of 50 ms, 64 steps, batch 512, 30 epochs, 256-256 nets; Stable-Baselines3, SubprocVecEnv",
+    ours: "--envs 32 --latency exp --latency-ms 50 --n-steps 64 --batch 512 --epochs 30 --hidden 256,256 --seconds 20",
+    field: "pipeline",
+    peer: "latency_sb3.py",
+    theirs: "32 50 64 512 30 256,256 2 2",
+}];
+
 const fn env(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Case {
     Case { what, ours, field: "env", peer, theirs }
 }
@@ -156,7 +172,7 @@ const fn train(what: &'static str, ours: &'static str, peer: &'static str, their
 /// Runs all comparisons, or those of one group, and writes their tables.
 pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
-        bail!("there is no group {name}: envs, learners or replay");
+        bail!("there is no group {name}: envs, learners, replay or pipeline");
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
@@ -218,6 +234,10 @@ fn our_rate(root: &Path, case: &Case) -> Result<f64> {
             command.args(["bench", "update", "--json", "--seconds", "2"]);
             "value"
         }
+        "pipeline" => {
+            command.args(["bench", "pipeline", "--json"]);
+            "value"
+        }
         "replay_add" | "replay_sample" => {
             command.args(["bench", "replay", "--json", "--seconds", "2"]);
             "value"
@@ -236,9 +256,9 @@ fn our_rate(root: &Path, case: &Case) -> Result<f64> {
     answer[field].as_f64().context("our figure")
 }
 
-/// In thousands.
+/// In thousands, if there are that many.
 fn k(x: f64) -> String {
-    format!("{:.0} k", x / 1e3)
+    if x < 1e4 { format!("{x:.0}") } else { format!("{:.0} k", x / 1e3) }
 }
 
 pub(crate) fn run(command: &mut Command) -> Result<String> {

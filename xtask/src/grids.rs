@@ -3,18 +3,16 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::run;
-use crate::learning::{Point, train};
+use crate::learning::{Point, Run, train};
 use crate::plot::{Axis, Chart};
 
 const SEEDS: std::ops::Range<u64> = 100..102;
 const GRIDS: [Grid; 2] = [
     Grid { env: "snake", algos: &[("ppo", "#1b9e77"), ("dqn", "#d95f02")], what: "length", start: 1.0, to: 40.0, steps: 2e6 },
-    Grid { env: "breakout", algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 40.0, steps: 2e6 },
+    Grid { env: "breakout", algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 10.0, steps: 2e6 },
 ];
 
 /// A grid whose presets are trained. What is shown is `start` and the return, up to `to`, over up to so many steps.
@@ -38,8 +36,8 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     );
     for grid in GRIDS {
         let Grid { env, algos, what, start, .. } = grid;
-        let random =
-            train(root, env, "ppo", 0, &["ppo.learning_rate=0", "steps=200000"])?.last().context("no episode has ended")?.2;
+        let random = train(root, &format!("{env} --algo ppo --steps 200000 --set ppo.learning_rate=0"), 0)?;
+        let random = random.curve.last().context("no episode has ended")?.value;
         let _ = writeln!(
             text,
             "\n## {env}\n\n![{env}]({env}.svg)\n\nRandom: mean {what} {:.2}.\n\n| algorithm | seed | env steps | time | mean {what} | \
@@ -49,14 +47,11 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
         let mut curves = Vec::new();
         for (algo, color) in algos {
             for seed in SEEDS {
-                let curve = train(root, env, algo, seed, &[])?;
-                let answer = run(Command::new(root.join("target/release/rl"))
-                    .args(["eval", "--json"])
-                    .arg(root.join("target/bench-runs")))?;
-                let answer: serde_json::Value = serde_json::from_str(answer.lines().last().unwrap_or_default())?;
-                let figure = |name: &str| answer[name].as_f64().context("our figure");
+                let Run { curve, events } = train(root, &format!("{env} --algo {algo}"), seed)?;
+                let figure =
+                    |name: &str| events.last().and_then(|done| done["eval"][name].as_f64()).context("the last evaluation");
                 let (mean, deviation, episodes) = (figure("return_mean")?, figure("return_std")?, figure("episodes")?);
-                let &(steps, seconds, _) = curve.last().context("no episode has ended")?;
+                let &Point { steps, seconds, .. } = curve.last().context("no episode has ended")?;
                 let row = format!(
                     "| {algo} | {seed} | {steps:.0} | {:.1} min | {:.1} | {:.1} |",
                     seconds / 60.0,
@@ -76,14 +71,13 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
 
 /// Two panels: against env steps and against minutes.
 fn draw(root: &Path, grid: &Grid, curves: &[(&str, Vec<Point>)]) -> Result<()> {
-    let minutes = curves.iter().flat_map(|(_, curve)| curve.last()).map(|point| point.1 / 60.0).fold(0.0, f64::max).ceil();
+    let minutes = curves.iter().flat_map(|(_, curve)| curve.last()).map(|point| point.seconds / 60.0).fold(0.0, f64::max).ceil();
     let mut chart = Chart::new();
-    for (label, to, x) in [("environment steps", grid.steps, 0), ("minutes", minutes, 1)] {
+    for (label, to, by_time) in [("environment steps", grid.steps, false), ("minutes", minutes, true)] {
         let mut panel = chart.panel(Axis::linear(label, to), Axis::linear(grid.what, grid.to));
         for (color, curve) in curves {
-            let points =
-                curve.iter().map(|&(steps, seconds, value)| (if x == 0 { steps } else { seconds / 60.0 }, grid.start + value));
-            panel.line(points, color);
+            let x = |point: &Point| if by_time { point.seconds / 60.0 } else { point.steps };
+            panel.line(curve.iter().map(|point| (x(point), grid.start + point.value)), color);
         }
         for (algo, color) in grid.algos {
             panel.label(algo, color);

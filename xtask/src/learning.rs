@@ -5,53 +5,108 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
 use crate::bench::run;
 use crate::plot::{Axis, Chart};
 
-const SEEDS: std::ops::Range<u64> = 200..205;
-const STEPS: f64 = 100_096.0;
 const POINTS: usize = 60;
 
-/// A line of a run's metrics: env steps, seconds, mean return of the last 100 episodes.
-pub(crate) type Point = (f64, f64, f64);
+/// Runs of CartPole that differ in the seed alone.
+pub(crate) struct Arm {
+    pub(crate) label: &'static str,
+    pub(crate) color: &'static str,
+    pub(crate) args: &'static str,
+}
 
-/// Trains PPO on CartPole with both learners: `bench/learning.svg`.
+/// Arms to be drawn over each other.
+pub(crate) struct Plot {
+    pub(crate) title: &'static str,
+    pub(crate) seeds: std::ops::Range<u64>,
+    pub(crate) steps: f64,
+    pub(crate) arms: &'static [Arm],
+}
+
+const LEARNERS: Plot = Plot {
+    title: "PPO on CartPole: return, mean of 100 episodes",
+    seeds: 200..205,
+    steps: 100_000.0,
+    arms: &[
+        Arm { label: "reference", color: "#d95f02", args: "cartpole --set learner=reference" },
+        Arm { label: "fused", color: "#1b9e77", args: "cartpole --set learner=fused" },
+    ],
+};
+
+/// Trains with both learners and draws their curves.
 pub(crate) fn compare(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    draw_all(root, &LEARNERS, "bench/learning.svg").map(drop)
+}
+
+/// Greedy mean returns of a run: the best of its evaluations, and the last.
+pub(crate) struct Returns {
+    pub(crate) best: f64,
+    pub(crate) last: f64,
+}
+
+/// Trains every arm with every seed, draws the curves to `file`, and returns each arm's returns, seed by seed.
+pub(crate) fn draw_all(root: &Path, plot: &Plot, file: &str) -> Result<Vec<Vec<Returns>>> {
     let mut chart = Chart::new();
-    let mut panel =
-        chart.panel(Axis::linear("environment steps", STEPS.round()), Axis::linear("return: mean of 100 episodes", 500.0));
-    for (learner, color) in [("reference", "#d95f02"), ("fused", "#1b9e77")] {
-        let mut curves = Vec::new();
-        for seed in SEEDS {
-            curves.push(train(root, "cartpole", "ppo", seed, &[&format!("learner={learner}")])?);
+    let mut panel = chart.panel(Axis::linear("environment steps", plot.steps), Axis::linear(plot.title, 500.0));
+    let mut returns = Vec::new();
+    for Arm { label, color, args } in plot.arms {
+        let (mut curves, mut ends) = (Vec::new(), Vec::new());
+        for seed in plot.seeds.clone() {
+            let run = train(root, args, seed)?;
+            ensure!(!run.curve.is_empty(), "no episode has ended");
+            let last = run.events.last().and_then(|done| done["eval"]["return_mean"].as_f64()).context("the last evaluation")?;
+            let evaluations = run.events.iter().filter(|event| event["event"] == "evaluation");
+            let best = evaluations.filter_map(|event| event["return_mean"].as_f64()).fold(last, f64::max);
+            println!("{args}, seed {seed}: {last:.1}, best {best:.1}");
+            curves.push(run.curve);
+            ends.push(Returns { best, last });
         }
-        let at = |curve: &[Point], x: f64| curve.iter().rev().find(|point| point.0 <= x).unwrap_or(&curve[0]).2;
+        let at = |curve: &[Point], x: f64| curve.iter().rev().find(|point| point.steps <= x).unwrap_or(&curve[0]).value;
         let over_seeds = |f: &dyn Fn(f64, f64) -> f64, start: f64| -> Vec<(f64, f64)> {
-            let xs = (0..POINTS).map(|i| STEPS * i as f64 / (POINTS - 1) as f64);
+            let xs = (0..POINTS).map(|i| plot.steps * i as f64 / (POINTS - 1) as f64);
             xs.map(|x| (x, curves.iter().map(|curve| at(curve, x)).fold(start, f))).collect()
         };
         panel.band(&over_seeds(&f64::min, f64::INFINITY), &over_seeds(&f64::max, 0.0), color);
-        let sums = over_seeds(&|a, b| a + b, 0.0);
-        panel.line(sums.into_iter().map(|(x, sum)| (x, sum / curves.len() as f64)), color);
-        panel.label(&format!("{learner}: mean and range of 5 seeds"), color);
+        let n = curves.len();
+        panel.line(over_seeds(&|a, b| a + b, 0.0).into_iter().map(|(x, sum)| (x, sum / n as f64)), color);
+        panel.label(&format!("{label}: mean and range of {n} seeds"), color);
+        returns.push(ends);
     }
-    fs::write(root.join("bench/learning.svg"), chart.finish())?;
-    println!("drawn to bench/learning.svg");
-    Ok(())
+    fs::write(root.join(file), chart.finish())?;
+    println!("drawn to {file}");
+    Ok(returns)
 }
 
-/// Trains, and reads the metrics.
-pub(crate) fn train(root: &Path, env: &str, algo: &str, seed: u64, sets: &[&str]) -> Result<Vec<Point>> {
+/// A line of a run's metrics.
+pub(crate) struct Point {
+    /// Environment steps.
+    pub(crate) steps: f64,
+    pub(crate) seconds: f64,
+    /// Mean return of the last 100 episodes.
+    pub(crate) value: f64,
+}
+
+/// A run that has ended. Its directory stays until the next one.
+pub(crate) struct Run {
+    pub(crate) curve: Vec<Point>,
+    /// What it said.
+    pub(crate) events: Vec<Value>,
+}
+
+/// Trains with these arguments.
+pub(crate) fn train(root: &Path, args: &str, seed: u64) -> Result<Run> {
     let dir = root.join("target/bench-runs");
     let _ = fs::remove_dir_all(&dir);
     let mut command = Command::new(root.join("target/release/rl"));
-    command.args(["train", env, "--algo", algo, "--seed", &seed.to_string(), "--run-dir"]).arg(&dir);
-    command.args(sets.iter().flat_map(|set| ["--set", set]));
+    command.args(["train", "--json", "--seed", &seed.to_string()]).args(args.split(' ')).arg("--run-dir").arg(&dir);
     let output = run(&mut command)?;
-    println!("{env} {algo} {seed} {}: {}", sets.join(" "), output.lines().last().unwrap_or_default());
+    let events = output.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("the run's events")?;
     let metrics = fs::read_to_string(dir.join("metrics.csv"))?;
     let mut lines = metrics.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = lines.next().context("empty metrics")?;
@@ -59,7 +114,7 @@ pub(crate) fn train(root: &Path, env: &str, algo: &str, seed: u64, sets: &[&str]
     let columns = [column("time/total_timesteps")?, column("time/time_elapsed")?, column("rollout/ep_rew_mean")?];
     let point = |line: Vec<&str>| {
         let [steps, seconds, value] = columns.map(|i| line.get(i)?.parse().ok());
-        Some((steps?, seconds?, value?))
+        Some(Point { steps: steps?, seconds: seconds?, value: value? })
     };
-    Ok(lines.filter_map(point).collect())
+    Ok(Run { curve: lines.filter_map(point).collect(), events })
 }

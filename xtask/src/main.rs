@@ -4,6 +4,7 @@ mod bench;
 mod gpu_bundle;
 mod grids;
 mod growth;
+mod lag;
 mod learning;
 mod nvrtc;
 mod plot;
@@ -20,12 +21,13 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test   every check: tidy, format, clippy, unit, integration and doc tests, examples, documentation, crates from outside
-  bench --peers [envs|learners|replay]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's, rejax's and cpprb's, which
+  bench --peers [envs|learners|replay|pipeline]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's, rejax's and cpprb's, which
                  are installed into target; all, or one group
   bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
   bench --presets [dqn]   what the presets learn over five or ten seeds, beside RL Baselines3 Zoo's agents: bench/presets.md and presets-dqn.md
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
   bench --grids   what the presets of Snake and Breakout learn over two seeds: bench/grids.md with its curves
+  bench --lag   PPO and A2C on CartPole with rollouts that lag, ten seeds each: bench/lag.md and two curves
   ptx    compiles the kernels in rl-cuda/kernels to rl-cuda/ptx
   ptx --check   whether that is what lies there, whether it can be assembled, and whether registers are spilled
   gpu-bundle   packs what wants a GPU into target/gpu-bundle.tar.gz, for a machine with nothing but a driver
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
             Some("--peers") => bench::peers(&root(), std::env::args().nth(3).as_deref()),
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
+            Some("--lag") => lag::measure(&root()),
             Some("--learning") => learning::compare(&root()),
             Some("--grids") => grids::measure(&root()),
             _ => return usage(),
@@ -101,7 +104,7 @@ fn test() -> Result<()> {
     cargo(&root, &["test", "--workspace", "--all-targets"], &[])?;
     cargo(&root, &["test", "--workspace", "--doc"], &[])?;
     cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    for name in ["envs", "buffer"] {
+    for name in ["envs", "buffer", "pipeline"] {
         let outside = root.join("xtask/outside").join(name);
         // The same versions as the workspace's, and its compiled dependencies.
         std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;

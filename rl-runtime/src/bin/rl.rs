@@ -3,14 +3,19 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use rl_agents::{Activation, Episode, Isa, Learner, Policy};
+use rl_agents::{Activation, Episode, Isa, Learner, Policy, PpoConfig};
 use rl_envs::check::Outcome;
 use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::{KEYS, Layers, PRESETS, RESUMABLE};
+use rl_runtime::latency::{Distribution, Latency};
+use rl_runtime::pipeline::Mode;
+use rl_runtime::profile::Profile;
+use rl_runtime::ready::ReadyConfig;
 use rl_runtime::report::{Report, evaluation_json, grouped, in_words, print};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::{self, End, Evaluation, Training};
@@ -112,6 +117,12 @@ struct TrainArgs {
     /// Stop when an evaluation's mean return reaches this
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     target_return: Option<f64>,
+    /// Say at the end what each thread did for how long
+    #[arg(long)]
+    profile: bool,
+    /// Write what each thread did when, to be opened in Perfetto or Chrome's about:tracing
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -257,6 +268,77 @@ Examples:
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
+    /// Environment steps a second where environments block and updates take time
+    #[command(after_help = "\
+Examples:
+  rl bench pipeline --envs 32 --latency exp --latency-ms 50 --update-ms 1600
+  rl bench pipeline --preset half-busy
+  rl bench pipeline --preset large-nets --profile
+
+Presets (what is given besides goes before them):
+  half-busy   32 environments, exponential latency of 50 ms, updates about half of the time
+  wide        the same with 256 environments
+  balanced    the same with 32 environments and updates that take as long as collecting
+  large-nets  32 environments, rollouts of 8192 steps, PPO with batch 512, 30 epochs, nets of 1024-1024-512-256")]
+    Pipeline {
+        /// half-busy, wide, balanced or large-nets
+        #[arg(long, value_parser = ["half-busy", "wide", "balanced", "large-nets"])]
+        preset: Option<String>,
+        /// Number of environments [default: 32]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+        envs: Option<u32>,
+        /// fixed, exp or pareto
+        #[arg(long, default_value = "exp", value_parser = parse_name::<Distribution>)]
+        latency: Distribution,
+        /// Mean time that a step sleeps
+        #[arg(long, default_value_t = 50.0, value_parser = parse_ms)]
+        latency_ms: f64,
+        /// Time that a step computes
+        #[arg(long, default_value_t = 0.0, value_parser = parse_ms)]
+        work_ms: f64,
+        /// The share of steps that fail
+        #[arg(long, default_value_t = 0.0)]
+        fail: f32,
+        /// Time that an update computes, on one thread [default: PPO's work]
+        #[arg(long, value_parser = parse_ms)]
+        update_ms: Option<f64>,
+        /// Steps of a rollout [default: 64]
+        #[arg(long)]
+        n_steps: Option<usize>,
+        /// Samples of a minibatch of PPO
+        #[arg(long, default_value_t = 512)]
+        batch: usize,
+        /// Epochs of PPO
+        #[arg(long, default_value_t = 30)]
+        epochs: usize,
+        /// Sizes of the hidden layers [default: 256,256]
+        #[arg(long, value_delimiter = ',')]
+        hidden: Vec<usize>,
+        /// Threads of PPO's updates
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        threads: u32,
+        /// Collect and learn in turn
+        #[arg(long)]
+        sync: bool,
+        /// Rollouts are acted in by the policy of so many updates before
+        #[arg(long, default_value_t = 1)]
+        max_lag: usize,
+        /// Environments that are waited for before the policy acts
+        #[arg(long, default_value_t = 1)]
+        min_ready: usize,
+        /// How long they are waited for
+        #[arg(long, default_value_t = 1.0, value_parser = parse_ms)]
+        deadline_ms: f64,
+        /// How long to measure
+        #[arg(long, default_value_t = 20.0, value_parser = parse_seconds)]
+        seconds: f64,
+        /// Say what each thread did for how long
+        #[arg(long)]
+        profile: bool,
+        /// Write what each thread did when, to be opened in Perfetto or Chrome's about:tracing
+        #[arg(long, value_name = "FILE")]
+        timeline: Option<PathBuf>,
+    },
     /// Transitions a second that a replay buffer takes and gives back
     #[command(after_help = "Example:\n  rl bench replay --capacity 1000000 --batch 256 --prioritized")]
     Replay {
@@ -293,6 +375,10 @@ fn parse_count(text: &str) -> Result<i64, String> {
     let plain = text.replace('_', "");
     let whole = |x: f64| (x.fract() == 0.0 && x.abs() < 1e15).then_some(x as i64);
     plain.parse().ok().or_else(|| plain.parse().ok().and_then(whole)).ok_or_else(|| "not a whole number".into())
+}
+
+fn parse_ms(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|ms| (0.0..=3.6e6).contains(ms)).ok_or_else(|| "not a number from 0 to 3600000".into())
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
@@ -381,6 +467,7 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
 
 fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
     let layers = layers(&args)?;
+    let profile = Profile::new(args.timeline.is_some());
     let (config, dir, mut training, note) = match &args.resume {
         None => {
             let none =
@@ -390,11 +477,11 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             let config = layers.resolve(&env, algo)?;
             let device = train::device(&config)?;
             set_matrix_threads(config.threads);
-            let training = Training::new(&config)?;
+            let training = Training::new(&config, profile.clone())?;
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
             (config, dir, training, None)
         }
-        Some(path) => resume(&args, layers, path)?,
+        Some(path) => resume(&args, layers, path, profile.clone())?,
     };
     let device = train::device(&config)?;
     if let Err(error) = interrupt::listen() {
@@ -406,13 +493,19 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
         report.note(&note);
     }
     let outcome = training.run(&dir, &mut report)?;
+    if let Some(path) = &args.timeline {
+        profile.write_timeline(path)?;
+    }
+    if args.profile || config.mode() != Mode::Sync {
+        report.profile(&profile, &config, args.profile);
+    }
     report.done(&outcome, dir.path());
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
 type Resumed = (Config, RunDir, Training, Option<String>);
 
-fn resume(args: &TrainArgs, layers: Layers, path: &Path) -> Result<Resumed, Error> {
+fn resume(args: &TrainArgs, layers: Layers, path: &Path, profile: Profile) -> Result<Resumed, Error> {
     let (dir, saved) = RunDir::open(path)?;
     let foreign = |what: &str, given: &Option<String>, saved: &str| match given {
         Some(given) if given != saved => {
@@ -430,7 +523,7 @@ fn resume(args: &TrainArgs, layers: Layers, path: &Path) -> Result<Resumed, Erro
         return Err(Error::Config { problems: vec![problem] });
     }
     set_matrix_threads(config.threads);
-    let mut training = Training::new(&config)?;
+    let mut training = Training::new(&config, profile)?;
     let Some(newest) = checkpoint::list(&dir.checkpoints())?.pop() else {
         let note = "the run was stopped before its first checkpoint: it starts afresh".into();
         return Ok((config, dir, training, Some(note)));
@@ -600,6 +693,64 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
             let update = bench::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
             vec![bench::update(&update)?]
         }
+        Bench::Pipeline {
+            preset,
+            envs,
+            latency,
+            latency_ms,
+            work_ms,
+            fail,
+            update_ms,
+            n_steps,
+            batch,
+            epochs,
+            hidden,
+            threads,
+            sync,
+            max_lag,
+            min_ready,
+            deadline_ms,
+            seconds,
+            profile,
+            timeline,
+        } => {
+            set_matrix_threads(threads as usize);
+            let preset = preset.as_deref().unwrap_or_default();
+            let nets: &[usize] = if preset == "large-nets" { &[1024, 1024, 512, 256] } else { &[256, 256] };
+            let steps = match preset {
+                "large-nets" => 256,
+                "wide" => 32,
+                _ => 64,
+            };
+            let n_steps = n_steps.unwrap_or(steps);
+            let update_ms = update_ms.or_else(|| {
+                let collecting = n_steps as f64 * (latency_ms + work_ms);
+                match preset {
+                    "half-busy" | "wide" => Some(0.5 * collecting),
+                    "balanced" => Some(collecting),
+                    _ => None,
+                }
+            });
+            let ms = |ms: f64| Duration::from_secs_f64(1e-3 * ms);
+            let bench = bench::PipelineBench {
+                envs: envs.map_or(if preset == "wide" { 256 } else { 32 }, |n| n as usize),
+                latency: Latency { distribution: latency, mean: ms(latency_ms), work: ms(work_ms), fail },
+                n_steps,
+                mode: if sync { Mode::Sync } else { Mode::Overlapped { max_lag } },
+                ready: ReadyConfig { min_ready, deadline: ms(deadline_ms), ..ReadyConfig::default() },
+                update: update_ms.map(ms),
+                ppo: PpoConfig { batch_size: batch, n_epochs: epochs, ..PpoConfig::default() },
+                hidden: if hidden.is_empty() { nets.into() } else { hidden },
+                threads: threads as usize,
+                seconds,
+                timeline,
+            };
+            let mut result = bench::pipeline(&bench)?;
+            if !profile && let Some(result) = result.as_object_mut() {
+                result.remove("profile");
+            }
+            vec![result]
+        }
         Bench::Replay { capacity, batch, prioritized, seconds } => bench::replay(capacity, batch, prioritized, seconds)?.into(),
     };
     for result in &results {
@@ -614,9 +765,18 @@ fn print_bench(result: &serde_json::Value) {
             result["value"].as_f64().map_or("cannot be launched".into(), |rate| format!("{:.2} M env_steps/s", rate / 1e6));
         return print(&format!("{} environments, {} threads a block: {rate}", result["envs"], result["block"]));
     }
-    let millions = |key: &str| result[key].as_f64().unwrap_or_default() / 1e6;
-    let (value, min, max) = (millions("value"), millions("min"), millions("max"));
-    print(&format!("{value:.2} M {} ({min:.2} to {max:.2})", result["unit"].as_str().unwrap_or_default()));
+    let of = |key: &str| result[key].as_f64().unwrap_or_default();
+    let unit = result["unit"].as_str().unwrap_or_default();
+    if result["name"] == "pipeline" {
+        print(&format!(
+            "{:.0} {unit}, {:.1}% of what the environments alone could do",
+            of("value"),
+            100.0 * of("share_of_ideal")
+        ));
+    } else {
+        let (value, min, max) = (of("value") / 1e6, of("min") / 1e6, of("max") / 1e6);
+        print(&format!("{value:.2} M {unit} ({min:.2} to {max:.2})"));
+    }
     for (key, value) in result.as_object().into_iter().flatten() {
         if !["event", "value", "unit", "min", "max"].contains(&key.as_str()) {
             print(&format!("  {key}: {value}"));

@@ -1,0 +1,191 @@
+//! Faults of environments that block: what may be done about them, how often, and when it is enough.
+//!
+//! A fault ends an episode as truncated, never as terminated. After it an environment that still answers is started anew; one that
+//! hangs or has panicked is replaced, on a new thread, for a thread cannot be killed. Who has to be replaced too often is put in
+//! quarantine, and with too many there the run ends. While nothing but faults comes from any of them, a circuit breaker lets only one at a
+//! time try again. Nothing here reads a clock: the time is handed in.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// What is done about faults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultConfig {
+    /// How long a call may take, repetitions included, before its environment counts as hung.
+    pub timeout: Duration,
+    /// How often a call that may be repeated is repeated.
+    pub retries: u32,
+    /// The wait before the first repetition, which doubles from each to the next; half to one and a half times as long by chance.
+    pub backoff: Duration,
+    /// How often one environment may be replaced within `window`.
+    pub max_restarts: u32,
+    /// See `max_restarts`.
+    pub window: Duration,
+    /// How many environments may be in quarantine.
+    pub max_quarantined: usize,
+    /// Faults in a row, of all environments together, that open the circuit breaker.
+    pub breaker_faults: u32,
+    /// How long it stays open before one environment may try.
+    pub breaker_pause: Duration,
+}
+
+impl Default for FaultConfig {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(30),
+            retries: 3,
+            backoff: Duration::from_millis(100),
+            max_restarts: 5,
+            window: Duration::from_secs(600),
+            max_quarantined: 0,
+            breaker_faults: 20,
+            breaker_pause: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why a call has failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It took longer than allowed.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// It panicked.
+    #[error("panicked: {0}")]
+    Panicked(String),
+    /// It returned an error.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// How many faults there were, of all environments together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Calls that took too long.
+    pub timeouts: u64,
+    /// Calls that panicked.
+    pub panics: u64,
+    /// Calls that returned an error, their repetitions too.
+    pub failures: u64,
+    /// Repetitions of calls.
+    pub retries: u64,
+    /// Environments replaced.
+    pub restarts: u64,
+    /// Environments in quarantine.
+    pub quarantined: u64,
+    /// Times that the circuit breaker has opened.
+    pub breaker_opened: u64,
+}
+
+impl FaultCounts {
+    pub(crate) fn count(&mut self, fault: &Fault) {
+        match fault {
+            Fault::Timeout(_) => self.timeouts += 1,
+            Fault::Panicked(_) => self.panics += 1,
+            Fault::Failed(_) => self.failures += 1,
+        }
+    }
+}
+
+/// Lets only one environment try at a time while nothing but faults comes.
+#[derive(Clone, Debug)]
+pub(crate) struct Breaker {
+    limit: u32,
+    pause: Duration,
+    in_a_row: u32,
+    /// When the next one may try, while the breaker is open.
+    next_try: Option<Instant>,
+}
+
+impl Breaker {
+    pub(crate) fn new(config: &FaultConfig) -> Self {
+        Self { limit: config.breaker_faults.max(1), pause: config.breaker_pause, in_a_row: 0, next_try: None }
+    }
+
+    /// Notes a fault. Returns whether it has opened the breaker.
+    pub(crate) fn fault(&mut self, now: Instant) -> bool {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        let opens = self.in_a_row >= self.limit && self.next_try.is_none();
+        if opens {
+            self.next_try = Some(now + self.pause);
+        }
+        opens
+    }
+
+    pub(crate) fn success(&mut self) {
+        (self.in_a_row, self.next_try) = (0, None);
+    }
+
+    /// Whether an environment that has failed may be started now; if so, and the breaker is open, the next one waits for another pause.
+    pub(crate) fn may_start(&mut self, now: Instant) -> bool {
+        match self.next_try {
+            None => true,
+            Some(at) if now >= at => {
+                self.next_try = Some(now + self.pause);
+                true
+            }
+            Some(_) => false,
+        }
+    }
+}
+
+/// When one environment was replaced.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Restarts(VecDeque<Instant>);
+
+impl Restarts {
+    /// Notes a replacement, if there may be one.
+    pub(crate) fn allow(&mut self, now: Instant, config: &FaultConfig) -> bool {
+        while self.0.front().is_some_and(|&at| now.saturating_duration_since(at) > config.window) {
+            self.0.pop_front();
+        }
+        let allowed = self.0.len() < config.max_restarts as usize;
+        if allowed {
+            self.0.push_back(now);
+        }
+        allowed
+    }
+}
+
+/// How long to wait before repetition `attempt`, counted from 0; `uniform` is from 0 to 1.
+pub(crate) fn backoff(config: &FaultConfig, attempt: u32, uniform: f32) -> Duration {
+    let doubled = config.backoff.saturating_mul(2u32.saturating_pow(attempt.min(16)));
+    doubled.mul_f32(0.5 + uniform).min(config.timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarts_are_counted_in_a_window() {
+        let config = FaultConfig { max_restarts: 2, window: Duration::from_secs(10), ..FaultConfig::default() };
+        let (begin, mut restarts) = (Instant::now(), Restarts::default());
+        let at = |s| begin + Duration::from_secs(s);
+        assert!(restarts.allow(at(0), &config) && restarts.allow(at(1), &config) && !restarts.allow(at(2), &config));
+        assert!(restarts.allow(at(11), &config), "the first has left the window");
+        assert!(!restarts.allow(at(11), &config));
+    }
+
+    #[test]
+    fn the_breaker_opens_lets_one_try_and_closes() {
+        let config = FaultConfig { breaker_faults: 3, breaker_pause: Duration::from_secs(5), ..FaultConfig::default() };
+        let (begin, mut breaker) = (Instant::now(), Breaker::new(&config));
+        let at = |s| begin + Duration::from_secs(s);
+        assert!(!breaker.fault(at(0)) && !breaker.fault(at(0)) && breaker.may_start(at(0)));
+        assert!(breaker.fault(at(1)) && !breaker.may_start(at(5)), "open until 6");
+        assert!(breaker.may_start(at(6)) && !breaker.may_start(at(6)), "one tries");
+        assert!(!breaker.fault(at(7)) && !breaker.may_start(at(10)) && breaker.may_start(at(11)));
+        breaker.success();
+        assert!(breaker.may_start(at(11)) && breaker.may_start(at(11)) && !breaker.fault(at(11)));
+    }
+
+    #[test]
+    fn waits_double_and_differ() {
+        let config = FaultConfig { backoff: Duration::from_millis(100), ..FaultConfig::default() };
+        assert_eq!(backoff(&config, 0, 0.5), Duration::from_millis(100));
+        assert_eq!(backoff(&config, 2, 0.0), Duration::from_millis(200));
+        assert_eq!(backoff(&config, 2, 1.0), Duration::from_millis(600));
+        assert_eq!(backoff(&config, 1000, 1.0), config.timeout);
+    }
+}

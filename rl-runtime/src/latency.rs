@@ -1,0 +1,119 @@
+//! An environment that takes its time: CartPole behind a delay, to measure pipelines with.
+
+use std::time::{Duration, Instant};
+
+use rl_envs::cartpole::CartPole;
+use rl_envs::{Action, ActionSpace, BlockingEnv, Env as _, EnvError, Rng, Space, Step};
+use serde::{Deserialize, Serialize};
+
+/// How delays are distributed around their mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Distribution {
+    /// All alike.
+    Fixed,
+    /// Exponential.
+    Exp,
+    /// Pareto with exponent 2: most are shorter, some very much longer, and there is no variance.
+    Pareto,
+}
+
+impl Distribution {
+    /// The delay at `uniform`, from 0 to 1 (without), for this mean.
+    #[must_use]
+    pub fn at(self, uniform: f32, mean: Duration) -> Duration {
+        let rest = f64::from(1.0 - uniform);
+        mean.mul_f64(match self {
+            Self::Fixed => 1.0,
+            Self::Exp => -rest.ln(),
+            Self::Pareto => 0.5 / rest.sqrt(),
+        })
+    }
+}
+
+/// What each step costs besides CartPole's own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// How delays are distributed.
+    pub distribution: Distribution,
+    /// Their mean, slept.
+    pub mean: Duration,
+    /// Computing, as long for each step.
+    pub work: Duration,
+    /// The share of steps that fail, without repetition.
+    pub fail: f32,
+}
+
+/// CartPole behind a delay.
+#[derive(Clone, Debug)]
+pub struct SlowCartPole {
+    env: CartPole,
+    latency: Latency,
+}
+
+impl SlowCartPole {
+    /// With this latency.
+    #[must_use]
+    pub fn new(latency: Latency) -> Self {
+        Self { env: CartPole::default(), latency }
+    }
+
+    /// Its spaces.
+    #[must_use]
+    pub fn spaces() -> (Space, ActionSpace) {
+        (CartPole::default().observation_space(), CartPole::default().action_space())
+    }
+}
+
+/// Computes for so long.
+pub(crate) fn spin(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+impl BlockingEnv for SlowCartPole {
+    type Obs = f32;
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) -> Result<(), EnvError> {
+        self.env.reset(rng, obs);
+        Ok(())
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Result<Step, EnvError> {
+        let Latency { distribution, mean, work, fail } = self.latency;
+        let delay = distribution.at(rng.uniform(), mean);
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        spin(work);
+        if fail > 0.0 && rng.uniform() < fail {
+            return Err(EnvError { cause: "failed, as it was asked to".into(), may_repeat: false });
+        }
+        Ok(self.env.step(action, rng, obs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_have_the_mean_that_was_asked_for() {
+        let mean = Duration::from_millis(50);
+        for (distribution, tolerance) in [(Distribution::Fixed, 1e-6), (Distribution::Exp, 0.01), (Distribution::Pareto, 0.02)] {
+            let n = 100_000;
+            let sum: f64 = (0..n).map(|i| distribution.at((i as f32 + 0.5) / n as f32, mean).as_secs_f64()).sum();
+            assert!((sum / f64::from(n) / 0.05 - 1.0).abs() < tolerance, "{distribution:?}: {}", sum / f64::from(n));
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Where time goes: what each thread of a pipeline did, and for how long.
+//!
+//! A thread has a [`Track`] and says what it begins and ends ([`Track::time`]). Sums are always kept; single spans, for a timeline that
+//! Chrome's `about:tracing` and Perfetto show, only if asked for, and so many at most.
+
+use std::any::Any;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rl_agents::{Choice, Layout, Policy, Scratch, Snapshot};
+use rl_buffer::ObsSlice;
+use rl_envs::ActionsMut;
+use serde_json::{Value, json};
+
+use crate::Error;
+use crate::run_dir::write_whole;
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Environments step; for those that block, waiting until one is ready.
+    Envs,
+    /// The policy chooses actions.
+    Policy,
+    /// The agent learns, computing targets included.
+    Update,
+    /// Greedy episodes, to judge the policy.
+    Evaluation,
+    /// A checkpoint is written.
+    Checkpoint,
+    /// The learner waits for a rollout.
+    WaitProducers,
+    /// A producer waits for a policy, or a buffer to fill.
+    WaitLearner,
+}
+
+impl Phase {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Envs, "envs"),
+        (Self::Policy, "policy"),
+        (Self::Update, "update"),
+        (Self::Evaluation, "evaluation"),
+        (Self::Checkpoint, "checkpoint"),
+        (Self::WaitProducers, "wait for producers"),
+        (Self::WaitLearner, "wait for the learner"),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+/// Spans that a timeline holds at most: some 100 MB of JSON.
+const MAX_SPANS: usize = 1_000_000;
+
+#[derive(Debug)]
+struct Span {
+    phase: Phase,
+    begin: Duration,
+    length: Duration,
+}
+
+#[derive(Debug)]
+struct Thread {
+    name: String,
+    nanos: [AtomicU64; Phase::ALL.len()],
+    spans: Mutex<Vec<Span>>,
+}
+
+/// The tracks of all threads. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    begin: Instant,
+    timeline: bool,
+    threads: Arc<Mutex<Vec<Arc<Thread>>>>,
+}
+
+/// One thread's account of its time.
+#[derive(Clone, Debug)]
+pub struct Track {
+    begin: Instant,
+    timeline: bool,
+    thread: Arc<Thread>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Profile {
+    /// Begins now. `timeline`: whether single spans are kept.
+    #[must_use]
+    pub fn new(timeline: bool) -> Self {
+        Self { begin: Instant::now(), timeline, threads: Arc::default() }
+    }
+
+    /// The track of the thread of this name: the one that there is, or else a new one.
+    #[must_use]
+    pub fn track(&self, name: &str) -> Track {
+        let mut threads = locked(&self.threads);
+        let known = threads.iter().find(|thread| thread.name == name).cloned();
+        let thread = known.unwrap_or_else(|| {
+            let thread = Arc::new(Thread { name: name.into(), nanos: Default::default(), spans: Mutex::default() });
+            threads.push(thread.clone());
+            thread
+        });
+        Track { begin: self.begin, timeline: self.timeline, thread }
+    }
+
+    /// Seconds since the beginning.
+    #[must_use]
+    pub fn elapsed_s(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    /// The seconds that the threads spent in a phase, all together.
+    #[must_use]
+    pub fn seconds(&self, phase: Phase) -> f64 {
+        locked(&self.threads).iter().map(|thread| seconds(thread, phase)).sum()
+    }
+
+    /// A line for each thread: the share of the time since the beginning that each of its phases took.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let whole = self.elapsed_s();
+        let mut lines = Vec::new();
+        for thread in &*locked(&self.threads) {
+            let mut line = format!("{:<10}", thread.name);
+            let mut rest = whole;
+            for (phase, name) in Phase::ALL {
+                let seconds = seconds(thread, phase);
+                rest -= seconds;
+                if seconds > 0.0 {
+                    let _ = write!(line, " {name} {:.1}%,", 100.0 * seconds / whole);
+                }
+            }
+            let _ = write!(line, " else {:.1}%", (100.0 * rest / whole).max(0.0));
+            lines.push(line);
+        }
+        lines
+    }
+
+    /// The same as JSON: seconds by thread and phase.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let threads = locked(&self.threads);
+        let of = |thread: &Thread| -> Value {
+            Phase::ALL.iter().map(|&(phase, name)| (String::from(name), Value::from(seconds(thread, phase)))).collect()
+        };
+        let threads: serde_json::Map<String, Value> = threads.iter().map(|t| (t.name.clone(), of(t))).collect();
+        json!({"elapsed_s": self.elapsed_s(), "threads": threads})
+    }
+
+    /// What to do about the slower side, from what was measured; `n_envs` is the number of environments.
+    #[must_use]
+    pub fn advice(&self, n_envs: usize, overlapped: bool) -> String {
+        let whole = self.elapsed_s();
+        let share = |phase| 100.0 * self.seconds(phase) / whole;
+        if !overlapped {
+            let (collecting, update) = (share(Phase::Envs) + share(Phase::Policy), share(Phase::Update));
+            let hidden = collecting.min(update);
+            return format!(
+                "collecting took {collecting:.0}% and updates {update:.0}% of the time, one after the other; \
+                 --set pipeline=overlapped could hide {hidden:.0}% where cores are free or environments wait"
+            );
+        }
+        let (learner, producers) = (share(Phase::WaitProducers), share(Phase::WaitLearner));
+        if learner.max(producers) < 10.0 {
+            format!("balanced: the learner waited {learner:.0}% of its time, the producer {producers:.0}%")
+        } else if learner >= producers {
+            let (envs, policy) = (share(Phase::Envs), share(Phase::Policy));
+            if policy > envs {
+                format!("acting is the bottleneck: the learner waited {learner:.0}% of its time; try smaller networks")
+            } else {
+                let more = 2 * n_envs;
+                format!("environments are the bottleneck: the learner waited {learner:.0}% of its time; try --envs {more}")
+            }
+        } else {
+            format!(
+                "the learner is the bottleneck: the producer waited {producers:.0}% of its time; try larger minibatches or fewer epochs"
+            )
+        }
+    }
+
+    /// Writes all spans as a trace that Chrome and Perfetto read.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write_timeline(&self, path: &Path) -> Result<(), Error> {
+        let mut text = String::from("{\"traceEvents\":[\n");
+        for (tid, thread) in locked(&self.threads).iter().enumerate() {
+            let name = json!({"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": thread.name}});
+            let _ = writeln!(text, "{}{name}", if tid > 0 { "," } else { "" });
+            for Span { phase, begin, length } in &*locked(&thread.spans) {
+                let (ts, dur) = (begin.as_secs_f64() * 1e6, length.as_secs_f64() * 1e6);
+                let span = json!({"name": phase.name(), "ph": "X", "pid": 0, "tid": tid, "ts": ts, "dur": dur});
+                let _ = writeln!(text, ",{span}");
+            }
+        }
+        text.push_str("]}\n");
+        write_whole(path, text.as_bytes())
+    }
+}
+
+fn seconds(thread: &Thread, phase: Phase) -> f64 {
+    Duration::from_nanos(thread.nanos[phase as usize].load(Ordering::Relaxed)).as_secs_f64()
+}
+
+impl Track {
+    /// Does `work`, which counts as `phase`.
+    pub fn time<R>(&self, phase: Phase, work: impl FnOnce() -> R) -> R {
+        let begin = Instant::now();
+        let result = work();
+        self.add(phase, begin, begin.elapsed());
+        result
+    }
+
+    /// Adds what began at `begin` and took `length`.
+    pub fn add(&self, phase: Phase, begin: Instant, length: Duration) {
+        self.thread.nanos[phase as usize].fetch_add(length.as_nanos() as u64, Ordering::Relaxed);
+        if self.timeline {
+            let mut spans = locked(&self.thread.spans);
+            if spans.len() < MAX_SPANS {
+                spans.push(Span { phase, begin: begin.saturating_duration_since(self.begin), length });
+            }
+        }
+    }
+}
+
+/// A policy that measures how long it takes to act, summed over the threads that let it.
+pub(crate) struct Timed<'a> {
+    policy: &'a dyn Policy,
+    nanos: AtomicU64,
+}
+
+impl<'a> Timed<'a> {
+    pub(crate) fn new(policy: &'a dyn Policy) -> Self {
+        Self { policy, nanos: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn acted(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
+    }
+
+    fn timed<R>(&self, work: impl FnOnce() -> R) -> R {
+        let begin = Instant::now();
+        let result = work();
+        self.nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+}
+
+impl Policy for Timed<'_> {
+    fn layout(&self) -> &Layout {
+        self.policy.layout()
+    }
+
+    fn params(&self) -> &[f32] {
+        self.policy.params()
+    }
+
+    fn version(&self) -> u64 {
+        self.policy.version()
+    }
+
+    fn save(&self) -> Snapshot {
+        self.policy.save()
+    }
+
+    fn copy(&self) -> Box<dyn Policy> {
+        self.policy.copy()
+    }
+
+    fn copy_from(&mut self, _: &dyn Policy) -> Result<(), rl_agents::Error> {
+        Err(rl_agents::Error::Snapshot("a policy that is being measured stays as it is".into()))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.policy.as_any()
+    }
+
+    fn load(&mut self, _: &Snapshot) -> Result<(), rl_agents::Error> {
+        Err(rl_agents::Error::Snapshot("a policy that is being measured stays as it is".into()))
+    }
+
+    fn scratch(&self) -> Scratch {
+        self.policy.scratch()
+    }
+
+    fn act(
+        &self,
+        obs: ObsSlice<'_>,
+        masks: &[u8],
+        choice: Choice,
+        scratch: &mut Scratch,
+        out: (ActionsMut<'_>, &mut [f32], &mut [f32]),
+    ) -> Result<(), rl_agents::Error> {
+        self.timed(|| self.policy.act(obs, masks, choice, scratch, out))
+    }
+
+    fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), rl_agents::Error> {
+        self.timed(|| self.policy.values(obs, scratch, values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeline_holds_every_span_and_thread() {
+        let profile = Profile::new(true);
+        let (learner, collect) = (profile.track("learner"), profile.track("collect"));
+        let begin = Instant::now();
+        learner.add(Phase::Update, begin, Duration::from_millis(3));
+        learner.add(Phase::Update, begin, Duration::from_millis(2));
+        profile.track("collect").add(Phase::WaitLearner, begin, Duration::from_millis(1));
+        collect.time(Phase::Envs, || ());
+        assert!((profile.seconds(Phase::Update) - 0.005).abs() < 1e-9);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace.json");
+        profile.write_timeline(&path).unwrap();
+        let trace: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+        assert_eq!([named("thread_name"), named("update"), named("wait for the learner"), named("envs")], [2, 2, 1, 1]);
+        assert_eq!(events.iter().find(|event| event["name"] == "update").unwrap()["dur"], 3000.0);
+    }
+
+    #[test]
+    fn advice_follows_who_waited() {
+        let waited = |phase| {
+            let profile = Profile::new(false);
+            profile.track("t").add(phase, Instant::now(), Duration::from_secs(1000));
+            profile.advice(32, true)
+        };
+        assert!(waited(Phase::WaitProducers).contains("try --envs 64"));
+        assert!(waited(Phase::WaitLearner).starts_with("the learner is the bottleneck"));
+        assert!(waited(Phase::Update).starts_with("balanced"));
+    }
+}

@@ -1,0 +1,767 @@
+//! First-come batching: environments that block, each on a thread of its own, whichever are ready acted for together.
+//!
+//! [`ReadyEnvs`] is `send` and `recv`: a call goes to one environment, answers come from whichever have one. [`ReadyCollector`] makes
+//! rollouts of that. Each environment fills a stretch of T steps of its own trajectory; the first N stretches that are full become the
+//! columns of a rollout, and their environments run on into the next. So nobody waits for a slow one, which fills fewer columns. A
+//! stretch that began under a policy too old by the time it is full is dropped and counted.
+//!
+//! Faults are dealt with on the way: see [`faults`](crate::faults).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ndarray::{ArrayViewMut2, Axis};
+use rl_agents::collect::{obs_columns_view, rollout};
+use rl_agents::{Choice, Episode, Policy, Scratch};
+use rl_buffer::{ActionBuffer, ObsBuffer, ObsRows, ObsSlice, Rollout};
+use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, EnvError, Purpose, Rng, Space, Step, math, rng};
+
+use crate::Error;
+use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, backoff};
+use crate::pipeline::{Collect, Filled, panic_text, spawn};
+use crate::profile::{Phase, Track};
+
+/// How often somebody who waits looks whether it should stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Nobody waits for less.
+const SHORT: Duration = Duration::from_micros(50);
+
+/// Makes environment i; called on that environment's thread, again after it had to be replaced.
+pub type Make<E> = Arc<dyn Fn(usize) -> Result<E, EnvError> + Send + Sync>;
+
+/// What is told about faults: the environment's index, the fault, and what is done about it.
+pub type OnFault = Box<dyn FnMut(usize, &Fault, &str) + Send>;
+
+/// What an environment is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Reset,
+    Step,
+}
+
+/// Memory that goes to an environment and comes back.
+#[derive(Debug)]
+struct Cell<O> {
+    obs: Vec<O>,      // (D)
+    mask: Vec<u8>,    // (A), or empty without masks
+    vector: Vec<f32>, // (A), of continuous actions
+    discrete: u32,
+}
+
+struct Call<O> {
+    ask: Ask,
+    /// Lifetime step, which numbers the randomness.
+    step: u64,
+    cell: Cell<O>,
+}
+
+struct Reply<O> {
+    env: usize,
+    generation: u64,
+    retries: u32,
+    cell: Cell<O>,
+    result: Result<Step, Fault>,
+}
+
+/// What has come from an environment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// An episode has begun; [`ReadyEnvs::obs`] is its first observation.
+    Started,
+    /// A step has been taken; [`ReadyEnvs::obs`] is what followed, of an episode that has ended the final one.
+    Stepped(Step),
+    /// A call has failed: the episode is over, and another will be `Started` without being asked for.
+    Faulted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing is asked of it.
+    Idle,
+    /// It is to answer since then.
+    Asked(Ask, Instant),
+    /// To be started anew as soon as may be; `true`: on a new thread.
+    Down(bool),
+    Quarantined,
+}
+
+struct Slot<O> {
+    calls: Sender<Call<O>>,
+    generation: u64,
+    state: State,
+    /// Lifetime steps.
+    steps: u64,
+    /// Steps that have succeeded since the last start.
+    since_start: u64,
+    restarts: Restarts,
+    /// `None` while the environment has it.
+    cell: Option<Cell<O>>,
+}
+
+/// Environments that block, each on a thread of its own.
+pub struct ReadyEnvs<E: BlockingEnv> {
+    make: Make<E>,
+    config: FaultConfig,
+    seed: u64,
+    observation_space: Space,
+    action_space: ActionSpace,
+    slots: Vec<Slot<E::Obs>>,
+    replies: Receiver<Reply<E::Obs>>,
+    /// For the threads; also keeps the channel open.
+    answer: Sender<Reply<E::Obs>>,
+    breaker: Breaker,
+    counts: FaultCounts,
+    on_fault: OnFault,
+    stop: Arc<AtomicBool>,
+}
+
+/// What the thread of an environment does all its life.
+fn serve<E: BlockingEnv>(
+    env_idx: usize,
+    generation: u64,
+    seed: u64,
+    config: &FaultConfig,
+    make: &Make<E>,
+    calls: &Receiver<Call<E::Obs>>,
+    answer: &Sender<Reply<E::Obs>>,
+) {
+    let mut env: Option<E> = None;
+    while let Ok(Call { ask, step, mut cell }) = calls.recv() {
+        let (index, mut retries) = (env_idx as u32, 0);
+        let call = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let outcome = attempt(&mut env, env_idx, make, ask, seed, step, &mut cell);
+                match outcome {
+                    Err(error) if error.may_repeat && retries < config.retries => {
+                        let uniform = rng::uniform(rng::block(seed, index, step, Purpose::Retry, retries)[0]);
+                        std::thread::sleep(backoff(config, retries, uniform));
+                        retries += 1;
+                    }
+                    outcome => return outcome.map_err(|error| Fault::Failed(error.cause)),
+                }
+            }
+        }));
+        let panicked = call.is_err();
+        let result = call.unwrap_or_else(|panic| Err(Fault::Panicked(panic_text(&*panic))));
+        let told = answer.send(Reply { env: env_idx, generation, retries, cell, result });
+        if panicked || told.is_err() {
+            break;
+        }
+    }
+    // What panicked once may do so again as it is dropped.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(env)));
+}
+
+/// Makes a call once.
+fn attempt<E: BlockingEnv>(
+    env: &mut Option<E>,
+    env_idx: usize,
+    make: &Make<E>,
+    ask: Ask,
+    seed: u64,
+    step: u64,
+    cell: &mut Cell<E::Obs>,
+) -> Result<Step, EnvError> {
+    let env = match env {
+        Some(env) => env,
+        None => env.insert(make(env_idx)?),
+    };
+    let index = env_idx as u32;
+    let outcome = match ask {
+        Ask::Reset => {
+            env.reset(&mut Rng::new(seed, index, step, Purpose::Reset), &mut cell.obs)?;
+            Step::default()
+        }
+        Ask::Step => {
+            let action = if cell.vector.is_empty() { Action::Discrete(cell.discrete) } else { Action::Continuous(&cell.vector) };
+            env.step(action, &mut Rng::new(seed, index, step, Purpose::Step), &mut cell.obs)?
+        }
+    };
+    if !cell.mask.is_empty() {
+        env.mask(&mut cell.mask);
+    }
+    Ok(outcome)
+}
+
+impl<E: BlockingEnv> ReadyEnvs<E> {
+    /// `n_envs` environments with these spaces, made by `make` and started with randomness from `seed`. Each will be `Started`. Faults are
+    /// told on stderr; see [`ReadyEnvs::on_fault`].
+    ///
+    /// # Errors
+    /// [`Error::Thread`] if a thread cannot be started.
+    pub fn new(
+        n_envs: usize,
+        spaces: (Space, ActionSpace),
+        make: Make<E>,
+        config: FaultConfig,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let (answer, replies) = bounded(n_envs.max(1));
+        let (observation_space, action_space) = spaces;
+        let mut envs = Self {
+            make,
+            breaker: Breaker::new(&config),
+            config,
+            seed,
+            observation_space,
+            action_space,
+            slots: Vec::with_capacity(n_envs),
+            replies,
+            answer,
+            counts: FaultCounts::default(),
+            on_fault: Box::new(|env, fault, then| eprintln!("warning: environment {env}: {fault}; {then}")),
+            stop: Arc::default(),
+        };
+        for env in 0..n_envs {
+            let (cell, calls) = (Some(envs.cell()), envs.thread(env, 0)?);
+            let (state, restarts) = (State::Idle, Restarts::default());
+            envs.slots.push(Slot { calls, generation: 0, state, steps: 0, since_start: 0, restarts, cell });
+            envs.ask(env, Ask::Reset);
+        }
+        Ok(envs)
+    }
+
+    /// Tells faults to `told` instead of stderr.
+    pub fn on_fault(&mut self, told: OnFault) {
+        self.on_fault = told;
+    }
+
+    /// The number of environments.
+    #[must_use]
+    pub fn n_envs(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What faults there were.
+    #[must_use]
+    pub fn counts(&self) -> FaultCounts {
+        self.counts
+    }
+
+    /// Set it, and whoever waits in [`ReadyEnvs::recv`] returns soon.
+    #[must_use]
+    pub fn stopper(&self) -> Arc<AtomicBool> {
+        self.stop.clone()
+    }
+
+    /// What environment `env` last observed (D), until it is called again.
+    #[must_use]
+    pub fn obs(&self, env: usize) -> &[E::Obs] {
+        self.slots[env].cell.as_ref().map_or(&[], |cell| &cell.obs)
+    }
+
+    /// The actions that are legal there, (A); empty without masks.
+    #[must_use]
+    pub fn mask(&self, env: usize) -> &[u8] {
+        self.slots[env].cell.as_ref().map_or(&[], |cell| &cell.mask)
+    }
+
+    fn cell(&self) -> Cell<E::Obs> {
+        let a = self.action_space.len();
+        let vector = if matches!(self.action_space, ActionSpace::Continuous { .. }) { vec![0.0; a] } else { Vec::new() };
+        let mask = vec![0; if self.action_space.masked() { a } else { 0 }];
+        Cell { obs: vec![E::Obs::default(); self.observation_space.len()], mask, vector, discrete: 0 }
+    }
+
+    fn thread(&self, env: usize, generation: u64) -> Result<Sender<Call<E::Obs>>, Error> {
+        let (calls, answered) = bounded(1);
+        let (make, config, answer, seed) = (self.make.clone(), self.config.clone(), self.answer.clone(), self.seed);
+        // Never joined: it may hang for ever.
+        spawn(&format!("env-{env}"), move || serve(env, generation, seed, &config, &make, &answered, &answer))?;
+        Ok(calls)
+    }
+
+    /// Sends a call. The environment is idle.
+    fn ask(&mut self, env: usize, ask: Ask) {
+        let fresh = self.slots[env].cell.is_none().then(|| self.cell());
+        let slot = &mut self.slots[env];
+        let Some(cell) = slot.cell.take().or(fresh) else { return };
+        slot.steps += u64::from(ask == Ask::Step);
+        slot.state = State::Asked(ask, Instant::now());
+        // A thread that has gone will not answer, which its timeout tells.
+        let _ = slot.calls.send(Call { ask, step: slot.steps, cell });
+    }
+
+    /// Sends an action, which the caller has clipped to the bounds, to an environment that waits for one.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn send(&mut self, env: usize, action: Action<'_>) {
+        let slot = &mut self.slots[env];
+        let Some(cell) = slot.cell.as_mut().filter(|_| slot.state == State::Idle) else {
+            panic!("environment {env} is not ready")
+        };
+        match action {
+            Action::Discrete(action) => cell.discrete = action,
+            Action::Continuous(action) => cell.vector.copy_from_slice(action),
+        }
+        self.ask(env, Ask::Step);
+    }
+
+    /// Starts another episode in an environment whose last one has ended.
+    ///
+    /// # Panics
+    /// If it is not idle.
+    pub fn reset(&mut self, env: usize) {
+        assert_eq!(self.slots[env].state, State::Idle, "environment {env} is not ready");
+        self.ask(env, Ask::Reset);
+    }
+
+    /// Waits until so many environments have something to tell, or one has and `deadline` has passed, and appends it to `events`.
+    /// Those that have failed are started anew on the way.
+    ///
+    /// # Errors
+    /// As [`ReadyEnvs::recv_some`].
+    pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+        let (until, wanted) = (Instant::now() + deadline, events.len() + min_ready.clamp(1, self.slots.len()));
+        let before = events.len();
+        while events.len() < wanted && (events.len() == before || Instant::now() < until) {
+            let left = if events.len() == before { LOOK } else { until.saturating_duration_since(Instant::now()) };
+            self.recv_some(wanted - events.len(), left, events)?;
+        }
+        Ok(())
+    }
+
+    /// The same, but waits no longer than `deadline` even if nothing comes.
+    ///
+    /// # Errors
+    /// [`Error::EnvFailed`] if too many environments have failed too often, [`Error::Thread`] if [`ReadyEnvs::stopper`] is set or a
+    /// thread cannot be started.
+    pub fn recv_some(&mut self, enough: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+        let (until, before) = (Instant::now() + deadline, events.len());
+        loop {
+            while let Ok(reply) = self.replies.try_recv() {
+                self.answered(reply, events)?;
+            }
+            let now = Instant::now();
+            let soonest = self.look_after(now, events)?;
+            if events.len() - before >= enough || now >= until {
+                return Ok(());
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Error::Thread { name: "collect".into(), cause: "was asked to stop".into() });
+            }
+            let wait = soonest.min(until).saturating_duration_since(now).max(SHORT);
+            match self.replies.recv_timeout(wait) {
+                Ok(reply) => self.answered(reply, events)?,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    fn answered(&mut self, reply: Reply<E::Obs>, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+        let Reply { env, generation, retries, cell, result } = reply;
+        let slot = &mut self.slots[env];
+        let State::Asked(ask, _) = slot.state else { return Ok(()) };
+        if generation != slot.generation {
+            return Ok(()); // from a thread that was given up
+        }
+        slot.cell = Some(cell);
+        self.counts.retries += u64::from(retries);
+        match result {
+            Ok(step) => {
+                slot.state = State::Idle;
+                slot.since_start = if ask == Ask::Step { slot.since_start + 1 } else { 0 };
+                self.breaker.success();
+                events.push((env, if ask == Ask::Step { Event::Stepped(step) } else { Event::Started }));
+                Ok(())
+            }
+            Err(fault) => self.fault(env, ask, &fault, events),
+        }
+    }
+
+    /// Notes a fault and decides what is done about it.
+    fn fault(&mut self, env: usize, ask: Ask, fault: &Fault, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+        let now = Instant::now();
+        self.counts.count(fault);
+        self.counts.breaker_opened += u64::from(self.breaker.fault(now));
+        let slot = &mut self.slots[env];
+        // One that answers and has taken a step since its last start may be started again; the others are replaced.
+        let replaced = !matches!(fault, Fault::Failed(_)) || ask == Ask::Reset || slot.since_start == 0;
+        slot.steps += 1;
+        slot.since_start = 0;
+        events.push((env, Event::Faulted));
+        if !replaced {
+            slot.state = State::Down(false);
+            (self.on_fault)(env, fault, "its episode is truncated");
+            return Ok(());
+        }
+        // The thread may hang with its cell, and may answer yet.
+        slot.generation += 1;
+        if slot.restarts.allow(now, &self.config) {
+            slot.state = State::Down(true);
+            (self.on_fault)(env, fault, "its episode is truncated, it is replaced");
+            return Ok(());
+        }
+        slot.state = State::Quarantined;
+        self.counts.quarantined += 1;
+        (self.on_fault)(env, fault, "it had to be replaced too often and is not asked any more");
+        let n = self.counts.quarantined as usize;
+        if n > self.config.max_quarantined || n == self.slots.len() {
+            return Err(Error::EnvFailed { env_idx: env, cause: fault.to_string(), n_failed: n });
+        }
+        Ok(())
+    }
+
+    /// Gives up those that take too long and starts those that are down. Returns when to look again.
+    fn look_after(&mut self, now: Instant, events: &mut Vec<(usize, Event)>) -> Result<Instant, Error> {
+        let mut soonest = now + LOOK;
+        for env in 0..self.slots.len() {
+            match self.slots[env].state {
+                State::Asked(ask, since) => {
+                    let due = since + self.config.timeout;
+                    if now >= due {
+                        self.slots[env].cell = None;
+                        self.fault(env, ask, &Fault::Timeout(self.config.timeout), events)?;
+                    }
+                    soonest = soonest.min(due.max(now));
+                }
+                State::Down(replace) if self.breaker.may_start(now) => {
+                    if replace {
+                        self.counts.restarts += 1;
+                        self.slots[env].calls = self.thread(env, self.slots[env].generation)?;
+                    }
+                    self.ask(env, Ask::Reset);
+                }
+                State::Idle | State::Down(_) | State::Quarantined => {}
+            }
+        }
+        Ok(soonest)
+    }
+}
+
+/// How [`ReadyCollector`] batches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReadyConfig {
+    /// Environments that are waited for before the policy acts.
+    pub min_ready: usize,
+    /// How long the first of them waits for the others.
+    pub deadline: Duration,
+    /// A stretch is dropped if its first action is by a policy that has learnt from so many rollouts fewer, and more, than the one that
+    /// acts when it is full.
+    pub max_age: u64,
+}
+
+impl Default for ReadyConfig {
+    fn default() -> Self {
+        Self { min_ready: 1, deadline: Duration::from_millis(1), max_age: 4 }
+    }
+}
+
+/// T steps of one environment, and where it stands.
+struct Stretch {
+    column: Rollout, // (T, 1)
+    /// Steps that are full.
+    t: usize,
+    /// Rollouts that the policy of the first action had learnt from.
+    learnt: u64,
+    /// The episode that is running, and those that have ended in this stretch.
+    running: Episode,
+    ended: Vec<Episode>,
+    /// Whether the environment waits for an action.
+    waits: bool,
+    /// Whether an action of step t is under way.
+    acting: bool,
+}
+
+/// Makes rollouts of environments that block: see the [module](self).
+pub struct ReadyCollector<E: BlockingEnv> {
+    envs: ReadyEnvs<E>,
+    config: ReadyConfig,
+    stretches: Vec<Stretch>,
+    events: Vec<(usize, Event)>,
+    scratch: Option<Scratch>,
+    /// The environments of the batch at hand, what they observe and what they shall do.
+    batch: Vec<usize>,
+    obs: ObsRows,        // (n, D)
+    masks: Vec<u8>,      // (n, A), or empty without masks
+    discrete: Vec<u32>,  // (N)
+    vectors: Vec<f32>,   // (N, A)
+    log_probs: Vec<f32>, // (N)
+    values: Vec<f32>,    // (N)
+    batches: u64,
+    dropped: u64,
+}
+
+fn extend(rows: &mut ObsRows, row: ObsSlice<'_>) {
+    match (rows, row) {
+        (ObsRows::F32(rows), ObsSlice::F32(row)) => rows.extend_from_slice(row),
+        (ObsRows::U8(rows), ObsSlice::U8(row)) => rows.extend_from_slice(row),
+        _ => unreachable!("observations of one environment are of one type"),
+    }
+}
+
+impl Stretch {
+    /// Writes what the environment observes as row `t`.
+    fn observe<O: rl_envs::Element>(&mut self, t: usize, obs: &[O], mask: &[u8]) {
+        let mut columns = self.column.columns();
+        if let Some(mut rows) = O::rows(obs_columns_view(&mut columns.obs, t)) {
+            rows.iter_mut().zip(obs).for_each(|(to, &from)| *to = from);
+        }
+        if let Some(masks) = &mut columns.masks {
+            masks.index_axis_mut(Axis(0), t).iter_mut().zip(mask).for_each(|(to, &from)| *to = from);
+        }
+    }
+
+    /// Notes that step `t` was the last of its episode, which left observation row `row`.
+    fn end(&mut self, t: usize, row: usize) {
+        let mut obs = match &self.column.obs {
+            ObsBuffer::F32(_) => ObsRows::F32(Vec::new()),
+            ObsBuffer::U8(_) => ObsRows::U8(Vec::new()),
+        };
+        extend(&mut obs, self.column.obs_rows(row..row + 1));
+        let masks = self.column.masks.as_ref();
+        let mask: Vec<u8> = masks.map_or_else(Vec::new, |masks| masks.index_axis(Axis(0), row).iter().copied().collect());
+        self.column.push_final(t, 0, obs.as_slice(), &mask);
+    }
+
+    fn is_full(&self) -> bool {
+        self.t == self.column.shape().n_steps
+    }
+
+    /// Begins anew, where the environment stands.
+    fn begin(&mut self) {
+        self.column.clear();
+        self.column.terminated.fill(0);
+        self.column.truncated.fill(0);
+        self.ended.clear();
+        self.t = 0;
+    }
+
+    /// An action has led to observation `obs`.
+    fn step<O: rl_envs::Element>(&mut self, step: Step, obs: &[O], mask: &[u8]) {
+        let t = self.t;
+        self.column.rewards[[t, 0]] = step.reward;
+        self.column.terminated[[t, 0]] = step.terminated.into();
+        self.column.truncated[[t, 0]] = step.truncated.into();
+        self.observe(t + 1, obs, mask);
+        self.running.episode_return += f64::from(step.reward);
+        self.running.length += 1;
+        self.acting = false;
+        self.t += 1;
+        if step.done() {
+            self.end(t, t + 1);
+            self.ended.push(std::mem::take(&mut self.running));
+        }
+        self.waits = !step.done();
+    }
+
+    /// The environment has failed: no transition follows, and the step before, if there is one here, is where its episode was cut off.
+    fn fault(&mut self) {
+        let t = self.t;
+        if self.acting && t > 0 && self.column.terminated[[t - 1, 0]] | self.column.truncated[[t - 1, 0]] == 0 {
+            self.column.truncated[[t - 1, 0]] = 1;
+            self.end(t - 1, t);
+        }
+        // Its return is not that of an episode, so it is in no statistics.
+        self.running = Episode::default();
+        (self.acting, self.waits) = (false, false);
+    }
+}
+
+impl<E: BlockingEnv> ReadyCollector<E> {
+    /// Collects stretches of `n_steps` steps of `envs`.
+    ///
+    /// # Errors
+    /// Those of [`Rollout::new`].
+    pub fn new(envs: ReadyEnvs<E>, n_steps: usize, config: ReadyConfig) -> Result<Self, Error> {
+        let (n, a) = (envs.n_envs(), envs.action_space.len());
+        let stretch = |env| -> Result<Stretch, Error> {
+            let mut column = rollout(n_steps, 1, &envs.observation_space, &envs.action_space)?;
+            column.env_idx[0] = env as u32;
+            let (running, ended) = (Episode::default(), Vec::new());
+            Ok(Stretch { column, t: 0, learnt: 0, running, ended, waits: false, acting: false })
+        };
+        let stretches = (0..n).map(stretch).collect::<Result<_, _>>()?;
+        let d = envs.observation_space.len();
+        let obs = match envs.observation_space.dtype() {
+            Dtype::F32 => ObsRows::F32(Vec::with_capacity(n * d)),
+            Dtype::U8 => ObsRows::U8(Vec::with_capacity(n * d)),
+        };
+        Ok(Self {
+            stretches,
+            config,
+            events: Vec::with_capacity(2 * n),
+            scratch: None,
+            batch: Vec::with_capacity(n),
+            obs,
+            masks: Vec::with_capacity(n * a),
+            discrete: vec![0; n],
+            vectors: vec![0.0; n * a],
+            log_probs: vec![0.0; n],
+            values: vec![0.0; n],
+            batches: 0,
+            dropped: 0,
+            envs,
+        })
+    }
+
+    /// What faults there were.
+    #[must_use]
+    pub fn counts(&self) -> FaultCounts {
+        self.envs.counts()
+    }
+
+    /// Stretches that were dropped for their age.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Moves full stretches into the columns from `n` on, in the order of their environments; returns the first that is still free.
+    fn place(&mut self, mut n: usize, policy: &dyn Policy, learnt: u64, filled: &mut Filled) -> Result<usize, Error> {
+        let scratch = self.scratch.get_or_insert_with(|| policy.scratch());
+        for (env, stretch) in self.stretches.iter_mut().enumerate().filter(|(_, s)| s.waits && s.is_full()) {
+            if n == filled.rollout.shape().n_envs {
+                break;
+            }
+            if learnt - stretch.learnt > self.config.max_age {
+                self.dropped += 1;
+            } else {
+                let last = stretch.t;
+                let mut value = [0.0];
+                policy.values(stretch.column.obs_rows(last..last + 1), scratch, &mut value)?;
+                stretch.column.last_values[0] = value[0];
+                filled.rollout.copy_column(n, &stretch.column, 0);
+                filled.learnt[n] = stretch.learnt;
+                filled.episodes.extend_from_slice(&stretch.ended);
+                n += 1;
+            }
+            stretch.begin();
+            stretch.observe(0, self.envs.obs(env), self.envs.mask(env));
+        }
+        Ok(n)
+    }
+
+    /// Lets the policy act for all environments that wait, as one batch.
+    fn act(&mut self, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
+        let Self { envs, stretches, batch, obs, masks, discrete, vectors, log_probs, values, .. } = self;
+        batch.clear();
+        masks.clear();
+        match obs {
+            ObsRows::F32(obs) => obs.clear(),
+            ObsRows::U8(obs) => obs.clear(),
+        }
+        for (env, stretch) in stretches.iter().enumerate().filter(|(_, stretch)| stretch.waits && !stretch.is_full()) {
+            batch.push(env);
+            extend(obs, stretch.column.obs_rows(stretch.t..stretch.t + 1));
+            masks.extend_from_slice(envs.mask(env));
+        }
+        let n = batch.len();
+        if n == 0 {
+            return Ok(());
+        }
+        let a = envs.action_space.len();
+        self.batches += 1;
+        let choice = Choice::Sample { seed: envs.seed, step: self.batches, first_env: 0 };
+        let actions = match envs.action_space {
+            ActionSpace::Discrete { .. } => ActionsMut::Discrete((&mut discrete[..n]).into()),
+            ActionSpace::Continuous { .. } => {
+                let rows = ArrayViewMut2::from_shape((n, a), &mut vectors[..n * a]);
+                ActionsMut::Continuous(rows.map_err(|error| Error::Thread { name: "collect".into(), cause: error.to_string() })?)
+            }
+        };
+        let scratch = self.scratch.get_or_insert_with(|| policy.scratch());
+        policy.act(obs.as_slice(), masks, choice, scratch, (actions, &mut log_probs[..n], &mut values[..n]))?;
+        for (i, &env) in batch.iter().enumerate() {
+            let stretch = &mut stretches[env];
+            let t = stretch.t;
+            if t == 0 {
+                (stretch.learnt, stretch.column.policy_version[0]) = (learnt, policy.version());
+            }
+            stretch.column.log_probs[[t, 0]] = log_probs[i];
+            stretch.column.values[[t, 0]] = values[i];
+            (stretch.waits, stretch.acting) = (false, true);
+            match (&mut stretch.column.actions, &envs.action_space) {
+                (ActionBuffer::Continuous(actions), ActionSpace::Continuous { low, high }) => {
+                    let vector = &mut vectors[i * a..(i + 1) * a];
+                    for (j, x) in vector.iter_mut().enumerate() {
+                        actions[[t, 0, j]] = *x;
+                        *x = math::clamp(*x, low[j], high[j]);
+                    }
+                    envs.send(env, Action::Continuous(vector));
+                }
+                (ActionBuffer::Discrete(actions), _) => {
+                    actions[[t, 0]] = discrete[i];
+                    envs.send(env, Action::Discrete(discrete[i]));
+                }
+                (ActionBuffer::Continuous(_), ActionSpace::Discrete { .. }) => return Err(rl_agents::Error::ActionKind.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until enough environments wait for an action, or one does and the deadline has passed.
+    fn wait(&mut self) -> Result<(), Error> {
+        let ReadyConfig { min_ready, deadline, .. } = self.config;
+        let min_ready = min_ready.clamp(1, self.stretches.len());
+        let mut first = None;
+        loop {
+            let ready = self.stretches.iter().filter(|stretch| stretch.waits).count();
+            if ready > 0 {
+                let waited = first.get_or_insert_with(Instant::now).elapsed();
+                if ready >= min_ready || waited >= deadline {
+                    return Ok(());
+                }
+                self.envs.recv_some(min_ready - ready, deadline - waited, &mut self.events)?;
+            } else {
+                self.envs.recv(1, Duration::ZERO, &mut self.events)?;
+            }
+            self.take_events();
+        }
+    }
+
+    /// Takes in what the environments have told.
+    fn take_events(&mut self) {
+        let Self { envs, stretches, events, .. } = self;
+        for &(env, event) in &*events {
+            let stretch = &mut stretches[env];
+            match event {
+                Event::Started => {
+                    stretch.waits = true;
+                    stretch.observe(stretch.t, envs.obs(env), envs.mask(env));
+                }
+                Event::Stepped(step) => {
+                    stretch.step(step, envs.obs(env), envs.mask(env));
+                    if step.done() {
+                        envs.reset(env);
+                    }
+                }
+                Event::Faulted => stretch.fault(),
+            }
+        }
+        events.clear();
+    }
+}
+
+impl<E: BlockingEnv> Collect for ReadyCollector<E> {
+    fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
+        let n_columns = filled.rollout.shape().n_envs;
+        filled.rollout.clear();
+        filled.episodes.clear();
+        let mut n = 0;
+        loop {
+            track.time(Phase::Policy, || {
+                n = self.place(n, policy, learnt, filled)?;
+                // Before a rollout is passed on, too, so that the environments run on meanwhile.
+                self.act(policy, learnt)
+            })?;
+            if n == n_columns {
+                return Ok(());
+            }
+            track.time(Phase::Envs, || self.wait())?;
+        }
+    }
+
+    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
+        Ok(rollout(n_steps, self.envs.n_envs(), &self.envs.observation_space, &self.envs.action_space)?)
+    }
+
+    fn stopper(&self) -> Arc<AtomicBool> {
+        self.envs.stopper()
+    }
+}

@@ -1,0 +1,347 @@
+//! Collecting and learning at the same time, against the same one after the other.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
+use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, Policy, Ppo, QNetwork, Snapshot};
+use rl_buffer::Rollout;
+use rl_envs::{Pool, catalog};
+use rl_runtime::checkpoint::{self, Checkpoint};
+use rl_runtime::config::Layers;
+use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline, spawn};
+use rl_runtime::profile::{Profile, Track};
+use rl_runtime::report::Report;
+use rl_runtime::ring::{Closed, ring};
+use rl_runtime::run_dir::RunDir;
+use rl_runtime::train::Training;
+use rl_runtime::{Algo, Config, Error};
+
+/// Whoever waits longer hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+fn config(algo: Algo, more: &[&str]) -> Config {
+    let own: &[&str] = match algo {
+        Algo::Ppo => &["steps=640", "ppo.n_steps=8", "ppo.batch_size=16", "ppo.n_epochs=2", "normalize_obs=true"],
+        Algo::A2c => &["steps=640"],
+        Algo::Dqn => {
+            let learning =
+                ["dqn.learning_starts=40", "dqn.batch_size=8", "dqn.target_update_interval=50", "dqn.save_replay=true"];
+            &[&learning[..], &["steps=200", "dqn.exploration_fraction=0.9", "dqn.exploration_spread=2"]].concat()
+        }
+    };
+    let mut layers = Layers::default();
+    for setting in [&["n_envs=8", "threads=3", "hidden=[5]", "eval_episodes=2", "log_interval=1"], own, more].concat() {
+        layers.add_assignment(setting);
+    }
+    layers.resolve("cartpole", algo).unwrap()
+}
+
+fn agent(config: &Config) -> Box<dyn Agent> {
+    let (obs, actions) = catalog::find(&config.env).unwrap().spaces();
+    let (n_envs, seed) = (config.n_envs, config.seed);
+    let policy = || ActorCritic::new(&obs, &actions, &config.net(), seed).unwrap();
+    match config.algo {
+        Algo::Ppo => Box::new(Ppo::new(policy(), config.ppo.clone().unwrap(), n_envs, seed).unwrap()),
+        Algo::A2c => Box::new(A2c::new(policy(), config.a2c.clone().unwrap(), n_envs, seed).unwrap()),
+        Algo::Dqn => {
+            let dqn = config.dqn.clone().unwrap();
+            let network = QNetwork::new(&obs, &actions, &config.net(), dqn.dueling, seed).unwrap();
+            Box::new(Dqn::new(network, dqn, &obs, &actions, n_envs, seed).unwrap())
+        }
+    }
+}
+
+/// The plain loop, on one thread, written out: rollout i is acted in by the policy of `lag` updates before.
+fn by_hand(config: &Config, lag: usize) -> Snapshot {
+    let pool = Pool::new(1).unwrap();
+    let slices = catalog::find(&config.env).unwrap().slices(config.n_envs, MAX_SLICES, MIN_SLICE).unwrap();
+    let mut collector = Collector::of(slices, &pool, config.seed).unwrap();
+    let mut rollout = collector.rollout(config.n_steps()).unwrap();
+    let mut agent = agent(config);
+    let samples = (config.n_steps() * config.n_envs) as u64;
+    let mut policies: VecDeque<Vec<f32>> = VecDeque::new();
+    let mut statistics = VecDeque::new();
+    for i in 0..config.steps.div_ceil(samples) {
+        let remaining = (1.0 - (i * samples) as f64 / config.steps as f64) as f32;
+        agent.explore(remaining);
+        let now = agent.policy().save();
+        policies.push_back(now.params.clone());
+        statistics.push_back((now.statistics.clone(), now.counters));
+        if policies.len() > lag + 1 {
+            policies.pop_front();
+            statistics.pop_front();
+        }
+        // A copy of today's policy, which explores as today's does, with the parameters and statistics of then.
+        let mut acting = agent.policy().copy();
+        let (then, counters) = statistics[0].clone();
+        acting.load(&Snapshot { params: policies[0].clone(), statistics: then, counters, ..now }).unwrap();
+        collector.collect(&*acting, &mut rollout).unwrap();
+        agent.update(&rollout, remaining, &pool).unwrap();
+    }
+    // In the order of a checkpoint.
+    let mut all = agent.save();
+    all.moments.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+/// Compares all that two agents are, without printing it.
+#[track_caller]
+fn assert_same(found: &Snapshot, expected: &Snapshot, what: &str) {
+    let parts = [
+        ("parameters", found.params == expected.params),
+        ("moments", found.moments == expected.moments),
+        ("statistics", found.statistics == expected.statistics),
+        ("counters", found.counters == expected.counters),
+        ("replay", found.replay == expected.replay),
+    ];
+    let differ: Vec<&str> = parts.iter().filter(|(_, same)| !same).map(|(part, _)| *part).collect();
+    assert!(differ.is_empty(), "{what}: {} differ", differ.join(", "));
+}
+
+/// Trains in `dir` from a checkpoint, or from the beginning, and returns what the last checkpoint holds.
+fn trained(config: &Config, dir: &Path, from: Option<Checkpoint>) -> Checkpoint {
+    let mut training = Training::new(config, Profile::new(false)).unwrap();
+    if let Some(checkpoint) = from {
+        training.load(checkpoint).unwrap();
+    }
+    let dir = RunDir::create(Some(dir), config, "cpu").unwrap();
+    training.run(&dir, &mut Report::new(true)).unwrap();
+    Checkpoint::find(dir.path()).unwrap().1
+}
+
+#[test]
+fn in_turn_it_is_the_plain_loop_bit_for_bit() {
+    for algo in [Algo::Ppo, Algo::A2c, Algo::Dqn] {
+        let config = config(algo, &[]);
+        let dir = tempfile::tempdir().unwrap();
+        assert_same(&trained(&config, &dir.path().join("run"), None).agent, &by_hand(&config, 0), algo.name());
+    }
+}
+
+#[test]
+fn overlapped_it_is_the_plain_loop_with_older_policies_bit_for_bit() {
+    for algo in [Algo::Ppo, Algo::A2c, Algo::Dqn] {
+        for lag in [0, 1, 4] {
+            let config = config(algo, &["pipeline=overlapped", &format!("max_lag={lag}")]);
+            let dir = tempfile::tempdir().unwrap();
+            let found = trained(&config, &dir.path().join("run"), None).agent;
+            assert_same(&found, &by_hand(&config, lag), &format!("{algo:?}, lag {lag}"));
+            // DQN explores so much here that its policy hardly matters.
+            assert!(
+                lag == 0 || algo == Algo::Dqn || found.params != by_hand(&config, 0).params,
+                "{algo:?}: lag {lag} changes nothing"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_resumed_overlapped_run_equals_an_uninterrupted_one() {
+    for algo in [Algo::Ppo, Algo::A2c, Algo::Dqn] {
+        let every = if algo == Algo::Dqn { 64 } else { 192 };
+        let more = ["pipeline=overlapped", "max_lag=2", "keep_checkpoints=99", &format!("checkpoint_every={every}")];
+        let config = config(algo, &more);
+        let dir = tempfile::tempdir().unwrap();
+        let whole = trained(&config, &dir.path().join("whole"), None);
+        assert_same(&whole.agent, &by_hand(&config, 2), &format!("{algo:?}, with checkpoints on the way"));
+        let checkpoints = checkpoint::list(&dir.path().join("whole/checkpoints")).unwrap();
+        assert!(checkpoints.len() > 2);
+        for (i, path) in checkpoints[..checkpoints.len() - 1].iter().enumerate() {
+            let from = Checkpoint::load(path).unwrap();
+            assert_eq!(from.ahead.len(), 2, "two policies lag");
+            let resumed = trained(&config, &dir.path().join(format!("resumed-{i}")), Some(from));
+            assert_same(&resumed.agent, &whole.agent, &format!("{algo:?}, from {}", path.display()));
+            assert_eq!(
+                (resumed.progress.env_steps, resumed.progress.episodes),
+                (whole.progress.env_steps, whole.progress.episodes)
+            );
+        }
+    }
+}
+
+#[test]
+fn lag_is_counted_and_never_above_its_bound() {
+    for (lag, expected) in [("max_lag=1", [8.0, 72.0, 0.0, 0.0]), ("max_lag=4", [8.0, 8.0, 8.0, 56.0])] {
+        let config = config(Algo::Ppo, &["pipeline=overlapped", lag]);
+        let dir = tempfile::tempdir().unwrap();
+        trained(&config, &dir.path().join("run"), None);
+        let text = std::fs::read_to_string(dir.path().join("run/metrics.csv")).unwrap();
+        let mut rows = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let (names, last) = (rows.next().unwrap(), rows.next_back().unwrap());
+        let of = |name: &str| last[names.iter().position(|n| *n == name).unwrap()].parse::<f64>().unwrap();
+        let found = ["pipeline/lag_0", "pipeline/lag_1", "pipeline/lag_2", "pipeline/lag_3_4"].map(of);
+        assert_eq!(found, expected, "ten rollouts of eight columns, {lag}");
+        assert_eq!(of("pipeline/lag_5_8") + of("pipeline/lag_over_8"), 0.0);
+        assert!(of("time/learner_waited") >= 0.0);
+    }
+}
+
+/// Collects nothing, but does something in rollout `at`.
+struct Odd {
+    at: usize,
+    done: usize,
+    what: fn(),
+    ended: Arc<AtomicBool>,
+    like: Rollout,
+}
+
+impl Odd {
+    fn new(at: usize, what: fn()) -> (Self, Arc<AtomicBool>) {
+        let pool = Pool::new(1).unwrap();
+        let slices = catalog::find("cartpole").unwrap().slices(4, MAX_SLICES, MIN_SLICE).unwrap();
+        let like = Collector::of(slices, &pool, 0).unwrap().rollout(2).unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        (Self { at, done: 0, what, ended: ended.clone(), like }, ended)
+    }
+}
+
+impl Drop for Odd {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Collect for Odd {
+    fn collect(&mut self, _: &dyn Policy, learnt: u64, filled: &mut Filled, _: &Track) -> Result<(), Error> {
+        filled.learnt.fill(learnt);
+        if self.done == self.at {
+            (self.what)();
+            return Err(Error::Thread { name: "odd".into(), cause: "came to its end".into() });
+        }
+        self.done += 1;
+        Ok(())
+    }
+
+    fn rollout(&self, _: usize) -> Result<Rollout, Error> {
+        Ok(self.like.clone())
+    }
+}
+
+fn within_a_second(what: &str, done: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < Duration::from_secs(1), "{what} goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_producer_that_fails_or_panics_ends_the_learner_s_wait() {
+    for (what, text) in [((|| ()) as fn(), "came to its end"), (|| panic!("out of luck"), "panicked: out of luck")] {
+        for at in [0, 1, 5] {
+            let (odd, ended) = Odd::new(at, what);
+            let config = config(Algo::Ppo, &[]);
+            let agent = agent(&config);
+            let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 2 }, odd, 2, &Profile::new(false)).unwrap();
+            (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.policy().copy(), 0));
+            let mut learnt = 0;
+            let error = loop {
+                assert!(learnt <= at as u64);
+                let step = pipeline.next(agent.policy(), learnt).and_then(|filled| {
+                    learnt += 1;
+                    pipeline.give_back(filled, agent.policy(), learnt)
+                });
+                if let Err(error) = step {
+                    break error.to_string();
+                }
+            };
+            assert!(error.contains(text), "{error}");
+            within_a_second("the producer", || ended.load(Ordering::SeqCst));
+        }
+    }
+}
+
+#[test]
+fn a_learner_that_goes_ends_the_producer() {
+    for taken in 0..4 {
+        let (odd, ended) = Odd::new(usize::MAX, || ());
+        let config = config(Algo::Ppo, &[]);
+        let agent = agent(&config);
+        let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, odd, 2, &Profile::new(false)).unwrap();
+        (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.policy().copy(), 0));
+        let mut kept = Vec::new();
+        for i in 0..taken {
+            let filled = pipeline.next(agent.policy(), i).unwrap();
+            if i % 2 == 0 {
+                pipeline.give_back(filled, agent.policy(), i + 1).unwrap()
+            } else {
+                kept.push(filled)
+            }
+            if !kept.is_empty() {
+                break;
+            }
+        }
+        drop(pipeline);
+        within_a_second("the producer", || ended.load(Ordering::SeqCst));
+    }
+}
+
+#[test]
+fn every_order_of_dropping_a_pipeline_s_stages_closes_it() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for order in orders {
+        let stages = ring::<u64, 4>(0..3);
+        let [mut a, mut b, mut c] = [None, None, None];
+        let [first, second, third, mine] = stages;
+        let running = Arc::new(AtomicUsize::new(3));
+        let mut threads = Vec::new();
+        let gates = [&mut a, &mut b, &mut c].map(|slot| {
+            let (open, gate) = ring::<(), 2>([()]).into();
+            *slot = Some(open);
+            gate
+        });
+        for (stage, gate) in [first, second, third].into_iter().zip(gates) {
+            let running = running.clone();
+            threads.push(spawn("stage", move || {
+                // Ends when its gate does, or when a neighbour does.
+                while gate.recv_timeout(Duration::ZERO).is_ok() {
+                    let Ok(buffer) = stage.recv_timeout(Duration::from_millis(5)) else { break };
+                    if buffer.is_some_and(|buffer| stage.send(buffer + 1).is_err()) {
+                        break;
+                    }
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+            }));
+        }
+        for _ in 0..10 {
+            mine.send(mine.recv().unwrap()).unwrap();
+        }
+        let mut gates = [a, b, c];
+        order.into_iter().for_each(|i| gates[i] = None);
+        within_a_second("a stage", || running.load(Ordering::SeqCst) == 0);
+        assert!(threads.into_iter().all(|thread| thread.unwrap().join().is_ok()));
+        let begin = Instant::now();
+        while mine.recv().is_ok() {
+            assert!(begin.elapsed() < TIME_LIMIT);
+        }
+    }
+}
+
+#[test]
+fn a_buffer_goes_round_in_order() {
+    let [a, b, c] = ring([1, 2]);
+    assert_eq!((a.waiting(), b.waiting(), c.waiting()), (2, 0, 0));
+    assert_eq!((a.recv(), a.recv(), a.try_recv()), (Ok(1), Ok(2), Ok(None)));
+    a.send(10).unwrap();
+    a.send(20).unwrap();
+    assert_eq!((b.recv(), b.recv()), (Ok(10), Ok(20)));
+    b.send(30).unwrap();
+    c.send(c.recv().unwrap() + 1).unwrap();
+    assert_eq!(a.recv_timeout(Duration::ZERO), Ok(Some(31)));
+    assert_eq!(a.recv_timeout(Duration::ZERO), Ok(None));
+}
+
+#[test]
+fn what_was_passed_on_is_still_taken_when_its_sender_has_gone() {
+    let [a, b] = ring([1, 2]);
+    a.send(a.recv().unwrap()).unwrap();
+    drop(a);
+    assert_eq!((b.recv(), b.recv()), (Ok(1), Err(Closed)));
+    assert_eq!(b.send(1), Err(Closed));
+}

@@ -1,0 +1,364 @@
+//! Environments that block, fail, hang and panic.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rl_agents::{ActorCritic, Collector, NetConfig, Policy};
+use rl_buffer::{ActionBuffer, ObsBuffer, ObsSlice, Rollout};
+use rl_envs::cartpole::CartPole;
+use rl_envs::{Action, ActionSpace, BlockingEnv, Env, EnvError, Pool, Rng, Space, Step};
+use rl_runtime::Error;
+use rl_runtime::faults::{FaultConfig, FaultCounts};
+use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline};
+use rl_runtime::profile::Profile;
+use rl_runtime::ready::{Event, Make, ReadyCollector, ReadyConfig, ReadyEnvs};
+
+/// CartPole as something that could block.
+struct Calls(CartPole);
+
+impl BlockingEnv for Calls {
+    type Obs = f32;
+
+    fn observation_space(&self) -> Space {
+        self.0.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.0.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) -> Result<(), EnvError> {
+        self.0.reset(rng, obs);
+        Ok(())
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Result<Step, EnvError> {
+        Ok(self.0.step(action, rng, obs))
+    }
+}
+
+/// What an environment does in its call number so-and-so, counted over its lives.
+type Trouble = fn(call: u64) -> Result<Duration, EnvError>;
+
+/// Observes its life, its episode and its step; episodes end after 7 steps, by turns of either kind.
+struct Counting {
+    trouble: Trouble,
+    calls: Arc<Mutex<u64>>,
+    life: f32,
+    episode: f32,
+    step: f32,
+}
+
+impl Counting {
+    fn space() -> (Space, ActionSpace) {
+        (Space::vector(&[0.0; 3], &[f32::MAX; 3]), ActionSpace::Discrete { n: 2, masked: false })
+    }
+
+    fn call(&mut self) -> Result<(), EnvError> {
+        let call = {
+            let mut calls = self.calls.lock().unwrap();
+            *calls += 1;
+            *calls
+        };
+        std::thread::sleep((self.trouble)(call)?);
+        Ok(())
+    }
+}
+
+impl BlockingEnv for Counting {
+    type Obs = f32;
+
+    fn observation_space(&self) -> Space {
+        Self::space().0
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        Self::space().1
+    }
+
+    fn reset(&mut self, _: &mut Rng, obs: &mut [f32]) -> Result<(), EnvError> {
+        self.call()?;
+        self.episode += 1.0;
+        self.step = 0.0;
+        obs.copy_from_slice(&[self.life, self.episode, 0.0]);
+        Ok(())
+    }
+
+    fn step(&mut self, _: Action<'_>, _: &mut Rng, obs: &mut [f32]) -> Result<Step, EnvError> {
+        self.call()?;
+        self.step += 1.0;
+        obs.copy_from_slice(&[self.life, self.episode, self.step]);
+        let done = self.step == 7.0;
+        let odd = self.episode % 2.0 == 1.0;
+        Ok(Step { reward: self.step, terminated: done && odd, truncated: done && !odd })
+    }
+}
+
+fn fine(_: u64) -> Result<Duration, EnvError> {
+    Ok(Duration::ZERO)
+}
+
+/// Environments with troubles of their own.
+fn make(troubles: Vec<Trouble>) -> Make<Counting> {
+    let calls: Vec<Arc<Mutex<u64>>> = troubles.iter().map(|_| Arc::default()).collect();
+    let lives = Mutex::new(vec![0.0; troubles.len()]);
+    Arc::new(move |env| {
+        let mut lives = lives.lock().unwrap();
+        lives[env] += 1.0;
+        Ok(Counting { trouble: troubles[env], calls: calls[env].clone(), life: lives[env], episode: 0.0, step: 0.0 })
+    })
+}
+
+fn envs(troubles: Vec<Trouble>, config: FaultConfig) -> ReadyEnvs<Counting> {
+    let mut envs = ReadyEnvs::new(troubles.len(), Counting::space(), make(troubles), config, 0).unwrap();
+    envs.on_fault(Box::new(|_, _, _| ()));
+    envs
+}
+
+fn policy(spaces: &(Space, ActionSpace)) -> ActorCritic {
+    ActorCritic::new(&spaces.0, &spaces.1, &NetConfig { hidden: vec![4], ..NetConfig::default() }, 0).unwrap()
+}
+
+fn filled(rollout: Rollout) -> Filled {
+    Filled { learnt: vec![0; rollout.shape().n_envs], rollout, episodes: Vec::new() }
+}
+
+fn row(rollout: &Rollout, t: usize, n: usize) -> [f32; 3] {
+    let ObsBuffer::F32(obs) = &rollout.obs else { panic!("f32") };
+    [0, 1, 2].map(|i| obs[[t, n, i]])
+}
+
+#[test]
+fn in_lockstep_it_is_the_plain_collector_bit_for_bit() {
+    let n = 9;
+    let pool = Pool::new(2).unwrap();
+    let mut plain = Collector::new(n, &CartPole::default(), &pool, 3).unwrap();
+    let spaces = (plain.observation_space().clone(), plain.action_space().clone());
+    let make: Make<Calls> = Arc::new(|_| Ok(Calls(CartPole::default())));
+    let envs = ReadyEnvs::new(n, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
+    let config = ReadyConfig { min_ready: n, deadline: Duration::from_secs(60), max_age: 100 };
+    let mut ready = ReadyCollector::new(envs, 40, config).unwrap();
+    let policy = policy(&spaces);
+    let (mut expected, mut found) = (plain.rollout(40).unwrap(), filled(ready.rollout(40).unwrap()));
+    let track = Profile::new(false).track("test");
+    for i in 0..4 {
+        let mut episodes = plain.collect(&policy, &mut expected).unwrap();
+        ready.collect(&policy, i, &mut found, &track).unwrap();
+        let (ObsBuffer::F32(a), ObsBuffer::F32(b)) = (&expected.obs, &found.rollout.obs) else { panic!("f32") };
+        assert_eq!(a, b, "rollout {i}");
+        let (ActionBuffer::Discrete(a), ActionBuffer::Discrete(b)) = (&expected.actions, &found.rollout.actions) else {
+            panic!("discrete")
+        };
+        assert_eq!(a, b);
+        assert_eq!(expected.log_probs, found.rollout.log_probs);
+        assert_eq!(expected.values, found.rollout.values);
+        assert_eq!(expected.rewards, found.rollout.rewards);
+        assert_eq!(expected.terminated, found.rollout.terminated);
+        assert_eq!(expected.truncated, found.rollout.truncated);
+        assert_eq!(expected.last_values, found.rollout.last_values);
+        let ends = |rollout: &Rollout| {
+            let ObsSlice::F32(obs) = rollout.final_obs() else { panic!("f32") };
+            let mut ends: Vec<_> = rollout.final_at().iter().copied().zip(obs.chunks(4).map(<[f32]>::to_vec)).collect();
+            ends.sort_by_key(|(at, _)| *at);
+            ends
+        };
+        assert_eq!(ends(&expected), ends(&found.rollout));
+        let key = |e: &rl_agents::Episode| e.length;
+        episodes.sort_by_key(key);
+        found.episodes.sort_by_key(key);
+        assert_eq!(episodes, found.episodes);
+    }
+}
+
+/// Checks that a rollout's columns are stretches of single trajectories with the right ends. `last` is what each environment observed
+/// at the end of its stretch before, if that is known.
+fn check_columns(rollout: &Rollout, last: &mut [Option<[f32; 3]>]) {
+    let ends = rollout.final_at();
+    let ObsSlice::F32(final_obs) = rollout.final_obs() else { panic!("f32") };
+    for n in 0..rollout.shape().n_envs {
+        let env = rollout.env_idx[n] as usize;
+        if let Some(before) = last[env] {
+            assert!(
+                before == row(rollout, 0, n) || row(rollout, 0, n)[2] == 0.0,
+                "environment {env} runs on, or has failed between"
+            );
+        }
+        for t in 0..rollout.shape().n_steps {
+            let (here, next) = (row(rollout, t, n), row(rollout, t + 1, n));
+            let (terminated, truncated) = (rollout.terminated[[t, n]] == 1, rollout.truncated[[t, n]] == 1);
+            assert_eq!(rollout.rewards[[t, n]], here[2] + 1.0);
+            let after = [here[0], here[1], here[2] + 1.0];
+            let end = ends.iter().position(|&at| at == (t, n));
+            assert_eq!(end.is_some(), terminated || truncated, "a final observation for each end");
+            if let Some(i) = end {
+                assert_eq!(final_obs[3 * i..3 * i + 3], after, "the final observation is what the step led to");
+                assert_eq!(next[2], 0.0, "an episode begins");
+                assert_eq!(terminated, after[2] == 7.0 && here[1] % 2.0 == 1.0, "only what is over is terminated");
+            } else {
+                assert_eq!(next, after);
+            }
+        }
+        last[env] = Some(row(rollout, rollout.shape().n_steps, n));
+    }
+}
+
+#[test]
+fn a_slow_environment_holds_up_nobody() {
+    let slow: Trouble = |_| Ok(Duration::from_millis(30));
+    let envs = envs(vec![slow, fine, fine, fine], FaultConfig::default());
+    let mut ready = ReadyCollector::new(envs, 5, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
+    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let mut filled = filled(ready.rollout(5).unwrap());
+    let (mut columns, mut last) = ([0; 4], [None; 4]);
+    let mut rollouts = 0;
+    while columns[0] < 3 {
+        ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
+        check_columns(&filled.rollout, &mut last);
+        filled.rollout.env_idx.iter().for_each(|&env| columns[env as usize] += 1);
+        rollouts += 1;
+        assert!(rollouts < 100_000, "the slow one is never seen");
+    }
+    // In lockstep the slow one would have as many as the others.
+    assert!(columns[1..].iter().all(|&n| n > 2 * columns[0]), "{columns:?}");
+}
+
+#[test]
+fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
+    let hangs: Trouble = |call| Ok(if call == 9 { Duration::from_secs(3600) } else { Duration::ZERO });
+    let panics: Trouble = |call| if call == 12 { panic!("the twelfth call") } else { Ok(Duration::from_micros(200)) };
+    // Calls 20, 40, 60, ..: those that hit a step, for the call after a start is never one.
+    let fails: Trouble = |call| {
+        let failed = EnvError { cause: "no luck".into(), may_repeat: false };
+        if call % 20 == 0 { Err(failed) } else { Ok(Duration::from_micros(200)) }
+    };
+    let timeout = Duration::from_millis(1500);
+    let config = FaultConfig { timeout, max_restarts: 1000, ..FaultConfig::default() };
+    let slowly: Trouble = |_| Ok(Duration::from_micros(500));
+    let envs = envs(vec![slowly, hangs, panics, fails], config);
+    let mut ready = ReadyCollector::new(envs, 6, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
+    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let mut filled = filled(ready.rollout(6).unwrap());
+    let mut last = [None; 4];
+    let begin = Instant::now();
+    let (mut by_fault, mut lives) = (0, [0.0f32; 4]);
+    let mut rollouts = 0;
+    while lives[1] < 2.0 || lives[2] < 2.0 || rollouts < 50 {
+        ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
+        rollouts += 1;
+        check_columns(&filled.rollout, &mut last);
+        for &(t, n) in filled.rollout.final_at() {
+            by_fault += u64::from(row(&filled.rollout, t, n)[2] < 6.0);
+        }
+        for n in 0..4 {
+            let env = filled.rollout.env_idx[n] as usize;
+            lives[env] = lives[env].max(row(&filled.rollout, 6, n)[0]);
+        }
+        assert!(filled.episodes.iter().all(|e| e.length == 7), "an episode cut off by a fault is in no statistics");
+        assert!(begin.elapsed() < Duration::from_secs(60), "it hangs");
+    }
+    let counts = ready.counts();
+    assert_eq!((counts.timeouts, counts.panics), (1, 1));
+    assert!(counts.failures > 5, "{counts:?}");
+    assert_eq!((counts.quarantined, counts.retries), (0, 0));
+    // Of the faults in the midst of an episode and of a stretch, each has truncated one; those at the first step of either, none.
+    assert!(by_fault > 0 && by_fault <= counts.timeouts + counts.panics + counts.failures, "{by_fault}, {counts:?}");
+    assert!(lives[0] == 1.0 && lives[1] == 2.0 && lives[2] == 2.0, "{lives:?}");
+    assert!(counts.restarts >= 2);
+}
+
+#[test]
+fn a_late_answer_is_not_taken_for_that_of_the_replacement() {
+    // Call 5 comes back long after it has been given up, in the midst of the replacement's slow episodes.
+    let late: Trouble = |call| Ok(Duration::from_millis(if call == 5 { 200 } else { 10 }));
+    let config = FaultConfig { timeout: Duration::from_millis(100), max_restarts: 1000, ..FaultConfig::default() };
+    let mut ready =
+        ReadyCollector::new(envs(vec![late], config), 4, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
+    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let mut filled = filled(ready.rollout(4).unwrap());
+    let (mut last, begin, mut rollouts) = ([None], Instant::now(), 0);
+    while begin.elapsed() < Duration::from_millis(600) {
+        ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
+        check_columns(&filled.rollout, &mut last);
+        rollouts += 1;
+    }
+    assert!(ready.counts().timeouts > 0);
+    assert!(last[0].unwrap()[0] > 1.0, "the replacement plays");
+}
+
+#[test]
+fn calls_that_may_be_repeated_are_and_nobody_notices() {
+    let twice: Trouble = |call| {
+        if call % 3 == 0 { Ok(Duration::ZERO) } else { Err(EnvError { cause: "busy".into(), may_repeat: true }) }
+    };
+    let config = FaultConfig { retries: 2, backoff: Duration::from_micros(10), ..FaultConfig::default() };
+    let mut ready =
+        ReadyCollector::new(envs(vec![twice, fine], config), 4, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() })
+            .unwrap();
+    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let mut filled = filled(ready.rollout(4).unwrap());
+    let (mut last, mut seen, mut rollouts) = ([None; 2], 0, 0);
+    while seen < 3 {
+        ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
+        check_columns(&filled.rollout, &mut last);
+        seen += filled.rollout.env_idx.iter().filter(|&&env| env == 0).count();
+        rollouts += 1;
+    }
+    let counts = ready.counts();
+    // A start and twelve steps or more, and another start for each seven steps: each call was made three times.
+    assert!(counts.retries >= 2 * 14 && counts.retries.is_multiple_of(2), "{counts:?}");
+    assert_eq!(FaultCounts { retries: 0, ..counts }, FaultCounts::default());
+}
+
+#[test]
+fn beyond_the_cap_the_run_ends_and_names_the_environment() {
+    let dead: Trouble = |_| Err(EnvError { cause: "connection refused".into(), may_repeat: false });
+    let config = FaultConfig { max_restarts: 3, breaker_faults: 1000, ..FaultConfig::default() };
+    let mut envs = envs(vec![fine, dead], config);
+    let mut events = Vec::new();
+    let error = loop {
+        if let Err(error) = envs.recv(2, Duration::from_millis(5), &mut events) {
+            break error;
+        }
+    };
+    assert_eq!(error.exit_code(), 5);
+    assert!(error.to_string().contains("environment 1") && error.to_string().contains("connection refused"), "{error}");
+    assert_eq!((envs.counts().restarts, envs.counts().quarantined, envs.counts().failures), (3, 1, 4));
+    assert_eq!(events.iter().filter(|event| **event == (1, Event::Faulted)).count(), 4);
+}
+
+#[test]
+fn whoever_waits_for_environments_that_hang_closes_within_a_second() {
+    let hangs: Trouble = |_| Ok(Duration::from_secs(3600));
+    let envs = envs(vec![hangs, hangs], FaultConfig::default());
+    let ready = ReadyCollector::new(envs, 4, ReadyConfig::default()).unwrap();
+    let policy = policy(&Counting::space());
+    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, ready, 4, &Profile::new(false)).unwrap();
+    let stopper = pipeline.stopper();
+    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(policy.copy(), 0));
+    let waiting = std::thread::spawn(move || pipeline.next(&policy, 0).map(drop));
+    std::thread::sleep(Duration::from_millis(50));
+    let begin = Instant::now();
+    stopper.store(true, std::sync::atomic::Ordering::Relaxed);
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(begin.elapsed() < Duration::from_secs(1));
+    assert!(matches!(error, Error::Thread { .. }), "{error}");
+}
+
+#[test]
+fn stretches_that_are_too_old_are_dropped_and_counted() {
+    let slow: Trouble = |_| Ok(Duration::from_millis(5));
+    let envs = envs(vec![slow, fine], FaultConfig::default());
+    let mut ready = ReadyCollector::new(envs, 4, ReadyConfig { max_age: 2, ..ReadyConfig::default() }).unwrap();
+    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let mut filled = filled(ready.rollout(4).unwrap());
+    for learnt in 0..100_000 {
+        ready.collect(&policy, learnt, &mut filled, &track).unwrap();
+        assert!(filled.learnt.iter().all(|acted| learnt - acted <= 2), "no column is older than allowed");
+        if ready.dropped() > 1 {
+            return;
+        }
+    }
+    panic!("nothing was dropped");
+}
