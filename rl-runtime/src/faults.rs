@@ -150,7 +150,7 @@ impl Restarts {
 /// How long to wait before repetition `attempt`, counted from 0; `uniform` is from 0 to 1.
 pub(crate) fn backoff(config: &FaultConfig, attempt: u32, uniform: f32) -> Duration {
     let doubled = config.backoff.saturating_mul(2u32.saturating_pow(attempt.min(16)));
-    doubled.mul_f32(0.5 + uniform).min(config.timeout)
+    doubled.mul_f64(0.5 + f64::from(uniform)).min(config.timeout)
 }
 
 #[cfg(test)]
