@@ -33,8 +33,16 @@ const PLOTS: [(Plot, &str); 2] = [
             steps: 500_000.0,
             arms: &[
                 Arm { label: "lag 0", color: "#555555", args: "--algo a2c --eval-every 25000 --set pipeline=sync" },
-                Arm { label: "lag 1", color: "#1b9e77", args: "--algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=1" },
-                Arm { label: "lag 4", color: "#7570b3", args: "--algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=4" },
+                Arm {
+                    label: "lag 1",
+                    color: "#1b9e77",
+                    args: "--algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=1",
+                },
+                Arm {
+                    label: "lag 4",
+                    color: "#7570b3",
+                    args: "--algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=4",
+                },
                 Arm {
                     label: "lag 4, not corrected",
                     color: "#d95f02",

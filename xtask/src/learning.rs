@@ -93,8 +93,10 @@ fn curve(root: &Path, args: &str, seed: u64, steps: f64) -> Result<(Vec<f64>, Re
     let output = command.arg("--run-dir").arg(&dir).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let events = text.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>().context("the run's events")?;
-    let evaluations = events.iter().filter(|event| event["event"] == "evaluation").filter_map(|event| event["return_mean"].as_f64());
+    let events =
+        text.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>().context("the run's events")?;
+    let evaluations =
+        events.iter().filter(|event| event["event"] == "evaluation").filter_map(|event| event["return_mean"].as_f64());
     let last = events.last().and_then(|done| done["eval"]["return_mean"].as_f64()).context("the last evaluation")?;
     let best = evaluations.fold(last, f64::max);
     println!("{args}, seed {seed}: {last:.1}, best {best:.1}");
