@@ -18,7 +18,7 @@
 //!              rollouts: filled, then given back
 //! ```
 //!
-//! A pipeline of another shape is made of the same parts, [`ring`](crate::ring::ring) and [`spawn`]: `xtask/outside/pipeline` is one.
+//! A pipeline of another shape is made of the same parts, [`ring()`] and [`spawn`]: `xtask/outside/pipeline` is one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
