@@ -103,21 +103,8 @@ fn compiler() -> Result<OsString, Error> {
 
 /// Without contraction, as kernels are compiled, so that each operation rounds once.
 fn compile(dir: &Path, module: &str) -> Result<(), Error> {
-    const FLAGS: &[&str] = &[
-        "-std=c++17",
-        "-O2",
-        "-ffp-contract=off",
-        "-fno-strict-aliasing",
-        "-fvisibility=hidden",
-        "-fPIC",
-        "-shared",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wno-unknown-pragmas",
-        "-Wno-unused-function",
-        "-Wno-unused-variable",
-    ];
+    const FLAGS: [&str; 7] =
+        ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden", "-fPIC", "-shared"];
     let mut command = Command::new(compiler()?);
     command.current_dir(dir).args(FLAGS).args(["-x", "c++", "-include", "cuda_on_host.h", "-o", "kernels.so"]);
     let output = command.arg(format!("{module}.cu")).output().map_err(|error| Error::Emulation(error.to_string()))?;

@@ -30,8 +30,14 @@ fn config(algo: Algo, more: &[&str]) -> Config {
         Algo::Ppo => &["steps=640", "ppo.n_steps=8", "ppo.batch_size=16", "ppo.n_epochs=2", "normalize_obs=true"],
         Algo::A2c => &["steps=640"],
         Algo::Dqn => {
-            let learning =
-                ["dqn.learning_starts=40", "dqn.batch_size=8", "dqn.target_update_interval=50", "dqn.save_replay=true"];
+            let learning = [
+                "dqn.learning_starts=40",
+                "dqn.train_freq=4",
+                "dqn.gradient_steps=1",
+                "dqn.batch_size=8",
+                "dqn.target_update_interval=50",
+                "dqn.save_replay=true",
+            ];
             &[&learning[..], &["steps=200", "dqn.exploration_fraction=0.9", "dqn.exploration_spread=2"]].concat()
         }
     };
