@@ -45,16 +45,10 @@ pub struct A2cConfig {
     /// Learning rate of RMSprop.
     pub learning_rate: Schedule,
     /// Whether targets of rollouts that an older policy acted in are V-trace's.
-    #[serde(default = "corrected")]
     pub vtrace: bool,
     /// Samples whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
     /// anyway.
     pub micro_batch: usize,
-}
-
-/// For settings that were written before there was this one.
-fn corrected() -> bool {
-    true
 }
 
 impl Default for A2cConfig {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::optim::{Optimizer, Rule};
 use crate::q_network::best;
 use crate::tile::{Slices, Stats, TILE, Tile, TileLoss};
-use crate::{Agent, Counters, Error, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, Statistics};
+use crate::{Agent, Counters, Error, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot};
 
 /// What a user chooses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -524,20 +524,16 @@ impl Agent for Dqn {
             written.expect("memory takes what is written");
             bytes
         });
-        Snapshot {
-            params: self.network.params().to_vec(),
-            moments,
-            statistics: Statistics::default(),
-            counters: Counters {
-                version: self.network.version(),
-                epochs: self.updates,
-                steps: self.optimizer.steps(),
-                env_steps: self.env_steps,
-                credit: self.credit,
-                empty_at: self.empty_at,
-            },
-            replay,
-        }
+        let network = self.network.save();
+        let counters = Counters {
+            epochs: self.updates,
+            steps: self.optimizer.steps(),
+            env_steps: self.env_steps,
+            credit: self.credit,
+            empty_at: self.empty_at,
+            ..network.counters
+        };
+        Snapshot { moments, counters, replay, ..network }
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {

@@ -71,11 +71,6 @@ pub enum Overlap {
     Overlapped,
 }
 
-/// For runs that were written before there was a choice.
-fn one() -> usize {
-    1
-}
-
 /// Everything that decides a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,13 +90,10 @@ pub struct Config {
     /// `auto`, `cpu`, `cuda` or `cuda:i`.
     pub device: String,
     /// Whether the next rollout is collected while one is learnt from.
-    #[serde(default)]
     pub pipeline: Overlap,
     /// How many updates the policy that collects may lie behind, if so.
-    #[serde(default = "one")]
     pub max_lag: usize,
     /// How many of the threads collect, if so; 0: half of them.
-    #[serde(default)]
     pub collect_threads: usize,
     /// Environment steps from one checkpoint to the next.
     pub checkpoint_every: u64,
@@ -489,7 +481,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         device: "auto".into(),
         pipeline: Overlap::Sync,
-        max_lag: one(),
+        max_lag: 1,
         collect_threads: 0,
         checkpoint_every: 50_000,
         keep_checkpoints: 2,

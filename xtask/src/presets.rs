@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 const EPISODES: &str = "1000";
 
@@ -35,8 +35,11 @@ const DQN: &[Preset] = &[
 
 /// Trains all, or those of DQN, and writes the tables.
 pub(crate) fn measure(root: &Path, only: Option<&str>) -> Result<()> {
+    if let Some(name) = only.filter(|name| *name != "dqn") {
+        bail!("there are no presets {name}: dqn, or all");
+    }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    if only != Some("dqn") {
+    if only.is_none() {
         table(root, ACTOR_CRITIC, 100..105, "bench/presets.md")?;
     }
     table(root, DQN, 100..110, "bench/presets-dqn.md")
