@@ -22,72 +22,107 @@ fn download<T: Element>(device: &Device, from: &Buffer<T>) -> Vec<T> {
 
 #[test]
 fn actions_drawn_on_the_device_are_the_policys() {
-    for device in Device::for_tests() {
-        let (kernels, stream) = (Targets::new(&device).unwrap(), device.stream().unwrap());
-        for (n, a, masked) in [(1, 2, false), (31, 3, true), (33, 4, true), (65, 18, false), (1000, 2, false), (1000, 5, true)] {
-            let mut random = Rng::new(8, n as u32, a as u64, Purpose::Init);
-            let logits: Vec<f32> = (0..n * a).map(|_| 3.0 * random.normal()).collect();
-            let mut masks: Vec<u8> = (0..n * a).map(|_| u8::from(random.uniform() < 0.6)).collect();
-            masks.chunks_mut(a).for_each(|mask| mask[random.below(a as u32) as usize] = 1);
-            let (seed, step, t) = (0xFEDC_BA98_7654_3210, 1 << 32, 5);
-            let (mut actions, mut log_probs) = (Buffer::zeros(&device, n).unwrap(), Buffer::zeros(&device, n).unwrap());
-            let (logits_there, masks_there) = (upload(&device, &logits), upload(&device, &masks));
-            let clock = upload(&device, &[seed, step]);
-            let mask_view = masks_there.view();
-            kernels
-                .sample_categorical(
-                    &stream,
-                    &logits_there.view(),
-                    masked.then_some(&mask_view),
-                    &clock.view(),
-                    t,
-                    &actions.view_mut(),
-                    &log_probs.view_mut(),
-                )
-                .unwrap();
-            stream.synchronize().unwrap();
-            let (actions, log_probs) = (download(&device, &actions), download(&device, &log_probs));
-            for i in 0..n {
-                let mut row = logits[i * a..][..a].to_vec();
-                log_softmax(&mut row, if masked { &masks[i * a..][..a] } else { &[] });
-                let action = sample(&row, rng::uniform(rng::word(seed, i as u32, step + t, Purpose::Policy)));
-                let context = format!("{device}: row {i} of {n}, {a} actions");
-                assert_eq!((actions[i], log_probs[i].to_bits()), (action, row[action as usize].to_bits()), "{context}");
-            }
+    Device::for_tests().iter().for_each(compare_sampling);
+}
+
+#[test]
+fn mistakes_planted_into_sampling_are_noticed() {
+    let mistakes = [
+        ["if (i >= n) return;", "if (i + 1 >= n) return;"],
+        ["masks ? masks + i * a : 0", "0"],
+        ["mask[j] == 0 ? MASKED", "mask[j] != 0 ? MASKED"],
+        ["sum += math::exp(logit - max);", "sum += math::exp(logit) / math::exp(max);"],
+        ["clock->steps + t", "clock->steps"],
+        ["PURPOSE_POLICY", "PURPOSE_STEP"],
+        ["if (cumulative > drawn) break;", "if (cumulative >= drawn + 1e-3f) break;"],
+        ["log_probs[i] = last_log_prob;", "log_probs[i] = row[last] - max - log_sum + 1e-6f;"],
+    ];
+    let unnoticed = Device::unnoticed("sample.cu", &mistakes, compare_sampling);
+    assert!(unnoticed.is_empty(), "{unnoticed:?}");
+}
+
+#[test]
+fn mistakes_planted_into_normalization_are_noticed() {
+    let mistakes = [
+        ["(u32)(i % d)", "(u32)(i % d) / 2"],
+        ["-10.0f, 10.0f", "-10.0f, 10.5f"],
+        ["if (i >= len) return;", "if (i + 1 >= len) return;"],
+        ["n < starts[s + 1]", "n + 1 < starts[s + 1]"],
+        ["m2 += distance * (x - mean);", "m2 += distance * distance;"],
+        ["mean += distance * share;", "mean += distance / count;"],
+        ["(obs[i] - mean[j]) * precision[j]", "obs[i] * precision[j] - mean[j] * precision[j]"],
+    ];
+    let unnoticed = Device::unnoticed("normalize.cu", &mistakes, compare_normalization);
+    assert!(unnoticed.is_empty(), "{unnoticed:?}");
+}
+
+fn compare_sampling(device: &Device) {
+    let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
+    for (n, a, masked) in [(1, 2, false), (31, 3, true), (33, 4, true), (65, 18, false), (1000, 2, false), (1000, 5, true)] {
+        let mut random = Rng::new(8, n as u32, a as u64, Purpose::Init);
+        let logits: Vec<f32> = (0..n * a).map(|_| 3.0 * random.normal()).collect();
+        let mut masks: Vec<u8> = (0..n * a).map(|_| u8::from(random.uniform() < 0.6)).collect();
+        masks.chunks_mut(a).for_each(|mask| mask[random.below(a as u32) as usize] = 1);
+        let (seed, step, t) = (0xFEDC_BA98_7654_3210, 1 << 32, 5);
+        let (mut actions, mut log_probs) = (Buffer::zeros(device, n).unwrap(), Buffer::zeros(device, n).unwrap());
+        let (logits_there, masks_there) = (upload(device, &logits), upload(device, &masks));
+        let clock = upload(device, &[seed, step]);
+        let mask_view = masks_there.view();
+        kernels
+            .sample_categorical(
+                &stream,
+                &logits_there.view(),
+                masked.then_some(&mask_view),
+                &clock.view(),
+                t,
+                &actions.view_mut(),
+                &log_probs.view_mut(),
+            )
+            .unwrap();
+        stream.synchronize().unwrap();
+        let (actions, log_probs) = (download(device, &actions), download(device, &log_probs));
+        for i in 0..n {
+            let mut row = logits[i * a..][..a].to_vec();
+            log_softmax(&mut row, if masked { &masks[i * a..][..a] } else { &[] });
+            let action = sample(&row, rng::uniform(rng::word(seed, i as u32, step + t, Purpose::Policy)));
+            let context = format!("{device}: row {i} of {n}, {a} actions");
+            assert_eq!((actions[i], log_probs[i].to_bits()), (action, row[action as usize].to_bits()), "{context}");
         }
     }
 }
 
 #[test]
 fn statistics_and_normalized_observations_on_the_device_have_the_same_bits() {
-    for device in Device::for_tests() {
-        let (kernels, stream) = (Targets::new(&device).unwrap(), device.stream().unwrap());
-        for (n_steps, d, starts) in [(1, 1, vec![0, 1]), (9, 4, vec![0, 31, 33]), (50, 6, vec![0, 16, 32, 48, 65])] {
-            let n = *starts.last().unwrap() as usize;
-            let mut random = Rng::new(2, n as u32, d as u64, Purpose::Init);
-            let obs: Vec<f32> = (0..n_steps * n * d).map(|i| random.normal() * 10.0 + (i % d) as f32).collect();
-            let mut there = upload(&device, &obs);
-            let (means, m2s) = kernels.moments(&stream, &there.view(), d, &starts).unwrap();
-            for (s, slice) in starts.windows(2).enumerate() {
-                let mut expected = Moments::new(d);
-                for t in 0..n_steps {
-                    for i in slice[0] as usize..slice[1] as usize {
-                        expected.push(obs[(t * n + i) * d..][..d].iter().map(|&x| f64::from(x)));
-                    }
+    Device::for_tests().iter().for_each(compare_normalization);
+}
+
+fn compare_normalization(device: &Device) {
+    let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
+    for (n_steps, d, starts) in [(1, 1, vec![0, 1]), (9, 4, vec![0, 31, 33]), (50, 6, vec![0, 16, 32, 48, 65])] {
+        let n = *starts.last().unwrap() as usize;
+        let mut random = Rng::new(2, n as u32, d as u64, Purpose::Init);
+        let obs: Vec<f32> = (0..n_steps * n * d).map(|i| random.normal() * 10.0 + (i % d) as f32).collect();
+        let mut there = upload(device, &obs);
+        let (means, m2s) = kernels.moments(&stream, &there.view(), d, &starts).unwrap();
+        for (s, slice) in starts.windows(2).enumerate() {
+            let mut expected = Moments::new(d);
+            for t in 0..n_steps {
+                for i in slice[0] as usize..slice[1] as usize {
+                    expected.push(obs[(t * n + i) * d..][..d].iter().map(|&x| f64::from(x)));
                 }
-                assert_eq!(means[s * d..][..d], *expected.mean(), "{device}: {n_steps} x {n}, slice {s}");
-                let variances: Vec<f64> = m2s[s * d..][..d].iter().map(|m2| m2 / expected.count()).collect();
-                assert_eq!(variances, expected.variance().collect::<Vec<_>>(), "{device}: {n_steps} x {n}, slice {s}");
             }
-            let mean: Vec<f32> = (0..d).map(|j| j as f32 + 0.1).collect();
-            let precision: Vec<f32> = (0..d).map(|j| 0.7 / (j + 1) as f32).collect();
-            let (mean_there, precision_there) = (upload(&device, &mean), upload(&device, &precision));
-            kernels.normalize(&stream, &there.view_mut(), &mean_there.view(), &precision_there.view()).unwrap();
-            stream.synchronize().unwrap();
-            for (i, (&x, got)) in obs.iter().zip(download(&device, &there)).enumerate() {
-                let expected = math::clamp((x - mean[i % d]) * precision[i % d], -10.0, 10.0);
-                assert_eq!(got.to_bits(), expected.to_bits(), "{device}: {i}");
-            }
+            assert_eq!(means[s * d..][..d], *expected.mean(), "{device}: {n_steps} x {n}, slice {s}");
+            let variances: Vec<f64> = m2s[s * d..][..d].iter().map(|m2| m2 / expected.count()).collect();
+            assert_eq!(variances, expected.variance().collect::<Vec<_>>(), "{device}: {n_steps} x {n}, slice {s}");
+        }
+        let mean: Vec<f32> = (0..d).map(|j| j as f32 + 0.1).collect();
+        let precision: Vec<f32> = (0..d).map(|j| 0.7 / (j + 1) as f32).collect();
+        let (mean_there, precision_there) = (upload(device, &mean), upload(device, &precision));
+        kernels.normalize(&stream, &there.view_mut(), &mean_there.view(), &precision_there.view()).unwrap();
+        stream.synchronize().unwrap();
+        for (i, (&x, got)) in obs.iter().zip(download(device, &there)).enumerate() {
+            let expected = math::clamp((x - mean[i % d]) * precision[i % d], -10.0, 10.0);
+            assert_eq!(got.to_bits(), expected.to_bits(), "{device}: {i}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaModule, sys};
@@ -73,8 +74,11 @@ impl Device {
     /// # Errors
     /// [`Error::Emulation`] without a C++ compiler.
     pub fn emulated_with(replaced: HashMap<String, String>) -> Result<Self, Error> {
-        let driver = Driver::Emulated(Emulated::new(replaced)?);
-        Ok(Self { inner: Arc::new(Inner { driver, name: "the host".into(), capability: (0, 0) }) })
+        Emulated::new(replaced).map(Self::new_emulated)
+    }
+
+    fn new_emulated(emulated: Emulated) -> Self {
+        Self { inner: Arc::new(Inner { driver: Driver::Emulated(emulated), name: "the host".into(), capability: (0, 0) }) }
     }
 
     /// What there is to test with: the emulated device, and a GPU. What is missing is said on standard error; it is refused if
@@ -95,6 +99,31 @@ impl Device {
         add(Self::emulated(), "compiled for the host", "RL_REQUIRE_CXX");
         add(Self::open(0), "on a GPU", "RL_REQUIRE_GPU");
         devices
+    }
+
+    /// Puts mistakes, `(what stands there, what is put in its place)`, into a source file of kernels, one at a time, and returns those
+    /// that `compare`, which panics if it notices, has not noticed: a comparison that notices none would prove nothing. Skipped
+    /// without a C++ compiler, as in [`Device::for_tests`].
+    ///
+    /// # Panics
+    /// If there is no such file, it does not hold what a mistake is put in the place of, a mistake does not compile, or a compiler is
+    /// missing that is required.
+    pub fn unnoticed<'a>(file: &str, mistakes: &[[&'a str; 2]], compare: impl Fn(&Self)) -> Vec<[&'a str; 2]> {
+        if Self::emulated().is_err() {
+            let _ = Self::for_tests(); // says what is missing, or refuses it
+            return Vec::new();
+        }
+        let (text, module) = sources::text(file);
+        let goes_unnoticed = |[original, mistake]: &[&str; 2]| {
+            assert!(text.contains(original), "{file} no longer has {original:?}");
+            let replaced = HashMap::from([(file.to_owned(), text.replace(original, mistake))]);
+            let emulated = Emulated::new(replaced).expect("there is a compiler");
+            emulated.library(module).unwrap_or_else(|error| panic!("{mistake:?}: {error}"));
+            let device = Self::new_emulated(emulated);
+            // The guards behind an emulated device's memory panic, too, where a kernel writes beyond it.
+            catch_unwind(AssertUnwindSafe(|| compare(&device))).is_ok()
+        };
+        mistakes.iter().copied().filter(goes_unnoticed).collect()
     }
 
     pub(crate) fn driver(&self) -> &Driver {

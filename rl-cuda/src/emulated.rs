@@ -54,19 +54,22 @@ impl Emulated {
     /// Kernel `name` of `module`, compiled if it has not been yet.
     #[allow(unsafe_code)]
     pub(crate) fn function(&self, module: &'static str, name: &str) -> Result<Function, Error> {
-        let mut libraries = self.libraries.lock().unwrap_or_else(PoisonError::into_inner);
-        let library = match libraries.get(module) {
-            Some(library) => library.clone(),
-            None => {
-                let library = Arc::new(self.compile(module)?);
-                libraries.insert(module, library.clone());
-                library
-            }
-        };
+        let library = self.library(module)?;
         // SAFETY: HOST_KERNEL in cuda_on_host.h gives every function of this prefix the type `Run`.
         let symbol = unsafe { library.get::<Run>(format!("host_{name}").as_bytes()) };
         let run = *symbol.map_err(|error| Error::Emulation(format!("kernel {name} of {module}: {error}")))?;
         Ok(Function { run, _library: library })
+    }
+
+    /// The kernels of `module`, compiled if they have not been yet.
+    pub(crate) fn library(&self, module: &'static str) -> Result<Arc<Library>, Error> {
+        let mut libraries = self.libraries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = libraries.get(module) {
+            return Ok(library.clone());
+        }
+        let library = Arc::new(self.compile(module)?);
+        libraries.insert(module, library.clone());
+        Ok(library)
     }
 
     /// Compiles a file of kernels into a library and loads it.

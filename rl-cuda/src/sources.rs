@@ -55,6 +55,19 @@ pub(crate) fn module(name: &str) -> &'static Module {
 pub(crate) const HEADERS: &[(&str, &str)] =
     headers!["cuda_on_host.h", "lanes.cuh", "math.cuh", "mountain_car.cuh", "numbers.cuh", "philox.cuh", "vec_env.cuh",];
 
+/// The text of a file of kernels, or of one that they include; and a module that it goes into.
+///
+/// # Panics
+/// If there is no such file.
+pub(crate) fn text(file: &str) -> (&'static str, &'static str) {
+    if let Some(stem) = file.strip_suffix(".cu") {
+        let module = module(stem);
+        return (module.source, module.name);
+    }
+    let header = HEADERS.iter().find(|(name, _)| *name == file).expect("a header of this crate");
+    (header.1, MODULES.iter().find(|module| module.source.contains(file)).map_or("cartpole", |module| module.name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
