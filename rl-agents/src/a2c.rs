@@ -10,6 +10,8 @@
 //!
 //! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
 
+use std::time::Instant;
+
 use candle_core::Tensor;
 use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng};
@@ -185,14 +187,16 @@ impl Agent for A2c {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let config = self.config.clone();
         let learning_rate = config.learning_rate.at(remaining);
-        let rewards = self.descent.rewards(rollout, config.gamma, pool);
+        let begin = Instant::now();
+        let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
         let policy = &self.descent.policy;
         let lags = rollout.policy_version.iter().any(|&version| version != policy.version());
         let targets = if lags && config.vtrace {
-            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), pool)?
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), true, pool)?
         } else {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
+        let mut metrics = Metrics::new(begin.elapsed());
         let n_samples = rollout.values.len();
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();
@@ -219,7 +223,6 @@ impl Agent for A2c {
         }
 
         self.descent.policy.merge_obs(rollout, pool);
-        let mut metrics = Metrics::default();
         metrics.push("train/loss", total / n);
         metrics.push("train/policy_loss", sums.policy / n);
         metrics.push("train/value_loss", sums.value / n);

@@ -1,5 +1,7 @@
 //! What every agent is, and what every agent that learns by gradient descent has.
 
+use std::time::Duration;
+
 use candle_core::{Device, Tensor, Var};
 use ndarray::{CowArray, Ix2};
 use rl_buffer::Rollout;
@@ -37,24 +39,44 @@ pub trait Agent: Send {
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error>;
 }
 
-/// What an update reports, under the names that users of Stable-Baselines3 know.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metrics(Vec<(&'static str, f32)>);
+/// What an update reports, under the names that users of Stable-Baselines3 know. Equal if its values are, however long it took.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    values: Vec<(&'static str, f32)>,
+    targets: Duration,
+}
+
+impl PartialEq for Metrics {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
 
 impl Metrics {
+    /// No values yet; `targets` is how long it took to compute the targets.
+    pub(crate) fn new(targets: Duration) -> Self {
+        Self { values: Vec::new(), targets }
+    }
+
     pub(crate) fn push(&mut self, name: &'static str, value: f32) {
-        self.0.push((name, value));
+        self.values.push((name, value));
+    }
+
+    /// How much of the update's time the targets took: advantages, returns, values of next states.
+    #[must_use]
+    pub fn targets(&self) -> Duration {
+        self.targets
     }
 
     /// The value under a name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f32> {
-        self.0.iter().find(|(n, _)| *n == name).map(|&(_, value)| value)
+        self.values.iter().find(|(n, _)| *n == name).map(|&(_, value)| value)
     }
 
     /// Names and values, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> {
-        self.0.iter().copied()
+        self.values.iter().copied()
     }
 }
 
@@ -141,6 +163,14 @@ pub struct Counters {
     pub empty_at: u64,
 }
 
+/// Refuses a rollout whose columns first come first served have made: `what` runs on in each of them from the rollout before.
+pub(crate) fn columns_stay(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
+    match (0..).zip(&rollout.env_idx).find(|&(column, &env_idx)| env_idx != column) {
+        Some((column, &env_idx)) => Err(Error::Columns { column: column as usize, env_idx, what }),
+        None => Ok(()),
+    }
+}
+
 /// A policy, its optimizer, and the counters that make its randomness.
 pub(crate) struct Descent {
     pub(crate) policy: ActorCritic,
@@ -169,15 +199,12 @@ impl Descent {
     }
 
     /// The rewards of a rollout as they are learnt from, (T, N). The rollout counts in the statistics that normalize them.
-    pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> CowArray<'a, f32, Ix2> {
-        match &mut self.returns {
-            Some(returns) => {
-                returns.merge(rollout, gamma, pool);
-                let precision = returns.precision();
-                rollout.rewards.mapv(|reward| normalized_reward(reward, precision)).into()
-            }
-            None => rollout.rewards.view().into(),
-        }
+    pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
+        let Some(returns) = &mut self.returns else { return Ok(rollout.rewards.view().into()) };
+        columns_stay(rollout, "normalize_reward sums up returns")?;
+        returns.merge(rollout, gamma, pool);
+        let precision = returns.precision();
+        Ok(rollout.rewards.mapv(|reward| normalized_reward(reward, precision)).into())
     }
 
     /// The parameters as a variable that gradients are taken of.

@@ -37,15 +37,20 @@ impl Targets {
         Ok(Self { advantages: advantages.into_iter().collect(), returns: returns.into_iter().collect() })
     }
 
-    /// The same for a rollout that an older policy acted in: V-trace with the values and probabilities of `policy` as it is now.
+    /// The same for a rollout that an older policy acted in, with the values of `policy` as it is now; with its probabilities too if
+    /// `corrected`, which is V-trace.
     pub(crate) fn off_policy(
         policy: &ActorCritic,
         rollout: &Rollout,
         rewards: ArrayView2<'_, f32>,
         (gamma, lambda): (f32, f32),
+        corrected: bool,
         pool: &Pool,
     ) -> Result<Self, Error> {
-        let (ratios, values) = ratios(policy, rollout, pool)?;
+        let (mut ratios, values) = ratios(policy, rollout, pool)?;
+        if !corrected {
+            ratios.fill(1.0);
+        }
         let (n_steps, n_envs) = rollout.values.dim();
         let mut scratch = policy.scratch();
         let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
@@ -637,7 +642,7 @@ mod tests {
         for case in fixture::Case::ALL {
             let (policy, rollout, expected) = fixture::rollout_of(case);
             let pool = Pool::new(2).unwrap();
-            let found = Targets::off_policy(&policy, &rollout, rollout.rewards.view(), (0.99, 0.95), &pool).unwrap();
+            let found = Targets::off_policy(&policy, &rollout, rollout.rewards.view(), (0.99, 0.95), true, &pool).unwrap();
             fixture::assert_near(&found.advantages, &expected.advantages);
             fixture::assert_near(&found.returns, &expected.returns);
         }

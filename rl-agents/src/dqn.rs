@@ -9,6 +9,8 @@
 //!
 //! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
 
+use std::time::{Duration, Instant};
+
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
     ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer,
@@ -17,6 +19,7 @@ use rl_buffer::{
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 use serde::{Deserialize, Serialize};
 
+use crate::agent::columns_stay;
 use crate::optim::{Optimizer, Rule};
 use crate::q_network::best;
 use crate::tile::{Slices, Stats, TILE, Tile, TileLoss};
@@ -180,6 +183,7 @@ struct Sums {
     loss: f32,
     q: f32,
     grad_norm: f32,
+    targets: Duration,
 }
 
 /// `mean w H(Q(s, a) - y)` with the Huber loss H, whose errors beyond 1 count linearly, and its parts: `(loss, mean Q, errors)`.
@@ -384,7 +388,9 @@ impl Dqn {
             Replay::Uniform(replay) => replay.sample(words, batch)?,
             Replay::Prioritized(replay) => replay.sample(words, beta, batch)?,
         }
+        let begin = Instant::now();
         self.set_targets(pool)?;
+        sums.targets += begin.elapsed();
         let (loss, q) = match self.network.learner() {
             Learner::Fused => self.fused(pool)?,
             Learner::Reference => self.reference()?,
@@ -491,6 +497,7 @@ impl Agent for Dqn {
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        columns_stay(rollout, "n-step returns and stacked frames run on")?;
         let (n_steps, n_envs) = rollout.rewards.dim();
         let done = 1.0 - remaining;
         let mut ended: Vec<_> = rollout.final_at().iter().enumerate().map(|(i, &(t, n))| (t, n, i)).collect();
@@ -502,7 +509,7 @@ impl Agent for Dqn {
             self.remember(rollout, t, &ended[from..to])?;
             self.catch_up(n_envs as u64, done, &mut sums, pool)?;
         }
-        let mut metrics = Metrics::default();
+        let mut metrics = Metrics::new(sums.targets);
         metrics.push("train/loss", sums.loss / sums.n);
         metrics.push("train/q_mean", sums.q / sums.n);
         metrics.push("train/grad_norm", sums.grad_norm / sums.n);
@@ -588,6 +595,21 @@ mod tests {
             agent.update(&rollout, 0.5, &pool).unwrap();
         }
         agent
+    }
+
+    #[test]
+    fn columns_that_change_their_environment_are_refused() {
+        let mut agent = agent(Learner::Fused, DqnConfig::default());
+        let pool = Pool::new(1).unwrap();
+        let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
+        let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+        let mut rollout = collector.rollout(3).unwrap();
+        collector.collect(agent.policy(), &mut rollout).unwrap();
+        rollout.env_idx[2] = 3;
+        let before = agent.save();
+        let error = agent.update(&rollout, 0.5, &pool).unwrap_err();
+        assert!(matches!(error, Error::Columns { column: 2, env_idx: 3, .. }), "{error}");
+        assert_eq!(agent.save().counters.env_steps, before.counters.env_steps, "nothing has been remembered");
     }
 
     #[test]

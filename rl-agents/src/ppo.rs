@@ -9,6 +9,8 @@
 //!
 //! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 
+use std::time::Instant;
+
 use candle_core::Tensor;
 use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng, math};
@@ -233,8 +235,16 @@ impl Agent for Ppo {
         let config = self.config.clone();
         let clip = config.clip_range.at(remaining);
         let learning_rate = config.learning_rate.at(remaining);
-        let rewards = self.descent.rewards(rollout, config.gamma, pool);
-        let targets = Targets::new(&self.descent.policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?;
+        let begin = Instant::now();
+        let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
+        let policy = &self.descent.policy;
+        let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
+            // The ratios of the surrogate correct for the older policy; its values are as old.
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), false, pool)?
+        } else {
+            Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
+        };
+        let mut metrics = Metrics::new(begin.elapsed());
         let mut rows: Vec<u32> = (0..rollout.values.len() as u32).collect();
         let mut advantages = Vec::with_capacity(config.batch_size);
         let (mut n, mut sums, mut total, mut grad_norm) = (0.0, Parts::default(), 0.0, 0.0);
@@ -262,7 +272,6 @@ impl Agent for Ppo {
         }
 
         self.descent.policy.merge_obs(rollout, pool);
-        let mut metrics = Metrics::default();
         metrics.push("train/loss", total / n);
         metrics.push("train/policy_gradient_loss", sums.policy / n);
         metrics.push("train/value_loss", sums.value / n);

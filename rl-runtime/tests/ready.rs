@@ -100,21 +100,25 @@ fn fine(_: u64) -> Result<Duration, EnvError> {
     Ok(Duration::ZERO)
 }
 
-/// Environments with troubles of their own.
-fn make(troubles: Vec<Trouble>) -> Make<Counting> {
-    let calls: Vec<Arc<Mutex<u64>>> = troubles.iter().map(|_| Arc::default()).collect();
-    let lives = Mutex::new(vec![0.0; troubles.len()]);
-    Arc::new(move |env| {
+/// The calls of each environment so far.
+type CallCounts = Vec<Arc<Mutex<u64>>>;
+
+/// Environments with troubles of their own, whose calls are counted.
+fn counted(troubles: Vec<Trouble>, config: FaultConfig) -> (ReadyEnvs<Counting>, CallCounts) {
+    let calls: CallCounts = troubles.iter().map(|_| Arc::default()).collect();
+    let (n, counts, lives) = (troubles.len(), calls.clone(), Mutex::new(vec![0.0; troubles.len()]));
+    let make: Make<Counting> = Arc::new(move |env| {
         let mut lives = lives.lock().unwrap();
         lives[env] += 1.0;
         Ok(Counting { trouble: troubles[env], calls: calls[env].clone(), life: lives[env], episode: 0.0, step: 0.0 })
-    })
+    });
+    let mut envs = ReadyEnvs::new(n, Counting::space(), make, config, 0).unwrap();
+    envs.on_fault(Box::new(|_, _, _| ()));
+    (envs, counts)
 }
 
 fn envs(troubles: Vec<Trouble>, config: FaultConfig) -> ReadyEnvs<Counting> {
-    let mut envs = ReadyEnvs::new(troubles.len(), Counting::space(), make(troubles), config, 0).unwrap();
-    envs.on_fault(Box::new(|_, _, _| ()));
-    envs
+    counted(troubles, config).0
 }
 
 fn policy(spaces: &(Space, ActionSpace)) -> ActorCritic {
@@ -236,7 +240,7 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     let timeout = Duration::from_millis(1500);
     let config = FaultConfig { timeout, max_restarts: 1000, ..FaultConfig::default() };
     let slowly: Trouble = |_| Ok(Duration::from_micros(500));
-    let envs = envs(vec![slowly, hangs, panics, fails], config);
+    let (envs, calls) = counted(vec![slowly, hangs, panics, fails], config);
     let mut ready = ReadyCollector::new(envs, 6, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(6).unwrap());
@@ -260,7 +264,8 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     }
     let counts = ready.counts();
     assert_eq!((counts.timeouts, counts.panics), (1, 1));
-    assert!(counts.failures > 5, "{counts:?}");
+    let failed = *calls[3].lock().unwrap() / 20; // one of them may be on its way
+    assert!(failed > 5 && (counts.failures == failed || counts.failures + 1 == failed), "{failed} failed, {counts:?}");
     assert_eq!((counts.quarantined, counts.retries), (0, 0));
     // Of the faults in the midst of an episode and of a stretch, each has truncated one; those at the first step of either, none.
     assert!(by_fault > 0 && by_fault <= counts.timeouts + counts.panics + counts.failures, "{by_fault}, {counts:?}");
@@ -326,6 +331,33 @@ fn beyond_the_cap_the_run_ends_and_names_the_environment() {
     assert!(error.to_string().contains("environment 1") && error.to_string().contains("connection refused"), "{error}");
     assert_eq!((envs.counts().restarts, envs.counts().quarantined, envs.counts().failures), (3, 1, 4));
     assert_eq!(events.iter().filter(|event| **event == (1, Event::Faulted)).count(), 4);
+}
+
+#[test]
+fn while_all_of_them_fail_one_at_a_time_tries_again() {
+    let down: Trouble =
+        |call| if call <= 6 { Err(EnvError { cause: "down".into(), may_repeat: false }) } else { Ok(Duration::ZERO) };
+    let pause = Duration::from_millis(30);
+    let config = FaultConfig { max_restarts: 1000, breaker_faults: 8, breaker_pause: pause, ..FaultConfig::default() };
+    let begin = Instant::now();
+    let (mut envs, calls) = counted(vec![down; 4], config);
+    let mut events = Vec::new();
+    let mut started = Vec::new();
+    while started.len() < 4 {
+        events.clear();
+        envs.recv(1, Duration::ZERO, &mut events).unwrap();
+        started.extend(events.iter().filter(|(_, event)| *event == Event::Started).map(|(env, _)| *env));
+        if envs.counts().breaker_opened == 1 && started.is_empty() {
+            // Eight faults have opened it; since then one call for each pause, the first of them after one.
+            let since = calls.iter().map(|calls| *calls.lock().unwrap()).sum::<u64>().saturating_sub(8);
+            assert!(since <= 4 + (begin.elapsed().as_millis() / pause.as_millis()) as u64, "{since} calls");
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "it hangs");
+    }
+    started.sort_unstable();
+    assert_eq!(started, [0, 1, 2, 3]);
+    assert!(envs.counts().breaker_opened > 0 && begin.elapsed() >= 4 * pause, "{:?}", begin.elapsed());
+    assert_eq!((envs.counts().failures, envs.counts().quarantined), (24, 0));
 }
 
 #[test]
