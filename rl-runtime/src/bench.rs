@@ -442,7 +442,8 @@ fn resources() -> [u64; 3] {
 }
 
 /// Environment steps a second of a pipeline whose environments block and whose updates cost time, beside what the environments alone
-/// could do (`envs / mean latency`). Measured from the end of the second rollout on, when everything is in its stride.
+/// could do (`envs / mean latency`). Measured from the end of the first rollout on. Environments begin in step and come apart, so that
+/// ever more stretches are part full: a measurement of few rollouts finds too little.
 ///
 /// # Errors
 /// Those of the environments and the agent.
@@ -464,21 +465,19 @@ pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let track = profile.track("learner");
     let (mut learnt, mut overlap, mut begun) = (0, Overlap::default(), None);
     let of = |phase| profile.seconds(phase);
+    let computed = || of(Phase::Targets) + of(Phase::Update);
     loop {
         let waiting = pipeline.waiting();
         let filled = pipeline.next(agent.policy(), learnt)?;
         overlap.count(waiting, &filled.learnt, learnt);
-        track.time(Phase::Update, || match update {
-            Some(time) => {
-                spin(*time);
-                Ok(())
-            }
-            None => agent.update(&filled.rollout, 1.0, &pool).map(drop),
-        })?;
+        match update {
+            Some(time) => track.time(Phase::Update, || spin(*time)),
+            None => drop(track.time_update(|| agent.update(&filled.rollout, 1.0, &pool))?),
+        }
         learnt += 1;
         let now = Instant::now();
         let (begin, from, busy, idle, first) =
-            *begun.get_or_insert_with(|| (now, learnt, of(Phase::Update), of(Phase::WaitProducers), resources()));
+            *begun.get_or_insert_with(|| (now, learnt, computed(), of(Phase::WaitProducers), resources()));
         let elapsed = begin.elapsed().as_secs_f64();
         if elapsed < *seconds || learnt == from {
             if learnt == from + 1 && elapsed < 0.2 * seconds {
@@ -503,7 +502,7 @@ pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
             "fail": latency.fail, "n_steps": n_steps, "overlapped": overlapped, "update_ms": update.map(|time| 1e3 * time.as_secs_f64()),
             "batch": ppo.batch_size, "epochs": ppo.n_epochs, "hidden": hidden, "threads": threads, "seconds": elapsed,
             "ideal": ideal, "share_of_ideal": rate / ideal,
-            "learner_busy": share(of(Phase::Update) - busy), "learner_waited": share(of(Phase::WaitProducers) - idle),
+            "learner_busy": share(computed() - busy), "learner_waited": share(of(Phase::WaitProducers) - idle),
             "rollouts": learnt - from, "lags": overlap.lags(),
             "rss_bytes": [first[0], last[0]], "process_threads": [first[1], last[1]], "files": [first[2], last[2]],
             "profile": profile.json(), "advice": profile.advice(n_envs, overlapped),

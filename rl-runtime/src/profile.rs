@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rl_agents::{Choice, Layout, Policy, Scratch, Snapshot};
+use rl_agents::{Choice, Layout, Metrics, Policy, Scratch, Snapshot};
 use rl_buffer::ObsSlice;
 use rl_envs::ActionsMut;
 use serde_json::{Value, json};
@@ -25,7 +25,9 @@ pub enum Phase {
     Envs,
     /// The policy chooses actions.
     Policy,
-    /// The agent learns, computing targets included.
+    /// The agent computes what it is to learn: advantages, returns, values of next states.
+    Targets,
+    /// It learns.
     Update,
     /// Greedy episodes, to judge the policy.
     Evaluation,
@@ -39,9 +41,10 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Envs, "envs"),
         (Self::Policy, "policy"),
+        (Self::Targets, "targets"),
         (Self::Update, "update"),
         (Self::Evaluation, "evaluation"),
         (Self::Checkpoint, "checkpoint"),
@@ -161,7 +164,7 @@ impl Profile {
         let whole = self.elapsed_s();
         let share = |phase| 100.0 * self.seconds(phase) / whole;
         if !overlapped {
-            let (collecting, update) = (share(Phase::Envs) + share(Phase::Policy), share(Phase::Update));
+            let (collecting, update) = (share(Phase::Envs) + share(Phase::Policy), share(Phase::Targets) + share(Phase::Update));
             let hidden = collecting.min(update);
             return format!(
                 "collecting took {collecting:.0}% and updates {update:.0}% of the time, one after the other; \
@@ -217,6 +220,19 @@ impl Track {
         let result = work();
         self.add(phase, begin, begin.elapsed());
         result
+    }
+
+    /// Lets an agent learn, whose targets come before the rest or in between.
+    ///
+    /// # Errors
+    /// Those of `update`.
+    pub fn time_update(&self, update: impl FnOnce() -> Result<Metrics, rl_agents::Error>) -> Result<Metrics, rl_agents::Error> {
+        let begin = Instant::now();
+        let metrics = update()?;
+        let (whole, targets) = (begin.elapsed(), metrics.targets());
+        self.add(Phase::Targets, begin, targets);
+        self.add(Phase::Update, begin + targets, whole.saturating_sub(targets));
+        Ok(metrics)
     }
 
     /// Adds what began at `begin` and took `length`.

@@ -261,7 +261,7 @@ impl Training {
             let waiting = self.pipeline.waiting();
             let mut filled = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
             let (agent, pool) = (&mut self.agent, &self.pool);
-            let update = self.track.time(Phase::Update, || agent.update(&filled.rollout, remaining, pool))?;
+            let update = self.track.time_update(|| agent.update(&filled.rollout, remaining, pool))?;
             overlap.count(waiting, &filled.learnt, self.progress.iterations);
 
             let before = self.progress.env_steps;

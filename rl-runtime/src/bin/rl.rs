@@ -329,8 +329,8 @@ Presets (what is given besides goes before them):
         /// How long they are waited for
         #[arg(long, default_value_t = 1.0, value_parser = parse_ms)]
         deadline_ms: f64,
-        /// How long to measure
-        #[arg(long, default_value_t = 20.0, value_parser = parse_seconds)]
+        /// How long to measure, from the end of the first rollout on: a short time counts too little, for stretches that have been begun
+        #[arg(long, default_value_t = 60.0, value_parser = parse_seconds)]
         seconds: f64,
         /// Say what each thread did for how long
         #[arg(long)]
