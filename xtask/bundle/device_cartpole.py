@@ -1,7 +1,8 @@
 """CartPole on a GPU by others, and by processes: device_cartpole.py torch|numba|gymnax|gymnasium; one JSON object a line.
 
 Environment steps a second with random actions drawn inside the clock, episodes begun anew where they end (at 500 steps or by falling),
-observations, rewards and flags kept as tensors. The clock stops after the device is done.
+observations, rewards and flags kept as tensors; against the number of environments, and of 65,536 against the work of a step, which is
+done `repeat` times with the same action and counted once. The clock stops after the device is done.
 """
 
 import json
@@ -10,11 +11,13 @@ import sys
 import time
 
 SIZES = [2**power for power in range(0, 23, 2)]
+CASES = [(n, 1) for n in SIZES] + [(65536, repeat) for repeat in (4, 16, 64, 256)]
 SECONDS = 1.0
 
 
-def report(peer, n, rate):
-    print(json.dumps({"name": "peer", "peer": peer, "envs": n, "value": rate, "unit": "env_steps/s"}), flush=True)
+def report(peer, n, rate, repeat=1):
+    row = {"name": "peer", "peer": peer, "envs": n, "repeat": repeat, "value": rate, "unit": "env_steps/s"}
+    print(json.dumps(row), flush=True)
 
 
 def timed(work, steps, wait):
@@ -36,12 +39,11 @@ def torch_tensors():
     def fresh(n):
         return torch.rand(n, 4, device=device) * 0.1 - 0.05
 
-    for n in SIZES:
+    for n, repeat in CASES:
         state, elapsed = fresh(n), torch.zeros(n, dtype=torch.int32, device=device)
 
-        def step():
+        def step(action):
             nonlocal state, elapsed
-            action = torch.randint(0, 2, (n,), device=device)
             x, x_dot, theta, theta_dot = state.unbind(1)
             force = torch.where(action == 1, 10.0, -10.0)
             sin, cos = torch.sin(theta), torch.cos(theta)
@@ -57,11 +59,15 @@ def torch_tensors():
             elapsed = torch.where(done, 0, elapsed)
             return torch.ones(n, device=device), terminated, truncated
 
-        def work():
-            for _ in range(64):
-                step()
+        steps = max(1, 64 // repeat)
 
-        report("torch", n, timed(work, 64 * n, torch.cuda.synchronize))
+        def work():
+            for _ in range(steps):
+                action = torch.randint(0, 2, (n,), device=device)
+                for _ in range(repeat):
+                    step(action)
+
+        report("torch", n, timed(work, steps * n, torch.cuda.synchronize), repeat)
 
 
 def numba_kernel():
@@ -73,12 +79,14 @@ def numba_kernel():
     f32 = numba.float32
 
     @cuda.jit
-    def step(state, elapsed, obs, rewards, terminated, truncated, rng):
+    def step(state, elapsed, forces, drawn, obs, rewards, terminated, truncated, rng):
         i = cuda.grid(1)
         if i >= state.shape[1]:
             return
         x, x_dot, theta, theta_dot = state[0, i], state[1, i], state[2, i], state[3, i]
-        force = f32(10.0) if xoroshiro128p_uniform_float32(rng, i) < f32(0.5) else f32(-10.0)
+        if drawn:
+            forces[i] = f32(10.0) if xoroshiro128p_uniform_float32(rng, i) < f32(0.5) else f32(-10.0)
+        force = forces[i]
         sin, cos = math.sin(theta), math.cos(theta)
         temp = (force + f32(0.05) * theta_dot * theta_dot * sin) / f32(1.1)
         theta_acc = (f32(9.8) * sin - cos * temp) / (f32(0.5) * (f32(4.0 / 3.0) - f32(0.1) * cos * cos / f32(1.1)))
@@ -100,17 +108,19 @@ def numba_kernel():
         state[0, i], state[1, i], state[2, i], state[3, i] = x, x_dot, theta, theta_dot
         obs[i, 0], obs[i, 1], obs[i, 2], obs[i, 3] = x, x_dot, theta, theta_dot
 
-    for n in SIZES:
+    for n, repeat in CASES:
         state, elapsed = cuda.to_device(np.zeros((4, n), np.float32)), cuda.to_device(np.zeros(n, np.int32))
         obs, rewards = cuda.device_array((n, 4), np.float32), cuda.device_array(n, np.float32)
         terminated, truncated = cuda.device_array(n, np.uint8), cuda.device_array(n, np.uint8)
-        rng = create_xoroshiro128p_states(n, seed=1)
+        forces, rng = cuda.device_array(n, np.float32), create_xoroshiro128p_states(n, seed=1)
+        steps = max(1, 64 // repeat)
 
         def work():
-            for _ in range(64):
-                step[(n + 127) // 128, 128](state, elapsed, obs, rewards, terminated, truncated, rng)
+            for _ in range(steps):
+                for j in range(repeat):
+                    step[(n + 127) // 128, 128](state, elapsed, forces, j == 0, obs, rewards, terminated, truncated, rng)
 
-        report("numba", n, timed(work, 64 * n, cuda.synchronize))
+        report("numba", n, timed(work, steps * n, cuda.synchronize), repeat)
 
 
 def gymnax_scan():
@@ -118,16 +128,26 @@ def gymnax_scan():
     import jax
 
     env, params = gymnax.make("CartPole-v1")
-    for n in SIZES:
+    for n, repeat in CASES:
+        steps = max(1, 64 // repeat)
 
         def one(carry, _):
             key, state = carry
-            key, key_action, key_step = jax.random.split(key, 3)
+            key, key_action = jax.random.split(key)
             action = jax.random.randint(key_action, (n,), 0, 2)
-            obs, state, reward, done, _ = jax.vmap(env.step, (0, 0, 0, None))(jax.random.split(key_step, n), state, action, params)
-            return (key, state), (obs, reward, done)
 
-        rollout = jax.jit(lambda carry: jax.lax.scan(one, carry, None, 64))
+            def again(carry, _):
+                key, state = carry
+                key, key_step = jax.random.split(key)
+                obs, state, reward, *flags, _ = jax.vmap(env.step, (0, 0, 0, None))(
+                    jax.random.split(key_step, n), state, action, params
+                )
+                return (key, state), (obs, reward, flags)
+
+            carry, kept = jax.lax.scan(again, (key, state), None, repeat)
+            return carry, jax.tree.map(lambda rows: rows[-1], kept)
+
+        rollout = jax.jit(lambda carry: jax.lax.scan(one, carry, None, steps))
         _, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.PRNGKey(0), n), params)
         carry, out = (jax.random.PRNGKey(1), state), None
 
@@ -135,7 +155,7 @@ def gymnax_scan():
             nonlocal carry, out
             carry, out = rollout(carry)
 
-        report("gymnax", n, timed(work, 64 * n, lambda: jax.block_until_ready((carry, out))))
+        report("gymnax", n, timed(work, steps * n, lambda: jax.block_until_ready((carry, out))), repeat)
 
 
 def gymnasium_processes():

@@ -40,7 +40,7 @@ done
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)
 if [ -n "$sanitizer" ]; then
     for tool in memcheck racecheck; do
-        for test in "$here"/bin/test-rl-cuda-steps "$here"/bin/test-rl-buffer-on_device; do
+        for test in "$here"/bin/test-rl-cuda-steps "$here"/bin/test-rl-*-on_device; do
             try "$tool-$(basename "$test")" "$sanitizer" --tool "$tool" --error-exitcode 9 \
                 "$test" --test-threads=1 --skip planted --skip k_steps_in_one_launch
         done

@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-/// Packages and their tests that compare kernels with Rust. Those of rl-agents are not among them: they would bring all of candle.
-const TESTS: &[(&str, &[&str])] = &[("rl-cuda", &["twins", "steps"]), ("rl-buffer", &["on_device"])];
+/// Packages and their tests that compare kernels with Rust.
+const TESTS: &[(&str, &[&str])] =
+    &[("rl-cuda", &["twins", "steps", "copies"]), ("rl-buffer", &["on_device"]), ("rl-agents", &["on_device"])];
 /// The most that the archive may take.
 const MAX_BYTES: u64 = 30 << 20;
 

@@ -15,7 +15,7 @@ const SIZES: [usize; 11] = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_1
 const REPEATS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Name, colour, and points.
-type Curve = (&'static str, &'static str, Vec<(f64, f64)>);
+pub(crate) type Curve = (&'static str, &'static str, Vec<(f64, f64)>);
 
 /// Measures, writes the tables and draws.
 pub(crate) fn measure(root: &Path) -> Result<()> {
@@ -73,7 +73,7 @@ fn seconds(root: &Path, env: &str, n_envs: usize, repeat: usize) -> Result<(f64,
     Ok((second("max")?, second("value")?, second("min")?))
 }
 
-fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 1e-6 => format!("{:.1} ns", s * 1e9),
         s if s < 1e-3 => format!("{:.2} us", s * 1e6),
@@ -82,7 +82,7 @@ fn duration(seconds: f64) -> String {
 }
 
 /// Curves of seconds over `x`, both logarithmic.
-fn panel(chart: &mut Chart, what: &'static str, to: f64, curves: &[Curve]) {
+pub(crate) fn panel(chart: &mut Chart, what: &'static str, to: f64, curves: &[Curve]) {
     let all = || curves.iter().flat_map(|(.., points)| points).map(|point| point.1);
     let (low, high) = (all().fold(f64::INFINITY, f64::min).log10().floor(), all().fold(0.0, f64::max).log10().ceil());
     let power = |i: i32| 10f64.powi(i);

@@ -2,11 +2,13 @@
 
 mod bench;
 mod gpu_bundle;
+mod gpu_record;
 mod grids;
 mod growth;
 mod lag;
 mod learning;
 mod nvrtc;
+mod pipeline;
 mod plot;
 mod presets;
 mod ptx;
@@ -28,9 +30,11 @@ usage: cargo xtask <command>
   bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
   bench --grids   what the presets of Snake and Breakout learn over two seeds: bench/grids.md with its curves
   bench --lag   PPO and A2C on CartPole with rollouts that lag, ten seeds each: bench/lag.md and two curves
+  bench --pipeline   how well the pipeline hides waiting: bench/pipeline.md
   ptx    compiles the kernels in rl-cuda/kernels to rl-cuda/ptx
   ptx --check   whether that is what lies there, whether it can be assembled, and whether registers are spilled
   gpu-bundle   packs what wants a GPU into target/gpu-bundle.tar.gz, for a machine with nothing but a driver
+  gpu-record DIR   makes bench/gpu-NAME.md and its picture of what the bundle measured
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
 
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--lag") => lag::measure(&root()),
+            Some("--pipeline") => pipeline::measure(&root()),
             Some("--learning") => learning::compare(&root()),
             Some("--grids") => grids::measure(&root()),
             _ => return usage(),
@@ -52,6 +57,10 @@ fn main() -> ExitCode {
             _ => return usage(),
         },
         Some("gpu-bundle") => gpu_bundle::pack(&root()),
+        Some("gpu-record") => match std::env::args().nth(2) {
+            Some(dir) => gpu_record::write(&root(), Path::new(&dir)),
+            None => return usage(),
+        },
         Some("tidy") => tidy::check(&root()),
         _ => return usage(),
     };

@@ -1,0 +1,107 @@
+//! How well the pipeline hides waiting: `cargo xtask bench --pipeline` measures the presets of `rl bench pipeline`, and environments that
+//! are bound by the CPU, and writes `bench/pipeline.md`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::bench::{run, spread};
+
+/// Each measurement is repeated so often, all of them in turn.
+const ROUNDS: usize = 3;
+
+/// What, and the arguments of `rl bench pipeline`.
+const CASES: [(&str, &str); 4] = [
+    ("32 environments, 64 steps, updates half as long as collecting", "--preset half-busy --seconds 60"),
+    ("the same, collecting and updates in turn", "--preset half-busy --sync --seconds 30"),
+    ("256 environments, 32 steps, updates half as long as collecting", "--preset wide --seconds 30"),
+    ("32 environments, updates as long as collecting", "--preset balanced --seconds 60"),
+];
+/// One that takes minutes, measured once.
+const LARGE: (&str, &str) = (
+    "32 environments, 256 steps, PPO with batch 512, 30 epochs, nets of 1024-1024-512-256; one run",
+    "--preset large-nets --threads 2 --seconds 100",
+);
+
+/// Collecting and updates cost about the same here, and nothing waits.
+const BOUND: &str = "train breakout --envs 64 --steps 2e6 --set ppo.n_steps=128 --set ppo.batch_size=8192 --set ppo.n_epochs=1 \
+                     --set hidden=[16] --set conv=[] --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
+const IN_TURN: &str = "--threads 1";
+const AT_ONCE: &str = "--threads 2 --set pipeline=overlapped";
+
+/// Measures, and writes the record.
+pub(crate) fn measure(root: &Path) -> Result<()> {
+    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    let load = || {
+        fs::read_to_string("/proc/loadavg")
+            .map_or("unknown".into(), |text| text.split(' ').take(2).collect::<Vec<_>>().join(", "))
+    };
+    let before = load();
+    let mut results = vec![Vec::new(); CASES.len()];
+    let (mut in_turn, mut at_once, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        for ((what, args), results) in CASES.iter().zip(&mut results) {
+            let result = rl(root, &format!("bench pipeline --json {args}"))?;
+            println!("{what}: {} env steps/s", result["value"]);
+            results.push(result);
+        }
+        let pair = [IN_TURN, AT_ONCE].map(|how| train(root, how));
+        let [a, b] = pair;
+        let (a, b) = (a?, b?);
+        println!("bound by the CPU: {a:.0} and {b:.0} env steps/s");
+        in_turn.push(a);
+        at_once.push(b);
+        ratios.push(b / a);
+    }
+    results.push(vec![rl(root, &format!("bench pipeline --json {}", LARGE.1))?]);
+    let mut text = format!(
+        "# The pipeline\n\nMade by `cargo xtask bench --pipeline`: medians of {ROUNDS} runs each, in turn, with the least and the greatest. \
+         Load averages of the\nlast one and five minutes: {before} before, {} after. A step of an environment sleeps, exponentially with a \
+         mean of 50 ms; the\nideal is the number of environments over that. Updates of settable cost compute on one thread.\n\n\
+         | what | `rl bench pipeline` | env steps/s | of the ideal | the learner computed | and waited |\n|---|---|---|---|---|---|\n",
+        load()
+    );
+    for ((what, args), results) in CASES.iter().chain([&LARGE]).zip(&results) {
+        let of = |key: &str| spread(results.iter().map(|result| result[key].as_f64().unwrap_or(f64::NAN)).collect());
+        let (rate, least, most) = of("value");
+        let percent = |key| {
+            let (median, least, most) = of(key);
+            format!("{:.1}% ({:.1} to {:.1})", 100.0 * median, 100.0 * least, 100.0 * most)
+        };
+        let [ideal, busy, waited] = ["share_of_ideal", "learner_busy", "learner_waited"].map(percent);
+        let _ = writeln!(text, "| {what} | `{args}` | {rate:.0} ({least:.0} to {most:.0}) | {ideal} | {busy} | {waited} |");
+    }
+    let k = |values: Vec<f64>| {
+        let (median, least, most) = spread(values);
+        format!("{:.0} k ({:.0} to {:.0})", median / 1e3, least / 1e3, most / 1e3)
+    };
+    let (ratio, least, most) = spread(ratios);
+    let _ = write!(
+        text,
+        "\nEnvironments that are bound by the CPU, one thread for each of collecting and updates, which take about as long: `rl {}`.\n\
+         In turn (`{IN_TURN}`) {} env steps/s, at the same time (`{AT_ONCE}`) {}: {ratio:.2} times as many ({least:.2} to {most:.2}).\n",
+        BOUND.trim_end_matches(" --json"),
+        k(in_turn),
+        k(at_once),
+    );
+    fs::write(root.join("bench/pipeline.md"), &text)?;
+    println!("{text}");
+    Ok(())
+}
+
+/// The last line of what `rl` says.
+fn rl(root: &Path, args: &str) -> Result<Value> {
+    let output = run(Command::new(root.join("target/release/rl")).args(args.split(' ')))?;
+    serde_json::from_str(output.lines().last().unwrap_or_default()).context("the answer of rl")
+}
+
+fn train(root: &Path, how: &str) -> Result<f64> {
+    let dir = root.join("target/bench-runs");
+    let _ = fs::remove_dir_all(&dir);
+    let result = rl(root, &format!("{BOUND} {how} --run-dir {}", dir.display()))?;
+    result["env_steps_per_s"].as_f64().context("env steps a second")
+}
