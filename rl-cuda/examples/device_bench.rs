@@ -5,11 +5,12 @@
 //! device, with few environments, shows that the program works.
 
 use std::fmt::Write as _;
+use std::process::ExitCode;
 
-use rl_cuda::measure::{self, Mode};
+use rl_cuda::measure::{self, Case, Mode};
 use rl_cuda::{ActionSource, CudaVecEnv, Device, Error};
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<ExitCode, Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let emulated = args.iter().any(|arg| arg == "--emulated");
     let seconds = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(0.05);
@@ -17,61 +18,77 @@ fn main() -> Result<(), Error> {
     let top = if emulated { 6 } else { 22 };
     let (free, total) = device.memory()?;
     line("device", &[("device", text(&device.to_string())), ("free_bytes", int(free)), ("total_bytes", int(total))]);
+    let mut bench = Bench { device, seconds, failed: 0 };
 
-    let copy = measure::copy_bandwidth(&device, if emulated { 1 << 16 } else { 1 << 30 }, seconds)?;
+    let copy_bytes = if emulated { 1 << 16 } else { 1 << 30 };
+    // The first wakes the device up.
+    let copies = [1.0, 5.0].map(|times| measure::copy_bandwidth(&bench.device, copy_bytes, times * seconds));
+    let copy = bench.noted("copy", copies.into_iter().last().unwrap_or(Ok(0.0)));
     line("copy", &[("value", number(copy)), ("unit", text("bytes/s"))]);
     for entry in rl_envs::catalog::ENVS {
-        let envs = CudaVecEnv::new(&device, entry.name, 1)?;
-        if let Some(info) = envs.kernel_info(ActionSource::Random)? {
-            let fields = [
-                ("env", text(entry.name)),
-                ("registers", info.registers.to_string()),
-                ("local_bytes", info.local_bytes.to_string()),
-                ("max_threads", info.max_threads.to_string()),
-                ("suggested_block", info.suggested_block.to_string()),
-            ];
-            line("kernel", &fields);
-        }
+        let Some(info) = CudaVecEnv::new(&bench.device, entry.name, 1)?.kernel_info(ActionSource::Random)? else { continue };
+        let fields = [
+            ("env", text(entry.name)),
+            ("registers", info.registers.to_string()),
+            ("local_bytes", info.local_bytes.to_string()),
+            ("max_threads", info.max_threads.to_string()),
+            ("suggested_block", info.suggested_block.to_string()),
+        ];
+        line("kernel", &fields);
     }
 
-    let mut block = CudaVecEnv::new(&device, "cartpole", 1)?.block();
+    // What it is held against comes first, whatever happens to the rest.
+    let n = 1 << top.min(20);
+    let block = bench.sweep(n, Mode::Launches).unwrap_or(128);
+    let long = |mode, source| {
+        let case = Case { env: "cartpole", n_envs: n, block, mode, source, repeat: 1 };
+        measure::env_steps(&bench.device, &case, 5.0 * seconds)
+    };
+    let launches = [ActionSource::Given, ActionSource::Random].map(|source| long(Mode::Launches, source));
+    let [graph, fused] = [Mode::Graph, Mode::Fused].map(|mode| long(mode, ActionSource::Random));
+    let copy = copy.max(bench.noted("copy", measure::copy_bandwidth(&bench.device, copy_bytes, 5.0 * seconds)));
+    let bytes = measure::step_bytes(&CudaVecEnv::new(&bench.device, "cartpole", 1)?) as f64;
+    let [given, random] = launches.map(|rate| bench.noted("launches", rate) * bytes / copy);
+    bar("one-launch CartPole, given actions, share of the copy bandwidth", given, Some(0.6));
+    bar("the same with actions that the kernel draws", random, None);
+    bar("graph-replayed CartPole with random actions, env steps/s", bench.noted("graph", graph), Some(1e9));
+    bar("fused CartPole with random actions, env steps/s", bench.noted("fused", fused), Some(1e10));
+
     for power in 0..=top {
         for mode in [Mode::Launches, Mode::Graph] {
-            let rates = measure::sweep_blocks(&device, "cartpole", 1 << power, mode, seconds)?;
-            for (block, rate) in &rates {
-                steps("cartpole", 1 << power, *block, mode, 1, *rate);
-            }
-            if mode == Mode::Launches && power == top.min(20) {
-                block = measure::best_block(&rates).unwrap_or(block);
+            if (1 << power, mode) != (n, Mode::Launches) {
+                bench.sweep(1 << power, mode);
             }
         }
     }
     for power in [0, 4, 8, 10, 12, 14, 16, 18, 20].into_iter().filter(|power| *power <= top) {
         for repeat in (0..=8).map(|power| 1 << power) {
-            for mode in Mode::ALL {
-                let rate = measure::env_steps(&device, "cartpole", 1 << power, block, mode, repeat, seconds)?;
-                steps("cartpole", 1 << power, block, mode, repeat, Some(rate));
-            }
+            Mode::ALL.into_iter().for_each(|mode| bench.steps("cartpole", 1 << power, block, mode, repeat));
         }
     }
     for entry in rl_envs::catalog::ENVS {
         for power in [16, 20].map(|power: i32| power.min(top)) {
-            for mode in Mode::ALL {
-                let rate = measure::env_steps(&device, entry.name, 1 << power, block, mode, 1, seconds)?;
-                steps(entry.name, 1 << power, block, mode, 1, Some(rate));
-            }
+            Mode::ALL.into_iter().for_each(|mode| bench.steps(entry.name, 1 << power, 128, mode, 1));
         }
     }
 
-    let (n, t) = (1 << top.min(16), 128);
-    let gae = measure::gae_bandwidth(&device, t, n, seconds)?;
-    line("gae", &[("value", number(gae)), ("unit", text("bytes/s")), ("steps", int(t)), ("envs", int(n)), share(gae, copy)]);
+    for power in [16, 18, 20].map(|power: i32| power.min(top)) {
+        let (n, t) = (1 << power, 128);
+        let gae = bench.noted("gae", measure::gae_bandwidth(&bench.device, t, n, seconds));
+        line("gae", &[("value", number(gae)), ("unit", text("bytes/s")), ("steps", int(t)), ("envs", int(n)), share(gae, copy)]);
+    }
     let (capacity, batch) = if emulated { (1000, 65) } else { (1 << 24, 1 << 20) };
-    let gather = measure::gather_bandwidth(&device, capacity, batch, seconds)?;
+    let gather = bench.noted("gather", measure::gather_bandwidth(&bench.device, capacity, batch, seconds));
     let fields = [("value", number(gather)), ("unit", text("bytes/s")), ("capacity", int(capacity)), ("batch", int(batch))];
     line("gather", &[&fields[..], &[share(gather, copy)]].concat());
     for power in [12, 16, 20, 24, 28].into_iter().filter(|power| !emulated || *power < 20) {
-        let copies = measure::host_copies(&device, 1 << power, seconds)?;
+        let copies = match measure::host_copies(&bench.device, 1 << power, seconds) {
+            Ok(copies) => copies,
+            Err(error) => {
+                bench.failure("host_copies", &error);
+                continue;
+            }
+        };
         let fields = [
             ("bytes", int(1 << power)),
             ("unit", text("bytes/s")),
@@ -85,35 +102,70 @@ fn main() -> Result<(), Error> {
         ];
         line("host_copies", &fields);
     }
-
-    let n = 1 << top.min(20);
-    let rate = |mode| measure::env_steps(&device, "cartpole", n, block, mode, 1, 5.0 * seconds);
-    let bytes = measure::step_bytes(&CudaVecEnv::new(&device, "cartpole", 1)?) as f64;
-    bar("one-launch CartPole, share of the copy bandwidth", rate(Mode::Launches)? * bytes / copy, 0.6);
-    bar("graph-replayed CartPole with random actions, env steps/s", rate(Mode::Graph)?, 1e9);
-    bar("fused CartPole with random actions, env steps/s", rate(Mode::Fused)?, 1e10);
-    Ok(())
+    Ok(if bench.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn steps(env: &str, envs: usize, block: u32, mode: Mode, repeat: u32, rate: Option<f64>) {
-    let fields = [
-        ("env", text(env)),
-        ("envs", int(envs)),
-        ("block", block.to_string()),
-        ("mode", text(mode.name())),
-        ("repeat", repeat.to_string()),
-        ("value", rate.map_or("null".into(), number)),
-        ("unit", text("env_steps/s")),
-        ("seconds_per_step", rate.map_or("null".into(), |rate| number(envs as f64 / rate))),
-    ];
-    line("steps", &fields);
+/// Measurements, one of which may fail without ending the others.
+struct Bench {
+    device: Device,
+    seconds: f64,
+    failed: usize,
 }
 
-fn bar(what: &str, value: f64, least: f64) {
-    line(
-        "bar",
-        &[("what", text(what)), ("value", number(value)), ("least", number(least)), ("met", (value >= least).to_string())],
-    );
+impl Bench {
+    fn failure(&mut self, what: &str, error: &Error) {
+        self.failed += 1;
+        line("failed", &[("what", text(what)), ("error", text(&error.to_string()))]);
+    }
+
+    /// What was measured; not a number if that failed.
+    fn noted(&mut self, what: &str, value: Result<f64, Error>) -> f64 {
+        value.unwrap_or_else(|error| {
+            self.failure(what, &error);
+            f64::NAN
+        })
+    }
+
+    /// Every block size for so many CartPoles; the best of them.
+    fn sweep(&mut self, envs: usize, mode: Mode) -> Option<u32> {
+        match measure::sweep_blocks(&self.device, "cartpole", envs, mode, self.seconds) {
+            Ok(rates) => {
+                rates.iter().for_each(|(block, rate)| self.row("cartpole", envs, *block, mode, 1, *rate));
+                measure::best_block(&rates)
+            }
+            Err(error) => {
+                self.failure("sweep", &error);
+                None
+            }
+        }
+    }
+
+    fn steps(&mut self, env: &str, envs: usize, block: u32, mode: Mode, repeat: u32) {
+        let case = Case { env, n_envs: envs, block, mode, source: ActionSource::Random, repeat };
+        let rate = self.noted(env, measure::env_steps(&self.device, &case, self.seconds));
+        self.row(env, envs, block, mode, repeat, Some(rate));
+    }
+
+    fn row(&self, env: &str, envs: usize, block: u32, mode: Mode, repeat: u32, rate: Option<f64>) {
+        let n_steps = CudaVecEnv::new(&self.device, env, envs).and_then(|envs| measure::n_steps(&envs)).unwrap_or(0);
+        let fields = [
+            ("env", text(env)),
+            ("envs", int(envs)),
+            ("block", block.to_string()),
+            ("mode", text(mode.name())),
+            ("repeat", repeat.to_string()),
+            ("n_steps", int(n_steps)),
+            ("value", rate.map_or("null".into(), number)),
+            ("unit", text("env_steps/s")),
+            ("seconds_per_step", rate.map_or("null".into(), |rate| number(envs as f64 / rate))),
+        ];
+        line("steps", &fields);
+    }
+}
+
+fn bar(what: &str, value: f64, least: Option<f64>) {
+    let (least, met) = least.map_or(("null".into(), "null".into()), |least| (number(least), (value >= least).to_string()));
+    line("bar", &[("what", text(what)), ("value", number(value)), ("least", least), ("met", met)]);
 }
 
 fn share(value: f64, of: f64) -> (&'static str, String) {
@@ -129,7 +181,7 @@ fn int(number: usize) -> String {
 }
 
 fn number(number: f64) -> String {
-    format!("{number:e}")
+    if number.is_finite() { format!("{number:e}") } else { "null".into() }
 }
 
 fn line(name: &str, fields: &[(&str, String)]) {

@@ -17,7 +17,8 @@ extern "C" __global__ void gae(const f32* rewards, const u8* terminated, const u
         at -= n_envs;
         bool has_future = terminated[at] == 0;
         bool goes_on = (terminated[at] | truncated[at]) == 0;
-        f32 bootstrap = has_future ? next_values[at] : 0.0f;
+        f32 next_value = next_values[at]; // read before it is known whether it counts, so that no load waits for another
+        f32 bootstrap = has_future ? next_value : 0.0f;
         f32 delta = rewards[at] + gamma * bootstrap - values[at];
         next = delta + (goes_on ? gamma * lambda * next : 0.0f);
         advantages[at] = next;

@@ -81,22 +81,25 @@ impl Device {
         Self { inner: Arc::new(Inner { driver: Driver::Emulated(emulated), name: "the host".into(), capability: (0, 0) }) }
     }
 
-    /// What there is to test with: the emulated device, and a GPU. What is missing is said on standard error; it is refused if
-    /// `RL_REQUIRE_CXX` or `RL_REQUIRE_GPU` is 1.
+    /// What there is to test with: the emulated device, unless `RL_SKIP_CXX` is 1, and a GPU. What is missing is said on standard error;
+    /// it is refused if `RL_REQUIRE_CXX` or `RL_REQUIRE_GPU` is 1.
     ///
     /// # Panics
     /// If something is missing that is required.
     #[must_use]
     pub fn for_tests() -> Vec<Self> {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| value == "1");
         let mut devices = Vec::new();
         let mut add = |device: Result<Self, Error>, what: &str, required: &str| match device {
             Ok(device) => devices.push(device),
             Err(error) => {
-                assert!(std::env::var_os(required).is_none_or(|value| value != "1"), "{required}=1, but {error}");
+                assert!(!is_set(required), "{required}=1, but {error}");
                 eprintln!("SKIPPED: kernels {what} were not compared with Rust: {error}");
             }
         };
-        add(Self::emulated(), "compiled for the host", "RL_REQUIRE_CXX");
+        if !is_set("RL_SKIP_CXX") {
+            add(Self::emulated(), "compiled for the host", "RL_REQUIRE_CXX");
+        }
         add(Self::open(0), "on a GPU", "RL_REQUIRE_GPU");
         devices
     }

@@ -109,7 +109,7 @@ impl Kernel {
         ask().map(Some).map_err(Error::driver("asking about a kernel"))
     }
 
-    /// Gives the stream so many threads of it, in blocks of `threads`.
+    /// Gives the stream so many threads of it, in blocks of `threads`; nothing if there are none.
     ///
     /// # Safety
     /// `args` are of the types of the kernel's parameters; addresses among them lead to as much memory of the device as the kernel
@@ -120,6 +120,9 @@ impl Kernel {
         let blocks = n.div_ceil(u64::from(threads.max(1)));
         if threads == 0 || blocks > i32::MAX as u64 {
             return Err(failed(0, format!("{n} threads cannot be cut into such blocks")));
+        }
+        if n == 0 {
+            return Ok(()); // a grid of nothing is refused by the driver
         }
         let blocks = blocks as u32;
         match &self.function {

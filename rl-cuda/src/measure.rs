@@ -30,10 +30,27 @@ impl Mode {
     }
 }
 
+/// How environments are stepped.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// Their name.
+    pub env: &'a str,
+    /// Their number.
+    pub n_envs: usize,
+    /// Threads of a block.
+    pub block: u32,
+    /// How steps are given to the device.
+    pub mode: Mode,
+    /// Whether the kernel draws random actions itself.
+    pub source: ActionSource,
+    /// How often the work of a step is done.
+    pub repeat: u32,
+}
+
 /// Steps of a rollout.
 const N_STEPS: usize = 128;
-/// Bytes that a rollout may take; it is shorter where it would take more.
-const MAX_BYTES: usize = 4 << 30;
+/// Bytes that a rollout may take, if the device has four times as many; it is shorter where it would take more.
+const MAX_BYTES: usize = 16 << 30;
 
 /// Seconds that one round of `work` takes: as many as fill `seconds` are timed together, after a warm-up.
 fn timed(stream: &Stream, seconds: f64, mut work: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
@@ -61,42 +78,46 @@ pub fn step_bytes(envs: &CudaVecEnv) -> usize {
     2 * envs.state_bytes() + space.len() * element + masks + 4 + 4 + 2 // action, reward, flags
 }
 
-/// Environment steps a second with random actions drawn by the kernels; observations, actions, rewards, flags and masks are written to a
-/// rollout of 128 steps (fewer if that would take more than 4 GiB), and episodes begin anew where they end. The work of each step is done
-/// `repeat` times with the same action (fused: with actions of their own) and counted once.
+/// Steps of the rollout that so many environments are measured with: 128, or fewer if that would take more than 16 GiB, or a quarter of
+/// what is free.
+///
+/// # Errors
+/// [`Error::Driver`].
+pub fn n_steps(envs: &CudaVecEnv) -> Result<usize, Error> {
+    let free = envs.device().memory()?.0;
+    let most = if envs.device().is_emulated() { MAX_BYTES } else { MAX_BYTES.min(free / 4) };
+    Ok((most / (2 * step_bytes(envs) * envs.n_envs()).max(1)).clamp(1, N_STEPS))
+}
+
+/// Environment steps a second with random actions drawn by the kernels, or with such actions given; observations, actions, rewards, flags
+/// and masks are written to a rollout of [`n_steps`], and episodes begin anew where they end. The work of each step is done `repeat` times
+/// with the same action (fused: with actions of their own) and counted once.
 ///
 /// # Errors
 /// Those of [`CudaVecEnv`].
-pub fn env_steps(
-    device: &Device,
-    name: &str,
-    n_envs: usize,
-    block: u32,
-    mode: Mode,
-    repeat: u32,
-    seconds: f64,
-) -> Result<f64, Error> {
-    let mut envs = CudaVecEnv::new(device, name, n_envs)?.with_block(block);
+pub fn env_steps(device: &Device, case: &Case<'_>, seconds: f64) -> Result<f64, Error> {
+    let Case { env, n_envs, block, mode, source, repeat } = *case;
+    let mut envs = CudaVecEnv::new(device, env, n_envs)?.with_block(block);
     let stream = device.stream()?;
-    let row = 2 * step_bytes(&envs) * n_envs;
-    let n_steps = (MAX_BYTES / row.max(1)).clamp(1, N_STEPS);
+    let n_steps = n_steps(&envs)?;
     let mut steps = DeviceSteps::zeros(device, n_steps, n_envs, envs.observation_space(), envs.action_space())?;
     let rows = steps.rows(0..1);
     envs.reset_on(&stream, 0, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;
+    if source == ActionSource::Given {
+        envs.step_on(&stream, n_steps as u32, ActionSource::Random, &steps.rows(0..n_steps))?;
+    }
     let took = match mode {
         Mode::Launches => timed(&stream, seconds, || {
-            (0..n_steps).try_for_each(|t| envs.step_repeatedly(&stream, repeat, ActionSource::Random, &steps.rows(t..t + 1)))
+            (0..n_steps).try_for_each(|t| envs.step_repeatedly(&stream, repeat, source, &steps.rows(t..t + 1)))
         })?,
         Mode::Graph => {
-            let mut graph = envs.capture(&stream, ActionSource::Random, repeat, steps)?;
+            let mut graph = envs.capture(&stream, source, repeat, steps)?;
             timed(&stream, seconds, || envs.replay(&mut graph))?
         }
         Mode::Fused if repeat == 1 => {
-            timed(&stream, seconds, || envs.step_on(&stream, n_steps as u32, ActionSource::Random, &steps.rows(0..n_steps)))?
+            timed(&stream, seconds, || envs.step_on(&stream, n_steps as u32, source, &steps.rows(0..n_steps)))?
         }
-        Mode::Fused => {
-            timed(&stream, seconds, || envs.step_on(&stream, n_steps as u32 * repeat, ActionSource::Random, &steps.rows(0..1)))?
-        }
+        Mode::Fused => timed(&stream, seconds, || envs.step_on(&stream, n_steps as u32 * repeat, source, &steps.rows(0..1)))?,
     };
     Ok((n_steps * n_envs) as f64 / took)
 }
@@ -115,9 +136,11 @@ pub fn sweep_blocks(
     mode: Mode,
     seconds: f64,
 ) -> Result<Vec<(u32, Option<f64>)>, Error> {
-    let measure = |block| match env_steps(device, name, n_envs, block, mode, 1, seconds) {
+    let case = |block| Case { env: name, n_envs, block, mode, source: ActionSource::Random, repeat: 1 };
+    let measure = |block| match env_steps(device, &case(block), seconds) {
         Ok(rate) => Ok((block, Some(rate))),
-        Err(Error::Launch { .. }) => Ok((block, None)),
+        // A graph refuses a launch where it is made ready.
+        Err(Error::Launch { .. } | Error::Driver { .. }) => Ok((block, None)),
         Err(error) => Err(error),
     };
     BLOCKS.into_iter().map(measure).collect()
@@ -207,27 +230,36 @@ pub fn host_copies(device: &Device, bytes: usize, seconds: f64) -> Result<HostCo
     let (mut here, there) = (Buffer::<u8>::zeros(device, bytes)?, Buffer::<u8>::zeros(device, bytes)?);
     let mut pageable = vec![1u8; bytes];
     let slab = |access| PinnedSlab::<u8>::zeros(Some(device), bytes, access);
+    // Two of each by turns: a slab waits for its own copy before the next.
+    let slabs = |access| Ok::<_, Error>([slab(access)?, slab(access)?]);
     let (mut pinned, mut other, mut combined) =
-        (slab(CpuAccess::ReadWrite)?, slab(CpuAccess::ReadWrite)?, slab(CpuAccess::WriteOnly)?);
+        (slabs(CpuAccess::ReadWrite)?, slabs(CpuAccess::ReadWrite)?, slabs(CpuAccess::WriteOnly)?);
+    let mut turn = 0;
+    let mut next = || {
+        turn ^= 1;
+        turn
+    };
     let rate = |took: f64, n: usize| (n * bytes) as f64 / took;
     Ok(HostCopies {
         to_device_pageable: rate(timed(&stream, seconds, || stream.upload(&here.view_mut(), &pageable))?, 1),
-        to_device_pinned: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &mut pinned))?, 1),
-        to_device_combined: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &mut combined))?, 1),
+        to_device_pinned: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &mut pinned[next()]))?, 1),
+        to_device_combined: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &mut combined[next()]))?, 1),
         from_device_pageable: rate(timed(&stream, seconds, || stream.download(&mut pageable, &there.view()))?, 1),
-        from_device_pinned: rate(timed(&stream, seconds, || stream.download_async(&mut pinned, &there.view()))?, 1),
+        from_device_pinned: rate(timed(&stream, seconds, || stream.download_async(&mut pinned[next()], &there.view()))?, 1),
         both_in_turn: rate(
             timed(&stream, seconds, || {
-                stream.upload_async(&here.view_mut(), &mut pinned)?;
-                stream.download_async(&mut other, &there.view())
+                let i = next();
+                stream.upload_async(&here.view_mut(), &mut pinned[i])?;
+                stream.download_async(&mut other[i], &there.view())
             })?,
             2,
         ),
         both_overlapped: rate(
             timed(&stream, seconds, || {
                 second.wait(&stream.record()?)?;
-                stream.upload_async(&here.view_mut(), &mut pinned)?;
-                second.download_async(&mut other, &there.view())?;
+                let i = next();
+                stream.upload_async(&here.view_mut(), &mut pinned[i])?;
+                second.download_async(&mut other[i], &there.view())?;
                 stream.wait(&second.record()?)
             })?,
             2,
@@ -243,8 +275,9 @@ mod tests {
     fn everything_that_is_measured_can_be() {
         for device in Device::for_tests() {
             for mode in Mode::ALL {
-                for repeat in [1, 3] {
-                    assert!(env_steps(&device, "cartpole", 65, 64, mode, repeat, 1e-3).unwrap() > 0.0);
+                for (source, repeat) in [(ActionSource::Random, 1), (ActionSource::Random, 3), (ActionSource::Given, 1)] {
+                    let case = Case { env: "cartpole", n_envs: 65, block: 64, mode, source, repeat };
+                    assert!(env_steps(&device, &case, 1e-3).unwrap() > 0.0);
                 }
             }
             let rates = sweep_blocks(&device, "snake", 33, Mode::Launches, 1e-3).unwrap();

@@ -280,7 +280,9 @@ pub struct CudaVecEnv {
     clock_steps: u64,
     observation_space: Space,
     action_space: ActionSpace,
-    /// There but while it is used.
+    /// Whether work may be under way in another stream than its own.
+    elsewhere: bool,
+    /// Made when it is first used; not there while it is.
     host: Option<Host>,
 }
 
@@ -352,7 +354,8 @@ impl CudaVecEnv {
             seed: 0,
             steps: 0,
             clock_steps: 0,
-            host: Some(Host::zeros(device, n_envs, &observation_space, &action_space)?),
+            elsewhere: false,
+            host: None,
             observation_space,
             action_space,
             device: device.clone(),
@@ -429,6 +432,7 @@ impl CudaVecEnv {
         let obs = obs.place("obs", self.observation_space.dtype(), n * d, self.align())?;
         let masks = self.masks_place("masks", masks, n)?;
         self.set_clock(stream, seed, 0)?;
+        self.elsewhere = true;
         self.launch_reset(stream, obs, masks)
     }
 
@@ -501,6 +505,7 @@ impl CudaVecEnv {
         let batch: Vec<u32> = places.into_iter().flat_map(long).collect();
         let args = self.args().push_long(actions).push(&batch).push_long(self.steps - self.clock_steps);
         let args = args.push(&[k]).push(&[u32::from(n_rows > 1)]);
+        self.elsewhere = true;
         self.launch_step(stream, source, args)?;
         self.steps += u64::from(k);
         Ok(())
@@ -588,6 +593,7 @@ impl CudaVecEnv {
             self.advance_clock(&rollout.stream, self.steps - self.clock_steps)?;
             self.clock_steps = self.steps;
         }
+        self.elsewhere = true;
         rollout.graph.launch()?;
         self.steps += rollout.taken;
         self.clock_steps = self.steps;
@@ -612,12 +618,18 @@ fn of_envs(error: Error) -> rl_envs::Error {
 }
 
 impl CudaVecEnv {
-    /// Does something with the memory that the host's side goes through.
-    fn with_host<R>(&mut self, work: impl FnOnce(&mut Self, &Stream, &mut Host) -> R) -> R {
-        let mut host = self.host.take().expect("the memory is put back after each use");
+    /// Does something in its own stream with the memory that the host's side goes through, after all that other streams were given.
+    fn with_host<R>(&mut self, work: impl FnOnce(&mut Self, &Stream, &mut Host) -> Result<R, Error>) -> Result<R, Error> {
+        if self.elsewhere {
+            self.device.synchronize()?;
+        }
+        let mut host = match self.host.take() {
+            Some(host) => host,
+            None => Host::zeros(&self.device, self.n_envs, &self.observation_space, &self.action_space)?,
+        };
         let stream = self.stream.clone();
         let result = work(self, &stream, &mut host);
-        self.host = Some(host);
+        (self.host, self.elsewhere) = (Some(host), false);
         result
     }
 

@@ -13,16 +13,16 @@ use rl_buffer::{
     RolloutColumns, StepSlices, TransitionShape,
 };
 use rl_cuda::measure;
-use rl_cuda::{CudaVecEnv, Device};
+use rl_cuda::{ActionSource, CudaVecEnv, Device};
 use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
 use crate::Error;
-use crate::faults::FaultConfig;
+use crate::faults::{FaultConfig, FaultCounts};
 use crate::latency::{Latency, SlowCartPole, spin};
 use crate::metrics::Overlap;
 use crate::pipeline::{Mode, Pipeline};
-use crate::profile::{Phase, Profile};
+use crate::profile::{Phase, Profile, Worlds};
 use crate::ready::{Make, ReadyCollector, ReadyConfig, ReadyEnvs};
 
 /// Steps of the rollout that the bench writes to: enough that it is written to memory and not to one cached row.
@@ -184,7 +184,8 @@ fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, 
         block = measure::best_block(&rates).unwrap_or(block);
     }
     let part = seconds / f64::from(PARTS + 3);
-    let rate = |mode| measure::env_steps(device, name, n_envs, block, mode, repeat, part);
+    let case = |mode| measure::Case { env: name, n_envs, block, mode, source: ActionSource::Random, repeat };
+    let rate = |mode| measure::env_steps(device, &case(mode), part);
     let graphs = (0..PARTS).map(|_| rate(measure::Mode::Graph)).collect::<Result<Vec<_>, _>>()?;
     let (median, min, max) = spread(graphs);
     let launches = rate(measure::Mode::Launches)?;
@@ -451,14 +452,20 @@ pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let PipelineBench { envs: n_envs, latency, n_steps, mode, ready, update, ppo, hidden, threads, seconds, timeline } = bench;
     let (n_envs, n_steps, latency) = (*n_envs, *n_steps, *latency);
     let profile = Profile::new(timeline.is_some());
+    timeline.as_ref().map_or(Ok(()), |path| profile.write_timeline(path))?;
     let pool = Pool::new(*threads)?;
     let spaces = SlowCartPole::spaces();
     let net = NetConfig { hidden: hidden.clone(), ..NetConfig::default() };
     let policy = ActorCritic::new(&spaces.0, &spaces.1, &net, 0)?;
-    let mut agent = Ppo::new(policy, PpoConfig { n_steps, ..ppo.clone() }, n_envs, 0)?;
+    // Where it does not learn, any minibatch will do.
+    let batch_size = if update.is_some() { n_steps * n_envs } else { ppo.batch_size };
+    let mut agent = Ppo::new(policy, PpoConfig { n_steps, batch_size, ..ppo.clone() }, n_envs, 0)?;
     let make: Make<SlowCartPole> = Arc::new(move |_| Ok(SlowCartPole::new(latency)));
-    let mut envs = ReadyEnvs::new(n_envs, spaces, make, FaultConfig::default(), 0)?;
-    envs.on_fault(Box::new(|_, _, _| ()));
+    // None is as slow as to be taken for hung, unless by a chance of less than one in a million, and none is given up.
+    let timeout = Duration::from_secs(30) + 500 * latency.mean + 2 * latency.work;
+    let faults = FaultConfig { timeout, max_restarts: u32::MAX, ..FaultConfig::default() };
+    let mut envs = ReadyEnvs::new(n_envs, spaces, make, faults, 0)?;
+    envs.on_fault(Box::new(|_, _, _| ())); // counted
     let collector = ReadyCollector::new(envs, n_steps, *ready)?;
     let mut pipeline = Pipeline::new(*mode, collector, n_steps, &profile)?;
     (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.policy().copy(), 0));
@@ -491,21 +498,24 @@ pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
         let rate = ((learnt - from) * (n_steps * n_envs) as u64) as f64 / elapsed;
         let per_step = (latency.mean + latency.work).as_secs_f64();
         let ideal = n_envs as f64 / per_step;
-        if let Some(path) = timeline {
-            profile.write_timeline(path)?;
+        if let Some(Err(error)) = timeline.as_ref().map(|path| profile.write_timeline(path)) {
+            eprintln!("warning: no timeline is written: {error}");
         }
-        let overlapped = *mode != Mode::Sync;
+        let max_lag = if let Mode::Overlapped { max_lag } = mode { Some(max_lag) } else { None };
+        let FaultCounts { timeouts, failures, restarts, .. } = filled.faults;
         let share = |seconds: f64| seconds / elapsed;
         return Ok(json!({
             "event": "bench", "name": "pipeline", "value": rate, "unit": "env_steps/s", "min": rate, "max": rate, "envs": n_envs,
             "latency": latency.distribution, "latency_ms": 1e3 * latency.mean.as_secs_f64(), "work_ms": 1e3 * latency.work.as_secs_f64(),
-            "fail": latency.fail, "n_steps": n_steps, "overlapped": overlapped, "update_ms": update.map(|time| 1e3 * time.as_secs_f64()),
+            "fail": latency.fail, "n_steps": n_steps, "max_lag": max_lag, "min_ready": ready.min_ready,
+            "deadline_ms": 1e3 * ready.deadline.as_secs_f64(), "update_ms": update.map(|time| 1e3 * time.as_secs_f64()),
             "batch": ppo.batch_size, "epochs": ppo.n_epochs, "hidden": hidden, "threads": threads, "seconds": elapsed,
             "ideal": ideal, "share_of_ideal": rate / ideal,
             "learner_busy": share(computed() - busy), "learner_waited": share(of(Phase::WaitProducers) - idle),
-            "rollouts": learnt - from, "lags": overlap.lags(),
+            "rollouts": learnt - from, "lags": overlap.lags(), "dropped": filled.dropped,
+            "faults": {"timeouts": timeouts, "failures": failures, "restarts": restarts},
             "rss_bytes": [first[0], last[0]], "process_threads": [first[1], last[1]], "files": [first[2], last[2]],
-            "profile": profile.json(), "advice": profile.advice(n_envs, overlapped),
+            "profile": profile.json(), "advice": profile.advice(*mode, Worlds::Blocking { n_envs }),
         }));
     }
 }

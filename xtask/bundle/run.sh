@@ -1,76 +1,96 @@
 #!/bin/sh
-# Runs what is packed here on a machine with an NVIDIA driver: kernels against Rust bit for bit, the same under compute-sanitizer where
-# there is one, then benches, and peers where Python has them.
+# Runs what is packed here on a machine with an NVIDIA driver: kernels against Rust bit for bit, benches, peers where Python has them, then
+# the comparisons again under compute-sanitizer where it works.
 #
-#   sh run.sh [RESULTS]     writes logs, bench.jsonl, peers.jsonl and results.json into RESULTS (./results)
+#   sh run.sh [RESULTS [STAGE..]]     stages: test bench peers sanitize (all); RESULTS: ./results
 #
+# Leaves bench.jsonl, peers.jsonl, results.jsonl and logs.tar.gz in RESULTS, whole after each stage, so that stages may be run one by one.
 # Needs neither Rust nor a CUDA toolkit. Exit code 1 if a comparison fails or the sanitizer finds something.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 results=${1:-"$here/results"}
-mkdir -p "$results"
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] || set -- test bench peers sanitize
+logs="$here/logs"
+mkdir -p "$results" "$logs"
+chmod +x "$here"/bin/*
 failed=0
-json=""
 
 note() { # name, outcome
     echo "$1: $2"
-    json="$json${json:+, }\"$1\": \"$2\""
+    echo "{\"$1\": \"$2\"}" >>"$results/results.jsonl"
 }
 
-try() { # name, command ..
-    name=$1
-    shift
-    if "$@" >"$results/$name.log" 2>&1; then
+try() { # seconds, name, command ..
+    limit=$1
+    name=$2
+    shift 2
+    if timeout "$limit" "$@" >"$logs/$name.log" 2>&1; then
         note "$name" passed
     else
         note "$name" FAILED
         failed=1
-        tail -n 20 "$results/$name.log"
+        tail -n 20 "$logs/$name.log"
     fi
 }
 
-# The GPU is required: nothing here passes by being skipped.
-RL_REQUIRE_GPU=1
-export RL_REQUIRE_GPU
-for test in "$here"/bin/test-*; do
-    # Mistakes are planted into sources, which are not packed.
-    try "$(basename "$test")" "$test" --test-threads=1 --nocapture --skip planted
-done
+# The GPU is required: nothing here passes by being skipped. The comparison with the host's compiler is for machines without one.
+RL_REQUIRE_GPU=1 RL_SKIP_CXX=1
+export RL_REQUIRE_GPU RL_SKIP_CXX
 
-sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)
-if [ -n "$sanitizer" ]; then
-    for tool in memcheck racecheck; do
-        for test in "$here"/bin/test-rl-cuda-steps "$here"/bin/test-rl-*-on_device; do
-            try "$tool-$(basename "$test")" "$sanitizer" --tool "$tool" --error-exitcode 9 \
-                "$test" --test-threads=1 --skip planted --skip k_steps_in_one_launch
+for stage in "$@"; do
+    case $stage in
+    test)
+        for test in "$here"/bin/test-*; do
+            # Mistakes are planted into sources, which only the host compiles.
+            try 300 "$(basename "$test")" "$test" --test-threads=1 --nocapture --skip planted
         done
-    done
-else
-    note compute-sanitizer "not found, skipped"
-fi
-
-if "$here/bin/device_bench" >"$results/bench.jsonl" 2>"$results/bench.log"; then
-    note bench done
-    grep '"bar"' "$results/bench.jsonl"
-else
-    note bench FAILED
-    failed=1
-    tail -n 5 "$results/bench.log"
-fi
-
-: >"$results/peers.jsonl"
-for peer in torch numba gymnax gymnasium; do
-    if python3 -c "import $peer" 2>/dev/null; then
-        if python3 "$here/peers/device_cartpole.py" "$peer" >>"$results/peers.jsonl" 2>"$results/peer-$peer.log"; then
-            note "peer-$peer" done
+        ;;
+    bench)
+        : >"$results/bench.jsonl"
+        if timeout 540 "$here/bin/device_bench" >"$results/bench.jsonl" 2>"$logs/bench.log"; then
+            note bench done
         else
-            note "peer-$peer" "failed"
+            note bench FAILED
+            failed=1
+            tail -n 5 "$logs/bench.log"
+            grep '"failed"' "$results/bench.jsonl" | head -n 5
         fi
-    else
-        note "peer-$peer" "not installed, skipped"
-    fi
+        grep '"bar"' "$results/bench.jsonl"
+        ;;
+    peers)
+        : >"$results/peers.jsonl"
+        for peer in torch numba gymnax gymnasium; do
+            if ! python3 -c "import $peer" 2>/dev/null; then
+                note "peer-$peer" "not installed, skipped"
+            elif timeout 300 python3 "$here/peers/device_cartpole.py" "$peer" >>"$results/peers.jsonl" 2>"$logs/peer-$peer.log"; then
+                note "peer-$peer" done
+            else
+                note "peer-$peer" failed
+            fi
+        done
+        ;;
+    sanitize)
+        sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)
+        # Kernels share no memory, so there are no races to look for; what is checked is every access.
+        first="$here/bin/test-rl-cuda-copies"
+        if [ -z "$sanitizer" ]; then
+            note compute-sanitizer "not found, skipped"
+        elif timeout 120 "$sanitizer" --tool memcheck "$first" --test-threads=1 parts 2>&1 | grep -qi "not supported"; then
+            note compute-sanitizer "refused on this machine, skipped"
+        else
+            for test in "$first" "$here"/bin/test-rl-cuda-steps "$here"/bin/test-rl-*-on_device; do
+                try 300 "memcheck-$(basename "$test")" "$sanitizer" --tool memcheck --padding 4096 --error-exitcode 9 \
+                    "$test" --test-threads=1 --skip planted
+            done
+        fi
+        ;;
+    *)
+        echo "no stage $stage: test, bench, peers or sanitize" >&2
+        exit 2
+        ;;
+    esac
+    tar -czf "$results/logs.tar.gz" -C "$here" logs
 done
-
-printf '{%s}\n' "$json" >"$results/results.json"
 echo "results are in $results"
 exit $failed

@@ -28,7 +28,8 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
         let text = fs::read_to_string(dir.join(name)).with_context(|| dir.join(name).display().to_string())?;
         text.lines().map(|line| serde_json::from_str(line).with_context(|| format!("{name}: {line}"))).collect()
     };
-    let (rows, peers, outcomes) = (lines("bench.jsonl")?, lines("peers.jsonl")?, lines("results.json")?);
+    let (rows, outcomes) = (lines("bench.jsonl")?, lines("results.jsonl")?);
+    let peers = if dir.join("peers.jsonl").exists() { lines("peers.jsonl")? } else { Vec::new() };
     let named = |name: &'static str| rows.iter().filter(move |row| row["name"] == name);
     let device = named("device").find_map(|row| row["device"].as_str()).context("bench.jsonl names no device")?;
     let name = device.split(['(', ',']).nth(1).unwrap_or(device).trim().to_lowercase();
@@ -40,18 +41,30 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
         let _ = writeln!(text, "| {what} | {} |", outcome.as_str().unwrap_or_default());
     }
     text.push_str("\n| bar | measured | least | met |\n|---|---|---|---|\n");
-    let bar = |text: &mut String, what: &str, value: f64, least: f64| {
-        let _ = writeln!(text, "| {what} | {value:.3e} | {least:.1e} | {} |", if value >= least { "yes" } else { "no" });
+    let bar = |text: &mut String, what: &str, value: f64, least: Option<f64>| {
+        let met = least.map_or("", |least| if value >= least { "yes" } else { "no" });
+        let measured = if value.is_nan() { "not measured".into() } else { format!("{value:.3e}") };
+        let _ = writeln!(
+            text,
+            "| {what} | {measured} | {} | {met} |",
+            least.map_or_else(String::new, |least| format!("{least:.1e}"))
+        );
     };
     for row in named("bar") {
-        bar(&mut text, row["what"].as_str().unwrap_or_default(), of(row, "value"), of(row, "least"));
+        bar(&mut text, row["what"].as_str().unwrap_or_default(), of(row, "value"), row["least"].as_f64());
     }
     let best = |rows: &mut dyn Iterator<Item = &Value>| rows.map(|row| of(row, "value")).fold(f64::NAN, f64::max);
     let cartpole = || named("steps").filter(|row| row["env"] == "cartpole");
     let ours = best(&mut cartpole().filter(|row| row["mode"] == "graph" && row["repeat"] == 1));
     let gymnax = best(&mut peers.iter().filter(|row| row["peer"] == "gymnax" && row["repeat"] == 1));
-    if gymnax > 0.0 {
-        bar(&mut text, "CartPole by graph, times gymnax, each at its best size", ours / gymnax, LEAST_OF_GYMNAX);
+    bar(&mut text, "CartPole by graph, times gymnax, each at its best size", ours / gymnax, Some(LEAST_OF_GYMNAX));
+    for row in named("failed") {
+        let _ = writeln!(
+            text,
+            "\nNot measured: {}: {}.",
+            row["what"].as_str().unwrap_or_default(),
+            row["error"].as_str().unwrap_or_default()
+        );
     }
 
     text.push_str(
