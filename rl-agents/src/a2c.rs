@@ -161,12 +161,12 @@ impl A2c {
     /// The gradient of a minibatch with candle's operations.
     fn reference(&mut self, minibatch: &Minibatch<'_>) -> Result<Parts, Error> {
         let Self { descent, config } = self;
-        let Minibatch { rollout, returns, rows, advantages, .. } = *minibatch;
+        let Minibatch { rollout, targets, rows, advantages, .. } = *minibatch;
         let micro_batch = if config.micro_batch == 0 { rows.len() } else { config.micro_batch };
         descent.gradient.fill(0.0);
         let mut parts = Parts::default();
         for (micro, advantages) in rows.chunks(micro_batch).zip(advantages.chunks(micro_batch)) {
-            let batch = Batch::gather(&descent.policy, rollout, returns, micro, advantages)?;
+            let batch = Batch::gather(&descent.policy, rollout, targets, micro, advantages)?;
             let params = descent.variable()?;
             let loss = loss(&descent.policy, &params, &batch, config)?;
             let share = micro.len() as f32 / rows.len() as f32;
@@ -209,8 +209,7 @@ impl Agent for A2c {
 
         for rows in rows.chunks_exact(batch_size) {
             targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
-            let minibatch =
-                Minibatch { rollout, returns: &targets.returns, rows, advantages: &advantages, ent_coef: config.ent_coef };
+            let minibatch = Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: config.ent_coef };
             let parts = match self.descent.policy.learner() {
                 Learner::Fused => self.fused(&minibatch, pool)?,
                 Learner::Reference => self.reference(&minibatch)?,
@@ -228,7 +227,7 @@ impl Agent for A2c {
         metrics.push("train/value_loss", sums.value / n);
         metrics.push("train/entropy_loss", sums.entropy / n);
         metrics.push("train/grad_norm", grad_norm / n);
-        metrics.push("train/explained_variance", targets.explained_variance(rollout));
+        metrics.push("train/explained_variance", targets.explained_variance());
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/n_updates", self.descent.optimizer.steps().0 as f32);
         Ok(metrics)

@@ -343,7 +343,7 @@ impl ActorCritic {
     ) -> Result<(), Error> {
         if let (Some(kernel), Some(workspace)) = (self.kernel(), workspace) {
             let (actor, critic) = self.chains();
-            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile: &mut tile::Tile<'_>| {
+            tile::forward(kernel, self.samples(obs, None), values.len(), None, workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
                 let outputs = &mut outputs[..self.n_actions * range.len()];
                 outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
@@ -497,8 +497,8 @@ impl Policy for ActorCritic {
 
     fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
         if let (Some(kernel), Some(workspace)) = (self.kernel(), &mut scratch.workspace) {
-            let critic = self.chains().1;
-            tile::forward(kernel, self.samples(obs, None), values.len(), workspace, |tile: &mut tile::Tile<'_>| {
+            let (actor, critic) = self.chains();
+            tile::forward(kernel, self.samples(obs, None), values.len(), Some(actor), workspace, |tile: &mut tile::Tile<'_>| {
                 tile.column(critic, 0, &mut values[tile.samples()]);
             });
         } else if !values.is_empty() {

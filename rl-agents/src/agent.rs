@@ -163,12 +163,9 @@ pub struct Counters {
     pub empty_at: u64,
 }
 
-/// Refuses a rollout whose columns first come first served have made: `what` runs on in each of them from the rollout before.
-pub(crate) fn columns_stay(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
-    match (0..).zip(&rollout.env_idx).find(|&(column, &env_idx)| env_idx != column) {
-        Some((column, &env_idx)) => Err(Error::Columns { column: column as usize, env_idx, what }),
-        None => Ok(()),
-    }
+/// Refuses a rollout whose columns do not go on where they stood: `what` does.
+pub(crate) fn check_runs_on(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
+    if rollout.runs_on { Ok(()) } else { Err(Error::Columns(what)) }
 }
 
 /// A policy, its optimizer, and the counters that make its randomness.
@@ -201,7 +198,7 @@ impl Descent {
     /// The rewards of a rollout as they are learnt from, (T, N). The rollout counts in the statistics that normalize them.
     pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
         let Some(returns) = &mut self.returns else { return Ok(rollout.rewards.view().into()) };
-        columns_stay(rollout, "normalize_reward sums up returns")?;
+        check_runs_on(rollout, "normalize_reward sums up returns")?;
         returns.merge(rollout, gamma, pool);
         let precision = returns.precision();
         Ok(rollout.rewards.mapv(|reward| normalized_reward(reward, precision)).into())

@@ -15,6 +15,8 @@ use crate::{ActorCritic, Error, Policy, Scratch};
 pub(crate) struct Targets {
     pub(crate) advantages: Vec<f32>, // (T N)
     pub(crate) returns: Vec<f32>,    // (T N)
+    /// What the observations were worth before the update.
+    pub(crate) values: Vec<f32>, // (T N)
 }
 
 impl Targets {
@@ -34,7 +36,7 @@ impl Targets {
         let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
         returns::gae(&steps, rollout.values.view(), gamma, lambda, advantages.view_mut());
         let returns = &advantages + &rollout.values;
-        Ok(Self { advantages: advantages.into_iter().collect(), returns: returns.into_iter().collect() })
+        Ok(Self::of(advantages, returns, rollout.values.clone()))
     }
 
     /// The same for a rollout that an older policy acted in, with the values of `policy` as it is now; with its probabilities too if
@@ -47,10 +49,11 @@ impl Targets {
         corrected: bool,
         pool: &Pool,
     ) -> Result<Self, Error> {
-        let (mut ratios, values) = ratios(policy, rollout, pool)?;
-        if !corrected {
-            ratios.fill(1.0);
-        }
+        let (ratios, values) = if corrected {
+            ratios(policy, rollout, pool)?
+        } else {
+            (Array2::ones(rollout.values.dim()), values(policy, rollout, pool)?)
+        };
         let (n_steps, n_envs) = rollout.values.dim();
         let mut scratch = policy.scratch();
         let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
@@ -62,7 +65,12 @@ impl Targets {
         let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
         let discounts = (gamma, lambda);
         returns::vtrace(&steps, values.view(), ratios.view(), discounts, advantages.view_mut(), returns.view_mut());
-        Ok(Self { advantages: advantages.into_iter().collect(), returns: returns.into_iter().collect() })
+        Ok(Self::of(advantages, returns, values))
+    }
+
+    fn of(advantages: Array2<f32>, returns: Array2<f32>, values: Array2<f32>) -> Self {
+        let [advantages, returns, values] = [advantages, returns, values].map(|array| array.into_iter().collect());
+        Self { advantages, returns, values }
     }
 
     /// The advantages of `rows`, normalized if asked for.
@@ -76,13 +84,13 @@ impl Targets {
 
     /// The share of the returns' variance that the values explain: 1 is all, 0 no more than a constant would, NaN where the
     /// returns do not vary.
-    pub(crate) fn explained_variance(&self, rollout: &Rollout) -> f32 {
+    pub(crate) fn explained_variance(&self) -> f32 {
         let variance = |x: &mut dyn Iterator<Item = f64>| {
             let (n, sum, squares) = x.fold((0.0, 0.0, 0.0), |(n, s, q), x| (n + 1.0, s + x, q + x * x));
             squares / n - (sum / n) * (sum / n)
         };
         let all = variance(&mut self.returns.iter().map(|&r| f64::from(r)));
-        let rest = variance(&mut self.returns.iter().zip(&rollout.values).map(|(&r, &v)| f64::from(r) - f64::from(v)));
+        let rest = variance(&mut self.returns.iter().zip(&self.values).map(|(&r, &v)| f64::from(r) - f64::from(v)));
         if all > 0.0 { (1.0 - rest / all) as f32 } else { f32::NAN }
     }
 }
@@ -132,6 +140,23 @@ fn ratios(policy: &ActorCritic, rollout: &Rollout, pool: &Pool) -> Result<(Array
     Ok((ratios, values))
 }
 
+/// What `policy` thinks that a rollout's observations are worth, (T, N).
+fn values(policy: &ActorCritic, rollout: &Rollout, pool: &Pool) -> Result<Array2<f32>, Error> {
+    let mut values = Array2::zeros(rollout.values.dim());
+    let mut rest = values.as_slice_mut().unwrap_or_default();
+    let mut work = Vec::with_capacity(MAX_SLICES);
+    for rows in pool::slices(rollout.values.len(), MAX_SLICES, TILE) {
+        let (values, more) = rest.split_at_mut(rows.len());
+        rest = more;
+        work.push((rows, values, policy.scratch(), Ok(())));
+    }
+    pool.each(&mut work, &|(rows, values, scratch, result)| {
+        *result = policy.values(rollout.obs_rows(rows.clone()), scratch, values);
+    });
+    work.into_iter().try_for_each(|(.., result)| result)?;
+    Ok(values)
+}
+
 /// Some samples of a rollout.
 pub(crate) struct Batch {
     pub(crate) obs: Tensor,           // (B, D) f32
@@ -148,7 +173,7 @@ impl Batch {
     pub(crate) fn gather(
         policy: &ActorCritic,
         rollout: &Rollout,
-        returns: &[f32],
+        targets: &Targets,
         rows: &[u32],
         advantages: &[f32],
     ) -> Result<Self, Error> {
@@ -178,9 +203,9 @@ impl Batch {
             masks: masks.transpose()?,
             actions: actions?,
             log_probs: floats(rollout.log_probs.as_slice().unwrap_or_default())?,
-            values: floats(rollout.values.as_slice().unwrap_or_default())?,
+            values: floats(&targets.values)?,
             advantages: Tensor::from_slice(advantages, b, device)?,
-            returns: floats(returns)?,
+            returns: floats(&targets.returns)?,
         })
     }
 }
@@ -283,8 +308,7 @@ impl<'a> Taken<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Minibatch<'a> {
     pub(crate) rollout: &'a Rollout,
-    /// Of each row of the rollout.
-    pub(crate) returns: &'a [f32],
+    pub(crate) targets: &'a Targets,
     /// Which rows.
     pub(crate) rows: &'a [u32],
     /// Of each of these rows, normalized or not.
@@ -310,7 +334,6 @@ impl Minibatch<'_> {
             loss,
             taken: Taken::new(policy, self.rollout)?,
             old_log_probs: self.rollout.log_probs.as_slice().unwrap_or_default(),
-            old_values: self.rollout.values.as_slice().unwrap_or_default(),
             masks: self.rollout.masks.as_ref().and_then(|masks| masks.as_slice()),
             chains: policy.chains(),
             n_actions: policy.n_actions(),
@@ -335,7 +358,6 @@ struct ActorCriticLoss<'a, L> {
     loss: L,
     taken: Taken<'a>,
     old_log_probs: &'a [f32], // (T N)
-    old_values: &'a [f32],    // (T N)
     masks: Option<&'a [u8]>,  // (T N, A)
     chains: (usize, usize),
     n_actions: usize,
@@ -344,7 +366,7 @@ struct ActorCriticLoss<'a, L> {
 impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
     #[inline(always)]
     fn tile(&self, tile: &mut Tile<'_>, state: &mut TileSums) {
-        let Minibatch { returns, rows, advantages, ent_coef, .. } = self.minibatch;
+        let Minibatch { targets, rows, advantages, ent_coef, .. } = self.minibatch;
         let ((actor, critic), a) = (self.chains, self.n_actions);
         let weight = 1.0 / rows.len() as f32;
         let range = tile.samples();
@@ -382,8 +404,8 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         }
         for (s, row) in rows.iter().map(|&row| row as usize).enumerate() {
             old[s] = self.old_log_probs[row];
-            old_value[s] = self.old_values[row];
-            wanted[s] = returns[row];
+            old_value[s] = targets.values[row];
+            wanted[s] = targets.returns[row];
         }
         self.loss.derivatives(
             &Columns {
@@ -558,7 +580,7 @@ pub(crate) mod fixture {
         let rows: Vec<u32> = (0..29).rev().collect();
         let mut advantages = Vec::new();
         targets.advantages_of(&rows, true, &mut advantages);
-        f(&Minibatch { rollout: &rollout, returns: &targets.returns, rows: &rows, advantages: &advantages, ent_coef: 0.1 });
+        f(&Minibatch { rollout: &rollout, targets: &targets, rows: &rows, advantages: &advantages, ent_coef: 0.1 });
     }
 
     /// The same with discrete actions.
@@ -610,7 +632,7 @@ pub(crate) mod fixture {
             let mut rng = Rng::new(5, 0, 0, Purpose::Init);
             let params: Vec<f64> = policy.params().iter().map(|&p| f64::from(p + 0.3 * rng.normal())).collect();
             let masked = case == Case::Masked;
-            let batch = Batch::gather(&policy, &rollout, &targets.returns, &rows, &targets.advantages).unwrap().to_f64(masked);
+            let batch = Batch::gather(&policy, &rollout, &targets, &rows, &targets.advantages).unwrap().to_f64(masked);
             let at = |params: &[f64]| {
                 let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap();
                 loss(&policy, &params, &batch).to_scalar::<f64>().unwrap()
@@ -635,7 +657,8 @@ pub(crate) mod fixture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Learner;
+    use crate::{Collector, Learner};
+    use rl_envs::cartpole::CartPole;
 
     #[test]
     fn targets_of_the_policy_that_acted_are_the_same_with_v_trace() {
@@ -649,6 +672,40 @@ mod tests {
     }
 
     #[test]
+    fn targets_of_an_older_policy_s_rollout_are_made_of_what_candle_says_now() {
+        let (pool, shape) = (Pool::new(2).unwrap(), (120, 4));
+        let mut collector = Collector::new(shape.1, &CartPole::default(), &pool, 1).unwrap();
+        let mut rollout = collector.rollout(shape.0).unwrap();
+        collector.collect(&fixture::rollout().0, &mut rollout).unwrap();
+        let policy = |learner| fixture::moved_policy(learner, fixture::Case::Discrete);
+        let (now, fused) = (policy(Learner::Reference), policy(Learner::Fused));
+        let valued = |obs, n| {
+            let mut values = vec![0.0; n];
+            now.values(obs, &mut now.scratch(), &mut values).unwrap();
+            values
+        };
+        let n_ends = rollout.final_at().len();
+        assert!(n_ends > 4, "episodes end on the way");
+        let (all, finals) = (valued(rollout.obs_rows(0..121 * 4), 121 * 4), valued(rollout.final_obs(), n_ends));
+        let values = Array2::from_shape_fn(shape, |(t, n)| all[4 * t + n]);
+        let next_values = Array2::from_shape_fn(shape, |at| {
+            let end = rollout.final_at().iter().position(|end| *end == at);
+            end.map_or(all[4 * (at.0 + 1) + at.1], |i| finals[i])
+        });
+        for corrected in [false, true] {
+            let ratios = if corrected { ratios(&now, &rollout, &pool).unwrap().0 } else { Array2::ones(shape) };
+            let [mut advantages, mut returns] = [(); 2].map(|()| Array2::zeros(shape));
+            let steps = rollout.steps(next_values.view());
+            returns::vtrace(&steps, values.view(), ratios.view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
+            let rewards = rollout.rewards.view();
+            let found = Targets::off_policy(&fused, &rollout, rewards, (0.99, 0.95), corrected, &pool).unwrap();
+            fixture::assert_near(&found.advantages, advantages.as_slice().unwrap());
+            fixture::assert_near(&found.returns, returns.as_slice().unwrap());
+            fixture::assert_near(&found.values, values.as_slice().unwrap());
+        }
+    }
+
+    #[test]
     fn ratios_and_values_of_another_policy_are_candle_s() {
         for case in fixture::Case::ALL {
             fixture::with_minibatch(case, |minibatch| {
@@ -657,7 +714,7 @@ mod tests {
                 let rollout = minibatch.rollout;
                 let (found, values) = ratios(&fused, rollout, &Pool::new(2).unwrap()).unwrap();
                 let rows: Vec<u32> = (0..32).collect();
-                let batch = Batch::gather(&policy, rollout, &[0.0; 32], &rows, &[0.0; 32]).unwrap();
+                let batch = Batch::gather(&policy, rollout, minibatch.targets, &rows, &[0.0; 32]).unwrap();
                 let params = Tensor::new(policy.params(), &Device::Cpu).unwrap();
                 let (outputs, expected_values) = policy.forward(&params, &batch.obs).unwrap();
                 let distribution = policy.distribution().of_batch(&params, &outputs, batch.masks.as_ref()).unwrap();

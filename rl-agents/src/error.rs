@@ -32,18 +32,9 @@ pub enum Error {
     /// Discrete actions where the policy's are continuous, or the other way round.
     #[error("discrete actions where the policy's are continuous, or the other way round; policy and environment do not fit")]
     ActionKind,
-    /// A rollout's columns are not those of its environments in order, though something runs on in them from rollout to rollout.
-    #[error(
-        "column {column} is of environment {env_idx}, but {what} from rollout to rollout: every column must stay with its environment"
-    )]
-    Columns {
-        /// The first such column.
-        column: usize,
-        /// Whose it is.
-        env_idx: u32,
-        /// What runs on.
-        what: &'static str,
-    },
+    /// Columns that environments have filled as they came, though something is to run on in each of them from rollout to rollout.
+    #[error("{0} from rollout to rollout, but whichever environments came first have filled the columns; collect in step")]
+    Columns(&'static str),
     /// The loss or its gradient was not finite in several updates running; none of them was applied.
     #[error("diverged: loss or gradient was not finite in {0} updates running; a smaller learning_rate may help")]
     Diverged(u64),

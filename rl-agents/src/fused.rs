@@ -65,7 +65,7 @@ impl CustomOp2 for Fused {
         let (mut packed, mut outputs) = (Vec::new(), vec![0.0; b * width]);
         self.net.pack(params, &mut packed);
         let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, normalizer: None, rows: None };
-        forward((self.isa, &self.net, &packed), samples, b, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
+        forward((self.isa, &self.net, &packed), samples, b, None, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
             let (samples, mut column) = (tile.samples(), [0.0; TILE]);
             for j in 0..width {
                 let (chain, output) = if j < self.n_actions { (self.chains.0, j) } else { (self.chains.1, 0) };

@@ -205,12 +205,12 @@ impl Ppo {
     /// The gradient of a minibatch with candle's operations.
     fn reference(&mut self, minibatch: &Minibatch<'_>, clip: f32) -> Result<Parts, Error> {
         let Self { descent, config } = self;
-        let Minibatch { rollout, returns, rows, advantages, .. } = *minibatch;
+        let Minibatch { rollout, targets, rows, advantages, .. } = *minibatch;
         let micro_batch = if config.micro_batch == 0 { rows.len() } else { config.micro_batch };
         descent.gradient.fill(0.0);
         let mut parts = Parts::default();
         for (micro, advantages) in rows.chunks(micro_batch).zip(advantages.chunks(micro_batch)) {
-            let batch = Batch::gather(&descent.policy, rollout, returns, micro, advantages)?;
+            let batch = Batch::gather(&descent.policy, rollout, targets, micro, advantages)?;
             let params = descent.variable()?;
             let loss = loss(&descent.policy, &params, &batch, config, f64::from(clip))?;
             let share = micro.len() as f32 / rows.len() as f32;
@@ -255,7 +255,7 @@ impl Agent for Ppo {
             for rows in rows.chunks_exact(config.batch_size) {
                 targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
                 let minibatch =
-                    Minibatch { rollout, returns: &targets.returns, rows, advantages: &advantages, ent_coef: config.ent_coef };
+                    Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: config.ent_coef };
                 let parts = match self.descent.policy.learner() {
                     Learner::Fused => self.fused(&minibatch, clip, pool)?,
                     Learner::Reference => self.reference(&minibatch, clip)?,
@@ -279,7 +279,7 @@ impl Agent for Ppo {
         metrics.push("train/approx_kl", sums.kl / n);
         metrics.push("train/clip_fraction", sums.clip_fraction / n);
         metrics.push("train/grad_norm", grad_norm / n);
-        metrics.push("train/explained_variance", targets.explained_variance(rollout));
+        metrics.push("train/explained_variance", targets.explained_variance());
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/clip_range", clip);
         metrics.push("train/n_updates", self.descent.optimizer.steps().0 as f32);
@@ -318,7 +318,7 @@ mod tests {
             let (policy, rollout, targets) = fixture::rollout_of(case);
             let batch = {
                 let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
-                Batch::gather(&policy, &rollout, &targets.returns, &rows, &advantages).unwrap()
+                Batch::gather(&policy, &rollout, &targets, &rows, &advantages).unwrap()
             };
             let params = Tensor::new(policy.params(), &candle_core::Device::Cpu).unwrap();
             let loss = loss(&policy, &params, &batch, &PpoConfig::default(), 0.2).unwrap();
@@ -368,7 +368,7 @@ mod tests {
             let rows: Vec<u32> = (0..32).rev().collect();
             let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
             let minibatch =
-                Minibatch { rollout: &rollout, returns: &targets.returns, rows: &rows, advantages: &advantages, ent_coef: 0.0 };
+                Minibatch { rollout: &rollout, targets: &targets, rows: &rows, advantages: &advantages, ent_coef: 0.0 };
             let config = PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() };
             let parts = Ppo::new(policy, config, 4, 0).unwrap().fused(&minibatch, 0.0, &Pool::new(1).unwrap()).unwrap();
             assert_eq!((parts.kl, parts.clip_fraction), (0.0, 0.0), "{case:?}: one ratio differs from 1, with a clip range of 0");

@@ -210,7 +210,7 @@ impl QNetwork {
         choose: &mut impl FnMut(std::ops::Range<usize>, &mut [f32]),
     ) -> Result<(), Error> {
         if let (Some(kernel), Some(workspace)) = (self.kernel(), workspace) {
-            tile::forward(kernel, self.samples(obs), n, workspace, |tile: &mut tile::Tile<'_>| {
+            tile::forward(kernel, self.samples(obs), n, None, workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
                 let q = &mut outputs[..self.n_actions * range.len()];
                 self.read(tile, q);

@@ -445,7 +445,7 @@ impl<S: Stats> Slices<S> {
         pool.each(slices, &|(workspace, range, stats)| {
             stats.reset();
             let each = Counted { loss, stats };
-            dispatch(isa, Pass { net, packed, samples, range: range.clone(), workspace, each, backward: true });
+            dispatch(isa, Pass { net, packed, samples, range: range.clone(), workspace, each, skip: None, backward: true });
         });
         dispatch(isa, Sum { net, slices: &self.slices[..count], gradient });
         self.slices[..count].iter().map(|(.., stats)| stats)
@@ -471,15 +471,16 @@ impl<S> Work for Sum<'_, S> {
     }
 }
 
-/// Puts samples through the networks; `read` sees every tile.
+/// Puts samples through the networks, but not through chain `skip`, from which no other starts; `read` sees every tile.
 pub(crate) fn forward<F: EachTile>(
     (isa, net, packed): (Isa, &Net, &[f32]),
     samples: Samples<'_>,
     n: usize,
+    skip: Option<usize>,
     workspace: &mut Workspace,
     read: F,
 ) {
-    dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, backward: false });
+    dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, skip, backward: false });
 }
 
 /// Some samples on their way through the networks, and back if they are learnt from.
@@ -491,6 +492,7 @@ struct Pass<'a, F> {
     workspace: &'a mut Workspace,
     /// The loss, or whoever reads the outputs.
     each: F,
+    skip: Option<usize>,
     backward: bool,
 }
 
@@ -499,7 +501,7 @@ impl<F: EachTile> Work for Pass<'_, F> {
 
     #[inline(always)]
     fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
-        let Self { net, packed, samples, range, workspace, mut each, backward } = self;
+        let Self { net, packed, samples, range, workspace, mut each, skip, backward } = self;
         if backward {
             workspace.grads.fill(0.0);
         }
@@ -513,7 +515,7 @@ impl<F: EachTile> Work for Pass<'_, F> {
                 }
                 _ => samples.copy(tile.clone(), net.n_in, pad(net.n_in), &mut workspace.inputs),
             }
-            for chain in &net.chains {
+            for (_, chain) in net.chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
                 chain_forward::<FMA, ROWS, WIDE>(net, chain, packed, m, workspace);
             }
             let outputs = &workspace.outputs;

@@ -93,6 +93,9 @@ pub struct Rollout {
     pub last_values: Array1<f32>,
     /// Which environment each column belongs to, (N).
     pub env_idx: Array1<u32>,
+    /// Whether each column goes on where it stood at the end of the rollout before. Not so where whichever environments come first fill
+    /// the columns.
+    pub runs_on: bool,
     /// The version of the policy that acted, (N).
     pub policy_version: Array1<u64>,
     /// The (t, n) of each episode that ended, in the order of `final_obs`.
@@ -210,6 +213,27 @@ impl RolloutColumns<'_> {
     }
 }
 
+impl RolloutShape {
+    /// What a rollout takes in memory, or a little more.
+    fn bytes(&self) -> u128 {
+        let action_len = match self.actions {
+            ActionKind::Discrete { masked } => masked.unwrap_or(1),
+            ActionKind::Continuous { len } => len,
+        };
+        let obs_size = if self.obs == ObsKind::F32 { 4 } else { 1 };
+        let per_step = (self.obs_len as u128) * obs_size + 4 * action_len as u128 + 14;
+        (self.n_steps as u128 + 1).saturating_mul(self.n_envs as u128).saturating_mul(per_step)
+    }
+
+    /// Refuses `n` rollouts of this shape if they do not fit into memory together.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn check_memory(&self, n: usize) -> Result<(), Error> {
+        crate::memory::check(n, self.bytes(), 0)
+    }
+}
+
 impl Rollout {
     /// An empty rollout, all zeros, for environments 0 to N - 1.
     ///
@@ -222,13 +246,7 @@ impl Rollout {
                 return Err(Error::Empty(what));
             }
         }
-        let action_len = match shape.actions {
-            ActionKind::Discrete { masked } => masked.unwrap_or(1),
-            ActionKind::Continuous { len } => len,
-        };
-        let obs_size = if shape.obs == ObsKind::F32 { 4 } else { 1 };
-        let per_step = (obs_len as u128) * obs_size + 4 * action_len as u128 + 14;
-        let bytes = (n_steps as u128 + 1).saturating_mul(n_envs as u128).saturating_mul(per_step);
+        let bytes = shape.bytes();
         // Asked for once and given back at once: allocating arrays would abort the program instead of failing.
         let fits = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
         if !fits {
@@ -255,6 +273,7 @@ impl Rollout {
             },
             last_values: Array1::zeros(n_envs),
             env_idx: (0..n_envs as u32).collect(),
+            runs_on: true,
             policy_version: Array1::zeros(n_envs),
             final_at: Vec::new(),
             final_obs: match shape.obs {
