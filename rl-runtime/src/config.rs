@@ -559,6 +559,11 @@ impl Config {
 
     /// Checks what concerns several settings at once.
     fn check_together(&self) -> Result<(), rl_agents::Error> {
+        if self.collect_threads > self.threads {
+            let value = self.collect_threads.to_string();
+            let allowed = "more than there are threads; raise threads or leave it at 0";
+            return Err(rl_agents::Error::Setting { name: "collect_threads", value, allowed });
+        }
         match (&self.ppo, &self.a2c, &self.dqn) {
             (Some(ppo), ..) => ppo.check(self.n_envs),
             (_, Some(a2c), _) => a2c.check(self.n_envs),

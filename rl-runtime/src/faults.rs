@@ -1,9 +1,10 @@
 //! Faults of environments that block: what may be done about them, how often, and when it is enough.
 //!
 //! A fault ends an episode as truncated, never as terminated. After it an environment that still answers is started anew; one that
-//! hangs or has panicked is replaced, on a new thread, for a thread cannot be killed. Who has to be replaced too often is put in
-//! quarantine, and with too many there the run ends. While nothing but faults comes from any of them, a circuit breaker lets only one at a
-//! time try again. Nothing here reads a clock: the time is handed in.
+//! hangs or has panicked is replaced, on a new thread, for a thread cannot be killed, after a wait that doubles. Who has to be replaced
+//! too often is put in quarantine, and with too many there the run ends. While nothing but faults comes from any of them, a circuit
+//! breaker lets only one at a time try again, by turns and uncounted: an outage of what they all talk to is outlived. Nothing here reads a
+//! clock: the time is handed in.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,15 +16,16 @@ pub struct FaultConfig {
     pub timeout: Duration,
     /// How often a call that may be repeated is repeated.
     pub retries: u32,
-    /// The wait before the first repetition, which doubles from each to the next; half to one and a half times as long by chance.
+    /// The wait before the first repetition, and before the first replacement, which doubles from each to the next; half to one and a half
+    /// times as long by chance.
     pub backoff: Duration,
     /// How often one environment may be replaced within `window`.
     pub max_restarts: u32,
-    /// See `max_restarts`.
+    /// See `max_restarts`. No longer may the circuit breaker stay open either.
     pub window: Duration,
     /// How many environments may be in quarantine.
     pub max_quarantined: usize,
-    /// Faults in a row, of all environments together, that open the circuit breaker.
+    /// Faults in a row, of all environments together, that open the circuit breaker; at most twice as many as there are environments.
     pub breaker_faults: u32,
     /// How long it stays open before one environment may try.
     pub breaker_pause: Duration,
@@ -93,35 +95,41 @@ pub(crate) struct Breaker {
     limit: u32,
     pause: Duration,
     in_a_row: u32,
-    /// When the next one may try, while the breaker is open.
-    next_try: Option<Instant>,
+    /// While the breaker is open: since when, and when the next one may try.
+    open: Option<(Instant, Instant)>,
 }
 
 impl Breaker {
-    pub(crate) fn new(config: &FaultConfig) -> Self {
-        Self { limit: config.breaker_faults.max(1), pause: config.breaker_pause, in_a_row: 0, next_try: None }
+    pub(crate) fn new(config: &FaultConfig, n_envs: usize) -> Self {
+        let limit = config.breaker_faults.min(u32::try_from(2 * n_envs).unwrap_or(u32::MAX)).max(1);
+        Self { limit, pause: config.breaker_pause, in_a_row: 0, open: None }
+    }
+
+    /// For how long it has been open, if it is.
+    pub(crate) fn open_for(&self, now: Instant) -> Option<Duration> {
+        self.open.map(|(since, _)| now.saturating_duration_since(since))
     }
 
     /// Notes a fault. Returns whether it has opened the breaker.
     pub(crate) fn fault(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
-        let opens = self.in_a_row >= self.limit && self.next_try.is_none();
+        let opens = self.in_a_row >= self.limit && self.open.is_none();
         if opens {
-            self.next_try = Some(now + self.pause);
+            self.open = Some((now, after(now, self.pause)));
         }
         opens
     }
 
     pub(crate) fn success(&mut self) {
-        (self.in_a_row, self.next_try) = (0, None);
+        (self.in_a_row, self.open) = (0, None);
     }
 
     /// Whether an environment that has failed may be started now; if so, and the breaker is open, the next one waits for another pause.
     pub(crate) fn may_start(&mut self, now: Instant) -> bool {
-        match self.next_try {
+        match self.open {
             None => true,
-            Some(at) if now >= at => {
-                self.next_try = Some(now + self.pause);
+            Some((since, at)) if now >= at => {
+                self.open = Some((since, after(now, self.pause)));
                 true
             }
             Some(_) => false,
@@ -134,6 +142,11 @@ impl Breaker {
 pub(crate) struct Restarts(VecDeque<Instant>);
 
 impl Restarts {
+    /// How many are remembered.
+    pub(crate) fn len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
     /// Notes a replacement, if there may be one.
     pub(crate) fn allow(&mut self, now: Instant, config: &FaultConfig) -> bool {
         while self.0.front().is_some_and(|&at| now.saturating_duration_since(at) > config.window) {
@@ -147,10 +160,18 @@ impl Restarts {
     }
 }
 
-/// How long to wait before repetition `attempt`, counted from 0; `uniform` is from 0 to 1.
+/// How long to wait before repetition or replacement `attempt`, counted from 0; `uniform` is from 0 to 1.
 pub(crate) fn backoff(config: &FaultConfig, attempt: u32, uniform: f32) -> Duration {
     let doubled = config.backoff.saturating_mul(2u32.saturating_pow(attempt.min(16)));
-    doubled.mul_f64(0.5 + f64::from(uniform)).min(config.timeout)
+    doubled.min(YEAR).mul_f64(0.5 + f64::from(uniform)).min(config.timeout)
+}
+
+/// Longer than anybody waits.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// So much later, or a year if there is no such time.
+pub(crate) fn after(now: Instant, duration: Duration) -> Instant {
+    now + duration.min(YEAR)
 }
 
 #[cfg(test)]
@@ -170,14 +191,22 @@ mod tests {
     #[test]
     fn the_breaker_opens_lets_one_try_and_closes() {
         let config = FaultConfig { breaker_faults: 3, breaker_pause: Duration::from_secs(5), ..FaultConfig::default() };
-        let (begin, mut breaker) = (Instant::now(), Breaker::new(&config));
+        let (begin, mut breaker) = (Instant::now(), Breaker::new(&config, 2));
         let at = |s| begin + Duration::from_secs(s);
         assert!(!breaker.fault(at(0)) && !breaker.fault(at(0)) && breaker.may_start(at(0)));
         assert!(breaker.fault(at(1)) && !breaker.may_start(at(5)), "open until 6");
         assert!(breaker.may_start(at(6)) && !breaker.may_start(at(6)), "one tries");
         assert!(!breaker.fault(at(7)) && !breaker.may_start(at(10)) && breaker.may_start(at(11)));
+        assert_eq!(breaker.open_for(at(12)), Some(Duration::from_secs(11)));
         breaker.success();
+        assert_eq!(breaker.open_for(at(12)), None);
         assert!(breaker.may_start(at(11)) && breaker.may_start(at(11)) && !breaker.fault(at(11)));
+    }
+
+    #[test]
+    fn two_faults_of_a_single_environment_open_the_breaker() {
+        let (now, mut breaker) = (Instant::now(), Breaker::new(&FaultConfig::default(), 1));
+        assert!(!breaker.fault(now) && breaker.fault(now) && !breaker.may_start(now));
     }
 
     #[test]
@@ -187,5 +216,7 @@ mod tests {
         assert_eq!(backoff(&config, 2, 0.0), Duration::from_millis(200));
         assert_eq!(backoff(&config, 2, 1.0), Duration::from_millis(600));
         assert_eq!(backoff(&config, 1000, 1.0), config.timeout);
+        let longest = FaultConfig { backoff: Duration::MAX, timeout: Duration::MAX, ..FaultConfig::default() };
+        assert!(backoff(&longest, 1000, 1.0) > YEAR && after(Instant::now(), Duration::MAX) > Instant::now());
     }
 }

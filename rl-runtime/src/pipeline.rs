@@ -30,6 +30,7 @@ use rl_agents::{Collector, Episode, Policy, Snapshot};
 use rl_buffer::Rollout;
 
 use crate::Error;
+use crate::faults::FaultCounts;
 use crate::profile::{Phase, Profile, Timed, Track};
 use crate::ring::{Stage, ring};
 
@@ -72,16 +73,22 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 pub struct Filled {
     /// The rollout.
     pub rollout: Rollout,
-    /// The episodes that ended in it, in the order of their ends.
+    /// The episodes that ended in it; where whichever environments come first fill the columns, those of stretches that were dropped, too.
     pub episodes: Vec<Episode>,
     /// For each column, how many rollouts the policy of its first action had learnt from, (N).
     pub learnt: Vec<u64>,
+    /// Faults of environments until then.
+    pub faults: FaultCounts,
+    /// Stretches that were dropped for their age until then.
+    pub dropped: u64,
 }
 
 impl Filled {
-    fn new(rollout: Rollout) -> Self {
+    /// One that is to be filled.
+    #[must_use]
+    pub fn new(rollout: Rollout) -> Self {
         let learnt = vec![0; rollout.shape().n_envs];
-        Self { rollout, episodes: Vec::new(), learnt }
+        Self { rollout, episodes: Vec::new(), learnt, faults: FaultCounts::default(), dropped: 0 }
     }
 }
 
@@ -177,13 +184,23 @@ impl<C: Collect> Pipeline<C> {
     /// A pipeline whose rollouts have `n_steps` steps. Nothing is collected yet.
     ///
     /// # Errors
-    /// Those of [`Collect::rollout`].
+    /// Those of [`Collect::rollout`], and [`Error::Config`] if all of them together do not fit into memory.
     pub fn new(mode: Mode, collector: C, n_steps: usize, profile: &Profile) -> Result<Self, Error> {
         let ahead = match mode {
             Mode::Sync => 0,
             Mode::Overlapped { max_lag } => max_lag,
         };
-        let buffers = (0..=ahead).map(|_| Ok(Filled::new(collector.rollout(n_steps)?))).collect::<Result<_, Error>>()?;
+        let first = collector.rollout(n_steps)?;
+        let n = ahead.saturating_add(1);
+        first.shape().check_memory(n).map_err(|error| match error {
+            rl_buffer::Error::OutOfMemory { needed, available, .. } => Error::config(format!(
+                "{n} rollouts, as max_lag wants, take {needed} bytes, {available} are available; lower max_lag, n_steps or n_envs"
+            )),
+            error => rl_agents::Error::from(error).into(),
+        })?;
+        let more = (0..ahead).map(|_| collector.rollout(n_steps));
+        let buffers =
+            [Ok(first)].into_iter().chain(more).map(|rollout| rollout.map(Filled::new)).collect::<Result<_, Error>>()?;
         let track = profile.track("learner");
         let producer_track = if mode == Mode::Sync { track.clone() } else { profile.track("collect") };
         Ok(Self {
@@ -311,6 +328,9 @@ impl<C: Collect> Pipeline<C> {
     /// Starts the producer if it does not run, and sends it what has been ordered.
     fn start(&mut self) -> Result<(), Error> {
         if self.running.is_none() {
+            if self.orders.is_empty() {
+                return Err(lost());
+            }
             let Some(mut collector) = self.collector.take() else { return Err(lost()) };
             let [free, rollouts] = ring(self.buffers.drain(..));
             // All orders begin with the learner.

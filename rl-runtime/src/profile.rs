@@ -16,6 +16,7 @@ use rl_envs::ActionsMut;
 use serde_json::{Value, json};
 
 use crate::Error;
+use crate::pipeline::Mode;
 use crate::run_dir::write_whole;
 
 /// What a thread does.
@@ -57,7 +58,22 @@ impl Phase {
     }
 }
 
-/// Spans that a timeline holds at most: some 100 MB of JSON.
+/// What environments do with a producer's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worlds {
+    /// They compute, on so many threads.
+    Computing {
+        /// Those that collect.
+        threads: usize,
+    },
+    /// They block, each on a thread of its own.
+    Blocking {
+        /// How many they are.
+        n_envs: usize,
+    },
+}
+
+/// Spans of one thread that a timeline holds at most, the first ones: some 100 MB of JSON.
 const MAX_SPANS: usize = 1_000_000;
 
 #[derive(Debug)]
@@ -158,34 +174,54 @@ impl Profile {
         json!({"elapsed_s": self.elapsed_s(), "threads": threads})
     }
 
-    /// What to do about the slower side, from what was measured; `n_envs` is the number of environments.
+    /// What to do about the slower side, from what was measured.
     #[must_use]
-    pub fn advice(&self, n_envs: usize, overlapped: bool) -> String {
+    pub fn advice(&self, mode: Mode, worlds: Worlds) -> String {
         let whole = self.elapsed_s();
         let share = |phase| 100.0 * self.seconds(phase) / whole;
-        if !overlapped {
-            let (collecting, update) = (share(Phase::Envs) + share(Phase::Policy), share(Phase::Targets) + share(Phase::Update));
-            let hidden = collecting.min(update);
+        let aside = share(Phase::Evaluation) + share(Phase::Checkpoint);
+        let (envs, policy, update) = (share(Phase::Envs), share(Phase::Policy), share(Phase::Targets) + share(Phase::Update));
+        let Mode::Overlapped { max_lag } = mode else {
+            let (collecting, hidden) = (envs + policy, update.min(envs + policy));
             return format!(
                 "collecting took {collecting:.0}% and updates {update:.0}% of the time, one after the other; \
                  --set pipeline=overlapped could hide {hidden:.0}% where cores are free or environments wait"
             );
-        }
+        };
         let (learner, producers) = (share(Phase::WaitProducers), share(Phase::WaitLearner));
+        if max_lag == 0 {
+            let hidden = update.min(envs + policy);
+            return format!(
+                "with max_lag=0 collecting and updates take turns; --set max_lag=1 could hide {hidden:.0}% of the time"
+            );
+        }
+        if aside > update {
+            return format!(
+                "evaluations and checkpoints took {aside:.0}% of the time, updates {update:.0}%; try a larger --eval-every or checkpoint_every"
+            );
+        }
         if learner.max(producers) < 10.0 {
-            format!("balanced: the learner waited {learner:.0}% of its time, the producer {producers:.0}%")
-        } else if learner >= producers {
-            let (envs, policy) = (share(Phase::Envs), share(Phase::Policy));
-            if policy > envs {
+            return format!("balanced: the learner waited {learner:.0}% of its time, the producer {producers:.0}%");
+        }
+        if learner < producers {
+            return format!(
+                "the learner is the bottleneck: the producer waited {producers:.0}% of its time; try larger minibatches or fewer epochs"
+            );
+        }
+        match worlds {
+            Worlds::Blocking { .. } if policy > envs => {
                 format!("acting is the bottleneck: the learner waited {learner:.0}% of its time; try smaller networks")
-            } else {
+            }
+            Worlds::Blocking { n_envs } => {
                 let more = 2 * n_envs;
                 format!("environments are the bottleneck: the learner waited {learner:.0}% of its time; try --envs {more}")
             }
-        } else {
-            format!(
-                "the learner is the bottleneck: the producer waited {producers:.0}% of its time; try larger minibatches or fewer epochs"
-            )
+            Worlds::Computing { threads } => {
+                let more = threads + 1;
+                format!(
+                    "collecting is the bottleneck: the learner waited {learner:.0}% of its time; try --set collect_threads={more}"
+                )
+            }
         }
     }
 
@@ -349,13 +385,21 @@ mod tests {
 
     #[test]
     fn advice_follows_who_waited() {
-        let waited = |phase| {
+        let overlapped = Mode::Overlapped { max_lag: 1 };
+        let blocking = Worlds::Blocking { n_envs: 32 };
+        let advice = |phase, mode, worlds| {
             let profile = Profile::new(false);
             profile.track("t").add(phase, Instant::now(), Duration::from_secs(1000));
-            profile.advice(32, true)
+            profile.advice(mode, worlds)
         };
-        assert!(waited(Phase::WaitProducers).contains("try --envs 64"));
-        assert!(waited(Phase::WaitLearner).starts_with("the learner is the bottleneck"));
-        assert!(waited(Phase::Update).starts_with("balanced"));
+        assert!(advice(Phase::WaitProducers, overlapped, blocking).contains("try --envs 64"));
+        assert!(
+            advice(Phase::WaitProducers, overlapped, Worlds::Computing { threads: 1 }).contains("try --set collect_threads=2")
+        );
+        assert!(advice(Phase::WaitLearner, overlapped, blocking).starts_with("the learner is the bottleneck"));
+        assert!(advice(Phase::Update, overlapped, blocking).starts_with("balanced"));
+        assert!(advice(Phase::Evaluation, overlapped, blocking).contains("try a larger --eval-every"));
+        assert!(advice(Phase::WaitLearner, Mode::Overlapped { max_lag: 0 }, blocking).contains("--set max_lag=1"));
+        assert!(advice(Phase::Update, Mode::Sync, blocking).contains("one after the other"));
     }
 }

@@ -20,7 +20,7 @@ use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, EnvError, Pur
 
 use crate::Error;
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, backoff};
+use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
 use crate::pipeline::{Collect, Filled, panic_text, spawn};
 use crate::profile::{Phase, Track};
 
@@ -84,8 +84,10 @@ enum State {
     Idle,
     /// It is to answer since then.
     Asked(Ask, Instant),
-    /// To be started anew as soon as may be; `true`: on a new thread.
-    Down(bool),
+    /// To be started anew as soon as may be.
+    Down,
+    /// To be started anew on a new thread, not before then.
+    Gone(Instant),
     Quarantined,
 }
 
@@ -114,6 +116,10 @@ pub struct ReadyEnvs<E: BlockingEnv> {
     /// For the threads; also keeps the channel open.
     answer: Sender<Reply<E::Obs>>,
     breaker: Breaker,
+    /// Whether any call has ever succeeded.
+    reached: bool,
+    /// The first to be started anew, where not all may be at once.
+    first: usize,
     counts: FaultCounts,
     on_fault: OnFault,
     stop: Arc<AtomicBool>,
@@ -187,12 +193,24 @@ fn attempt<E: BlockingEnv>(
     Ok(outcome)
 }
 
+/// Tells an environment's first fault, its second, its fourth and so on.
+fn warn(n_envs: usize) -> OnFault {
+    let mut counts = vec![0u64; n_envs];
+    Box::new(move |env, fault, then| {
+        counts[env] += 1;
+        let n = counts[env];
+        if n.is_power_of_two() {
+            eprintln!("warning: environment {env}, fault {n}: {fault}; {then}");
+        }
+    })
+}
+
 impl<E: BlockingEnv> ReadyEnvs<E> {
-    /// `n_envs` environments with these spaces, made by `make` and started with randomness from `seed`. Each will be `Started`. Faults are
-    /// told on stderr; see [`ReadyEnvs::on_fault`].
+    /// `n_envs` environments with these spaces, made by `make` and started with randomness from `seed`. Each will be `Started`. Of each one's
+    /// faults the first, the second, the fourth and so on are told on stderr; see [`ReadyEnvs::on_fault`].
     ///
     /// # Errors
-    /// [`Error::Thread`] if a thread cannot be started.
+    /// [`Error::Thread`] if a thread cannot be started, [`rl_envs::Error::EnvCount`] without environments.
     pub fn new(
         n_envs: usize,
         spaces: (Space, ActionSpace),
@@ -200,11 +218,17 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         config: FaultConfig,
         seed: u64,
     ) -> Result<Self, Error> {
-        let (answer, replies) = bounded(n_envs.max(1));
+        if n_envs == 0 {
+            return Err(rl_envs::Error::EnvCount { n_envs }.into());
+        }
+        // Room for the late answers of those that were given up, too.
+        let (answer, replies) = bounded(2 * n_envs);
         let (observation_space, action_space) = spaces;
         let mut envs = Self {
             make,
-            breaker: Breaker::new(&config),
+            breaker: Breaker::new(&config, n_envs),
+            reached: false,
+            first: 0,
             config,
             seed,
             observation_space,
@@ -213,7 +237,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
             replies,
             answer,
             counts: FaultCounts::default(),
-            on_fault: Box::new(|env, fault, then| eprintln!("warning: environment {env}: {fault}; {then}")),
+            on_fault: warn(n_envs),
             stop: Arc::default(),
         };
         for env in 0..n_envs {
@@ -225,7 +249,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         Ok(envs)
     }
 
-    /// Tells faults to `told` instead of stderr.
+    /// Tells all faults to `told` instead of stderr.
     pub fn on_fault(&mut self, told: OnFault) {
         self.on_fault = told;
     }
@@ -317,7 +341,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     /// # Errors
     /// As [`ReadyEnvs::recv_some`].
     pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
-        let (until, wanted) = (Instant::now() + deadline, events.len() + min_ready.clamp(1, self.slots.len()));
+        let (until, wanted) = (after(Instant::now(), deadline), events.len() + min_ready.clamp(1, self.slots.len()));
         let before = events.len();
         while events.len() < wanted && (events.len() == before || Instant::now() < until) {
             let left = if events.len() == before { LOOK } else { until.saturating_duration_since(Instant::now()) };
@@ -332,7 +356,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     /// [`Error::EnvFailed`] if too many environments have failed too often, [`Error::Thread`] if [`ReadyEnvs::stopper`] is set or a
     /// thread cannot be started.
     pub fn recv_some(&mut self, enough: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
-        let (until, before) = (Instant::now() + deadline, events.len());
+        let (until, before) = (after(Instant::now(), deadline), events.len());
         loop {
             while let Ok(reply) = self.replies.try_recv() {
                 self.answered(reply, events)?;
@@ -364,6 +388,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         self.counts.retries += u64::from(retries);
         match result {
             Ok(step) => {
+                self.reached = true;
                 slot.state = State::Idle;
                 slot.since_start = if ask == Ask::Step { slot.since_start + 1 } else { 0 };
                 self.breaker.success();
@@ -378,6 +403,8 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     fn fault(&mut self, env: usize, ask: Ask, fault: &Fault, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let now = Instant::now();
         self.counts.count(fault);
+        // One that tries while all of them fail does so for the others, too.
+        let outage = self.breaker.open_for(now).filter(|_| self.reached);
         self.counts.breaker_opened += u64::from(self.breaker.fault(now));
         let slot = &mut self.slots[env];
         // One that answers and has taken a step since its last start may be started again; the others are replaced.
@@ -386,22 +413,25 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         slot.since_start = 0;
         events.push((env, Event::Faulted));
         if !replaced {
-            slot.state = State::Down(false);
+            slot.state = State::Down;
             (self.on_fault)(env, fault, "its episode is truncated");
             return Ok(());
         }
         // The thread may hang with its cell, and may answer yet.
         slot.generation += 1;
-        if slot.restarts.allow(now, &self.config) {
-            slot.state = State::Down(true);
+        let uniform = rng::uniform(rng::block(self.seed, env as u32, slot.steps, Purpose::Retry, 0)[0]);
+        let wait = backoff(&self.config, slot.restarts.len(), uniform);
+        if outage.map_or_else(|| slot.restarts.allow(now, &self.config), |time| time <= self.config.window) {
+            slot.state = State::Gone(if outage.is_some() { now } else { after(now, wait) });
             (self.on_fault)(env, fault, "its episode is truncated, it is replaced");
             return Ok(());
         }
         slot.state = State::Quarantined;
+        slot.calls = bounded(0).0; // its thread ends, and with it whatever the environment holds
         self.counts.quarantined += 1;
         (self.on_fault)(env, fault, "it had to be replaced too often and is not asked any more");
         let n = self.counts.quarantined as usize;
-        if n > self.config.max_quarantined || n == self.slots.len() {
+        if outage.is_some() || n > self.config.max_quarantined || n == self.slots.len() {
             return Err(Error::EnvFailed { env_idx: env, cause: fault.to_string(), n_failed: n });
         }
         Ok(())
@@ -410,24 +440,29 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     /// Gives up those that take too long and starts those that are down. Returns when to look again.
     fn look_after(&mut self, now: Instant, events: &mut Vec<(usize, Event)>) -> Result<Instant, Error> {
         let mut soonest = now + LOOK;
-        for env in 0..self.slots.len() {
+        let n = self.slots.len();
+        for env in (self.first..self.first + n).map(|env| env % n) {
             match self.slots[env].state {
                 State::Asked(ask, since) => {
-                    let due = since + self.config.timeout;
+                    let due = after(since, self.config.timeout);
                     if now >= due {
                         self.slots[env].cell = None;
                         self.fault(env, ask, &Fault::Timeout(self.config.timeout), events)?;
                     }
                     soonest = soonest.min(due.max(now));
                 }
-                State::Down(replace) if self.breaker.may_start(now) => {
-                    if replace {
-                        self.counts.restarts += 1;
-                        self.slots[env].calls = self.thread(env, self.slots[env].generation)?;
-                    }
+                State::Gone(at) if now < at => soonest = soonest.min(at),
+                State::Gone(_) if self.breaker.may_start(now) => {
+                    self.counts.restarts += 1;
+                    self.slots[env].calls = self.thread(env, self.slots[env].generation)?;
+                    self.first = env + 1;
                     self.ask(env, Ask::Reset);
                 }
-                State::Idle | State::Down(_) | State::Quarantined => {}
+                State::Down if self.breaker.may_start(now) => {
+                    self.first = env + 1;
+                    self.ask(env, Ask::Reset);
+                }
+                State::Idle | State::Down | State::Gone(_) | State::Quarantined => {}
             }
         }
         Ok(soonest)
@@ -437,7 +472,8 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
 /// How [`ReadyCollector`] batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadyConfig {
-    /// Environments that are waited for before the policy acts.
+    /// Environments that are waited for before the policy acts. Half of them make two groups by turns: the policy acts for one while the
+    /// other steps, which is for environments that compute instead of blocking.
     pub min_ready: usize,
     /// How long the first of them waits for the others.
     pub deadline: Duration,
@@ -457,8 +493,9 @@ struct Stretch {
     column: Rollout, // (T, 1)
     /// Steps that are full.
     t: usize,
-    /// Rollouts that the policy of the first action had learnt from.
+    /// Rollouts that the policy of the first action had learnt from, and the most that one of them had.
     learnt: u64,
+    newest: u64,
     /// The episode that is running, and those that have ended in this stretch.
     running: Episode,
     ended: Vec<Episode>,
@@ -574,7 +611,7 @@ impl<E: BlockingEnv> ReadyCollector<E> {
             let mut column = rollout(n_steps, 1, &envs.observation_space, &envs.action_space)?;
             column.env_idx[0] = env as u32;
             let (running, ended) = (Episode::default(), Vec::new());
-            Ok(Stretch { column, t: 0, learnt: 0, running, ended, waits: false, acting: false })
+            Ok(Stretch { column, t: 0, learnt: 0, newest: 0, running, ended, waits: false, acting: false })
         };
         let stretches = (0..n).map(stretch).collect::<Result<_, _>>()?;
         let d = envs.observation_space.len();
@@ -619,7 +656,9 @@ impl<E: BlockingEnv> ReadyCollector<E> {
             if n == filled.rollout.shape().n_envs {
                 break;
             }
-            if learnt - stretch.learnt > self.config.max_age {
+            filled.episodes.append(&mut stretch.ended);
+            // One by a policy that has learnt from more is of a learner that has been put back since.
+            if stretch.newest > learnt || learnt - stretch.learnt > self.config.max_age {
                 self.dropped += 1;
             } else {
                 let last = stretch.t;
@@ -628,7 +667,6 @@ impl<E: BlockingEnv> ReadyCollector<E> {
                 stretch.column.last_values[0] = value[0];
                 filled.rollout.copy_column(n, &stretch.column, 0);
                 filled.learnt[n] = stretch.learnt;
-                filled.episodes.extend_from_slice(&stretch.ended);
                 n += 1;
             }
             stretch.begin();
@@ -671,8 +709,10 @@ impl<E: BlockingEnv> ReadyCollector<E> {
             let stretch = &mut stretches[env];
             let t = stretch.t;
             if t == 0 {
-                (stretch.learnt, stretch.column.policy_version[0]) = (learnt, policy.version());
+                (stretch.learnt, stretch.newest) = (learnt, learnt);
+                stretch.column.policy_version[0] = policy.version();
             }
+            stretch.newest = stretch.newest.max(learnt);
             stretch.column.log_probs[[t, 0]] = log_probs[i];
             stretch.column.values[[t, 0]] = values[i];
             (stretch.waits, stretch.acting) = (false, true);
@@ -698,7 +738,8 @@ impl<E: BlockingEnv> ReadyCollector<E> {
     /// Waits until enough environments wait for an action, or one does and the deadline has passed.
     fn wait(&mut self) -> Result<(), Error> {
         let ReadyConfig { min_ready, deadline, .. } = self.config;
-        let min_ready = min_ready.clamp(1, self.stretches.len());
+        let alive = self.stretches.len() - self.envs.counts.quarantined as usize;
+        let min_ready = min_ready.clamp(1, alive.max(1));
         let mut first = None;
         loop {
             let ready = self.stretches.iter().filter(|stretch| stretch.waits).count();
@@ -742,6 +783,7 @@ impl<E: BlockingEnv> Collect for ReadyCollector<E> {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
         let n_columns = filled.rollout.shape().n_envs;
         filled.rollout.clear();
+        filled.rollout.runs_on = false;
         filled.episodes.clear();
         let mut n = 0;
         loop {
@@ -751,6 +793,7 @@ impl<E: BlockingEnv> Collect for ReadyCollector<E> {
                 self.act(policy, learnt)
             })?;
             if n == n_columns {
+                (filled.faults, filled.dropped) = (self.envs.counts, self.dropped);
                 return Ok(());
             }
             track.time(Phase::Envs, || self.wait())?;

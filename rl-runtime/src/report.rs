@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Progress;
 use crate::metrics::Row;
-use crate::pipeline::Mode;
-use crate::profile::Profile;
+use crate::profile::{Profile, Worlds};
 use crate::train::{End, Evaluation, Outcome};
 use crate::{Config, interrupt};
 
@@ -151,7 +150,7 @@ impl Report {
 
     /// Where time went, thread by thread if `in_full`, and what to do about it.
     pub fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
-        let advice = profile.advice(config.n_envs, config.mode() != Mode::Sync);
+        let advice = profile.advice(config.mode(), Worlds::Computing { threads: config.collector_threads() });
         if let Kind::Json = self.kind {
             let mut object = profile.json();
             object["event"] = "profile".into();

@@ -331,10 +331,13 @@ impl Training {
         }
 
         let wall_s = begin.elapsed().as_secs_f64();
+        if end == End::Interrupted && self.progress.env_steps >= config.steps {
+            end = End::Steps; // the rollouts that were under way were the last
+        }
         if end == End::Interrupted {
             evaluation = None;
         } else if evaluation.is_none() {
-            let result = self.evaluate()?;
+            let result = self.track.time(Phase::Evaluation, || self.evaluate())?;
             report.evaluation(self.progress.env_steps, &result);
             evaluation = Some(result);
         }

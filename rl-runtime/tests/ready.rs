@@ -2,17 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rl_agents::{ActorCritic, Collector, NetConfig, Policy};
+use rl_agents::{ActorCritic, Choice, Collector, NetConfig, Policy};
 use rl_buffer::{ActionBuffer, ObsBuffer, ObsSlice, Rollout};
 use rl_envs::cartpole::CartPole;
-use rl_envs::{Action, ActionSpace, BlockingEnv, Env, EnvError, Pool, Rng, Space, Step};
+use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Env, EnvError, Pool, Rng, Space, Step};
 use rl_runtime::Error;
 use rl_runtime::faults::{FaultConfig, FaultCounts};
 use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline};
-use rl_runtime::profile::Profile;
+use rl_runtime::profile::{Profile, Track};
 use rl_runtime::ready::{Event, Make, ReadyCollector, ReadyConfig, ReadyEnvs};
 
 /// CartPole as something that could block.
@@ -126,7 +127,7 @@ fn policy(spaces: &(Space, ActionSpace)) -> ActorCritic {
 }
 
 fn filled(rollout: Rollout) -> Filled {
-    Filled { learnt: vec![0; rollout.shape().n_envs], rollout, episodes: Vec::new() }
+    Filled::new(rollout)
 }
 
 fn row(rollout: &Rollout, t: usize, n: usize) -> [f32; 3] {
@@ -338,7 +339,13 @@ fn while_all_of_them_fail_one_at_a_time_tries_again() {
     let down: Trouble =
         |call| if call <= 6 { Err(EnvError { cause: "down".into(), may_repeat: false }) } else { Ok(Duration::ZERO) };
     let pause = Duration::from_millis(30);
-    let config = FaultConfig { max_restarts: 1000, breaker_faults: 8, breaker_pause: pause, ..FaultConfig::default() };
+    let config = FaultConfig {
+        max_restarts: 1000,
+        breaker_faults: 8,
+        breaker_pause: pause,
+        backoff: Duration::from_micros(100),
+        ..FaultConfig::default()
+    };
     let begin = Instant::now();
     let (mut envs, calls) = counted(vec![down; 4], config);
     let mut events = Vec::new();
@@ -393,4 +400,204 @@ fn stretches_that_are_too_old_are_dropped_and_counted() {
         }
     }
     panic!("nothing was dropped");
+}
+
+#[test]
+fn stretches_of_a_learner_that_was_put_back_are_dropped() {
+    let mut ready = ReadyCollector::new(envs(vec![fine; 2], FaultConfig::default()), 4, ReadyConfig::default()).unwrap();
+    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let mut filled = filled(ready.rollout(4).unwrap());
+    ready.collect(&policy, 10, &mut filled, &track).unwrap();
+    ready.collect(&policy, 3, &mut filled, &track).unwrap();
+    // Whoever fills the columns had gone on under the policy that had learnt from ten.
+    assert!(ready.dropped() > 0 && filled.learnt == [3, 3], "{}, {:?}", ready.dropped(), filled.learnt);
+}
+
+/// Observes whose it is, its step and its last action; slower the higher its index, so that batches are ever other ones.
+struct Echo {
+    index: usize,
+    step: usize,
+    kind: ActionSpace,
+}
+
+impl BlockingEnv for Echo {
+    type Obs = f32;
+
+    fn observation_space(&self) -> Space {
+        Space::vector(&[-10.0; 3], &[10.0; 3])
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.kind.clone()
+    }
+
+    fn reset(&mut self, _: &mut Rng, obs: &mut [f32]) -> Result<(), EnvError> {
+        self.step = 0;
+        obs.copy_from_slice(&[self.index as f32, 0.0, -5.0]);
+        Ok(())
+    }
+
+    fn step(&mut self, action: Action<'_>, _: &mut Rng, obs: &mut [f32]) -> Result<Step, EnvError> {
+        std::thread::sleep(Duration::from_micros(100 * (self.index as u64 + 1)));
+        self.step += 1;
+        let action = match action {
+            Action::Discrete(action) => action as f32,
+            Action::Continuous(action) => action[0],
+        };
+        obs.copy_from_slice(&[self.index as f32, self.step as f32, action]);
+        Ok(Step { reward: self.index as f32, terminated: false, truncated: self.step == 9 })
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        (0..mask.len()).for_each(|action| mask[action] = u8::from(action != (self.index + self.step) % 3));
+    }
+}
+
+#[test]
+fn what_is_stored_of_a_batch_is_that_of_each_environment() {
+    let continuous = ActionSpace::Continuous { low: vec![-0.5], high: vec![0.5] };
+    for kind in [ActionSpace::Discrete { n: 3, masked: false }, ActionSpace::Discrete { n: 3, masked: true }, continuous] {
+        let spaces = (Space::vector(&[-10.0; 3], &[10.0; 3]), kind.clone());
+        let made = kind.clone();
+        let make: Make<Echo> = Arc::new(move |index| Ok(Echo { index, step: 0, kind: made.clone() }));
+        let envs = ReadyEnvs::new(5, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
+        let mut ready = ReadyCollector::new(envs, 6, ReadyConfig::default()).unwrap();
+        let (policy, track) = (policy(&spaces), Profile::new(false).track("test"));
+        let (mut filled, mut scratch) = (filled(ready.rollout(6).unwrap()), policy.scratch());
+        for learnt in 0..8 {
+            ready.collect(&policy, learnt, &mut filled, &track).unwrap();
+            let rollout = &filled.rollout;
+            assert!(!rollout.runs_on);
+            for (t, n) in (0..6).flat_map(|t| (0..5).map(move |n| (t, n))) {
+                let (here, next) = (row(rollout, t, n), row(rollout, t + 1, n));
+                assert_eq!([here[0], rollout.rewards[[t, n]]], [rollout.env_idx[n] as f32; 2]);
+                assert_eq!(rollout.policy_version[n], policy.version());
+                let legal: Vec<u8> =
+                    rollout.masks.iter().flat_map(|masks| (0..3).map(|a| masks[[t, n, a]]).collect::<Vec<_>>()).collect();
+                for (action, &legal) in legal.iter().enumerate() {
+                    assert_eq!(legal == 1, action != (here[0] + here[1]) as usize % 3, "the mask of this state");
+                }
+                let mut value = [0.0];
+                policy.values(ObsSlice::F32(&here), &mut scratch, &mut value).unwrap();
+                assert!((rollout.values[[t, n]] - value[0]).abs() < 1e-5, "the value of this state");
+                let taken = match &rollout.actions {
+                    ActionBuffer::Discrete(actions) => {
+                        let action = actions[[t, n]];
+                        assert!(legal.is_empty() || legal[action as usize] == 1);
+                        // Drawn until it comes again: its probability.
+                        let again = (0..1000).find_map(|step| {
+                            let (mut drawn, mut log_prob) = (ndarray::Array1::zeros(1), [0.0]);
+                            let choice = Choice::Sample { seed: 1, step, first_env: 0 };
+                            let out = (ActionsMut::Discrete(drawn.view_mut()), &mut log_prob[..], &mut value[..]);
+                            policy.act(ObsSlice::F32(&here), &legal, choice, &mut scratch, out).unwrap();
+                            (drawn[0] == action).then_some(log_prob[0])
+                        });
+                        assert!((rollout.log_probs[[t, n]] - again.unwrap()).abs() < 1e-5, "its probability in this state");
+                        action as f32
+                    }
+                    ActionBuffer::Continuous(actions) => actions[[t, n, 0]].clamp(-0.5, 0.5),
+                };
+                if rollout.truncated[[t, n]] == 0 {
+                    assert_eq!(next, [here[0], here[1] + 1.0, taken], "what followed this action");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_outage_of_all_of_them_is_outlived() {
+    // Fine at first, then nine calls of each that fail.
+    let outage: Trouble = |call| {
+        if (4..=12).contains(&call) { Err(EnvError { cause: "down".into(), may_repeat: false }) } else { Ok(Duration::ZERO) }
+    };
+    // One of them that was always the first to try would have to be replaced more often.
+    let (pause, backoff) = (Duration::from_millis(2), Duration::from_millis(3));
+    let config = FaultConfig { max_restarts: 6, breaker_pause: pause, backoff, ..FaultConfig::default() };
+    let (mut envs, calls) = counted(vec![outage; 3], config);
+    let (mut events, begin) = (Vec::new(), Instant::now());
+    while calls.iter().any(|calls| *calls.lock().unwrap() < 30) {
+        envs.recv(1, Duration::ZERO, &mut events).unwrap();
+        for (env, event) in events.drain(..) {
+            match event {
+                Event::Stepped(step) if step.done() => envs.reset(env),
+                Event::Started | Event::Stepped(_) => envs.send(env, Action::Discrete(0)),
+                Event::Faulted => {}
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "it hangs");
+    }
+    let counts = envs.counts();
+    assert_eq!((counts.failures, counts.quarantined), (27, 0), "{counts:?}");
+    assert!(counts.breaker_opened > 0 && counts.restarts > 9, "{counts:?}");
+}
+
+#[test]
+fn an_outage_that_does_not_end_ends_the_run() {
+    let outage: Trouble =
+        |call| if call > 3 { Err(EnvError { cause: "down".into(), may_repeat: false }) } else { Ok(Duration::ZERO) };
+    let (pause, window) = (Duration::from_millis(1), Duration::from_millis(60));
+    let config = FaultConfig { max_restarts: 1000, breaker_pause: pause, window, ..FaultConfig::default() };
+    let mut envs = envs(vec![outage; 3], FaultConfig { backoff: pause, ..config });
+    let (mut events, begin) = (Vec::new(), Instant::now());
+    let error = loop {
+        if let Err(error) = envs.recv(1, Duration::ZERO, &mut events) {
+            break error;
+        }
+        for (env, event) in events.drain(..) {
+            if matches!(event, Event::Started | Event::Stepped(_)) {
+                envs.send(env, Action::Discrete(0));
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "it goes on for ever");
+    };
+    assert!(begin.elapsed() > window && error.exit_code() == 5, "{error}");
+}
+
+#[test]
+fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
+    /// Tells when it is dropped, with the collector.
+    struct Told(ReadyCollector<Counting>, std::sync::mpsc::Sender<()>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.1.send(());
+        }
+    }
+
+    impl Collect for Told {
+        fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
+            self.0.collect(policy, learnt, filled, track)
+        }
+
+        fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
+            self.0.rollout(n_steps)
+        }
+
+        fn stopper(&self) -> Arc<AtomicBool> {
+            self.0.stopper()
+        }
+    }
+
+    let hangs: Trouble = |call| Ok(if call > 20 { Duration::from_secs(3600) } else { Duration::ZERO });
+    let ready = ReadyCollector::new(envs(vec![hangs; 2], FaultConfig::default()), 4, ReadyConfig::default()).unwrap();
+    let (told, dropped) = std::sync::mpsc::channel();
+    let policy = policy(&Counting::space());
+    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, Told(ready, told), 4, &Profile::new(false)).unwrap();
+    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(policy.copy(), 0));
+    for learnt in 0..2 {
+        let filled = pipeline.next(&policy, learnt).unwrap();
+        pipeline.give_back(filled, &policy, learnt + 1).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(50)); // by now they hang
+    drop(pipeline);
+    assert_eq!(dropped.recv_timeout(Duration::from_secs(1)), Ok(()), "the producer has ended");
+}
+
+#[test]
+fn a_pipeline_without_orders_says_so() {
+    let ready = ReadyCollector::new(envs(vec![fine], FaultConfig::default()), 4, ReadyConfig::default()).unwrap();
+    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 0 }, ready, 4, &Profile::new(false)).unwrap();
+    let error = pipeline.next(&policy(&Counting::space()), 0).map(drop).unwrap_err();
+    assert!(error.to_string().contains("given nothing to do"), "{error}");
 }

@@ -297,20 +297,20 @@ Presets (what is given besides goes before them):
         #[arg(long, default_value_t = 0.0, value_parser = parse_ms)]
         work_ms: f64,
         /// The share of steps that fail
-        #[arg(long, default_value_t = 0.0)]
+        #[arg(long, default_value_t = 0.0, value_parser = parse_share)]
         fail: f32,
         /// Time that an update computes, on one thread [default: PPO's work]
         #[arg(long, value_parser = parse_ms)]
         update_ms: Option<f64>,
         /// Steps of a rollout [default: 64]
-        #[arg(long)]
-        n_steps: Option<usize>,
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+        n_steps: Option<u32>,
         /// Samples of a minibatch of PPO
-        #[arg(long, default_value_t = 512)]
-        batch: usize,
+        #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+        batch: u32,
         /// Epochs of PPO
-        #[arg(long, default_value_t = 30)]
-        epochs: usize,
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+        epochs: u32,
         /// Sizes of the hidden layers [default: 256,256]
         #[arg(long, value_delimiter = ',')]
         hidden: Vec<usize>,
@@ -321,11 +321,11 @@ Presets (what is given besides goes before them):
         #[arg(long)]
         sync: bool,
         /// Rollouts are acted in by the policy of so many updates before
-        #[arg(long, default_value_t = 1)]
-        max_lag: usize,
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000), conflicts_with = "sync")]
+        max_lag: u32,
         /// Environments that are waited for before the policy acts
-        #[arg(long, default_value_t = 1)]
-        min_ready: usize,
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        min_ready: u32,
         /// How long they are waited for
         #[arg(long, default_value_t = 1.0, value_parser = parse_ms)]
         deadline_ms: f64,
@@ -379,6 +379,10 @@ fn parse_count(text: &str) -> Result<i64, String> {
 
 fn parse_ms(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|ms| (0.0..=3.6e6).contains(ms)).ok_or_else(|| "not a number from 0 to 3600000".into())
+}
+
+fn parse_share(text: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|share| (0.0..1.0).contains(share)).ok_or_else(|| "not a number from 0 to below 1".into())
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
@@ -468,6 +472,8 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
 fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
     let layers = layers(&args)?;
     let profile = Profile::new(args.timeline.is_some());
+    // Empty yet: whether it can be written shows before any work.
+    args.timeline.as_ref().map_or(Ok(()), |path| profile.write_timeline(path))?;
     let (config, dir, mut training, note) = match &args.resume {
         None => {
             let none =
@@ -493,8 +499,8 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
         report.note(&note);
     }
     let outcome = training.run(&dir, &mut report)?;
-    if let Some(path) = &args.timeline {
-        profile.write_timeline(path)?;
+    if let Some(Err(error)) = args.timeline.as_ref().map(|path| profile.write_timeline(path)) {
+        report.warn(&format!("no timeline is written: {error}"));
     }
     if args.profile || config.mode() != Mode::Sync {
         report.profile(&profile, &config, args.profile);
@@ -722,7 +728,7 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
                 "wide" => 32,
                 _ => 64,
             };
-            let n_steps = n_steps.unwrap_or(steps);
+            let n_steps = n_steps.map_or(steps, |n| n as usize);
             let update_ms = update_ms.or_else(|| {
                 let collecting = n_steps as f64 * (latency_ms + work_ms);
                 match preset {
@@ -732,14 +738,27 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
                 }
             });
             let ms = |ms: f64| Duration::from_secs_f64(1e-3 * ms);
+            let envs = envs.map_or(if preset == "wide" { 256 } else { 32 }, |n| n as usize);
+            let mut problems = Vec::new();
+            if latency_ms + work_ms == 0.0 {
+                problems.push(
+                    "--latency-ms and --work-ms are both 0: there is nothing to wait for; `rl bench env` measures that".into(),
+                );
+            }
+            if min_ready as usize > envs {
+                problems.push(format!("--min-ready {min_ready}: there are {envs} environments"));
+            }
+            if !problems.is_empty() {
+                return Err(Error::Config { problems });
+            }
             let bench = bench::PipelineBench {
-                envs: envs.map_or(if preset == "wide" { 256 } else { 32 }, |n| n as usize),
+                envs,
                 latency: Latency { distribution: latency, mean: ms(latency_ms), work: ms(work_ms), fail },
                 n_steps,
-                mode: if sync { Mode::Sync } else { Mode::Overlapped { max_lag } },
-                ready: ReadyConfig { min_ready, deadline: ms(deadline_ms), ..ReadyConfig::default() },
+                mode: if sync { Mode::Sync } else { Mode::Overlapped { max_lag: max_lag as usize } },
+                ready: ReadyConfig { min_ready: min_ready as usize, deadline: ms(deadline_ms), ..ReadyConfig::default() },
                 update: update_ms.map(ms),
-                ppo: PpoConfig { batch_size: batch, n_epochs: epochs, ..PpoConfig::default() },
+                ppo: PpoConfig { batch_size: batch as usize, n_epochs: epochs as usize, ..PpoConfig::default() },
                 hidden: if hidden.is_empty() { nets.into() } else { hidden },
                 threads: threads as usize,
                 seconds,
