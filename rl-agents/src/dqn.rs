@@ -37,7 +37,7 @@ pub struct DqnConfig {
     pub learning_starts: u64,
     /// Env steps, all environments together, from updates to updates.
     pub train_freq: u64,
-    /// Updates for every `train_freq` env steps.
+    /// Updates for every `train_freq` env steps: `gradient_steps * batch_size / train_freq` samples per insert.
     pub gradient_steps: u64,
     /// Env steps from one update of the target network to the next.
     pub target_update_interval: u64,

@@ -190,6 +190,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_measured_of_an_overlapped_run_stands_in_its_columns() {
+        let (profile, mut overlap) = (Profile::new(false), Overlap::default());
+        let begin = std::time::Instant::now();
+        let waited = [(Phase::WaitProducers, 3), (Phase::WaitLearner, 2)];
+        waited.map(|(phase, s)| profile.track("t").add(phase, begin, std::time::Duration::from_secs(s)));
+        overlap.count(3, &[5, 4, 1], 5);
+        overlap.count(0, &[0, 9], 10);
+        assert_eq!(overlap.lags(), [1, 2, 0, 1, 0, 1]);
+        let mut row = row(1);
+        overlap.extend(&mut row, &profile);
+        let of = |name| row.values.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+        assert_eq!(["time/queue", "time/learner_waited", "time/producer_waited"].map(of), [Some(1.5), Some(3.0), Some(2.0)]);
+        assert_eq!(row.values.last().unwrap().0, "time/fps");
+    }
+
+    #[test]
     fn rows_after_the_checkpoint_and_a_torn_line_are_dropped_on_resume() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.csv");

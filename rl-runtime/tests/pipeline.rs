@@ -184,7 +184,6 @@ fn lag_is_counted_and_never_above_its_bound() {
         let found = ["pipeline/lag_0", "pipeline/lag_1", "pipeline/lag_2", "pipeline/lag_3_4"].map(of);
         assert_eq!(found, expected, "ten rollouts of eight columns, {lag}");
         assert_eq!(of("pipeline/lag_5_8") + of("pipeline/lag_over_8"), 0.0);
-        assert!(of("time/learner_waited") >= 0.0);
     }
 }
 

@@ -463,6 +463,9 @@ fn bench_pipeline_gives_a_rate_beside_the_ideal_one() {
     let answer: Value = serde_json::from_str(stdout(&output).trim()).unwrap();
     assert_eq!((answer["name"].as_str(), answer["ideal"].as_f64()), (Some("pipeline"), Some(2000.0)));
     assert!(answer["value"].as_f64().unwrap() > 0.0 && answer["learner_busy"].as_f64().unwrap() > 0.0);
+    // A rollout may have been all but full when the clock began.
+    assert!(answer["share_of_ideal"].as_f64().unwrap() < 1.2, "{}", answer["share_of_ideal"]);
+    assert_eq!((&answer["max_lag"], &answer["faults"]["timeouts"], &answer["dropped"]), (&json!(1), &json!(0), &json!(0)));
 }
 
 #[test]
@@ -490,6 +493,31 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
     let cases: Vec<(Vec<&str>, i32, &str)> = vec![
         (vec!["train", "cartpool"], 2, "snake, breakout (did you mean \"cartpole\"?)"),
         (vec!["train"], 2, "which environment?"),
+        (vec!["train", "cartpole", "--timeline", text(&below)], 1, "file"),
+        (vec!["train", "cartpole", "--set", "threads=2", "--set", "collect_threads=3"], 2, "collect_threads is 3, more than"),
+        (
+            vec![
+                "train",
+                "cartpole",
+                "--set",
+                "n_envs=65536",
+                "--set",
+                "ppo.n_steps=4096",
+                "--set",
+                "max_lag=1000",
+                "--set",
+                "ppo.batch_size=4096",
+                "--set",
+                "pipeline=overlapped",
+            ],
+            2,
+            "lower max_lag",
+        ),
+        (vec!["bench", "pipeline", "--fail", "nan"], 2, "not a number from 0 to below 1"),
+        (vec!["bench", "pipeline", "--max-lag", "1001"], 2, "1001 is not in 0..=1000"),
+        (vec!["bench", "pipeline", "--sync", "--max-lag", "2"], 2, "cannot be used with"),
+        (vec!["bench", "pipeline", "--latency-ms", "0"], 2, "both 0"),
+        (vec!["bench", "pipeline", "--envs", "4", "--min-ready", "5"], 2, "there are 4 environments"),
         (
             vec!["train", "cartpole", "--algo", "ppq"],
             2,
@@ -570,12 +598,17 @@ fn one_run_directory_serves_one_process() {
 #[test]
 fn a_target_return_ends_training() {
     let dir = tempfile::tempdir().unwrap();
-    let run = dir.path().join("run");
-    let more = ["--eval-every", "32", "--target-return", "1", "--json"];
-    let output = finish(&mut rl(&small_args(text(&run), &more)));
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let done: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
-    assert_eq!((&done["end"], &done["env_steps"]), (&json!("target"), &json!(32)));
+    // Where rollouts are under way as it is reached, they are dropped.
+    for (name, how) in [("sync", &[][..]), ("overlapped", &["--set", "pipeline=overlapped", "--set", "max_lag=2"][..])] {
+        let run = dir.path().join(name);
+        let more = [&["--eval-every", "32", "--target-return", "1", "--json"][..], how].concat();
+        let output = finish(&mut rl(&small_args(text(&run), &more)));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let done: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+        assert_eq!((&done["end"], &done["env_steps"]), (&json!("target"), &json!(32)), "{name}");
+        let evaluated = finish(&mut rl(&["eval", text(&run), "--episodes", "2", "--json"]));
+        assert_eq!(evaluated.status.code(), Some(0), "what was reached is saved: {}", stderr(&evaluated));
+    }
 }
 
 #[test]
