@@ -28,8 +28,8 @@ const LARGE: (&str, &str) = (
 );
 
 /// Collecting and updates cost about the same here, and nothing waits.
-const BOUND: &str = "train breakout --envs 64 --steps 2e6 --set ppo.n_steps=128 --set ppo.batch_size=8192 --set ppo.n_epochs=1 \
-                     --set hidden=[16] --set conv=[] --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
+const BOUND: &str = "train acrobot --envs 64 --steps 6e6 --set ppo.n_steps=128 --set ppo.batch_size=8192 --set ppo.n_epochs=4 \
+                     --set hidden=[16] --set normalize_obs=false --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
 const IN_TURN: &str = "--threads 1";
 const AT_ONCE: &str = "--threads 2 --set pipeline=overlapped";
 
