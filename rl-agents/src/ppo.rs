@@ -309,6 +309,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rollout_of_an_older_policy_is_learnt_from_with_the_values_of_today() {
+        let (_, rollout, _) = fixture::rollout();
+        let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
+        let (config, pool) = (PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() }, Pool::new(1).unwrap());
+        let (rewards, discounts) = (rollout.rewards.view(), (config.gamma, config.gae_lambda));
+        let now = Targets::off_policy(&policy(), &rollout, rewards, discounts, false, &pool).unwrap();
+        let then = Targets::new(&policy(), &rollout, rewards, config.gamma, config.gae_lambda).unwrap();
+        assert_ne!(now.explained_variance(), then.explained_variance());
+        let metrics = Ppo::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();
+        assert_eq!(metrics.get("train/explained_variance"), Some(now.explained_variance()));
+    }
+
+    #[test]
     fn the_ratio_is_one_before_the_first_update() {
         for (case, rows) in [
             (fixture::Case::Discrete, vec![31]),

@@ -563,8 +563,6 @@ impl Stretch {
     /// Begins anew, where the environment stands.
     fn begin(&mut self) {
         self.column.clear();
-        self.column.terminated.fill(0);
-        self.column.truncated.fill(0);
         self.ended.clear();
         self.t = 0;
     }

@@ -217,16 +217,18 @@ fn a_slow_environment_holds_up_nobody() {
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(5).unwrap());
     let (mut columns, mut last) = ([0; 4], [None; 4]);
-    let mut rollouts = 0;
+    let (mut rollouts, mut oldest) = (0, 0);
     while columns[0] < 3 {
         ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
         check_columns(&filled.rollout, &mut last);
         filled.rollout.env_idx.iter().for_each(|&env| columns[env as usize] += 1);
+        oldest = filled.learnt.iter().fold(oldest, |oldest, acted| oldest.max(rollouts - acted));
         rollouts += 1;
         assert!(rollouts < 100_000, "the slow one is never seen");
     }
     // In lockstep the slow one would have as many as the others.
     assert!(columns[1..].iter().all(|&n| n > 2 * columns[0]), "{columns:?}");
+    assert!(oldest > 1, "its columns are of older policies");
 }
 
 #[test]
@@ -278,7 +280,8 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
 fn a_late_answer_is_not_taken_for_that_of_the_replacement() {
     // Call 5 comes back long after it has been given up, in the midst of the replacement's slow episodes.
     let late: Trouble = |call| Ok(Duration::from_millis(if call == 5 { 200 } else { 10 }));
-    let config = FaultConfig { timeout: Duration::from_millis(100), max_restarts: 1000, ..FaultConfig::default() };
+    let (timeout, backoff) = (Duration::from_millis(100), Duration::from_millis(1));
+    let config = FaultConfig { timeout, backoff, max_restarts: 1000, ..FaultConfig::default() };
     let mut ready =
         ReadyCollector::new(envs(vec![late], config), 4, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
@@ -462,7 +465,10 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
         let make: Make<Echo> = Arc::new(move |index| Ok(Echo { index, step: 0, kind: made.clone() }));
         let envs = ReadyEnvs::new(5, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
         let mut ready = ReadyCollector::new(envs, 6, ReadyConfig::default()).unwrap();
-        let (policy, track) = (policy(&spaces), Profile::new(false).track("test"));
+        let (mut policy, track) = (policy(&spaces), Profile::new(false).track("test"));
+        let mut of_version = policy.save();
+        of_version.counters.version = 7;
+        policy.load(&of_version).unwrap();
         let (mut filled, mut scratch) = (filled(ready.rollout(6).unwrap()), policy.scratch());
         for learnt in 0..8 {
             ready.collect(&policy, learnt, &mut filled, &track).unwrap();
@@ -471,7 +477,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
             for (t, n) in (0..6).flat_map(|t| (0..5).map(move |n| (t, n))) {
                 let (here, next) = (row(rollout, t, n), row(rollout, t + 1, n));
                 assert_eq!([here[0], rollout.rewards[[t, n]]], [rollout.env_idx[n] as f32; 2]);
-                assert_eq!(rollout.policy_version[n], policy.version());
+                assert_eq!((rollout.policy_version[n], policy.version()), (7, 7));
                 let legal: Vec<u8> =
                     rollout.masks.iter().flat_map(|masks| (0..3).map(|a| masks[[t, n, a]]).collect::<Vec<_>>()).collect();
                 for (action, &legal) in legal.iter().enumerate() {
@@ -579,7 +585,8 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
         }
     }
 
-    let hangs: Trouble = |call| Ok(if call > 20 { Duration::from_secs(3600) } else { Duration::ZERO });
+    // Two rollouts take sixteen steps, and there are twenty.
+    let hangs: Trouble = |call| Ok(if call > 12 { Duration::from_secs(3600) } else { Duration::ZERO });
     let ready = ReadyCollector::new(envs(vec![hangs; 2], FaultConfig::default()), 4, ReadyConfig::default()).unwrap();
     let (told, dropped) = std::sync::mpsc::channel();
     let policy = policy(&Counting::space());
@@ -600,4 +607,86 @@ fn a_pipeline_without_orders_says_so() {
     let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 0 }, ready, 4, &Profile::new(false)).unwrap();
     let error = pipeline.next(&policy(&Counting::space()), 0).map(drop).unwrap_err();
     assert!(error.to_string().contains("given nothing to do"), "{error}");
+}
+
+/// Steps only when it is told to, and draws where it begins.
+struct Led {
+    inner: Counting,
+    steps: Option<Arc<Mutex<std::sync::mpsc::Receiver<()>>>>,
+    begins: Arc<Mutex<Vec<f32>>>,
+}
+
+impl BlockingEnv for Led {
+    type Obs = f32;
+
+    fn observation_space(&self) -> Space {
+        Counting::space().0
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        Counting::space().1
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) -> Result<(), EnvError> {
+        self.begins.lock().unwrap().push(rng.uniform());
+        self.inner.reset(rng, obs)
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Result<Step, EnvError> {
+        if let Some(steps) = &self.steps {
+            let _ = steps.lock().unwrap().recv();
+        }
+        self.inner.step(action, rng, obs)
+    }
+}
+
+fn led(trouble: Trouble, steps: Option<Arc<Mutex<std::sync::mpsc::Receiver<()>>>>, begins: Arc<Mutex<Vec<f32>>>) -> Led {
+    Led { inner: Counting { trouble, calls: Arc::default(), life: 1.0, episode: 0.0, step: 0.0 }, steps, begins }
+}
+
+#[test]
+fn a_stretch_with_actions_of_a_learner_that_was_put_back_is_dropped_though_it_began_before() {
+    let (go, steps) = std::sync::mpsc::channel();
+    let steps = Arc::new(Mutex::new(steps));
+    let slowly: Trouble = |_| Ok(Duration::from_millis(2));
+    let make: Make<Led> = Arc::new(move |env| Ok(led(slowly, (env == 1).then(|| steps.clone()), Arc::default())));
+    let envs = ReadyEnvs::new(2, Counting::space(), make, FaultConfig::default(), 0).unwrap();
+    let config = ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() };
+    let mut ready = ReadyCollector::new(envs, 4, config).unwrap();
+    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let mut filled = filled(ready.rollout(4).unwrap());
+    // Its first action is by the policy that has learnt from 2, the second by that of 10, the others by that of 3.
+    ready.collect(&policy, 2, &mut filled, &track).unwrap();
+    go.send(()).unwrap();
+    ready.collect(&policy, 10, &mut filled, &track).unwrap();
+    (0..100).for_each(|_| go.send(()).unwrap());
+    let mut seen = false;
+    for _ in 0..8 {
+        ready.collect(&policy, 3, &mut filled, &track).unwrap();
+        assert_eq!(filled.learnt, [3, 3]);
+        seen |= filled.rollout.env_idx.iter().any(|&env| env == 1);
+    }
+    assert!(seen && ready.dropped() > 1, "{} dropped", ready.dropped());
+}
+
+#[test]
+fn a_start_after_one_that_failed_has_randomness_of_its_own() {
+    let late: Trouble =
+        |call| if call <= 3 { Err(EnvError { cause: "not yet".into(), may_repeat: false }) } else { Ok(Duration::ZERO) };
+    let begins: Arc<Mutex<Vec<f32>>> = Arc::default();
+    let (calls, told) = (Arc::new(Mutex::new(0)), begins.clone());
+    let make: Make<Led> = Arc::new(move |_| {
+        let mut env = led(late, None, told.clone());
+        env.inner.calls = calls.clone();
+        Ok(env)
+    });
+    let config = FaultConfig { backoff: Duration::from_micros(10), ..FaultConfig::default() };
+    let mut envs = ReadyEnvs::new(1, Counting::space(), make, config, 0).unwrap();
+    envs.on_fault(Box::new(|_, _, _| ()));
+    let mut events = Vec::new();
+    while !events.contains(&(0, Event::Started)) {
+        envs.recv(1, Duration::ZERO, &mut events).unwrap();
+    }
+    let begins = begins.lock().unwrap();
+    assert!(begins.len() == 4 && (1..4).all(|i| !begins[..i].contains(&begins[i])), "{begins:?}");
 }
