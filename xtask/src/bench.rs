@@ -145,13 +145,23 @@ const REPLAY: &[Case] = &[
     ),
 ];
 
-const PIPELINE: &[Case] = &[Case {
-    what: "PPO, 32 environments of 50 ms, 64 steps, batch 512, 30 epochs, 256-256 nets; Stable-Baselines3, SubprocVecEnv",
-    ours: "--envs 32 --latency exp --latency-ms 50 --n-steps 64 --batch 512 --epochs 30 --hidden 256,256 --seconds 20",
-    field: "pipeline",
-    peer: "latency_sb3.py",
-    theirs: "32 50 64 512 30 256,256 2 2",
-}];
+const PIPELINE: &[Case] = &[
+    pipeline(
+        "PPO, 32 environments of 50 ms, 64 steps, batch 512, 30 epochs, 512-512 nets, which are half of the time for ours; \
+         Stable-Baselines3, SubprocVecEnv",
+        "--envs 32 --latency exp --latency-ms 50 --n-steps 64 --batch 512 --epochs 30 --hidden 512,512 --seconds 40",
+        "32 50 64 512 30 512,512 2 2",
+    ),
+    pipeline(
+        "the same with 256-256 nets, which are a tenth",
+        "--envs 32 --latency exp --latency-ms 50 --n-steps 64 --batch 512 --epochs 30 --hidden 256,256 --seconds 40",
+        "32 50 64 512 30 256,256 2 2",
+    ),
+];
+
+const fn pipeline(what: &'static str, ours: &'static str, theirs: &'static str) -> Case {
+    Case { what, ours, field: "pipeline", peer: "latency_sb3.py", theirs }
+}
 
 const fn env(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Case {
     Case { what, ours, field: "env", peer, theirs }
