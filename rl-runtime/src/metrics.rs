@@ -193,8 +193,9 @@ mod tests {
     fn what_is_measured_of_an_overlapped_run_stands_in_its_columns() {
         let (profile, mut overlap) = (Profile::new(false), Overlap::default());
         let begin = std::time::Instant::now();
-        let waited = [(Phase::WaitProducers, 3), (Phase::WaitLearner, 2)];
-        waited.map(|(phase, s)| profile.track("t").add(phase, begin, std::time::Duration::from_secs(s)));
+        for (phase, s) in [(Phase::WaitProducers, 3), (Phase::WaitLearner, 2)] {
+            profile.track("t").add(phase, begin, std::time::Duration::from_secs(s));
+        }
         overlap.count(3, &[5, 4, 1], 5);
         overlap.count(0, &[0, 9], 10);
         assert_eq!(overlap.lags(), [1, 2, 0, 1, 0, 1]);
