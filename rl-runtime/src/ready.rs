@@ -452,13 +452,11 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
                     soonest = soonest.min(due.max(now));
                 }
                 State::Gone(at) if now < at => soonest = soonest.min(at),
-                State::Gone(_) if self.breaker.may_start(now) => {
-                    self.counts.restarts += 1;
-                    self.slots[env].calls = self.thread(env, self.slots[env].generation)?;
-                    self.first = env + 1;
-                    self.ask(env, Ask::Reset);
-                }
-                State::Down if self.breaker.may_start(now) => {
+                state @ (State::Down | State::Gone(_)) if self.breaker.may_start(now) => {
+                    if state != State::Down {
+                        self.counts.restarts += 1;
+                        self.slots[env].calls = self.thread(env, self.slots[env].generation)?;
+                    }
                     self.first = env + 1;
                     self.ask(env, Ask::Reset);
                 }

@@ -13,8 +13,14 @@ use crate::growth::{Curve, duration, panel};
 use crate::plot::Chart;
 
 const MODES: [(&str, &str); 3] = [("launches", "#d95f02"), ("graph", "#1b9e77"), ("fused", "#7570b3")];
-const BLOCKS: [(u64, &str); 6] =
-    [(32, "#a6cee3"), (64, "#1f78b4"), (128, "#33a02c"), (256, "#fdbf6f"), (512, "#ff7f00"), (1024, "#e31a1c")];
+const BLOCKS: [(u64, &str, &str); 6] = [
+    (32, "32 threads a block", "#a6cee3"),
+    (64, "64", "#1f78b4"),
+    (128, "128", "#33a02c"),
+    (256, "256", "#fdbf6f"),
+    (512, "512", "#ff7f00"),
+    (1024, "1024", "#e31a1c"),
+];
 const PEERS: [(&str, &str); 4] =
     [("torch", "#999999"), ("numba", "#666666"), ("gymnax", "#e7298a"), ("gymnasium-async", "#a6761d")];
 /// How many times gymnax's steps a second ours are to be.
@@ -142,8 +148,7 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
         by_size.push((peer, color, curve(&mut of_peer().filter(once), "envs", &all_envs)));
         by_work.push((peer, color, curve(&mut of_peer().filter(|row| of(row, "envs") == WORK_ENVS), "repeat", &all_envs)));
     }
-    let by_block = BLOCKS.map(|(block, color)| {
-        let label: &'static str = ["32 threads a block", "64", "128", "256", "512", "1024"][block.ilog2() as usize - 5];
+    let by_block = BLOCKS.map(|(block, label, color)| {
         let mut rows = cartpole().filter(once).filter(|row| row["mode"] == "launches" && row["block"] == block);
         (label, color, curve(&mut rows, "envs", &all_envs))
     });

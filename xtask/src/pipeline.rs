@@ -49,9 +49,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
             println!("{what}: {} env steps/s", result["value"]);
             results.push(result);
         }
-        let pair = [IN_TURN, AT_ONCE].map(|how| train(root, how));
-        let [a, b] = pair;
-        let (a, b) = (a?, b?);
+        let (a, b) = (train(root, IN_TURN)?, train(root, AT_ONCE)?);
         println!("bound by the CPU: {a:.0} and {b:.0} env steps/s");
         in_turn.push(a);
         at_once.push(b);
