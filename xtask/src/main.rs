@@ -11,7 +11,9 @@ mod nvrtc;
 mod pipeline;
 mod plot;
 mod presets;
+mod process;
 mod ptx;
+mod soak;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +37,7 @@ usage: cargo xtask <command>
   ptx --check   whether that is what lies there, whether it can be assembled, and whether registers are spilled
   gpu-bundle   packs what wants a GPU into target/gpu-bundle.tar.gz, for a machine with nothing but a driver
   gpu-record DIR   makes bench/gpu-NAME.md and its picture of what the bundle measured
+  soak --hours N   six configurations side by side for N hours, memory, threads and descriptors watched: bench/soak.md and .svg
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
 
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
             Some(dir) => gpu_record::write(&root(), Path::new(&dir)),
             None => return usage(),
         },
+        Some("soak") => soak::measure(&root(), &args()),
         Some("tidy") => tidy::check(&root()),
         _ => return usage(),
     };
@@ -76,6 +80,11 @@ fn main() -> ExitCode {
 fn usage() -> ExitCode {
     eprint!("{USAGE}");
     ExitCode::from(2)
+}
+
+/// The arguments after the command.
+fn args() -> Vec<String> {
+    std::env::args().skip(2).collect()
 }
 
 /// The workspace.

@@ -1,0 +1,140 @@
+//! The `rl` program run from outside: built or given, within limits of time and memory, ended by signals.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Options of a command, each a name and its value.
+pub(crate) struct Options(Vec<(String, String)>);
+
+impl Options {
+    /// Reads `--name value` pairs, of which only `known` names are allowed.
+    pub(crate) fn parse(args: &[String], known: &[&str]) -> Result<Self> {
+        let mut pairs = Vec::new();
+        let mut args = args.iter();
+        while let Some(name) = args.next() {
+            if !known.contains(&name.as_str()) {
+                bail!("{name}: not an option here; there are {}", known.join(", "));
+            }
+            pairs.push((name.clone(), args.next().with_context(|| format!("{name}: its value is missing"))?.clone()));
+        }
+        Ok(Self(pairs))
+    }
+
+    /// The value of an option, if it is given.
+    pub(crate) fn get<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let Some((_, value)) = self.0.iter().rev().find(|(given, _)| given == name) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| anyhow::anyhow!("{name} {value}: cannot be read"))
+    }
+
+    /// The program that `--program` names, or the release build, made now.
+    pub(crate) fn program(&self, root: &Path) -> Result<PathBuf> {
+        if let Some(path) = self.get::<PathBuf>("--program")? {
+            return fs::canonicalize(&path).with_context(|| path.display().to_string());
+        }
+        crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+        Ok(root.join("target/release/rl"))
+    }
+}
+
+/// A process that ends with its owner.
+pub(crate) struct Process {
+    child: Child,
+    stderr: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with the lowest priority. Its stdout is discarded, its stderr goes to the file `stderr`.
+    pub(crate) fn start(command: &mut Command, stderr: &Path) -> Result<Self> {
+        let file = File::create(stderr).with_context(|| stderr.display().to_string())?;
+        let child = nice(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
+        Ok(Self { child: child.with_context(|| format!("{command:?}"))?, stderr: stderr.into() })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The status, if it has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// The status at the end. A process that takes longer than `limit` is killed, which is an error.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if begin.elapsed() > limit {
+                self.kill();
+                bail!("it did not end within {} s", limit.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends SIGTERM.
+    pub(crate) fn terminate(&self) -> Result<()> {
+        let status = Command::new("kill").args(["-TERM", &self.id().to_string()]).status().context("kill")?;
+        if status.success() { Ok(()) } else { bail!("kill -TERM {} failed", self.id()) }
+    }
+
+    /// Sends SIGKILL and waits.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// The end of what it has printed on stderr.
+    pub(crate) fn complaint(&self) -> String {
+        let mut bytes = Vec::new();
+        let _ = File::open(&self.stderr).map(|file| file.take(1 << 20).read_to_end(&mut bytes));
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// `command` behind `nice`, which becomes it.
+fn nice(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    for (key, value) in command.get_envs() {
+        nice.env(key, value.unwrap_or(OsStr::new("")));
+    }
+    if let Some(dir) = command.get_current_dir() {
+        nice.current_dir(dir);
+    }
+    nice
+}
+
+/// Commit, processor and cores, for records.
+pub(crate) fn machine(root: &Path) -> String {
+    let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root).output();
+    let commit = git.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().into());
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}, {cores} cores, commit {commit}", name.trim_matches(['\t', ' ', ':']))
+}
+
+/// The newest checkpoint of a run, and its environment steps.
+pub(crate) fn newest_checkpoint(run: &Path) -> Option<(PathBuf, u64)> {
+    let entries = fs::read_dir(run.join("checkpoints")).ok()?;
+    let steps = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("ckpt-")?.parse().ok();
+    entries.flatten().filter_map(|entry| steps(&entry.path()).map(|n| (entry.path(), n))).max_by_key(|(_, n)| *n)
+}

@@ -1,0 +1,266 @@
+//! Long runs side by side: `cargo xtask soak --hours N` samples memory, threads and file descriptors of each process, and writes
+//! `bench/soak.md` and `bench/soak.svg`. Growth after the warm-up, a run that ends early, or a run that cannot be resumed afterwards is
+//! an error.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::plot::{Axis, Chart};
+use crate::process::{Options, Process, machine, newest_checkpoint};
+
+/// The longest time from one sample to the next.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Buffers fill and allocators settle in this time, or in a quarter of a short soak.
+const WARM_UP: Duration = Duration::from_secs(300);
+/// The fastest growth of memory that counts as none, in MiB an hour.
+const FLAT: f64 = 1.0;
+/// Growth over all of a short soak that is noise, in MiB.
+const NOISE: f64 = 0.5;
+/// What a niced process may take to finish an update and save.
+const END: Duration = Duration::from_secs(300);
+
+/// A configuration.
+struct Arm {
+    name: &'static str,
+    color: &'static str,
+    /// Arguments of `rl`. One that trains ends by SIGTERM, `bench` by itself.
+    args: &'static str,
+}
+
+const ARMS: [Arm; 6] = [
+    Arm {
+        name: "PPO, overlapped",
+        color: "#1b9e77",
+        args: "train cartpole --set pipeline=overlapped --set checkpoint_every=1000000 --set log_interval=1000 --set eval_episodes=5 \
+               --eval-every 5000000",
+    },
+    Arm {
+        name: "DQN, replay saved",
+        color: "#d95f02",
+        args: "train cartpole --algo dqn --set dqn.buffer_size=20000 --set dqn.save_replay=true --set dqn.prioritized=true \
+               --set dqn.gradient_steps=4 --set checkpoint_every=50000 --set log_interval=1000 --set eval_episodes=5 \
+               --eval-every 200000",
+    },
+    Arm {
+        name: "A2C",
+        color: "#7570b3",
+        args: "train acrobot --algo a2c --set checkpoint_every=200000 --set log_interval=10000 --set eval_episodes=5 \
+               --eval-every 1000000",
+    },
+    Arm {
+        name: "PPO, convolutions",
+        color: "#e7298a",
+        args: "train snake --envs 16 --set conv=[[8,3,1]] --set hidden=[32] --set ppo.batch_size=256 --set checkpoint_every=200000 \
+               --set log_interval=100 --set eval_episodes=5 --eval-every 500000",
+    },
+    Arm {
+        name: "PPO, saved and evaluated often",
+        color: "#66a61e",
+        args: "train mountain_car_continuous --set checkpoint_every=4096 --set log_interval=1000 --set eval_episodes=2 \
+               --eval-every 4096",
+    },
+    Arm {
+        name: "environments that fail",
+        color: "#a6761d",
+        args: "bench pipeline --envs 16 --latency-ms 5 --update-ms 100 --n-steps 32 --fail 0.001",
+    },
+];
+
+/// A look at a process.
+#[derive(Clone, Copy)]
+struct Sample {
+    hours: f64,
+    mib: f64,
+    threads: u32,
+    descriptors: u32,
+}
+
+/// Runs all arms, and writes the record.
+pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
+    let options = Options::parse(args, &["--hours", "--program"])?;
+    let hours: f64 = options.get("--hours")?.context("--hours: how long?")?;
+    if !(0.002..=1000.0).contains(&hours) {
+        bail!("--hours {hours}: not a number from 0.002 to 1000");
+    }
+    let time = Duration::from_secs_f64(hours * 3600.0);
+    let dir = root.join("target/soak");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir)?;
+    // A copy, so that a build meanwhile does not change it.
+    let program = dir.join("rl");
+    fs::copy(options.program(root)?, &program)?;
+    let mut processes =
+        ARMS.iter().enumerate().map(|(i, arm)| start(&program, &dir, i, arm, time)).collect::<Result<Vec<_>>>()?;
+    let samples = watch(&mut processes, time)?;
+    let mut log = String::from("arm,hours,mib,threads,descriptors\n");
+    for (arm, samples) in ARMS.iter().zip(&samples) {
+        for Sample { hours, mib, threads, descriptors } in samples {
+            let _ = writeln!(log, "\"{}\",{hours},{mib},{threads},{descriptors}", arm.name);
+        }
+    }
+    fs::write(dir.join("samples.csv"), log)?;
+    let mut problems = Vec::new();
+    for (process, arm) in processes.iter().zip(&ARMS).filter(|(_, arm)| arm.trains()) {
+        process.terminate().context(arm.name)?;
+    }
+    for (i, (process, arm)) in processes.iter_mut().zip(&ARMS).enumerate() {
+        let code = if arm.trains() { 130 } else { 0 };
+        match process.wait(END) {
+            Ok(status) if status.code() == Some(code) => {
+                let resumed = if arm.trains() { resume(&program, &dir, i) } else { Ok(()) };
+                problems.extend(resumed.err().map(|error| format!("{}: {error:#}", arm.name)));
+            }
+            Ok(status) => problems.push(format!("{}: {status} instead of {code}\n{}", arm.name, process.complaint())),
+            Err(error) => problems.push(format!("{}: {error}", arm.name)),
+        }
+    }
+    let warm_up = WARM_UP.min(time / 4).as_secs_f64() / 3600.0;
+    write(root, &samples, hours, warm_up, &mut problems)?;
+    if !problems.is_empty() {
+        bail!("{}\nruns and samples are in {}", problems.join("\n"), dir.display());
+    }
+    fs::remove_dir_all(&dir)?;
+    println!("flat");
+    Ok(())
+}
+
+impl Arm {
+    fn trains(&self) -> bool {
+        self.args.starts_with("train")
+    }
+}
+
+fn start(program: &Path, dir: &Path, i: usize, arm: &Arm, time: Duration) -> Result<Process> {
+    let mut command = Command::new(program);
+    command.args(arm.args.split_whitespace());
+    if arm.trains() {
+        command
+            .args("--threads 1 --steps 1000000000000 --set keep_checkpoints=2 --run-dir".split(' '))
+            .arg(dir.join(format!("{i}")));
+    } else {
+        command.args(["--seconds", &time.as_secs().to_string()]);
+    }
+    Process::start(&mut command, &dir.join(format!("{i}.err")))
+}
+
+/// Samples every process until `time` is over.
+fn watch(processes: &mut [Process], time: Duration) -> Result<Vec<Vec<Sample>>> {
+    let mut samples = vec![Vec::new(); processes.len()];
+    let interval = INTERVAL.min(time / 60);
+    let (begin, mut told) = (Instant::now(), Duration::ZERO);
+    while begin.elapsed() < time {
+        std::thread::sleep(interval.min(time.saturating_sub(begin.elapsed())));
+        let hours = begin.elapsed().as_secs_f64() / 3600.0;
+        for ((process, arm), samples) in processes.iter_mut().zip(&ARMS).zip(&mut samples) {
+            match (process.ended()?, sample(process.id(), hours)) {
+                (None, Ok(sample)) => samples.push(sample),
+                // The bench counts its time from its first rollout on, and may end with the last sample.
+                _ if !arm.trains() && begin.elapsed() + interval > time => {}
+                (Some(status), _) => {
+                    bail!("{}: it ended after {hours:.3} hours, {status}\n{}", arm.name, process.complaint());
+                }
+                (None, Err(error)) => return Err(error.context(arm.name)),
+            }
+        }
+        if begin.elapsed() >= told {
+            told += time / 24;
+            let last = ARMS.iter().zip(&samples).map(|(arm, s)| format!("{} {:.1}", arm.name, s.last().map_or(0.0, |s| s.mib)));
+            println!("{hours:.3} h, MiB: {}", last.collect::<Vec<_>>().join("; "));
+        }
+    }
+    Ok(samples)
+}
+
+fn sample(id: u32, hours: f64) -> Result<Sample> {
+    let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("{name} in /proc"))?;
+        line.split_whitespace().next().and_then(|number| number.parse::<u32>().ok()).with_context(|| format!("{name}{line}"))
+    };
+    let descriptors = fs::read_dir(format!("/proc/{id}/fd"))?.count() as u32;
+    Ok(Sample { hours, mib: f64::from(field("VmRSS:")?) / 1024.0, threads: field("Threads:")?, descriptors })
+}
+
+/// Trains a little further from the last checkpoint.
+fn resume(program: &Path, dir: &Path, i: usize) -> Result<()> {
+    let run = dir.join(format!("{i}"));
+    let (_, steps) = newest_checkpoint(&run).context("it has left no checkpoint")?;
+    let mut command = Command::new(program);
+    command.args(["train", "--steps", &(steps + 1).to_string(), "--resume"]).arg(&run);
+    let mut process = Process::start(&mut command, &dir.join(format!("{i}.resume.err")))?;
+    let status = process.wait(END)?;
+    if !status.success() {
+        bail!("resumed, it ended with {status}\n{}", process.complaint());
+    }
+    Ok(())
+}
+
+/// The straight line through the samples, by least squares: MiB an hour.
+fn slope(samples: &[Sample]) -> f64 {
+    let n = samples.len() as f64;
+    let (x, y) = samples.iter().fold((0.0, 0.0), |(x, y), s| (x + s.hours / n, y + s.mib / n));
+    let (xy, xx) =
+        samples.iter().map(|s| (s.hours - x, s.mib - y)).fold((0.0, 0.0), |(xy, xx), (dx, dy)| (xy + dx * dy, xx + dx * dx));
+    xy / xx
+}
+
+/// The median of a few samples, so that a file that is being written does not count as growth.
+fn median(samples: &[Sample], of: impl Fn(&Sample) -> u32) -> u32 {
+    let mut values: Vec<u32> = samples.iter().map(of).collect();
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+/// Writes the table and the picture, and adds what has grown to `problems`.
+fn write(root: &Path, samples: &[Vec<Sample>], hours: f64, warm_up: f64, problems: &mut Vec<String>) -> Result<()> {
+    let mut text = format!(
+        "# Soak\n\nMade by `cargo xtask soak --hours {hours}`: {} processes side by side, niced, on {}. Samples every {:.0} s; a warm-up of \
+         {:.1} minutes is\nleft out. The slope is that of a straight line by least squares. At the end the runs were interrupted (SIGTERM), \
+         had to exit with\n130, and were resumed.\n\n\
+         | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads, first and last | descriptors, first and last |\n\
+         |---|---|---|---|---|---|\n",
+        ARMS.len(),
+        machine(root),
+        INTERVAL.as_secs_f64().min(60.0 * hours),
+        60.0 * warm_up,
+    );
+    let most = samples.iter().flatten().map(|s| s.mib).fold(1.0, f64::max);
+    let mut chart = Chart::new();
+    let mut panel =
+        chart.panel(Axis::linear("hours", hours), Axis::linear("resident memory, MiB", (1.6 * most / 4.0).ceil() * 4.0));
+    let mut arguments = String::new();
+    for (arm, samples) in ARMS.iter().zip(samples) {
+        panel.line(samples.iter().map(|s| (s.hours, s.mib)), arm.color);
+        panel.label(arm.name, arm.color);
+        let warm: Vec<Sample> = samples.iter().copied().filter(|s| s.hours >= warm_up).collect();
+        let few = warm.len().min(5);
+        let (Some(first), Some(last)) = (warm.first(), warm.last()) else {
+            bail!("{}: there are no samples after the warm-up", arm.name);
+        };
+        let slope = slope(&warm);
+        if slope > FLAT && slope * (last.hours - first.hours) > NOISE {
+            problems.push(format!("{}: its memory grows by {slope:.2} MiB/h", arm.name));
+        }
+        let mut ends = Vec::new();
+        for (what, of) in [("threads", (|s: &Sample| s.threads) as fn(&Sample) -> u32), ("descriptors", |s| s.descriptors)] {
+            let (first, last) = (median(&warm[..few], of), median(&warm[warm.len() - few..], of));
+            if last > first {
+                problems.push(format!("{}: {last} {what} at the end, {first} at first", arm.name));
+            }
+            ends.push(format!("{first}, {last}"));
+        }
+        let _ = writeln!(text, "| {} | {:.2} | {:.2} | {slope:+.3} | {} |", arm.name, first.mib, last.mib, ends.join(" | "));
+        let args = arm.args.split_whitespace().collect::<Vec<_>>().join(" ");
+        let _ = writeln!(arguments, "- {}: `rl {args}`", arm.name);
+    }
+    let _ = write!(text, "\n![Memory](soak.svg)\n\nOne thread each, two checkpoints kept, steps without end:\n\n{arguments}");
+    fs::write(root.join("bench/soak.md"), &text)?;
+    fs::write(root.join("bench/soak.svg"), chart.finish())?;
+    println!("{text}");
+    Ok(())
+}
