@@ -135,8 +135,14 @@ impl Dynamics<5, 4> for Params {
 
     fn fault(&self, state: &State) -> Option<String> {
         let State { x, x_dot, theta, theta_dot, elapsed } = *state;
-        if ![x, x_dot, theta, theta_dot].iter().all(|v| v.is_finite()) {
-            return Some("x, x_dot, theta and theta_dot must be finite".into());
+        let Self { x_limit, theta_limit, tau, .. } = *self;
+        if !(x.abs() <= x_limit && theta.abs() <= theta_limit) {
+            return Some(format!("x must be in +-{x_limit}, theta in +-{theta_limit}"));
+        }
+        // Anything faster leaves the observation space in one step.
+        let (max_x_dot, max_theta_dot) = (x_limit / tau, theta_limit / tau);
+        if !(x_dot.abs() <= max_x_dot && theta_dot.abs() <= max_theta_dot) {
+            return Some(format!("x_dot must be in +-{max_x_dot}, theta_dot in +-{max_theta_dot}"));
         }
         lanes::elapsed_fault(elapsed, self.max_steps)
     }
@@ -214,6 +220,8 @@ mod tests {
     fn a_state_that_cannot_be_is_refused() {
         let mut env = CartPole::default();
         assert!(env.set_state(State { x: f32::NAN, ..State::default() }).is_err());
+        assert!(env.set_state(State { theta_dot: 1e18, ..State::default() }).is_err());
+        assert!(env.set_state(State { theta: -0.21, ..State::default() }).is_err(), "the pole has fallen");
         assert!(env.set_state(State { elapsed: 500, ..State::default() }).is_err());
         assert!(env.set_state(State { x: 1.0, elapsed: 499, ..State::default() }).is_ok());
     }

@@ -103,8 +103,8 @@ impl Entry {
         Ok(pool::slices(n_envs, max_slices, min_len).map(self.slice).collect())
     }
 
-    /// Steps one of them from `init`, a JSON object of its state by field name (steps then follow on each other) or an array
-    /// with one for each action, with `actions`, a JSON array. Never resets.
+    /// Steps one of them from `init`, a JSON object of its state by field name (steps then follow on each other, up to the one that
+    /// ends the episode) or an array with one for each action, with `actions`, a JSON array. Never resets.
     ///
     /// # Errors
     /// [`Error::BadTrace`] or [`Error::BadState`].

@@ -75,7 +75,8 @@ pub trait Env: Clone + Send {
     /// Starts an episode and writes its first observation, D elements.
     fn reset(&mut self, rng: &mut Rng, obs: &mut [Self::Obs]);
 
-    /// Takes one step and writes the observation that follows, D elements, the last one of an episode too.
+    /// Takes one step and writes the observation that follows, D elements, the last one of an episode too. After that one, the
+    /// caller resets before the next step.
     fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [Self::Obs]) -> Step;
 
     /// Writes 1 for each legal action and 0 for the others, A elements. Asked for only if the action space is masked; one

@@ -253,6 +253,13 @@ impl Env for Snake {
         if body.contains(&fruit) {
             return bad("fruit lies on body".into());
         }
+        // The tail leaves its cell as the head moves.
+        let blocked = &body[..body.len() - 1];
+        let [row, column] = body[0];
+        let around = [[row.wrapping_sub(1), column], [row, column + 1], [row + 1, column], [row, column.wrapping_sub(1)]];
+        if around.iter().all(|next| next[0] >= rows || next[1] >= columns || blocked.contains(next)) {
+            return bad("the head is shut in, where the episode is over".into());
+        }
         if elapsed >= max_steps {
             return bad(format!("elapsed is {elapsed}, an episode ends at step {max_steps}"));
         }

@@ -22,7 +22,8 @@ pub struct TraceStep {
 }
 
 /// Steps `env` with each of `actions` from `init`: one state (then steps follow on each other) or one for each action.
-/// Does not reset. Chance in the dynamics comes from seed 0.
+/// Never resets: from one state, the step that ends the episode is the last one, and the actions after it are left out.
+/// Chance in the dynamics comes from seed 0.
 ///
 /// # Errors
 /// [`Error::BadTrace`] or [`Error::BadState`].
@@ -52,6 +53,7 @@ where
         .map(|(i, value)| action(value, &space).ok_or_else(|| bad(format!("action {i} is {value}, the space is {space:?}"))))
         .collect::<Result<Vec<_>, _>>()?;
 
+    let one_episode = !init.is_array();
     let mut states = states.into_iter();
     let mut obs = vec![E::Obs::default(); env.observation_space().len()];
     let mut steps = Vec::with_capacity(actions.len());
@@ -72,6 +74,9 @@ where
             truncated: outcome.truncated,
             mask,
         });
+        if one_episode && outcome.done() {
+            break;
+        }
     }
     Ok(steps)
 }

@@ -3,7 +3,7 @@
 use ndarray::{Array1, Array2};
 use rl_envs::{
     ActionSpace, Actions, ActionsMut, Canvas, Dtype, Error, Isa, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch,
-    SyncVecEnv, VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
+    SyncVecEnv, TraceStep, VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
 };
 use serde_json::Value;
 
@@ -430,5 +430,116 @@ fn snake_follows_envpool_and_breakout_follows_minatar() {
         let rows = compare_with_golden(name, json, 0.0);
         assert!(count(&rows, "terminated") >= 20);
         assert!(rows.iter().filter(|row| row["reward"] == 1.0).count() >= n_rewards);
+    }
+}
+
+/// States that episodes were in, from the records of the references.
+fn recorded_states(name: &str) -> Vec<Value> {
+    let path = format!("{}/tests/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path).expect("is recorded")).expect("is JSON");
+    rows.into_iter().map(|mut row| row["init"].take()).collect()
+}
+
+/// Actions as a trace takes them: more than any episode has steps.
+fn random_actions(space: &ActionSpace, seed: u64) -> Value {
+    let (mut random, mut discrete, mut continuous) =
+        (RandomActions::new(seed, 4100, space), Array1::zeros(4100), Array2::zeros((4100, space.len())));
+    match space {
+        ActionSpace::Discrete { .. } => {
+            random.fill(&mut ActionsMut::Discrete(discrete.view_mut()));
+            discrete.iter().copied().collect()
+        }
+        ActionSpace::Continuous { .. } => {
+            random.fill(&mut ActionsMut::Continuous(continuous.view_mut()));
+            continuous.rows().into_iter().map(|row| row.to_vec()).collect()
+        }
+    }
+}
+
+/// Checks that only the last step of a trace ends its episode, and that every observation is in its space.
+fn check_trace(entry: &catalog::Entry, steps: &[TraceStep], context: &Value) {
+    let space = entry.spaces().0;
+    for (i, step) in steps.iter().enumerate() {
+        let obs: Vec<f32> = step.obs.iter().map(|x| x.as_f64().map_or(f32::NAN, |x| x as f32)).collect();
+        assert!(space.contains(&obs), "{} from {context}, step {i}: {obs:?}", entry.name);
+        assert_eq!(step.terminated | step.truncated, i + 1 == steps.len(), "{} from {context}, step {i}", entry.name);
+    }
+}
+
+#[test]
+fn a_trace_ends_with_its_episode_in_every_environment() {
+    for entry in catalog::ENVS {
+        let states = recorded_states(entry.name);
+        for (seed, state) in states.iter().step_by(states.len() / 20).enumerate() {
+            let actions = random_actions(&entry.spaces().1, seed as u64);
+            check_trace(entry, &entry.trace(state, &actions).expect("traces"), state);
+        }
+    }
+}
+
+#[test]
+fn states_that_no_episode_is_in_are_refused_or_harmless() {
+    /// Puts `value` in the place of the `k`-th number, if there are as many.
+    fn replace(json: &mut Value, k: &mut usize, value: &Value) -> bool {
+        match json {
+            Value::Number(_) => {
+                *k = k.wrapping_sub(1);
+                if *k == usize::MAX {
+                    *json = value.clone();
+                }
+                *k == usize::MAX
+            }
+            Value::Array(items) => items.iter_mut().any(|item| replace(item, k, value)),
+            Value::Object(fields) => fields.values_mut().any(|item| replace(item, k, value)),
+            _ => false,
+        }
+    }
+    let hostile: [Value; 12] =
+        serde_json::from_str("[1e18, -1e18, 1e30, 1e39, 1e6, -50.5, -1, 2, 9, 10, 255, 4294967295]").unwrap();
+    for entry in catalog::ENVS {
+        let (states, actions) = (recorded_states(entry.name), random_actions(&entry.spaces().1, 1));
+        let mut refused = 0;
+        for state in states.iter().step_by(states.len() / 5) {
+            for value in &hostile {
+                for k in 0.. {
+                    let mut state = state.clone();
+                    if !replace(&mut state, &mut { k }, value) {
+                        break;
+                    }
+                    match entry.trace(&state, &actions) {
+                        Ok(steps) => check_trace(entry, &steps, &state),
+                        Err(Error::BadState(_) | Error::BadTrace(_)) => refused += 1,
+                        Err(error) => panic!("{}: {error}", entry.name),
+                    }
+                }
+            }
+        }
+        assert!(refused > 50, "{}: {refused}", entry.name);
+    }
+}
+
+#[test]
+fn every_discrete_batch_refuses_its_first_illegal_action() {
+    let pool = Pool::new(2).expect("threads start");
+    for entry in catalog::ENVS {
+        let ActionSpace::Discrete { n, .. } = entry.spaces().1 else { continue };
+        for mut envs in [entry.sync(130).expect("makes"), entry.pooled(130, &pool).expect("makes")] {
+            let mut memory = Memory::new(&*envs, 5);
+            memory.reset(&mut *envs, 8);
+            let before = envs.save().expect("saves");
+            for (env_idx, action) in [(0, n), (129, n), (64, n + 1), (7, u32::MAX)] {
+                memory.discrete.fill(0);
+                memory.discrete[env_idx] = action;
+                match memory.step_with_actions(&mut *envs) {
+                    Err(Error::ActionOutOfRange { env_idx: i, action: a, n: m }) => {
+                        assert_eq!((i, a, m), (env_idx, action, n), "{}", entry.name);
+                    }
+                    other => panic!("{}, action {action}: {other:?}", entry.name),
+                }
+            }
+            assert_eq!(envs.save().expect("saves"), before, "{}", entry.name);
+            memory.discrete.fill(n - 1);
+            memory.step_with_actions(&mut *envs).expect("the last action is legal");
+        }
     }
 }

@@ -632,6 +632,25 @@ fn trace_follows_from_one_state_or_starts_each_step_anew() {
     let (code, _, message) = run(json!({"x": 0.0, "speed": 1.0}));
     assert_eq!(code, Some(2));
     assert!(message.contains("unknown field `speed`"), "{message}");
+    let (code, _, message) = run(json!({"x": 0.0, "x_dot": 0.0, "theta": 0.0, "theta_dot": 1e18, "elapsed": 0}));
+    assert_eq!(code, Some(2));
+    assert!(message.contains("theta_dot in +-"), "{message}");
+}
+
+#[test]
+fn a_trace_from_one_state_ends_with_its_episode() {
+    let dir = tempfile::tempdir().unwrap();
+    let (init, actions) = (dir.path().join("init.json"), dir.path().join("actions.json"));
+    let bricks = [[1; 10]; 3];
+    let state = json!({"ball_x": 3, "ball_y": 8, "ball_dir": 2, "pos": 9, "brick_map": bricks, "strike": false, "last_x": 2,
+        "last_y": 7, "last_action": 0, "elapsed": 0});
+    fs::write(&init, state.to_string()).unwrap();
+    fs::write(&actions, json!(vec![0; 60]).to_string()).unwrap();
+    let output = finish(&mut rl(&["trace", "breakout", "--init", text(&init), "--actions", text(&actions)]));
+    assert_eq!(output.status.code(), Some(0));
+    let steps: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((steps.len(), &steps[0]["terminated"]), (1, &json!(true)));
+    assert_eq!(stderr(&output), "note: step 1 ends the episode; the 59 actions after it are left out\n");
 }
 
 #[test]

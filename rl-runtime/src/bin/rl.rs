@@ -175,7 +175,9 @@ struct WatchArgs {
 Example:
   echo '{\"x\": 0, \"x_dot\": 0, \"theta\": 0.05, \"theta_dot\": 0, \"elapsed\": 0}' > init.json
   echo '[0, 1, 1]' > actions.json
-  rl trace cartpole --init init.json --actions actions.json")]
+  rl trace cartpole --init init.json --actions actions.json
+
+From one initial state the trace ends with its episode: the actions after a step that terminates or truncates are left out.")]
 struct TraceArgs {
     /// The environment
     env: String,
@@ -386,7 +388,7 @@ fn parse_share(text: &str) -> Result<f32, String> {
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|s| (0.01..=3600.0).contains(s)).ok_or_else(|| "not a number from 0.01 to 3600".into())
+    text.parse().ok().filter(|s| (0.01..=86_400.0).contains(s)).ok_or_else(|| "not a number from 0.01 to 86400".into())
 }
 
 fn main() -> ExitCode {
@@ -673,12 +675,17 @@ fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
         serde_json::from_str(&text).map_err(|e| Error::Config { problems: vec![format!("{}: {e}", path.display())] })
     };
     let entry = catalog::find(&args.env)?;
-    let steps = entry.trace(&read(&args.init)?, &read(&args.actions)?).map_err(|error| match error {
+    let actions = read(&args.actions)?;
+    let steps = entry.trace(&read(&args.init)?, &actions).map_err(|error| match error {
         rl_envs::Error::BadState(why) => Error::Config { problems: vec![format!("the initial state: {why}")] },
         other => other.into(),
     })?;
-    for step in steps {
-        print(&serde_json::to_string(&step).unwrap_or_default());
+    for step in &steps {
+        print(&serde_json::to_string(step).unwrap_or_default());
+    }
+    let (taken, given) = (steps.len(), actions.as_array().map_or(0, Vec::len));
+    if taken < given {
+        eprintln!("note: step {taken} ends the episode; the {} actions after it are left out", given - taken);
     }
     Ok(ExitCode::SUCCESS)
 }
