@@ -108,6 +108,25 @@ impl ActorCritic {
     /// # Errors
     /// [`Error::Setting`] if a hidden layer is empty, `log_std_init` is not finite or `conv` does not fit the observations.
     pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
+        let mut policy = Self::unset(observation_space, action_space, net)?;
+        let Self { conv, trunk, actor, critic, params, .. } = &mut policy;
+        conv.init(params, seed);
+        let mut index = conv.n_layers();
+        for (mlp, gain) in [(trunk.as_ref(), std::f32::consts::SQRT_2), (Some(&*actor), 0.01), (Some(&*critic), 1.0)] {
+            if let Some(mlp) = mlp {
+                mlp.init(params, gain, seed, index);
+                index += mlp.n_layers();
+            }
+        }
+        policy.pack();
+        Ok(policy)
+    }
+
+    /// With parameters that are still to be loaded: weights and biases are 0.
+    ///
+    /// # Errors
+    /// Those of [`ActorCritic::new`].
+    pub fn unset(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
         let NetConfig { conv, hidden, activation, shared_trunk, learner, log_std_init, normalize_obs } = net;
         if hidden.contains(&0) {
             let value = format!("{hidden:?}");
@@ -135,14 +154,6 @@ impl ActorCritic {
         let mut params = vec![0.0; layout.len()];
         if let Distribution::Gaussian { log_std } = &distribution {
             params[log_std.clone()].fill(*log_std_init);
-        }
-        conv.init(&mut params, seed);
-        let mut index = conv.n_layers();
-        for (mlp, gain) in [(trunk.as_ref(), std::f32::consts::SQRT_2), (Some(&actor), 0.01), (Some(&critic), 1.0)] {
-            if let Some(mlp) = mlp {
-                mlp.init(&mut params, gain, seed, index);
-                index += mlp.n_layers();
-            }
         }
         let from = trunk.as_ref().map(|_| 0);
         let mlps: Vec<_> = trunk.iter().map(|mlp| (mlp, None)).chain([(&actor, from), (&critic, from)]).collect();

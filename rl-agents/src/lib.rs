@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`ActorCritic`] is the policy; [`collect`](mod@collect) lets it act in a batch of environments and fills a
 //! rollout; [`ppo`] and [`a2c`] learn from it, one file each; [`params`], [`optim`] and [`distributions`] are what they share.
-//! Nothing here starts a thread, opens a file or reads a clock.
+//! Nothing here starts a thread (but for the pool that initialises wide layers), opens a file or reads a clock.
 //!
 //! ```
 //! use rl_agents::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};

@@ -4,7 +4,8 @@
 
 use std::ops::Range;
 
-use rl_envs::{Purpose, Rng};
+use rl_envs::isa::{Isa, Work, dispatch};
+use rl_envs::{Pool, Purpose, Rng};
 
 /// One tensor within the vector, in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,32 +48,147 @@ impl Layout {
     }
 }
 
+/// Vectors of the first block of a basis, made orthogonal one by one; a layer with a shorter side has no other block.
+const FIRST: usize = 256;
+/// Vectors of each later block.
+const BLOCK: usize = 64;
+/// Rows of a product that one thread computes at a time.
+const SLICE: usize = 64;
+
 /// Fills `weight`, (rows, columns), with a random orthogonal matrix times `gain` (Saxe et al., 2014): the shorter of its rows
-/// and columns are orthonormal before scaling. `index` tells tensors with the same seed apart.
+/// and columns are orthonormal before scaling. `index` distinguishes tensors with the same seed.
+///
+/// A matrix whose shorter side exceeds 256 is made on all cores, by a [`Pool`] that ends with the call. The result does not depend on
+/// their number. The call holds the shorter side's vectors in f64: 8 bytes for each weight.
 pub fn orthogonal(weight: &mut [f32], rows: usize, columns: usize, gain: f32, seed: u64, index: u32) {
     assert_eq!(weight.len(), rows * columns, "weight is (rows, columns)");
-    let mut rng = Rng::new(seed, index, 0, Purpose::Init);
-    let (count, len) = (rows.min(columns), rows.max(columns));
-    let mut vectors: Vec<Vec<f64>> = Vec::with_capacity(count);
-    while vectors.len() < count {
-        let mut v: Vec<f64> = (0..len).map(|_| f64::from(rng.normal())).collect();
-        // Gram and Schmidt, twice: once is not enough in finite precision.
-        for _ in 0..2 {
-            for u in &vectors {
-                let dot: f64 = u.iter().zip(&v).map(|(a, b)| a * b).sum();
-                v.iter_mut().zip(u).for_each(|(a, b)| *a -= dot * b);
-            }
-        }
-        let norm = v.iter().map(|a| a * a).sum::<f64>().sqrt();
-        if norm > 1e-6 {
-            v.iter_mut().for_each(|a| *a /= norm);
-            vectors.push(v);
+    let n_threads = if rows.min(columns) > FIRST { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+    let basis = orthonormal(rows.min(columns), rows.max(columns), seed, index, &Pool::new(n_threads).unwrap_or_default());
+    for (row, to) in weight.chunks_exact_mut(columns.max(1)).enumerate() {
+        for (column, to) in to.iter_mut().enumerate() {
+            let at = if rows < columns { row * columns + column } else { column * rows + row };
+            *to = gain * basis[at] as f32;
         }
     }
-    for row in 0..rows {
-        for column in 0..columns {
-            let entry = if rows < columns { vectors[row][column] } else { vectors[column][row] };
-            weight[row * columns + column] = gain * entry as f32;
+}
+
+/// Returns `count` random orthonormal vectors of `len` numbers, (count, len), by the method of Gram and Schmidt.
+///
+/// The vectors of a block are first projected against all earlier blocks, by matrix products, then against each other, one by one.
+/// Everything is done twice: once is not enough in finite precision.
+fn orthonormal(count: usize, len: usize, seed: u64, index: u32, pool: &Pool) -> Vec<f64> {
+    let mut rng = Rng::new(seed, index, 0, Purpose::Init);
+    let mut draw = || (0..len).map(|_| f64::from(rng.normal())).collect::<Vec<f64>>();
+    let mut basis: Vec<f64> = Vec::with_capacity(count * len);
+    while basis.len() < count * len {
+        let begin = basis.len();
+        let n = (if begin == 0 { FIRST } else { BLOCK }).min(count - begin / len);
+        let mut block: Vec<_> = if begin == 0 { Vec::new() } else { (0..n).map(|_| draw()).collect() };
+        project(&mut block, &basis, len, pool);
+        let mut block = block.into_iter();
+        while basis.len() < begin + n * len {
+            // One by one from the start: the first block, and what replaces a vector that was almost within the span of the others.
+            let mut v = block.next().unwrap_or_else(|| {
+                let mut v = draw();
+                subtract(&mut v, &basis[..begin], len);
+                v
+            });
+            subtract(&mut v, &basis[begin..], len);
+            let norm = v.iter().map(|a| a * a).sum::<f64>().sqrt();
+            if norm > 1e-6 {
+                basis.extend(v.iter().map(|a| a / norm));
+            }
+        }
+    }
+    basis
+}
+
+/// Removes the components of `v` along the vectors of `basis`, one after the other, twice.
+fn subtract(v: &mut [f64], basis: &[f64], len: usize) {
+    for _ in 0..2 {
+        for u in basis.chunks_exact(len) {
+            let dot: f64 = u.iter().zip(&*v).map(|(a, b)| a * b).sum();
+            v.iter_mut().zip(u).for_each(|(a, b)| *a -= dot * b);
+        }
+    }
+}
+
+/// Removes the components of a block of vectors along those of `basis`, (k, len), by matrix products, twice.
+fn project(block: &mut [Vec<f64>], basis: &[f64], len: usize, pool: &Pool) {
+    if block.is_empty() {
+        return;
+    }
+    let mut vectors = vec![0.0; len * BLOCK]; // (len, BLOCK)
+    for (s, v) in block.iter().enumerate() {
+        vectors[s..].iter_mut().step_by(BLOCK).zip(v).for_each(|(to, x)| *to = *x);
+    }
+    let mut dots = vec![0.0; basis.len() / len * BLOCK]; // (k, BLOCK)
+    for _ in 0..2 {
+        dots.fill(0.0);
+        add_product(&mut dots, 1.0, basis, (len, 1), &vectors, pool);
+        add_product(&mut vectors, -1.0, basis, (1, len), &dots, pool);
+    }
+    for (s, v) in block.iter_mut().enumerate() {
+        v.iter_mut().zip(vectors[s..].iter().step_by(BLOCK)).for_each(|(to, x)| *to = *x);
+    }
+}
+
+/// `out += sign a b` with out (M, BLOCK), b (P, BLOCK) and `a[m, p] = a[m strides.0 + p strides.1]`. Each sum is taken in the order of p,
+/// so that its bits depend neither on threads nor on the instruction set.
+fn add_product(out: &mut [f64], sign: f64, a: &[f64], strides: (usize, usize), b: &[f64], pool: &Pool) {
+    let mut slices: Vec<_> = out.chunks_mut(SLICE * BLOCK).enumerate().collect();
+    pool.each(&mut slices, &|(i, out)| {
+        let a = &a[*i * SLICE * strides.0..];
+        dispatch(Isa::best(), Product { out, sign, a, strides, b });
+    });
+}
+
+/// Some rows of [`add_product`].
+struct Product<'a> {
+    out: &'a mut [f64],
+    sign: f64,
+    a: &'a [f64],
+    strides: (usize, usize),
+    b: &'a [f64],
+}
+
+impl Work for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+        // Sums in registers, and terms that stay in the nearest cache.
+        const HIGH: usize = 4;
+        const BROAD: usize = 8;
+        const DEPTH: usize = 256;
+        let Self { out, sign, a, strides, b } = self;
+        let mut tile = [[0.0; HIGH]; DEPTH];
+        for (terms, b) in b.chunks(DEPTH * BLOCK).enumerate() {
+            let n = b.len() / BLOCK;
+            for (rows, out) in out.chunks_mut(HIGH * BLOCK).enumerate() {
+                for (p, column) in tile[..n].iter_mut().enumerate() {
+                    for (m, to) in column[..out.len() / BLOCK].iter_mut().enumerate() {
+                        *to = sign * a[(rows * HIGH + m) * strides.0 + (terms * DEPTH + p) * strides.1];
+                    }
+                }
+                for s in (0..BLOCK).step_by(BROAD) {
+                    let mut sums = [[0.0; BROAD]; HIGH];
+                    for (sums, out) in sums.iter_mut().zip(out.chunks_exact(BLOCK)) {
+                        sums.copy_from_slice(&out[s..s + BROAD]);
+                    }
+                    for (column, b) in tile[..n].iter().zip(b.chunks_exact(BLOCK)) {
+                        let b = &b[s..s + BROAD];
+                        for (sums, a) in sums.iter_mut().zip(column) {
+                            for (sum, b) in sums.iter_mut().zip(b) {
+                                *sum += a * b;
+                            }
+                        }
+                    }
+                    for (sums, out) in sums.iter().zip(out.chunks_exact_mut(BLOCK)) {
+                        out[s..s + BROAD].copy_from_slice(sums);
+                    }
+                }
+            }
         }
     }
 }
@@ -103,6 +219,51 @@ mod tests {
                     assert!((dot - expected).abs() < 1e-5, "{rows}x{columns}: {i}.{j} is {dot}");
                 }
             }
+        }
+    }
+
+    /// The method without blocks, on one thread.
+    fn one_by_one(count: usize, len: usize, seed: u64, index: u32) -> Vec<f64> {
+        let mut rng = Rng::new(seed, index, 0, Purpose::Init);
+        let mut basis: Vec<Vec<f64>> = Vec::new();
+        while basis.len() < count {
+            let mut v: Vec<f64> = (0..len).map(|_| f64::from(rng.normal())).collect();
+            for _ in 0..2 {
+                for u in &basis {
+                    let dot: f64 = u.iter().zip(&v).map(|(a, b)| a * b).sum();
+                    v.iter_mut().zip(u).for_each(|(a, b)| *a -= dot * b);
+                }
+            }
+            let norm = v.iter().map(|a| a * a).sum::<f64>().sqrt();
+            v.iter_mut().for_each(|a| *a /= norm);
+            basis.push(v);
+        }
+        basis.concat()
+    }
+
+    #[test]
+    fn up_to_256_vectors_have_the_bits_of_the_method_without_blocks() {
+        for (count, len) in [(1, 1), (31, 33), (65, 300), (256, 257)] {
+            let found = orthonormal(count, len, 3, 1, &Pool::default());
+            assert!(found == one_by_one(count, len, 3, 1), "{count} vectors of {len}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_what_the_method_without_blocks_gives_but_for_rounding() {
+        for (count, len) in [(257, 300), (321, 321), (389, 401)] {
+            let (found, expected) = (orthonormal(count, len, 3, 1, &Pool::new(2).unwrap()), one_by_one(count, len, 3, 1));
+            assert_eq!(found.len(), count * len);
+            let distance = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(distance < 1e-9, "{count} vectors of {len}: {distance}");
+        }
+    }
+
+    #[test]
+    fn blocks_have_the_same_bits_for_any_number_of_threads() {
+        let expected = orthonormal(330, 335, 3, 1, &Pool::default());
+        for n_threads in [2, 3] {
+            assert!(orthonormal(330, 335, 3, 1, &Pool::new(n_threads).unwrap()) == expected, "{n_threads} threads");
         }
     }
 

@@ -44,6 +44,23 @@ impl QNetwork {
     /// [`Error::ActionKind`] for continuous actions, [`Error::Setting`] for a hidden layer without units, a dueling network without a
     /// hidden layer, observations to be normalized, or convolutions that do not fit the observations.
     pub fn new(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool, seed: u64) -> Result<Self, Error> {
+        let mut network = Self::unset(obs, actions, net, dueling)?;
+        let Self { conv, mlps, params, .. } = &mut network;
+        conv.init(params, seed);
+        let mut index = conv.n_layers();
+        for mlp in &*mlps {
+            mlp.init(params, if mlp.is_trunk() { std::f32::consts::SQRT_2 } else { 1.0 }, seed, index);
+            index += mlp.n_layers();
+        }
+        network.pack();
+        Ok(network)
+    }
+
+    /// With parameters that are still to be loaded: all are 0.
+    ///
+    /// # Errors
+    /// Those of [`QNetwork::new`].
+    pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<Self, Error> {
         let &ActionSpace::Discrete { n, .. } = actions else { return Err(Error::ActionKind) };
         let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
         if net.hidden.contains(&0) {
@@ -64,13 +81,7 @@ impl QNetwork {
             }
             (true, None) => return refuse("hidden", "[]".into(), "a dueling network needs a hidden layer"),
         };
-        let mut params = vec![0.0; layout.len()];
-        conv.init(&mut params, seed);
-        let mut index = conv.n_layers();
-        for mlp in &mlps {
-            mlp.init(&mut params, if mlp.is_trunk() { std::f32::consts::SQRT_2 } else { 1.0 }, seed, index);
-            index += mlp.n_layers();
-        }
+        let params = vec![0.0; layout.len()];
         let chains: Vec<_> = mlps.iter().enumerate().map(|(i, mlp)| (mlp, (i > 0).then_some(0))).collect();
         let kernel = match net.learner {
             Learner::Fused => Some(Kernel::new(Net::new(&conv, &chains, net.activation), &params)),
@@ -397,6 +408,30 @@ mod tests {
         assert_eq!(best([1.0, 3.0, 3.0].into_iter(), &[1, 0, 0]), (0, 1.0));
         assert_eq!(best([-5.0, 3.0].into_iter(), &[1, 0]), (0, -5.0));
         assert_eq!(best([-5.0, 3.0].into_iter(), &[0, 0]), (0, 0.0), "the episode is over");
+    }
+
+    #[test]
+    fn an_unset_network_is_what_a_fresh_one_s_parameters_are_loaded_into() {
+        let (space, actions) = (Space::vector(&[-1.0; 3], &[1.0; 3]), ActionSpace::Discrete { n: 4, masked: false });
+        let net = NetConfig { hidden: vec![17, 33], ..NetConfig::default() };
+        let fresh: [Box<dyn Policy>; 2] = [
+            Box::new(crate::ActorCritic::new(&space, &actions, &net, 3).unwrap()),
+            Box::new(QNetwork::new(&space, &actions, &net, true, 3).unwrap()),
+        ];
+        let unset: [Box<dyn Policy>; 2] = [
+            Box::new(crate::ActorCritic::unset(&space, &actions, &net).unwrap()),
+            Box::new(QNetwork::unset(&space, &actions, &net, true).unwrap()),
+        ];
+        for (fresh, mut unset) in fresh.into_iter().zip(unset) {
+            assert!(unset.params().iter().all(|&x| x == 0.0), "nothing is drawn");
+            unset.load(&fresh.save()).unwrap();
+            let value = |policy: &dyn Policy| {
+                let mut value = [0.0; 2];
+                policy.values(ObsSlice::F32(&[0.3, -0.4, 0.5, 0.6, 0.7, -0.8]), &mut policy.scratch(), &mut value).unwrap();
+                value
+            };
+            assert_eq!(value(&*unset), value(&*fresh));
+        }
     }
 
     #[test]

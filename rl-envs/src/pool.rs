@@ -22,8 +22,9 @@ pub fn slices(n: usize, max_slices: usize, min_len: usize) -> impl Iterator<Item
     (0..n).step_by(len).map(move |start| start..(start + len).min(n))
 }
 
-/// A fork-join pool of threads. Clones share them; they end when the last clone is dropped.
-#[derive(Clone, Debug)]
+/// A fork-join pool of threads. Clones share them; they end when the last clone is dropped. The default runs everything on the calling
+/// thread.
+#[derive(Clone, Debug, Default)]
 pub struct Pool {
     /// `None` for a single thread, which is the caller's own.
     team: Option<Arc<Team>>,

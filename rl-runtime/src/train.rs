@@ -85,25 +85,40 @@ pub fn device(config: &Config) -> Result<String, Error> {
     }
 }
 
-/// A policy with fresh parameters for the environment, the algorithm and the networks of `config`.
+/// A policy for the environment, the algorithm and the networks of `config`, whose parameters are still to be loaded.
 ///
 /// # Errors
 /// Those of [`catalog::find`] and of the policy.
 pub fn policy(config: &Config) -> Result<Box<dyn Policy>, Error> {
     Ok(match &config.dqn {
-        Some(dqn) => Box::new(q_network(config, dqn)?),
-        None => Box::new(actor_critic(config)?),
+        Some(dqn) => Box::new(q_network(config, dqn, Parameters::Unset)?),
+        None => Box::new(actor_critic(config, Parameters::Unset)?),
     })
 }
 
-fn actor_critic(config: &Config) -> Result<ActorCritic, Error> {
-    let (observation_space, action_space) = catalog::find(&config.env)?.spaces();
-    Ok(ActorCritic::new(&observation_space, &action_space, &config.net(), config.seed)?)
+/// The parameters that a network begins with. Fresh ones of wide layers take seconds.
+#[derive(Clone, Copy)]
+enum Parameters {
+    /// Drawn with the seed.
+    Fresh,
+    /// Still to be loaded.
+    Unset,
 }
 
-fn q_network(config: &Config, dqn: &DqnConfig) -> Result<QNetwork, Error> {
-    let (observation_space, action_space) = catalog::find(&config.env)?.spaces();
-    Ok(QNetwork::new(&observation_space, &action_space, &config.net(), dqn.dueling, config.seed)?)
+fn actor_critic(config: &Config, params: Parameters) -> Result<ActorCritic, Error> {
+    let (obs, actions) = catalog::find(&config.env)?.spaces();
+    Ok(match params {
+        Parameters::Fresh => ActorCritic::new(&obs, &actions, &config.net(), config.seed)?,
+        Parameters::Unset => ActorCritic::unset(&obs, &actions, &config.net())?,
+    })
+}
+
+fn q_network(config: &Config, dqn: &DqnConfig, params: Parameters) -> Result<QNetwork, Error> {
+    let (obs, actions) = catalog::find(&config.env)?.spaces();
+    Ok(match params {
+        Parameters::Fresh => QNetwork::new(&obs, &actions, &config.net(), dqn.dueling, config.seed)?,
+        Parameters::Unset => QNetwork::unset(&obs, &actions, &config.net(), dqn.dueling)?,
+    })
 }
 
 /// The seed of environments that judge a policy, which never meets that of training.
@@ -143,6 +158,20 @@ impl Training {
     /// # Errors
     /// Those of the environments, the agent and the rollout.
     pub fn new(config: &Config, profile: Profile) -> Result<Self, Error> {
+        Self::build(config, Parameters::Fresh, profile)
+    }
+
+    /// A training that continues from a checkpoint, with the settings of `config`.
+    ///
+    /// # Errors
+    /// Those of [`Training::new`], and those of the agent and the environments if the checkpoint does not fit.
+    pub fn resume(config: &Config, checkpoint: Checkpoint, profile: Profile) -> Result<Self, Error> {
+        let mut training = Self::build(config, Parameters::Unset, profile)?;
+        training.load(checkpoint)?;
+        Ok(training)
+    }
+
+    fn build(config: &Config, params: Parameters, profile: Profile) -> Result<Self, Error> {
         let pool = Pool::new(config.learner_threads())?;
         let (n_envs, seed) = (config.n_envs, config.seed);
         let collecting = match config.mode() {
@@ -151,11 +180,11 @@ impl Training {
         };
         let collector = Collector::of(catalog::find(&config.env)?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &collecting, seed)?;
         let agent: Box<dyn Agent> = match config.algo {
-            Algo::Ppo => Box::new(Ppo::new(actor_critic(config)?, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
-            Algo::A2c => Box::new(A2c::new(actor_critic(config)?, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
+            Algo::Ppo => Box::new(Ppo::new(actor_critic(config, params)?, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
+            Algo::A2c => Box::new(A2c::new(actor_critic(config, params)?, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
             Algo::Dqn => {
                 let dqn = config.dqn.clone().unwrap_or_default();
-                let network = q_network(config, &dqn)?;
+                let network = q_network(config, &dqn, params)?;
                 Box::new(Dqn::new(network, dqn, collector.observation_space(), collector.action_space(), n_envs, seed)?)
             }
         };
@@ -165,11 +194,7 @@ impl Training {
         Ok(Self { config, pool, pipeline, agent, progress, ahead: Vec::new(), profile, track })
     }
 
-    /// Continues from a checkpoint.
-    ///
-    /// # Errors
-    /// Those of the agent and the environments if it does not fit.
-    pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
+    fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         self.agent.load(&checkpoint.agent)?;
         self.pipeline.rest()?.load(checkpoint.collector)?;
         self.progress = checkpoint.progress;

@@ -112,10 +112,12 @@ fn assert_same(found: &Snapshot, expected: &Snapshot, what: &str) {
 
 /// Trains in `dir` from a checkpoint, or from the beginning, and returns what the last checkpoint holds.
 fn trained(config: &Config, dir: &Path, from: Option<Checkpoint>) -> Checkpoint {
-    let mut training = Training::new(config, Profile::new(false)).unwrap();
-    if let Some(checkpoint) = from {
-        training.load(checkpoint).unwrap();
-    }
+    let profile = Profile::new(false);
+    let training = match from {
+        Some(checkpoint) => Training::resume(config, checkpoint, profile),
+        None => Training::new(config, profile),
+    };
+    let mut training = training.unwrap();
     let dir = RunDir::create(Some(dir), config, "cpu").unwrap();
     training.run(&dir, &mut Report::new(true)).unwrap();
     Checkpoint::find(dir.path()).unwrap().1

@@ -230,6 +230,7 @@ fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
     small_run(&dir.path().join("run"), &[]);
     let original = Checkpoint::load(&newest(&dir.path().join("run"))).unwrap();
     let policy = train::policy(&original.config).unwrap();
+    assert!(policy.params().iter().all(|&x| x == 0.0), "parameters that are loaded are not initialised before");
     let save = |into: &Path, env_steps: u64, stop_at: usize| {
         let mut state = original.clone();
         state.progress.env_steps = env_steps;

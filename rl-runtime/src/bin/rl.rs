@@ -531,8 +531,8 @@ fn resume(args: &TrainArgs, layers: Layers, path: &Path, profile: Profile) -> Re
         return Err(Error::Config { problems: vec![problem] });
     }
     set_matrix_threads(config.threads);
-    let mut training = Training::new(&config, profile)?;
     let Some(newest) = checkpoint::list(&dir.checkpoints())?.pop() else {
+        let training = Training::new(&config, profile)?;
         let note = "the run was stopped before its first checkpoint: it starts afresh".into();
         return Ok((config, dir, training, Some(note)));
     };
@@ -546,7 +546,7 @@ fn resume(args: &TrainArgs, layers: Layers, path: &Path, profile: Profile) -> Re
     if !checkpoint.collector.has_envs() {
         note.push_str("; these environments cannot be saved, so new episodes begin");
     }
-    training.load(checkpoint)?;
+    let training = Training::resume(&config, checkpoint, profile)?;
     Ok((config, dir, training, Some(note)))
 }
 
