@@ -1,19 +1,18 @@
-//! An animated GIF, written whole or not at all.
+//! An animated GIF, complete or absent.
 //!
 //! Frames are compressed as they come, with one palette for the whole file, and hold only the rectangle that has changed. Once a
 //! 257th colour appears, such a frame has a palette of its own (NeuQuant's, if its rectangle alone has more than 256).
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gif::{Encoder, EncodingError, Frame, Repeat};
 use rl_envs::{Canvas, Color};
 
 use crate::Error;
-use crate::checkpoint::sync_dir;
+use crate::file::Draft;
 
 /// An animation holds at most so many frames: the first ones.
 pub const MAX_FRAMES: usize = 1000;
@@ -36,48 +35,6 @@ pub struct Animation {
     frames: Vec<Frame<'static>>,
 }
 
-/// A file beside the one that it is going to be.
-#[derive(Debug)]
-struct Draft {
-    target: PathBuf,
-    path: PathBuf,
-    file: File,
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        // After the rename it is gone already.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-impl Draft {
-    fn create(path: &Path) -> io::Result<Self> {
-        if let Ok(found) = fs::metadata(path) {
-            if !found.is_file() {
-                return Err(io::Error::other("it is there already, and not a file"));
-            }
-            if found.permissions().readonly() {
-                return Err(io::ErrorKind::PermissionDenied.into());
-            }
-        }
-        // So that a link stays one.
-        let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-        let Some(name) = target.file_name() else { return Err(io::Error::other("it has no file name")) };
-        let path = target.with_file_name(format!(".{}.{}.tmp", name.display(), std::process::id()));
-        let file = File::create(&path)?;
-        Ok(Self { target, path, file })
-    }
-
-    fn publish(mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)?;
-        self.file.sync_all()?;
-        fs::rename(&self.path, &self.target)?;
-        let parent = self.target.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync_dir(parent.unwrap_or(Path::new(".")))
-    }
-}
-
 impl Animation {
     /// An animation that is going to be the file `path`, with `fps` frames a second (1 to 100).
     ///
@@ -85,7 +42,7 @@ impl Animation {
     /// [`Error::Io`] if that cannot be written.
     pub fn create(path: &Path, fps: u32) -> Result<Self, Error> {
         Ok(Self {
-            draft: Draft::create(path).map_err(Error::io(path))?,
+            draft: Draft::create(path)?,
             fps,
             width: 0,
             height: 0,
@@ -157,10 +114,9 @@ impl Animation {
             self.frames.iter().try_for_each(|frame| encoder.write_lzw_pre_encoded_frame(frame))?;
             encoder.into_inner()
         };
-        let bytes = encode();
-        let target = self.draft.target.clone();
-        let written = bytes.map_err(io::Error::other).and_then(|bytes| self.draft.publish(&bytes).map(|()| bytes.len()));
-        written.map_err(Error::io(target))
+        let bytes = encode().map_err(|error| Error::io(self.draft.target())(io::Error::other(error)))?;
+        self.draft.publish(&bytes)?;
+        Ok(bytes.len())
     }
 
     /// The smallest rectangle, columns and rows, outside of which nothing has changed; one pixel if nothing has.
@@ -205,6 +161,8 @@ impl Animation {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
 
     /// The frames of a GIF file as they are seen, (H, W, 3) each, and their delays.
@@ -270,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn until_it_is_finished_the_old_file_stays_and_a_draft_leaves_nothing() {
+    fn until_it_is_finished_the_old_file_stays_and_a_dropped_one_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.gif");
         fs::write(&path, "old").unwrap();

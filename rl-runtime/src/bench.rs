@@ -17,13 +17,14 @@ use rl_cuda::{ActionSource, CudaVecEnv, Device};
 use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
-use crate::Error;
 use crate::faults::{FaultConfig, FaultCounts};
+use crate::file::Draft;
 use crate::latency::{Latency, SlowCartPole, spin};
 use crate::metrics::Overlap;
 use crate::pipeline::{Mode, Pipeline};
 use crate::profile::{Phase, Profile, Worlds};
 use crate::ready::{Make, ReadyCollector, ReadyConfig, ReadyEnvs};
+use crate::{Error, print};
 
 /// Steps of the rollout that the bench writes to: enough that it is written to memory and not to one cached row.
 const N_STEPS: usize = 128;
@@ -452,7 +453,7 @@ pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let PipelineBench { envs: n_envs, latency, n_steps, mode, ready, update, ppo, hidden, threads, seconds, timeline } = bench;
     let (n_envs, n_steps, latency) = (*n_envs, *n_steps, *latency);
     let profile = Profile::new(timeline.is_some());
-    timeline.as_ref().map_or(Ok(()), |path| profile.write_timeline(path))?;
+    let mut draft = timeline.as_deref().map(Draft::create).transpose()?;
     let pool = Pool::new(*threads)?;
     let spaces = SlowCartPole::spaces();
     let net = NetConfig { hidden: hidden.clone(), ..NetConfig::default() };
@@ -498,8 +499,8 @@ pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
         let rate = ((learnt - from) * (n_steps * n_envs) as u64) as f64 / elapsed;
         let per_step = (latency.mean + latency.work).as_secs_f64();
         let ideal = n_envs as f64 / per_step;
-        if let Some(Err(error)) = timeline.as_ref().map(|path| profile.write_timeline(path)) {
-            eprintln!("warning: no timeline is written: {error}");
+        if let Some(Err(error)) = draft.take().map(|draft| draft.publish(profile.timeline().as_bytes())) {
+            print::err(&format!("warning: no timeline is written: {error}"));
         }
         let max_lag = if let Mode::Overlapped { max_lag } = mode { Some(max_lag) } else { None };
         let FaultCounts { timeouts, failures, restarts, .. } = filled.faults;

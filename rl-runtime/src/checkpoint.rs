@@ -17,6 +17,7 @@ use rl_envs::codec;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::{Deserialize, Serialize};
 
+use crate::file::sync_dir;
 use crate::{Config, Error};
 
 const FORMAT: u32 = 4;
@@ -231,11 +232,6 @@ fn write_all(
     after_step("rename the directory")?;
     sync_dir(dir)?;
     after_step("sync the parent")
-}
-
-/// Makes the names in a directory durable. Only Unix can; elsewhere the rename has to do.
-pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }
 
 type Named<'a> = (&'a str, &'a [usize], &'a [f32]);

@@ -3,17 +3,22 @@
 //! Read [`train`](mod@train) first: the loop stands there once. [`config`] says what a user may choose, [`run_dir`] and
 //! [`checkpoint`] what is written where, [`metrics`] what is measured, [`report`] what is shown; [`watch`] and [`animation`]
 //! let a policy be seen. [`pipeline`] lets collecting and learning go on at the same time, on [rings](mod@ring) of buffers; [`ready`] collects
-//! from environments that block, and outlives their [`faults`]; [`profile`] says where time goes.
+//! from environments that block, and outlives their [`faults`]; [`profile`] says where time goes. Every line is printed by [`print`](mod@print),
+//! every file that a user reads is written by [`file`](mod@file).
+
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod animation;
 pub mod bench;
 pub mod checkpoint;
 pub mod config;
 pub mod faults;
+pub mod file;
 pub mod interrupt;
 pub mod latency;
 pub mod metrics;
 pub mod pipeline;
+pub mod print;
 pub mod profile;
 pub mod ready;
 pub mod report;

@@ -25,8 +25,8 @@ use std::path::Path;
 
 use crate::Error;
 use crate::checkpoint::Progress;
+use crate::file::write_whole;
 use crate::profile::{Phase, Profile};
-use crate::run_dir::write_whole;
 
 /// How many episodes the means of returns and lengths are taken over.
 pub const WINDOW: usize = 100;

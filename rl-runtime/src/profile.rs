@@ -5,7 +5,6 @@
 
 use std::any::Any;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,9 +14,7 @@ use rl_buffer::ObsSlice;
 use rl_envs::ActionsMut;
 use serde_json::{Value, json};
 
-use crate::Error;
 use crate::pipeline::Mode;
-use crate::run_dir::write_whole;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,11 +222,9 @@ impl Profile {
         }
     }
 
-    /// Writes all spans as a trace that Chrome and Perfetto read.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn write_timeline(&self, path: &Path) -> Result<(), Error> {
+    /// All spans, as a trace that Chrome and Perfetto read.
+    #[must_use]
+    pub fn timeline(&self) -> String {
         let mut text = String::from("{\"traceEvents\":[\n");
         for (tid, thread) in locked(&self.threads).iter().enumerate() {
             let name = json!({"name": "thread_name", "ph": "M", "pid": 0, "tid": tid, "args": {"name": thread.name}});
@@ -241,7 +236,7 @@ impl Profile {
             }
         }
         text.push_str("]}\n");
-        write_whole(path, text.as_bytes())
+        text
     }
 }
 
@@ -373,10 +368,7 @@ mod tests {
         profile.track("collect").add(Phase::WaitLearner, begin, Duration::from_millis(1));
         collect.time(Phase::Envs, || ());
         assert!((profile.seconds(Phase::Update) - 0.005).abs() < 1e-9);
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("trace.json");
-        profile.write_timeline(&path).unwrap();
-        let trace: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let trace: Value = serde_json::from_str(&profile.timeline()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
         assert_eq!([named("thread_name"), named("update"), named("wait for the learner"), named("envs")], [2, 2, 1, 1]);

@@ -18,11 +18,11 @@ use rl_agents::{Choice, Episode, Policy, Scratch};
 use rl_buffer::{ActionBuffer, ObsBuffer, ObsRows, ObsSlice, Rollout};
 use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, EnvError, Purpose, Rng, Space, Step, math, rng};
 
-use crate::Error;
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
 use crate::pipeline::{Collect, Filled, panic_text, spawn};
 use crate::profile::{Phase, Track};
+use crate::{Error, print};
 
 /// How often somebody who waits looks whether it should stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -200,7 +200,7 @@ fn warn(n_envs: usize) -> OnFault {
         counts[env] += 1;
         let n = counts[env];
         if n.is_power_of_two() {
-            eprintln!("warning: environment {env}, fault {n}: {fault}; {then}");
+            print::err(&format!("warning: environment {env}, fault {n}: {fault}; {then}"));
         }
     })
 }

@@ -1,6 +1,6 @@
 //! What a run shows while it goes on: a bar for people at a terminal, plain lines elsewhere, JSON for programs.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::checkpoint::Progress;
 use crate::metrics::Row;
 use crate::profile::{Profile, Worlds};
 use crate::train::{End, Evaluation, Outcome};
-use crate::{Config, interrupt};
+use crate::{Config, print};
 
 /// Plain lines come this far apart.
 const LINE_EVERY: Duration = Duration::from_secs(2);
@@ -27,13 +27,6 @@ enum Kind {
     Bar(ProgressBar),
     Lines { last: Option<Instant>, steps: u64 },
     Json,
-}
-
-/// Writes a line to stdout. When nobody reads it any more, the run is asked to stop.
-pub fn print(line: &str) {
-    if writeln!(std::io::stdout().lock(), "{line}").is_err() {
-        interrupt::request();
-    }
 }
 
 /// 1234567 as 1,234,567.
@@ -70,14 +63,14 @@ impl Report {
         let algo = algo.name();
         if let Kind::Json = self.kind {
             let config = serde_json::to_value(config).unwrap_or_default();
-            return print(
-                &json!({"event": "start", "config": config, "device": device, "run_dir": dir, "from_env_steps": from})
+            return print::out(
+                &json!({"event": "start", "config": config, "device": device, "run_dir": dir.display().to_string(), "from_env_steps": from})
                     .to_string(),
             );
         }
         let (n, to) = (grouped(*n_envs as u64), grouped(*steps));
-        print(&format!("{env}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}"));
-        print(&format!("run directory: {}", dir.display()));
+        print::out(&format!("{env}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}"));
+        print::out(&format!("run directory: {}", dir.display()));
         match &mut self.kind {
             Kind::Bar(bar) => {
                 *bar = ProgressBar::new(*steps).with_position(from);
@@ -106,7 +99,7 @@ impl Report {
             }
             Kind::Lines { last, steps } if last.is_none_or(|last| last.elapsed() >= LINE_EVERY) => {
                 *last = Some(Instant::now());
-                print(&format!("{}/{} env steps, {message}", grouped(progress.env_steps), grouped(*steps)));
+                print::out(&format!("{}/{} env steps, {message}", grouped(progress.env_steps), grouped(*steps)));
             }
             Kind::Lines { .. } => {}
             Kind::Json => {
@@ -114,7 +107,7 @@ impl Report {
                 for (name, value) in &row.values {
                     object[*name] = Value::from(*value);
                 }
-                print(&object.to_string());
+                print::out(&object.to_string());
             }
         }
     }
@@ -126,7 +119,7 @@ impl Report {
                 let mut object = evaluation_json(result);
                 object["event"] = "evaluation".into();
                 object["env_steps"] = env_steps.into();
-                print(&object.to_string());
+                print::out(&object.to_string());
             }
             _ => self.say(&format!("evaluation after {} env steps: {}", grouped(env_steps), in_words(result))),
         }
@@ -135,7 +128,7 @@ impl Report {
     /// Something worth knowing.
     pub fn note(&mut self, text: &str) {
         match &self.kind {
-            Kind::Json => print(&json!({"event": "note", "text": text}).to_string()),
+            Kind::Json => print::out(&json!({"event": "note", "text": text}).to_string()),
             _ => self.say(text),
         }
     }
@@ -143,8 +136,8 @@ impl Report {
     /// Something that went wrong without ending the run.
     pub fn warn(&mut self, text: &str) {
         match &self.kind {
-            Kind::Bar(bar) => bar.suspend(|| eprintln!("warning: {text}")),
-            _ => eprintln!("warning: {text}"),
+            Kind::Bar(bar) => bar.suspend(|| print::err(&format!("warning: {text}"))),
+            _ => print::err(&format!("warning: {text}")),
         }
     }
 
@@ -155,7 +148,7 @@ impl Report {
             let mut object = profile.json();
             object["event"] = "profile".into();
             object["advice"] = advice.into();
-            return print(&object.to_string());
+            return print::out(&object.to_string());
         }
         if in_full {
             profile.lines().iter().for_each(|line| self.say(line));
@@ -165,8 +158,8 @@ impl Report {
 
     fn say(&self, text: &str) {
         match &self.kind {
-            Kind::Bar(bar) => bar.suspend(|| print(text)),
-            _ => print(text),
+            Kind::Bar(bar) => bar.suspend(|| print::out(text)),
+            _ => print::out(text),
         }
     }
 
@@ -183,21 +176,23 @@ impl Report {
                     "wall_s": wall_s,
                     "env_steps_per_s": rate,
                     "episode_return_mean": progress.return_mean(),
-                    "run_dir": dir,
+                    "run_dir": dir.display().to_string(),
                 });
                 if let Some(result) = evaluation {
                     object["eval"] = evaluation_json(result);
                 }
-                return print(&object.to_string());
+                return print::out(&object.to_string());
             }
             Kind::Bar(bar) => bar.finish_and_clear(),
             Kind::Lines { .. } => {}
         }
-        let dir = dir.display();
-        print(&format!("{} env steps in {wall_s:.2} s: {} env steps/s", grouped(*env_steps), grouped(rate as u64)));
+        let dir = print::quoted(dir);
+        print::out(&format!("{} env steps in {wall_s:.2} s: {} env steps/s", grouped(*env_steps), grouped(rate as u64)));
         match (end, evaluation) {
-            (End::Interrupted, _) => print(&format!("interrupted and saved; continue with: rl train --resume {dir}")),
-            (_, Some(result)) => print(&format!("mean return {:.1}; evaluate it again with: rl eval {dir}", result.return_mean)),
+            (End::Interrupted, _) => print::out(&format!("interrupted and saved; continue with: rl train --resume {dir}")),
+            (_, Some(result)) => {
+                print::out(&format!("mean return {:.1}; evaluate it again with: rl eval {dir}", result.return_mean))
+            }
             (_, None) => {}
         }
     }

@@ -1,20 +1,27 @@
 //! The directory of a run: its configuration, what it ran on, metrics and checkpoints.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirEntry, File, TryLockError};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::file::{is_draft_of, write_whole};
+use crate::print::quoted;
 use crate::{Config, Error};
 
 /// A run directory that is ours alone until it is dropped.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    /// Directories that were created for it, innermost first.
+    created: Vec<PathBuf>,
     /// Holds the lock.
     _lock: File,
 }
+
+/// Names in a run directory that are the run's own.
+const OWN: [&str; 6] = ["config.toml", "machine.toml", "metrics.csv", "lock", "checkpoints", "diverged"];
 
 /// What a run ran on.
 #[derive(Serialize)]
@@ -29,24 +36,15 @@ struct Machine {
 }
 
 impl RunDir {
-    /// Makes the directory of a new run: at `path`, or else the first free `runs/NAME-NUMBER`.
+    /// Creates the directory of a new run: at `path`, or else the first free `runs/NAME-NUMBER`. On an error nothing is left of it.
     ///
     /// # Errors
-    /// [`Error::RunDir`] if it is not empty or in use, [`Error::Io`] if it cannot be made.
+    /// [`Error::RunDir`] if it is not empty or in use, [`Error::Io`] if it cannot be written.
     pub fn create(path: Option<&Path>, config: &Config, device: &str) -> Result<Self, Error> {
         let dir = match path {
-            Some(path) => {
-                fs::create_dir_all(path).map_err(Error::io(path))?;
-                if fs::read_dir(path).map_err(Error::io(path))?.next().is_some() {
-                    let why =
-                        format!("is not empty; continue that run with --resume {}, or choose another --run-dir", path.display());
-                    return Err(Error::RunDir { path: path.into(), why });
-                }
-                Self::lock(path)?
-            }
+            Some(path) => Self::at(path)?,
             None => Self::first_free(&format!("{}-{}-seed{}", config.env, config.algo.name(), config.seed))?,
         };
-        dir.write("config.toml", &config.to_toml())?;
         let machine = Machine {
             program: concat!("rl ", env!("CARGO_PKG_VERSION")),
             os: std::env::consts::OS,
@@ -56,8 +54,25 @@ impl RunDir {
             threads: config.threads,
             device: device.into(),
         };
-        dir.write("machine.toml", &toml::to_string(&machine).unwrap_or_default())?;
-        Ok(dir)
+        let machine = toml::to_string(&machine).unwrap_or_default();
+        // The configuration comes first: with it, the directory is that of a run.
+        let written = dir.write("config.toml", &config.to_toml()).and_then(|()| dir.write("machine.toml", &machine));
+        match written {
+            Ok(()) => Ok(dir),
+            Err(error) => {
+                dir.discard();
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes a directory that [`RunDir::create`] has just created, and its parents if they were created for it.
+    pub fn discard(self) {
+        // What is not there cannot be removed, and what is not empty is not ours.
+        for name in ["config.toml", "machine.toml", "lock"] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        remove_dirs(&self.created);
     }
 
     /// Opens the directory of a run that has been stopped, and returns its configuration.
@@ -67,22 +82,56 @@ impl RunDir {
     pub fn open(path: &Path) -> Result<(Self, Config), Error> {
         let file = path.join("config.toml");
         let text = fs::read_to_string(&file).map_err(|e| {
-            let why = format!("is not the directory of a run: its config.toml cannot be read ({e})");
+            let why = format!(
+                "is not the directory of a run: its config.toml cannot be read ({e}); begin a run with --run-dir {}",
+                quoted(path)
+            );
             Error::RunDir { path: path.into(), why }
         })?;
         let config = Config::from_toml(&text).map_err(|e| Error::config(format!("{}: {e}", file.display())))?;
-        Ok((Self::lock(path)?, config))
+        let dir = Self::lock(path)?;
+        clean(path);
+        Ok((dir, config))
+    }
+
+    fn at(path: &Path) -> Result<Self, Error> {
+        let created = create_dirs(path)?;
+        let locked = check_empty(path).and_then(|()| Self::lock(path)).and_then(|dir| {
+            clean(path);
+            // Another process may have begun and ended a run in between.
+            check_empty(path)?;
+            Ok(dir)
+        });
+        match locked {
+            Ok(dir) => Ok(Self { created, ..dir }),
+            Err(error) => {
+                remove_dirs(&created);
+                Err(error)
+            }
+        }
     }
 
     fn first_free(name: &str) -> Result<Self, Error> {
         let parent = Path::new("runs");
-        fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        let parents = create_dirs(parent)?;
         for number in 1.. {
             let path = parent.join(format!("{name}-{number}"));
             match fs::create_dir(&path) {
-                Ok(()) => return Self::lock(&path),
+                Ok(()) => {
+                    let created: Vec<PathBuf> = [path.clone()].into_iter().chain(parents).collect();
+                    return match Self::lock(&path) {
+                        Ok(dir) => Ok(Self { created, ..dir }),
+                        Err(error) => {
+                            remove_dirs(&created);
+                            Err(error)
+                        }
+                    };
+                }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(Error::io(path)(error)),
+                Err(error) => {
+                    remove_dirs(&parents);
+                    return Err(Error::io(path)(error));
+                }
             }
         }
         unreachable!("one of all numbers is free")
@@ -92,10 +141,26 @@ impl RunDir {
         let file = path.join("lock");
         let lock = File::options().create(true).truncate(false).write(true).open(&file).map_err(Error::io(&file))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.into(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.into(), created: Vec::new(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(Error::RunDir { path: path.into(), why: "is in use by another process".into() }),
             Err(TryLockError::Error(error)) => Err(Error::io(file)(error)),
         }
+    }
+
+    /// Checks that a file about to be written is none of the run's own.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn check_foreign(&self, file: &Path) -> Result<(), Error> {
+        let own = |dir: io::Result<PathBuf>| {
+            let (Ok(dir), Ok(file)) = (dir, path::absolute(file)) else { return false };
+            let name = file.strip_prefix(dir).ok().and_then(|within| within.components().next());
+            name.is_some_and(|name| OWN.iter().any(|own| name.as_os_str() == *own))
+        };
+        if own(path::absolute(&self.path)) || own(fs::canonicalize(&self.path)) {
+            return Err(Error::config(format!("{} belongs to the run; name another file", file.display())));
+        }
+        Ok(())
     }
 
     /// Where it lies.
@@ -121,10 +186,56 @@ impl RunDir {
     }
 }
 
-/// Writes a file so that it is there whole or not at all.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let temporary = path.with_extension("part");
-    fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path)).map_err(Error::io(path))
+/// Creates `path` and its parents, and returns those that were missing, innermost first.
+fn create_dirs(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+    let missing: Vec<PathBuf> = path.ancestors().take_while(missing).map(PathBuf::from).collect();
+    let mut created = Vec::new();
+    for dir in missing.into_iter().rev() {
+        match fs::create_dir(&dir) {
+            Ok(()) => created.insert(0, dir),
+            // Created by another process.
+            Err(_) if dir.is_dir() => {}
+            Err(error) => {
+                remove_dirs(&created);
+                return Err(Error::io(path)(error));
+            }
+        }
+    }
+    Ok(created)
+}
+
+/// Removes directories that are empty.
+fn remove_dirs(dirs: &[PathBuf]) {
+    for dir in dirs {
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+/// True for a draft that a killed process has left.
+fn is_remnant(entry: &DirEntry) -> bool {
+    entry.file_name().to_str().is_some_and(|name| OWN.iter().any(|own| is_draft_of(name, own)))
+}
+
+/// Checks that a directory holds at most what a process leaves that was killed while it created a run there.
+fn check_empty(path: &Path) -> Result<(), Error> {
+    for entry in fs::read_dir(path).map_err(Error::io(path))? {
+        let entry = entry.map_err(Error::io(path))?;
+        let lock = entry.file_name() == "lock" && entry.metadata().is_ok_and(|found| found.len() == 0);
+        if !lock && !is_remnant(&entry) {
+            let resume = format!("continue that run with --resume {}, or choose", quoted(path));
+            let choose = if path.join("config.toml").exists() { &resume } else { "choose" };
+            return Err(Error::RunDir { path: path.into(), why: format!("is not empty; {choose} another --run-dir") });
+        }
+    }
+    Ok(())
+}
+
+/// Removes drafts that killed processes have left. The caller holds the lock.
+fn clean(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(is_remnant) {
+        let _ = fs::remove_file(entry.path());
+    }
 }
 
 /// The processor's name, where the system tells it.

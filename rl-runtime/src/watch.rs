@@ -5,7 +5,6 @@
 //! be seen, because environments begin their next episode in the same step.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use rl_envs::{Canvas, VecEnv, catalog};
 
 use crate::animation::Animation;
 use crate::train::evaluation_seed;
-use crate::{Error, interrupt};
+use crate::{Error, interrupt, print};
 
 /// A wait is cut into pieces of this length, so that Ctrl-C is answered soon.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -137,7 +136,7 @@ impl Screen {
         // A line for words below, and one for the cursor.
         let height = 2 * usize::from(rows.saturating_sub(2).max(1));
         let canvas = Canvas::new(usize::from(columns).min(max_size), height.min(max_size));
-        put("\x1b[?1049h\x1b[?25l\x1b[2J");
+        print::raw("\x1b[?1049h\x1b[?25l\x1b[2J");
         Self { canvas, period: Duration::from_secs(1) / fps, next: Instant::now() }
     }
 
@@ -145,7 +144,7 @@ impl Screen {
         envs.render(0, &mut self.canvas);
         let Episode { episode_return, length } = running;
         let words = format!("episode {}, step {length}, return {episode_return:.1}", env_idx + 1);
-        put(&format!("\x1b[H{}{words}\x1b[K", terminal(&self.canvas)));
+        print::raw(&format!("\x1b[H{}{words}\x1b[K", terminal(&self.canvas)));
         self.next = self.next.max(Instant::now()) + self.period;
         while !interrupt::requested() {
             let left = self.next.saturating_duration_since(Instant::now());
@@ -159,15 +158,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        put("\x1b[0m\x1b[?25h\x1b[?1049l");
-    }
-}
-
-/// Writes to stdout. When nobody reads it any more, that counts as an interrupt.
-fn put(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
-        interrupt::request();
+        print::raw("\x1b[0m\x1b[?25h\x1b[?1049l");
     }
 }
 

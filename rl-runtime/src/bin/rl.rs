@@ -1,6 +1,8 @@
 //! The `rl` program.
 
-use std::io::IsTerminal as _;
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,15 +14,16 @@ use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::{KEYS, Layers, PRESETS, RESUMABLE};
+use rl_runtime::file::Draft;
 use rl_runtime::latency::{Distribution, Latency};
 use rl_runtime::pipeline::Mode;
 use rl_runtime::profile::Profile;
 use rl_runtime::ready::ReadyConfig;
-use rl_runtime::report::{Report, evaluation_json, grouped, in_words, print};
+use rl_runtime::report::{Report, evaluation_json, grouped, in_words};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::{self, End, Evaluation, Training};
 use rl_runtime::watch::{self, Screen, Show};
-use rl_runtime::{Algo, Config, Error, bench, interrupt};
+use rl_runtime::{Algo, Config, Error, bench, interrupt, print};
 use serde_json::{Value, json};
 
 /// Reinforcement learning that keeps the hardware busy.
@@ -392,7 +395,10 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
-    let Cli { verb, json } = Cli::parse();
+    let Cli { verb, json } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
     let result = match verb {
         Verb::List => list(json),
         Verb::Train(args) => train(args, json),
@@ -402,44 +408,56 @@ fn main() -> ExitCode {
         Verb::Trace(args) => trace(&args),
         Verb::Bench { what } => run_bench(what, json),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+    let code = result.unwrap_or_else(|error| {
+        print::err(&format!("error: {error}"));
         ExitCode::from(error.exit_code())
-    })
+    });
+    if code == ExitCode::SUCCESS && print::lost() { ExitCode::FAILURE } else { code }
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn usage(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    if !error.use_stderr() {
+        printed.unwrap_or_else(|error| print::failed(&error));
+    }
+    if print::lost() { ExitCode::FAILURE } else { ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)) }
 }
 
 fn list(json: bool) -> Result<ExitCode, Error> {
     if json {
         for entry in catalog::ENVS {
-            print(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
+            print::out(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
         }
         for (algo, about) in Algo::ALL {
-            print(&json!({"event": "algorithm", "name": algo.name(), "about": about}).to_string());
+            print::out(&json!({"event": "algorithm", "name": algo.name(), "about": about}).to_string());
         }
         for (env, algo, _) in PRESETS {
-            print(&json!({"event": "preset", "env": env, "algo": algo.name()}).to_string());
+            print::out(&json!({"event": "preset", "env": env, "algo": algo.name()}).to_string());
         }
         for key in KEYS {
-            print(&json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about}).to_string());
+            print::out(
+                &json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about}).to_string(),
+            );
         }
-        print(&json!({"event": "list"}).to_string());
+        print::out(&json!({"event": "list"}).to_string());
         return Ok(ExitCode::SUCCESS);
     }
-    print("environments");
+    print::out("environments");
     for entry in catalog::ENVS {
-        print(&format!("  {:<12} {}", entry.name, entry.about));
+        print::out(&format!("  {:<12} {}", entry.name, entry.about));
     }
-    print("\nalgorithms");
+    print::out("\nalgorithms");
     for (algo, about) in Algo::ALL {
-        print(&format!("  {:<12} {about}", algo.name()));
+        print::out(&format!("  {:<12} {about}", algo.name()));
     }
-    print("\npresets (environment and algorithm; others train with the defaults)");
+    print::out("\npresets (environment and algorithm; others train with the defaults)");
     for (env, algo, _) in PRESETS {
-        print(&format!("  {env} {}", algo.name()));
+        print::out(&format!("  {env} {}", algo.name()));
     }
-    print("\nsettings (--set KEY=VALUE, or in a TOML file)");
+    print::out("\nsettings (--set KEY=VALUE, or in a TOML file)");
     for key in KEYS {
-        print(&format!("  {:<24} {}; {}", key.name, key.about, key.kind.allowed()));
+        print::out(&format!("  {:<24} {}; {}", key.name, key.about, key.kind.allowed()));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -474,9 +492,11 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
 fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
     let layers = layers(&args)?;
     let profile = Profile::new(args.timeline.is_some());
-    // Empty yet: whether it can be written shows before any work.
-    args.timeline.as_ref().map_or(Ok(()), |path| profile.write_timeline(path))?;
-    let (config, dir, mut training, note) = match &args.resume {
+    // A timeline in the run directory is checked when that is there.
+    let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());
+    let inside = |path: &Path| run_dir.is_some_and(|dir| absolute(path).starts_with(absolute(dir)));
+    args.timeline.as_deref().filter(|path| !inside(path)).map(Draft::create).transpose()?;
+    let (config, dir, mut training, note, timeline) = match &args.resume {
         None => {
             let none =
                 || Error::Config { problems: vec!["which environment? `rl list` shows them; try `rl train cartpole`".into()] };
@@ -487,28 +507,52 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             set_matrix_threads(config.threads);
             let training = Training::new(&config, profile.clone())?;
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
-            (config, dir, training, None)
+            match draft(args.timeline.as_deref(), &dir) {
+                Ok(timeline) => (config, dir, training, None, timeline),
+                Err(error) => {
+                    dir.discard();
+                    return Err(error);
+                }
+            }
         }
-        Some(path) => resume(&args, layers, path, profile.clone())?,
+        Some(path) => {
+            let (config, dir, training, note) = resume(&args, layers, path, profile.clone())?;
+            let timeline = draft(args.timeline.as_deref(), &dir)?;
+            (config, dir, training, note, timeline)
+        }
     };
     let device = train::device(&config)?;
     if let Err(error) = interrupt::listen() {
-        eprintln!("warning: Ctrl-C will not save: {error}");
+        print::err(&format!("warning: Ctrl-C will not save: {error}"));
     }
     let mut report = Report::new(json);
     report.start(&config, &device, dir.path(), training.progress().env_steps);
     if let Some(note) = note {
         report.note(&note);
     }
-    let outcome = training.run(&dir, &mut report)?;
-    if let Some(Err(error)) = args.timeline.as_ref().map(|path| profile.write_timeline(path)) {
+    let outcome = training.run(&dir, &mut report);
+    if let Some(Err(error)) = timeline.map(|draft| draft.publish(profile.timeline().as_bytes())) {
         report.warn(&format!("no timeline is written: {error}"));
     }
+    let outcome = outcome?;
     if args.profile || config.mode() != Mode::Sync {
         report.profile(&profile, &config, args.profile);
     }
     report.done(&outcome, dir.path());
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// The timeline of the run in `dir`, which must be none of the run's own files.
+fn draft(path: Option<&Path>, dir: &RunDir) -> Result<Option<Draft>, Error> {
+    let Some(path) = path else { return Ok(None) };
+    dir.check_foreign(path)?;
+    let draft = Draft::create(path)?;
+    dir.check_foreign(draft.target())?;
+    Ok(Some(draft))
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 type Resumed = (Config, RunDir, Training, Option<String>);
@@ -569,9 +613,9 @@ fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
         object["env"] = env.as_str().into();
         object["seed"] = args.seed.into();
         object["checkpoint"] = path.display().to_string().into();
-        print(&object.to_string());
+        print::out(&object.to_string());
     } else {
-        print(&format!("{env}, {}: {}", path.display(), in_words(&result)));
+        print::out(&format!("{env}, {}: {}", path.display(), in_words(&result)));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -593,7 +637,7 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
         None => Show::Nowhere,
     };
     if let Err(error) = interrupt::listen() {
-        eprintln!("warning: Ctrl-C will end this at once: {error}");
+        print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
     }
     let mut lines = Vec::new();
     let shows_now = !json && !matches!(show, Show::Screen(_));
@@ -601,7 +645,7 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
         let Episode { episode_return, length } = episode;
         lines.push(format!("episode {}: return {episode_return:.1}, length {length}", lines.len() + 1));
         if shows_now {
-            print(&lines[lines.len() - 1]);
+            print::out(&lines[lines.len() - 1]);
         }
     });
     let animation = match show {
@@ -611,11 +655,11 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     };
     let played = played?;
     if !json && !shows_now {
-        lines.iter().for_each(|line| print(line));
+        lines.iter().for_each(|line| print::out(line));
     }
     if interrupt::requested() {
         if animation.is_some() {
-            eprintln!("interrupted: no GIF is written");
+            print::err("interrupted: no GIF is written");
         }
         return Ok(ExitCode::from(interrupt::EXIT_CODE));
     }
@@ -632,13 +676,13 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
         object["lengths"] = played.iter().map(|episode| episode.length).collect();
         object["frames"] = frames.into();
         object["gif"] = gif.as_ref().map(|gif| gif.display().to_string()).into();
-        print(&object.to_string());
+        print::out(&object.to_string());
     } else if let (Some(gif), Some(bytes)) = (gif, bytes) {
         let bytes = grouped(bytes as u64);
-        print(&format!("{}: {frames} frames of {width} x {height} pixels, {bytes} bytes", gif.display()));
+        print::out(&format!("{}: {frames} frames of {width} x {height} pixels, {bytes} bytes", gif.display()));
         let steps: u64 = played.iter().map(|episode| u64::from(episode.length)).sum();
         if steps > frames as u64 {
-            print(&format!("it holds the first {} of {} steps", grouped(frames as u64), grouped(steps)));
+            print::out(&format!("it holds the first {} of {} steps", grouped(frames as u64), grouped(steps)));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -653,14 +697,14 @@ fn check_env(env: &str, json: bool) -> Result<ExitCode, Error> {
             Outcome::Skipped(why) => ("skipped", Some(why)),
             Outcome::Failed(what) => ("failed", Some(what)),
         };
-        print(&if json {
+        print::out(&if json {
             json!({"event": "check", "name": check.name, "about": check.about, "outcome": outcome, "what": what}).to_string()
         } else {
             check.to_string()
         });
     }
     if json {
-        print(&json!({"event": "check-env", "env": env, "checks": checks.len(), "failed": n_failed}).to_string());
+        print::out(&json!({"event": "check-env", "env": env, "checks": checks.len(), "failed": n_failed}).to_string());
     }
     if n_failed > 0 {
         Err(Error::CheckFailed { env: env.into(), n_failed, n_checks: checks.len() })
@@ -681,11 +725,11 @@ fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
         other => other.into(),
     })?;
     for step in &steps {
-        print(&serde_json::to_string(step).unwrap_or_default());
+        print::out(&serde_json::to_string(step).unwrap_or_default());
     }
     let (taken, given) = (steps.len(), actions.as_array().map_or(0, Vec::len));
     if taken < given {
-        eprintln!("note: step {taken} ends the episode; the {} actions after it are left out", given - taken);
+        print::err(&format!("note: step {taken} ends the episode; the {} actions after it are left out", given - taken));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -780,7 +824,7 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
         Bench::Replay { capacity, batch, prioritized, seconds } => bench::replay(capacity, batch, prioritized, seconds)?.into(),
     };
     for result in &results {
-        if json { print(&result.to_string()) } else { print_bench(result) }
+        if json { print::out(&result.to_string()) } else { print_bench(result) }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -789,23 +833,23 @@ fn print_bench(result: &serde_json::Value) {
     if result["name"] == "env_block" {
         let rate =
             result["value"].as_f64().map_or("cannot be launched".into(), |rate| format!("{:.2} M env_steps/s", rate / 1e6));
-        return print(&format!("{} environments, {} threads a block: {rate}", result["envs"], result["block"]));
+        return print::out(&format!("{} environments, {} threads a block: {rate}", result["envs"], result["block"]));
     }
     let of = |key: &str| result[key].as_f64().unwrap_or_default();
     let unit = result["unit"].as_str().unwrap_or_default();
     if result["name"] == "pipeline" {
-        print(&format!(
+        print::out(&format!(
             "{:.0} {unit}, {:.1}% of what the environments alone could do",
             of("value"),
             100.0 * of("share_of_ideal")
         ));
     } else {
         let (value, min, max) = (of("value") / 1e6, of("min") / 1e6, of("max") / 1e6);
-        print(&format!("{value:.2} M {unit} ({min:.2} to {max:.2})"));
+        print::out(&format!("{value:.2} M {unit} ({min:.2} to {max:.2})"));
     }
     for (key, value) in result.as_object().into_iter().flatten() {
         if !["event", "value", "unit", "min", "max"].contains(&key.as_str()) {
-            print(&format!("  {key}: {value}"));
+            print::out(&format!("  {key}: {value}"));
         }
     }
 }

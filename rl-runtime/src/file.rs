@@ -1,0 +1,247 @@
+//! Files that are complete or absent.
+//!
+//! A [`Draft`] is checked before any work and published when the work is done: written beside its target under a name of its own,
+//! synced, and renamed. Until then nothing on disk changes.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+#[cfg(unix)]
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// Symbolic links that are followed in a row, as many as Linux follows.
+const MAX_LINKS: usize = 40;
+
+/// A file that is going to be written. Dropped before [`Draft::publish`], it leaves everything as it was.
+#[derive(Debug)]
+pub struct Draft {
+    target: PathBuf,
+}
+
+impl Draft {
+    /// Checks that `path` can be created, or replaced if it is a regular file. Symbolic links are followed; the target of a dangling
+    /// one is created.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if `path` is a directory, a device, a FIFO or a socket, if it is read-only, or if its directory takes no new file.
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        let create = || {
+            // Also of what has no path of its own, such as the pipe behind /dev/stdout.
+            fs::metadata(path).map_or(Ok(()), |found| regular(&found))?;
+            let target = resolve(path)?;
+            check(&target)?;
+            // An attempt is the only reliable test of permissions, quotas and read-only file systems.
+            let (draft, _) = beside(&target)?;
+            fs::remove_file(draft)?;
+            Ok(Self { target })
+        };
+        create().map_err(Error::io(path))
+    }
+
+    /// The absolute path of the file, without symbolic links.
+    #[must_use]
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Writes the file, which keeps the permissions and, where possible, the owner of the one that it replaces.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; then an older file is unharmed, and nothing is left behind.
+    pub fn publish(self, bytes: &[u8]) -> Result<(), Error> {
+        let publish = || {
+            let old = check(&self.target)?;
+            let (draft, mut file) = beside(&self.target)?;
+            let written = (|| {
+                file.write_all(bytes)?;
+                if let Some(old) = &old {
+                    keep_owner(&file, old);
+                    file.set_permissions(old.permissions())?;
+                }
+                file.sync_all()?;
+                fs::rename(&draft, &self.target)
+            })();
+            if written.is_err() {
+                let _ = fs::remove_file(&draft);
+            }
+            written?;
+            sync_dir(self.target.parent().unwrap_or(Path::new("/")))
+        };
+        publish().map_err(Error::io(&self.target))
+    }
+}
+
+/// Writes a file, complete or not at all.
+///
+/// # Errors
+/// Those of [`Draft::create`] and [`Draft::publish`].
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    Draft::create(path)?.publish(bytes)
+}
+
+/// Makes the names in a directory durable. Only Unix can; elsewhere the rename has to do.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+}
+
+/// Follows the symbolic links at `path`. The directory must exist, the file need not.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        let Some(name) = path.file_name() else { return Err(io::Error::other("has no file name; name a file")) };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let target = fs::canonicalize(parent)?.join(name);
+        match fs::read_link(&target) {
+            Ok(link) => path = target.with_file_name(link),
+            Err(_) => return Ok(target),
+        }
+    }
+    Err(io::Error::other("too many symbolic links"))
+}
+
+/// The file that is at `target`, if any, after checking that it may be replaced.
+fn check(target: &Path) -> io::Result<Option<Metadata>> {
+    let found = match fs::symlink_metadata(target) {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    regular(&found)?;
+    if found.permissions().readonly() {
+        return Err(ErrorKind::PermissionDenied.into());
+    }
+    // Refused for an immutable file. Nothing is written.
+    OpenOptions::new().write(true).open(target)?;
+    Ok(Some(found))
+}
+
+/// Refuses all but regular files.
+fn regular(found: &Metadata) -> io::Result<()> {
+    let kind = match found.file_type() {
+        kind if kind.is_file() => return Ok(()),
+        kind if kind.is_dir() => "a directory",
+        #[cfg(unix)]
+        kind if kind.is_fifo() => "a FIFO",
+        #[cfg(unix)]
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(io::Error::other(format!("is {kind}, not a regular file; name another file")))
+}
+
+/// A new file beside `target`, under a name that nothing else has.
+fn beside(target: &Path) -> io::Result<(PathBuf, File)> {
+    let name = target.file_name().filter(|name| name.len() <= 200).unwrap_or("rl".as_ref());
+    for number in 0.. {
+        let mut draft = OsString::from(".");
+        draft.push(name);
+        draft.push(format!(".{}-{number}.tmp", std::process::id()));
+        let path = target.with_file_name(draft);
+        match File::create_new(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("one of all numbers is free")
+}
+
+/// True if `name` is that of a draft of `target` that a process killed while publishing has left.
+pub(crate) fn is_draft_of(name: &str, target: &str) -> bool {
+    name.strip_prefix('.').and_then(|rest| rest.strip_prefix(target)).is_some_and(|rest| {
+        let middle = rest.strip_prefix('.').and_then(|rest| rest.strip_suffix(".tmp"));
+        middle.is_some_and(|numbers| numbers.bytes().all(|b| b.is_ascii_digit() || b == b'-'))
+    })
+}
+
+/// Gives a file the owner of another. Only a privileged process can; for others the file stays their own.
+fn keep_owner(file: &File, old: &Metadata) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let _ = std::os::unix::fs::fchown(file, Some(old.uid()), Some(old.gid()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(path: &Path) -> String {
+        Draft::create(path).unwrap_err().to_string()
+    }
+
+    fn entries(dir: &Path) -> usize {
+        fs::read_dir(dir).unwrap().count()
+    }
+
+    #[test]
+    fn a_draft_changes_nothing_until_it_is_published() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.json");
+        fs::write(&path, "old").unwrap();
+        fs::write(dir.path().join("t.part"), "precious").unwrap();
+        let draft = Draft::create(&path).unwrap();
+        assert_eq!((fs::read(&path).unwrap(), entries(dir.path())), (b"old".to_vec(), 2));
+        drop(draft);
+        assert_eq!((fs::read(&path).unwrap(), entries(dir.path())), (b"old".to_vec(), 2));
+        write_whole(&path, b"new").unwrap();
+        assert_eq!((fs::read(&path).unwrap(), entries(dir.path())), (b"new".to_vec(), 2));
+        assert_eq!(fs::read(dir.path().join("t.part")).unwrap(), b"precious");
+        write_whole(&dir.path().join("x".repeat(255)), b"a long name").unwrap();
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_not_used_for_a_draft() {
+        let dir = tempfile::tempdir().unwrap();
+        let taken = dir.path().join(format!(".t.{}-0.tmp", std::process::id()));
+        fs::write(&taken, "precious").unwrap();
+        write_whole(&dir.path().join("t"), b"new").unwrap();
+        assert_eq!((fs::read(&taken).unwrap(), entries(dir.path())), (b"precious".to_vec(), 2));
+        assert!(is_draft_of(taken.file_name().unwrap().to_str().unwrap(), "t"));
+        assert!(!is_draft_of(".t.json.tmp", "t") && !is_draft_of("t.1-0.tmp", "t"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_and_what_is_no_regular_file_is_refused() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir(path("d")).unwrap();
+        fs::write(path("d/target"), "old").unwrap();
+        fs::set_permissions(path("d/target"), fs::Permissions::from_mode(0o640)).unwrap();
+        symlink("d/target", path("link")).unwrap();
+        symlink("link", path("second")).unwrap();
+        symlink("d/absent", path("dangling")).unwrap();
+        symlink("loop", path("loop")).unwrap();
+        write_whole(&path("second"), b"new").unwrap();
+        assert_eq!(fs::read(path("d/target")).unwrap(), b"new");
+        assert_eq!(fs::metadata(path("d/target")).unwrap().permissions().mode() & 0o777, 0o640);
+        write_whole(&path("dangling"), b"made").unwrap();
+        assert_eq!(fs::read(path("d/absent")).unwrap(), b"made");
+        assert!(["link", "second", "dangling"].iter().all(|link| path(link).is_symlink()));
+
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
+        symlink("fifo", path("to-fifo")).unwrap();
+        for (name, message) in [
+            ("d", "d: is a directory, not a regular file; name another file"),
+            ("socket", "is a socket"),
+            ("fifo", "is a FIFO"),
+            ("to-fifo", "is a FIFO"),
+            ("loop", "too many symbolic links"),
+            ("d/..", "has no file name"),
+            ("nowhere/t", "No such file or directory"),
+            ("d/target/t", "Not a directory"),
+        ] {
+            assert!(refusal(&path(name)).contains(message), "{name}: {}", refusal(&path(name)));
+        }
+        fs::set_permissions(path("d/target"), fs::Permissions::from_mode(0o440)).unwrap();
+        assert!(refusal(&path("link")).contains("permission denied"));
+        assert_eq!((entries(dir.path()), entries(&path("d"))), (8, 2), "nothing is left over");
+    }
+}

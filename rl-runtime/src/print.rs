@@ -1,0 +1,81 @@
+//! Printing: the only way to stdout and stderr.
+//!
+//! `println!` and `eprintln!` panic if the stream cannot be written, and a run must outlive its log. Here
+//!
+//! - a stdout whose reader has gone (`| head`) asks the run to save and stop;
+//! - a stdout that fails otherwise, such as on a full disk, is reported once on stderr, and the program exits 1 at its end ([`lost`]);
+//! - a stderr that cannot be written is ignored.
+
+use std::io::{self, ErrorKind, Write as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::interrupt;
+
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Writes a line to stdout.
+pub fn out(line: &str) {
+    raw(&format!("{line}\n"));
+}
+
+/// Writes text to stdout as it is, and flushes.
+pub fn raw(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    drop(stdout);
+    if let Err(error) = written {
+        failed(&error);
+    }
+}
+
+/// Acts on a failure to write to stdout.
+pub fn failed(error: &io::Error) {
+    if error.kind() == ErrorKind::BrokenPipe {
+        interrupt::request();
+    } else if !LOST.swap(true, Ordering::Relaxed) {
+        err(&format!("error: stdout: {error}; output is lost"));
+    }
+}
+
+/// Writes a line to stderr.
+pub fn err(line: &str) {
+    // One call, so that lines of several threads do not mix. There is nowhere to report a failure to.
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// True if stdout could not take some of the output, its reader being there.
+#[must_use]
+pub fn lost() -> bool {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// A path as an argument for a POSIX shell, for commands that a message suggests. A leading `-` becomes `./-`.
+#[must_use]
+pub fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let text = if text.starts_with('-') { format!("./{text}") } else { text };
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:=@%,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggested_commands_quote_paths_for_a_posix_shell() {
+        for (path, expected) in [
+            ("runs/cartpole-ppo-seed0-1", "runs/cartpole-ppo-seed0-1"),
+            ("a b", "'a b'"),
+            ("$(id)", "'$(id)'"),
+            ("-dash", "./-dash"),
+            ("- d", "'./- d'"),
+            ("it's", r"'it'\''s'"),
+            ("~x", "'~x'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), expected);
+        }
+    }
+}
