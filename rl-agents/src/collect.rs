@@ -468,33 +468,65 @@ impl Collector {
     }
 }
 
-/// Plays one episode in each of `envs`, started from `seed`, always taking the most likely action. The first episode of every
+/// Default of [`EvalConfig::max_steps`]: longer than any episode that has a time limit of its own.
+pub const MAX_EVAL_STEPS: u32 = 100_000;
+
+/// How [`evaluate_with`] plays episodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvalConfig {
+    /// Seed of the environments, and of the actions if they are sampled.
+    pub seed: u64,
+    /// True to sample actions as in training, false to take the most likely ones.
+    pub stochastic: bool,
+    /// Steps after which an episode is cut; 0 for no limit.
+    pub max_steps: u32,
+}
+
+impl EvalConfig {
+    /// Greedy episodes of at most [`MAX_EVAL_STEPS`] steps.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, stochastic: false, max_steps: MAX_EVAL_STEPS }
+    }
+}
+
+/// Episodes that [`evaluate_with`] has played.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Played {
+    /// The first episode of each environment.
+    pub episodes: Vec<Episode>,
+    /// Number of episodes cut by [`EvalConfig::max_steps`].
+    pub cut: usize,
+}
+
+/// Plays one greedy episode of at most [`MAX_EVAL_STEPS`] steps in each of `envs`, started from `seed`. The first episode of every
 /// environment counts, however long it takes, so that short ones are not favoured.
 ///
 /// # Errors
 /// Those of the environments and of candle.
 pub fn evaluate(policy: &dyn Policy, envs: &mut dyn VecEnv, seed: u64) -> Result<Vec<Episode>, Error> {
-    evaluate_with(policy, envs, seed, &mut |_, _| ControlFlow::Continue(()))
+    Ok(evaluate_with(policy, envs, &EvalConfig::new(seed), &mut |_, _| ControlFlow::Continue(()))?.episodes)
 }
 
 /// What [`evaluate_with`] calls with the environments, and each one's episode as far as it has come.
 pub type BeforeStep<'a> = &'a mut dyn FnMut(&dyn VecEnv, &[Episode]) -> ControlFlow<()>;
 
-/// As [`evaluate`], while `before_step` looks on: it is called before every step, the first one included. It can break off; then the
+/// Plays one episode in each of `envs`. `before_step` is called before every step, the first one included; if it breaks off, the
 /// episodes are returned as far as they have come.
 ///
-/// It never sees the state that an episode ends in, since that step has already begun the environment's next episode, which goes
-/// on uncounted until the last environment has ended its first.
+/// `before_step` never sees the state that an episode ends in, since that step has already begun the environment's next episode,
+/// which is stepped but not counted until the last environment has ended its first.
 ///
 /// # Errors
 /// Those of the environments and of candle.
 pub fn evaluate_with(
     policy: &dyn Policy,
     envs: &mut dyn VecEnv,
-    seed: u64,
+    config: &EvalConfig,
     before_step: BeforeStep<'_>,
-) -> Result<Vec<Episode>, Error> {
-    let (n, d) = (envs.n_envs(), envs.observation_space().len());
+) -> Result<Played, Error> {
+    let EvalConfig { seed, stochastic, max_steps } = *config;
+    let (n, d, first_env) = (envs.n_envs(), envs.observation_space().len(), envs.first_env());
     let State { mut obs, mut masks, mut running } = State::start(envs, seed)?;
     let (mut final_obs, mut final_masks) = (obs.clone(), masks.clone());
     let mut clipped = Clipped::new(envs.action_space(), n);
@@ -505,10 +537,13 @@ pub fn evaluate_with(
     };
     let (mut log_probs, mut values, mut rewards) = (vec![0.0; n], vec![0.0; n], Array1::zeros(n));
     let (mut terminated, mut truncated) = (Array1::zeros(n), Array1::zeros(n));
-    let mut over = vec![false; n];
+    let (mut over, mut cut) = (vec![false; n], 0);
     let mut scratch = policy.scratch();
+    let mut step = 0;
     while over.contains(&false) && before_step(&*envs, &running).is_continue() {
-        policy.act(obs.as_slice(), &masks, Choice::Greedy, &mut scratch, (actions.reborrow(), &mut log_probs, &mut values))?;
+        step += 1;
+        let choice = if stochastic { Choice::Sample { seed, step, first_env } } else { Choice::Greedy };
+        policy.act(obs.as_slice(), &masks, choice, &mut scratch, (actions.reborrow(), &mut log_probs, &mut values))?;
         envs.step(
             for_envs(&actions, &mut clipped),
             StepBatch {
@@ -529,6 +564,10 @@ pub fn evaluate_with(
         for (over, (terminated, truncated)) in over.iter_mut().zip(terminated.iter().zip(&truncated)) {
             *over |= terminated | truncated == 1;
         }
+        if step == u64::from(max_steps) {
+            cut = over.iter().filter(|over| !**over).count();
+            break;
+        }
     }
-    Ok(running)
+    Ok(Played { episodes: running, cut })
 }

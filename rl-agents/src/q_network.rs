@@ -104,8 +104,8 @@ impl QNetwork {
         if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
     }
 
-    /// From now on environment i of N takes a share `epsilon^(1 + spread i / (N - 1))` of random actions.
-    pub(crate) fn explore(&mut self, epsilon: f32, spread: f32, n_envs: usize) {
+    /// Lets environment i of N take a share `epsilon^(1 + spread i / (N - 1))` of random actions where actions are sampled.
+    pub fn explore(&mut self, epsilon: f32, spread: f32, n_envs: usize) {
         self.epsilon = (epsilon, if n_envs > 1 { spread / (n_envs - 1) as f32 } else { 0.0 });
     }
 

@@ -687,6 +687,10 @@ impl VecEnv for CudaVecEnv {
         self.n_envs
     }
 
+    fn first_env(&self) -> u32 {
+        0
+    }
+
     fn observation_space(&self) -> &Space {
         &self.observation_space
     }

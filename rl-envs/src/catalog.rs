@@ -103,6 +103,16 @@ impl Entry {
         Ok(pool::slices(n_envs, max_slices, min_len).map(self.slice).collect())
     }
 
+    /// The environments with the indices `range` of a batch, which do what they would do there.
+    ///
+    /// # Errors
+    /// [`Error::EnvCount`] if there is none, or if their indices do not fit u32.
+    pub fn slice(&self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
+        check_count(range.len())?;
+        check_count(range.end)?;
+        Ok((self.slice)(range))
+    }
+
     /// Steps one of them from `init`, a JSON object of its state by field name (steps then follow on each other, up to the one that
     /// ends the episode) or an array with one for each action, with `actions`, a JSON array. Never resets.
     ///

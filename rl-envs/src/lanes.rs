@@ -290,6 +290,10 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         self.n_envs
     }
 
+    fn first_env(&self) -> u32 {
+        self.first_env
+    }
+
     fn observation_space(&self) -> &Space {
         &self.observation_space
     }

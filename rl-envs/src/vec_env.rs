@@ -268,6 +268,9 @@ pub trait VecEnv: Send {
     /// The number of environments N.
     fn n_envs(&self) -> usize;
 
+    /// The index of the first environment, which numbers its randomness: 0 unless this is a slice of a larger batch.
+    fn first_env(&self) -> u32;
+
     /// The space of one observation.
     fn observation_space(&self) -> &Space;
 
@@ -308,6 +311,10 @@ pub trait VecEnv: Send {
 impl VecEnv for Box<dyn VecEnv> {
     fn n_envs(&self) -> usize {
         (**self).n_envs()
+    }
+
+    fn first_env(&self) -> u32 {
+        (**self).first_env()
     }
 
     fn observation_space(&self) -> &Space {
@@ -462,6 +469,10 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         self.envs.len()
     }
 
+    fn first_env(&self) -> u32 {
+        self.first_env
+    }
+
     fn observation_space(&self) -> &Space {
         &self.observation_space
     }
@@ -576,6 +587,10 @@ impl<V: VecEnv> PooledVecEnv<V> {
 impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
     fn n_envs(&self) -> usize {
         self.n_envs
+    }
+
+    fn first_env(&self) -> u32 {
+        self.slices[0].first_env()
     }
 
     fn observation_space(&self) -> &Space {

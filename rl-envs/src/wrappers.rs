@@ -313,6 +313,10 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         self.envs.n_envs()
     }
 
+    fn first_env(&self) -> u32 {
+        self.envs.first_env()
+    }
+
     fn observation_space(&self) -> &Space {
         self.envs.observation_space()
     }
@@ -391,6 +395,10 @@ impl<V: VecEnv> RewardClip<V> {
 impl<V: VecEnv> VecEnv for RewardClip<V> {
     fn n_envs(&self) -> usize {
         self.envs.n_envs()
+    }
+
+    fn first_env(&self) -> u32 {
+        self.envs.first_env()
     }
 
     fn observation_space(&self) -> &Space {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use rl_agents::collect::MAX_EVAL_STEPS;
 use rl_agents::{A2cConfig, Activation, DqnConfig, Learner, NetConfig, PpoConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -105,6 +106,9 @@ pub struct Config {
     pub eval_every: u64,
     /// Episodes of an evaluation.
     pub eval_episodes: usize,
+    /// Steps after which an evaluation cuts an episode; 0 for no limit.
+    #[serde(default = "max_eval_steps")]
+    pub eval_max_steps: u32,
     /// Training stops when an evaluation's mean return reaches this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_return: Option<f64>,
@@ -191,6 +195,7 @@ pub const KEYS: &[Key] = &[
         "environment steps from one evaluation to the next; 0: at the end only, or 20 with a target",
     ),
     key("eval_episodes", Kind::Int(1, 1_000_000), "episodes of an evaluation"),
+    key("eval_max_steps", Kind::Int(0, u32::MAX as i64), "steps after which an evaluation cuts an episode; 0: no limit"),
     key("target_return", Kind::Float(f64::MIN, f64::MAX), "stop when an evaluation's mean return reaches this"),
     key(
         "conv",
@@ -470,6 +475,10 @@ impl Layers {
     }
 }
 
+fn max_eval_steps() -> u32 {
+    MAX_EVAL_STEPS
+}
+
 fn defaults(env: &str, algo: Algo) -> Config {
     let net = NetConfig::default();
     Config {
@@ -488,6 +497,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
         log_interval: if algo == Algo::Dqn { 500 } else { 1 }, // its rollouts are of a step or two
         eval_every: 0,
         eval_episodes: 100,
+        eval_max_steps: max_eval_steps(),
         target_return: None,
         conv: net.conv,
         hidden: net.hidden,
@@ -617,7 +627,7 @@ impl Config {
 }
 
 /// Settings that may change when a run is resumed.
-pub const RESUMABLE: [&str; 9] = [
+pub const RESUMABLE: [&str; 10] = [
     "steps",
     "threads",
     "collect_threads",
@@ -626,6 +636,7 @@ pub const RESUMABLE: [&str; 9] = [
     "keep_checkpoints",
     "eval_every",
     "eval_episodes",
+    "eval_max_steps",
     "target_return",
 ];
 

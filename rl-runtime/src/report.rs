@@ -121,7 +121,7 @@ impl Report {
                 object["env_steps"] = env_steps.into();
                 print::out(&object.to_string());
             }
-            _ => self.say(&format!("evaluation after {} env steps: {}", grouped(env_steps), in_words(result))),
+            _ => self.say(&format!("evaluation after {} env steps: {}", grouped(env_steps), in_words(result, false))),
         }
     }
 
@@ -203,6 +203,7 @@ impl Report {
 pub fn evaluation_json(result: &Evaluation) -> Value {
     json!({
         "episodes": result.episodes,
+        "cut": result.cut,
         "return_mean": result.return_mean,
         "return_std": result.return_std,
         "length_mean": result.length_mean,
@@ -211,10 +212,12 @@ pub fn evaluation_json(result: &Evaluation) -> Value {
 
 /// An evaluation in words.
 #[must_use]
-pub fn in_words(result: &Evaluation) -> String {
-    let Evaluation { episodes, return_mean, return_std, length_mean } = result;
+pub fn in_words(result: &Evaluation, stochastic: bool) -> String {
+    let Evaluation { episodes, cut, return_mean, return_std, length_mean } = result;
+    let kind = if stochastic { "stochastic" } else { "greedy" };
+    let cut = if *cut == 0 { String::new() } else { format!(", {cut} of them cut by eval_max_steps") };
     format!(
-        "{episodes} greedy episodes in fresh environments, return {return_mean:.1} +- {return_std:.1}, length {length_mean:.1}"
+        "{episodes} {kind} episodes in fresh environments{cut}, return {return_mean:.1} +- {return_std:.1}, length {length_mean:.1}"
     )
 }
 

@@ -1,10 +1,14 @@
 //! The training loop, once: it learns from the rollouts that a [`Pipeline`] gives it, collected in turn or at the same time.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, DqnConfig, Episode, Policy, Ppo, QNetwork, Snapshot, evaluate};
-use rl_envs::{Pool, catalog};
+use rl_agents::{
+    A2c, ActorCritic, Agent, Collector, Dqn, DqnConfig, Episode, EvalConfig, Played, Policy, Ppo, QNetwork, Snapshot,
+    evaluate_with,
+};
+use rl_envs::{Pool, catalog, pool};
 
 use crate::checkpoint::{self, Checkpoint, Progress};
 use crate::config::{Device, parse_device};
@@ -44,11 +48,13 @@ pub struct Outcome {
     pub evaluation: Option<Evaluation>,
 }
 
-/// Episodes played greedily.
+/// Figures of the episodes that judge a policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// How many.
+    /// Number of episodes.
     pub episodes: usize,
+    /// Number of episodes cut by the step limit.
+    pub cut: usize,
     /// Mean of their returns.
     pub return_mean: f64,
     /// Standard deviation of their returns.
@@ -58,14 +64,15 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// The figures of these episodes; not numbers if there are none.
+    /// The figures of these episodes, of which `cut` were cut by the step limit; NaN if there are none.
     #[must_use]
-    pub fn new(episodes: &[Episode]) -> Self {
+    pub fn new(episodes: &[Episode], cut: usize) -> Self {
         let n = episodes.len() as f64;
         let mean = |of: &dyn Fn(&Episode) -> f64| episodes.iter().map(of).sum::<f64>() / n;
         let return_mean = mean(&|e| e.episode_return);
         Self {
             episodes: episodes.len(),
+            cut,
             return_mean,
             return_std: mean(&|e| (e.episode_return - return_mean).powi(2)).sqrt(),
             length_mean: mean(&|e| f64::from(e.length)),
@@ -85,13 +92,18 @@ pub fn device(config: &Config) -> Result<String, Error> {
     }
 }
 
-/// A policy for the environment, the algorithm and the networks of `config`, whose parameters are still to be loaded.
+/// A policy for the environment, the algorithm and the networks of `config`, whose parameters are still to be loaded. Where actions
+/// are sampled, DQN's takes the share `exploration_final_eps` of random ones.
 ///
 /// # Errors
 /// Those of [`catalog::find`] and of the policy.
 pub fn policy(config: &Config) -> Result<Box<dyn Policy>, Error> {
     Ok(match &config.dqn {
-        Some(dqn) => Box::new(q_network(config, dqn, Parameters::Unset)?),
+        Some(dqn) => {
+            let mut network = q_network(config, dqn, Parameters::Unset)?;
+            network.explore(dqn.exploration_final_eps, 0.0, 1);
+            Box::new(network)
+        }
         None => Box::new(actor_critic(config, Parameters::Unset)?),
     })
 }
@@ -121,22 +133,50 @@ fn q_network(config: &Config, dqn: &DqnConfig, params: Parameters) -> Result<QNe
     })
 }
 
-/// The seed of environments that judge a policy, which never meets that of training.
-pub(crate) fn evaluation_seed(seed: u64) -> u64 {
+/// Environments that an evaluation steps together at most: few enough that a step answers Ctrl-C within a second.
+const MAX_EVAL_SLICE: usize = 256;
+
+/// Seed of the episodes that `rl eval` and `rl watch` play for a `--seed`: never a seed of training's environments.
+#[must_use]
+pub fn evaluation_seed(seed: u64) -> u64 {
     seed.wrapping_add(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Plays `episodes` episodes greedily, each in an environment of its own. Their seed never meets that of training.
+/// Seed of the episodes that judge a policy during training: never one of [`evaluation_seed`], whose episodes must not have decided
+/// when training stops. Every evaluation of a run plays the same episodes, so that chance in the starts does not move its curve.
+fn training_evaluation_seed(seed: u64) -> u64 {
+    seed.wrapping_add(0x5851_F42D_4C95_7F2D)
+}
+
+/// Plays `episodes` episodes, each in an environment of its own. `None` if an interrupt has ended it early.
 ///
 /// # Errors
 /// Those of the environments and of candle.
-pub fn evaluate_policy(policy: &dyn Policy, env: &str, episodes: usize, seed: u64, pool: &Pool) -> Result<Evaluation, Error> {
-    let slices = catalog::find(env)?.slices(episodes, MAX_SLICES, MIN_SLICE)?;
-    let mut work: Vec<_> = slices.into_iter().map(|envs| (envs, Ok(Vec::new()))).collect();
-    let seed = evaluation_seed(seed);
-    pool.each(&mut work, &|(envs, played)| *played = evaluate(policy, &mut **envs, seed));
+pub fn evaluate_policy(
+    policy: &dyn Policy,
+    env: &str,
+    episodes: usize,
+    config: &EvalConfig,
+    pool: &Pool,
+) -> Result<Option<Evaluation>, Error> {
+    let env = catalog::find(env)?;
+    // Each slice is built by the thread that plays it, so that a million episodes need the memory of a few.
+    let slices = pool::slices(episodes, MAX_SLICES.max(episodes.div_ceil(MAX_EVAL_SLICE)), MIN_SLICE);
+    let mut work: Vec<_> = slices.map(|range| (range, Ok(Played::default()))).collect();
+    let go_on = || if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    pool.each(&mut work, &|(range, played)| {
+        if go_on().is_continue() {
+            let play = |mut envs| evaluate_with(policy, &mut envs, config, &mut |_, _| go_on());
+            *played = env.slice(range.clone()).map_err(Into::into).and_then(play);
+        }
+    });
     let played = work.into_iter().map(|(_, played)| played).collect::<Result<Vec<_>, _>>()?;
-    Ok(Evaluation::new(&played.concat()))
+    if interrupt::requested() {
+        return Ok(None);
+    }
+    let cut = played.iter().map(|played| played.cut).sum();
+    let episodes: Vec<Episode> = played.into_iter().flat_map(|played| played.episodes).collect();
+    Ok(Some(Evaluation::new(&episodes, cut)))
 }
 
 /// Everything that training needs, made before anything is written.
@@ -208,9 +248,10 @@ impl Training {
         &self.progress
     }
 
-    fn evaluate(&self) -> Result<Evaluation, Error> {
-        let Config { env, eval_episodes, seed, .. } = &self.config;
-        evaluate_policy(self.agent.policy(), env, *eval_episodes, *seed, &self.pool)
+    fn evaluate(&self) -> Result<Option<Evaluation>, Error> {
+        let &Config { ref env, eval_episodes, eval_max_steps, seed, .. } = &self.config;
+        let config = EvalConfig { seed: training_evaluation_seed(seed), stochastic: false, max_steps: eval_max_steps };
+        evaluate_policy(self.agent.policy(), env, eval_episodes, &config, &self.pool)
     }
 
     /// What remains of training after so many more rollouts, 1 at the start.
@@ -300,9 +341,10 @@ impl Training {
 
             evaluation = None;
             if evaluate {
-                let result = self.track.time(Phase::Evaluation, || self.evaluate())?;
-                report.evaluation(self.progress.env_steps, &result);
-                evaluation = Some(result);
+                evaluation = self.track.time(Phase::Evaluation, || self.evaluate())?;
+                if let Some(result) = &evaluation {
+                    report.evaluation(self.progress.env_steps, result);
+                }
             }
             let wall_s = begin.elapsed().as_secs_f64();
             self.progress.elapsed_s = begin_s + wall_s;
@@ -362,10 +404,24 @@ impl Training {
         if end == End::Interrupted {
             evaluation = None;
         } else if evaluation.is_none() {
-            let result = self.track.time(Phase::Evaluation, || self.evaluate())?;
-            report.evaluation(self.progress.env_steps, &result);
-            evaluation = Some(result);
+            evaluation = self.track.time(Phase::Evaluation, || self.evaluate())?;
+            match &evaluation {
+                Some(result) => report.evaluation(self.progress.env_steps, result),
+                None => end = End::Interrupted,
+            }
         }
         Ok(Outcome { end, env_steps: self.progress.env_steps - begin_steps, progress: self.progress.clone(), wall_s, evaluation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_purposes_share_a_seed() {
+        let seeds = [evaluation_seed, training_evaluation_seed, |seed| seed];
+        let all: std::collections::HashSet<u64> = seeds.iter().flat_map(|of| (0..10_000).map(of)).collect();
+        assert_eq!(all.len(), 30_000);
     }
 }

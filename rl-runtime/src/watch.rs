@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use rl_agents::{Episode, Policy, evaluate_with};
+use rl_agents::{Episode, EvalConfig, Policy, evaluate_with};
 use rl_envs::{Canvas, VecEnv, catalog};
 
 use crate::animation::Animation;
@@ -64,7 +64,8 @@ pub fn play(
             show.before_step(envs, env_idx, &running[0]);
             ControlFlow::Continue(())
         };
-        let episode = evaluate_with(policy, &mut *envs, evaluation_seed(seed), &mut before_step)?;
+        let config = EvalConfig::new(evaluation_seed(seed));
+        let episode = evaluate_with(policy, &mut *envs, &config, &mut before_step)?.episodes;
         if interrupt::requested() {
             break;
         }
@@ -84,7 +85,7 @@ pub fn play(
 pub fn can_be_seen(policy: &dyn Policy, env: &str) -> Result<bool, Error> {
     let mut canvas = Canvas::new(8, 8);
     let mut envs = catalog::find(env)?.sync(1)?;
-    evaluate_with(policy, &mut *envs, 0, &mut |envs, _| {
+    evaluate_with(policy, &mut *envs, &EvalConfig::new(0), &mut |envs, _| {
         envs.render(0, &mut canvas);
         ControlFlow::Break(())
     })?;

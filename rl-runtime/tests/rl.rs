@@ -409,6 +409,62 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
 }
 
 #[test]
+fn an_interrupt_ends_the_last_evaluation_and_a_resumed_run_repeats_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let args = small_args(text(&run), &["--json", "--set", "eval_episodes=1000000"]);
+    let mut child = rl(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    // The checkpoint of the last step is written before the evaluation.
+    while !checkpoint::list(&run.join("checkpoints"))
+        .is_ok_and(|list| list.iter().any(|path| path.ends_with("ckpt-000000000256")))
+    {
+        if begin.elapsed() > TIME_LIMIT || child.try_wait().unwrap().is_some() {
+            child.kill().unwrap();
+            panic!("no checkpoint at the end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = wait(child);
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    let last: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+    assert_eq!((&last["end"], &last["eval"]), (&json!("interrupted"), &Value::Null));
+    let output = finish(&mut rl(&["train", "--resume", text(&run), "--json", "--set", "eval_episodes=5"]));
+    let last: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+    assert_eq!((output.status.code(), &last["end"], &last["eval"]["episodes"]), (Some(0), &json!("steps"), &json!(5)));
+}
+
+#[test]
+fn training_is_judged_by_other_episodes_than_those_of_eval() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let output = finish(&mut rl(&small_args(text(&run), &["--json", "--set", "eval_episodes=20"])));
+    let done: Value = serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
+    let eval = |more: &[&str]| -> Value {
+        let output = finish(&mut rl(&[&["eval", text(&run), "--episodes", "20", "--json"], more].concat()));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        serde_json::from_str(stdout(&output).trim()).unwrap()
+    };
+    let greedy = eval(&[]);
+    // Twenty returns whose mean and deviation are the same to the last bit are the same episodes.
+    assert_ne!(done["eval"]["return_std"], greedy["return_std"]);
+    let sampled = eval(&["--stochastic"]);
+    assert_ne!(sampled["return_std"], greedy["return_std"]);
+    assert_eq!(sampled, eval(&["--stochastic"]), "the seed decides what is sampled");
+    assert_eq!((&sampled["stochastic"], &greedy["stochastic"], &greedy["cut"]), (&json!(true), &json!(false), &json!(0)));
+}
+
+#[test]
+fn eval_max_steps_cuts_evaluations_and_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    small_run(&run, &["eval_max_steps=3", "eval_episodes=5"]);
+    let output = finish(&mut rl(&["eval", text(&run), "--episodes", "4"]));
+    assert!(stdout(&output).contains("4 of them cut by eval_max_steps"), "{}", stdout(&output));
+}
+
+#[test]
 fn an_overlapped_run_interrupted_at_any_moment_goes_on_as_if_it_had_not_been() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);

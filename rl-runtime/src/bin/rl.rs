@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use rl_agents::{Activation, Episode, Isa, Learner, Policy, PpoConfig};
+use rl_agents::{Activation, Episode, EvalConfig, Isa, Learner, Policy, PpoConfig};
 use rl_envs::check::Outcome;
 use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
@@ -53,7 +53,7 @@ enum Verb {
     List,
     /// Train an agent
     Train(TrainArgs),
-    /// Play episodes greedily in fresh environments
+    /// Play episodes in fresh environments
     Eval(EvalArgs),
     /// See a policy act
     Watch(WatchArgs),
@@ -129,7 +129,12 @@ struct TrainArgs {
 }
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  rl eval runs/cartpole-ppo-seed0-1 --episodes 100")]
+#[command(after_help = "\
+Examples:
+  rl eval runs/cartpole-ppo-seed0-1 --episodes 100
+  rl eval runs/cartpole-ppo-seed0-1 --stochastic
+
+The episodes are never those that training was judged by, whatever the seeds.")]
 struct EvalArgs {
     /// The directory of a run, or of one of its checkpoints
     path: PathBuf,
@@ -139,6 +144,9 @@ struct EvalArgs {
     /// Decides how the environments start
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Sample actions as in training instead of taking the most likely ones
+    #[arg(long)]
+    stochastic: bool,
     /// Threads [default: one a core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
@@ -594,35 +602,41 @@ fn resume(args: &TrainArgs, layers: Layers, path: &Path, profile: Profile) -> Re
     Ok((config, dir, training, Some(note)))
 }
 
-/// A checkpoint's path, its environment and its policy.
-fn saved_policy(path: &Path, threads: usize) -> Result<(PathBuf, String, Box<dyn Policy>), Error> {
+/// A checkpoint's path, its settings and its policy.
+fn saved_policy(path: &Path, threads: usize) -> Result<(PathBuf, Config, Box<dyn Policy>), Error> {
     let (path, checkpoint) = Checkpoint::find(path)?;
     set_matrix_threads(threads);
     let mut policy = train::policy(&checkpoint.config)?;
     policy.load(&checkpoint.agent)?;
-    Ok((path, checkpoint.config.env, policy))
+    Ok((path, checkpoint.config, policy))
 }
 
 fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
     let threads = threads(args.threads);
-    let (path, env, policy) = saved_policy(&args.path, threads)?;
-    let result = train::evaluate_policy(&*policy, &env, args.episodes as usize, args.seed, &Pool::new(threads)?)?;
+    let (path, Config { env, eval_max_steps, .. }, policy) = saved_policy(&args.path, threads)?;
+    let (seed, stochastic) = (train::evaluation_seed(args.seed), args.stochastic);
+    let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps };
+    let pool = Pool::new(threads)?;
+    let Some(result) = train::evaluate_policy(&*policy, &env, args.episodes as usize, &config, &pool)? else {
+        return Ok(ExitCode::from(interrupt::EXIT_CODE));
+    };
     if json {
         let mut object = evaluation_json(&result);
         object["event"] = "eval".into();
         object["env"] = env.as_str().into();
         object["seed"] = args.seed.into();
+        object["stochastic"] = stochastic.into();
         object["checkpoint"] = path.display().to_string().into();
         print::out(&object.to_string());
     } else {
-        print::out(&format!("{env}, {}: {}", path.display(), in_words(&result)));
+        print::out(&format!("{env}, {}: {}", path.display(), in_words(&result, stochastic)));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     let WatchArgs { gif, fps, seed, .. } = args;
-    let (path, env, policy) = saved_policy(&args.path, 1)?;
+    let (path, Config { env, .. }, policy) = saved_policy(&args.path, 1)?;
     let seen = watch::can_be_seen(&*policy, &env)?;
     let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     let mut show = match gif {
@@ -667,7 +681,7 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     let (width, height) = animation.as_ref().map_or((0, 0), Animation::size);
     let bytes = animation.map(Animation::finish).transpose()?;
     if json {
-        let mut object = evaluation_json(&Evaluation::new(&played));
+        let mut object = evaluation_json(&Evaluation::new(&played, 0));
         object["event"] = "watch".into();
         object["env"] = env.into();
         object["seed"] = (*seed).into();
