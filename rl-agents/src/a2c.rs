@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::Descent;
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
 use crate::optim::Rule;
+use crate::settings::{self, Key, Kind, key};
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
 
 /// What a user chooses.
@@ -49,7 +50,7 @@ pub struct A2cConfig {
     /// Whether targets of rollouts that an older policy acted in are V-trace's.
     pub vtrace: bool,
     /// Samples whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
-    /// anyway.
+    /// anyway and takes nothing but 0.
     pub micro_batch: usize,
 }
 
@@ -73,13 +74,30 @@ impl Default for A2cConfig {
 }
 
 impl A2cConfig {
-    /// Checks what concerns several settings at once.
+    /// Names, types and ranges of the settings.
+    pub const KEYS: &'static [Key] = &[
+        key("a2c.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
+        key("a2c.batch_size", Kind::Int(0, 1 << 32), "samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout"),
+        key("a2c.gamma", Kind::Float(0.0, 1.0), "discount"),
+        key("a2c.gae_lambda", Kind::Float(0.0, 1.0), "lambda of generalized advantage estimation; 1: n-step returns"),
+        key("a2c.normalize_reward", Kind::Bool, "divide rewards by the running standard deviation of discounted returns"),
+        key("a2c.normalize_advantage", Kind::Bool, "normalize advantages per minibatch"),
+        key("a2c.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
+        key("a2c.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
+        key("a2c.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
+        key("a2c.micro_batch", Kind::Int(0, 1 << 32), "samples that learner = \"reference\" holds at a time; 0: all"),
+        key("a2c.vtrace", Kind::Bool, "targets of rollouts that an older policy acted in are V-trace's"),
+        key("a2c.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of RMSprop"),
+    ];
+
+    /// Checks every range, and what concerns several settings at once.
     ///
     /// # Errors
-    /// [`Error::BatchSize`] or [`Error::Setting`].
+    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`].
     pub fn check(&self, n_envs: usize) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
         let n_steps = self.n_steps;
-        let rollout = n_steps * n_envs;
+        let rollout = n_steps.saturating_mul(n_envs);
         let batch_size = self.samples(rollout);
         if rollout == 0 || !rollout.is_multiple_of(batch_size) {
             return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });
@@ -146,9 +164,10 @@ impl A2c {
     /// Makes an agent of a policy, for rollouts of `n_envs` environments. `seed` decides the order of samples.
     ///
     /// # Errors
-    /// Those of [`A2cConfig::check`].
+    /// Those of [`A2cConfig::check`], and [`Error::Setting`] for a `micro_batch` of the tile kernel.
     pub fn new(policy: ActorCritic, config: A2cConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
+        settings::check_micro_batch(config.micro_batch, policy.learner())?;
         let rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }

@@ -14,6 +14,7 @@ use crate::fused::Fused;
 use crate::mlp::{Activation, Mlp};
 use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
+use crate::settings::{self, Key, Kind, key};
 use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
 use crate::{Counters, Error, Policy, Scratch, Snapshot, Statistics};
 
@@ -62,6 +63,36 @@ impl Default for NetConfig {
     }
 }
 
+impl NetConfig {
+    /// Names, types and ranges of the settings.
+    pub const KEYS: &'static [Key] = &[
+        key(
+            "conv",
+            Kind::Conv,
+            "convolutions before the hidden layers, shared, for observations in planes; each [channels, kernel, stride]",
+        ),
+        key("hidden", Kind::Sizes, "sizes of the hidden layers of each network"),
+        key("activation", Kind::Choice(&["tanh", "relu"]), "what follows each hidden layer"),
+        key("shared_trunk", Kind::Bool, "policy and value function share the hidden layers"),
+        key("learner", Kind::Choice(&["fused", "reference"]), "fused: the tile kernel; reference: candle's operations, slow"),
+        key(
+            "log_std_init",
+            Kind::Float(-20.0, 20.0),
+            "where the logarithms of the standard deviations of continuous actions begin",
+        ),
+        key("normalize_obs", Kind::Bool, "normalize observations by their running mean and variance"),
+    ];
+
+    /// Checks every range, and that convolutions fit observations of this space.
+    ///
+    /// # Errors
+    /// [`Error::Range`] or [`Error::Setting`].
+    pub fn check(&self, obs: &Space) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
+        Conv::new(&mut Layout::default(), obs.shape(), &self.conv, self.activation).map(|_| ())
+    }
+}
+
 /// How an action is chosen.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
@@ -106,7 +137,7 @@ impl ActorCritic {
     /// With fresh parameters.
     ///
     /// # Errors
-    /// [`Error::Setting`] if a hidden layer is empty, `log_std_init` is not finite or `conv` does not fit the observations.
+    /// Those of [`NetConfig::check`].
     pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
         let mut policy = Self::unset(observation_space, action_space, net)?;
         let Self { conv, trunk, actor, critic, params, .. } = &mut policy;
@@ -128,14 +159,7 @@ impl ActorCritic {
     /// Those of [`ActorCritic::new`].
     pub fn unset(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
         let NetConfig { conv, hidden, activation, shared_trunk, learner, log_std_init, normalize_obs } = net;
-        if hidden.contains(&0) {
-            let value = format!("{hidden:?}");
-            return Err(Error::Setting { name: "hidden", value, allowed: "every layer needs one unit at least" });
-        }
-        if !log_std_init.is_finite() {
-            let value = log_std_init.to_string();
-            return Err(Error::Setting { name: "log_std_init", value, allowed: "a finite number is needed" });
-        }
+        net.check(observation_space)?;
         let (obs_len, n_actions) = (observation_space.len(), action_space.len());
         let mut layout = Layout::default();
         let conv = Conv::new(&mut layout, observation_space.shape(), conv, *activation)?;

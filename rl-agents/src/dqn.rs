@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::check_runs_on;
 use crate::optim::{Optimizer, Rule};
 use crate::q_network::best;
+use crate::settings::{self, Key, Kind, MAX_STEPS, key};
 use crate::tile::{Slices, Stats, TILE, Tile, TileLoss};
 use crate::{Agent, Counters, Error, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot};
 
@@ -35,11 +36,11 @@ pub struct DqnConfig {
     pub batch_size: usize,
     /// Env steps before the first update.
     pub learning_starts: u64,
-    /// Env steps, all environments together, from updates to updates.
+    /// Env steps (summed over environments) between updates.
     pub train_freq: u64,
     /// Updates for every `train_freq` env steps: `gradient_steps * batch_size / train_freq` samples per insert.
     pub gradient_steps: u64,
-    /// Env steps from one update of the target network to the next.
+    /// Env steps between updates of the target network.
     pub target_update_interval: u64,
     /// How far the target network follows: `target += tau (online - target)`; 1 makes it a copy.
     pub tau: f32,
@@ -70,7 +71,7 @@ pub struct DqnConfig {
     /// Learning rate of Adam.
     pub learning_rate: Schedule,
     /// Transitions whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
-    /// anyway.
+    /// anyway and takes nothing but 0.
     pub micro_batch: usize,
     /// Whether checkpoints hold the replay memory. Without it a resumed run fills it anew before it goes on learning.
     pub save_replay: bool,
@@ -106,11 +107,46 @@ impl Default for DqnConfig {
 }
 
 impl DqnConfig {
-    /// Checks what concerns several settings at once.
+    /// Names, types and ranges of the settings.
+    pub const KEYS: &'static [Key] = &[
+        key("dqn.buffer_size", Kind::Int(1, 1 << 32), "transitions of the replay memory"),
+        key("dqn.batch_size", Kind::Int(1, 1 << 24), "transitions of a minibatch"),
+        key("dqn.learning_starts", Kind::Int(0, MAX_STEPS), "env steps before the first update"),
+        key("dqn.train_freq", Kind::Int(1, 1 << 24), "env steps (summed over environments) between updates"),
+        key("dqn.gradient_steps", Kind::Int(1, 1 << 16), "updates for every train_freq env steps"),
+        key("dqn.target_update_interval", Kind::Int(1, MAX_STEPS), "env steps between updates of the target network"),
+        key("dqn.tau", Kind::Float(1e-9, 1.0), "how far the target network follows; 1: it becomes a copy"),
+        key("dqn.gamma", Kind::Float(0.0, 1.0), "discount"),
+        key("dqn.n_steps", Kind::Int(1, 64), "steps of a return before it is bootstrapped"),
+        key("dqn.double", Kind::Bool, "the online network chooses the action that the target network values"),
+        key("dqn.dueling", Kind::Bool, "a value and advantages instead of action values"),
+        key("dqn.prioritized", Kind::Bool, "replay transitions in proportion to their errors"),
+        key("dqn.priority_alpha", Kind::Float(0.0, 1.0), "exponent of priorities"),
+        key("dqn.priority_beta", Kind::Float(0.0, 1.0), "exponent of importance weights at the start; 1 at the end"),
+        key("dqn.exploration_fraction", Kind::Float(0.0, 1.0), "share of training in which epsilon falls"),
+        key("dqn.exploration_initial_eps", Kind::Float(0.0, 1.0), "epsilon at the start"),
+        key("dqn.exploration_final_eps", Kind::Float(0.0, 1.0), "epsilon at the end"),
+        key(
+            "dqn.exploration_spread",
+            Kind::Float(0.0, 100.0),
+            "environment i of N explores with epsilon^(1 + spread i / (N - 1))",
+        ),
+        key("dqn.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
+        key("dqn.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of Adam"),
+        key("dqn.micro_batch", Kind::Int(0, 1 << 32), "transitions that learner = \"reference\" holds at a time; 0: all"),
+        key(
+            "dqn.save_replay",
+            Kind::Bool,
+            "checkpoints hold the replay memory, so that a resumed run equals an uninterrupted one",
+        ),
+    ];
+
+    /// Checks every range, and what concerns several settings at once.
     ///
     /// # Errors
-    /// [`Error::Setting`].
+    /// [`Error::Range`] or [`Error::Setting`].
     pub fn check(&self) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
         if self.batch_size > self.buffer_size {
             let value = self.batch_size.to_string();
             return Err(Error::Setting { name: "batch_size", value, allowed: "a minibatch fits into buffer_size" });
@@ -256,7 +292,7 @@ impl Dqn {
     /// Makes an agent of a network, for `n_envs` environments with these spaces. `seed` decides which transitions are replayed.
     ///
     /// # Errors
-    /// Those of [`DqnConfig::check`], [`Error::ActionKind`], and [`Error::Buffer`] if the replay memory does not fit.
+    /// Those of [`DqnConfig::check`], [`Error::Setting`] for a `micro_batch` of the tile kernel, [`Error::ActionKind`], and [`Error::Buffer`] if the replay memory does not fit.
     pub fn new(
         network: QNetwork,
         config: DqnConfig,
@@ -266,6 +302,7 @@ impl Dqn {
         seed: u64,
     ) -> Result<Self, Error> {
         config.check()?;
+        settings::check_micro_batch(config.micro_batch, network.learner())?;
         let &ActionSpace::Discrete { n, masked } = actions else { return Err(Error::ActionKind) };
         let a = n as usize;
         let kind = if obs.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 };

@@ -19,7 +19,7 @@ pub enum Error {
         /// Environments.
         n_envs: usize,
     },
-    /// A setting is out of its range.
+    /// A setting does not fit the others.
     #[error("{name} is {value}, {allowed}")]
     Setting {
         /// Its name.
@@ -28,6 +28,16 @@ pub enum Error {
         value: String,
         /// What is allowed.
         allowed: &'static str,
+    },
+    /// A setting is out of its range.
+    #[error("{name} is {value}, allowed is {allowed}")]
+    Range {
+        /// Name of the setting.
+        name: &'static str,
+        /// Value that was given.
+        value: String,
+        /// Allowed values, in words.
+        allowed: String,
     },
     /// Discrete actions where the policy's are continuous, or the other way round.
     #[error("discrete actions where the policy's are continuous, or the other way round; policy and environment do not fit")]

@@ -28,6 +28,7 @@ pub mod dqn;
 pub mod optim;
 pub mod params;
 pub mod ppo;
+pub mod settings;
 
 mod actor_critic;
 mod agent;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::Descent;
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
 use crate::optim::Rule;
+use crate::settings::{self, Key, Kind, key};
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
 
 /// What a user chooses.
@@ -52,7 +53,7 @@ pub struct PpoConfig {
     /// Learning rate of Adam.
     pub learning_rate: Schedule,
     /// Samples whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
-    /// anyway.
+    /// anyway and takes nothing but 0.
     pub micro_batch: usize,
     /// An update stops when the approximate KL divergence exceeds 1.5 times this; 0 switches it off.
     pub target_kl: f32,
@@ -81,13 +82,33 @@ impl Default for PpoConfig {
 }
 
 impl PpoConfig {
-    /// Checks what concerns several settings at once.
+    /// Names, types and ranges of the settings.
+    pub const KEYS: &'static [Key] = &[
+        key("ppo.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
+        key("ppo.batch_size", Kind::Int(1, 1 << 32), "samples of a minibatch; divides n_steps x n_envs"),
+        key("ppo.n_epochs", Kind::Int(1, 10_000), "passes over a rollout"),
+        key("ppo.gamma", Kind::Float(0.0, 1.0), "discount"),
+        key("ppo.gae_lambda", Kind::Float(0.0, 1.0), "lambda of generalized advantage estimation"),
+        key("ppo.clip_range", Kind::Schedule(0.0, 100.0), "how far the ratio of probabilities may leave 1"),
+        key("ppo.clip_range_vf", Kind::Float(0.0, 1e9), "how far values may leave the old ones; 0: off"),
+        key("ppo.normalize_reward", Kind::Bool, "divide rewards by the running standard deviation of discounted returns"),
+        key("ppo.normalize_advantage", Kind::Bool, "normalize advantages per minibatch"),
+        key("ppo.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
+        key("ppo.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
+        key("ppo.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
+        key("ppo.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of Adam"),
+        key("ppo.micro_batch", Kind::Int(0, 1 << 32), "samples that learner = \"reference\" holds at a time; 0: all"),
+        key("ppo.target_kl", Kind::Float(0.0, 1e9), "stop an update at 1.5 times this KL divergence; 0: off"),
+    ];
+
+    /// Checks every range, and what concerns several settings at once.
     ///
     /// # Errors
-    /// [`Error::BatchSize`] or [`Error::Setting`].
+    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`].
     pub fn check(&self, n_envs: usize) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
         let (n_steps, batch_size) = (self.n_steps, self.batch_size);
-        let rollout = n_steps * n_envs;
+        let rollout = n_steps.saturating_mul(n_envs);
         if batch_size == 0 || rollout == 0 || !rollout.is_multiple_of(batch_size) {
             return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });
         }
@@ -190,9 +211,10 @@ impl Ppo {
     /// Makes an agent of a policy, for rollouts of `n_envs` environments. `seed` decides the order of samples.
     ///
     /// # Errors
-    /// Those of [`PpoConfig::check`].
+    /// Those of [`PpoConfig::check`], and [`Error::Setting`] for a `micro_batch` of the tile kernel.
     pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
+        settings::check_micro_batch(config.micro_batch, policy.learner())?;
         let rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }

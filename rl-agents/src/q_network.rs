@@ -38,11 +38,30 @@ pub struct QNetwork {
 }
 
 impl QNetwork {
+    /// Checks that there can be a network of these settings for these spaces.
+    ///
+    /// # Errors
+    /// Those of [`NetConfig::check`]; [`Error::ActionKind`] for continuous actions, [`Error::Setting`] for a dueling network without a
+    /// hidden layer and for observations to be normalized.
+    pub fn check(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<(), Error> {
+        let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
+        if !matches!(actions, ActionSpace::Discrete { .. }) {
+            return Err(Error::ActionKind);
+        }
+        net.check(obs)?;
+        if net.normalize_obs {
+            return refuse("normalize_obs", "true".into(), "DQN does not normalize observations");
+        }
+        if dueling && net.hidden.is_empty() {
+            return refuse("hidden", "[]".into(), "a dueling network needs a hidden layer");
+        }
+        Ok(())
+    }
+
     /// With fresh parameters.
     ///
     /// # Errors
-    /// [`Error::ActionKind`] for continuous actions, [`Error::Setting`] for a hidden layer without units, a dueling network without a
-    /// hidden layer, observations to be normalized, or convolutions that do not fit the observations.
+    /// Those of [`QNetwork::check`].
     pub fn new(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool, seed: u64) -> Result<Self, Error> {
         let mut network = Self::unset(obs, actions, net, dueling)?;
         let Self { conv, mlps, params, .. } = &mut network;
@@ -59,27 +78,19 @@ impl QNetwork {
     /// With parameters that are still to be loaded: all are 0.
     ///
     /// # Errors
-    /// Those of [`QNetwork::new`].
+    /// Those of [`QNetwork::check`].
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<Self, Error> {
-        let &ActionSpace::Discrete { n, .. } = actions else { return Err(Error::ActionKind) };
-        let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
-        if net.hidden.contains(&0) {
-            return refuse("hidden", format!("{:?}", net.hidden), "every layer needs one unit at least");
-        }
-        if net.normalize_obs {
-            return refuse("normalize_obs", "true".into(), "DQN does not normalize observations");
-        }
-        let (obs_len, n_actions) = (obs.len(), n as usize);
+        Self::check(obs, actions, net, dueling)?;
+        let (obs_len, n_actions) = (obs.len(), actions.len());
         let mut layout = Layout::default();
         let conv = Conv::new(&mut layout, obs.shape(), &net.conv, net.activation)?;
         let body = [&[conv.n_out()], &net.hidden[..]].concat();
         let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
         let mlps = match (dueling, net.hidden.last()) {
-            (false, _) => vec![mlp("q", &[&body[..], &[n_actions]].concat())],
             (true, Some(&last)) => {
                 vec![mlp("trunk", &body).into_trunk(), mlp("advantage", &[last, n_actions]), mlp("value", &[last, 1])]
             }
-            (true, None) => return refuse("hidden", "[]".into(), "a dueling network needs a hidden layer"),
+            _ => vec![mlp("q", &[&body[..], &[n_actions]].concat())],
         };
         let params = vec![0.0; layout.len()];
         let chains: Vec<_> = mlps.iter().enumerate().map(|(i, mlp)| (mlp, (i > 0).then_some(0))).collect();

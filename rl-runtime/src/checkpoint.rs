@@ -329,8 +329,8 @@ impl Checkpoint {
             }
             Ok(bytes)
         };
-        let config = String::from_utf8(load(CONFIG)?).map_err(|e| e.to_string()).and_then(|text| Config::from_toml(&text));
-        let config = config.map_err(|e| format!("{CONFIG}: {e}"))?;
+        let config = String::from_utf8(load(CONFIG)?).map_err(|e| format!("{CONFIG}: {e}"))?;
+        let config = Config::from_toml(&config, CONFIG).map_err(|e| e.to_string())?;
         let params = from_safetensors(&load(PARAMS)?).map_err(|e| format!("{PARAMS}: {e}"))?;
         let moments = from_safetensors(&load(OPTIMIZER)?).map_err(|e| format!("{OPTIMIZER}: {e}"))?;
         let state: State = codec::decode(&load(STATE)?).map_err(|e| format!("{STATE}: {e}"))?;

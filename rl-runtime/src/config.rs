@@ -1,19 +1,25 @@
 //! What a user may choose, and where the choice comes from.
 //!
 //! Settings come in layers, each over the one before: defaults, the preset of environment and algorithm, a TOML file, the
-//! command line. Every value is checked against [`KEYS`] before any work, and all problems are reported at once.
+//! command line. One check serves them all, and the files of runs and checkpoints too: every value against [`keys`], then the values
+//! together, before any work. All problems are reported at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::Path;
 
 use rl_agents::collect::MAX_EVAL_STEPS;
-use rl_agents::{A2cConfig, Activation, DqnConfig, Learner, NetConfig, PpoConfig};
+use rl_agents::settings::{MAX_STEPS, OnNonfinite, check_micro_batch, key};
+use rl_agents::{A2cConfig, Activation, DqnConfig, Learner, NetConfig, PpoConfig, QNetwork};
+use rl_envs::ActionSpace;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::Error;
 use crate::pipeline::Mode;
+
+pub use rl_agents::settings::{Key, Kind};
 
 /// The algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +115,9 @@ pub struct Config {
     /// Steps after which an evaluation cuts an episode; 0 for no limit.
     #[serde(default = "max_eval_steps")]
     pub eval_max_steps: u32,
+    /// Reaction to a reward or an observation that is not finite.
+    #[serde(default)]
+    pub on_nonfinite: OnNonfinite,
     /// Training stops when an evaluation's mean return reaches this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_return: Option<f64>,
@@ -137,171 +146,36 @@ pub struct Config {
     pub dqn: Option<DqnConfig>,
 }
 
-/// One setting.
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    /// Its name, with the section before a dot.
-    pub name: &'static str,
-    /// Its type and range.
-    pub kind: Kind,
-    /// What it is.
-    pub about: &'static str,
-}
+/// Largest configuration file.
+const MAX_FILE: u64 = 1 << 20;
 
-/// Type and range of a setting.
-#[derive(Clone, Copy, Debug)]
-pub enum Kind {
-    /// A whole number between the two.
-    Int(i64, i64),
-    /// A number between the two.
-    Float(f64, f64),
-    /// A number between the two, or `lin_X` with X between the two.
-    Schedule(f64, f64),
-    /// true or false.
-    Bool,
-    /// One of these.
-    Choice(&'static [&'static str]),
-    /// A device.
-    Device,
-    /// A list of sizes of layers.
-    Sizes,
-    /// A list of [channels, kernel, stride].
-    Conv,
-}
-
-const fn key(name: &'static str, kind: Kind, about: &'static str) -> Key {
-    Key { name, kind, about }
-}
-
-/// The most environment steps of a run.
-const MAX_STEPS: i64 = 1_000_000_000_000;
-
-/// Every setting but the environment and the algorithm.
-pub const KEYS: &[Key] = &[
+/// The settings of a run as a whole.
+const RUN: &[Key] = &[
     key("steps", Kind::Int(1, MAX_STEPS), "environment steps to train for"),
     key("n_envs", Kind::Int(1, 1 << 24), "environments"),
     key("seed", Kind::Int(0, i64::MAX), "decides all randomness"),
     key("threads", Kind::Int(1, 4096), "threads; results do not depend on them"),
-    key("device", Kind::Device, "auto, cpu, cuda or cuda:i"),
+    key("device", Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda or cuda:i"), "device to train on"),
     key("pipeline", Kind::Choice(&["sync", "overlapped"]), "overlapped: collect the next rollout while one is learnt from"),
-    key("max_lag", Kind::Int(0, 1000), "overlapped: rollouts are acted in by the policy of so many updates before"),
+    key("max_lag", Kind::Int(0, 1000), "overlapped: policy lag: how many updates old the acting policy may be"),
     key("collect_threads", Kind::Int(0, 4096), "overlapped: how many of the threads collect; 0: half of them"),
-    key("checkpoint_every", Kind::Int(1, MAX_STEPS), "environment steps from one checkpoint to the next"),
+    key("checkpoint_every", Kind::Int(1, MAX_STEPS), "environment steps between checkpoints"),
     key("keep_checkpoints", Kind::Int(1, 1_000_000), "how many checkpoints are kept"),
-    key("log_interval", Kind::Int(1, MAX_STEPS), "iterations from one row of metrics to the next"),
-    key(
-        "eval_every",
-        Kind::Int(0, MAX_STEPS),
-        "environment steps from one evaluation to the next; 0: at the end only, or 20 with a target",
-    ),
+    key("log_interval", Kind::Int(1, MAX_STEPS), "iterations between rows of metrics"),
+    key("eval_every", Kind::Int(0, MAX_STEPS), "environment steps between evaluations; 0: at the end only, or 20 with a target"),
     key("eval_episodes", Kind::Int(1, 1_000_000), "episodes of an evaluation"),
     key("eval_max_steps", Kind::Int(0, u32::MAX as i64), "steps after which an evaluation cuts an episode; 0: no limit"),
-    key("target_return", Kind::Float(f64::MIN, f64::MAX), "stop when an evaluation's mean return reaches this"),
     key(
-        "conv",
-        Kind::Conv,
-        "convolutions before the hidden layers, shared, for observations in planes; each [channels, kernel, stride]",
+        "on_nonfinite",
+        Kind::Choice(&["error", "truncate"]),
+        "a reward or observation that is not finite: end the run, or truncate the episode at the step before",
     ),
-    key("hidden", Kind::Sizes, "sizes of the hidden layers of each network"),
-    key("activation", Kind::Choice(&["tanh", "relu"]), "what follows each hidden layer"),
-    key("shared_trunk", Kind::Bool, "policy and value function share the hidden layers"),
-    key("learner", Kind::Choice(&["fused", "reference"]), "what computes: the tile kernel, or candle's operations"),
-    key("log_std_init", Kind::Float(-20.0, 20.0), "where the logarithms of the standard deviations of continuous actions begin"),
-    key("normalize_obs", Kind::Bool, "normalize observations by their running mean and variance"),
-    key("ppo.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
-    key("ppo.batch_size", Kind::Int(1, 1 << 32), "samples of a minibatch; divides n_steps x n_envs"),
-    key("ppo.n_epochs", Kind::Int(1, 10_000), "passes over a rollout"),
-    key("ppo.gamma", Kind::Float(0.0, 1.0), "discount"),
-    key("ppo.gae_lambda", Kind::Float(0.0, 1.0), "lambda of generalized advantage estimation"),
-    key("ppo.clip_range", Kind::Schedule(0.0, 100.0), "how far the ratio of probabilities may leave 1"),
-    key("ppo.clip_range_vf", Kind::Float(0.0, 1e9), "how far values may leave the old ones; 0: off"),
-    key("ppo.normalize_reward", Kind::Bool, "divide rewards by the running standard deviation of discounted returns"),
-    key("ppo.normalize_advantage", Kind::Bool, "normalize advantages per minibatch"),
-    key("ppo.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
-    key("ppo.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
-    key("ppo.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
-    key("ppo.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of Adam"),
-    key("ppo.micro_batch", Kind::Int(0, 1 << 32), "samples that the reference learner holds at a time; 0: all"),
-    key("ppo.target_kl", Kind::Float(0.0, 1e9), "stop an update at 1.5 times this KL divergence; 0: off"),
-    key("a2c.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
-    key("a2c.batch_size", Kind::Int(0, 1 << 32), "samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout"),
-    key("a2c.gamma", Kind::Float(0.0, 1.0), "discount"),
-    key("a2c.gae_lambda", Kind::Float(0.0, 1.0), "lambda of generalized advantage estimation; 1: n-step returns"),
-    key("a2c.normalize_reward", Kind::Bool, "divide rewards by the running standard deviation of discounted returns"),
-    key("a2c.normalize_advantage", Kind::Bool, "normalize advantages per minibatch"),
-    key("a2c.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
-    key("a2c.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
-    key("a2c.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
-    key("a2c.micro_batch", Kind::Int(0, 1 << 32), "samples that the reference learner holds at a time; 0: all"),
-    key("a2c.vtrace", Kind::Bool, "targets of rollouts that an older policy acted in are V-trace's"),
-    key("a2c.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of RMSprop"),
-    key("dqn.buffer_size", Kind::Int(1, 1 << 32), "transitions of the replay memory"),
-    key("dqn.batch_size", Kind::Int(1, 1 << 24), "transitions of a minibatch"),
-    key("dqn.learning_starts", Kind::Int(0, MAX_STEPS), "env steps before the first update"),
-    key("dqn.train_freq", Kind::Int(1, 1 << 24), "env steps, all environments together, from updates to updates"),
-    key("dqn.gradient_steps", Kind::Int(1, 1 << 16), "updates for every train_freq env steps"),
-    key("dqn.target_update_interval", Kind::Int(1, MAX_STEPS), "env steps from one update of the target network to the next"),
-    key("dqn.tau", Kind::Float(1e-9, 1.0), "how far the target network follows; 1: it becomes a copy"),
-    key("dqn.gamma", Kind::Float(0.0, 1.0), "discount"),
-    key("dqn.n_steps", Kind::Int(1, 64), "steps of a return before it is bootstrapped"),
-    key("dqn.double", Kind::Bool, "the online network chooses the action that the target network values"),
-    key("dqn.dueling", Kind::Bool, "a value and advantages instead of action values"),
-    key("dqn.prioritized", Kind::Bool, "replay transitions in proportion to their errors"),
-    key("dqn.priority_alpha", Kind::Float(0.0, 1.0), "exponent of priorities"),
-    key("dqn.priority_beta", Kind::Float(0.0, 1.0), "exponent of importance weights at the start; 1 at the end"),
-    key("dqn.exploration_fraction", Kind::Float(0.0, 1.0), "share of training in which epsilon falls"),
-    key("dqn.exploration_initial_eps", Kind::Float(0.0, 1.0), "epsilon at the start"),
-    key("dqn.exploration_final_eps", Kind::Float(0.0, 1.0), "epsilon at the end"),
-    key("dqn.exploration_spread", Kind::Float(0.0, 100.0), "environment i of N explores with epsilon^(1 + spread i / (N - 1))"),
-    key("dqn.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
-    key("dqn.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of Adam"),
-    key("dqn.micro_batch", Kind::Int(0, 1 << 32), "transitions that the reference learner holds at a time; 0: all"),
-    key("dqn.save_replay", Kind::Bool, "checkpoints hold the replay memory, so that a resumed run equals an uninterrupted one"),
+    key("target_return", Kind::Float(f64::MIN, f64::MAX), "stop when an evaluation's mean return reaches this"),
 ];
 
-impl Kind {
-    /// What is allowed, in words.
-    #[must_use]
-    pub fn allowed(self) -> String {
-        match self {
-            Self::Int(low, high) => format!("a whole number from {low} to {high}"),
-            Self::Float(f64::MIN, _) => "a finite number".into(),
-            Self::Float(low, high) => format!("a number from {low} to {high}"),
-            Self::Schedule(low, high) => format!("a number X from {low} to {high}, or \"lin_X\""),
-            Self::Bool => "true or false".into(),
-            Self::Choice(choices) => choices.join(" or "),
-            Self::Device => "auto, cpu, cuda or cuda:i".into(),
-            Self::Sizes => "a list of whole numbers from 1 to 65536, such as [64, 64]".into(),
-            Self::Conv => {
-                "a list of [channels, kernel, stride], whole numbers from 1 to 4096, such as [[16, 3, 1], [32, 3, 1]]".into()
-            }
-        }
-    }
-
-    fn allows(self, value: &Value) -> bool {
-        let number = |value: &Value| value.as_float().or_else(|| value.as_integer().map(|i| i as f64));
-        let within = |x: f64, low: f64, high: f64| (low..=high).contains(&x);
-        let sizes = |value: &Value, high: i64| {
-            let of = |size: &Value| size.as_integer().is_some_and(|i| (1..=high).contains(&i));
-            value.as_array().is_some_and(|sizes| sizes.len() <= 64 && sizes.iter().all(of))
-        };
-        match self {
-            Self::Int(low, high) => value.as_integer().is_some_and(|i| (low..=high).contains(&i)),
-            Self::Float(low, high) => number(value).is_some_and(|x| within(x, low, high)),
-            Self::Schedule(low, high) => {
-                let start = value.as_str().and_then(|text| text.strip_prefix("lin_")).and_then(|start| start.parse().ok());
-                number(value).or(start).is_some_and(|x| within(x, low, high))
-            }
-            Self::Bool => value.is_bool(),
-            Self::Choice(choices) => value.as_str().is_some_and(|text| choices.contains(&text)),
-            Self::Device => value.as_str().is_some_and(|text| parse_device(text).is_some()),
-            Self::Sizes => sizes(value, 65_536),
-            Self::Conv => value.as_array().is_some_and(|layers| {
-                layers.len() <= 64
-                    && layers.iter().all(|layer| layer.as_array().is_some_and(|l| l.len() == 3) && sizes(layer, 4096))
-            }),
-        }
-    }
+/// Every setting but the environment and the algorithm.
+pub fn keys() -> impl Iterator<Item = &'static Key> {
+    [RUN, NetConfig::KEYS, PpoConfig::KEYS, A2cConfig::KEYS, DqnConfig::KEYS].into_iter().flatten()
 }
 
 /// The device that a text names: `None` within for `auto`, a CUDA ordinal or the CPU.
@@ -362,8 +236,7 @@ impl Layers {
     /// # Errors
     /// [`Error::Io`] if it cannot be read, [`Error::Config`] if it is not TOML.
     pub fn add_file(&mut self, path: &Path) -> Result<(), Error> {
-        let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-        self.add_toml(&text, &path.display().to_string())
+        self.add_toml(&read_small(path, MAX_FILE)?, &path.display().to_string())
     }
 
     /// Adds the TOML of a file or preset.
@@ -404,10 +277,15 @@ impl Layers {
         self.settings.insert(key.into(), Setting { value: value.into(), origin });
     }
 
-    /// The environment or algorithm, if a file names it.
-    #[must_use]
-    pub fn text(&self, key: &str) -> Option<String> {
-        self.settings.get(key).and_then(|setting| setting.value.as_str()).map(String::from)
+    /// The environment or algorithm, if one is named.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the value is not a text.
+    pub fn text(&self, key: &str) -> Result<Option<String>, Error> {
+        let Some(Setting { value, origin }) = self.settings.get(key) else { return Ok(None) };
+        let text = value.as_str().map(String::from);
+        let bad = || Error::config(format!("{origin}: {key} is {value}, allowed is a name in quotes; `rl list` shows them all"));
+        text.ok_or_else(bad).map(Some)
     }
 
     /// Puts these settings over the preset and the defaults, and checks everything.
@@ -433,46 +311,73 @@ impl Layers {
     /// # Errors
     /// [`Error::Config`] with all problems.
     pub fn over(mut self, base: &Config) -> Result<Config, Error> {
-        let algo = base.algo;
+        for (key, ours) in [("env", base.env.as_str()), ("algo", base.algo.name())] {
+            if let Some(Setting { value, origin }) = self.settings.remove(key)
+                && value.as_str() != Some(ours)
+            {
+                self.problems.push(format!("{origin}: {key} is {value}, this run's is \"{ours}\""));
+            }
+        }
         let mut table = Table::try_from(base).map_err(|e| Error::config(e.to_string()))?;
-        for (key, Setting { value, origin }) in &self.settings {
-            if key == "env" || key == "algo" {
-                continue; // chosen by the caller, who has seen these
-            }
-            let Some(known) = KEYS.iter().find(|known| known.name == key) else {
-                let apt = |name: &&str| name.split_once('.').is_none_or(|(section, _)| section == algo.name());
-                let near = did_you_mean(key, KEYS.iter().map(|known| known.name).filter(apt));
-                self.problems.push(format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all"));
-                continue;
-            };
-            if !known.kind.allows(value) {
-                self.problems.push(format!("{origin}: {key} is {value}, allowed is {}", known.kind.allowed()));
-                continue;
-            }
-            match key.split_once('.') {
-                Some((section, _)) if section != algo.name() => {
-                    let problem = format!("{origin}: {key} has no effect, the algorithm is {}", algo.name());
-                    self.problems.push(problem);
-                }
-                Some((section, inner)) => {
-                    if let Some(Value::Table(section)) = table.get_mut(section) {
-                        section.insert(inner.into(), value.clone());
-                    }
-                }
-                None => {
-                    table.insert(key.clone(), value.clone());
-                }
-            }
-        }
-        if self.problems.is_empty() {
-            let config: Config = table.try_into().map_err(|e| Error::config(e.to_string()))?;
-            match config.check_together() {
-                Ok(()) => return Ok(config),
-                Err(problem) => self.problems.push(problem.to_string()),
-            }
-        }
-        Err(Error::Config { problems: self.problems })
+        let refused = self.apply(base.algo, &mut table);
+        // What is refused keeps the value of `base`, so that the rest can be looked at.
+        let config: Config = table.try_into().map_err(|e| Error::config(e.to_string()))?;
+        let concerns = config.impossible().into_iter().chain(config.pointless());
+        self.problems.extend(concerns.filter(|(keys, _)| keys.iter().all(|key| !refused.contains(*key))).map(|(_, text)| text));
+        if self.problems.is_empty() { Ok(config) } else { Err(Error::Config { problems: self.problems }) }
     }
+
+    /// Puts every setting that is allowed into `table`, and notes what is wrong with the others, which it returns.
+    fn apply(&mut self, algo: Algo, table: &mut Table) -> BTreeSet<String> {
+        let mut refused = BTreeSet::new();
+        for (key, Setting { value, origin }) in std::mem::take(&mut self.settings) {
+            let section = key.split_once('.').map(|(section, _)| section);
+            let problem = match keys().find(|known| known.name == key) {
+                None => {
+                    let apt = |name: &&str| name.split_once('.').is_none_or(|(section, _)| section == algo.name());
+                    let near = did_you_mean(&key, keys().map(|known| known.name).filter(apt));
+                    format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all")
+                }
+                Some(known) if !known.kind.allows(&value) => {
+                    format!("{origin}: {key} is {value}, allowed is {}", known.kind.allowed())
+                }
+                Some(_) if section.is_some_and(|section| section != algo.name()) => {
+                    format!("{origin}: {key} has no effect, the algorithm is {}", algo.name())
+                }
+                Some(known) => {
+                    let table = match section {
+                        Some(section) => table.get_mut(section).and_then(Value::as_table_mut),
+                        None => Some(&mut *table),
+                    };
+                    table.map(|table| table.insert(known.field().into(), value));
+                    continue;
+                }
+            };
+            self.problems.push(problem);
+            refused.insert(key);
+        }
+        refused
+    }
+}
+
+/// Reads a text file of at most `limit` bytes.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be read; [`Error::Config`] if it is not a regular file, larger, or not UTF-8.
+pub fn read_small(path: &Path, limit: u64) -> Result<String, Error> {
+    let bad = |why: String| Error::config(format!("{}: {why}", path.display()));
+    // Asked before it is opened: opening a FIFO waits for a writer.
+    let metadata = std::fs::metadata(path).map_err(Error::io(path))?;
+    if !metadata.is_file() {
+        return Err(bad("is not a regular file".into()));
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(Error::io(path))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;
+    if bytes.len() as u64 > limit {
+        return Err(bad(format!("is larger than {limit} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| bad(format!("is not UTF-8 text ({})", error.utf8_error())))
 }
 
 fn max_eval_steps() -> u32 {
@@ -498,6 +403,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
         eval_every: 0,
         eval_episodes: 100,
         eval_max_steps: max_eval_steps(),
+        on_nonfinite: OnNonfinite::Error,
         target_return: None,
         conv: net.conv,
         hidden: net.hidden,
@@ -522,6 +428,9 @@ fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Str
     let best = known.into_iter().map(|name| (similarity(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
     best.filter(|(similarity, _)| *similarity > 0.8).map(|(_, name)| format!(" (did you mean \"{name}\"?)")).unwrap_or_default()
 }
+
+/// What is wrong with several settings together, and their keys.
+type Concern = (Vec<&'static str>, String);
 
 impl Config {
     /// Steps of a rollout.
@@ -567,19 +476,79 @@ impl Config {
         NetConfig { conv, hidden, activation, shared_trunk, learner, log_std_init, normalize_obs }
     }
 
-    /// Checks what concerns several settings at once.
-    fn check_together(&self) -> Result<(), rl_agents::Error> {
+    /// What is wrong with the settings together, each with the settings that it concerns.
+    fn impossible(&self) -> Vec<Concern> {
+        let mut found = Vec::new();
         if self.collect_threads > self.threads {
-            let value = self.collect_threads.to_string();
-            let allowed = "more than there are threads; raise threads or leave it at 0";
-            return Err(rl_agents::Error::Setting { name: "collect_threads", value, allowed });
+            let text = "more than there are threads; raise threads or leave it at 0";
+            found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.collect_threads)));
         }
+        let mut note = |keys: &[&'static str], result: Result<(), rl_agents::Error>| {
+            found.extend(result.err().map(|error| (keys.to_vec(), error.to_string())));
+        };
         match (&self.ppo, &self.a2c, &self.dqn) {
-            (Some(ppo), ..) => ppo.check(self.n_envs),
-            (_, Some(a2c), _) => a2c.check(self.n_envs),
-            (.., Some(dqn)) => dqn.check(),
-            _ => Ok(()),
+            (Some(ppo), None, None) if self.algo == Algo::Ppo => {
+                note(&["n_envs", "ppo.n_steps", "ppo.batch_size", "ppo.normalize_advantage"], ppo.check(self.n_envs));
+            }
+            (None, Some(a2c), None) if self.algo == Algo::A2c => {
+                note(&["n_envs", "a2c.n_steps", "a2c.batch_size", "a2c.normalize_advantage"], a2c.check(self.n_envs));
+            }
+            (None, None, Some(dqn)) if self.algo == Algo::Dqn => note(&["dqn.batch_size", "dqn.buffer_size"], dqn.check()),
+            _ => found.push((vec![], format!("algo is {0}, which needs the section [{0}] and no other", self.algo.name()))),
         }
+        let (env, net) = (&self.env, self.net());
+        match (rl_envs::catalog::find(env).map(rl_envs::catalog::Entry::spaces), &self.dqn) {
+            (Err(error), _) => found.push((vec![], error.to_string())),
+            (Ok((_, ActionSpace::Continuous { .. })), Some(_)) => {
+                let text = format!("algo is dqn, which needs discrete actions, but {env}'s are continuous; choose ppo or a2c");
+                found.push((vec![], text));
+            }
+            (Ok((obs, actions)), Some(dqn)) => {
+                let keys = ["conv", "hidden", "normalize_obs", "dqn.dueling"];
+                let result = QNetwork::check(&obs, &actions, &net, dqn.dueling);
+                found.extend(result.err().map(|error| (keys.to_vec(), error.to_string())));
+            }
+            (Ok((obs, _)), None) => found.extend(net.check(&obs).err().map(|error| (vec!["conv"], error.to_string()))),
+        }
+        found
+    }
+
+    /// Settings that could be trained with, but to no purpose. Runs that were begun before this was refused can still be read.
+    fn pointless(&self) -> Vec<Concern> {
+        let mut found = Vec::new();
+        if let Some(dqn) = self.dqn.as_ref().filter(|dqn| dqn.learning_starts >= self.steps) {
+            let (starts, steps) = (dqn.learning_starts, self.steps);
+            let text = format!(
+                "dqn.learning_starts is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps"
+            );
+            found.push((vec!["dqn.learning_starts", "steps"], text));
+        }
+        let micro_batch = match (&self.ppo, &self.a2c, &self.dqn) {
+            (Some(ppo), ..) => Some(("ppo.micro_batch", ppo.micro_batch)),
+            (_, Some(a2c), _) => Some(("a2c.micro_batch", a2c.micro_batch)),
+            (.., Some(dqn)) => Some(("dqn.micro_batch", dqn.micro_batch)),
+            _ => None,
+        };
+        if let Some((key, size)) = micro_batch
+            && let Err(error) = check_micro_batch(size, self.learner)
+        {
+            found.push((vec![key, "learner"], error.to_string()));
+        }
+        found
+    }
+
+    /// Settings that are allowed and may surprise.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some(dqn) = self.dqn.as_ref().filter(|dqn| dqn.target_update_interval < self.n_envs as u64) {
+            warnings.push(format!(
+                "dqn.target_update_interval is {} env steps, but a step of {} environments is as many: the target network is updated \
+                 once each of them",
+                dqn.target_update_interval, self.n_envs
+            ));
+        }
+        warnings
     }
 
     /// As TOML.
@@ -588,14 +557,33 @@ impl Config {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// From the TOML of a run.
+    /// Reads the TOML of a run or a checkpoint, which `name` names.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
-    pub fn from_toml(text: &str) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|e| e.to_string())?;
-        config.check_together().map_err(|e| e.to_string())?;
-        Ok(config)
+    /// [`Error::Config`] with all problems, each with its line.
+    pub fn from_toml(text: &str, name: &str) -> Result<Self, Error> {
+        let mut layers = Layers::default();
+        layers.add_toml(text, name)?;
+        let missing = |key: &str| Error::config(format!("{name}: {key} is missing"));
+        let env = layers.text("env")?.ok_or_else(|| missing("env"))?;
+        let algo = layers.text("algo")?.ok_or_else(|| missing("algo"))?;
+        let algo = Algo::find(&algo).map_err(|error| Error::config(format!("{name}: {error}")))?;
+        layers.settings.remove("env");
+        layers.settings.remove("algo");
+        let mut table = Table::new();
+        table.insert("env".into(), env.into());
+        table.insert("algo".into(), algo.name().into());
+        table.insert(algo.name().into(), Value::Table(Table::new()));
+        layers.apply(algo, &mut table);
+        if layers.problems.is_empty() {
+            let config: Self =
+                table.try_into().map_err(|e: toml::de::Error| Error::config(format!("{name}: {}", e.message())))?;
+            layers.problems.extend(config.impossible().into_iter().map(|(_, text)| format!("{name}: {text}")));
+            if layers.problems.is_empty() {
+                return Ok(config);
+            }
+        }
+        Err(Error::Config { problems: layers.problems })
     }
 
     /// How this run's settings differ from another's, a line each, but for those that may change when a run is resumed.
@@ -626,18 +614,37 @@ impl Config {
     }
 }
 
-/// Settings that may change when a run is resumed.
-pub const RESUMABLE: [&str; 10] = [
+/// Settings that may change when a run is resumed: what a run needs of time, memory and files, and what helps after a divergence.
+pub const RESUMABLE: [&str; 29] = [
     "steps",
     "threads",
     "collect_threads",
     "device",
     "checkpoint_every",
     "keep_checkpoints",
+    "log_interval",
     "eval_every",
     "eval_episodes",
     "eval_max_steps",
+    "on_nonfinite",
     "target_return",
+    "ppo.learning_rate",
+    "ppo.max_grad_norm",
+    "ppo.clip_range",
+    "ppo.ent_coef",
+    "ppo.vf_coef",
+    "ppo.target_kl",
+    "ppo.micro_batch",
+    "a2c.learning_rate",
+    "a2c.max_grad_norm",
+    "a2c.ent_coef",
+    "a2c.vf_coef",
+    "a2c.micro_batch",
+    "dqn.learning_rate",
+    "dqn.max_grad_norm",
+    "dqn.tau",
+    "dqn.target_update_interval",
+    "dqn.micro_batch",
 ];
 
 #[cfg(test)]
@@ -725,7 +732,7 @@ mod tests {
         found.retain(|key| key != "env" && key != "algo");
         found.sort();
         found.dedup();
-        let mut keys: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+        let mut keys: Vec<&str> = keys().map(|key| key.name).collect();
         keys.sort_unstable();
         assert_eq!(found, keys);
     }
@@ -741,7 +748,7 @@ mod tests {
     fn a_resolved_config_survives_its_file() {
         for (algo, _) in Algo::ALL {
             let config = Layers::default().resolve("cartpole", algo).unwrap();
-            assert_eq!(Config::from_toml(&config.to_toml()).unwrap(), config);
+            assert_eq!(Config::from_toml(&config.to_toml(), "config.toml").unwrap(), config);
         }
     }
 

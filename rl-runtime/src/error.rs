@@ -90,7 +90,9 @@ impl Error {
             Self::Config { .. } | Self::RunDir { .. } => 2,
             Self::Checkpoint { .. } => 3,
             Self::Io { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
-            Self::Agent(Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::ActionKind | Agent::Buffer(_)) => 2,
+            Self::Agent(
+                Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::Range { .. } | Agent::ActionKind | Agent::Buffer(_),
+            ) => 2,
             Self::Agent(Agent::Snapshot(_)) => 3,
             Self::Agent(Agent::Diverged(_)) => 4,
             Self::Agent(Agent::Env(env)) | Self::Env(env) => match env {

@@ -88,7 +88,7 @@ impl RunDir {
             );
             Error::RunDir { path: path.into(), why }
         })?;
-        let config = Config::from_toml(&text).map_err(|e| Error::config(format!("{}: {e}", file.display())))?;
+        let config = Config::from_toml(&text, &file.display().to_string())?;
         let dir = Self::lock(path)?;
         clean(path);
         Ok((dir, config))

@@ -13,7 +13,7 @@ use rl_envs::check::Outcome;
 use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
 use rl_runtime::checkpoint::{self, Checkpoint};
-use rl_runtime::config::{KEYS, Layers, PRESETS, RESUMABLE};
+use rl_runtime::config::{self, Layers, PRESETS, RESUMABLE};
 use rl_runtime::file::Draft;
 use rl_runtime::latency::{Distribution, Latency};
 use rl_runtime::pipeline::Mode;
@@ -84,7 +84,7 @@ Ctrl-C finishes the update, saves and says how to go on; a second one leaves at 
 struct TrainArgs {
     /// The environment (see `rl list`)
     env: Option<String>,
-    /// ppo or a2c [default: ppo]
+    /// ppo, a2c or dqn [default: ppo]
     #[arg(long)]
     algo: Option<String>,
     /// Environment steps to train for, such as 200000, 200_000 or 2e5
@@ -443,7 +443,7 @@ fn list(json: bool) -> Result<ExitCode, Error> {
         for (env, algo, _) in PRESETS {
             print::out(&json!({"event": "preset", "env": env, "algo": algo.name()}).to_string());
         }
-        for key in KEYS {
+        for key in config::keys() {
             print::out(
                 &json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about}).to_string(),
             );
@@ -464,7 +464,7 @@ fn list(json: bool) -> Result<ExitCode, Error> {
         print::out(&format!("  {env} {}", algo.name()));
     }
     print::out("\nsettings (--set KEY=VALUE, or in a TOML file)");
-    for key in KEYS {
+    for key in config::keys() {
         print::out(&format!("  {:<24} {}; {}", key.name, key.about, key.kind.allowed()));
     }
     Ok(ExitCode::SUCCESS)
@@ -477,6 +477,11 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
         layers.add_file(path)?;
     }
     args.settings.iter().for_each(|assignment| layers.add_assignment(assignment));
+    for (key, value) in [("env", &args.env), ("algo", &args.algo), ("device", &args.device)] {
+        if let Some(value) = value {
+            layers.add(key, value.as_str(), if key == "env" { "the command line".into() } else { format!("--{key}") });
+        }
+    }
     for (key, flag, value) in [
         ("steps", "--steps", args.steps),
         ("n_envs", "--envs", args.envs),
@@ -490,9 +495,6 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
     }
     if let Some(target) = args.target_return {
         layers.add("target_return", target, "--target-return".into());
-    }
-    if let Some(device) = &args.device {
-        layers.add("device", device.as_str(), "--device".into());
     }
     Ok(layers)
 }
@@ -508,8 +510,8 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
         None => {
             let none =
                 || Error::Config { problems: vec!["which environment? `rl list` shows them; try `rl train cartpole`".into()] };
-            let env = args.env.clone().or_else(|| layers.text("env")).ok_or_else(none)?;
-            let algo = Algo::find(&args.algo.clone().or_else(|| layers.text("algo")).unwrap_or_else(|| "ppo".into()))?;
+            let env = layers.text("env")?.ok_or_else(none)?;
+            let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             let config = layers.resolve(&env, algo)?;
             let device = train::device(&config)?;
             set_matrix_threads(config.threads);
@@ -535,6 +537,7 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
     }
     let mut report = Report::new(json);
     report.start(&config, &device, dir.path(), training.progress().env_steps);
+    config.warnings().iter().for_each(|warning| report.warn(warning));
     if let Some(note) = note {
         report.note(&note);
     }
@@ -727,9 +730,12 @@ fn check_env(env: &str, json: bool) -> Result<ExitCode, Error> {
     }
 }
 
+/// Largest file of states or actions.
+const MAX_TRACE: u64 = 256 << 20;
+
 fn trace(args: &TraceArgs) -> Result<ExitCode, Error> {
     let read = |path: &Path| -> Result<Value, Error> {
-        let text = std::fs::read_to_string(path).map_err(|error| Error::Io { path: path.into(), error })?;
+        let text = config::read_small(path, MAX_TRACE)?;
         serde_json::from_str(&text).map_err(|e| Error::Config { problems: vec![format!("{}: {e}", path.display())] })
     };
     let entry = catalog::find(&args.env)?;

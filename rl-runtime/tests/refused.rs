@@ -1,0 +1,341 @@
+//! Settings from every source meet the same check, and all that is wrong with them is told at once.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rl_agents::settings::{Key, Kind, OnNonfinite};
+use rl_agents::{A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Learner, NetConfig, Ppo, PpoConfig, QNetwork};
+use rl_runtime::checkpoint::{self, Checkpoint};
+use rl_runtime::config::{self, Layers};
+use rl_runtime::run_dir::RunDir;
+use rl_runtime::{Algo, Config, Error};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+/// Nothing that these tests start takes longer.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+const SMALL: [&str; 6] = ["steps=64", "n_envs=4", "hidden=[2]", "ppo.n_steps=8", "ppo.batch_size=16", "eval_episodes=1"];
+
+fn resolve(env: &str, algo: Algo, assignments: &[&str]) -> Result<Config, Error> {
+    let mut layers = Layers::default();
+    assignments.iter().for_each(|assignment| layers.add_assignment(assignment));
+    layers.resolve(env, algo)
+}
+
+fn problems(result: Result<Config, Error>) -> String {
+    let error = result.unwrap_err();
+    assert_eq!(error.exit_code(), 2, "{error}");
+    error.to_string()
+}
+
+/// Runs to the end, or fails after the time limit.
+fn finish(command: &mut Command) -> Output {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > TIME_LIMIT {
+            child.kill().unwrap();
+            panic!("it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn rl(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
+    command.args(args);
+    command
+}
+
+/// Runs `rl` and expects this exit code; returns what it wrote to stderr.
+fn ends(code: i32, args: &[&str]) -> String {
+    let output = finish(&mut rl(args));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+    assert!(!text.contains("panicked"), "{args:?}: {text}");
+    text
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Trains a small run in `dir`.
+fn small_run(dir: &Path) -> PathBuf {
+    let run = dir.join("run");
+    let settings = SMALL.iter().flat_map(|setting| ["--set", *setting]);
+    let args: Vec<&str> = ["train", "cartpole", "--run-dir", text(&run)].into_iter().chain(settings).collect();
+    ends(0, &args);
+    run
+}
+
+/// Replaces the line of a setting, or adds one at the top or the end of a section.
+fn edited(toml: &str, key: &str, value: &str) -> String {
+    let line = format!("{key} = {value}");
+    let lines: Vec<String> =
+        toml.lines().map(|old| if old.split(" =").next() == Some(key) { line.clone() } else { old.into() }).collect();
+    assert!(lines.contains(&line), "{key} is no setting of\n{toml}");
+    lines.join("\n") + "\n"
+}
+
+/// The values at the bounds of a kind, and those just outside.
+fn bounds(kind: Kind) -> (Vec<Value>, Vec<Value>) {
+    let float = |x: f32| Value::Float(f64::from(x));
+    let outside = |low: f64, high: f64| vec![float((low as f32).next_down()), float((high as f32).next_up())];
+    match kind {
+        Kind::Int(low, high) => {
+            (vec![low.into(), high.into()], vec![(low - 1).into(), high.checked_add(1).map_or("many".into(), Value::from)])
+        }
+        Kind::Float(low, high) => {
+            (vec![low.into(), high.into()], [outside(low, high), vec![f64::NAN.into(), f64::INFINITY.into()]].concat())
+        }
+        Kind::Schedule(low, high) => {
+            let lin = |x: f32| Value::from(format!("lin_{x:e}"));
+            let numbers = [outside(low, high), vec![f64::NAN.into(), "lin_nan".into()]].concat();
+            let lins = vec![lin((low as f32).next_down()), lin((high as f32).next_up())];
+            (vec![low.into(), high.into(), format!("lin_{high}").into()], [numbers, lins].concat())
+        }
+        Kind::Sizes => {
+            let sizes = |sizes: &[i64]| Value::from(sizes.to_vec());
+            (vec![sizes(&[1]), sizes(&[65_536])], vec![sizes(&[0]), sizes(&[65_537]), sizes(&[1; 65])])
+        }
+        Kind::Conv => {
+            let layer = |sizes: [i64; 3]| Value::from(vec![Value::from(sizes.to_vec())]);
+            (vec![layer([1, 1, 1]), layer([4096, 4096, 4096])], vec![layer([0, 1, 1]), layer([1, 4097, 1]), layer([1, 1, 0])])
+        }
+        Kind::Bool => (vec![true.into()], vec![]),
+        Kind::Choice(choices) => (choices.iter().map(|&choice| choice.into()).collect(), vec![]),
+        Kind::Text(..) => (vec![], vec![]),
+    }
+}
+
+/// `config` with another value, unless its type cannot hold that.
+fn with<C: Serialize + DeserializeOwned>(config: &C, key: &Key, value: &Value) -> Option<C> {
+    let mut table = Table::try_from(config).unwrap();
+    assert!(table.insert(key.field().into(), value.clone()).is_some(), "{} is no field", key.name);
+    table.try_into().ok()
+}
+
+/// True unless the constructor refuses the range of a setting.
+fn constructs(key: &Key, value: &Value) -> bool {
+    let (obs, actions) = rl_envs::catalog::find("cartpole").unwrap().spaces();
+    let small = NetConfig { hidden: vec![2], learner: Learner::Reference, ..NetConfig::default() };
+    let policy = || ActorCritic::new(&obs, &actions, &small, 0).unwrap();
+    let result = match key.name.split_once('.').map(|(section, _)| section) {
+        Some("ppo") => with(&PpoConfig::default(), key, value).map(|config| Ppo::new(policy(), config, 8, 0).map(drop)),
+        Some("a2c") => with(&A2cConfig::default(), key, value).map(|config| A2c::new(policy(), config, 8, 0).map(drop)),
+        Some(_) => with(&DqnConfig { buffer_size: 100, ..DqnConfig::default() }, key, value).map(|config| {
+            let network = QNetwork::new(&obs, &actions, &small, false, 0).unwrap();
+            Dqn::new(network, config, &obs, &actions, 8, 0).map(drop)
+        }),
+        None => with(&small, key, value).map(|net| ActorCritic::new(&obs, &actions, &net, 0).map(drop)),
+    };
+    match result {
+        None => false,
+        Some(Err(rl_agents::Error::Range { name, .. })) => {
+            assert_eq!(name, key.field());
+            false
+        }
+        Some(_) => true,
+    }
+}
+
+#[test]
+fn every_setting_is_judged_alike_by_the_program_and_by_the_constructor() {
+    let accepts = |key: &Key, value: &Value| {
+        let algo = Algo::ALL.map(|(algo, _)| algo).into_iter().find(|algo| key.name.starts_with(&format!("{}.", algo.name())));
+        let mut layers = Layers::default();
+        layers.add(key.name, value.clone(), "here".into());
+        match layers.resolve("cartpole", algo.unwrap_or(Algo::Ppo)) {
+            Err(Error::Config { problems }) => !problems.iter().any(|problem| problem.contains("allowed is")),
+            other => other.is_ok(),
+        }
+    };
+    let of_constructors = [NetConfig::KEYS, PpoConfig::KEYS, A2cConfig::KEYS, DqnConfig::KEYS].concat();
+    for key in config::keys() {
+        let (inside, outside) = bounds(key.kind);
+        let constructed = of_constructors.iter().any(|other| other.name == key.name);
+        for (values, allowed) in [(inside, true), (outside, false)] {
+            for value in values {
+                assert_eq!(accepts(key, &value), allowed, "the program: {} = {value}", key.name);
+                assert!(!constructed || constructs(key, &value) == allowed, "the constructor: {} = {value}", key.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let text = problems(resolve(
+        "cartpole",
+        Algo::Ppo,
+        &["ppo.gama=1", "ppo.batch_size=511", "conv=[[1,1,1]]", "collect_threads=100", "threads=2", "keep_checkpoints=0"],
+    ));
+    for part in [
+        "--set: unknown setting \"ppo.gama\" (did you mean \"ppo.gamma\"?)",
+        "batch_size 511 does not divide the rollout of 256 samples",
+        "conv is [[1, 1, 1]] over observations of shape [4]",
+        "collect_threads is 100, more than",
+        "--set: keep_checkpoints is 0, allowed is a whole number from 1",
+    ] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    assert_eq!(text.lines().count(), 5, "{text}");
+    // A minibatch is not compared with the rollout of a default that the user has overridden in vain.
+    assert_eq!(problems(resolve("cartpole", Algo::Ppo, &["ppo.n_steps=0", "ppo.batch_size=511"])).lines().count(), 1);
+}
+
+#[test]
+fn what_an_environment_s_spaces_refuse_is_refused_with_the_settings() {
+    let text = problems(resolve("pendulum", Algo::Dqn, &["steps=0"]));
+    assert!(text.contains("algo is dqn, which needs discrete actions, but pendulum's are continuous"), "{text}");
+    assert!(text.contains("steps is 0"), "{text}");
+    let text = problems(resolve("cartpole", Algo::Dqn, &["normalize_obs=true"]));
+    assert!(text.contains("DQN does not normalize observations"), "{text}");
+    assert!(problems(resolve("cartpole", Algo::Dqn, &["hidden=[]", "dqn.dueling=true"])).contains("needs a hidden layer"));
+}
+
+#[test]
+fn settings_without_effect_are_refused_and_surprising_ones_are_warned_of() {
+    let text = problems(resolve("cartpole", Algo::Dqn, &["steps=500", "dqn.learning_starts=1000"]));
+    assert!(text.contains("dqn.learning_starts is 1000, but steps is 500"), "{text}");
+    for (algo, key) in [(Algo::Ppo, "ppo.micro_batch"), (Algo::A2c, "a2c.micro_batch"), (Algo::Dqn, "dqn.micro_batch")] {
+        let text = problems(resolve("cartpole", algo, &[&format!("{key}=16")]));
+        assert!(text.contains("micro_batch is 16") && text.contains("learner = \"reference\""), "{text}");
+        resolve("cartpole", algo, &[&format!("{key}=16"), "learner=reference"]).unwrap();
+    }
+    let policy = ActorCritic::new(
+        &rl_envs::catalog::find("cartpole").unwrap().spaces().0,
+        &rl_envs::catalog::find("cartpole").unwrap().spaces().1,
+        &NetConfig::default(),
+        0,
+    );
+    let config = PpoConfig { micro_batch: 16, ..PpoConfig::default() };
+    assert!(Ppo::new(policy.unwrap(), config, 1, 0).is_err_and(|error| error.to_string().contains("learner")));
+
+    let warnings = resolve("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=31"]).unwrap().warnings();
+    assert!(warnings[0].contains("dqn.target_update_interval is 31"), "{warnings:?}");
+    assert!(resolve("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=32"]).unwrap().warnings().is_empty());
+}
+
+/// Edits that a run's file, or a checkpoint's, may not have.
+const EDITS: [(&str, &[&str]); 22] = [
+    ("keep_checkpoints", &["0"]),
+    ("device", &["\"zzz\"", "5"]),
+    ("checkpoint_every", &["0"]),
+    ("log_interval", &["0"]),
+    ("eval_episodes", &["0"]),
+    ("threads", &["100000000", "0"]),
+    ("max_lag", &["100000", "-1"]),
+    ("steps", &["0"]),
+    ("n_envs", &["0"]),
+    ("seed", &["-1"]),
+    ("hidden", &["[0]", "[4611686018427387904]"]),
+    ("conv", &["[[1, 1, 1]]", "[[0, 1, 1]]"]),
+    ("gamma", &["-1", "7", "nan"]),
+    ("learning_rate", &["-1", "nan", "\"lin_nan\""]),
+    ("clip_range", &["nan", "-0.1"]),
+    ("n_epochs", &["0"]),
+    ("max_grad_norm", &["0", "nan"]),
+    ("vf_coef", &["nan", "-1"]),
+    ("batch_size", &["0", "5"]),
+    ("env", &["\"cartpool\"", "5"]),
+    ("algo", &["\"a2c\"", "\"ppq\"", "5"]),
+    ("log_std_init", &["inf"]),
+];
+
+#[test]
+fn an_edited_file_of_a_run_is_refused_with_its_name_and_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = small_run(dir.path());
+    let file = run.join("config.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    let newest = checkpoint::list(&run.join("checkpoints")).unwrap().pop().unwrap();
+    let (manifest, saved) = (newest.join("manifest.json"), newest.join("config.toml"));
+    let good_manifest = fs::read_to_string(&manifest).unwrap();
+    let good_hash = blake3::hash(&fs::read(&saved).unwrap()).to_string();
+    let good_len = fs::metadata(&saved).unwrap().len();
+    for (key, value) in EDITS.iter().flat_map(|(key, values)| values.iter().map(move |value| (key, value))) {
+        let bad = edited(&good, key, value);
+        fs::write(&file, &bad).unwrap();
+        let error = RunDir::open(&run).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{key} = {value}: {error}");
+        let text = error.to_string();
+        assert!(text.contains("run/config.toml") && text.contains(key), "{key} = {value}: {text}");
+
+        // The same settings in a checkpoint, with a hash that fits.
+        let bad = edited(&fs::read_to_string(&saved).unwrap(), key, value);
+        let hash = blake3::hash(bad.as_bytes()).to_string();
+        let forged = good_manifest
+            .replace(&good_hash, &hash)
+            .replace(&format!("\"bytes\": {good_len},"), &format!("\"bytes\": {},", bad.len()));
+        let before = fs::read(&saved).unwrap();
+        fs::write(&saved, &bad).unwrap();
+        fs::write(&manifest, &forged).unwrap();
+        let error = Checkpoint::load(&newest).unwrap_err();
+        assert_eq!(error.exit_code(), 3, "{key} = {value}: {error}");
+        assert!(error.to_string().contains("config.toml") && error.to_string().contains(key), "{key} = {value}: {error}");
+        fs::write(&saved, before).unwrap();
+        fs::write(&manifest, &good_manifest).unwrap();
+    }
+    // Several at once, through the program, and nothing is lost by it.
+    fs::write(&file, edited(&edited(&good, "keep_checkpoints", "0"), "device", "\"zzz\"")).unwrap();
+    let error = ends(2, &["train", "--resume", text(&run), "--steps", "128"]);
+    assert!(error.contains("keep_checkpoints is 0") && error.contains("device is \"zzz\""), "{error}");
+    assert_eq!(Checkpoint::load(&newest).unwrap().progress.env_steps, 64);
+}
+
+#[test]
+fn a_resumed_run_may_change_what_helps_after_a_divergence() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = small_run(dir.path());
+    let args = ["train", "--resume", text(&run), "--steps", "128", "--set", "ppo.learning_rate=1e-5"];
+    ends(0, &[&args[..], &["--set", "ppo.max_grad_norm=0.1", "--set", "ppo.clip_range=0.1", "--set", "log_interval=2"]].concat());
+    let algo = ends(2, &["train", "--resume", text(&run), "--algo", "a2c"]);
+    assert!(algo.contains("a2c"), "{algo}");
+}
+
+#[test]
+fn a_configuration_file_that_is_no_small_text_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("my.toml");
+    let mut layers = Layers::default();
+    fs::write(&file, b"steps = 10 # \xff").unwrap();
+    let error = layers.add_file(&file).unwrap_err();
+    assert!(error.exit_code() == 2 && error.to_string().contains("my.toml: is not UTF-8"), "{error}");
+    fs::write(&file, vec![b' '; (1 << 20) + 1]).unwrap();
+    assert!(layers.add_file(&file).unwrap_err().to_string().contains("is larger than"));
+    for path in [Path::new("/dev/zero"), dir.path()] {
+        let error = layers.add_file(path).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains("is not a regular file"), "{error}");
+    }
+    let fifo = dir.path().join("fifo");
+    assert!(finish(Command::new("mkfifo").arg(&fifo)).status.success());
+    assert!(ends(2, &["train", "cartpole", "--config", text(&fifo)]).contains("is not a regular file"));
+    assert!(ends(2, &["trace", "cartpole", "--init", text(&fifo), "--actions", "/dev/zero"]).contains("is not a regular file"));
+    for (key, also) in [("algo", "env = 'cartpole'"), ("env", "")] {
+        fs::write(&file, format!("{key} = 5\n{also}")).unwrap();
+        let error = ends(2, &["train", "--config", text(&file)]);
+        assert!(error.contains(&format!("my.toml:1: {key} is 5, allowed is a name in quotes")), "{error}");
+    }
+}
+
+#[test]
+fn a_file_of_an_earlier_version_is_read() {
+    let text = "\
+env = \"cartpole\"\nalgo = \"ppo\"\nsteps = 64\nn_envs = 4\nseed = 0\nthreads = 2\ndevice = \"auto\"\npipeline = \"sync\"\n\
+max_lag = 1\ncollect_threads = 0\ncheckpoint_every = 64\nkeep_checkpoints = 2\nlog_interval = 1\neval_every = 0\n\
+eval_episodes = 1\nconv = []\nhidden = [2]\nactivation = \"tanh\"\nshared_trunk = false\nlearner = \"fused\"\n\
+log_std_init = 0.0\nnormalize_obs = false\n\n[ppo]\nn_steps = 8\nbatch_size = 16\nn_epochs = 20\ngamma = 0.98\n\
+gae_lambda = 0.8\nclip_range = \"lin_0.2\"\nclip_range_vf = 0.0\nnormalize_reward = false\nnormalize_advantage = true\n\
+ent_coef = 0.0\nvf_coef = 0.5\nmax_grad_norm = 0.5\nlearning_rate = \"lin_0.001\"\nmicro_batch = 64\ntarget_kl = 0.0\n";
+    let config = Config::from_toml(text, "config.toml").unwrap();
+    assert_eq!((config.on_nonfinite, config.ppo.unwrap().micro_batch), (OnNonfinite::Error, 64));
+}
