@@ -4,9 +4,10 @@
 //! Discrete or continuous actions. Short rollouts, one pass over each, the gradient of the policy without any clipping of ratios,
 //! RMSprop.
 //! Settings, losses and metrics mean what they mean in Stable-Baselines3 (n-step returns as generalized advantages with lambda
-//! 1, value loss without the factor 1/2). What differs from it: a rollout may be cut into minibatches, one step of the
-//! optimizer each; truncated steps are bootstrapped from the final observation's value within the advantage; the targets of a rollout
-//! that an older policy acted in are V-trace's (Espeholt et al., "IMPALA", 2018).
+//! 1, value loss without the factor 1/2; `n_updates` counts rollouts). Differences: a rollout may be cut into minibatches, one step of
+//! the optimizer each; truncated steps are bootstrapped from the final observation's value within the advantage; the targets of a
+//! rollout that an older policy acted in are V-trace's (Espeholt et al., "IMPALA", 2018), whose advantages are normalized before they
+//! are weighted with importance ratios.
 //!
 //! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
 
@@ -17,7 +18,7 @@ use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng};
 use serde::{Deserialize, Serialize};
 
-use crate::agent::Descent;
+use crate::agent::{Descent, StepSums};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
 use crate::optim::Rule;
 use crate::settings::{self, Key, Kind, key};
@@ -208,10 +209,13 @@ impl Agent for A2c {
         let learning_rate = config.learning_rate.at(remaining);
         let begin = Instant::now();
         let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
+        let is_first = self.descent.policy.awaits_obs();
+        if is_first {
+            self.descent.policy.merge_obs(rollout, pool);
+        }
         let policy = &self.descent.policy;
-        let lags = rollout.policy_version.iter().any(|&version| version != policy.version());
-        let targets = if lags && config.vtrace {
-            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), true, pool)?
+        let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.vtrace, pool)?
         } else {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
@@ -224,7 +228,7 @@ impl Agent for A2c {
         }
         self.descent.epochs += 1;
         let mut advantages = Vec::with_capacity(batch_size);
-        let (mut n, mut sums, mut total, mut grad_norm) = (0.0, Parts::default(), 0.0, 0.0);
+        let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
 
         for rows in rows.chunks_exact(batch_size) {
             targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
@@ -233,22 +237,24 @@ impl Agent for A2c {
                 Learner::Fused => self.fused(&minibatch, pool)?,
                 Learner::Reference => self.reference(&minibatch)?,
             };
-            let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
+            loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
             n += 1.0;
-            total += loss;
             sums += parts;
-            grad_norm += self.descent.step(loss, learning_rate, config.max_grad_norm)?;
+            steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm)?);
         }
 
-        self.descent.policy.merge_obs(rollout, pool);
-        metrics.push("train/loss", total / n);
+        if !is_first {
+            self.descent.policy.merge_obs(rollout, pool);
+        }
+        metrics.push("train/loss", loss);
         metrics.push("train/policy_loss", sums.policy / n);
         metrics.push("train/value_loss", sums.value / n);
         metrics.push("train/entropy_loss", sums.entropy / n);
-        metrics.push("train/grad_norm", grad_norm / n);
+        steps.report(&mut metrics);
         metrics.push("train/explained_variance", targets.explained_variance());
+        self.descent.policy.mean_std().into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
-        metrics.push("train/n_updates", self.descent.optimizer.steps().0 as f32);
+        metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
     }
 
@@ -292,13 +298,74 @@ mod tests {
         }
     }
 
+    /// Two steps of a bandit with equally good actions, each taken once by a policy with probabilities (1/2, 1/2), and an agent
+    /// with (0.6, 0.4) whose critic says 0.
+    fn bandit(config: A2cConfig) -> (A2c, Rollout) {
+        use rl_buffer::{ActionKind, ObsKind, RolloutShape};
+        let (space, actions) = (rl_envs::Space::vector(&[0.0], &[1.0]), rl_envs::ActionSpace::Discrete { n: 2, masked: false });
+        let net = crate::NetConfig { hidden: Vec::new(), ..crate::NetConfig::default() };
+        let mut policy = ActorCritic::unset(&space, &actions, &net).unwrap();
+        let bias = policy.layout().tensors().iter().find(|tensor| tensor.name == "actor.0.bias").unwrap().range.start;
+        policy.change(|params| params[bias..bias + 2].copy_from_slice(&[0.6f32.ln(), 0.4f32.ln()]));
+        let actions = ActionKind::Discrete { masked: None };
+        let shape = RolloutShape { n_steps: 1, n_envs: 2, obs_len: 1, obs: ObsKind::F32, actions };
+        let mut rollout = Rollout::new(shape).unwrap();
+        let rl_buffer::ActionBuffer::Discrete(actions) = &mut rollout.actions else { panic!("discrete") };
+        actions[[0, 1]] = 1;
+        rollout.log_probs.fill(0.5f32.ln());
+        rollout.rewards.fill(0.01);
+        rollout.terminated.fill(1);
+        (A2c::new(policy, config, 2, 0).unwrap(), rollout)
+    }
+
+    #[test]
+    fn equally_good_actions_teach_an_agent_nothing_with_lag() {
+        let config = A2cConfig { n_steps: 1, vf_coef: 0.0, normalize_advantage: true, ..A2cConfig::default() };
+        let (mut agent, rollout) = bandit(config);
+        let before = agent.save().params;
+        let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+        // Normalized after the weighting with (1, 0.8), the advantages would be +-0.71 and the gradient's norm 0.5.
+        assert_eq!(metrics.get("train/grad_norm"), Some(0.0));
+        assert_eq!(agent.save().params, before);
+    }
+
+    #[test]
+    fn without_v_trace_all_values_are_today_s() {
+        let config = A2cConfig { n_steps: 8, vtrace: false, ..A2cConfig::default() };
+        let pool = Pool::new(1).unwrap();
+        let (_, rollout, _) = fixture::rollout();
+        let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
+        let (rewards, discounts) = (rollout.rewards.view(), (config.gamma, config.gae_lambda));
+        let expected = Targets::off_policy(&policy(), &rollout, rewards, discounts, false, &pool).unwrap();
+        let metrics = A2c::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();
+        assert_eq!(metrics.get("train/explained_variance"), Some(expected.explained_variance()));
+    }
+
+    #[test]
+    fn an_update_that_is_not_finite_is_skipped_counted_and_changes_nothing() {
+        let (mut agent, mut rollout) = bandit(A2cConfig { n_steps: 1, ..A2cConfig::default() });
+        let pool = Pool::new(1).unwrap();
+        for bad in [f32::NAN, 1e30] {
+            rollout.rewards[[0, 1]] = bad;
+            let before = agent.save();
+            let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
+            assert_eq!(metrics.get("train/skipped_updates"), Some(1.0));
+            assert!(metrics.get("train/grad_norm").unwrap().is_nan());
+            let bits = |snapshot: &Snapshot| snapshot.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!((bits(&agent.save()), agent.save().moments), (bits(&before), before.moments));
+        }
+        rollout.rewards[[0, 1]] = 1.0;
+        assert_eq!(agent.update(&rollout, 1.0, &pool).unwrap().get("train/skipped_updates"), Some(0.0));
+    }
+
     #[test]
     fn minibatches_take_a_step_each() {
-        for (batch_size, updates) in [(0, 1.0), (32, 1.0), (8, 4.0)] {
+        for (batch_size, steps) in [(0, 1), (32, 1), (8, 4)] {
             let (policy, rollout, _) = fixture::rollout();
             let config = A2cConfig { n_steps: 8, batch_size, ..A2cConfig::default() };
             let mut agent = A2c::new(policy, config, 4, 0).unwrap();
-            assert_eq!(agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap().get("train/n_updates"), Some(updates));
+            let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+            assert_eq!((agent.save().counters.steps.0, metrics.get("train/n_updates")), (steps, Some(1.0)));
         }
         assert!(matches!(A2cConfig { batch_size: 3, ..A2cConfig::default() }.check(8), Err(Error::BatchSize { .. })));
     }

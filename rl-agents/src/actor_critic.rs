@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use candle_core::{Device, Tensor};
 use rl_buffer::{ObsSlice, Rollout};
-use rl_envs::{ActionSpace, ActionsMut, Isa, Pool, Purpose, Space, rng};
+use rl_envs::{ActionSpace, ActionsMut, Isa, Pool, Purpose, Space, math, rng};
 use serde::{Deserialize, Serialize};
 
 use crate::conv::Conv;
@@ -272,6 +272,18 @@ impl ActorCritic {
             normalizer.merge(rollout, self.scale, pool);
             self.version += 1;
         }
+    }
+
+    /// True if observations are normalized and none has been seen yet.
+    pub(crate) fn awaits_obs(&self) -> bool {
+        self.obs_moments().is_some_and(|moments| moments.count() == 0.0)
+    }
+
+    /// The mean standard deviation of continuous actions.
+    pub(crate) fn mean_std(&self) -> Option<f32> {
+        let Distribution::Gaussian { log_std } = &self.distribution else { return None };
+        let log_std = &self.params[log_std.clone()];
+        Some(log_std.iter().map(|&x| math::exp(x)).sum::<f32>() / log_std.len() as f32)
     }
 
     /// Replaces the parameters.

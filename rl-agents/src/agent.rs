@@ -1,16 +1,17 @@
 //! What every agent is, and what every agent that learns by gradient descent has.
 
+use std::fmt::{self, Display};
 use std::time::Duration;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use ndarray::{CowArray, Ix2};
 use rl_buffer::Rollout;
 use rl_envs::Pool;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::TileSums;
+use crate::batch::{Minibatch, Parts, TileSums};
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
-use crate::optim::{Optimizer, Rule, Steps};
+use crate::optim::{self, Optimizer, Rule, Steps};
 use crate::tile::Slices;
 use crate::{ActorCritic, Error, Policy};
 
@@ -26,7 +27,7 @@ pub trait Agent: Send {
     /// that was still to come before the rollout, 1 at the start: schedules follow it.
     ///
     /// # Errors
-    /// [`Error::Diverged`] when losses stay non-finite, and those of candle. Updates that are not finite are not applied.
+    /// [`Error::Diverged`] when losses stay non-finite, and those of candle. Steps that are not finite are skipped.
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
 
     /// All that has to be known to continue.
@@ -77,6 +78,92 @@ impl Metrics {
     /// Names and values, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> {
         self.values.iter().copied()
+    }
+}
+
+/// The steps of the optimizer in an update.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepSums {
+    taken: u32,
+    skipped: u32,
+    norm: f32,
+}
+
+impl StepSums {
+    /// Counts a step by its gradient's norm, or one that was skipped.
+    pub(crate) fn push(&mut self, norm: Option<f32>) {
+        match norm {
+            Some(norm) => (self.taken, self.norm) = (self.taken + 1, self.norm + norm),
+            None => self.skipped += 1,
+        }
+    }
+
+    /// Reports the mean norm, NaN if no step was taken, and the number of skipped steps.
+    pub(crate) fn report(self, metrics: &mut Metrics) {
+        metrics.push("train/grad_norm", self.norm / self.taken as f32);
+        metrics.push("train/skipped_updates", self.skipped as f32);
+    }
+}
+
+/// The step of the optimizer at which learning was given up. It was not taken: the policy has the parameters from before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Divergence {
+    /// Steps that the optimizer has taken.
+    pub steps: u64,
+    /// Steps skipped in a row, this one included.
+    pub skipped: u64,
+    /// The learning rate.
+    pub learning_rate: f32,
+    /// The parts of the minibatch's loss, by name.
+    pub losses: Vec<(&'static str, f32)>,
+    /// The gradient's norm.
+    pub grad_norm: f32,
+    /// The minibatch.
+    pub minibatch: Vec<NamedTensor>,
+}
+
+/// A tensor with a name, in row-major order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedTensor {
+    /// Its name.
+    pub name: &'static str,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Its elements.
+    pub values: Vec<f32>,
+}
+
+impl NamedTensor {
+    /// The values of one of candle's tensors.
+    pub(crate) fn new(name: &'static str, tensor: &Tensor) -> candle_core::Result<Self> {
+        let values = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        Ok(Self { name, shape: tensor.dims().into(), values })
+    }
+}
+
+impl Divergence {
+    /// The last step of `optimizer`, which was to follow `gradient`.
+    pub(crate) fn new(
+        optimizer: &Optimizer,
+        gradient: &[f32],
+        learning_rate: f32,
+        losses: &[(&'static str, f32)],
+        minibatch: Vec<NamedTensor>,
+    ) -> Self {
+        let ((steps, skipped), grad_norm) = (optimizer.steps(), optim::norm(gradient));
+        Self { steps, skipped, learning_rate, losses: losses.into(), grad_norm, minibatch }
+    }
+}
+
+impl Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, skipped, learning_rate, losses, grad_norm, .. } = self;
+        write!(
+            f,
+            "diverged after {steps} optimizer steps: the loss or gradient of {skipped} steps in a row was not finite, all skipped;"
+        )?;
+        losses.iter().try_for_each(|(name, loss)| write!(f, " {name} {loss},"))?;
+        write!(f, " gradient norm {grad_norm}, learning_rate {learning_rate}")
     }
 }
 
@@ -217,14 +304,28 @@ impl Descent {
         Ok(())
     }
 
-    /// One step down the minibatch's gradient, if it and the loss are finite. Returns its norm, before clipping.
-    pub(crate) fn step(&mut self, loss: f32, learning_rate: f32, max_norm: f32) -> Result<f32, Error> {
+    /// Takes one step down the gradient of `minibatch`, whose loss has these parts. Returns the gradient's norm before clipping, or
+    /// `None` if the step was skipped because loss or gradient is not finite.
+    pub(crate) fn step(
+        &mut self,
+        minibatch: &Minibatch<'_>,
+        (loss, parts): (f32, &Parts),
+        learning_rate: f32,
+        max_norm: f32,
+    ) -> Result<Option<f32>, Error> {
         let Self { policy, optimizer, gradient, .. } = self;
-        if loss.is_finite() {
+        let norm = if loss.is_finite() {
             policy.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
         } else {
-            optimizer.skip()
+            optimizer.skip();
+            None
+        };
+        if optimizer.has_diverged() {
+            let losses = [("policy_loss", parts.policy), ("value_loss", parts.value), ("entropy_loss", parts.entropy)];
+            let minibatch = minibatch.tensors(policy)?;
+            return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, learning_rate, &losses, minibatch))));
         }
+        Ok(norm)
     }
 
     pub(crate) fn save(&self) -> Snapshot {

@@ -5,18 +5,22 @@ use ndarray::{Array1, Array2, ArrayView2};
 use rl_buffer::{ActionBuffer, Rollout, returns};
 use rl_envs::{Pool, math, pool};
 
-use crate::agent::Descent;
+use crate::agent::{Descent, NamedTensor};
 use crate::collect::MAX_SLICES;
 use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
 use crate::tile::{Stats, TILE, Tile, TileLoss};
 use crate::{ActorCritic, Error, Policy, Scratch};
 
-/// What actor and critic learn, counted through from (0, 0) to (T - 1, N - 1).
+/// Targets of actor and critic, row by row from (0, 0) to (T - 1, N - 1).
 pub(crate) struct Targets {
     pub(crate) advantages: Vec<f32>, // (T N)
+    /// V-trace's weight of each advantage; empty if all are 1.
+    pub(crate) weights: Vec<f32>, // (T N)
     pub(crate) returns: Vec<f32>,    // (T N)
-    /// What the observations were worth before the update.
+    /// Values of the observations before the update.
     pub(crate) values: Vec<f32>, // (T N)
+    /// Log-probabilities of the actions before the update, if another policy acted; else empty: they are the rollout's.
+    pub(crate) log_probs: Vec<f32>, // (T N)
 }
 
 impl Targets {
@@ -36,11 +40,11 @@ impl Targets {
         let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
         returns::gae(&steps, rollout.values.view(), gamma, lambda, advantages.view_mut());
         let returns = &advantages + &rollout.values;
-        Ok(Self::of(advantages, returns, rollout.values.clone()))
+        let [advantages, returns, values] = [advantages, returns, rollout.values.clone()].map(flat);
+        Ok(Self { advantages, weights: Vec::new(), returns, values, log_probs: Vec::new() })
     }
 
-    /// The same for a rollout that an older policy acted in, with the values of `policy` as it is now; with its probabilities too if
-    /// `corrected`, which is V-trace.
+    /// Targets of a rollout that another policy acted in, with the current values of `policy`; by V-trace if `corrected`.
     pub(crate) fn off_policy(
         policy: &ActorCritic,
         rollout: &Rollout,
@@ -49,11 +53,8 @@ impl Targets {
         corrected: bool,
         pool: &Pool,
     ) -> Result<Self, Error> {
-        let (ratios, values) = if corrected {
-            ratios(policy, rollout, pool)?
-        } else {
-            (Array2::ones(rollout.values.dim()), values(policy, rollout, pool)?)
-        };
+        let (log_probs, values) = judge(policy, rollout, pool)?;
+        let ratios = if corrected { ratios(&log_probs, rollout) } else { Array2::ones(rollout.values.dim()) };
         let (n_steps, n_envs) = rollout.values.dim();
         let mut scratch = policy.scratch();
         let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
@@ -65,20 +66,20 @@ impl Targets {
         let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
         let discounts = (gamma, lambda);
         returns::vtrace(&steps, values.view(), ratios.view(), discounts, advantages.view_mut(), returns.view_mut());
-        Ok(Self::of(advantages, returns, values))
+        let weights = if corrected { flat(ratios.mapv(returns::rho)) } else { Vec::new() };
+        let [advantages, returns, values, log_probs] = [advantages, returns, values, log_probs].map(flat);
+        Ok(Self { advantages, weights, returns, values, log_probs })
     }
 
-    fn of(advantages: Array2<f32>, returns: Array2<f32>, values: Array2<f32>) -> Self {
-        let [advantages, returns, values] = [advantages, returns, values].map(|array| array.into_iter().collect());
-        Self { advantages, returns, values }
-    }
-
-    /// The advantages of `rows`, normalized if asked for.
+    /// The advantages of `rows`, normalized if asked for, then weighted.
     pub(crate) fn advantages_of(&self, rows: &[u32], normalized: bool, advantages: &mut Vec<f32>) {
         advantages.clear();
         advantages.extend(rows.iter().map(|&row| self.advantages[row as usize]));
         if normalized {
             normalize(advantages);
+        }
+        if !self.weights.is_empty() {
+            advantages.iter_mut().zip(rows).for_each(|(advantage, &row)| *advantage *= self.weights[row as usize]);
         }
     }
 
@@ -95,33 +96,43 @@ impl Targets {
     }
 }
 
-/// How much likelier a rollout's actions are under `policy` as it is now than under the one that chose them, and what `policy` thinks
-/// that its observations are worth, both (T, N).
-fn ratios(policy: &ActorCritic, rollout: &Rollout, pool: &Pool) -> Result<(Array2<f32>, Array2<f32>), Error> {
+/// The elements in row-major order.
+fn flat(array: Array2<f32>) -> Vec<f32> {
+    array.into_iter().collect()
+}
+
+/// Importance ratios of a rollout's actions, (T, N): their probabilities, given as logarithms, over those that they were chosen with.
+fn ratios(log_probs: &Array2<f32>, rollout: &Rollout) -> Array2<f32> {
+    let mut ratios = log_probs.clone();
+    ratios.zip_mut_with(&rollout.log_probs, |new, old| *new = math::exp(*new - old));
+    ratios
+}
+
+/// The log-probabilities of a rollout's actions under `policy` and the values of its observations, both (T, N).
+fn judge(policy: &ActorCritic, rollout: &Rollout, pool: &Pool) -> Result<(Array2<f32>, Array2<f32>), Error> {
     let a = policy.n_actions();
     let taken = Taken::new(policy, rollout)?;
     let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice());
-    let old_log_probs = rollout.log_probs.as_slice().unwrap_or_default();
-    let (mut ratios, mut values) = (Array2::zeros(rollout.values.dim()), Array2::zeros(rollout.values.dim()));
-    let mut rest = (ratios.as_slice_mut().unwrap_or_default(), values.as_slice_mut().unwrap_or_default());
+    let (mut log_probs, mut values) = (Array2::zeros(rollout.values.dim()), Array2::zeros(rollout.values.dim()));
+    let mut rest = (log_probs.as_slice_mut().unwrap_or_default(), values.as_slice_mut().unwrap_or_default());
     let mut work = Vec::with_capacity(MAX_SLICES);
     for rows in pool::slices(rollout.values.len(), MAX_SLICES, TILE) {
-        let (ratios, more_ratios) = rest.0.split_at_mut(rows.len());
+        let (log_probs, more_log_probs) = rest.0.split_at_mut(rows.len());
         let (values, more_values) = rest.1.split_at_mut(rows.len());
-        rest = (more_ratios, more_values);
-        work.push((rows, ratios, values, policy.scratch(), Ok(())));
+        rest = (more_log_probs, more_values);
+        work.push((rows, log_probs, values, policy.scratch(), Ok(())));
     }
-    pool.each(&mut work, &|(rows, ratios, values, scratch, result)| {
+    pool.each(&mut work, &|(rows, log_probs, values, scratch, result)| {
         let Scratch { workspace, outputs, chosen, .. } = scratch;
         *result = policy.each_tile(rollout.obs_rows(rows.clone()), workspace, outputs, values, &mut |range, outputs| {
             let m = range.len();
             let of_all = rows.start + range.start..rows.start + range.end;
-            let log_probs = &mut ratios[range];
+            let log_probs = &mut log_probs[range];
             match taken {
                 Taken::Discrete(actions) => {
                     let legal = masks.map_or(&[][..], |masks| &masks[of_all.start * a..of_all.end * a]);
                     log_softmax_columns(outputs, m, legal, &mut [0.0; 2 * TILE]);
-                    for (s, (log_prob, &action)) in log_probs.iter_mut().zip(&actions[of_all.clone()]).enumerate() {
+                    for (s, (log_prob, &action)) in log_probs.iter_mut().zip(&actions[of_all]).enumerate() {
                         *log_prob = outputs[action as usize * m + s];
                     }
                 }
@@ -133,28 +144,10 @@ fn ratios(policy: &ActorCritic, rollout: &Rollout, pool: &Pool) -> Result<(Array
                     standardize_columns(outputs, columns, m, log_std, log_probs);
                 }
             }
-            log_probs.iter_mut().zip(&old_log_probs[of_all]).for_each(|(new, old)| *new = math::exp(*new - old));
         });
     });
     work.into_iter().try_for_each(|(.., result)| result)?;
-    Ok((ratios, values))
-}
-
-/// What `policy` thinks that a rollout's observations are worth, (T, N).
-fn values(policy: &ActorCritic, rollout: &Rollout, pool: &Pool) -> Result<Array2<f32>, Error> {
-    let mut values = Array2::zeros(rollout.values.dim());
-    let mut rest = values.as_slice_mut().unwrap_or_default();
-    let mut work = Vec::with_capacity(MAX_SLICES);
-    for rows in pool::slices(rollout.values.len(), MAX_SLICES, TILE) {
-        let (values, more) = rest.split_at_mut(rows.len());
-        rest = more;
-        work.push((rows, values, policy.scratch(), Ok(())));
-    }
-    pool.each(&mut work, &|(rows, values, scratch, result)| {
-        *result = policy.values(rollout.obs_rows(rows.clone()), scratch, values);
-    });
-    work.into_iter().try_for_each(|(.., result)| result)?;
-    Ok(values)
+    Ok((log_probs, values))
 }
 
 /// Some samples of a rollout.
@@ -249,6 +242,8 @@ pub(crate) struct Columns<'a> {
     pub(crate) values: &'a [f32],
     pub(crate) old_values: &'a [f32],
     pub(crate) returns: &'a [f32],
+    /// Log-probabilities before the update, where `old_log_probs` are another policy's.
+    pub(crate) start_log_probs: Option<&'a [f32]>,
 }
 
 /// Where a loss writes its derivatives and its parts, one number a sample (m).
@@ -323,6 +318,25 @@ pub(crate) trait SampleLoss: Sync {
 }
 
 impl Minibatch<'_> {
+    /// The samples as `policy` learns from them, and their rewards, for a dump.
+    pub(crate) fn tensors(&self, policy: &ActorCritic) -> Result<Vec<NamedTensor>, Error> {
+        let batch = Batch::gather(policy, self.rollout, self.targets, self.rows, self.advantages)?;
+        let rewards = self.rollout.rewards.as_slice().unwrap_or_default();
+        let rewards: Vec<f32> = self.rows.iter().map(|&row| rewards[row as usize]).collect();
+        let rewards = Tensor::from_vec(rewards, self.rows.len(), &Device::Cpu)?;
+        let mut tensors = vec![
+            ("obs", &batch.obs),
+            ("actions", &batch.actions),
+            ("log_probs", &batch.log_probs),
+            ("rewards", &rewards),
+            ("values", &batch.values),
+            ("advantages", &batch.advantages),
+            ("returns", &batch.returns),
+        ];
+        tensors.extend(batch.masks.as_ref().map(|masks| ("masks", masks)));
+        Ok(tensors.into_iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
+    }
+
     /// Computes the gradient of the mean loss with the tile kernel, and the loss's parts.
     pub(crate) fn gradient(&self, descent: &mut Descent, pool: &Pool, loss: impl SampleLoss) -> Result<Parts, Error> {
         let Descent { policy, gradient, slices, .. } = descent;
@@ -372,7 +386,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         let range = tile.samples();
         let m = range.len();
         let rows = &rows[range.clone()];
-        let [mut new, mut old, mut value, mut old_value, mut wanted] = [[0.0f32; TILE]; 5];
+        let [mut new, mut old, mut start, mut value, mut old_value, mut wanted] = [[0.0f32; TILE]; 6];
         let [mut d_log_prob, mut d_value, mut policy_loss, mut value_loss, mut kl, mut clipped] = [[0.0f32; TILE]; 6];
         state.outputs.resize(a * TILE, 0.0);
         let outputs = &mut state.outputs[..a * m];
@@ -407,6 +421,10 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
             old_value[s] = targets.values[row];
             wanted[s] = targets.returns[row];
         }
+        let start_log_probs = (!targets.log_probs.is_empty()).then(|| {
+            rows.iter().zip(&mut start).for_each(|(&row, start)| *start = targets.log_probs[row as usize]);
+            &start[..m]
+        });
         self.loss.derivatives(
             &Columns {
                 log_probs: &new[..m],
@@ -415,6 +433,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
                 values: &value[..m],
                 old_values: &old_value[..m],
                 returns: &wanted[..m],
+                start_log_probs,
             },
             &mut Derivatives {
                 log_prob: &mut d_log_prob[..m],
@@ -693,7 +712,8 @@ mod tests {
             end.map_or(all[4 * (at.0 + 1) + at.1], |i| finals[i])
         });
         for corrected in [false, true] {
-            let ratios = if corrected { ratios(&now, &rollout, &pool).unwrap().0 } else { Array2::ones(shape) };
+            let (log_probs, _) = judge(&now, &rollout, &pool).unwrap();
+            let ratios = if corrected { ratios(&log_probs, &rollout) } else { Array2::ones(shape) };
             let [mut advantages, mut returns] = [(); 2].map(|()| Array2::zeros(shape));
             let steps = rollout.steps(next_values.view());
             returns::vtrace(&steps, values.view(), ratios.view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
@@ -712,7 +732,8 @@ mod tests {
                 let policy = fixture::moved_policy(Learner::Reference, case);
                 let fused = fixture::moved_policy(Learner::Fused, case);
                 let rollout = minibatch.rollout;
-                let (found, values) = ratios(&fused, rollout, &Pool::new(2).unwrap()).unwrap();
+                let (log_probs, values) = judge(&fused, rollout, &Pool::new(2).unwrap()).unwrap();
+                let found = ratios(&log_probs, rollout);
                 let rows: Vec<u32> = (0..32).collect();
                 let batch = Batch::gather(&policy, rollout, minibatch.targets, &rows, &[0.0; 32]).unwrap();
                 let params = Tensor::new(policy.params(), &Device::Cpu).unwrap();
@@ -732,6 +753,23 @@ mod tests {
         let mut advantages = [1.0, 2.0, 3.0]; // mean 2, unbiased standard deviation 1
         normalize(&mut advantages);
         assert!(advantages.iter().zip([-1.0, 0.0, 1.0]).all(|(g, e)| (g - e).abs() < 1e-6), "{advantages:?}");
+    }
+
+    #[test]
+    fn advantages_are_normalized_before_v_trace_weights_them() {
+        // Two actions, mu = (1/2, 1/2), pi = (0.6, 0.4): weights min(1, pi / mu) = (1, 0.8). Where both actions are equally good, there
+        // is nothing to learn: (0, 0). Normalized after the weighting, 0.01 and 0.008 would become +-0.71.
+        let of = |advantages: [f32; 2]| {
+            let (advantages, weights) = (advantages.to_vec(), vec![1.0, 0.8]);
+            let targets = Targets { advantages, weights, returns: Vec::new(), values: Vec::new(), log_probs: Vec::new() };
+            let mut found = Vec::new();
+            targets.advantages_of(&[0, 1], true, &mut found);
+            found
+        };
+        assert_eq!(of([0.01, 0.01]), [0.0, 0.0]);
+        // Mean 2, unbiased standard deviation sqrt(2): (-0.70711, 0.70711), weighted (-0.70711, 0.56569).
+        let found = of([1.0, 3.0]);
+        assert!((found[0] + 0.5f32.sqrt()).abs() < 1e-6 && (found[1] - 0.8 * 0.5f32.sqrt()).abs() < 1e-6, "{found:?}");
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Deep Q-learning (Mnih et al., "Human-level control through deep reinforcement learning", 2015) with what has become of it: double
 //! (van Hasselt et al., 2016), dueling (Wang et al., 2016), n-step (Sutton, 1988) and prioritized replay (Schaul et al., 2016).
 //!
-//! Discrete actions, with masks or without. Settings and metrics mean what they mean in Stable-Baselines3: Huber loss of width 1 and
-//! Adam. What differs from it: everything is counted in env steps, all environments together; after each step of N environments the
-//! updates that are due by then are done, `gradient_steps` for every `train_freq` env steps beyond `learning_starts`, whatever N is; the
-//! target network follows every `target_update_interval` env steps; epsilon falls in env steps, and may differ from environment to
-//! environment as in Ape-X (Horgan et al., 2018).
+//! Discrete actions, with masks or without. Settings and metrics mean what they mean in Stable-Baselines3: Huber loss of width 1,
+//! Adam, and uniformly random actions until `learning_starts`. Differences: everything is counted in env steps, summed over
+//! environments; after each step of N environments the updates that are due by then are done, `gradient_steps` for every `train_freq`
+//! env steps beyond `learning_starts`, whatever N is; the target network follows every `target_update_interval` env steps; epsilon falls
+//! in env steps, and may differ from environment to environment as in Ape-X (Horgan et al., 2018); a resumed run whose replay memory was
+//! not saved refills it with `learning_starts` env steps of the trained policy, epsilon-greedily, before it learns again
+//! (Stable-Baselines3 learns at once from the few transitions there are).
 //!
 //! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
 
@@ -19,7 +21,7 @@ use rl_buffer::{
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 use serde::{Deserialize, Serialize};
 
-use crate::agent::check_runs_on;
+use crate::agent::{Divergence, NamedTensor, StepSums, check_runs_on};
 use crate::optim::{Optimizer, Rule};
 use crate::q_network::best;
 use crate::settings::{self, Key, Kind, MAX_STEPS, key};
@@ -34,7 +36,7 @@ pub struct DqnConfig {
     pub buffer_size: usize,
     /// Transitions of a minibatch.
     pub batch_size: usize,
-    /// Env steps before the first update.
+    /// Env steps before the first update, with uniformly random actions.
     pub learning_starts: u64,
     /// Env steps (summed over environments) between updates.
     pub train_freq: u64,
@@ -73,7 +75,7 @@ pub struct DqnConfig {
     /// Transitions whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
     /// anyway and takes nothing but 0.
     pub micro_batch: usize,
-    /// Whether checkpoints hold the replay memory. Without it a resumed run fills it anew before it goes on learning.
+    /// Whether checkpoints hold the replay memory. Without it a resumed run refills the memory before it learns again.
     pub save_replay: bool,
 }
 
@@ -180,6 +182,29 @@ enum Replay {
 }
 
 /// The agent.
+///
+/// Exploration follows its schedule only if [`Agent::explore`] is called before each rollout: without it epsilon stays
+/// `exploration_initial_eps`.
+///
+/// ```
+/// use rl_agents::{Agent, Collector, Dqn, DqnConfig, NetConfig, QNetwork};
+/// use rl_envs::{Pool, cartpole::CartPole};
+///
+/// let (n_envs, n_steps, steps, pool) = (4, 8, 256, Pool::new(1)?);
+/// let config = DqnConfig { learning_starts: 64, ..DqnConfig::default() };
+/// let mut collector = Collector::new(n_envs, &CartPole::default(), &pool, 0)?;
+/// let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+/// let network = QNetwork::new(&obs, &actions, &NetConfig::default(), config.dueling, 0)?;
+/// let mut agent = Dqn::new(network, config, &obs, &actions, n_envs, 0)?;
+/// let mut rollout = collector.rollout(n_steps)?;
+/// for env_steps in (0..steps).step_by(n_envs * n_steps) {
+///     let remaining = 1.0 - env_steps as f32 / steps as f32;
+///     agent.explore(remaining);
+///     collector.collect(agent.policy(), &mut rollout)?;
+///     agent.update(&rollout, remaining, &pool)?;
+/// }
+/// # Ok::<(), rl_agents::Error>(())
+/// ```
 pub struct Dqn {
     network: QNetwork,
     target: QNetwork,
@@ -218,7 +243,7 @@ struct Sums {
     n: f32,
     loss: f32,
     q: f32,
-    grad_norm: f32,
+    steps: StepSums,
     targets: Duration,
 }
 
@@ -294,7 +319,7 @@ impl Dqn {
     /// # Errors
     /// Those of [`DqnConfig::check`], [`Error::Setting`] for a `micro_batch` of the tile kernel, [`Error::ActionKind`], and [`Error::Buffer`] if the replay memory does not fit.
     pub fn new(
-        network: QNetwork,
+        mut network: QNetwork,
         config: DqnConfig,
         obs: &Space,
         actions: &ActionSpace,
@@ -339,6 +364,7 @@ impl Dqn {
         };
         let optimizer = Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }, network.params().len());
         let target = network.clone();
+        network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         let (env_steps, empty_at, credit, updates) = (0, 0, 0, 0);
         let mut agent =
             Self { network, target, config, n_envs, optimizer, replay, seed, env_steps, empty_at, credit, updates, memory };
@@ -436,21 +462,44 @@ impl Dqn {
         let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
         let max_norm = self.config.max_grad_norm;
         let norm = if loss.is_finite() {
-            self.network.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))?
+            self.network.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
         } else {
-            optimizer.skip()?
+            optimizer.skip();
+            None
         };
-        if let Replay::Prioritized(replay) = &mut self.replay
-            && loss.is_finite()
-        {
-            let Memory { batch, errors, .. } = &self.memory;
+        if optimizer.has_diverged() {
+            let (losses, minibatch) = ([("loss", loss), ("q_mean", q)], self.tensors()?);
+            let divergence = Divergence::new(&self.optimizer, &self.memory.gradient, learning_rate, &losses, minibatch);
+            return Err(Error::Diverged(Box::new(divergence)));
+        }
+        if let Replay::Prioritized(replay) = &mut self.replay {
+            let Memory { batch, errors, .. } = &mut self.memory;
+            // A transition that cannot be learnt from is replayed rarely.
+            errors.iter_mut().filter(|error| !error.is_finite()).for_each(|error| *error = 0.0);
             replay.update_priorities(&batch.indices, batch.drawn_at, errors)?;
         }
         sums.n += 1.0;
         sums.loss += loss;
         sums.q += q;
-        sums.grad_norm += norm;
+        sums.steps.push(norm);
         Ok(())
+    }
+
+    /// The minibatch, for a dump.
+    fn tensors(&self) -> Result<Vec<NamedTensor>, Error> {
+        let Memory { batch, targets, .. } = &self.memory;
+        let column = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu);
+        let actions = self.actions()?;
+        let tensors = [
+            ("obs", self.network.features(batch.obs.as_slice())?),
+            ("actions", Tensor::from_slice(actions, actions.len(), &Device::Cpu)?),
+            ("rewards", column(&batch.rewards)?),
+            ("discounts", column(&batch.discounts)?),
+            ("next_obs", self.network.features(batch.next_obs.as_slice())?),
+            ("targets", column(targets)?),
+            ("weights", column(&batch.weights)?),
+        ];
+        Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
     }
 
     /// `y = r + discount Q_target(s', a')`, where a' is the best legal action by the online network if `double`, else by the target
@@ -549,7 +598,7 @@ impl Agent for Dqn {
         let mut metrics = Metrics::new(sums.targets);
         metrics.push("train/loss", sums.loss / sums.n);
         metrics.push("train/q_mean", sums.q / sums.n);
-        metrics.push("train/grad_norm", sums.grad_norm / sums.n);
+        sums.steps.report(&mut metrics);
         metrics.push("rollout/exploration_rate", self.config.epsilon(done));
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.optimizer.steps().0 as f32);
@@ -613,7 +662,7 @@ impl Agent for Dqn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Collector, NetConfig};
+    use crate::{Choice, Collector, NetConfig};
     use rl_envs::snake::Snake;
     use rl_envs::wrappers::FrameStack;
 
@@ -779,6 +828,66 @@ mod tests {
             }
             assert_eq!(followed, env_steps / 40, "the target network follows every 40 env steps");
         }
+    }
+
+    #[test]
+    fn actions_are_uniform_until_learning_starts_and_greedy_for_the_rest_after() {
+        let (obs, actions) = (Space::vector(&[-1.0; 2], &[1.0; 2]), ActionSpace::Discrete { n: 3, masked: false });
+        let config =
+            DqnConfig { learning_starts: 1001, exploration_fraction: 0.0, exploration_final_eps: 0.0, ..DqnConfig::default() };
+        let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 1).unwrap();
+        let mut agent = Dqn::new(network, config, &obs, &actions, 4, 1).unwrap();
+        agent.explore(0.9);
+        // The copies that act in rollouts that lag, both ways of making them.
+        let mut refreshed: Box<dyn Policy> = Box::new(QNetwork::new(&obs, &actions, &NetConfig::default(), false, 2).unwrap());
+        refreshed.copy_from(agent.policy()).unwrap();
+        for policy in [agent.policy(), &*agent.policy().copy(), &*refreshed] {
+            let mut scratch = policy.scratch();
+            let mut act = |choice| {
+                let (mut actions, mut rest) = (ndarray::Array1::zeros(4), [0.0; 8]);
+                let (log_probs, values) = rest.split_at_mut(4);
+                let obs = ObsSlice::F32(&[0.1, 0.2, -0.5, 0.3, 0.9, -0.9, 0.0, 1.0]);
+                let out = (rl_envs::ActionsMut::Discrete(actions.view_mut()), log_probs, values);
+                policy.act(obs, &[], choice, &mut scratch, out).unwrap();
+                actions.to_vec()
+            };
+            let greedy = act(Choice::Greedy);
+            let mut counts = [0; 3];
+            for step in 0..300 {
+                let chosen = act(Choice::Sample { seed: 7, step, first_env: 0 });
+                if step < 251 {
+                    chosen.into_iter().for_each(|action: u32| counts[action as usize] += 1);
+                } else {
+                    assert_eq!(chosen, greedy, "step {step}: 251 steps of 4 environments are 1001 env steps at least");
+                }
+            }
+            // Binomial with mean 335 and standard deviation 15.
+            assert!(counts.iter().all(|n| (275..395).contains(n)), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_transition_that_cannot_be_learnt_from_is_replayed_rarely() {
+        let config = DqnConfig { prioritized: true, batch_size: 128, ..DqnConfig::default() };
+        let (mut agent, pool) = (agent(Learner::Fused, config), Pool::new(1).unwrap());
+        let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
+        let mut collector = Collector::new(4, &env, &pool, 2).unwrap();
+        let mut rollout = collector.rollout(1).unwrap();
+        collector.collect(agent.policy(), &mut rollout).unwrap();
+        rollout.rewards[[0, 2]] = f32::INFINITY;
+        agent.update(&rollout, 0.5, &pool).unwrap();
+        // 404 transitions with the same priority: the first draws of 128 meet the bad one soon, and each of its draws costs an update.
+        let params = agent.network.params().to_vec();
+        let (mut sums, mut skipped) = (Sums::default(), 0);
+        for _ in 0..60 {
+            agent.learn(0.5, &mut sums, &pool).unwrap();
+            skipped += u32::from(agent.optimizer.steps().1 > 0);
+        }
+        assert!((1..=2).contains(&skipped), "{skipped} of 60 updates were skipped");
+        let mut metrics = Metrics::new(Duration::ZERO);
+        sums.steps.report(&mut metrics);
+        assert_eq!(metrics.get("train/skipped_updates"), Some(skipped as f32));
+        assert!(metrics.get("train/grad_norm").unwrap().is_finite() && agent.network.params() != params);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What can go wrong while acting or learning.
 
+use crate::Divergence;
+
 /// An error of this crate, with the facts in its variants.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -45,9 +47,9 @@ pub enum Error {
     /// Columns that environments have filled as they came, though something is to run on in each of them from rollout to rollout.
     #[error("{0} from rollout to rollout, but whichever environments came first have filled the columns; collect in step")]
     Columns(&'static str),
-    /// The loss or its gradient was not finite in several updates running; none of them was applied.
-    #[error("diverged: loss or gradient was not finite in {0} updates running; a smaller learning_rate may help")]
-    Diverged(u64),
+    /// The loss or its gradient was not finite in several steps of the optimizer in a row; none of them was taken.
+    #[error("{0}")]
+    Diverged(Box<Divergence>),
     /// A snapshot is not one of this agent.
     #[error("snapshot does not fit: {0}")]
     Snapshot(String),

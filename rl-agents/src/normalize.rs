@@ -2,11 +2,15 @@
 //!
 //! Rollouts hold raw observations and raw rewards. The statistics stand still while a rollout is collected; those of observations
 //! are merged with the rollout's after learning from it, so that acting and learning see the same numbers, those of returns before
-//! learning, for acting does not see rewards. Until the first merge observations are only clipped. Evaluation changes nothing.
+//! learning, for acting does not see rewards. Evaluation changes nothing.
+//!
+//! The first rollout is acted in before any statistics exist: its observations are only clipped. It is merged before anything is learnt,
+//! and then learnt from like every rollout that another policy acted in: with the probabilities stored when the actions were chosen,
+//! and with values of the normalized observations. Where rollouts lag, the same holds for the others that were begun by then.
 //!
 //! As in Stable-Baselines3's `VecNormalize`: an observation becomes `(x - mean) / sqrt(var + 1e-8)`, a reward `r / sqrt(var + 1e-8)`
-//! with the variance of the running discounted return, both clipped to +-10. What differs from it: that normalizes from the first
-//! step on, with statistics that change with every step.
+//! with the variance of the running discounted return, both clipped to +-10. Difference: `VecNormalize` updates its statistics at every
+//! step, the first included.
 
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Pool, math, pool};

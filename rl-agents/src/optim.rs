@@ -4,7 +4,7 @@ use rl_envs::isa::{Isa, Work, dispatch};
 
 use crate::Error;
 
-/// Updates that may fail running before learning is given up.
+/// Steps skipped in a row after which learning is given up.
 const MAX_SKIPPED: u64 = 3;
 
 /// Which rule.
@@ -52,30 +52,30 @@ impl Optimizer {
     }
 
     /// Takes one step along `grads`, scaled down to a Euclidean norm of `max_norm` if it is longer. Returns the norm before
-    /// scaling. A norm that is not finite leaves parameters and moments as they are.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`] the third time running that the norm is not finite.
-    pub fn step(&mut self, params: &mut [f32], grads: &[f32], learning_rate: f32, max_norm: f32) -> Result<f32, Error> {
+    /// scaling, or `None` if it is not finite: the step is skipped then, and parameters and moments keep their bits.
+    pub fn step(&mut self, params: &mut [f32], grads: &[f32], learning_rate: f32, max_norm: f32) -> Option<f32> {
         assert!(params.len() == self.v.len() && grads.len() == self.v.len(), "one gradient and one moment a parameter");
         let norm = norm(grads);
         if !norm.is_finite() {
-            return self.skip();
+            self.skip();
+            return None;
         }
         self.skipped_running = 0;
         self.steps += 1;
         let scale = if norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
         dispatch(Isa::best(), Pass { optimizer: self, params, grads, scale, learning_rate });
-        Ok(norm)
+        Some(norm)
     }
 
-    /// Notes that a step was not taken because its loss or gradient was not finite. Returns NaN for its norm.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`] the third time running.
-    pub fn skip(&mut self) -> Result<f32, Error> {
+    /// Counts a step that is not taken because its loss is not finite.
+    pub fn skip(&mut self) {
         self.skipped_running += 1;
-        if self.skipped_running >= MAX_SKIPPED { Err(Error::Diverged(self.skipped_running)) } else { Ok(f32::NAN) }
+    }
+
+    /// True after three skipped steps in a row.
+    #[must_use]
+    pub fn has_diverged(&self) -> bool {
+        self.skipped_running >= MAX_SKIPPED
     }
 
     /// The moments, by name.
@@ -154,7 +154,7 @@ impl Work for Pass<'_> {
 }
 
 /// Euclidean norm, summed in f64 in eight interleaved parts, so that it vectorizes in a fixed order.
-fn norm(x: &[f32]) -> f32 {
+pub(crate) fn norm(x: &[f32]) -> f32 {
     let mut sums = [0.0f64; 8];
     let (chunks, rest) = x.as_chunks::<8>();
     for chunk in chunks {
@@ -214,23 +214,22 @@ mod tests {
     }
 
     #[test]
-    fn gradients_that_are_not_finite_change_nothing_and_the_third_is_an_error() {
+    fn gradients_that_are_not_finite_change_nothing_and_the_third_in_a_row_is_the_last() {
         for rule in [ADAM, RMS_PROP] {
             let mut optimizer = Optimizer::new(rule, 2);
             let mut params = [1.0, 2.0];
             for bad in [f32::NAN, f32::INFINITY] {
-                let norm = optimizer.step(&mut params, &[0.0, bad], 0.1, 0.5).expect("not the third");
-                assert!(!norm.is_finite());
+                assert_eq!(optimizer.step(&mut params, &[0.0, bad], 0.1, 0.5), None);
+                assert!(!optimizer.has_diverged());
             }
-            assert!(matches!(optimizer.step(&mut params, &[bad_again(), 0.0], 0.1, 0.5), Err(Error::Diverged(3))));
+            assert_eq!(optimizer.step(&mut params, &[f32::NEG_INFINITY, 0.0], 0.1, 0.5), None);
+            assert!(optimizer.has_diverged());
             assert_eq!(params, [1.0, 2.0]);
             assert!(optimizer.moments().iter().all(|(_, values)| values.iter().all(|&x| x == 0.0)));
             assert_eq!(optimizer.steps().0, 0);
+            optimizer.step(&mut params, &[1.0, 1.0], 0.1, 0.5).expect("finite");
+            assert!(!optimizer.has_diverged(), "they were not in a row");
         }
-    }
-
-    fn bad_again() -> f32 {
-        f32::NEG_INFINITY
     }
 
     #[test]

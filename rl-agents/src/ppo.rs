@@ -4,8 +4,10 @@
 //! initialisation, Adam with epsilon 1e-5, advantages normalized per minibatch, clipping of the gradient's norm, learning rate
 //! and clip range that may fall linearly, optional clipping of values, optional stop at a KL divergence.
 //! Settings, losses and metrics mean what they mean in Stable-Baselines3 (value loss without the factor 1/2; clipped values
-//! replace the others, there is no maximum of both losses). What differs from it: truncated steps are bootstrapped from the
-//! final observation's value within the advantage, not by a change of the reward.
+//! replace the others, there is no maximum of both losses; `approx_kl` is the mean over the last epoch, `loss` the last minibatch's,
+//! `n_updates` counts epochs). Differences: truncated steps are bootstrapped from the final observation's value within the advantage,
+//! not by a change of the reward. Of a rollout that an older policy acted in, ratios and their clip range are relative to that policy,
+//! values and `approx_kl`, which `target_kl` bounds, to the policy at the start of the update.
 //!
 //! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 
@@ -16,7 +18,7 @@ use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng, math};
 use serde::{Deserialize, Serialize};
 
-use crate::agent::Descent;
+use crate::agent::{Descent, StepSums};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
 use crate::optim::Rule;
 use crate::settings::{self, Key, Kind, key};
@@ -154,13 +156,10 @@ fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig
     Ok(Loss { total, policy: policy_loss, value: value_loss, entropy: entropy_loss, ratio: ratio.detach() })
 }
 
-/// How far the new policy is from the old: the KL divergence (Schulman's estimator `mean r - 1 - ln r`) and the share of
-/// clipped samples.
-fn divergence(ratio: &[f32], clip: f32) -> (f32, f32) {
-    let n = ratio.len() as f32;
-    let kl: f32 = ratio.iter().map(|r| (r - 1.0) - r.ln()).sum();
-    let clipped = ratio.iter().filter(|r| (*r - 1.0).abs() > clip).count();
-    (kl / n, clipped as f32 / n)
+/// KL divergence of the policy with ratio 1 from the one with these ratios (Schulman's estimator `mean r - 1 - ln r`).
+fn divergence(ratios: impl ExactSizeIterator<Item = f32>) -> f32 {
+    let n = ratios.len() as f32;
+    ratios.map(|r| (r - 1.0) - r.ln()).sum::<f32>() / n
 }
 
 /// The same loss for the tile kernel.
@@ -204,6 +203,10 @@ impl SampleLoss for TileLoss<'_> {
             out.value_loss[s] = error * error;
             out.value[s] = if moved == kept { 2.0 * config.vf_coef * error } else { 0.0 };
         }
+        for (s, start) in columns.start_log_probs.into_iter().flatten().enumerate() {
+            let log_ratio = columns.log_probs[s] - start;
+            out.kl[s] = (math::exp(log_ratio) - 1.0) - log_ratio;
+        }
     }
 }
 
@@ -237,7 +240,16 @@ impl Ppo {
             let loss = loss(&descent.policy, &params, &batch, config, f64::from(clip))?;
             let share = micro.len() as f32 / rows.len() as f32;
             descent.add_gradient(&params, &(&loss.total * f64::from(share))?)?;
-            let (kl, clip_fraction) = divergence(&loss.ratio.to_vec1::<f32>()?, clip);
+            let ratios = loss.ratio.to_vec1::<f32>()?;
+            let kl = if targets.log_probs.is_empty() {
+                divergence(ratios.iter().copied())
+            } else {
+                let old = batch.log_probs.to_vec1::<f32>()?;
+                let since_start =
+                    |((ratio, old), &row): ((&f32, f32), &u32)| ratio * (old - targets.log_probs[row as usize]).exp();
+                divergence(ratios.iter().zip(old).zip(micro).map(since_start))
+            };
+            let clip_fraction = ratios.iter().filter(|r| (*r - 1.0).abs() > clip).count() as f32 / ratios.len() as f32;
             parts.policy += share * loss.policy.to_scalar::<f32>()?;
             parts.value += share * loss.value.to_scalar::<f32>()?;
             parts.entropy += share * loss.entropy.to_scalar::<f32>()?;
@@ -259,6 +271,10 @@ impl Agent for Ppo {
         let learning_rate = config.learning_rate.at(remaining);
         let begin = Instant::now();
         let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
+        let is_first = self.descent.policy.awaits_obs();
+        if is_first {
+            self.descent.policy.merge_obs(rollout, pool);
+        }
         let policy = &self.descent.policy;
         let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
             // The ratios of the surrogate correct for the older policy; its values are as old.
@@ -269,11 +285,13 @@ impl Agent for Ppo {
         let mut metrics = Metrics::new(begin.elapsed());
         let mut rows: Vec<u32> = (0..rollout.values.len() as u32).collect();
         let mut advantages = Vec::with_capacity(config.batch_size);
-        let (mut n, mut sums, mut total, mut grad_norm) = (0.0, Parts::default(), 0.0, 0.0);
+        let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
+        let mut approx_kl = 0.0;
 
         'epochs: for _ in 0..config.n_epochs {
             Rng::new(self.descent.seed, 0, self.descent.epochs, Purpose::Shuffle).shuffle(&mut rows);
             self.descent.epochs += 1;
+            let (mut n_epoch, mut kl) = (0.0, 0.0);
             for rows in rows.chunks_exact(config.batch_size) {
                 targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
                 let minibatch =
@@ -282,29 +300,34 @@ impl Agent for Ppo {
                     Learner::Fused => self.fused(&minibatch, clip, pool)?,
                     Learner::Reference => self.reference(&minibatch, clip)?,
                 };
-                let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
+                loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
                 n += 1.0;
-                total += loss;
+                n_epoch += 1.0;
                 sums += parts;
+                kl += parts.kl;
+                approx_kl = kl / n_epoch;
                 if config.target_kl > 0.0 && parts.kl > 1.5 * config.target_kl {
                     break 'epochs;
                 }
-                grad_norm += self.descent.step(loss, learning_rate, config.max_grad_norm)?;
+                steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm)?);
             }
         }
 
-        self.descent.policy.merge_obs(rollout, pool);
-        metrics.push("train/loss", total / n);
+        if !is_first {
+            self.descent.policy.merge_obs(rollout, pool);
+        }
+        metrics.push("train/loss", loss);
         metrics.push("train/policy_gradient_loss", sums.policy / n);
         metrics.push("train/value_loss", sums.value / n);
         metrics.push("train/entropy_loss", sums.entropy / n);
-        metrics.push("train/approx_kl", sums.kl / n);
+        metrics.push("train/approx_kl", approx_kl);
         metrics.push("train/clip_fraction", sums.clip_fraction / n);
-        metrics.push("train/grad_norm", grad_norm / n);
+        steps.report(&mut metrics);
         metrics.push("train/explained_variance", targets.explained_variance());
+        self.descent.policy.mean_std().into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/clip_range", clip);
-        metrics.push("train/n_updates", self.descent.optimizer.steps().0 as f32);
+        metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
     }
 
@@ -412,10 +435,9 @@ mod tests {
 
     #[test]
     fn divergence_equals_the_case_worked_out_by_hand() {
-        // mean of (1 - 1 - 0, 2 - 1 - ln 2), one of two beyond 0.2
-        let (kl, clipped) = divergence(&[1.0, 2.0], 0.2);
+        // mean of (1 - 1 - 0, 2 - 1 - ln 2)
+        let kl = divergence([1.0, 2.0].into_iter());
         assert!((kl - (1.0 - 2f32.ln()) / 2.0).abs() < 1e-7);
-        assert_eq!(clipped, 0.5);
     }
 
     #[test]
@@ -425,10 +447,73 @@ mod tests {
             let learning_rate = Schedule::Constant(0.1);
             let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 10, target_kl, learning_rate, ..PpoConfig::default() };
             let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
-            agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap().get("train/n_updates").unwrap()
+            let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+            (agent.save().counters.steps.0, metrics)
         };
-        assert_eq!(updates(0.0), 10.0);
-        assert!((1.0..10.0).contains(&updates(0.01)), "{}", updates(0.01));
+        assert_eq!(updates(0.0).0, 10);
+        let (steps, metrics) = updates(0.01);
+        assert!((1..10).contains(&steps), "{steps}");
+        // The epoch that the update stops in counts, and `approx_kl` is of it alone.
+        assert_eq!(metrics.get("train/n_updates"), Some(steps as f32 + 1.0));
+        assert!(metrics.get("train/approx_kl").unwrap() > 0.015);
+    }
+
+    #[test]
+    fn with_lag_an_update_stops_by_how_far_it_has_moved_the_policy_itself() {
+        for (learner, case) in [(Learner::Fused, fixture::Case::Discrete), (Learner::Reference, fixture::Case::Continuous)] {
+            let (_, rollout, _) = fixture::rollout_of(case);
+            let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 2, target_kl: 1e-4, ..PpoConfig::default() };
+            let mut agent = Ppo::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap();
+            let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+            assert!(metrics.get("train/clip_fraction").unwrap() > 0.1, "the policy that acted is far away");
+            assert!(agent.save().counters.steps.0 > 0, "{learner:?}, {case:?}");
+            assert!(metrics.get("train/approx_kl").unwrap() < 0.01);
+        }
+    }
+
+    #[test]
+    fn metrics_have_the_meaning_of_stable_baselines_3() {
+        let run = |target_kl, n_epochs| {
+            let (policy, rollout, _) = fixture::rollout_of(fixture::Case::Continuous);
+            let learning_rate = Schedule::Constant(0.01);
+            let config = PpoConfig { n_steps: 8, batch_size: 16, n_epochs, target_kl, learning_rate, ..PpoConfig::default() };
+            let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
+            let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+            (agent, move |name: &str| metrics.get(name).unwrap())
+        };
+        let ((agent, one), (_, three)) = (run(0.0, 1), run(0.0, 3));
+        assert_eq!((one("train/n_updates"), three("train/n_updates")), (1.0, 3.0));
+        // The last of three epochs begins after four steps, the first after none: a mean over all would be far less than the last's.
+        assert!(three("train/approx_kl") > 3.0 * one("train/approx_kl") && one("train/approx_kl") > 0.0);
+        let log_std = agent.descent.policy.params().last_chunk::<3>().unwrap();
+        let std = log_std.iter().map(|x| x.exp()).sum::<f32>() / 3.0;
+        assert!((one("train/std") - std).abs() < 1e-6 && (std - (-0.3f32).exp()).abs() > 1e-4);
+        assert_eq!(one("train/skipped_updates"), 0.0);
+        // A single step, which the second minibatch stops the update after: the norm is that step's.
+        let (agent, stopped) = run(1e-9, 1);
+        assert_eq!(agent.save().counters.steps.0, 1);
+        let (policy, rollout, targets) = fixture::rollout_of(fixture::Case::Continuous);
+        let mut rows: Vec<u32> = (0..32).collect();
+        Rng::new(0, 0, 0, Purpose::Shuffle).shuffle(&mut rows);
+        let mut advantages = Vec::new();
+        targets.advantages_of(&rows[..16], true, &mut advantages);
+        let minibatch =
+            Minibatch { rollout: &rollout, targets: &targets, rows: &rows[..16], advantages: &advantages, ent_coef: 0.0 };
+        let mut first = Ppo::new(policy, PpoConfig { n_steps: 8, batch_size: 16, ..PpoConfig::default() }, 4, 0).unwrap();
+        first.fused(&minibatch, 0.2, &Pool::new(1).unwrap()).unwrap();
+        assert_eq!(stopped("train/grad_norm"), crate::optim::norm(&first.descent.gradient));
+    }
+
+    #[test]
+    fn an_update_that_stops_before_its_first_step_has_no_gradient_norm() {
+        // Steps may be counted to 0 only where the first minibatch is not the policy's own: its probabilities are changed by hand.
+        let (policy, mut rollout, _) = fixture::rollout();
+        rollout.log_probs.mapv_inplace(|x| x - 1.0);
+        let config = PpoConfig { n_steps: 8, batch_size: 32, target_kl: 0.01, ..PpoConfig::default() };
+        let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
+        let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+        assert_eq!(agent.save().counters.steps.0, 0);
+        assert!(metrics.get("train/grad_norm").unwrap().is_nan());
     }
 
     #[test]
@@ -449,9 +534,14 @@ mod tests {
         let config = PpoConfig { n_steps: 8, batch_size: 16, n_epochs: 1, normalize_advantage: false, ..PpoConfig::default() };
         let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
         let before = agent.save();
-        agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+        let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+        assert_eq!(metrics.get("train/skipped_updates"), Some(2.0));
         assert_eq!(agent.save().params, before.params);
-        assert!(matches!(agent.update(&rollout, 1.0, &Pool::new(1).unwrap()), Err(Error::Diverged(3))));
+        let Err(Error::Diverged(divergence)) = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()) else { panic!("the third") };
         assert_eq!(agent.save().params, before.params);
+        assert_eq!((divergence.steps, divergence.skipped), (0, 3));
+        assert!(divergence.losses.iter().any(|(name, loss)| *name == "value_loss" && !loss.is_finite()), "{divergence}");
+        let column = |name| divergence.minibatch.iter().find(|tensor| tensor.name == name).unwrap();
+        assert_eq!((&column("obs").shape[..], &column("rewards").values[..]), (&[16, 4][..], &[1e30; 16][..]));
     }
 }

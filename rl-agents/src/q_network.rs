@@ -21,7 +21,7 @@ const MAX_SLICES: usize = 16;
 /// networks `advantage` and `value` give `Q = V + A - mean A`.
 ///
 /// After convolutions, if there are any. It acts greedily but for a share epsilon of the actions, which are uniform over the legal
-/// ones. Initialisation: orthogonal, gain sqrt(2) in hidden layers, 1 in the last; biases 0.
+/// ones, as are all of an agent's before it has begun to learn. Initialisation: orthogonal, gain sqrt(2) in hidden layers, 1 in the last; biases 0.
 #[derive(Clone, Debug)]
 pub struct QNetwork {
     layout: Layout,
@@ -33,6 +33,8 @@ pub struct QNetwork {
     scale: f32,
     /// The share of random actions of the first environment, and what its exponent grows by from environment to environment.
     epsilon: (f32, f32),
+    /// Lifetime steps of an environment in which all of its actions are random.
+    random_steps: u64,
     version: u64,
     kernel: Option<Kernel>,
 }
@@ -99,7 +101,19 @@ impl QNetwork {
             Learner::Reference => None,
         };
         let scale = obs.scale();
-        let network = Self { layout, conv, mlps, params, n_actions, obs_len, scale, epsilon: (0.0, 0.0), version: 0, kernel };
+        let network = Self {
+            layout,
+            conv,
+            mlps,
+            params,
+            n_actions,
+            obs_len,
+            scale,
+            epsilon: (0.0, 0.0),
+            random_steps: 0,
+            version: 0,
+            kernel,
+        };
         Ok(network)
     }
 
@@ -120,9 +134,15 @@ impl QNetwork {
         self.epsilon = (epsilon, if n_envs > 1 { spread / (n_envs - 1) as f32 } else { 0.0 });
     }
 
-    /// The share of random actions of an environment.
-    fn epsilon_of(&self, env_idx: u32) -> f32 {
+    /// Makes all actions random in the first `steps` lifetime steps of each environment.
+    pub(crate) fn act_randomly_until(&mut self, steps: u64) {
+        self.random_steps = steps;
+    }
+
+    /// The share of random actions of an environment at a lifetime step.
+    fn epsilon_of(&self, env_idx: u32, step: u64) -> f32 {
         match self.epsilon {
+            _ if step < self.random_steps => 1.0,
             (epsilon, 0.0) => epsilon,
             (epsilon, growth) => math::exp(math::ln(epsilon) * (1.0 + growth * env_idx as f32)),
         }
@@ -346,7 +366,7 @@ impl Policy for QNetwork {
     fn copy_from(&mut self, other: &dyn Policy) -> Result<(), Error> {
         let other_kind = || Error::Snapshot("the other policy is not an action-value function".into());
         let other: &Self = other.as_any().downcast_ref().ok_or_else(other_kind)?;
-        self.epsilon = other.epsilon;
+        (self.epsilon, self.random_steps) = (other.epsilon, other.random_steps);
         self.set_params(&other.params, other.version)
     }
 
@@ -381,7 +401,7 @@ impl Policy for QNetwork {
                 if let Choice::Sample { seed, step, first_env } = choice {
                     let env_idx = first_env + i as u32;
                     let words = rng::block(seed, env_idx, step, Purpose::Policy, 0);
-                    if rng::uniform(words[0]) < self.epsilon_of(env_idx) {
+                    if rng::uniform(words[0]) < self.epsilon_of(env_idx, step) {
                         actions[i] = uniform_legal(words[1], a as u32, mask);
                     }
                 }

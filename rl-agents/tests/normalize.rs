@@ -193,6 +193,23 @@ fn evaluation_applies_the_statistics_and_leaves_them() {
 }
 
 #[test]
+fn nothing_is_learnt_from_observations_that_are_not_normalized() {
+    let pool = Pool::new(1).unwrap();
+    for ppo in [true, false] {
+        let (mut collector, mut agent, mut rollout) = start(ppo, &pool);
+        collector.collect(agent.policy(), &mut rollout).unwrap();
+        assert!(
+            rollout.values.iter().all(|&value| value == rollout.values[[0, 0]]),
+            "clipped, all observations of a walk are 10"
+        );
+        let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
+        // Equal values would explain nothing, and leave the share at 0.
+        assert!(metrics.get("train/explained_variance").unwrap().abs() > 1e-3, "{metrics:?}");
+        assert_eq!(agent.save().statistics.obs.unwrap().count(), (N_STEPS * N_ENVS) as f64, "merged once");
+    }
+}
+
+#[test]
 fn learning_applies_what_acting_applied_so_that_first_ratios_are_one() {
     let pool = Pool::new(2).unwrap();
     let mut collector = Collector::new(N_ENVS, &Walk::default(), &pool, 1).unwrap();

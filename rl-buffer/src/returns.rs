@@ -69,9 +69,10 @@ pub fn gae(steps: &Steps<'_>, values: ArrayView2<'_, f32>, gamma: f32, lambda: f
 ///
 /// `rho_t = min(1, pi(a_t|s_t) / mu(a_t|s_t))`, `x_t = rho_t (r_t + gamma V(s_t+1) - V(s_t)) + gamma lambda rho_t x_t+1`.
 ///
-/// Writes the returns `V(s_t) + x_t` that a critic learns and the advantages
-/// `rho_t (r_t + gamma V(s_t+1) - V(s_t) + gamma lambda x_t+1)`, all (T, N). With ratios of 1 they are those of [`gae`]. `values` and
-/// `steps.next_values` are those of the policy that learns, `ratios` are `pi / mu`.
+/// Writes the returns `V(s_t) + x_t` that a critic learns and the advantages `r_t + gamma V(s_t+1) - V(s_t) + gamma lambda x_t+1`, all
+/// (T, N). The policy gradient weights each advantage by its [`rho`]; normalize advantages before that: a mean that is
+/// subtracted after the weighting leaves a gradient where all actions are equally good. With ratios of 1 both are those of [`gae`].
+/// `values` and `steps.next_values` are those of the policy that learns, `ratios` are `pi / mu`.
 ///
 /// # Panics
 /// If the arrays differ in shape.
@@ -92,14 +93,20 @@ pub fn vtrace(
     for t in (0..n_steps).rev() {
         for (n, next) in next.iter_mut().enumerate() {
             let at = [t, n];
-            let rho = ratios[at].min(1.0);
             let delta = steps.rewards[at] + gamma * steps.bootstrap(at) - values[at];
-            advantages[at] = rho * (delta + if steps.goes_on(at) { gamma * lambda * *next } else { 0.0 });
-            // With both clips at 1, rho and c are one number, and so x is the advantage.
-            *next = advantages[at];
+            advantages[at] = delta + if steps.goes_on(at) { gamma * lambda * *next } else { 0.0 };
+            // With both clips at 1, rho and c are one number, and x is the weighted advantage.
+            *next = rho(ratios[at]) * advantages[at];
             returns[at] = values[at] + *next;
         }
     }
+}
+
+/// The weight of a step in V-trace: its importance ratio `pi / mu`, clipped at 1.
+#[inline]
+#[must_use]
+pub fn rho(ratio: f32) -> f32 {
+    ratio.min(1.0)
 }
 
 /// n-step returns (Sutton and Barto, 2018, eq. 7.1), (T, N): up to `n` rewards and the value of what follows them, fewer where
@@ -225,7 +232,7 @@ mod tests {
             // Last step: 0.25 * (4 + 3 - 2) = 1.25. Second step, with the ratio 2 clipped to 1: runs on: -1 + 0.25 * 1.25 = -0.6875;
             // terminated: -2; truncated: 3. First step: 0.5 * (-5 + 0.25 x') = -2.5 + 0.125 x'.
             let expected = array![[-2.5859375, -2.75, -2.125, -2.75], [-0.6875, -2.0, 3.0, -2.0], [1.25, 1.25, 1.25, 1.25]];
-            assert_eq!(advantages, expected);
+            assert_eq!(&advantages * &ratios.mapv(rho), expected);
             assert_eq!(returns, &expected + &values);
         });
     }

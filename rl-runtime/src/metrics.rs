@@ -1,6 +1,6 @@
 //! What is measured: one row of `metrics.csv` for each iteration that is logged.
 //!
-//! Names are those that users of Stable-Baselines3 know:
+//! Names that Stable-Baselines3 has, too, have its meaning:
 //!
 //! | column | meaning |
 //! |---|---|
@@ -9,7 +9,18 @@
 //! | `time/episodes` | episodes that have ended |
 //! | `rollout/ep_rew_mean`, `rollout/ep_len_mean` | mean return and length of the last 100 episodes |
 //! | `eval/mean_reward` | mean return of the evaluation after this iteration, if there was one |
-//! | `train/..` | what the algorithm reports, as means over the minibatches of the update |
+//! | `train/loss` | loss of the last minibatch; DQN: mean over minibatches |
+//! | `train/policy_gradient_loss` (PPO), `train/policy_loss` (A2C), `train/value_loss`, `train/entropy_loss` | mean over the minibatches of the update |
+//! | `train/approx_kl` | PPO: KL divergence from the policy at the start of the update, mean over the last epoch |
+//! | `train/clip_fraction` | PPO: share of clipped samples, mean over minibatches |
+//! | `train/q_mean` | DQN: action value of the replayed actions, mean over minibatches |
+//! | `train/grad_norm` | norm of the gradient before clipping, mean over the optimizer steps of the update; empty if there was none |
+//! | `train/skipped_updates` | optimizer steps of the update that were skipped because loss or gradient was not finite |
+//! | `train/explained_variance` | share of the returns' variance that the values explain |
+//! | `train/std` | continuous actions: standard deviation of the policy, mean over dimensions |
+//! | `train/learning_rate`, `train/clip_range` | schedules |
+//! | `train/n_updates` | PPO: epochs so far; A2C: rollouts learnt from; DQN: optimizer steps |
+//! | `rollout/exploration_rate` | DQN: epsilon |
 //! | `pipeline/lag_0` .. `pipeline/lag_over_8` | of overlapped runs: columns of rollouts, since the run began or was resumed, by how many rollouts the agent had learnt from since it had the policy that acted there |
 //! | `time/queue` | of overlapped runs: rollouts that waited for the learner, on average |
 //! | `time/learner_waited`, `time/producer_waited` | of overlapped runs: seconds so far |
