@@ -1,40 +1,323 @@
 //! Values to bytes and back: the project's only use of bincode.
 //!
-//! Fixed-width little-endian integers, so that the size of a value tells what it holds. Decoding never allocates more than
-//! [`LIMIT`] bytes, whatever the input claims, and refuses bytes that are left over.
+//! bincode's layout with fixed-width integers: numbers are little-endian, lengths are u64, an option or a bool is one byte, a
+//! variant is a u32; structs, tuples and arrays are their fields one after the other. bincode encodes. The decoder is our own,
+//! because bincode's either allocates whatever a length claims or refuses everything above a constant: it would refuse to read
+//! what it has written. This one never allocates more than the input holds, and refuses bytes that are left over.
 
-use serde::{Serialize, de::DeserializeOwned};
+use std::io::{self, Read, Write};
+
+use serde::de::value::{Error as Failure, U32Deserializer};
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Error as _, IntoDeserializer as _, Visitor};
+use serde::{Deserializer, Serialize};
 
 use crate::Error;
 
-/// The most bytes that one decoded value may take.
-pub const LIMIT: usize = 1 << 30;
+/// The most elements of a sequence whose elements take no bytes.
+const MAX_EMPTY: u64 = u32::MAX as u64;
 
-fn config() -> impl bincode::config::Config {
-    bincode::config::standard().with_fixed_int_encoding().with_limit::<LIMIT>()
-}
-
-/// The bytes of `value`.
+/// Returns the bytes of `value`.
 ///
 /// # Errors
 /// [`Error::BadState`] if the value refuses to be serialized.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
-    bincode::serde::encode_to_vec(value, config()).map_err(|e| Error::BadState(e.to_string()))
+    let mut bytes = Vec::new();
+    encode_into(value, &mut bytes)?;
+    Ok(bytes)
 }
 
-/// The value that `bytes` hold.
+/// Writes the bytes of `value`.
+///
+/// # Errors
+/// [`Error::BadState`] if the value refuses to be serialized or the bytes cannot be written.
+pub fn encode_into<T: Serialize>(value: &T, mut out: &mut dyn Write) -> Result<(), Error> {
+    let config = bincode::config::standard().with_fixed_int_encoding();
+    match bincode::serde::encode_into_std_write(value, &mut out, config) {
+        Ok(_) => Ok(()),
+        Err(bincode::error::EncodeError::Io { inner, .. }) => Err(Error::BadState(inner.to_string())),
+        Err(error) => Err(Error::BadState(error.to_string())),
+    }
+}
+
+/// Returns the value that `bytes` hold.
 ///
 /// # Errors
 /// [`Error::BadState`] if they are too few, too many, or not a value of this type.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    let (value, used) =
-        bincode::serde::decode_from_slice(bytes, config()).map_err(|e| Error::BadState(format!("cannot be decoded: {e}")))?;
-    if used == bytes.len() { Ok(value) } else { Err(Error::BadState(format!("{} bytes are left over", bytes.len() - used))) }
+    let (value, left) = decode_from(bytes, bytes.len() as u64)?;
+    if left == 0 { Ok(value) } else { Err(Error::BadState(format!("{left} bytes are left over"))) }
+}
+
+/// Returns the value that `input` begins with, and how many of its `len` bytes follow. Reads in small pieces: buffer the input.
+///
+/// # Errors
+/// [`Error::BadState`] if the input ends too early, cannot be read, or does not hold a value of this type.
+pub fn decode_from<T: DeserializeOwned>(input: impl Read, len: u64) -> Result<(T, u64), Error> {
+    let mut decoder = Decoder { input, left: len };
+    let value = T::deserialize(&mut decoder).map_err(|e| Error::BadState(format!("cannot be decoded: {e}")))?;
+    Ok((value, decoder.left))
+}
+
+/// An input and how many bytes it still holds.
+struct Decoder<R> {
+    input: R,
+    left: u64,
+}
+
+impl<R: Read> Decoder<R> {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Failure> {
+        self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(ends)?;
+        self.input.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ends(),
+            _ => Failure::custom(error),
+        })
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Failure> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn length(&mut self) -> Result<u64, Failure> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// Bytes after their length.
+    fn bytes(&mut self) -> Result<Vec<u8>, Failure> {
+        let length = self.length()?;
+        if length > self.left {
+            return Err(ends());
+        }
+        let mut bytes = vec![0; usize::try_from(length).map_err(Failure::custom)?];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn char(&mut self) -> Result<char, Failure> {
+        let mut bytes = [0; 4];
+        self.fill(&mut bytes[..1])?;
+        let len = match bytes[0] {
+            0..0x80 => 1,
+            0x80..0xE0 => 2,
+            0xE0..0xF0 => 3,
+            0xF0.. => 4,
+        };
+        self.fill(&mut bytes[1..len])?;
+        let text = std::str::from_utf8(&bytes[..len]).map_err(Failure::custom)?;
+        text.chars().next().ok_or_else(ends)
+    }
+}
+
+fn ends() -> Failure {
+    Failure::custom("it ends too early")
+}
+
+fn unsupported<T>() -> Result<T, Failure> {
+    Err(Failure::custom("its type is not told by the bytes"))
+}
+
+macro_rules! numbers {
+    ($($deserialize:ident $visit:ident $number:ty),* $(,)?) => {$(
+        fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+            visitor.$visit(<$number>::from_le_bytes(self.array()?))
+        }
+    )*};
+}
+
+impl<'de, R: Read> Deserializer<'de> for &mut Decoder<R> {
+    type Error = Failure;
+
+    numbers! {
+        deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32,
+        deserialize_u64 visit_u64 u64, deserialize_u128 visit_u128 u128,
+        deserialize_i8 visit_i8 i8, deserialize_i16 visit_i16 i16, deserialize_i32 visit_i32 i32,
+        deserialize_i64 visit_i64 i64, deserialize_i128 visit_i128 i128,
+        deserialize_f32 visit_f32 f32, deserialize_f64 visit_f64 f64,
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self.array()? {
+            [0] => visitor.visit_bool(false),
+            [1] => visitor.visit_bool(true),
+            [other] => Err(Failure::custom(format_args!("{other} is neither true nor false"))),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self.array()? {
+            [0] => visitor.visit_none(),
+            [1] => visitor.visit_some(self),
+            [other] => Err(Failure::custom(format_args!("{other} is neither some nor none"))),
+        }
+    }
+
+    fn deserialize_char<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_char(self.char()?)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_string(String::from_utf8(self.bytes()?).map_err(Failure::custom)?)
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        self.deserialize_string(visitor)
+    }
+
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_byte_buf(self.bytes()?)
+    }
+
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        self.deserialize_byte_buf(visitor)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        let left = self.length()?;
+        visitor.visit_seq(Items { decoder: self, left })
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_seq(Items { decoder: self, left: len as u64 })
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(self, _: &'static str, len: usize, visitor: V) -> Result<V::Value, Failure> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        let left = self.length()?;
+        visitor.visit_map(Items { decoder: self, left })
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        visitor.visit_enum(self)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Failure> {
+        unsupported()
+    }
+
+    fn deserialize_identifier<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Failure> {
+        unsupported()
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Failure> {
+        unsupported()
+    }
+
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+}
+
+/// The elements of a sequence or a map that are still to come.
+struct Items<'a, R> {
+    decoder: &'a mut Decoder<R>,
+    left: u64,
+}
+
+impl<R: Read> Items<'_, R> {
+    fn next<'de, S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Failure> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let before = self.decoder.left;
+        let item = seed.deserialize(&mut *self.decoder)?;
+        if self.decoder.left == before && self.left > MAX_EMPTY {
+            return Err(ends()); // a loop that no byte ends
+        }
+        self.left -= 1;
+        Ok(Some(item))
+    }
+}
+
+impl<'de, R: Read> de::SeqAccess<'de> for Items<'_, R> {
+    type Error = Failure;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Failure> {
+        self.next(seed)
+    }
+
+    // A claim: serde allocates a megabyte on its word at most.
+    fn size_hint(&self) -> Option<usize> {
+        usize::try_from(self.left.min(self.decoder.left)).ok()
+    }
+}
+
+impl<'de, R: Read> de::MapAccess<'de> for Items<'_, R> {
+    type Error = Failure;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Failure> {
+        self.next(seed)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Failure> {
+        seed.deserialize(&mut *self.decoder)
+    }
+}
+
+impl<'de, R: Read> de::EnumAccess<'de> for &mut Decoder<R> {
+    type Error = Failure;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), Failure> {
+        let variant: U32Deserializer<Failure> = u32::from_le_bytes(self.array()?).into_deserializer();
+        Ok((seed.deserialize(variant)?, self))
+    }
+}
+
+impl<'de, R: Read> de::VariantAccess<'de> for &mut Decoder<R> {
+    type Error = Failure;
+
+    fn unit_variant(self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Failure> {
+        seed.deserialize(self)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Failure> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(self, fields: &'static [&'static str], visitor: V) -> Result<V::Value, Failure> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde::Deserialize;
+    use std::collections::BTreeMap;
 
     #[test]
     fn what_is_encoded_is_decoded_and_nothing_else_is() {
@@ -48,11 +331,95 @@ mod tests {
         assert!(decode::<(u32, Vec<f32>, String)>(&longer).unwrap_err().to_string().contains("1 bytes are left over"));
     }
 
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    enum Kind {
+        #[default]
+        Unit,
+        Newtype(i16),
+        Tuple(u8, bool),
+        Struct {
+            a: char,
+            b: Option<u64>,
+        },
+    }
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    struct Empty;
+
+    #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+    struct All {
+        kinds: Vec<Kind>,
+        map: BTreeMap<String, (i8, u128)>,
+        array: [f64; 3],
+        nothing: (),
+        empty: Vec<Empty>,
+        chars: Vec<char>,
+        nested: Vec<Vec<u8>>,
+        boxed: Option<Box<str>>,
+        size: usize,
+    }
+
+    #[test]
+    fn every_kind_of_type_is_decoded_as_bincode_does() {
+        let value = All {
+            kinds: vec![
+                Kind::Unit,
+                Kind::Newtype(-3),
+                Kind::Tuple(9, true),
+                Kind::Struct { a: 'é', b: Some(1 << 60) },
+                Kind::Struct { a: 'a', b: None },
+            ],
+            map: [("x".into(), (-1, u128::MAX)), ("".into(), (0, 1))].into(),
+            array: [0.5, -0.0, f64::MAX],
+            nothing: (),
+            empty: vec![Empty, Empty],
+            chars: "aß€😀".chars().collect(),
+            nested: vec![vec![], vec![1, 2, 3]],
+            boxed: Some("text".into()),
+            size: usize::MAX,
+        };
+        let bytes = encode(&value).expect("encodes");
+        assert_eq!(decode::<All>(&bytes).expect("decodes"), value);
+        let config = bincode::config::standard().with_fixed_int_encoding();
+        let (by_bincode, used): (All, usize) = bincode::serde::decode_from_slice(&bytes, config).expect("decodes");
+        assert_eq!((by_bincode, used), (value, bytes.len()));
+        for at in 0..bytes.len() {
+            assert!(decode::<All>(&bytes[..at]).is_err());
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x81;
+            let _ = decode::<All>(&damaged);
+        }
+    }
+
     #[test]
     fn a_hostile_length_is_refused_without_allocating() {
-        for claim in [u64::MAX, 1 << 63, 1 << 40] {
-            assert!(decode::<Vec<f64>>(&claim.to_le_bytes()).is_err());
-            assert!(decode::<String>(&claim.to_le_bytes()).is_err());
+        for claim in [u64::MAX, 1 << 63, 1 << 40, 1 << 33] {
+            let claim = claim.to_le_bytes();
+            assert!(decode::<Vec<f64>>(&claim).is_err());
+            assert!(decode::<String>(&claim).is_err());
+            assert!(decode::<Vec<()>>(&claim).is_err());
+            assert!(decode::<BTreeMap<u8, u8>>(&claim).is_err());
+            assert!(decode::<Vec<Vec<u8>>>(&[1u64.to_le_bytes(), claim].concat()).is_err());
         }
+    }
+
+    /// An input that fails as soon as it is read.
+    struct Fails;
+
+    impl Read for Fails {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("was read"))
+        }
+    }
+
+    #[test]
+    fn a_length_is_believed_if_the_input_is_as_long_however_long_that_is() {
+        let claim = 1u64 << 31;
+        let input = || claim.to_le_bytes().chain(Fails);
+        let error = decode_from::<String>(input(), 8 + claim).expect_err("fails").to_string();
+        assert!(error.contains("was read"), "{error}");
+        let error = decode_from::<String>(input(), 7 + claim).expect_err("too short").to_string();
+        assert!(error.contains("ends too early"), "{error}");
+        assert_eq!(decode_from::<u64>(input(), 8 + claim).expect("decodes"), (claim, claim));
     }
 }
