@@ -197,8 +197,15 @@ impl Frames {
     }
 
     /// Forgets where the current observations lie.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn forget_current(&mut self) {
         self.known.fill(0);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.forget_current();
+        self.pushed = 0;
+        self.before.clear();
     }
 }
 

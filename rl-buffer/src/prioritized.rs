@@ -80,6 +80,13 @@ impl PrioritizedReplayBuffer {
         self.replay.forget_waiting();
     }
 
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.tree.fill(0..self.replay.used(), 0.0);
+        self.replay.clear();
+        self.max_priority = 1.0;
+    }
+
     /// Draws a batch in proportion to priorities, with one random word for each transition, and the weights that make up for it:
     /// in full with a `beta` of 1, not at all with 0. If all priorities are 0, all transitions are as likely.
     ///

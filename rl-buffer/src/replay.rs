@@ -317,13 +317,16 @@ impl ReplayBuffer {
             windows.clear();
         }
         if let Some(frames) = &mut self.frames {
-            frames.clear();
+            frames.forget_current();
         }
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.forget_waiting();
+        if let Some(frames) = &mut self.frames {
+            frames.clear();
+        }
         self.added = 0;
         self.oldest = 0;
     }

@@ -134,12 +134,22 @@ impl ReplayBuffer {
     /// [`Error::Io`].
     pub fn load(shape: TransitionShape, capacity: usize, input: &mut impl Read) -> Result<Self, Error> {
         let mut buffer = Self::new(shape, capacity)?;
-        buffer.fill_from(input)?;
-        end(input)?;
+        buffer.restore(input)?;
         Ok(buffer)
     }
 
-    /// Reads what was saved into a new buffer.
+    /// Replaces what it holds by what was saved, in the memory that it has. After an error it is empty.
+    ///
+    /// # Errors
+    /// Those of [`ReplayBuffer::load`].
+    pub fn restore(&mut self, input: &mut impl Read) -> Result<(), Error> {
+        let read = self.fill_from(input).and_then(|()| end(input));
+        if read.is_err() {
+            self.clear();
+        }
+        read
+    }
+
     fn fill_from(&mut self, input: &mut impl Read) -> Result<(), Error> {
         for (what, expected) in header(self.shape(), self.capacity()) {
             let mut found = [0];
@@ -247,23 +257,40 @@ impl PrioritizedReplayBuffer {
     /// [`Error::Io`].
     pub fn load(shape: TransitionShape, capacity: usize, alpha: f32, epsilon: f32, input: &mut impl Read) -> Result<Self, Error> {
         let mut buffer = Self::new(shape, capacity, alpha, epsilon)?;
-        buffer.replay.fill_from(input)?;
+        buffer.restore(input)?;
+        Ok(buffer)
+    }
+
+    /// Replaces what it holds by what was saved, in the memory that it has; see [`ReplayBuffer::restore`].
+    ///
+    /// # Errors
+    /// Those of [`PrioritizedReplayBuffer::load`].
+    pub fn restore(&mut self, input: &mut impl Read) -> Result<(), Error> {
+        self.clear();
+        let read = self.fill_from(input).and_then(|()| end(input));
+        if read.is_err() {
+            self.clear();
+        }
+        read
+    }
+
+    fn fill_from(&mut self, input: &mut impl Read) -> Result<(), Error> {
+        self.replay.fill_from(input)?;
         let mut numbers = [0.0; 3];
         read(input, &mut numbers)?;
-        ensure(numbers[..2] == [alpha, epsilon], "has another alpha or epsilon")?;
-        buffer.max_priority = numbers[2];
-        ensure(buffer.max_priority > 0.0 && buffer.max_priority.is_finite(), "has a largest priority that cannot be")?;
-        let mut priorities = filled(CHUNK.min(buffer.replay.used()), 0.0)?;
-        let len = buffer.replay.used();
+        ensure(numbers[..2] == [self.alpha, self.epsilon], "has another alpha or epsilon")?;
+        ensure(numbers[2] > 0.0 && numbers[2].is_finite(), "has a largest priority that cannot be")?;
+        self.max_priority = numbers[2];
+        let len = self.replay.used();
+        let mut priorities = filled(CHUNK.min(len), 0.0)?;
         for start in (0..len).step_by(CHUNK) {
             let end = (start + CHUNK).min(len);
             let priorities = &mut priorities[..end - start];
             read(input, priorities)?;
             let indices: Vec<u32> = (start as u32..end as u32).collect();
-            buffer.tree.set(&indices, priorities).map_err(|e| bad(e.to_string()))?;
+            self.tree.set(&indices, priorities).map_err(|e| bad(e.to_string()))?;
         }
-        end(input)?;
-        Ok(buffer)
+        Ok(())
     }
 }
 
@@ -327,6 +354,25 @@ mod tests {
             buffer.replay().save(&mut plain).expect("writes");
             let again = ReplayBuffer::load(*buffer.replay().shape(), 40, &mut &plain[..]).expect("reads");
             assert_eq!(again.added(), buffer.replay().added());
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_restored_in_place_whatever_it_held_and_is_empty_after_a_failure() {
+        let other = |at: usize| cases().nth(at).expect("there are ten").0;
+        for (at, (mut buffer, _)) in cases().enumerate() {
+            // The shapes come in pairs: one that has been filled and one that is hardly begun.
+            let bytes = saved(&other(at ^ 1));
+            buffer.restore(&mut &bytes[..]).expect("restores");
+            assert_eq!(saved(&buffer), bytes);
+            assert_eq!(drawn(&buffer), drawn(&other(at ^ 1)));
+            buffer.restore(&mut &bytes[..bytes.len() - 1]).expect_err("cut");
+            assert!(buffer.replay().is_empty() && buffer.priorities().total() == 0.0);
+            buffer.restore(&mut &bytes[..]).expect("restores after a failure");
+            assert_eq!(saved(&buffer), bytes);
+            let mut plain = buffer.replay().clone();
+            plain.restore(&mut &bytes[..9]).expect_err("cut");
+            assert!(plain.is_empty());
         }
     }
 
