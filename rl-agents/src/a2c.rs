@@ -258,6 +258,10 @@ impl Agent for A2c {
         Ok(metrics)
     }
 
+    fn gap(&mut self) {
+        self.descent.gap();
+    }
+
     fn save(&self) -> Snapshot {
         self.descent.save()
     }

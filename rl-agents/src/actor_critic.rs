@@ -477,7 +477,6 @@ impl Policy for ActorCritic {
             moments: Vec::new(),
             statistics: Statistics { obs: self.obs_moments().cloned(), returns: None },
             counters: Counters { version: self.version, ..Counters::default() },
-            replay: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What every agent is, and what every agent that learns by gradient descent has.
 
 use std::fmt::{self, Display};
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
@@ -30,14 +31,40 @@ pub trait Agent: Send {
     /// [`Error::Diverged`] when losses stay non-finite, and those of candle. Steps that are not finite are skipped.
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
 
-    /// All that has to be known to continue.
+    /// Ends the trajectories of the rollouts so far: the next rollout does not continue them. Called where a rollout is dropped,
+    /// or the environments begin new episodes, between two updates.
+    fn gap(&mut self) {}
+
+    /// Everything to continue from, the replay memory excepted.
     fn save(&self) -> Snapshot;
 
-    /// Continues from what `save` gave.
+    /// Continues from what `save` gave. A replay memory is empty then, until [`Agent::load_replay`] has filled it.
     ///
     /// # Errors
     /// [`Error::Snapshot`] if it does not fit; then nothing has changed.
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error>;
+
+    /// True if the replay memory belongs to what is saved.
+    fn saves_replay(&self) -> bool {
+        false
+    }
+
+    /// Writes the replay memory, without a copy of it; nothing where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] if `out` fails.
+    fn save_replay(&self, _out: &mut dyn Write) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Fills the replay memory with what `save_replay` wrote beside `snapshot`, which has been loaded.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if there is no replay memory, [`Error::Buffer`] if the input is damaged or another memory's; then the replay
+    /// memory is empty.
+    fn load_replay(&mut self, _snapshot: &Snapshot, _input: &mut dyn Read) -> Result<(), Error> {
+        Err(Error::Snapshot("this agent has no replay memory".into()))
+    }
 }
 
 /// What an update reports, under the names that users of Stable-Baselines3 know. Equal if its values are, however long it took.
@@ -218,7 +245,7 @@ impl From<Schedule> for Written {
     }
 }
 
-/// An agent's state.
+/// An agent's state, but for its replay memory, which is written and read as a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The parameter vector.
@@ -229,8 +256,35 @@ pub struct Snapshot {
     pub statistics: Statistics,
     /// The rest.
     pub counters: Counters,
-    /// The replay memory, where there is one and it is to be saved.
-    pub replay: Option<Vec<u8>>,
+}
+
+impl Snapshot {
+    /// Refuses a state that no agent can have: numbers that are not finite, counters that would overflow.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`], which names the first.
+    pub fn check(&self) -> Result<(), Error> {
+        let Self { params, moments, statistics, counters } = self;
+        let named = moments.iter().map(|(name, values)| (&**name, values));
+        for (name, values) in [("params", params)].into_iter().chain(named) {
+            if let Some(at) = values.iter().position(|x| !x.is_finite()) {
+                return Err(Error::Snapshot(format!("number {at} of {name} is {}", values[at])));
+            }
+        }
+        if !statistics.is_possible() {
+            return Err(Error::Snapshot("its statistics are not finite, or no statistics of anything".into()));
+        }
+        let Counters { version, epochs, steps: (steps, skipped), env_steps, credit, empty_at } = *counters;
+        let counts = [("version", version), ("epochs", epochs), ("steps", steps), ("env_steps", env_steps), ("credit", credit)];
+        if let Some((name, count)) = counts.into_iter().find(|(_, count)| *count > u64::MAX / 4) {
+            return Err(Error::Snapshot(format!("its counter {name} is {count}, which no run reaches")));
+        }
+        if skipped > u64::MAX / 4 || empty_at > env_steps {
+            let what = format!("its counters skipped {skipped} and empty_at {empty_at} of {env_steps} env steps cannot be");
+            return Err(Error::Snapshot(what));
+        }
+        Ok(())
+    }
 }
 
 /// An agent's counters.
@@ -328,6 +382,13 @@ impl Descent {
         Ok(norm)
     }
 
+    /// Ends the trajectories of the rollouts so far.
+    pub(crate) fn gap(&mut self) {
+        if let Some(returns) = &mut self.returns {
+            returns.forget_running();
+        }
+    }
+
     pub(crate) fn save(&self) -> Snapshot {
         let policy = self.policy.save();
         Snapshot {
@@ -339,6 +400,7 @@ impl Descent {
     }
 
     pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        snapshot.check()?;
         let returns = &snapshot.statistics.returns;
         if returns.is_some() != self.returns.is_some() || returns.as_ref().is_some_and(|returns| !returns.fits()) {
             return Err(Error::Snapshot("the statistics of its returns are not those that this agent keeps".into()));

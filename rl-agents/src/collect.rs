@@ -193,10 +193,16 @@ pub struct CollectorState {
 }
 
 impl CollectorState {
-    /// Whether the environments could be saved. If not, they begin new episodes when the state is loaded.
+    /// A state without environments, each of which has taken `steps` steps in its life.
+    #[must_use]
+    pub fn without_envs(steps: u64) -> Self {
+        Self { steps, slices: Vec::new() }
+    }
+
+    /// True if the environments were saved. If not, they begin new episodes when the state is loaded.
     #[must_use]
     pub fn has_envs(&self) -> bool {
-        self.slices.iter().all(|(_, envs)| envs.is_some())
+        !self.slices.is_empty() && self.slices.iter().all(|(_, envs)| envs.is_some())
     }
 }
 
@@ -451,6 +457,16 @@ impl Collector {
             let same_masks = state.masks.len() == old.state.masks.len();
             state.obs.fits(&old.state.obs) && same_masks && state.running.len() == old.state.running.len()
         };
+        if saved.steps > u64::MAX / 4 {
+            return Err(Error::Snapshot(format!("its environments took {} steps each, which no run reaches", saved.steps)));
+        }
+        if saved.slices.is_empty() {
+            for slice in &mut self.slices {
+                slice.state = State::start(&mut *slice.envs, self.seed.wrapping_add(saved.steps))?;
+            }
+            self.steps = saved.steps;
+            return Ok(());
+        }
         if saved.slices.len() != self.slices.len() || !self.slices.iter().zip(&saved.slices).all(fits) {
             return Err(Error::Snapshot("it is of another batch of environments".into()));
         }

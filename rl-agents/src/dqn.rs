@@ -11,6 +11,7 @@
 //!
 //! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
 
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor, Var};
@@ -605,18 +606,16 @@ impl Agent for Dqn {
         Ok(metrics)
     }
 
+    fn gap(&mut self) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.forget_waiting(),
+            Replay::Prioritized(replay) => replay.forget_waiting(),
+        }
+    }
+
     fn save(&self) -> Snapshot {
         let named = |(name, values): (&str, &[f32])| (String::from(name), values.to_vec());
         let moments = self.optimizer.moments().into_iter().chain([(TARGET, self.target.params())]).map(named).collect();
-        let replay = self.config.save_replay.then(|| {
-            let mut bytes = Vec::new();
-            let written = match &self.replay {
-                Replay::Uniform(replay) => replay.save(&mut bytes),
-                Replay::Prioritized(replay) => replay.save(&mut bytes),
-            };
-            written.expect("memory takes what is written");
-            bytes
-        });
         let network = self.network.save();
         let counters = Counters {
             epochs: self.updates,
@@ -626,35 +625,51 @@ impl Agent for Dqn {
             empty_at: self.empty_at,
             ..network.counters
         };
-        Snapshot { moments, counters, replay, ..network }
+        Snapshot { moments, counters, ..network }
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        snapshot.check()?;
         let (target, moments): (Vec<_>, Vec<_>) = snapshot.moments.iter().cloned().partition(|(name, _)| name == TARGET);
         let fits = |params: &[f32]| params.len() == self.network.params().len();
         let target = match &target[..] {
             [(_, target)] if fits(target) && fits(&snapshot.params) => target,
             _ => return Err(Error::Snapshot("its networks are not those of this agent".into())),
         };
-        let Counters { version, epochs, steps, env_steps, credit, empty_at } = snapshot.counters;
-        let mut optimizer = self.optimizer.clone();
-        optimizer.load(&moments, steps)?;
-        if let Some(bytes) = &snapshot.replay {
-            let mut bytes = &bytes[..];
-            self.replay = match &self.replay {
-                Replay::Uniform(replay) => Replay::Uniform(ReplayBuffer::load(*replay.shape(), replay.capacity(), &mut bytes)?),
-                Replay::Prioritized(replay) => {
-                    let (shape, capacity) = (*replay.replay().shape(), replay.replay().capacity());
-                    let alpha = self.config.priority_alpha;
-                    Replay::Prioritized(PrioritizedReplayBuffer::load(shape, capacity, alpha, PRIORITY_EPSILON, &mut bytes)?)
-                }
-            };
+        let Counters { version, epochs, steps, env_steps, credit, .. } = snapshot.counters;
+        if credit >= self.config.train_freq {
+            let train_freq = self.config.train_freq;
+            return Err(Error::Snapshot(format!("{credit} env steps wait for their updates, of which {train_freq} cannot wait")));
         }
-        self.optimizer = optimizer;
+        self.optimizer.load(&moments, steps)?;
         self.network.set_params(&snapshot.params, version)?;
         self.target.set_params(target, 0)?;
-        (self.updates, self.env_steps, self.credit) = (epochs, env_steps, credit);
-        self.empty_at = if snapshot.replay.is_some() { empty_at } else { env_steps };
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.clear(),
+            Replay::Prioritized(replay) => replay.clear(),
+        }
+        (self.updates, self.env_steps, self.credit, self.empty_at) = (epochs, env_steps, credit, env_steps);
+        Ok(())
+    }
+
+    fn saves_replay(&self) -> bool {
+        self.config.save_replay
+    }
+
+    fn save_replay(&self, mut out: &mut dyn Write) -> Result<(), Error> {
+        match &self.replay {
+            Replay::Uniform(replay) => replay.save(&mut out)?,
+            Replay::Prioritized(replay) => replay.save(&mut out)?,
+        }
+        Ok(())
+    }
+
+    fn load_replay(&mut self, snapshot: &Snapshot, mut input: &mut dyn Read) -> Result<(), Error> {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.restore(&mut input)?,
+            Replay::Prioritized(replay) => replay.restore(&mut input)?,
+        }
+        self.empty_at = snapshot.counters.empty_at;
         Ok(())
     }
 }

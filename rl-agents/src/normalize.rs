@@ -85,6 +85,12 @@ impl Moments {
         self.mean.iter().chain(&self.m2).all(|x| x.is_finite())
     }
 
+    /// True if they can have been counted: a count that is not negative, finite means, variances that are not negative.
+    fn is_possible(&self) -> bool {
+        let possible = |x: &f64| x.is_finite() && *x >= 0.0;
+        self.is_finite() && possible(&self.count) && self.m2.iter().all(possible)
+    }
+
     fn fits(&self, other: &Self) -> bool {
         self.mean.len() == other.mean.len() && self.m2.len() == other.m2.len()
     }
@@ -227,6 +233,11 @@ impl RunningReturns {
         }
     }
 
+    /// Forgets the returns that are running: the next rollout does not continue them.
+    pub(crate) fn forget_running(&mut self) {
+        self.running.fill(0.0);
+    }
+
     /// What rewards are multiplied by before they are clipped.
     pub(crate) fn precision(&self) -> f32 {
         self.moments.precisions().next().unwrap_or(1.0)
@@ -245,6 +256,14 @@ pub struct Statistics {
     pub obs: Option<Moments>,
     /// Of discounted returns.
     pub returns: Option<RunningReturns>,
+}
+
+impl Statistics {
+    /// True if all of their numbers are finite and can have been counted.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.obs.as_ref().is_none_or(Moments::is_possible)
+            && self.returns.as_ref().is_none_or(|of| of.moments.is_possible() && of.running.iter().all(|x| x.is_finite()))
+    }
 }
 
 #[cfg(test)]

@@ -331,6 +331,10 @@ impl Agent for Ppo {
         Ok(metrics)
     }
 
+    fn gap(&mut self) {
+        self.descent.gap();
+    }
+
     fn save(&self) -> Snapshot {
         self.descent.save()
     }

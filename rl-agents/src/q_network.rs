@@ -355,7 +355,6 @@ impl Policy for QNetwork {
             moments: Vec::new(),
             statistics: Statistics::default(),
             counters: Counters { version: self.version, ..Counters::default() },
-            replay: None,
         }
     }
 
