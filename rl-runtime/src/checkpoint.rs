@@ -1,23 +1,30 @@
 //! Checkpoints: directories that are complete or absent.
 //!
 //! `checkpoints/ckpt-000000051200/` holds `config.toml` (what was run), `params.safetensors` (the parameters by name),
-//! `optimizer.safetensors` (its moments, and a target network), `replay.bin` (the replay memory, if it is to be
-//! saved), `state.bin` (counters, generators' counters, running statistics, environments, and of a run whose rollouts lag the policies
-//! that the next ones are acted in by; see [`rl_envs::codec`]) and `manifest.json` (size and BLAKE3 hash of each). Everything is written to a directory ending in
-//! `.tmp`, every file and the directory are synced, and the directory is renamed: a crash at any moment leaves the last
-//! complete checkpoint to be found. Loading checks everything before it returns anything.
+//! `optimizer.safetensors` (its moments, and a target network), `replay.bin` (the replay memory, if it is saved), `state.bin`
+//! (counters, running statistics, environments, and of a run whose rollouts lag the policies that the next ones are acted in by; see
+//! [`rl_envs::codec`]) and `manifest.json` (size and BLAKE3 hash of each). Everything is written to a directory ending in `.tmp`,
+//! every file and the directory are synced, and the directory is renamed: a crash at any moment leaves the last complete checkpoint
+//! to be found. Loading checks everything before it returns anything.
+//!
+//! `checkpoints/best/` holds one more checkpoint: the agent with the best evaluation so far, whose mean return stands in its
+//! manifest. Its environments are not saved.
+//!
+//! Files are written and read as streams. The replay memory is never copied; reading allocates no more than the files hold.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use rl_agents::{CollectorState, Counters, Episode, Layout, Snapshot, Statistics};
+use rl_agents::{CollectorState, Counters, Episode, Layout, Policy, Snapshot, Statistics};
 use rl_envs::codec;
-use safetensors::tensor::{Dtype, TensorView};
-use serde::{Deserialize, Serialize};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::file::sync_dir;
+use crate::metrics::WINDOW;
 use crate::{Config, Error};
 
 const FORMAT: u32 = 4;
@@ -27,9 +34,21 @@ const PARAMS: &str = "params.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.bin";
 const REPLAY: &str = "replay.bin";
-const FILES: [&str; 4] = [CONFIG, PARAMS, OPTIMIZER, STATE];
-/// A manifest is a few hundred bytes; one of another size is not ours.
+const FILES: [&str; 4] = [CONFIG, OPTIMIZER, PARAMS, STATE]; // sorted
+/// The directory of the best checkpoint, among the others.
+const BEST: &str = "best";
+/// A manifest is a few hundred bytes.
 const MAX_MANIFEST: u64 = 1 << 16;
+/// A configuration is a few kilobytes.
+const MAX_CONFIG: u64 = 1 << 20;
+/// The header of a network with hundreds of layers is smaller.
+const MAX_HEADER: u64 = 1 << 20;
+/// Entries of a manifest or a header; the largest network has a few hundred tensors.
+const MAX_ENTRIES: usize = 4096;
+/// Bytes that are read or written at a time.
+const BUFFER: usize = 1 << 17;
+/// A newest checkpoint that vanishes while it is read is looked up again as many times.
+const MAX_LOOKUPS: u32 = 20;
 
 /// How far a run has come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,6 +65,19 @@ pub struct Progress {
     pub elapsed_s: f64,
 }
 
+impl Progress {
+    fn check(&self) -> Result<(), String> {
+        let Self { env_steps, iterations, episodes, recent, elapsed_s } = self;
+        if let Some(count) = [env_steps, iterations, episodes].into_iter().find(|count| **count > u64::MAX / 4) {
+            return Err(format!("it counts {count} steps or episodes, which no run reaches"));
+        }
+        if recent.len() > WINDOW || !elapsed_s.is_finite() || *elapsed_s < 0.0 {
+            return Err(format!("{} recent episodes after {elapsed_s} seconds cannot be", recent.len()));
+        }
+        Ok(())
+    }
+}
+
 /// Everything that a run continues from.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
@@ -55,6 +87,8 @@ pub struct Checkpoint {
     pub progress: Progress,
     /// The agent.
     pub agent: Snapshot,
+    /// The file of the replay memory, if there is one. Its hash has been compared.
+    pub replay: Option<PathBuf>,
     /// The environments.
     pub collector: CollectorState,
     /// Where rollouts lag: the older policies that the next rollouts are acted in by, oldest first, and how many rollouts each has
@@ -62,34 +96,48 @@ pub struct Checkpoint {
     pub ahead: Vec<(u64, Snapshot)>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// The content of `state.bin`, to be read.
+#[derive(Deserialize)]
 struct State {
     progress: Progress,
     counters: Counters,
     statistics: Statistics,
     collector: CollectorState,
-    ahead: Vec<Ahead>,
+    ahead: Vec<Ahead<Vec<f32>, Statistics>>,
+}
+
+/// The content of `state.bin`, to be written.
+#[derive(Serialize)]
+struct StateRef<'a> {
+    progress: &'a Progress,
+    counters: Counters,
+    statistics: &'a Statistics,
+    collector: &'a CollectorState,
+    ahead: Vec<Ahead<&'a [f32], &'a Statistics>>,
+}
+
+/// The beginning of `state.bin`: all of it that a policy needs.
+#[derive(Deserialize)]
+struct Head {
+    progress: Progress,
+    counters: Counters,
+    statistics: Statistics,
 }
 
 /// A policy that the next rollouts are acted in by.
 #[derive(Serialize, Deserialize)]
-struct Ahead {
+struct Ahead<P, S> {
     learnt: u64,
     version: u64,
-    params: Vec<f32>,
-    statistics: Statistics,
+    params: P,
+    statistics: S,
 }
 
-impl Ahead {
-    fn of(learnt: u64, policy: &Snapshot) -> Self {
-        let Snapshot { params, statistics, counters, .. } = policy;
-        Self { learnt, version: counters.version, params: params.clone(), statistics: statistics.clone() }
-    }
-
+impl Ahead<Vec<f32>, Statistics> {
     fn into_snapshot(self) -> (u64, Snapshot) {
         let Self { learnt, version, params, statistics } = self;
         let counters = Counters { version, ..Counters::default() };
-        (learnt, Snapshot { params, moments: Vec::new(), statistics, counters, replay: None })
+        (learnt, Snapshot { params, moments: Vec::new(), statistics, counters })
     }
 }
 
@@ -97,7 +145,11 @@ impl Ahead {
 #[serde(deny_unknown_fields)]
 struct Manifest {
     format: u32,
+    #[serde(deserialize_with = "unique")]
     files: BTreeMap<String, FileInfo>,
+    /// The mean return of the evaluation, of a best checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    return_mean: Option<f64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -107,18 +159,53 @@ struct FileInfo {
     blake3: String,
 }
 
-/// Where the checkpoint after so many environment steps lies.
+/// The header of a safetensors file.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Header {
+    #[serde(deserialize_with = "unique")]
+    tensors: BTreeMap<String, TensorInfo>,
+}
+
+/// A map without repeated keys, and with no more than [`MAX_ENTRIES`].
+fn unique<'de, D: Deserializer<'de>, V: DeserializeOwned>(deserializer: D) -> Result<BTreeMap<String, V>, D::Error> {
+    struct Unique<V>(std::marker::PhantomData<V>);
+    impl<'de, V: DeserializeOwned> Visitor<'de> for Unique<V> {
+        type Value = BTreeMap<String, V>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "a map of at most {MAX_ENTRIES} different keys")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((key, value)) = access.next_entry::<String, V>()? {
+                if map.len() == MAX_ENTRIES {
+                    return Err(A::Error::custom(format_args!("it has more than {MAX_ENTRIES} entries")));
+                }
+                if map.contains_key(&key) {
+                    return Err(A::Error::custom(format_args!("\"{key}\" is there twice")));
+                }
+                map.insert(key, value);
+            }
+            Ok(map)
+        }
+    }
+    deserializer.deserialize_map(Unique(std::marker::PhantomData))
+}
+
+/// The path of the checkpoint after `env_steps` environment steps.
 fn path(dir: &Path, env_steps: u64) -> PathBuf {
     dir.join(format!("ckpt-{env_steps:012}"))
 }
 
-/// The environment steps in a checkpoint's name.
+/// The environment steps in a checkpoint's name, if it is a name that [`path`] gives.
 fn env_steps(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("ckpt-")?;
-    digits.parse().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()))
+    let env_steps = name.strip_prefix("ckpt-")?.parse().ok()?;
+    (name == format!("ckpt-{env_steps:012}")).then_some(env_steps)
 }
 
-/// The checkpoints in `dir`, oldest first. None if there is no such directory.
+/// The checkpoints in `dir`, oldest first. None if there is no such directory. Entries with other names are ignored.
 ///
 /// # Errors
 /// [`Error::Io`] if it cannot be read.
@@ -130,88 +217,186 @@ pub fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     };
     let mut found = Vec::new();
     for entry in entries {
-        let name = entry.map_err(Error::io(dir))?.file_name();
-        found.extend(name.to_str().and_then(env_steps));
+        let entry = entry.map_err(Error::io(dir))?;
+        let steps = entry.file_name().to_str().and_then(env_steps);
+        found.extend(steps.filter(|_| entry.path().is_dir()));
     }
     found.sort_unstable();
     Ok(found.into_iter().map(|steps| path(dir, steps)).collect())
 }
 
-/// Removes what crashes have left in `dir`.
-///
-/// # Errors
-/// [`Error::Io`].
-pub fn clean(dir: &Path) -> Result<(), Error> {
-    let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        if path.extension().is_some_and(|extension| extension == "tmp") {
-            fs::remove_dir_all(&path).map_err(Error::io(&path))?;
-        }
-    }
-    Ok(())
+/// True if `path` is a checkpoint, complete or damaged.
+#[must_use]
+pub fn is_one(path: &Path) -> bool {
+    path.join(MANIFEST).symlink_metadata().is_ok()
 }
 
-/// A step of a save that has just been done, for tests that stop there.
+/// Removes the checkpoints in `dir` that a crash has left half written. Returns the errors of those that stay.
+pub fn clean(dir: &Path) -> Vec<Error> {
+    let mut stuck = Vec::new();
+    for dir in [dir, &dir.join(BEST)] {
+        let Ok(entries) = fs::read_dir(dir) else { continue };
+        for entry in entries.flatten() {
+            let ours = entry.file_name().to_str().and_then(|name| name.strip_suffix(".tmp")).and_then(env_steps).is_some();
+            if ours && entry.path().is_dir() {
+                stuck.extend(fs::remove_dir_all(entry.path()).map_err(Error::io(entry.path())).err());
+            }
+        }
+    }
+    stuck
+}
+
+/// A step of a save that has just been done, for tests that let it fail or panic there.
 pub type AfterStep<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
-/// Writes a checkpoint into `dir`, then removes all but the newest `keep`. `layout` names the parameters. If the checkpoint is
-/// there already, nothing is done. `after_step` is called after every write, sync and rename; an error from it ends the save
-/// as a crash would.
+/// Writes the replay memory.
+pub type WriteReplay<'a> = &'a dyn Fn(&mut dyn Write) -> Result<(), rl_agents::Error>;
+
+/// A checkpoint that has been saved.
+#[derive(Debug)]
+pub struct Saved {
+    /// Its path.
+    pub path: PathBuf,
+    /// The errors of the older ones that should have been removed and stay.
+    pub stuck: Vec<Error>,
+}
+
+/// Writes a checkpoint into `dir`, then removes all but the newest `keep`. `layout` names the parameters; `replay` writes the replay
+/// memory, if it is saved. If the checkpoint is there already, nothing is done. `after_step` is called after every write, sync and
+/// rename.
 ///
 /// # Errors
-/// [`Error::Io`]; then the checkpoints that were there are unharmed.
+/// [`Error::Io`]; then the checkpoints that were there are unharmed and nothing of the new one stays.
 pub fn save(
     dir: &Path,
     checkpoint: &Checkpoint,
     layout: &Layout,
+    replay: Option<WriteReplay<'_>>,
     keep: usize,
     after_step: AfterStep<'_>,
-) -> Result<PathBuf, Error> {
+) -> Result<Saved, Error> {
     let target = path(dir, checkpoint.progress.env_steps);
     if target.exists() {
-        return Ok(target);
+        return Ok(Saved { path: target, stuck: Vec::new() });
     }
-    let Checkpoint { config, progress, agent, collector, ahead } = checkpoint;
-    let state = State {
-        progress: progress.clone(),
-        counters: agent.counters,
-        statistics: agent.statistics.clone(),
-        collector: collector.clone(),
-        ahead: ahead.iter().map(|(learnt, policy)| Ahead::of(*learnt, policy)).collect(),
-    };
-    let params = layout.tensors().iter().map(|t| (t.name.as_str(), &t.shape[..], &agent.params[t.range.clone()]));
-    let moments: Vec<_> = agent.moments.iter().map(|(name, values)| (name.as_str(), [values.len()], &values[..])).collect();
-    let moments = moments.iter().map(|(name, shape, values)| (*name, &shape[..], *values));
-    let bad = |e: safetensors::SafeTensorError| Error::io(&target)(io::Error::other(e));
-    let mut files = vec![
-        (CONFIG, config.to_toml().into_bytes()),
-        (PARAMS, to_safetensors(params).map_err(bad)?),
-        (OPTIMIZER, to_safetensors(moments).map_err(bad)?),
-        (STATE, codec::encode(&state)?),
-    ];
-    files.extend(agent.replay.iter().map(|replay| (REPLAY, replay.clone())));
-    let info = |bytes: &[u8]| FileInfo { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_string() };
-    let infos = files.iter().map(|(name, bytes)| (String::from(*name), info(bytes))).collect();
-    let manifest = Manifest { format: FORMAT, files: infos };
-    files.push((MANIFEST, serde_json::to_vec_pretty(&manifest).map_err(|e| Error::io(&target)(e.into()))?));
-
-    let temporary = target.with_extension("tmp");
-    write_all(dir, &temporary, &target, &files, after_step).map_err(Error::io(&target))?;
-    let all = list(dir)?;
-    for old in &all[..all.len().saturating_sub(keep)] {
-        // Renamed first, so that a crash halfway through does not leave a damaged checkpoint.
-        let doomed = old.with_extension("tmp");
-        fs::rename(old, &doomed).and_then(|()| after_step("rename an old one")).map_err(Error::io(old))?;
-        fs::remove_dir_all(&doomed).and_then(|()| after_step("remove an old one")).map_err(Error::io(old))?;
-    }
-    Ok(target)
+    write(&target, checkpoint, layout, replay, None, after_step).map_err(Error::io(&target))?;
+    Ok(Saved { path: target, stuck: prune(dir, keep, after_step)? })
 }
 
-fn write_all(
+/// Replaces the best checkpoint of the checkpoints in `dir`: `checkpoint`, with an evaluation of `return_mean`, without a replay
+/// memory. At any moment the old one or the new one is there.
+///
+/// # Errors
+/// [`Error::Io`]; then the old one is unharmed.
+pub fn save_best(
     dir: &Path,
+    checkpoint: &Checkpoint,
+    layout: &Layout,
+    return_mean: f64,
+    after_step: AfterStep<'_>,
+) -> Result<Saved, Error> {
+    let dir = &dir.join(BEST);
+    let before = list(dir)?.pop().and_then(|path| path.file_name()?.to_str().and_then(env_steps));
+    // The newest name counts, also where a run was resumed from an older checkpoint.
+    let target = path(dir, checkpoint.progress.env_steps.max(before.map_or(0, |steps| steps + 1)));
+    write(&target, checkpoint, layout, None, Some(return_mean), after_step).map_err(Error::io(&target))?;
+    Ok(Saved { path: target, stuck: prune(dir, 1, after_step)? })
+}
+
+/// The mean return of the best checkpoint's evaluation, if there is one among the checkpoints in `dir`.
+///
+/// # Errors
+/// [`Error::Checkpoint`] if it is damaged, [`Error::Io`].
+pub fn best_return(dir: &Path) -> Result<Option<f64>, Error> {
+    let Some(path) = list(&dir.join(BEST))?.pop() else { return Ok(None) };
+    let opened = Opened::new(&path).map_err(|why| Error::Checkpoint { path: path.clone(), why })?;
+    Ok(opened.manifest.return_mean)
+}
+
+/// Copies the checkpoint at `from`, which has been loaded, into `dir`, under the name that its `env_steps` give. Files are hard links
+/// where that is possible: checkpoints never change.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Checkpoint`] if it is damaged.
+pub fn copy(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
+    let opened = Opened::new(from).map_err(|why| Error::Checkpoint { path: from.into(), why })?;
+    let target = path(dir, env_steps);
+    let temporary = target.with_extension("tmp");
+    let copy = || {
+        fs::create_dir_all(&temporary)?;
+        for name in opened.manifest.files.keys().map(String::as_str).chain([MANIFEST]) {
+            let (from, to) = (from.join(name), temporary.join(name));
+            if fs::hard_link(&from, &to).is_err() {
+                fs::copy(&from, &to)?;
+                File::open(&to)?.sync_all()?;
+            }
+        }
+        sync_dir(&temporary)?;
+        fs::rename(&temporary, &target)?;
+        sync_dir(dir)
+    };
+    copy().map_err(Error::io(&target))
+}
+
+/// Copies the best checkpoint among those in `from` into `dir`, if there is one that is no older than `env_steps`.
+///
+/// # Errors
+/// Those of [`copy`].
+pub fn copy_best(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
+    let Some(best) = list(&from.join(BEST))?.pop() else { return Ok(()) };
+    let head = Opened::new(&best).and_then(|opened| opened.head());
+    match head.map_err(|why| Error::Checkpoint { path: best.clone(), why })?.progress.env_steps {
+        steps if steps <= env_steps => copy(&best, &dir.join(BEST), steps),
+        _ => Ok(()),
+    }
+}
+
+type Contents<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
+
+/// Writes a checkpoint to `target`, complete or not at all. Refuses what could not be loaded.
+fn write(
+    target: &Path,
+    checkpoint: &Checkpoint,
+    layout: &Layout,
+    replay: Option<WriteReplay<'_>>,
+    return_mean: Option<f64>,
+    after_step: AfterStep<'_>,
+) -> io::Result<()> {
+    let Checkpoint { config, progress, agent, collector, ahead, .. } = checkpoint;
+    progress.check().map_err(io::Error::other)?;
+    [agent].into_iter().chain(ahead.iter().map(|(_, policy)| policy)).try_for_each(Snapshot::check).map_err(io::Error::other)?;
+    let ahead = ahead.iter().map(|(learnt, Snapshot { params, statistics, counters, .. })| Ahead {
+        learnt: *learnt,
+        version: counters.version,
+        params: &params[..],
+        statistics,
+    });
+    let (counters, statistics) = (agent.counters, &agent.statistics);
+    let state = StateRef { progress, counters, statistics, collector, ahead: ahead.collect() };
+    let params = layout.tensors().iter().map(|t| (&*t.name, t.shape.clone(), &agent.params[t.range.clone()])).collect();
+    let moments = agent.moments.iter().map(|(name, values)| (&**name, vec![values.len()], &values[..])).collect();
+    let mut files: Vec<(&str, Contents<'_>)> = vec![
+        (CONFIG, Box::new(|out| out.write_all(config.to_toml().as_bytes()))),
+        (PARAMS, Box::new(|out| write_tensors(out, params))),
+        (OPTIMIZER, Box::new(|out| write_tensors(out, moments))),
+        (STATE, Box::new(|out| codec::encode_into(&state, out).map_err(io::Error::other))),
+    ];
+    if let Some(replay) = replay {
+        files.push((REPLAY, Box::new(|out| replay(out).map_err(io::Error::other))));
+    }
+    let temporary = target.with_extension("tmp");
+    let written = write_files(&temporary, target, files, return_mean, after_step);
+    if written.is_err() {
+        let _ = fs::remove_dir_all(&temporary); // the disk may be full of it
+    }
+    written
+}
+
+fn write_files(
     temporary: &Path,
     target: &Path,
-    files: &[(&str, Vec<u8>)],
+    files: Vec<(&str, Contents<'_>)>,
+    return_mean: Option<f64>,
     after_step: AfterStep<'_>,
 ) -> io::Result<()> {
     if temporary.exists() {
@@ -219,46 +404,336 @@ fn write_all(
     }
     fs::create_dir_all(temporary)?;
     after_step("create the directory")?;
-    for (name, bytes) in files {
-        let mut file = File::create_new(temporary.join(name))?;
-        file.write_all(bytes)?;
+    let mut write = |name: &str, contents: Contents<'_>| {
+        let hashed = Hashed::new(File::create_new(temporary.join(name))?);
+        let mut out = BufWriter::with_capacity(BUFFER, hashed);
+        contents(&mut out)?;
+        let Hashed { inner: file, hasher, bytes } = out.into_inner()?;
         after_step("write a file")?;
         file.sync_all()?;
         after_step("sync a file")?;
+        io::Result::Ok(FileInfo { bytes, blake3: hasher.finalize().to_string() })
+    };
+    let mut infos = BTreeMap::new();
+    for (name, contents) in files {
+        infos.insert(name.into(), write(name, contents)?);
     }
+    let manifest = serde_json::to_vec_pretty(&Manifest { format: FORMAT, files: infos, return_mean })?;
+    write(MANIFEST, Box::new(|out| out.write_all(&manifest)))?;
     sync_dir(temporary)?;
     after_step("sync the directory")?;
     fs::rename(temporary, target)?;
     after_step("rename the directory")?;
-    sync_dir(dir)?;
+    if let Some(dir) = target.parent() {
+        sync_dir(dir)?;
+    }
     after_step("sync the parent")
 }
 
-type Named<'a> = (&'a str, &'a [usize], &'a [f32]);
-
-fn to_safetensors<'a>(tensors: impl Iterator<Item = Named<'a>>) -> Result<Vec<u8>, safetensors::SafeTensorError> {
-    let tensors: Vec<(&str, &[usize], Vec<u8>)> =
-        tensors.map(|(name, shape, values)| (name, shape, values.iter().flat_map(|x| x.to_le_bytes()).collect())).collect();
-    let mut views = Vec::with_capacity(tensors.len());
-    for (name, shape, bytes) in &tensors {
-        views.push((*name, TensorView::new(Dtype::F32, shape.to_vec(), bytes)?));
+/// Removes all but the newest `keep` checkpoints. Returns the errors of those that stay.
+fn prune(dir: &Path, keep: usize, after_step: AfterStep<'_>) -> Result<Vec<Error>, Error> {
+    let all = list(dir)?;
+    let mut stuck = Vec::new();
+    for old in &all[..all.len().saturating_sub(keep)] {
+        // Renamed first, so that a crash halfway through does not leave a damaged checkpoint.
+        let doomed = old.with_extension("tmp");
+        let removed = fs::rename(old, &doomed)
+            .and_then(|()| after_step("rename an old one"))
+            .and_then(|()| fs::remove_dir_all(&doomed))
+            .and_then(|()| after_step("remove an old one"));
+        stuck.extend(removed.map_err(Error::io(old)).err());
     }
-    safetensors::serialize(views, None)
+    Ok(stuck)
+}
+
+/// A file whose bytes are hashed and counted on their way.
+struct Hashed<F> {
+    inner: F,
+    hasher: blake3::Hasher,
+    bytes: u64,
+}
+
+impl<F> Hashed<F> {
+    fn new(inner: F) -> Self {
+        Self { inner, hasher: blake3::Hasher::new(), bytes: 0 }
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+    }
+}
+
+impl<F: Write> Write for Hashed<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.count(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<F: Read> Read for Hashed<F> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(bytes)?;
+        self.count(&bytes[..read]);
+        Ok(read)
+    }
+}
+
+/// Writes f32 tensors as safetensors: name, shape, values.
+fn write_tensors(out: &mut dyn Write, mut tensors: Vec<(&str, Vec<usize>, &[f32])>) -> io::Result<()> {
+    tensors.sort_by_key(|(name, ..)| *name);
+    let (mut infos, mut begin) = (Vec::with_capacity(tensors.len()), 0);
+    for (name, shape, values) in &tensors {
+        let end = begin + size_of_val(*values);
+        infos.push((String::from(*name), TensorInfo { dtype: Dtype::F32, shape: shape.clone(), data_offsets: (begin, end) }));
+        begin = end;
+    }
+    let metadata = Metadata::new(None, infos).map_err(io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    if header.len() as u64 > MAX_HEADER || tensors.len() > MAX_ENTRIES {
+        return Err(io::Error::other(format!("{} tensors are too many for a checkpoint", tensors.len())));
+    }
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+    let mut bytes = Vec::new();
+    for values in tensors.iter().flat_map(|(.., values)| values.chunks(BUFFER / 4)) {
+        bytes.clear();
+        bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+        out.write_all(&bytes)?;
+    }
+    Ok(())
 }
 
 /// The f32 tensors of a file: name, shape, values.
 type Tensors = Vec<(String, Vec<usize>, Vec<f32>)>;
 
-fn from_safetensors(bytes: &[u8]) -> Result<Tensors, String> {
-    let file = safetensors::SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
-    let tensor = |(name, view): (String, TensorView<'_>)| {
-        if view.dtype() != Dtype::F32 {
-            return Err(format!("{name} is of type {:?}, not F32", view.dtype()));
+/// Reads the tensors of a file of `len` bytes.
+fn read_tensors(input: &mut dyn Read, len: u64) -> Result<Tensors, String> {
+    let mut n = [0; 8];
+    input.read_exact(&mut n).map_err(|e| e.to_string())?;
+    let n = u64::from_le_bytes(n);
+    if n > MAX_HEADER || n > len - 8 {
+        return Err(format!("its header takes {n} bytes"));
+    }
+    let mut header = vec![0; n as usize];
+    input.read_exact(&mut header).map_err(|e| e.to_string())?;
+    let Header { tensors } = serde_json::from_slice(&header).map_err(|e| format!("its header is damaged: {e}"))?;
+    let mut infos: Vec<(String, TensorInfo)> = tensors.into_iter().collect();
+    infos.sort_by_key(|(_, info)| info.data_offsets);
+    let (mut at, mut read, data) = (0, Vec::with_capacity(infos.len()), len - 8 - n);
+    for (name, TensorInfo { dtype, shape, data_offsets: (begin, end) }) in infos {
+        if dtype != Dtype::F32 {
+            return Err(format!("{name} is of type {dtype:?}, not F32"));
         }
-        let values = view.data().as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
-        Ok((name, view.shape().to_vec(), values))
+        let bytes = shape.iter().try_fold(4usize, |bytes, &n| bytes.checked_mul(n));
+        if begin != at || bytes.is_none_or(|bytes| end.checked_sub(begin) != Some(bytes)) || end as u64 > data {
+            return Err(format!("{name} is {shape:?}, which is not what the bytes from {begin} to {end} hold"));
+        }
+        let mut values = Vec::with_capacity((end - begin) / 4);
+        let mut bytes = vec![0; BUFFER.min(end - begin)];
+        while values.len() < (end - begin) / 4 {
+            let bytes = &mut bytes[..BUFFER.min(end - begin - 4 * values.len())];
+            input.read_exact(bytes).map_err(|e| e.to_string())?;
+            values.extend(bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)));
+        }
+        at = end;
+        read.push((name, shape, values));
+    }
+    if at as u64 == data { Ok(read) } else { Err(format!("{} bytes belong to no tensor", data - at as u64)) }
+}
+
+/// Opens a regular file. Anything else, such as a FIFO, might never answer.
+fn open_regular(path: &Path) -> io::Result<(File, u64)> {
+    let regular = |metadata: fs::Metadata| match metadata.is_file() {
+        true => Ok(metadata.len()),
+        false => Err(io::Error::other("it is not a regular file")),
     };
-    file.tensors().into_iter().map(tensor).collect()
+    regular(fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    let len = regular(file.metadata()?)?;
+    Ok((file, len))
+}
+
+/// A checkpoint whose manifest has been read.
+struct Opened<'a> {
+    dir: &'a Path,
+    manifest: Manifest,
+}
+
+impl<'a> Opened<'a> {
+    fn new(dir: &'a Path) -> Result<Self, String> {
+        let (file, len) = open_regular(&dir.join(MANIFEST)).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        if len > MAX_MANIFEST {
+            return Err(format!("{MANIFEST} is damaged: it is too large"));
+        }
+        let mut text = Vec::new();
+        file.take(MAX_MANIFEST).read_to_end(&mut text).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST} is damaged: {e}"))?;
+        if manifest.format != FORMAT {
+            return Err(format!("it has format {}, this program reads format {FORMAT}", manifest.format));
+        }
+        if !manifest.files.keys().map(String::as_str).filter(|name| *name != REPLAY).eq(FILES) {
+            let names: Vec<&str> = manifest.files.keys().map(String::as_str).collect();
+            return Err(format!("{MANIFEST} is damaged: it lists {}", names.join(", ")));
+        }
+        Ok(Self { dir, manifest })
+    }
+
+    /// Reads a file with `read`, which is given its length. Nothing is returned unless size and hash are the manifest's.
+    fn read<T>(&self, name: &str, read: impl FnOnce(&mut dyn Read, u64) -> Result<T, String>) -> Result<T, String> {
+        let FileInfo { bytes, blake3 } = &self.manifest.files[name];
+        let (file, found) = open_regular(&self.dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
+        if found != *bytes {
+            return Err(format!("{name} is damaged: it has {found} bytes instead of {bytes}"));
+        }
+        let mut input = BufReader::with_capacity(BUFFER, Hashed::new(file.take(*bytes)));
+        let result = read(&mut input, *bytes);
+        io::copy(&mut input, &mut io::sink()).map_err(|e| format!("{name}: {e}"))?;
+        if input.get_ref().hasher.finalize().to_string() != *blake3 {
+            return Err(format!("{name} is damaged: its hash is another"));
+        }
+        result.map_err(|e| format!("{name}: {e}"))
+    }
+
+    fn config(&self) -> Result<Config, String> {
+        let text = self.read(CONFIG, |input, len| {
+            if len > MAX_CONFIG {
+                return Err("it is too large".into());
+            }
+            let mut text = String::new();
+            input.read_to_string(&mut text).map_err(|e| e.to_string())?;
+            Ok(text)
+        })?;
+        Config::from_toml(&text, CONFIG).map_err(|e| e.to_string())
+    }
+
+    fn head(&self) -> Result<Head, String> {
+        let decode = |input: &mut dyn Read, len| codec::decode_from(input, len).map_err(|e| e.to_string());
+        let (head, _): (Head, u64) = self.read(STATE, decode)?;
+        head.progress.check().map_err(|e| format!("{STATE}: {e}"))?;
+        Ok(head)
+    }
+
+    fn policy(&self) -> Result<SavedPolicy, String> {
+        let config = self.config()?;
+        let tensors = self.read(PARAMS, read_tensors)?;
+        let Head { progress, counters, statistics } = self.head()?;
+        let mut policy = crate::train::policy(&config).map_err(|e| e.to_string())?;
+        let params = in_order(policy.layout(), tensors).map_err(|e| format!("{PARAMS}: {e}"))?;
+        let snapshot = Snapshot { params, moments: Vec::new(), statistics, counters };
+        snapshot.check().and_then(|()| policy.load(&snapshot)).map_err(|e| e.to_string())?;
+        let lacks_replay = config.dqn.as_ref().is_some_and(|dqn| dqn.save_replay) && !self.manifest.files.contains_key(REPLAY);
+        // A best checkpoint never has one.
+        let lacks_replay = lacks_replay && self.manifest.return_mean.is_none();
+        Ok(SavedPolicy { path: self.dir.into(), config, progress, policy, lacks_replay })
+    }
+
+    fn all(&self) -> Result<Checkpoint, String> {
+        let config = self.config()?;
+        let params = self.read(PARAMS, read_tensors)?;
+        let moments = self.read(OPTIMIZER, read_tensors)?;
+        let state: State = self.read(STATE, |input, len| match codec::decode_from(input, len) {
+            Ok((state, 0)) => Ok(state),
+            Ok((_, left)) => Err(format!("{left} bytes are left over")),
+            Err(error) => Err(error.to_string()),
+        })?;
+        let replay = self.manifest.files.contains_key(REPLAY).then(|| self.read(REPLAY, |_, _| Ok(self.dir.join(REPLAY))));
+
+        let params = in_order(crate::train::policy(&config).map_err(|e| e.to_string())?.layout(), params);
+        let params = params.map_err(|e| format!("{PARAMS}: {e}"))?;
+        let moments = moments.into_iter().map(|(name, _, values)| (name, values)).collect();
+        let State { progress, counters, statistics, collector, ahead } = state;
+        let agent = Snapshot { params, moments, statistics, counters };
+        let ahead: Vec<_> = ahead.into_iter().map(Ahead::into_snapshot).collect();
+        progress.check().map_err(|e| format!("{STATE}: {e}"))?;
+        let all = [&agent].into_iter().chain(ahead.iter().map(|(_, policy)| policy));
+        all.into_iter().try_for_each(Snapshot::check).map_err(|e| e.to_string())?;
+        Ok(Checkpoint { config, progress, agent, replay: replay.transpose()?, collector, ahead })
+    }
+}
+
+/// A policy to evaluate or watch.
+pub struct SavedPolicy {
+    /// The checkpoint.
+    pub path: PathBuf,
+    /// What was run.
+    pub config: Config,
+    /// How far it had come.
+    pub progress: Progress,
+    /// The policy.
+    pub policy: Box<dyn Policy>,
+    /// True if the replay memory should have been saved and is not there: training cannot continue from here.
+    pub lacks_replay: bool,
+}
+
+/// Reads the policy of the checkpoint at `path`, or of the newest one of the run at `path`, or of its best one. Reads neither the
+/// optimizer's moments nor the replay memory.
+///
+/// # Errors
+/// [`Error::Checkpoint`] if there is none or it is damaged, [`Error::Config`] if `best` is asked of a single checkpoint.
+pub fn policy(path: &Path, best: bool) -> Result<SavedPolicy, Error> {
+    if best && is_one(path) {
+        return Err(Error::config(format!("--best takes the directory of a run; {} is a checkpoint", path.display())));
+    }
+    newest(path, best, |opened| opened.policy())
+}
+
+/// Reads the configuration of the checkpoint at `path`.
+///
+/// # Errors
+/// [`Error::Checkpoint`] if it is damaged.
+pub fn config(path: &Path) -> Result<Config, Error> {
+    read(path, |opened| opened.config())
+}
+
+fn read<T>(path: &Path, read: impl Fn(&Opened<'_>) -> Result<T, String>) -> Result<T, Error> {
+    Opened::new(path).and_then(|opened| read(&opened)).map_err(|why| {
+        let why = format!("{why}; remove this directory to go back to the checkpoint before it");
+        Error::Checkpoint { path: path.into(), why }
+    })
+}
+
+/// Reads the checkpoint at `path`, or the newest or best one of the run at `path`. One that vanishes meanwhile, because the run goes
+/// on, is looked up again.
+fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, String>) -> Result<T, Error> {
+    let mut chosen = choose(path, best)?;
+    for _ in 0..MAX_LOOKUPS {
+        match read(&chosen, &load) {
+            Err(error) => match choose(path, best)? {
+                again if again == chosen => return Err(error),
+                again => chosen = again,
+            },
+            loaded => return loaded,
+        }
+    }
+    read(&chosen, load)
+}
+
+/// The checkpoint that `path` means.
+fn choose(path: &Path, best: bool) -> Result<PathBuf, Error> {
+    let none = |why: &str| Error::Checkpoint { path: path.into(), why: why.into() };
+    if !path.is_dir() {
+        return Err(none("there is no such directory"));
+    }
+    if is_one(path) {
+        return Ok(path.into());
+    }
+    for dir in [path.join("checkpoints"), path.into()] {
+        if let Some(newest) = list(&if best { dir.join(BEST) } else { dir })?.pop() {
+            return Ok(newest);
+        }
+    }
+    Err(none(if best {
+        "it is not the directory of a run that has saved a best checkpoint, which needs an evaluation; leave out --best"
+    } else {
+        "it is neither a checkpoint nor the directory of a run that has saved one"
+    }))
 }
 
 impl Checkpoint {
@@ -267,17 +742,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] if there is none or it is damaged.
     pub fn find(path: &Path) -> Result<(PathBuf, Self), Error> {
-        if !path.is_dir() {
-            return Err(Error::Checkpoint { path: path.into(), why: "there is no such directory".into() });
-        }
-        let path = if path.join(MANIFEST).exists() {
-            path.to_path_buf()
-        } else {
-            let newest = list(&path.join("checkpoints"))?.pop();
-            let why = "it is neither a checkpoint nor the directory of a run that has saved one";
-            newest.ok_or_else(|| Error::Checkpoint { path: path.into(), why: why.into() })?
-        };
-        Ok((path.clone(), Self::load(&path)?))
+        newest(path, false, |opened| Ok((opened.dir.into(), opened.all()?)))
     }
 
     /// Reads the checkpoint at `path`.
@@ -285,70 +750,12 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] if it is damaged.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        Self::read(path).map_err(|why| {
-            let why = format!("{why}; remove this directory to go back to the checkpoint before it");
-            Error::Checkpoint { path: path.into(), why }
-        })
-    }
-
-    fn read(path: &Path) -> Result<Self, String> {
-        let open = |name: &str| File::open(path.join(name)).map_err(|e| format!("{name}: {e}"));
-        let size = |file: &File, name: &str| file.metadata().map(|m| m.len()).map_err(|e| format!("{name}: {e}"));
-        let read = |file: File, name: &str| {
-            let mut bytes = Vec::new();
-            io::Read::read_to_end(&mut { file }, &mut bytes).map_err(|e| format!("{name}: {e}"))?;
-            Ok::<_, String>(bytes)
-        };
-        let file = open(MANIFEST)?;
-        if size(&file, MANIFEST)? > MAX_MANIFEST {
-            return Err(format!("{MANIFEST} is damaged: it is too large"));
-        }
-        let manifest: Manifest =
-            serde_json::from_slice(&read(file, MANIFEST)?).map_err(|e| format!("{MANIFEST} is damaged: {e}"))?;
-        if manifest.format != FORMAT {
-            return Err(format!("it has format {}, this program reads format {FORMAT}", manifest.format));
-        }
-        if !manifest.files.keys().map(String::as_str).filter(|name| *name != REPLAY).eq({
-            let mut names = FILES;
-            names.sort_unstable();
-            names
-        }) {
-            let names: Vec<&str> = manifest.files.keys().map(String::as_str).collect();
-            return Err(format!("{MANIFEST} is damaged: it lists {}", names.join(", ")));
-        }
-        let load = |name: &str| {
-            let info = &manifest.files[name];
-            let file = open(name)?;
-            let found = size(&file, name)?;
-            if found != info.bytes {
-                return Err(format!("{name} is damaged: it has {found} bytes instead of {}", info.bytes));
-            }
-            let bytes = read(file, name)?;
-            if blake3::hash(&bytes).to_string() != info.blake3 {
-                return Err(format!("{name} is damaged: its hash is another"));
-            }
-            Ok(bytes)
-        };
-        let config = String::from_utf8(load(CONFIG)?).map_err(|e| format!("{CONFIG}: {e}"))?;
-        let config = Config::from_toml(&config, CONFIG).map_err(|e| e.to_string())?;
-        let params = from_safetensors(&load(PARAMS)?).map_err(|e| format!("{PARAMS}: {e}"))?;
-        let moments = from_safetensors(&load(OPTIMIZER)?).map_err(|e| format!("{OPTIMIZER}: {e}"))?;
-        let state: State = codec::decode(&load(STATE)?).map_err(|e| format!("{STATE}: {e}"))?;
-
-        let params = in_order(&config, params).map_err(|e| format!("{PARAMS}: {e}"))?;
-        let mut moments: Vec<(String, Vec<f32>)> = moments.into_iter().map(|(name, _, values)| (name, values)).collect();
-        moments.sort_by(|a, b| a.0.cmp(&b.0));
-        let replay = manifest.files.contains_key(REPLAY).then(|| load(REPLAY)).transpose()?;
-        let agent = Snapshot { params, moments, statistics: state.statistics, counters: state.counters, replay };
-        let ahead = state.ahead.into_iter().map(Ahead::into_snapshot).collect();
-        Ok(Self { config, progress: state.progress, agent, collector: state.collector, ahead })
+        read(path, |opened| opened.all())
     }
 }
 
-/// The parameter vector of the network that `config` describes, from its tensors.
-fn in_order(config: &Config, tensors: Tensors) -> Result<Vec<f32>, String> {
-    let policy = crate::train::policy(config).map_err(|e| e.to_string())?;
-    let layout = policy.layout();
+/// The parameter vector of `layout`, from its tensors.
+fn in_order(layout: &Layout, tensors: Tensors) -> Result<Vec<f32>, String> {
     let mut params = vec![0.0; layout.len()];
     let mut tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)> = tensors.into_iter().map(|(n, s, v)| (n, (s, v))).collect();
     for tensor in layout.tensors() {

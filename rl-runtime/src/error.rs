@@ -29,6 +29,21 @@ pub enum Error {
         /// What is the matter, and what to do.
         why: String,
     },
+    /// Training was given up because no checkpoint could be saved.
+    #[error(
+        "training was given up: its checkpoint could not be saved {attempts} times running, last because: {cause}\n{}",
+        what_to_do(run, *saved)
+    )]
+    NotSaved {
+        /// The directory of the run.
+        run: PathBuf,
+        /// How often it was tried.
+        attempts: u32,
+        /// The last error.
+        cause: Box<Error>,
+        /// The env steps of the last checkpoint that was saved.
+        saved: Option<u64>,
+    },
     /// A file that cannot be read or written.
     #[error("{path}: {error}")]
     Io {
@@ -79,6 +94,17 @@ pub enum Error {
     Env(#[from] rl_envs::Error),
 }
 
+/// Advice after a run that could not save.
+fn what_to_do(run: &Path, saved: Option<u64>) -> String {
+    let run = crate::print::quoted(run);
+    match saved {
+        Some(env_steps) => format!(
+            "make room or mend what is wrong, then `rl train --resume {run}` continues from the checkpoint at {env_steps} env steps"
+        ),
+        None => format!("no checkpoint was saved: make room or mend what is wrong, remove {run}, then start again"),
+    }
+}
+
 impl Error {
     /// The exit code of the program: 1 failed at run time, 2 bad usage or configuration, 3 checkpoint unusable, 4 diverged,
     /// 5 environment failed.
@@ -89,7 +115,7 @@ impl Error {
         match self {
             Self::Config { .. } | Self::RunDir { .. } => 2,
             Self::Checkpoint { .. } => 3,
-            Self::Io { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
+            Self::Io { .. } | Self::NotSaved { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
             Self::Agent(
                 Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::Range { .. } | Agent::ActionKind | Agent::Buffer(_),
             ) => 2,

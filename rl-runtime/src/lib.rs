@@ -1,7 +1,7 @@
 //! Time and place: the training loop, its files, and the `rl` program.
 //!
 //! Read [`train`](mod@train) first: the loop stands there once. [`config`] says what a user may choose, [`run_dir`] and
-//! [`checkpoint`] what is written where, [`metrics`] what is measured, [`report`] what is shown; [`watch`] and [`animation`]
+//! [`checkpoint`] what is written where, [`resume`] what a stopped run continues from, [`metrics`] what is measured, [`report`] what is shown; [`watch`] and [`animation`]
 //! let a policy be seen. [`pipeline`] lets collecting and learning go on at the same time, on [rings](mod@ring) of buffers; [`ready`] collects
 //! from environments that block, and outlives their [`faults`]; [`profile`] says where time goes. Every line is printed by [`print`](mod@print),
 //! every file that a user reads is written by [`file`](mod@file).
@@ -22,6 +22,7 @@ pub mod print;
 pub mod profile;
 pub mod ready;
 pub mod report;
+pub mod resume;
 pub mod ring;
 pub mod run_dir;
 pub mod train;

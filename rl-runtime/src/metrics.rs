@@ -117,6 +117,15 @@ impl Overlap {
     }
 }
 
+/// The env steps of the last whole row of a log, if there is one.
+#[must_use]
+pub fn last_env_steps(path: &Path) -> Option<u64> {
+    let bytes = fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.filter_map(|line| line.split(',').next()?.parse().ok()).next_back()
+}
+
 impl Progress {
     /// Mean return of the last episodes; NaN before the first has ended.
     #[must_use]

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::file::{is_draft_of, write_whole};
 use crate::print::quoted;
-use crate::{Config, Error};
+use crate::{Config, Error, checkpoint};
 
 /// A run directory that is ours alone until it is dropped.
 #[derive(Debug)]
@@ -41,6 +41,19 @@ impl RunDir {
     /// # Errors
     /// [`Error::RunDir`] if it is not empty or in use, [`Error::Io`] if it cannot be written.
     pub fn create(path: Option<&Path>, config: &Config, device: &str) -> Result<Self, Error> {
+        Self::create_from(path, config, device, |_| Ok(()))
+    }
+
+    /// Makes the directory of a new run; `begin` writes what it begins with. The configuration, which makes it a run, is written last.
+    ///
+    /// # Errors
+    /// Those of [`RunDir::create`] and of `begin`.
+    pub fn create_from(
+        path: Option<&Path>,
+        config: &Config,
+        device: &str,
+        begin: impl FnOnce(&Self) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
         let dir = match path {
             Some(path) => Self::at(path)?,
             None => Self::first_free(&format!("{}-{}-seed{}", config.env, config.algo.name(), config.seed))?,
@@ -55,11 +68,18 @@ impl RunDir {
             device: device.into(),
         };
         let machine = toml::to_string(&machine).unwrap_or_default();
-        // The configuration comes first: with it, the directory is that of a run.
-        let written = dir.write("config.toml", &config.to_toml()).and_then(|()| dir.write("machine.toml", &machine));
+        let checkpoints = || fs::create_dir_all(dir.checkpoints()).map_err(Error::io(dir.checkpoints()));
+        // With its configuration, the directory is that of a run.
+        let written = begin(&dir)
+            .and_then(|()| dir.write("config.toml", &config.to_toml()))
+            .and_then(|()| checkpoints())
+            .and_then(|()| dir.write("machine.toml", &machine));
         match written {
             Ok(()) => Ok(dir),
             Err(error) => {
+                // What `begin` has written.
+                let _ = fs::remove_dir_all(dir.checkpoints());
+                let _ = fs::remove_file(dir.metrics());
                 dir.discard();
                 Err(error)
             }
@@ -72,6 +92,7 @@ impl RunDir {
         for name in ["config.toml", "machine.toml", "lock"] {
             let _ = fs::remove_file(self.path.join(name));
         }
+        let _ = fs::remove_dir(self.checkpoints());
         remove_dirs(&self.created);
     }
 
@@ -80,6 +101,10 @@ impl RunDir {
     /// # Errors
     /// [`Error::RunDir`] if it is none or in use, [`Error::Config`] if its configuration is damaged.
     pub fn open(path: &Path) -> Result<(Self, Config), Error> {
+        if checkpoint::is_one(path) {
+            let why = "is a checkpoint, not the directory of a run".into();
+            return Err(Error::RunDir { path: path.into(), why });
+        }
         let file = path.join("config.toml");
         let text = fs::read_to_string(&file).map_err(|e| {
             let why = format!(
@@ -109,6 +134,15 @@ impl RunDir {
                 Err(error)
             }
         }
+    }
+
+    /// Replaces its configuration by the one that is now in force.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; then the old one is still there.
+    pub fn replace_config(&self, config: &Config) -> Result<(), Error> {
+        let (path, text) = (self.path.join("config.toml"), config.to_toml());
+        if fs::read_to_string(&path).is_ok_and(|old| old == text) { Ok(()) } else { self.write("config.toml", &text) }
     }
 
     fn first_free(name: &str) -> Result<Self, Error> {

@@ -1,16 +1,18 @@
 //! The training loop, once: it learns from the rollouts that a [`Pipeline`] gives it, collected in turn or at the same time.
 
+use std::fs::File;
+use std::io::{BufReader, Write};
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{
-    A2c, ActorCritic, Agent, Collector, Dqn, DqnConfig, Episode, EvalConfig, Played, Policy, Ppo, QNetwork, Snapshot,
-    evaluate_with,
+    A2c, ActorCritic, Agent, Collector, CollectorState, Dqn, DqnConfig, Episode, EvalConfig, Played, Policy, Ppo, QNetwork,
+    Snapshot, evaluate_with,
 };
 use rl_envs::{Pool, catalog, pool};
 
-use crate::checkpoint::{self, Checkpoint, Progress};
+use crate::checkpoint::{self, Checkpoint, Progress, WriteReplay};
 use crate::config::{Device, parse_device};
 use crate::metrics::{Log, Overlap, Row, WINDOW};
 use crate::pipeline::{Mode, Pipeline};
@@ -21,6 +23,8 @@ use crate::{Algo, Config, Error, interrupt};
 
 /// Saves that may fail running before training is given up.
 const MAX_FAILED_SAVES: u32 = 3;
+/// Pauses before the last save is tried again.
+const PAUSES_MS: [u64; 3] = [100, 300, 1000];
 
 /// Why training ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,8 +192,21 @@ pub struct Training {
     progress: Progress,
     /// The policies that the next rollouts are acted in by, where they lag behind the agent's.
     ahead: Vec<(u64, Snapshot)>,
+    /// Env steps of the last checkpoint that was saved or loaded.
+    saved: Option<u64>,
+    /// The best evaluation's mean return.
+    best: Option<f64>,
+    /// Old checkpoints that could not be removed the last time.
+    stuck: usize,
     profile: Profile,
     track: Track,
+}
+
+/// Warns of checkpoints that cannot be removed, with the first error.
+fn warn_of_stuck(stuck: &[Error], report: &mut Report) {
+    if let Some(first) = stuck.first() {
+        report.warn(&format!("{} old checkpoints cannot be removed, first: {first}", stuck.len()));
+    }
 }
 
 impl Training {
@@ -231,14 +248,32 @@ impl Training {
         let pipeline = Pipeline::new(config.mode(), collector, config.n_steps(), &profile)?;
         let track = profile.track("learner");
         let (config, progress) = (config.clone(), Progress::default());
-        Ok(Self { config, pool, pipeline, agent, progress, ahead: Vec::new(), profile, track })
+        let (ahead, saved, best, stuck) = (Vec::new(), None, None, 0);
+        Ok(Self { config, pool, pipeline, agent, progress, ahead, saved, best, stuck, profile, track })
     }
 
     fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
-        self.agent.load(&checkpoint.agent)?;
-        self.pipeline.rest()?.load(checkpoint.collector)?;
-        self.progress = checkpoint.progress;
-        self.ahead = checkpoint.ahead;
+        let Checkpoint { agent, replay, collector, progress, ahead, .. } = checkpoint;
+        self.agent.load(&agent)?;
+        match replay {
+            Some(path) => {
+                let mut input = BufReader::new(File::open(&path).map_err(Error::io(&path))?);
+                self.agent.load_replay(&agent, &mut input).map_err(|e| {
+                    let name = path.file_name().unwrap_or_default().display();
+                    rl_agents::Error::Snapshot(format!("{name}: {e}"))
+                })?;
+            }
+            None if self.agent.saves_replay() => {
+                let why = "its replay memory is missing, though dqn.save_replay is true: it can be evaluated, but not continued";
+                return Err(rl_agents::Error::Snapshot(why.into()).into());
+            }
+            None => {}
+        }
+        if !collector.has_envs() {
+            self.agent.gap();
+        }
+        self.pipeline.rest()?.load(collector)?;
+        (self.saved, self.progress, self.ahead) = (Some(progress.env_steps), progress, ahead);
         Ok(())
     }
 
@@ -279,19 +314,64 @@ impl Training {
         Ok(())
     }
 
-    fn save(&mut self, dir: &RunDir) -> Result<(), Error> {
+    fn checkpoint(&self, collector: CollectorState, ahead: Vec<(u64, Snapshot)>) -> Checkpoint {
+        let (config, progress) = (self.config.clone(), self.progress.clone());
+        Checkpoint { config, progress, agent: self.agent.save(), replay: None, collector, ahead }
+    }
+
+    fn save(&mut self, dir: &RunDir, report: &mut Report) -> Result<(), Error> {
         let collector = self.pipeline.rest()?.save()?;
         let mut ahead = self.pipeline.ordered();
         ahead.pop(); // the agent's own
-        let checkpoint = Checkpoint {
-            config: self.config.clone(),
-            progress: self.progress.clone(),
-            agent: self.agent.save(),
-            collector,
-            ahead,
-        };
+        let checkpoint = self.checkpoint(collector, ahead);
+        let (agent, keep) = (&*self.agent, self.config.keep_checkpoints);
+        let write_replay = |out: &mut dyn Write| agent.save_replay(out);
+        let replay: Option<WriteReplay<'_>> = if agent.saves_replay() { Some(&write_replay) } else { None };
+        let layout = agent.policy().layout();
+        let saved = checkpoint::save(&dir.checkpoints(), &checkpoint, layout, replay, keep, &mut |_| Ok(()))?;
+        self.saved = Some(self.progress.env_steps);
+        if saved.stuck.len() > self.stuck {
+            warn_of_stuck(&saved.stuck, report);
+        }
+        self.stuck = saved.stuck.len();
+        Ok(())
+    }
+
+    /// Saves for the last time; what fails is tried again after a pause.
+    fn save_last(&mut self, dir: &RunDir, report: &mut Report) -> Result<(), Error> {
+        let mut pauses = PAUSES_MS.iter();
+        loop {
+            match (self.save(dir, report), pauses.next()) {
+                (Ok(()), _) => return Ok(()),
+                (Err(error), Some(&ms)) => {
+                    report.warn(&format!("the last checkpoint is not saved: {error}; trying again in {ms} ms"));
+                    std::thread::sleep(Duration::from_millis(ms));
+                }
+                (Err(error), None) => return Err(self.gave_up(dir, PAUSES_MS.len() as u32 + 1, error)),
+            }
+        }
+    }
+
+    fn gave_up(&self, dir: &RunDir, attempts: u32, cause: Error) -> Error {
+        Error::NotSaved { run: dir.path().into(), attempts, cause: Box::new(cause), saved: self.saved }
+    }
+
+    /// Keeps the agent as the best one if its evaluation is better than all before. What goes wrong is a warning.
+    fn keep_if_best(&mut self, dir: &RunDir, evaluation: &Evaluation, report: &mut Report) {
+        let mean = evaluation.return_mean;
+        if mean.is_nan() || self.best.is_some_and(|best| mean <= best) {
+            return;
+        }
+        let collector = CollectorState::without_envs(self.progress.iterations * self.config.n_steps() as u64);
+        let checkpoint = self.checkpoint(collector, Vec::new());
         let layout = self.agent.policy().layout();
-        checkpoint::save(&dir.checkpoints(), &checkpoint, layout, self.config.keep_checkpoints, &mut |_| Ok(())).map(drop)
+        match checkpoint::save_best(&dir.checkpoints(), &checkpoint, layout, mean, &mut |_| Ok(())) {
+            Ok(saved) => {
+                self.best = Some(mean);
+                warn_of_stuck(&saved.stuck, report);
+            }
+            Err(error) => report.warn(&format!("the best checkpoint is not saved, training goes on: {error}")),
+        }
     }
 
     /// Trains to the end, writes metrics and checkpoints into `dir`, and evaluates what was learnt.
@@ -306,7 +386,11 @@ impl Training {
         let config = self.config.clone();
         let overlapped = config.mode() != Mode::Sync;
         let samples = (config.n_steps() * config.n_envs) as u64;
-        checkpoint::clean(&dir.checkpoints())?;
+        warn_of_stuck(&checkpoint::clean(&dir.checkpoints()), report);
+        self.best = checkpoint::best_return(&dir.checkpoints()).unwrap_or_else(|error| {
+            report.warn(&format!("the best checkpoint is not known any more, the next evaluation replaces it: {error}"));
+            None
+        });
         let mut log = Log::open(&dir.metrics(), self.progress.iterations)?;
         // A target without a cadence is looked for twenty times.
         let no_cadence = config.eval_every == 0 && config.target_return.is_some();
@@ -344,6 +428,7 @@ impl Training {
                 evaluation = self.track.time(Phase::Evaluation, || self.evaluate())?;
                 if let Some(result) = &evaluation {
                     report.evaluation(self.progress.env_steps, result);
+                    self.keep_if_best(dir, result, report);
                 }
             }
             let wall_s = begin.elapsed().as_secs_f64();
@@ -374,19 +459,25 @@ impl Training {
                 self.agent.explore(self.remaining(self.pipeline.n_ahead() - 1));
             }
             self.pipeline.give_back(filled, self.agent.policy(), self.progress.iterations)?;
-            while end == End::Target && self.pipeline.in_flight() > 0 {
-                let dropped = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
-                self.pipeline.give_back(dropped, self.agent.policy(), self.progress.iterations)?;
+            if end == End::Target && self.pipeline.in_flight() > 0 {
+                while self.pipeline.in_flight() > 0 {
+                    let dropped = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
+                    self.pipeline.give_back(dropped, self.agent.policy(), self.progress.iterations)?;
+                }
+                // The environments stand behind the rollouts that were dropped.
+                self.agent.gap();
             }
             if save_due && self.pipeline.in_flight() == 0 {
                 save_due = false;
                 let track = self.track.clone();
-                match track.time(Phase::Checkpoint, || self.save(dir)) {
+                let save = || if last { self.save_last(dir, report) } else { self.save(dir, report) };
+                match track.time(Phase::Checkpoint, save) {
                     Ok(()) => failed_saves = 0,
+                    Err(error) if last => return Err(error),
                     Err(error) => {
                         failed_saves += 1;
-                        if last || failed_saves == MAX_FAILED_SAVES {
-                            return Err(error);
+                        if failed_saves == MAX_FAILED_SAVES {
+                            return Err(self.gave_up(dir, failed_saves, error));
                         }
                         report.warn(&format!("checkpoint not saved, training goes on: {error}"));
                     }
@@ -406,7 +497,10 @@ impl Training {
         } else if evaluation.is_none() {
             evaluation = self.track.time(Phase::Evaluation, || self.evaluate())?;
             match &evaluation {
-                Some(result) => report.evaluation(self.progress.env_steps, result),
+                Some(result) => {
+                    report.evaluation(self.progress.env_steps, result);
+                    self.keep_if_best(dir, result, report);
+                }
                 None => end = End::Interrupted,
             }
         }

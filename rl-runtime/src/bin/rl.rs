@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use rl_agents::{Activation, Episode, EvalConfig, Isa, Learner, Policy, PpoConfig};
+use rl_agents::{Activation, Episode, EvalConfig, Isa, Learner, PpoConfig};
 use rl_envs::check::Outcome;
 use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
-use rl_runtime::checkpoint::{self, Checkpoint};
+use rl_runtime::checkpoint::{self, SavedPolicy};
 use rl_runtime::config::{self, Layers, PRESETS, RESUMABLE};
 use rl_runtime::file::Draft;
 use rl_runtime::latency::{Distribution, Latency};
@@ -20,6 +20,7 @@ use rl_runtime::pipeline::Mode;
 use rl_runtime::profile::Profile;
 use rl_runtime::ready::ReadyConfig;
 use rl_runtime::report::{Report, evaluation_json, grouped, in_words};
+use rl_runtime::resume::{Resumed, Source};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::{self, End, Evaluation, Training};
 use rl_runtime::watch::{self, Screen, Show};
@@ -80,6 +81,9 @@ Examples:
   rl train --resume runs/cartpole-ppo-seed0-1
 
 Settings come in layers: defaults, preset, --config, command line. `rl list` shows them all.
+--resume RUN goes on with the settings that the run has, except those given now (steps, threads, ...), which it keeps from then on.
+With more --steps, what falls with progress (lin_X, exploration) jumps back up. --resume RUN/checkpoints/ckpt-N goes on from that
+checkpoint, in a new run if later ones exist.
 Ctrl-C finishes the update, saves and says how to go on; a second one leaves at once.")]
 struct TrainArgs {
     /// The environment (see `rl list`)
@@ -111,8 +115,8 @@ struct TrainArgs {
     /// Where to write [default: the first free runs/ENV-ALGO-seedS-NUMBER]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Continue the run in this directory from its last checkpoint
-    #[arg(long, value_name = "DIR", conflicts_with = "run_dir")]
+    /// Continue the run in this directory from its last checkpoint, or, in a new run, from one of its checkpoints
+    #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
     /// Evaluate every so many environment steps
     #[arg(long, value_name = "N", value_parser = parse_count)]
@@ -138,6 +142,9 @@ The episodes are never those that training was judged by, whatever the seeds.")]
 struct EvalArgs {
     /// The directory of a run, or of one of its checkpoints
     path: PathBuf,
+    /// Take the checkpoint with the best evaluation instead of the newest
+    #[arg(long)]
+    best: bool,
     /// How many episodes, each in an environment of its own
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     episodes: u32,
@@ -164,6 +171,9 @@ the episodes (it needs 24-bit colours); where stdout is no terminal, there is a 
 struct WatchArgs {
     /// The directory of a run, or of one of its checkpoints
     path: PathBuf,
+    /// Take the checkpoint with the best evaluation instead of the newest
+    #[arg(long)]
+    best: bool,
     /// Write an animated GIF, replacing what is there
     #[arg(long, value_name = "FILE")]
     gif: Option<PathBuf>,
@@ -506,7 +516,7 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
     let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());
     let inside = |path: &Path| run_dir.is_some_and(|dir| absolute(path).starts_with(absolute(dir)));
     args.timeline.as_deref().filter(|path| !inside(path)).map(Draft::create).transpose()?;
-    let (config, dir, mut training, note, timeline) = match &args.resume {
+    let (config, dir, mut training, notes, timeline) = match &args.resume {
         None => {
             let none =
                 || Error::Config { problems: vec!["which environment? `rl list` shows them; try `rl train cartpole`".into()] };
@@ -518,7 +528,7 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             let training = Training::new(&config, profile.clone())?;
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
             match draft(args.timeline.as_deref(), &dir) {
-                Ok(timeline) => (config, dir, training, None, timeline),
+                Ok(timeline) => (config, dir, training, Vec::new(), timeline),
                 Err(error) => {
                     dir.discard();
                     return Err(error);
@@ -526,9 +536,13 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             }
         }
         Some(path) => {
-            let (config, dir, training, note) = resume(&args, layers, path, profile.clone())?;
+            let source = Source::open(path, args.run_dir.is_some())?;
+            let config = resumed_config(&args, layers, path, source.config())?;
+            let device = train::device(&config)?;
+            set_matrix_threads(config.threads);
+            let Resumed { dir, training, notes } = source.begin(&config, args.run_dir.as_deref(), &device, profile.clone())?;
             let timeline = draft(args.timeline.as_deref(), &dir)?;
-            (config, dir, training, note, timeline)
+            (config, dir, training, notes, timeline)
         }
     };
     let device = train::device(&config)?;
@@ -538,9 +552,7 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
     let mut report = Report::new(json);
     report.start(&config, &device, dir.path(), training.progress().env_steps);
     config.warnings().iter().for_each(|warning| report.warn(warning));
-    if let Some(note) = note {
-        report.note(&note);
-    }
+    notes.iter().for_each(|note| report.note(note));
     let outcome = training.run(&dir, &mut report);
     if let Some(Err(error)) = timeline.map(|draft| draft.publish(profile.timeline().as_bytes())) {
         report.warn(&format!("no timeline is written: {error}"));
@@ -566,10 +578,8 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
-type Resumed = (Config, RunDir, Training, Option<String>);
-
-fn resume(args: &TrainArgs, layers: Layers, path: &Path, profile: Profile) -> Result<Resumed, Error> {
-    let (dir, saved) = RunDir::open(path)?;
+/// The settings to resume with: those of the run or checkpoint, and those given that may change.
+fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config) -> Result<Config, Error> {
     let foreign = |what: &str, given: &Option<String>, saved: &str| match given {
         Some(given) if given != saved => {
             Err(Error::Config { problems: vec![format!("the run in {} is of {what} {saved}, not {given}", path.display())] })
@@ -578,45 +588,30 @@ fn resume(args: &TrainArgs, layers: Layers, path: &Path, profile: Profile) -> Re
     };
     foreign("environment", &args.env, &saved.env)?;
     foreign("algorithm", &args.algo, saved.algo.name())?;
-    let config = layers.over(&saved)?;
-    let differences = config.differences(&saved);
+    let config = layers.over(saved)?;
+    let differences = config.differences(saved);
     if !differences.is_empty() {
         let may = RESUMABLE.join(", ");
         let problem = format!("a resumed run keeps its settings ({may} may change), but (given here, saved there):{differences}");
         return Err(Error::Config { problems: vec![problem] });
     }
-    set_matrix_threads(config.threads);
-    let Some(newest) = checkpoint::list(&dir.checkpoints())?.pop() else {
-        let training = Training::new(&config, profile)?;
-        let note = "the run was stopped before its first checkpoint: it starts afresh".into();
-        return Ok((config, dir, training, Some(note)));
-    };
-    let checkpoint = Checkpoint::load(&newest)?;
-    let differences = checkpoint.config.differences(&saved);
-    if !differences.is_empty() {
-        let why = format!("it belongs to another run:{differences}");
-        return Err(Error::Checkpoint { path: newest, why });
-    }
-    let mut note = format!("resumed from {} env steps", grouped(checkpoint.progress.env_steps));
-    if !checkpoint.collector.has_envs() {
-        note.push_str("; these environments cannot be saved, so new episodes begin");
-    }
-    let training = Training::resume(&config, checkpoint, profile)?;
-    Ok((config, dir, training, Some(note)))
+    Ok(config)
 }
 
-/// A checkpoint's path, its settings and its policy.
-fn saved_policy(path: &Path, threads: usize) -> Result<(PathBuf, Config, Box<dyn Policy>), Error> {
-    let (path, checkpoint) = Checkpoint::find(path)?;
+/// The policy of the checkpoint that a path means.
+fn saved_policy(path: &Path, best: bool, threads: usize) -> Result<SavedPolicy, Error> {
     set_matrix_threads(threads);
-    let mut policy = train::policy(&checkpoint.config)?;
-    policy.load(&checkpoint.agent)?;
-    Ok((path, checkpoint.config, policy))
+    let saved = checkpoint::policy(path, best)?;
+    if saved.lacks_replay {
+        print::err(&format!("note: {} lacks its replay memory: training cannot continue from it", saved.path.display()));
+    }
+    Ok(saved)
 }
 
 fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
     let threads = threads(args.threads);
-    let (path, Config { env, eval_max_steps, .. }, policy) = saved_policy(&args.path, threads)?;
+    let SavedPolicy { path, config: Config { env, eval_max_steps, .. }, policy, .. } =
+        saved_policy(&args.path, args.best, threads)?;
     let (seed, stochastic) = (train::evaluation_seed(args.seed), args.stochastic);
     let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps };
     let pool = Pool::new(threads)?;
@@ -639,7 +634,7 @@ fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
 
 fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     let WatchArgs { gif, fps, seed, .. } = args;
-    let (path, Config { env, .. }, policy) = saved_policy(&args.path, 1)?;
+    let SavedPolicy { path, config: Config { env, .. }, policy, .. } = saved_policy(&args.path, args.best, 1)?;
     let seen = watch::can_be_seen(&*policy, &env)?;
     let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     let mut show = match gif {

@@ -1,0 +1,181 @@
+//! Continuing: the run and the checkpoint that `rl train --resume PATH` means.
+//!
+//! | `PATH` | continues |
+//! |---|---|
+//! | a run | its newest checkpoint, in its directory |
+//! | the newest checkpoint of a run | the same |
+//! | any other checkpoint | a new run, which begins with a copy of that checkpoint; the run that it comes from stays as it is |
+//!
+//! Nothing is ever written into a checkpoint. A run without checkpoints starts from the beginning only if its metrics do not show
+//! that there must have been one.
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::{self, Checkpoint};
+use crate::profile::Profile;
+use crate::report::grouped;
+use crate::run_dir::RunDir;
+use crate::train::Training;
+use crate::{Config, Error, metrics};
+
+/// A run or a checkpoint to continue.
+#[derive(Debug)]
+pub struct Source {
+    saved: Config,
+    /// The run to continue in its directory, locked; if there is none, a new one is made.
+    run: Option<RunDir>,
+    /// None before the run's first checkpoint.
+    checkpoint: Option<PathBuf>,
+}
+
+/// A run that is ready to continue.
+pub struct Resumed {
+    /// Its directory.
+    pub dir: RunDir,
+    /// Its state.
+    pub training: Training,
+    /// Things worth knowing.
+    pub notes: Vec<String>,
+}
+
+impl Source {
+    /// Finds what `path` means. `new_run` says that a new run is wanted in any case.
+    ///
+    /// # Errors
+    /// [`Error::RunDir`] if it is neither a run nor a checkpoint, or in use; [`Error::Checkpoint`] if checkpoints have been lost;
+    /// [`Error::Config`].
+    pub fn open(path: &Path, new_run: bool) -> Result<Self, Error> {
+        if !checkpoint::is_one(path) {
+            if new_run {
+                let why = "--run-dir: a resumed run stays in its directory; leave it out, or resume from one of its checkpoints";
+                return Err(Error::config(why));
+            }
+            let (dir, saved) = RunDir::open(path)?;
+            let newest = checkpoint::list(&dir.checkpoints())?.pop();
+            if newest.is_none() {
+                refuse_lost(&dir, &saved)?;
+            }
+            return Ok(Self { saved, run: Some(dir), checkpoint: newest });
+        }
+        if let Some(run) = run_of(path).filter(|run| !new_run && is_newest(path, run)) {
+            let (dir, saved) = RunDir::open(&run)?;
+            if is_newest(path, &run) {
+                return Ok(Self { saved, run: Some(dir), checkpoint: Some(path.into()) });
+            }
+        }
+        Ok(Self { saved: checkpoint::config(path)?, run: None, checkpoint: Some(path.into()) })
+    }
+
+    /// The settings to continue with, unless some are given that may change.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.saved
+    }
+
+    /// Loads the checkpoint into a new training with the settings of `config`, and makes the directory of a new run if there is to be
+    /// one: at `run_dir`, or else the first free `runs/NAME-NUMBER`. From then on the run's `config.toml` is `config`.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if it is damaged or another run's, those of [`Training::new`] and [`RunDir::create`].
+    pub fn begin(self, config: &Config, run_dir: Option<&Path>, device: &str, profile: Profile) -> Result<Resumed, Error> {
+        let Self { saved, run, checkpoint } = self;
+        let Some(path) = checkpoint else {
+            let training = Training::new(config, profile)?;
+            let dir = run.ok_or_else(|| Error::config("a run or a checkpoint is needed"))?;
+            dir.replace_config(config)?;
+            let notes = vec!["the run was stopped before its first checkpoint: it starts afresh".into()];
+            return Ok(Resumed { dir, training, notes });
+        };
+        let checkpoint = Checkpoint::load(&path)?;
+        let differences = checkpoint.config.differences(&saved);
+        if !differences.is_empty() {
+            let why = format!("it belongs to another run:{differences}");
+            return Err(Error::Checkpoint { path, why });
+        }
+        let env_steps = checkpoint.progress.env_steps;
+        let mut notes = vec![format!("resumed from {} env steps", grouped(env_steps))];
+        if !checkpoint.collector.has_envs() {
+            notes.push("these environments were not saved, so new episodes begin".into());
+        }
+        if let Some(dqn) = config.dqn.as_ref().filter(|_| checkpoint.replay.is_none()) {
+            notes.push(format!(
+                "the replay memory was not saved (dqn.save_replay is {}): it is empty, and learning goes on when it has been filled with \
+                 {} env steps",
+                dqn.save_replay,
+                grouped(dqn.learning_starts)
+            ));
+        }
+        if config.steps != checkpoint.config.steps && has_schedules(config) {
+            notes.push(format!(
+                "steps was {}: learning rates and exploration that fall with progress jump to their values at {} of {} env steps",
+                grouped(checkpoint.config.steps),
+                grouped(env_steps),
+                grouped(config.steps)
+            ));
+        }
+        let training = Training::resume(config, checkpoint, profile).map_err(|error| match error.exit_code() {
+            3 => Error::Checkpoint { path: path.clone(), why: error.to_string() },
+            _ => error,
+        })?;
+        let dir = match run {
+            Some(dir) => {
+                dir.replace_config(config)?;
+                dir
+            }
+            None => {
+                let dir = RunDir::create_from(run_dir, config, device, |dir| {
+                    checkpoint::copy(&path, &dir.checkpoints(), env_steps)?;
+                    let Some(run) = run_of(&path) else { return Ok(()) };
+                    checkpoint::copy_best(&run.join("checkpoints"), &dir.checkpoints(), env_steps)?;
+                    let metrics = run.join("metrics.csv");
+                    if metrics.is_file() {
+                        std::fs::copy(&metrics, dir.metrics()).map_err(Error::io(&metrics))?;
+                    }
+                    Ok(())
+                })?;
+                let from = path.display();
+                notes.push(format!("{from} stays as it is: the run continues in the new directory {}", dir.path().display()));
+                dir
+            }
+        };
+        Ok(Resumed { dir, training, notes })
+    }
+}
+
+/// The run whose checkpoint is at `path`.
+fn run_of(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    let checkpoints = path.parent().filter(|parent| parent.ends_with("checkpoints"))?;
+    checkpoints.parent().filter(|run| run.join("config.toml").is_file()).map(PathBuf::from)
+}
+
+fn is_newest(path: &Path, run: &Path) -> bool {
+    let newest = checkpoint::list(&run.join("checkpoints")).ok().and_then(|mut all| all.pop());
+    newest.is_some_and(|newest| std::path::absolute(path).is_ok_and(|path| path.file_name() == newest.file_name()))
+}
+
+/// Refuses to start a run afresh whose checkpoints must have been lost.
+///
+/// `checkpoints/` is made together with the run, so it has been moved away, or is on a disk that is not there, if it is missing though
+/// metrics were written. If it is empty, the metrics tell: the first checkpoint is due at `checkpoint_every` env steps, and with lag
+/// some rollouts later.
+fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
+    let Some(env_steps) = metrics::last_env_steps(&dir.metrics()) else { return Ok(()) };
+    let slack = (config.n_steps() * config.n_envs * (config.max_lag + 2)) as u64;
+    if dir.checkpoints().is_dir() && env_steps <= config.checkpoint_every.saturating_add(slack) {
+        return Ok(());
+    }
+    let metrics = dir.metrics();
+    let why = format!(
+        "there is no checkpoint, but {} shows {} env steps; put the checkpoints back (is a disk not mounted?), or remove that file to \
+         start from the beginning",
+        metrics.display(),
+        grouped(env_steps)
+    );
+    Err(Error::Checkpoint { path: dir.checkpoints(), why })
+}
+
+/// True if some settings fall with the share of training that is done.
+fn has_schedules(config: &Config) -> bool {
+    config.dqn.is_some() || config.to_toml().contains("\"lin_")
+}
