@@ -415,7 +415,8 @@ mod tests {
     #[test]
     fn a_length_is_believed_if_the_input_is_as_long_however_long_that_is() {
         let claim = 1u64 << 31;
-        let input = || claim.to_le_bytes().chain(Fails);
+        let bytes = claim.to_le_bytes();
+        let input = || bytes[..].chain(Fails);
         let error = decode_from::<String>(input(), 8 + claim).expect_err("fails").to_string();
         assert!(error.contains("was read"), "{error}");
         let error = decode_from::<String>(input(), 7 + claim).expect_err("too short").to_string();
