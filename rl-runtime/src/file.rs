@@ -234,7 +234,8 @@ mod tests {
             ("fifo", "is a FIFO"),
             ("to-fifo", "is a FIFO"),
             ("loop", "too many symbolic links"),
-            ("d/..", "has no file name"),
+            ("d/..", "is a directory"),
+            ("nowhere/..", "has no file name; name a file"),
             ("nowhere/t", "No such file or directory"),
             ("d/target/t", "Not a directory"),
         ] {

@@ -1,4 +1,4 @@
-//! What is measured: one row of `metrics.csv` for each iteration that is logged.
+//! What is measured: one row of `metrics.csv` for each iteration that is logged, for each with an evaluation, and for the last one.
 //!
 //! Names that Stable-Baselines3 has, too, have its meaning:
 //!
@@ -21,26 +21,32 @@
 //! | `train/learning_rate`, `train/clip_range` | schedules |
 //! | `train/n_updates` | PPO: epochs so far; A2C: rollouts learnt from; DQN: optimizer steps |
 //! | `rollout/exploration_rate` | DQN: epsilon |
-//! | `pipeline/lag_0` .. `pipeline/lag_over_8` | of overlapped runs: columns of rollouts, since the run began or was resumed, by how many rollouts the agent had learnt from since it had the policy that acted there |
+//! | `pipeline/lag_0` .. `pipeline/lag_over_8` | of overlapped runs: columns of rollouts, since the run began, by how many rollouts the agent had learnt from since it had the policy that acted there |
 //! | `time/queue` | of overlapped runs: rollouts that waited for the learner, on average |
 //! | `time/learner_waited`, `time/producer_waited` | of overlapped runs: seconds so far |
 //! | `time/time_elapsed` | seconds of training |
 //! | `time/fps` | environment steps a second since the run began or was resumed |
 //!
 //! Columns under `time` are the only ones that differ between two runs of the same seed.
+//!
+//! Metrics never stop training. A row that cannot be written is lost, which is told once; writing is tried again with every later row, so
+//! that a disk that was full for a while costs only the rows of that time.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::Path;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
 
-use crate::Error;
 use crate::checkpoint::Progress;
-use crate::file::write_whole;
 use crate::profile::{Phase, Profile};
 
 /// How many episodes the means of returns and lengths are taken over.
 pub const WINDOW: usize = 100;
+
+/// How the file begins.
+const FIRST: &str = "time/total_timesteps,";
+
+const EVALUATION: &str = "eval/mean_reward";
 
 /// One row.
 #[derive(Clone, Debug)]
@@ -59,7 +65,7 @@ impl Row {
             ("time/episodes", progress.episodes as f64),
             ("rollout/ep_rew_mean", progress.return_mean()),
             ("rollout/ep_len_mean", progress.length_mean()),
-            ("eval/mean_reward", eval_return.unwrap_or(f64::NAN)),
+            (EVALUATION, eval_return.unwrap_or(f64::NAN)),
         ];
         values.extend(update.iter().map(|(name, value)| (name, f64::from(value))));
         values.extend([("time/time_elapsed", progress.elapsed_s), ("time/fps", fps)]);
@@ -77,6 +83,10 @@ const LAGS: [(u64, &str); 6] = [
     (9, "pipeline/lag_over_8"),
 ];
 
+fn bin(lag: u64) -> usize {
+    LAGS.iter().rposition(|(least, _)| lag >= *least).unwrap_or(0)
+}
+
 /// What is measured where collecting and learning overlap.
 #[derive(Clone, Debug, Default)]
 pub struct Overlap {
@@ -86,13 +96,22 @@ pub struct Overlap {
 }
 
 impl Overlap {
+    /// The counts of lags after `iterations` rollouts of `n_envs` columns in a run whose rollout i is acted in by the policy after update
+    /// i - `max_lag`.
+    #[must_use]
+    pub fn after(iterations: u64, n_envs: usize, max_lag: usize) -> Self {
+        let mut overlap = Self::default();
+        let (full, columns) = (iterations.saturating_sub(max_lag as u64), n_envs as u64);
+        (0..iterations.min(max_lag as u64)).for_each(|lag| overlap.lags[bin(lag)] += columns);
+        overlap.lags[bin(max_lag as u64)] += full * columns;
+        overlap
+    }
+
     /// Counts a rollout whose columns were acted in by policies that had learnt from `acted` rollouts, as its learner has from `learnt`.
     /// `waiting` rollouts lay before the learner.
     pub fn count(&mut self, waiting: usize, acted: &[u64], learnt: u64) {
         for acted in acted {
-            let lag = learnt.saturating_sub(*acted);
-            let bin = LAGS.iter().rposition(|(least, _)| lag >= *least).unwrap_or(0);
-            self.lags[bin] += 1;
+            self.lags[bin(learnt.saturating_sub(*acted))] += 1;
         }
         self.waiting += waiting;
         self.rollouts += 1;
@@ -140,56 +159,168 @@ impl Progress {
     }
 }
 
-/// `metrics.csv`. If it cannot be written, training goes on and the first failure is told.
+/// `metrics.csv`. Of the failures in a row, the first is returned and the others are not.
 #[derive(Debug)]
 pub struct Log {
-    file: Option<File>,
-    empty: bool,
+    path: PathBuf,
+    /// Rows of later iterations are dropped when the file is opened.
+    iterations: u64,
+    table: Option<Table>,
+    failing: bool,
 }
 
 impl Log {
-    /// Opens the log and keeps what belongs to the first `iterations` iterations: rows that a crashed run wrote after its last
-    /// checkpoint are dropped, a torn last line too.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn open(path: &Path, iterations: u64) -> Result<Self, Error> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(Error::io(path)(error)),
-        };
-        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let belongs = |line: &&str| {
-            let iteration = line.split(',').nth(1);
-            iteration.is_some_and(|i| i == "time/iterations" || i.parse().is_ok_and(|i: u64| i <= iterations))
-        };
-        let kept: String = if iterations == 0 { String::new() } else { whole.filter(belongs).collect() };
-        write_whole(path, kept.as_bytes())?;
-        let file = File::options().append(true).open(path).map_err(Error::io(path))?;
-        Ok(Self { file: Some(file), empty: kept.is_empty() })
+    /// The log at `path` of a run that has come to `iterations` iterations.
+    #[must_use]
+    pub fn new(path: &Path, iterations: u64) -> Self {
+        Self { path: path.into(), iterations, table: None, failing: false }
     }
 
-    /// Appends a row. After a failure, which is returned once, nothing more is written.
+    /// Opens the file and drops rows that a crashed run wrote after its last checkpoint, and a torn last line.
     ///
     /// # Errors
-    /// What the system said.
-    pub fn write(&mut self, row: &Row) -> Result<(), std::io::Error> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+    /// What the system said; [`Log::write`] tries again.
+    pub fn open(&mut self) -> io::Result<()> {
+        let opened = self.table().map(drop);
+        self.first(opened)
+    }
+
+    /// Appends a row.
+    ///
+    /// # Errors
+    /// What the system said; the row is lost.
+    pub fn write(&mut self, row: &Row) -> io::Result<()> {
+        let written = self.table().and_then(|table| table.append(row));
+        self.first(written)
+    }
+
+    /// Adds an evaluation made after the last iteration to that iteration's row.
+    ///
+    /// # Errors
+    /// What the system said; the evaluation is lost.
+    pub fn evaluated(&mut self, progress: &Progress, eval_return: f64) -> io::Result<()> {
+        let written = self.table().and_then(|table| table.evaluated(progress, eval_return));
+        self.first(written)
+    }
+
+    fn table(&mut self) -> io::Result<&mut Table> {
+        Ok(match &mut self.table {
+            Some(table) => table,
+            none => none.insert(Table::open(&self.path, self.iterations)?),
+        })
+    }
+
+    fn first(&mut self, result: io::Result<()>) -> io::Result<()> {
+        let failing = std::mem::replace(&mut self.failing, result.is_err());
+        if failing { Ok(()) } else { result }
+    }
+}
+
+/// The file, with what it held when it was opened.
+#[derive(Debug)]
+struct Table {
+    file: File,
+    /// Those of the header, which a resumed run keeps; empty before the first row.
+    columns: Vec<String>,
+    /// Bytes of complete rows.
+    end: u64,
+    /// The last row without its line end.
+    last: String,
+}
+
+impl Table {
+    fn open(path: &Path, iterations: u64) -> io::Result<Self> {
+        match fs::metadata(path) {
+            Ok(found) if !found.is_file() => return Err(io::Error::other("is not a regular file")),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = File::options().read(true).append(true).create(true).open(path)?;
+        let mut start = Vec::new();
+        (&file).take(FIRST.len() as u64).read_to_end(&mut start)?;
+        if !FIRST.as_bytes().starts_with(&start) {
+            let why = "does not begin with the columns of metrics; move it away, and a new one is written";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let mut bytes = start;
+        file.read_to_end(&mut bytes)?;
+        let (mut columns, mut end, mut last) = (Vec::new(), 0, String::new());
+        for line in bytes.split_inclusive(|&b| b == b'\n') {
+            let text = String::from_utf8_lossy(line);
+            let row = iteration(&text);
+            if iterations == 0 || !text.ends_with('\n') || row.is_some_and(|row| row > iterations) {
+                break;
+            }
+            if end == 0 {
+                columns = text.trim_end().split(',').map(String::from).collect();
+            } else if row.is_some() {
+                last = text.trim_end().into();
+            }
+            end += line.len() as u64;
+        }
+        if end < bytes.len() as u64 {
+            file.set_len(end)?;
+        }
+        Ok(Self { file, columns, end, last })
+    }
+
+    fn append(&mut self, row: &Row) -> io::Result<()> {
         let mut text = String::new();
-        if self.empty {
+        if self.columns.is_empty() {
             let names: Vec<&str> = row.values.iter().map(|(name, _)| *name).collect();
             let _ = writeln!(text, "{}", names.join(","));
-            self.empty = false;
         }
-        let values: Vec<String> = row.values.iter().map(|(_, value)| shortest(*value)).collect();
-        let _ = writeln!(text, "{}", values.join(","));
-        let written = file.write_all(text.as_bytes());
+        let value = |name: &str| row.values.iter().find(|(of, _)| *of == name).map_or(f64::NAN, |(_, value)| *value);
+        let values: Vec<String> = if self.columns.is_empty() {
+            row.values.iter().map(|(_, value)| shortest(*value)).collect()
+        } else {
+            self.columns.iter().map(|name| shortest(value(name))).collect()
+        };
+        let line = values.join(",");
+        let _ = writeln!(text, "{line}");
+        self.put(&text)?;
+        if self.columns.is_empty() {
+            self.columns = row.values.iter().map(|(name, _)| String::from(*name)).collect();
+        }
+        self.last = line;
+        Ok(())
+    }
+
+    fn evaluated(&mut self, progress: &Progress, eval_return: f64) -> io::Result<()> {
+        let column = self.columns.iter().position(|name| name == EVALUATION);
+        let (Some(column), true) = (column, iteration(&self.last) == Some(progress.iterations)) else {
+            return self.append(&Row::new(progress, Some(eval_return), &rl_agents::Metrics::default(), f64::NAN));
+        };
+        let line =
+            self.last.split(',').enumerate().map(|(i, value)| if i == column { shortest(eval_return) } else { value.into() });
+        let line = line.collect::<Vec<_>>().join(",");
+        let old = std::mem::take(&mut self.last);
+        self.end -= old.len() as u64 + 1;
+        self.file.set_len(self.end)?;
+        let written = self.put(&format!("{line}\n"));
         if written.is_err() {
-            self.file = None;
+            // The row as it was still has its place.
+            self.put(&format!("{old}\n"))?;
+        }
+        self.last = if written.is_ok() { line } else { old };
+        written
+    }
+
+    /// Appends text, or leaves the file as it was.
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        let written = self.file.write_all(text.as_bytes());
+        match &written {
+            Ok(()) => self.end += text.len() as u64,
+            // A row that is torn off would spoil the next one.
+            Err(_) => drop(self.file.set_len(self.end)),
         }
         written
     }
+}
+
+/// The iteration of a row; none of a header.
+fn iteration(line: &str) -> Option<u64> {
+    line.split(',').nth(1)?.parse().ok()
 }
 
 /// A number in its shortest form; nothing for NaN. What is an f32 is written as one, so that 0.3 is not 0.30000001192092896.
@@ -230,14 +361,79 @@ mod tests {
     fn rows_after_the_checkpoint_and_a_torn_line_are_dropped_on_resume() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.csv");
-        let mut log = Log::open(&path, 0).unwrap();
+        let mut log = Log::new(&path, 0);
         (1..=4).for_each(|i| log.write(&row(i)).unwrap());
         let whole = fs::read_to_string(&path).unwrap();
         fs::write(&path, &whole[..whole.len() - 3]).unwrap();
-        let mut log = Log::open(&path, 2).unwrap();
+        let mut log = Log::new(&path, 2);
+        log.open().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3);
         (3..=4).for_each(|i| log.write(&row(i)).unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), whole);
         assert!(whole.starts_with("time/total_timesteps,time/iterations,time/episodes,rollout/ep_rew_mean,"));
         assert_eq!(whole.lines().nth(1), Some("10,1,0,,,,0,5"));
+    }
+
+    #[test]
+    fn an_evaluation_after_the_last_iteration_is_in_that_iteration_s_row_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.csv");
+        let lines = || fs::read_to_string(&path).unwrap().lines().skip(1).map(String::from).collect::<Vec<_>>();
+        let progress = |iterations| Progress { iterations, env_steps: 10 * iterations, ..Progress::default() };
+        let mut log = Log::new(&path, 0);
+        log.write(&row(1)).unwrap();
+        log.write(&row(2)).unwrap();
+        log.evaluated(&progress(2), 7.5).unwrap();
+        assert_eq!(lines(), ["10,1,0,,,,0,5", "20,2,0,,,7.5,0,5"]);
+        // Resumed there, and evaluated again.
+        let mut log = Log::new(&path, 2);
+        log.evaluated(&progress(2), 8.0).unwrap();
+        assert_eq!(lines(), ["10,1,0,,,,0,5", "20,2,0,,,8,0,5"]);
+        // The row of an iteration may be missing.
+        log.evaluated(&progress(3), 9.0).unwrap();
+        assert_eq!(lines()[2], "30,3,0,,,9,0,");
+    }
+
+    #[test]
+    fn rows_that_cannot_be_written_are_told_once_and_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.csv");
+        fs::create_dir(&path).unwrap();
+        let mut log = Log::new(&path, 5);
+        assert!(log.open().unwrap_err().to_string().contains("not a regular file"));
+        (6..8).for_each(|i| log.write(&row(i)).unwrap());
+        fs::remove_dir(&path).unwrap();
+        log.write(&row(8)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().nth(1), Some("80,8,0,,,,0,5"));
+        // A file of another kind is left alone until it is moved away.
+        fs::write(&path, b"\xff\xfeprecious\n").unwrap();
+        let mut log = Log::new(&path, 8);
+        assert!(log.write(&row(9)).unwrap_err().to_string().contains("move it away"));
+        log.write(&row(10)).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"\xff\xfeprecious\n");
+        fs::remove_file(&path).unwrap();
+        log.write(&row(11)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
+    }
+
+    #[test]
+    fn a_resumed_run_keeps_the_columns_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.csv");
+        fs::write(&path, b"time/total_timesteps,time/iterations,old,time/fps\n10,1,3,4\nodd\xff\n10,1,3").unwrap();
+        let mut log = Log::new(&path, 1);
+        log.write(&row(2)).unwrap();
+        assert!(fs::read(&path).unwrap().ends_with(b"\n10,1,3,4\nodd\xff\n20,2,,5\n"));
+    }
+
+    #[test]
+    fn lags_counted_from_the_beginning_are_those_counted_on_the_way() {
+        for max_lag in [0, 1, 4, 12] {
+            let mut overlap = Overlap::default();
+            for i in 0..20u64 {
+                assert_eq!(Overlap::after(i, 3, max_lag).lags(), overlap.lags(), "{max_lag}, {i}");
+                overlap.count(0, &[i.saturating_sub(max_lag as u64); 3], i);
+            }
+        }
     }
 }

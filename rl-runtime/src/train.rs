@@ -1,7 +1,7 @@
 //! The training loop, once: it learns from the rollouts that a [`Pipeline`] gives it, collected in turn or at the same time.
 
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -391,7 +391,14 @@ impl Training {
             report.warn(&format!("the best checkpoint is not known any more, the next evaluation replaces it: {error}"));
             None
         });
-        let mut log = Log::open(&dir.metrics(), self.progress.iterations)?;
+        let mut log = Log::new(&dir.metrics(), self.progress.iterations);
+        let tell = |report: &mut Report, written: io::Result<()>| {
+            if let Err(error) = written {
+                let path = dir.metrics();
+                report.warn(&format!("{}: {error}; training continues, rows are lost until it can be written", path.display()));
+            }
+        };
+        tell(report, log.open());
         // A target without a cadence is looked for twenty times.
         let no_cadence = config.eval_every == 0 && config.target_return.is_some();
         let eval_every = if no_cadence { config.steps.div_ceil(20) } else { config.eval_every };
@@ -399,7 +406,8 @@ impl Training {
         let (begin, begin_steps, begin_s) = (Instant::now(), self.progress.env_steps, self.progress.elapsed_s);
         let mut evaluation = None;
         let mut end = End::Steps;
-        let (mut overlap, mut save_due) = (Overlap::default(), false);
+        let Config { n_envs, max_lag, .. } = config;
+        let (mut overlap, mut save_due) = (Overlap::after(self.progress.iterations, n_envs, max_lag), false);
         self.pipeline.limit(config.steps.saturating_sub(begin_steps).div_ceil(samples));
         self.order_first()?;
 
@@ -433,24 +441,23 @@ impl Training {
             }
             let wall_s = begin.elapsed().as_secs_f64();
             self.progress.elapsed_s = begin_s + wall_s;
-            if self.progress.iterations.is_multiple_of(config.log_interval) {
-                let fps = (self.progress.env_steps - begin_steps) as f64 / wall_s;
-                let mut row = Row::new(&self.progress, evaluation.map(|e| e.return_mean), &update, fps);
-                if overlapped {
-                    overlap.extend(&mut row, &self.profile);
-                }
-                if let Err(error) = log.write(&row) {
-                    report.warn(&format!("{}: {error}; training goes on without metrics", dir.metrics().display()));
-                }
-                report.row(&row, &self.progress);
-            }
-
             if evaluation.is_some_and(|e| config.target_return.is_some_and(|target| e.return_mean >= target)) {
                 end = End::Target;
             } else if interrupt::requested() && self.progress.env_steps < config.steps {
                 end = End::Interrupted;
             }
-            let last = end != End::Steps || self.progress.env_steps >= config.steps;
+            let all = self.progress.env_steps >= config.steps;
+            if self.progress.iterations.is_multiple_of(config.log_interval) || evaluation.is_some() || all {
+                let fps = (self.progress.env_steps - begin_steps) as f64 / wall_s;
+                let mut row = Row::new(&self.progress, evaluation.map(|e| e.return_mean), &update, fps);
+                if overlapped {
+                    overlap.extend(&mut row, &self.profile);
+                }
+                tell(report, log.write(&row));
+                report.row(&row, &self.progress);
+            }
+
+            let last = end != End::Steps || all;
             save_due |= last || save;
             if save_due {
                 self.pipeline.hold();
@@ -500,6 +507,7 @@ impl Training {
                 Some(result) => {
                     report.evaluation(self.progress.env_steps, result);
                     self.keep_if_best(dir, result, report);
+                    tell(report, log.evaluated(&self.progress, result.return_mean));
                 }
                 None => end = End::Interrupted,
             }

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rl_agents::{Episode, EvalConfig, Policy, evaluate_with};
@@ -118,7 +119,11 @@ pub fn terminal(canvas: &Canvas) -> String {
     text
 }
 
-/// A terminal that shows pictures. What it showed before, cursor included, returns when this is dropped.
+/// True while a [`Screen`] has the terminal.
+static OPEN: AtomicBool = AtomicBool::new(false);
+
+/// A terminal that shows pictures. What it showed before, cursor included, returns when this is dropped, in a panic, and by
+/// [`Screen::restore`].
 #[derive(Debug)]
 pub struct Screen {
     canvas: Canvas,
@@ -137,15 +142,36 @@ impl Screen {
         // A line for words below, and one for the cursor.
         let height = 2 * usize::from(rows.saturating_sub(2).max(1));
         let canvas = Canvas::new(usize::from(columns).min(max_size), height.min(max_size));
+        let panicked = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // First, so that the message stays readable.
+            Self::restore();
+            panicked(panic);
+        }));
+        OPEN.store(true, Ordering::Relaxed);
         print::raw("\x1b[?1049h\x1b[?25l\x1b[2J");
         Self { canvas, period: Duration::from_secs(1) / fps, next: Instant::now() }
+    }
+
+    /// Gives the terminal back. Later pictures are not shown.
+    pub fn restore() {
+        // Held, so that no picture comes in between.
+        let _stdout = std::io::stdout().lock();
+        if OPEN.swap(false, Ordering::Relaxed) {
+            print::raw("\x1b[0m\x1b[?25h\x1b[?1049l");
+        }
     }
 
     fn show(&mut self, envs: &dyn VecEnv, env_idx: usize, running: &Episode) {
         envs.render(0, &mut self.canvas);
         let Episode { episode_return, length } = running;
         let words = format!("episode {}, step {length}, return {episode_return:.1}", env_idx + 1);
-        print::raw(&format!("\x1b[H{}{words}\x1b[K", terminal(&self.canvas)));
+        let picture = format!("\x1b[H{}{words}\x1b[K", terminal(&self.canvas));
+        let stdout = std::io::stdout().lock();
+        if OPEN.load(Ordering::Relaxed) {
+            print::raw(&picture);
+        }
+        drop(stdout);
         self.next = self.next.max(Instant::now()) + self.period;
         while !interrupt::requested() {
             let left = self.next.saturating_duration_since(Instant::now());
@@ -159,7 +185,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        print::raw("\x1b[0m\x1b[?25h\x1b[?1049l");
+        Self::restore();
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -65,6 +66,44 @@ fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let (stdout, stderr) = (text(output.stdout), text(output.stderr));
     assert!(!stderr.contains("panicked"), "{stderr}");
     (output.status.code(), stdout, stderr)
+}
+
+/// Waits until `condition` holds, or fails after the time limit.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < TIME_LIMIT, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn signal(id: u32, name: &str) {
+    assert!(Command::new("kill").args([name, &id.to_string()]).status().unwrap().success());
+}
+
+/// Waits until the process handles SIGINT itself.
+fn until_it_listens(id: u32) {
+    until("it listens", || {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() & 2 != 0
+    });
+}
+
+/// The columns of metrics.csv that two runs of the same seed share, header first.
+fn metrics(dir: &Path) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(dir.join("metrics.csv")).unwrap();
+    let names: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+    let counters = ["time/total_timesteps", "time/iterations", "time/episodes"];
+    let kept = |i: &usize| !names[*i].starts_with("time/") || counters.contains(&names[*i]);
+    text.lines().map(|line| line.split(',').enumerate().filter(|(i, _)| kept(i)).map(|(_, v)| v.into()).collect()).collect()
+}
+
+/// The values of a column of metrics.csv by env steps; rows without one are left out.
+fn column(dir: &Path, name: &str) -> Vec<(u64, f64)> {
+    let rows = metrics(dir);
+    let at = rows[0].iter().position(|column| column == name).unwrap();
+    rows[1..].iter().filter_map(|row| Some((row[0].parse().unwrap(), row[at].parse().ok()?))).collect()
 }
 
 fn newest(dir: &Path) -> PathBuf {
@@ -200,4 +239,187 @@ fn a_run_directory_that_cannot_be_written_leaves_nothing_behind() {
     let (code, _, stderr) = run(&mut small(&other, &[]));
     assert_eq!((code, entries(&other)), (Some(2), 1));
     assert!(stderr.contains("is not empty; choose another --run-dir"), "{stderr}");
+}
+
+#[test]
+fn every_evaluation_is_in_the_metrics_the_last_one_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let small =
+        ["hidden=[4]", "n_envs=2", "eval_episodes=1", "dqn.learning_starts=64", "dqn.batch_size=8", "dqn.buffer_size=500"];
+    for (name, more) in [("preset", &[][..]), ("often", &["log_interval=1"])] {
+        let run_dir = dir.path().join(name);
+        let mut command = rl(&["train", "acrobot", "--algo", "dqn", "--json", "--steps", "1040", "--eval-every", "200"]);
+        command.args(small.iter().chain(more).flat_map(|setting| ["--set", setting])).arg("--run-dir").arg(&run_dir);
+        let (code, stdout, stderr) = run(&mut command);
+        assert_eq!(code, Some(0), "{stderr}");
+        let events: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let made: Vec<(u64, f64)> = events
+            .iter()
+            .filter(|event| event["event"] == "evaluation")
+            .map(|event| (event["env_steps"].as_u64().unwrap(), event["return_mean"].as_f64().unwrap()))
+            .collect();
+        assert_eq!(made.len(), 6, "five on the way, one at the end");
+        assert_eq!(column(&run_dir, "eval/mean_reward"), made);
+        // Evaluated again, the run has as many rows.
+        let before = metrics(&run_dir);
+        assert_eq!(run(rl(&["train", "--resume"]).arg(&run_dir)).0, Some(0));
+        assert_eq!(metrics(&run_dir), before);
+        assert!(before[1..].windows(2).all(|rows| rows[0][1] != rows[1][1]), "one row an iteration");
+    }
+}
+
+#[test]
+fn a_resumed_overlapped_run_has_the_metrics_of_an_uninterrupted_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let [whole, resumed] = ["whole", "resumed"].map(|name| {
+        let path = dir.path().join(name);
+        let settings =
+            ["pipeline=overlapped", "max_lag=4", "log_interval=3", "checkpoint_every=100", "steps=800", "eval_every=160"];
+        let (code, _, stderr) = run(small(&path, &[]).args(settings.iter().flat_map(|setting| ["--set", setting])));
+        assert_eq!(code, Some(0), "{stderr}");
+        path
+    });
+    // Metrics that a crashed run wrote after its last checkpoint.
+    fs::remove_dir_all(newest(&resumed)).unwrap();
+    assert_eq!(run(rl(&["train", "--resume"]).arg(&resumed)).0, Some(0));
+    assert_eq!(metrics(&resumed), metrics(&whole));
+    assert_eq!(column(&whole, "pipeline/lag_3_4").last(), Some(&(800, 4.0 * 22.0)), "25 rollouts, of lag 0, 1, 2, 3, 4, 4, ..");
+}
+
+#[test]
+fn metrics_that_cannot_be_written_never_stop_a_resumed_run() {
+    let dir = tempfile::tempdir().unwrap();
+    type Damage = fn(&Path);
+    let cases: [(&str, Damage, &str); 4] = [
+        ("directory", |path| fs::remove_file(path).and_then(|()| fs::create_dir(path)).unwrap(), "is not a regular file"),
+        ("garbage", |path| fs::write(path, [0xff; 100]).unwrap(), "does not begin with the columns of metrics"),
+        (
+            "fifo",
+            |path| {
+                fs::remove_file(path).unwrap();
+                assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+            },
+            "is not a regular file",
+        ),
+        // Larger than the disk, so that nothing can be added; checkpoints are small enough.
+        (
+            "full",
+            |path| {
+                let header = fs::read_to_string(path).unwrap().lines().next().unwrap().to_owned();
+                fs::write(path, format!("{header}\n{}", ",1\n".repeat(30_000))).unwrap();
+            },
+            "File too large",
+        ),
+    ];
+    for (name, damage, message) in cases {
+        let run_dir = dir.path().join(name);
+        assert_eq!(run(&mut small(&run_dir, &["--set", "log_interval=1"])).0, Some(0));
+        damage(&run_dir.join("metrics.csv"));
+        let size = fs::metadata(run_dir.join("metrics.csv")).unwrap().len();
+        let mut command = rl(&["train", "--steps", "256", "--resume"]);
+        command.arg(&run_dir);
+        let command = if name == "full" { &mut on_a_full_disk(&command, 64) } else { &mut command };
+        let (code, _, stderr) = run(command);
+        assert_eq!(code, Some(0), "{name}: {stderr}");
+        assert!(stderr.contains(message) && stderr.lines().count() == 1, "{name}: one warning: {stderr}");
+        assert_eq!(fs::metadata(run_dir.join("metrics.csv")).unwrap().len(), size, "{name}: nothing is destroyed");
+        assert_eq!(Checkpoint::load(&newest(&run_dir)).unwrap().progress.env_steps, 256, "{name}");
+    }
+}
+
+#[test]
+fn each_signal_saves_and_stops_and_an_ignored_hup_stays_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |name: &str, first: &str| {
+        let run_dir = dir.path().join(name);
+        let endless = small(&run_dir, &["--steps", "1e9", "--set", "log_interval=1000"]);
+        let mut command = Command::new("bash");
+        command.arg("-c").arg(format!("{first} exec \"$@\"")).arg("bash").arg(endless.get_program()).args(endless.get_args());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        until("metrics.csv", || run_dir.join("metrics.csv").exists());
+        (run_dir, child)
+    };
+    for name in ["-INT", "-TERM", "-HUP", "-USR1"] {
+        let (run_dir, child) = start(name, "");
+        signal(child.id(), name);
+        let output = wait(child);
+        assert_eq!(output.status.code(), Some(130), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        Checkpoint::load(&newest(&run_dir)).unwrap();
+    }
+    let (_, mut child) = start("nohup", "trap '' HUP;");
+    signal(child.id(), "-HUP");
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(child.try_wait().unwrap().is_none(), "nohup");
+    signal(child.id(), "-TERM");
+    assert_eq!(wait(child).status.code(), Some(130));
+}
+
+#[test]
+fn an_evaluation_is_interrupted_and_what_was_trained_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let child = small(&run_dir, &["--set", "eval_episodes=1000000"]).spawn().unwrap();
+    until("the last checkpoint", || checkpoint::list(&run_dir.join("checkpoints")).is_ok_and(|found| !found.is_empty()));
+    signal(child.id(), "-INT");
+    assert_eq!(wait(child).status.code(), Some(130));
+    assert_eq!(Checkpoint::load(&newest(&run_dir)).unwrap().progress.env_steps, 64);
+
+    let child = rl(&["eval", "--episodes", "1000000"]).arg(&run_dir).spawn().unwrap();
+    until_it_listens(child.id());
+    signal(child.id(), "-INT");
+    let output = wait(child);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted: the evaluation is not complete"));
+}
+
+#[test]
+fn watch_gives_the_terminal_back_whatever_ends_it() {
+    if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("skipped: no `script` to make a terminal with");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    assert_eq!(run(&mut small(&run_dir, &[])).0, Some(0));
+    for (name, signals, code) in
+        [("int", &["-INT"][..], 130), ("usr1", &["-USR1"], 130), ("two", &["-INT", "-TERM"], 131), ("quit", &["-QUIT"], 128 + 3)]
+    {
+        let (id, seen) = (dir.path().join(format!("{name}.id")), dir.path().join(name));
+        let watch = format!(
+            "ulimit -c 0; echo $$ > '{}'; TERM=xterm exec '{}' watch '{}' --episodes 1000 --fps 1",
+            id.display(),
+            env!("CARGO_BIN_EXE_rl"),
+            run_dir.display()
+        );
+        let mut command = Command::new("script");
+        command.arg("-qefc").arg(format!("bash -c \"{}\"", watch.replace('$', "\\$"))).arg(&seen);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        until("a picture", || fs::read(&seen).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains("episode 1, step 0")));
+        let id: u32 = fs::read_to_string(id).unwrap().trim().parse().unwrap();
+        signals.iter().for_each(|name| signal(id, name));
+        let output = wait(child);
+        let shown = String::from_utf8_lossy(&fs::read(&seen).unwrap()).into_owned();
+        let (begin, end) = (shown.rfind("\x1b[?1049h").unwrap(), shown.rfind("\x1b[?25h\x1b[?1049l"));
+        assert!(end.is_some_and(|end| end > begin), "{name}: {shown:?}");
+        assert!(
+            output.status.code() == Some(code) || code == 131 && output.status.code() == Some(130),
+            "{name}: {:?}",
+            output.status
+        );
+    }
+}
+
+#[test]
+fn odd_paths_are_printed_and_suggested_commands_quote_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, stdout, stderr) = run(&mut small(&dir.path().join(OsStr::from_bytes(b"r\xff")), &["--json"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()) && stdout.contains("r\u{fffd}"));
+    for (name, quoted) in [("a b", "rl eval 'a b'"), ("$(id)", "rl eval '$(id)'"), ("./-dash", "rl eval ./-dash")] {
+        let (code, stdout, stderr) = run(small(Path::new(name), &[]).current_dir(dir.path()));
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(stdout.lines().any(|line| line.ends_with(quoted)), "{stdout}");
+        let (_, _, stderr) = run(small(Path::new(name), &[]).current_dir(dir.path()));
+        assert!(stderr.contains(&quoted.replace("rl eval", "--resume")), "{stderr}");
+    }
 }

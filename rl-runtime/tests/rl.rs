@@ -403,7 +403,9 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
     signal(&child, "-INT");
     std::thread::sleep(Duration::from_millis(100));
     signal(&child, "-INT");
-    assert_eq!(wait(child).status.code(), Some(130));
+    let output = wait(child);
+    assert_eq!(output.status.code(), Some(131));
+    assert!(stderr(&output).contains("nothing was saved since the last checkpoint"), "{}", stderr(&output));
     assert!(checkpoint::list(&run.join("checkpoints")).unwrap().is_empty(), "the update was far from its end");
 
     let (_, child) = start("three", "ppo.n_epochs=1");

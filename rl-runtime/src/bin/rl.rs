@@ -38,7 +38,7 @@ Examples:
   rl watch runs/cartpole-ppo-seed0-1
 
 Exit codes: 0 done, 1 failed at run time, 2 bad usage or configuration, 3 checkpoint unusable, 4 diverged,
-5 environment failed, 130 interrupted after saving."
+5 environment failed, 130 interrupted after saving, 131 interrupted twice: nothing saved since the last checkpoint."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -84,7 +84,7 @@ Settings come in layers: defaults, preset, --config, command line. `rl list` sho
 --resume RUN goes on with the settings that the run has, except those given now (steps, threads, ...), which it keeps from then on.
 With more --steps, what falls with progress (lin_X, exploration) jumps back up. --resume RUN/checkpoints/ckpt-N goes on from that
 checkpoint, in a new run if later ones exist.
-Ctrl-C finishes the update, saves and says how to go on; a second one leaves at once.")]
+Ctrl-C, or one of the signals TERM, HUP and USR1, finishes the update, saves and says how to continue; a second one ends the run at once.")]
 struct TrainArgs {
     /// The environment (see `rl list`)
     env: Option<String>,
@@ -546,7 +546,7 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
         }
     };
     let device = train::device(&config)?;
-    if let Err(error) = interrupt::listen() {
+    if let Err(error) = interrupt::listen(None) {
         print::err(&format!("warning: Ctrl-C will not save: {error}"));
     }
     let mut report = Report::new(json);
@@ -609,6 +609,9 @@ fn saved_policy(path: &Path, best: bool, threads: usize) -> Result<SavedPolicy, 
 }
 
 fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
+    if let Err(error) = interrupt::listen(None) {
+        print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
+    }
     let threads = threads(args.threads);
     let SavedPolicy { path, config: Config { env, eval_max_steps, .. }, policy, .. } =
         saved_policy(&args.path, args.best, threads)?;
@@ -616,6 +619,7 @@ fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
     let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps };
     let pool = Pool::new(threads)?;
     let Some(result) = train::evaluate_policy(&*policy, &env, args.episodes as usize, &config, &pool)? else {
+        print::err("interrupted: the evaluation is not complete");
         return Ok(ExitCode::from(interrupt::EXIT_CODE));
     };
     if json {
@@ -637,6 +641,9 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     let SavedPolicy { path, config: Config { env, .. }, policy, .. } = saved_policy(&args.path, args.best, 1)?;
     let seen = watch::can_be_seen(&*policy, &env)?;
     let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    if let Err(error) = interrupt::listen(Some(Screen::restore)) {
+        print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
+    }
     let mut show = match gif {
         Some(_) if !seen => {
             return Err(Error::Config { problems: vec![format!("{env} does not draw itself; leave out --gif")] });
@@ -648,9 +655,6 @@ fn watch(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
         None if at_terminal && seen && !json => Show::Screen(Screen::open(args.size.unwrap_or(4096) as usize, *fps)),
         None => Show::Nowhere,
     };
-    if let Err(error) = interrupt::listen() {
-        print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
-    }
     let mut lines = Vec::new();
     let shows_now = !json && !matches!(show, Show::Screen(_));
     let played = watch::play(&*policy, &env, args.episodes as usize, *seed, &mut show, &mut |episode| {
