@@ -16,7 +16,7 @@ use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
 use crate::settings::{self, Key, Kind, key};
 use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
-use crate::{Counters, Error, Policy, Scratch, Snapshot, Statistics};
+use crate::{Counters, Error, NetSize, Policy, Scratch, Snapshot, Statistics};
 
 /// What computes losses and gradients, and acts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,7 +133,55 @@ pub struct ActorCritic {
     kernel: Option<Kernel>,
 }
 
+/// Networks without parameters.
+struct Shape {
+    layout: Layout,
+    conv: Conv,
+    trunk: Option<Mlp>,
+    actor: Mlp,
+    critic: Mlp,
+    distribution: Distribution,
+}
+
+impl Shape {
+    fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
+        let NetConfig { conv, hidden, activation, shared_trunk, .. } = net;
+        net.check(observation_space)?;
+        let n_actions = action_space.len();
+        let mut layout = Layout::default();
+        let conv = Conv::new(&mut layout, observation_space.shape(), conv, *activation)?;
+        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, *activation);
+        let body = [&[conv.n_out()], &hidden[..]].concat();
+        let (trunk, actor, critic) = match (shared_trunk, hidden.last()) {
+            (true, Some(&last)) => {
+                (Some(mlp("trunk", &body).into_trunk()), mlp("actor", &[last, n_actions]), mlp("critic", &[last, 1]))
+            }
+            _ => (None, mlp("actor", &[&body[..], &[n_actions]].concat()), mlp("critic", &[&body[..], &[1]].concat())),
+        };
+        let distribution = match action_space {
+            ActionSpace::Discrete { .. } => Distribution::Categorical,
+            ActionSpace::Continuous { .. } => Distribution::Gaussian { log_std: layout.push("log_std".into(), &[n_actions]) },
+        };
+        Ok(Self { layout, conv, trunk, actor, critic, distribution })
+    }
+}
+
+/// The networks in their order, each with the index of the one that it starts from.
+fn mlps<'a>(trunk: Option<&'a Mlp>, actor: &'a Mlp, critic: &'a Mlp) -> Vec<(&'a Mlp, Option<usize>)> {
+    let from = trunk.map(|_| 0);
+    trunk.into_iter().map(|mlp| (mlp, None)).chain([(actor, from), (critic, from)]).collect()
+}
+
 impl ActorCritic {
+    /// Memory that networks of these settings take; nothing is allocated.
+    ///
+    /// # Errors
+    /// Those of [`NetConfig::check`].
+    pub fn size(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<NetSize, Error> {
+        let Shape { layout, conv, trunk, actor, critic, .. } = Shape::new(observation_space, action_space, net)?;
+        Ok(NetSize::new(&layout, &conv, &mlps(trunk.as_ref(), &actor, &critic), net, action_space.len()))
+    }
+
     /// With fresh parameters.
     ///
     /// # Errors
@@ -158,31 +206,18 @@ impl ActorCritic {
     /// # Errors
     /// Those of [`ActorCritic::new`].
     pub fn unset(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
-        let NetConfig { conv, hidden, activation, shared_trunk, learner, log_std_init, normalize_obs } = net;
-        net.check(observation_space)?;
+        let Shape { layout, conv, trunk, actor, critic, distribution } = Shape::new(observation_space, action_space, net)?;
+        let NetConfig { activation, learner, log_std_init, normalize_obs, .. } = net;
         let (obs_len, n_actions) = (observation_space.len(), action_space.len());
-        let mut layout = Layout::default();
-        let conv = Conv::new(&mut layout, observation_space.shape(), conv, *activation)?;
-        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, *activation);
-        let body = [&[conv.n_out()], &hidden[..]].concat();
-        let (trunk, actor, critic) = match (shared_trunk, hidden.last()) {
-            (true, Some(&last)) => {
-                (Some(mlp("trunk", &body).into_trunk()), mlp("actor", &[last, n_actions]), mlp("critic", &[last, 1]))
-            }
-            _ => (None, mlp("actor", &[&body[..], &[n_actions]].concat()), mlp("critic", &[&body[..], &[1]].concat())),
-        };
-        let distribution = match action_space {
-            ActionSpace::Discrete { .. } => Distribution::Categorical,
-            ActionSpace::Continuous { .. } => Distribution::Gaussian { log_std: layout.push("log_std".into(), &[n_actions]) },
-        };
         let mut params = vec![0.0; layout.len()];
         if let Distribution::Gaussian { log_std } = &distribution {
             params[log_std.clone()].fill(*log_std_init);
         }
-        let from = trunk.as_ref().map(|_| 0);
-        let mlps: Vec<_> = trunk.iter().map(|mlp| (mlp, None)).chain([(&actor, from), (&critic, from)]).collect();
         let kernel = match learner {
-            Learner::Fused => Some(Kernel::new(Net::new(&conv, &mlps, *activation), &params)),
+            Learner::Fused => {
+                let mlps = mlps(trunk.as_ref(), &actor, &critic);
+                Some(Kernel::new(Net::new(&conv, &mlps, *activation), &params))
+            }
             Learner::Reference => None,
         };
         let scale = observation_space.scale();

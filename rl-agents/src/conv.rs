@@ -110,6 +110,11 @@ impl Conv {
         self.layers.last().map_or(self.obs_len, |layer| layer.n_positions() * layer.n_out)
     }
 
+    /// Numbers of one sample's outputs and patches, all layers together.
+    pub(crate) fn patches(&self) -> usize {
+        self.layers.iter().map(|layer| layer.n_positions() * (layer.n_terms() + layer.n_out)).sum()
+    }
+
     /// Products of forward for one sample, layer by layer.
     pub(crate) fn products(&self) -> impl Iterator<Item = usize> {
         self.layers.iter().map(|layer| layer.n_positions() * layer.weight.len())
@@ -239,6 +244,14 @@ impl Stage {
     pub(crate) fn features(&self) -> (usize, (usize, usize)) {
         let n_out = self.last().layer.n_out;
         (self.last().out_len(), (n_out, pad(n_out)))
+    }
+
+    /// The number of numbers in [`Stage::space`].
+    pub(crate) fn space_len(&self, learning: bool) -> usize {
+        let kept = if learning { TILE } else { self.together };
+        let hidden: usize = self.steps[..self.steps.len() - 1].iter().map(|step| kept * step.out_len()).sum();
+        let widest = self.steps.iter().map(Step::out_len).max().unwrap_or(0);
+        hidden + self.together * (self.obs_len + if learning { 2 * widest } else { 0 })
     }
 
     /// Memory to act with, or to learn.

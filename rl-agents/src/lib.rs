@@ -40,6 +40,7 @@ mod mlp;
 mod normalize;
 mod policy;
 mod q_network;
+mod size;
 pub mod tile;
 
 pub use a2c::{A2c, A2cConfig};
@@ -55,3 +56,4 @@ pub use policy::{Policy, Scratch};
 pub use ppo::{Ppo, PpoConfig};
 pub use q_network::QNetwork;
 pub use rl_envs::Isa;
+pub use size::NetSize;

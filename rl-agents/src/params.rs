@@ -72,6 +72,14 @@ pub fn orthogonal(weight: &mut [f32], rows: usize, columns: usize, gain: f32, se
     }
 }
 
+/// Bytes that [`orthogonal`] holds for a weight of this shape; 0 for a bias.
+pub(crate) fn init_bytes(shape: &[usize]) -> u64 {
+    let Some((&rows, columns)) = shape.split_first().filter(|(_, columns)| !columns.is_empty()) else { return 0 };
+    let columns: usize = columns.iter().product();
+    let (count, len) = (rows.min(columns) as u64, rows.max(columns) as u64);
+    8 * (count * len + 2 * len * BLOCK as u64 + count * BLOCK as u64 + FIRST as u64)
+}
+
 /// Returns `count` random orthonormal vectors of `len` numbers, (count, len), by the method of Gram and Schmidt.
 ///
 /// The vectors of a block are first projected against all earlier blocks, by matrix products, then against each other, one by one.

@@ -11,7 +11,7 @@ use crate::conv::Conv;
 use crate::mlp::Mlp;
 use crate::params::Layout;
 use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
-use crate::{Counters, Error, Policy, Scratch, Snapshot, Statistics};
+use crate::{Counters, Error, NetSize, Policy, Scratch, Snapshot, Statistics};
 
 /// Rows of a batch that one thread takes at a time, at least.
 const MIN_SLICE: usize = TILE;
@@ -39,6 +39,11 @@ pub struct QNetwork {
     kernel: Option<Kernel>,
 }
 
+/// The networks, each with the index of the one that it starts from.
+fn chains(mlps: &[Mlp]) -> Vec<(&Mlp, Option<usize>)> {
+    mlps.iter().enumerate().map(|(i, mlp)| (mlp, (i > 0).then_some(0))).collect()
+}
+
 impl QNetwork {
     /// Checks that there can be a network of these settings for these spaces.
     ///
@@ -58,6 +63,32 @@ impl QNetwork {
             return refuse("hidden", "[]".into(), "a dueling network needs a hidden layer");
         }
         Ok(())
+    }
+
+    /// Memory that a network of these settings takes; nothing is allocated.
+    ///
+    /// # Errors
+    /// Those of [`QNetwork::check`].
+    pub fn size(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<NetSize, Error> {
+        let (layout, conv, mlps) = Self::shape(obs, actions, net, dueling)?;
+        Ok(NetSize::new(&layout, &conv, &chains(&mlps), net, actions.len()))
+    }
+
+    /// The networks without parameters.
+    fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<(Layout, Conv, Vec<Mlp>), Error> {
+        Self::check(obs, actions, net, dueling)?;
+        let n_actions = actions.len();
+        let mut layout = Layout::default();
+        let conv = Conv::new(&mut layout, obs.shape(), &net.conv, net.activation)?;
+        let body = [&[conv.n_out()], &net.hidden[..]].concat();
+        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
+        let mlps = match (dueling, net.hidden.last()) {
+            (true, Some(&last)) => {
+                vec![mlp("trunk", &body).into_trunk(), mlp("advantage", &[last, n_actions]), mlp("value", &[last, 1])]
+            }
+            _ => vec![mlp("q", &[&body[..], &[n_actions]].concat())],
+        };
+        Ok((layout, conv, mlps))
     }
 
     /// With fresh parameters.
@@ -82,22 +113,11 @@ impl QNetwork {
     /// # Errors
     /// Those of [`QNetwork::check`].
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<Self, Error> {
-        Self::check(obs, actions, net, dueling)?;
+        let (layout, conv, mlps) = Self::shape(obs, actions, net, dueling)?;
         let (obs_len, n_actions) = (obs.len(), actions.len());
-        let mut layout = Layout::default();
-        let conv = Conv::new(&mut layout, obs.shape(), &net.conv, net.activation)?;
-        let body = [&[conv.n_out()], &net.hidden[..]].concat();
-        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
-        let mlps = match (dueling, net.hidden.last()) {
-            (true, Some(&last)) => {
-                vec![mlp("trunk", &body).into_trunk(), mlp("advantage", &[last, n_actions]), mlp("value", &[last, 1])]
-            }
-            _ => vec![mlp("q", &[&body[..], &[n_actions]].concat())],
-        };
         let params = vec![0.0; layout.len()];
-        let chains: Vec<_> = mlps.iter().enumerate().map(|(i, mlp)| (mlp, (i > 0).then_some(0))).collect();
         let kernel = match net.learner {
-            Learner::Fused => Some(Kernel::new(Net::new(&conv, &chains, net.activation), &params)),
+            Learner::Fused => Some(Kernel::new(Net::new(&conv, &chains(&mlps), net.activation), &params)),
             Learner::Reference => None,
         };
         let scale = obs.scale();

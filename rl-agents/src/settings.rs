@@ -60,9 +60,9 @@ pub const MAX_STEPS: i64 = 1_000_000_000_000;
 /// Most layers of a network.
 const MAX_LAYERS: usize = 64;
 /// Most units of a hidden layer.
-const MAX_UNITS: i64 = 65_536;
+pub const MAX_UNITS: i64 = 65_536;
 /// Most channels, and the largest kernel and stride, of a convolution.
-const MAX_CONV: i64 = 4096;
+pub const MAX_CONV: i64 = 4096;
 
 impl Key {
     /// Name without the section.

@@ -240,9 +240,26 @@ impl Net {
         }
     }
 
+    /// Lengths of what it takes.
+    pub(crate) fn lens(&self) -> Lens {
+        let conv = |learning| self.conv.as_ref().map_or(0, |conv| conv.space_len(learning));
+        let forward = TILE * (pad(self.n_in) + self.columns);
+        let features = if self.conv.is_some() { TILE * self.n_in } else { 0 };
+        let gradients = TILE * self.widest() * (self.chains.len() + 1) + features + self.grad_len;
+        Lens { packed: self.packed_len, forward: forward + conv(false), learning: forward + conv(true) + gradients }
+    }
+
     fn widest(&self) -> usize {
         self.layers.iter().map(|layer| layer.in_pad().max(layer.out_pad())).max().unwrap_or(LANES)
     }
+}
+
+/// Numbers of the packed parameters, and of a workspace to act with and to learn with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lens {
+    pub(crate) packed: usize,
+    pub(crate) forward: usize,
+    pub(crate) learning: usize,
 }
 
 /// Networks with an instruction set to run them with and their parameters as they are now.

@@ -27,6 +27,12 @@ pub enum Error {
         /// The largest capacity that fits.
         largest: usize,
     },
+    /// The system refuses memory that it seemed to have.
+    #[error("{bytes} bytes of memory are refused by the system: make the buffer smaller, or raise the limit on memory")]
+    Refused {
+        /// Bytes asked for.
+        bytes: u128,
+    },
     /// There are more transitions than their numbers can tell apart.
     #[error("a replay buffer holds at most {max} transitions, not {capacity}")]
     Capacity {

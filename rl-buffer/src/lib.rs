@@ -30,7 +30,7 @@ pub mod returns;
 mod error;
 mod frames;
 mod limiter;
-mod memory;
+pub mod memory;
 mod prefetch;
 mod prioritized;
 mod replay;

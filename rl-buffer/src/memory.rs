@@ -4,14 +4,58 @@
 //! value.
 
 use std::fs;
+use std::path::Path;
 
 use crate::Error;
 
-/// The bytes that a program may still take without swapping (Linux: `MemAvailable`); `None` where nobody says.
-fn available() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// Bytes that this process may still take without swapping or being killed; `None` where the system does not tell.
+///
+/// The least of what the machine has (Linux: `MemAvailable`), what the control groups of the process leave, of either version, and what
+/// its limit on address space leaves.
+#[must_use]
+pub fn available() -> Option<u64> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let machine = kilobytes(&read("/proc/meminfo"), "MemAvailable:");
+    let groups = in_groups(Path::new("/sys/fs/cgroup"), &read("/proc/self/cgroup"));
+    let address_space = address_space(&read("/proc/self/limits"), &read("/proc/self/status"));
+    [machine, groups, address_space].into_iter().flatten().min()
+}
+
+/// The number of bytes after `name` in one of the files of /proc that count kilobytes.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.saturating_mul(1024))
+}
+
+/// What the limit on address space leaves. An eighth of it is for gaps, stacks and the allocator.
+fn address_space(limits: &str, status: &str) -> Option<u64> {
+    let limit: u64 =
+        limits.lines().find_map(|line| line.strip_prefix("Max address space"))?.split_whitespace().next()?.parse().ok()?;
+    Some(limit.saturating_sub(kilobytes(status, "VmSize:")?) / 8 * 7)
+}
+
+/// What the control groups in `groups`, the text of /proc/self/cgroup, leave: each group and those above it. `root` is where they are
+/// mounted. Files that the system can drop from memory do not count as taken.
+fn in_groups(root: &Path, groups: &str) -> Option<u64> {
+    let left = |dir: &Path, [limit, usage, dropped]: [&str; 3]| -> Option<u64> {
+        let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
+        let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+        let dropped = stat.lines().find_map(|line| line.strip_prefix(dropped)?.trim().parse().ok()).unwrap_or(0);
+        Some(number(limit)?.saturating_sub(number(usage)?.saturating_sub(dropped)))
+    };
+    let of_line = |line: &str| -> Option<u64> {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, Path::new(fields.next()?.trim_start_matches('/')));
+        let (root, names) = if controllers.is_empty() {
+            (root.to_path_buf(), ["memory.max", "memory.current", "inactive_file "])
+        } else if controllers.split(',').any(|name| name == "memory") {
+            (root.join("memory"), ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "])
+        } else {
+            return None;
+        };
+        path.ancestors().filter_map(|above| left(&root.join(above), names)).min()
+    };
+    groups.lines().filter_map(of_line).min()
 }
 
 /// Refuses what does not fit before any of it is allocated: Linux gives out more memory than it has, and kills who uses it.
@@ -28,8 +72,8 @@ pub(crate) fn check(capacity: usize, bytes_each: u128, fixed: u128) -> Result<()
 /// `len` elements, all of them `value`.
 pub(crate) fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Error> {
     let mut vec = Vec::new();
-    let needed = len as u128 * size_of::<T>() as u128;
-    vec.try_reserve_exact(len).map_err(|_| Error::OutOfMemory { needed, available: 0, largest: 0 })?;
+    let bytes = len as u128 * size_of::<T>() as u128;
+    vec.try_reserve_exact(len).map_err(|_| Error::Refused { bytes })?;
     vec.resize(len, value);
     Ok(vec)
 }
@@ -39,12 +83,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_tightest_limit_counts() {
+        let dir = std::env::temp_dir().join(format!("rl-groups-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        // Version 2: the group itself has no limit, the one above leaves 1000 - (700 - 300).
+        write("a/b/memory.max", "max\n");
+        write("a/b/memory.current", "600\n");
+        write("a/memory.max", "1000\n");
+        write("a/memory.current", "700\n");
+        write("a/memory.stat", "anon 400\ninactive_file 300\n");
+        assert_eq!(in_groups(&dir, "0::/a/b\n"), Some(600));
+        assert_eq!(in_groups(&dir, "0::/elsewhere\n"), None);
+        // Version 1, in a container that sees its own group as the root.
+        write("memory/memory.limit_in_bytes", "500\n");
+        write("memory/memory.usage_in_bytes", "450\n");
+        assert_eq!(in_groups(&dir, "5:cpu,cpuacct:/x\n4:memory:/docker/x\n0::/a/b\n"), Some(50));
+        fs::remove_dir_all(&dir).unwrap();
+
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax address space         8192000      unlimited   bytes\n";
+        assert_eq!(address_space(limits, "VmPeak:\t 9 kB\nVmSize:\t    4000 kB\n"), Some((8_192_000 - 4_096_000) / 8 * 7));
+        assert_eq!(address_space("Max address space  unlimited  unlimited  bytes\n", "VmSize: 1 kB\n"), None);
+        if cfg!(target_os = "linux") {
+            assert!(available().is_some_and(|bytes| bytes > 1 << 20));
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused_with_the_largest_that_does() {
         assert!(check(1000, 44, 1 << 20).is_ok());
         let Err(Error::OutOfMemory { needed, available, largest }) = check(1 << 50, 1000, 500) else { panic!("fits") };
         assert_eq!(needed, (1 << 50) * 1000 + 500);
         assert!(largest as u128 * 1000 + 500 <= available && (largest as u128 + 1) * 1000 + 500 > available);
         assert!(check(usize::MAX, u128::MAX, u128::MAX).is_err());
-        assert!(filled(usize::MAX, 0u8).is_err());
+        assert!(matches!(filled(usize::MAX, 0u8), Err(Error::Refused { .. })));
     }
 }

@@ -45,6 +45,13 @@ impl PrioritizedReplayBuffer {
         })
     }
 
+    /// Bytes of memory that a buffer of `capacity` transitions takes.
+    #[must_use]
+    pub fn bytes(shape: &TransitionShape, capacity: usize) -> u128 {
+        let tree = (capacity as u128).saturating_mul(SumTree::BYTES_EACH).saturating_add(SumTree::BYTES_FIXED);
+        ReplayBuffer::bytes(shape, capacity).saturating_add(tree)
+    }
+
     /// The transitions.
     #[must_use]
     pub fn replay(&self) -> &ReplayBuffer {

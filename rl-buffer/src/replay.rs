@@ -167,6 +167,14 @@ impl ReplayBuffer {
         })
     }
 
+    /// Bytes of memory that a buffer of `capacity` transitions takes.
+    #[must_use]
+    pub fn bytes(shape: &TransitionShape, capacity: usize) -> u128 {
+        let windows = if shape.n_step > 1 { Windows::bytes(&shape.stored()) } else { 0 };
+        let frames = if shape.stack > 1 { Frames::bytes_fixed(shape) } else { 0 };
+        (capacity as u128).saturating_mul(Self::bytes_each(shape)).saturating_add(windows).saturating_add(frames)
+    }
+
     /// The bytes that a transition takes.
     #[must_use]
     pub fn bytes_per_transition(shape: &TransitionShape) -> usize {

@@ -214,8 +214,9 @@ impl RolloutColumns<'_> {
 }
 
 impl RolloutShape {
-    /// What a rollout takes in memory, or a little more.
-    fn bytes(&self) -> u128 {
+    /// Bytes of memory that a rollout takes, or a little more; final observations are not counted.
+    #[must_use]
+    pub fn bytes(&self) -> u128 {
         let action_len = match self.actions {
             ActionKind::Discrete { masked } => masked.unwrap_or(1),
             ActionKind::Continuous { len } => len,

@@ -40,6 +40,7 @@ pub struct Entry {
     slice: fn(Range<usize>) -> Box<dyn VecEnv>,
     trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
     check: fn() -> Vec<Check>,
+    bytes: fn() -> usize,
 }
 
 impl Entry {
@@ -57,6 +58,7 @@ impl Entry {
             slice: |range| Box::new(SyncVecEnv::slice(range, E::default()).with_isa(Isa::best())),
             trace: |init, actions| trace(E::default(), init, actions),
             check: || check_env(&E::default()),
+            bytes: || size_of::<E>() + E::default().heap_bytes(),
         }
     }
 
@@ -67,13 +69,19 @@ impl Entry {
         about: &'static str,
     ) -> Self {
         let slice: fn(Range<usize>) -> Box<dyn VecEnv> = |range| Box::new(LanesVecEnv::slice(range, P::default()));
-        Self { slice, ..Self::of::<Lane<P, W, D>>(name, about) }
+        Self { slice, bytes: || W * size_of::<u32>(), ..Self::of::<Lane<P, W, D>>(name, about) }
     }
 
     /// The spaces of observations and actions.
     #[must_use]
     pub fn spaces(&self) -> (Space, ActionSpace) {
         (self.spaces)()
+    }
+
+    /// Bytes of memory that each of them takes in a slice.
+    #[must_use]
+    pub fn bytes_per_env(&self) -> usize {
+        (self.bytes)()
     }
 
     /// `n_envs` of them, stepped one after the other: the referee.

@@ -83,6 +83,11 @@ pub trait Env: Clone + Send {
     /// action at least must be legal unless the episode is over.
     fn mask(&self, _mask: &mut [u8]) {}
 
+    /// Bytes on the heap that it takes beside its own size.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
     /// Draws the environment as it stands, beginning with [`Canvas::view`]. One that does not draw itself leaves it empty.
     fn render(&self, _canvas: &mut Canvas) {}
 

@@ -212,6 +212,10 @@ impl Env for Snake {
         mask.copy_from_slice(&self.mask);
     }
 
+    fn heap_bytes(&self) -> usize {
+        self.vacated.capacity() * size_of::<u16>() + 16 // and the allocator's own
+    }
+
     fn render(&self, canvas: &mut Canvas) {
         let (rows, columns) = (f32::from(self.params.rows), f32::from(self.params.columns));
         canvas.view(0.0..columns, 0.0..rows, [250, 250, 247]);

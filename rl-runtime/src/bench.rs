@@ -17,6 +17,7 @@ use rl_cuda::{ActionSource, CudaVecEnv, Device};
 use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
+use crate::budget::Budget;
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::file::Draft;
 use crate::latency::{Latency, SlowCartPole, spin};
@@ -32,6 +33,8 @@ const N_STEPS: usize = 128;
 const MAX_BYTES: usize = 4 << 30;
 /// The time is cut into this many parts, whose median is reported.
 const PARTS: u32 = 5;
+/// Memory that the thread of an environment that blocks takes.
+const STACK: usize = 64 << 10;
 /// The batch is cut into slices as the collector of training does, if it is not too small.
 const MIN_ENVS: usize = 64;
 
@@ -112,6 +115,7 @@ pub fn env(name: &str, n_envs: usize, threads: usize, repeat: usize, seconds: f6
     let (d, a) = (observation_space.len(), action_space.len());
     let row = d * if observation_space.dtype() == Dtype::F32 { 4 } else { 1 };
     let n_steps = (MAX_BYTES / (n_envs * row).max(1)).clamp(1, N_STEPS);
+    Budget::bench(entry.spaces(), entry.bytes_per_env(), (n_envs, n_steps, 1), None).check()?;
     let mut first_env = 0;
     let mut slices = Vec::new();
     for envs in entry.slices(n_envs, MAX_SLICES, MIN_ENVS)? {
@@ -241,11 +245,11 @@ pub struct Update {
 pub fn update(bench: &Update) -> Result<Value, Error> {
     let Update { env, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds } = bench;
     let pool = Pool::new(*threads)?;
-    let n_envs = 16.min(*minibatch);
     // A rollout of 8,192 samples or more, of whole minibatches and of whole steps.
-    let n_steps = (8192usize.div_ceil(*minibatch) * minibatch).div_ceil(n_envs);
-    let n_samples = n_steps * n_envs / minibatch * minibatch;
-    let mut collector = Collector::of(catalog::find(env)?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, 0)?;
+    let n_envs = (1..=16.min(*minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
+    let n_samples = 8192usize.div_ceil(*minibatch) * minibatch;
+    let n_steps = n_samples / n_envs;
+    let entry = catalog::find(env)?;
     let net = NetConfig {
         conv: conv.clone(),
         hidden: hidden.clone(),
@@ -254,6 +258,8 @@ pub fn update(bench: &Update) -> Result<Value, Error> {
         learner: *learner,
         ..NetConfig::default()
     };
+    Budget::bench(entry.spaces(), entry.bytes_per_env(), (n_envs, n_steps, 1), Some((&net, *minibatch))).check()?;
+    let mut collector = Collector::of(entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, 0)?;
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 0)?.with_isa(*isa)?;
     let flops = policy.flops_per_sample() as f64;
     let config = PpoConfig { n_steps, batch_size: *minibatch, n_epochs: 1, ..PpoConfig::default() };
@@ -339,6 +345,7 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
         n_step: 1,
         gamma: 0.99,
     };
+    Budget::replay(shape, capacity, prioritized).check()?;
     let mut drawn = Batch::new(&shape, batch).map_err(config)?;
     let mut buffer = if prioritized {
         Replay::Prioritized(PrioritizedReplayBuffer::new(shape, capacity, 0.6, 1e-6).map_err(config)?)
@@ -457,9 +464,11 @@ pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let pool = Pool::new(*threads)?;
     let spaces = SlowCartPole::spaces();
     let net = NetConfig { hidden: hidden.clone(), ..NetConfig::default() };
-    let policy = ActorCritic::new(&spaces.0, &spaces.1, &net, 0)?;
     // Where it does not learn, any minibatch will do.
     let batch_size = if update.is_some() { n_steps * n_envs } else { ppo.batch_size };
+    let rollouts = mode.n_ahead().max(1);
+    Budget::bench(spaces.clone(), STACK, (n_envs, n_steps, rollouts), Some((&net, batch_size))).check()?;
+    let policy = ActorCritic::new(&spaces.0, &spaces.1, &net, 0)?;
     let mut agent = Ppo::new(policy, PpoConfig { n_steps, batch_size, ..ppo.clone() }, n_envs, 0)?;
     let make: Make<SlowCartPole> = Arc::new(move |_| Ok(SlowCartPole::new(latency)));
     // None is as slow as to be taken for hung, unless by a chance of less than one in a million, and none is given up.

@@ -23,6 +23,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::budget::Budget;
 use crate::file::sync_dir;
 use crate::metrics::WINDOW;
 use crate::{Config, Error};
@@ -613,6 +614,14 @@ impl<'a> Opened<'a> {
         Config::from_toml(&text, CONFIG).map_err(|e| e.to_string())
     }
 
+    /// The configuration, if its networks fit into memory.
+    fn config_that_fits(&self) -> Result<Config, String> {
+        let config = self.config()?;
+        let fits = Budget::playing(&config, 0).and_then(|budget| budget.check());
+        fits.map_err(|e| format!("{CONFIG}: {e}"))?;
+        Ok(config)
+    }
+
     fn head(&self) -> Result<Head, String> {
         let decode = |input: &mut dyn Read, len| codec::decode_from(input, len).map_err(|e| e.to_string());
         let (head, _): (Head, u64) = self.read(STATE, decode)?;
@@ -621,7 +630,7 @@ impl<'a> Opened<'a> {
     }
 
     fn policy(&self) -> Result<SavedPolicy, String> {
-        let config = self.config()?;
+        let config = self.config_that_fits()?;
         let tensors = self.read(PARAMS, read_tensors)?;
         let Head { progress, counters, statistics } = self.head()?;
         let mut policy = crate::train::policy(&config).map_err(|e| e.to_string())?;
@@ -635,7 +644,7 @@ impl<'a> Opened<'a> {
     }
 
     fn all(&self) -> Result<Checkpoint, String> {
-        let config = self.config()?;
+        let config = self.config_that_fits()?;
         let params = self.read(PARAMS, read_tensors)?;
         let moments = self.read(OPTIMIZER, read_tensors)?;
         let state: State = self.read(STATE, |input, len| match codec::decode_from(input, len) {

@@ -10,6 +10,7 @@
 
 pub mod animation;
 pub mod bench;
+pub mod budget;
 pub mod checkpoint;
 pub mod config;
 pub mod faults;

@@ -142,6 +142,17 @@ pub enum Mode {
     },
 }
 
+impl Mode {
+    /// Rollouts that are begun before anything has been learnt from them, each acted in by a policy of its own; 0 in turn.
+    #[must_use]
+    pub fn n_ahead(self) -> usize {
+        match self {
+            Self::Sync => 0,
+            Self::Overlapped { max_lag } => max_lag.saturating_add(1),
+        }
+    }
+}
+
 /// A policy to act with in one rollout.
 struct Order {
     policy: Box<dyn Policy>,
@@ -222,10 +233,7 @@ impl<C: Collect> Pipeline<C> {
     /// before anything has been learnt from them; none for [`Mode::Sync`].
     #[must_use]
     pub fn n_ahead(&self) -> usize {
-        match self.mode {
-            Mode::Sync => 0,
-            Mode::Overlapped { max_lag } => max_lag + 1,
-        }
+        self.mode.n_ahead()
     }
 
     /// Lets `policy` act in the rollout after those that have been ordered. It has learnt from `learnt` rollouts.

@@ -137,7 +137,11 @@ impl Report {
     pub fn warn(&mut self, text: &str) {
         match &self.kind {
             Kind::Bar(bar) => bar.suspend(|| print::err(&format!("warning: {text}"))),
-            _ => print::err(&format!("warning: {text}")),
+            Kind::Json => {
+                print::out(&json!({"event": "warning", "text": text}).to_string());
+                print::err(&format!("warning: {text}"));
+            }
+            Kind::Lines { .. } => print::err(&format!("warning: {text}")),
         }
     }
 

@@ -12,6 +12,7 @@ use rl_agents::{
 };
 use rl_envs::{Pool, catalog, pool};
 
+use crate::budget::Budget;
 use crate::checkpoint::{self, Checkpoint, Progress, WriteReplay};
 use crate::config::{Device, parse_device};
 use crate::metrics::{Log, Overlap, Row, WINDOW};
@@ -213,7 +214,7 @@ impl Training {
     /// A training at its beginning.
     ///
     /// # Errors
-    /// Those of the environments, the agent and the rollout.
+    /// Those of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, profile: Profile) -> Result<Self, Error> {
         Self::build(config, Parameters::Fresh, profile)
     }
@@ -229,6 +230,7 @@ impl Training {
     }
 
     fn build(config: &Config, params: Parameters, profile: Profile) -> Result<Self, Error> {
+        Budget::training(config)?.check()?;
         let pool = Pool::new(config.learner_threads())?;
         let (n_envs, seed) = (config.n_envs, config.seed);
         let collecting = match config.mode() {

@@ -339,3 +339,83 @@ ent_coef = 0.0\nvf_coef = 0.5\nmax_grad_norm = 0.5\nlearning_rate = \"lin_0.001\
     let config = Config::from_toml(text, "config.toml").unwrap();
     assert_eq!((config.on_nonfinite, config.ppo.unwrap().micro_batch), (OnNonfinite::Error, 64));
 }
+
+#[test]
+fn what_does_not_fit_into_memory_ends_at_once_with_the_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let limited = |kilobytes: u64, args: &str| {
+        let command = format!("ulimit -v {kilobytes}; exec \"$0\" {args} --run-dir {}", text(&run));
+        let output = finish(Command::new("sh").args(["-c", &command, env!("CARGO_BIN_EXE_rl")]));
+        let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args}: {shown}");
+        assert!(shown.contains("of memory are needed") && shown.contains("it would fit with"), "{args}: {shown}");
+        assert!(!run.exists(), "{args} has begun to work");
+        shown
+    };
+    let million = limited(2 << 20, "train cartpole --envs 1000000 --set ppo.n_epochs=1");
+    assert!(million.contains("it would fit with n_envs = "), "{million}");
+    let replay = limited(1 << 20, "train snake --algo dqn --set dqn.buffer_size=1000000");
+    assert!(replay.contains("it would fit with dqn.buffer_size = "), "{replay}");
+    for args in [
+        &["train", "cartpole", "--set", "hidden=[65536,65536]"][..],
+        &["train", "snake", "--envs", "16777216"],
+        &["bench", "env", "snake", "--envs", "4294967295"],
+        &["bench", "update", "--hidden", "65536,65536"],
+        &["bench", "pipeline", "--hidden", "65536,65536"],
+    ] {
+        let more = ["--run-dir", text(&run)];
+        let args = [args, if args[0] == "train" { &more } else { &[] }].concat();
+        assert!(ends(2, &args).contains("of memory are needed"), "{args:?}");
+        assert!(!run.exists(), "{args:?} has begun to work");
+    }
+    for args in [
+        ["bench", "update", "--hidden", "18446744073709551615"],
+        ["bench", "pipeline", "--hidden", "18446744073709551615"],
+        ["bench", "update", "--conv", "18446744073709551615x1x1"],
+        ["bench", "env", "--envs", "0"],
+        ["bench", "replay", "--capacity", "18446744073709551615"],
+    ] {
+        let args = if args[1] == "env" { [&args[..2], &["cartpole"], &args[2..]].concat() } else { args.to_vec() };
+        ends(2, &args);
+    }
+}
+
+#[test]
+fn a_saved_network_that_does_not_fit_is_refused_before_it_is_built() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = small_run(dir.path());
+    let newest = checkpoint::list(&run.join("checkpoints")).unwrap().pop().unwrap();
+    for file in [run.join("config.toml"), newest.join("config.toml")] {
+        let huge = edited(&fs::read_to_string(&file).unwrap(), "hidden", "[65536, 65536, 65536]");
+        fs::write(&file, huge).unwrap();
+    }
+    let manifest = newest.join("manifest.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    let saved = fs::read(newest.join("config.toml")).unwrap();
+    json["files"]["config.toml"]["bytes"] = saved.len().into();
+    json["files"]["config.toml"]["blake3"] = blake3::hash(&saved).to_string().into();
+    fs::write(&manifest, json.to_string()).unwrap();
+    assert!(ends(3, &["eval", text(&run)]).contains("of memory are needed"));
+    let error = ends(3, &["train", "--resume", text(&run), "--steps", "128"]);
+    assert!(error.contains("of memory are needed"), "{error}");
+}
+
+#[test]
+fn a_bench_of_updates_takes_any_minibatch() {
+    for minibatch in ["50", "8191", "8193"] {
+        ends(0, &["bench", "update", "--minibatch", minibatch, "--hidden", "2", "--seconds", "0.01", "--threads", "1"]);
+    }
+}
+
+#[test]
+fn the_setting_of_threads_counts_not_the_environment_s() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let settings = SMALL.iter().chain(&["learner=reference"]).flat_map(|setting| ["--set", *setting]);
+    let args: Vec<&str> = ["train", "cartpole", "--threads", "2", "--run-dir", text(&run)].into_iter().chain(settings).collect();
+    let output = finish(rl(&args).env("RAYON_NUM_THREADS", "4096"));
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{shown}");
+    assert!(shown.contains("RAYON_NUM_THREADS is 4096, but threads is 2"), "{shown}");
+}

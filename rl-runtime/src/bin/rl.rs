@@ -8,10 +8,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 use rl_agents::{Activation, Episode, EvalConfig, Isa, Learner, PpoConfig};
 use rl_envs::check::Outcome;
 use rl_envs::{Canvas, Pool, catalog};
 use rl_runtime::animation::Animation;
+use rl_runtime::budget::Budget;
 use rl_runtime::checkpoint::{self, SavedPolicy};
 use rl_runtime::config::{self, Layers, PRESETS, RESUMABLE};
 use rl_runtime::file::Draft;
@@ -236,8 +238,8 @@ Examples:
         /// The environment
         env: String,
         /// Number of environments
-        #[arg(long, default_value_t = 4096)]
-        envs: usize,
+        #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+        envs: u32,
         /// Threads [default: one a core]
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         threads: Option<u32>,
@@ -276,7 +278,7 @@ Examples:
         #[arg(long, default_value_t = 512, value_parser = parse_minibatch)]
         minibatch: usize,
         /// Sizes of the hidden layers
-        #[arg(long, default_value = "64,64", value_delimiter = ',')]
+        #[arg(long, default_value = "64,64", value_delimiter = ',', value_parser = parse_units)]
         hidden: Vec<usize>,
         /// Threads [default: one a core]
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -335,7 +337,7 @@ Presets (what is given besides goes before them):
         #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
         epochs: u32,
         /// Sizes of the hidden layers [default: 256,256]
-        #[arg(long, value_delimiter = ',')]
+        #[arg(long, value_delimiter = ',', value_parser = parse_units)]
         hidden: Vec<usize>,
         /// Threads of PPO's updates
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -366,8 +368,8 @@ Presets (what is given besides goes before them):
     #[command(after_help = "Example:\n  rl bench replay --capacity 1000000 --batch 256 --prioritized")]
     Replay {
         /// Transitions that fit
-        #[arg(long, default_value_t = 1_000_000)]
-        capacity: usize,
+        #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+        capacity: u32,
         /// Transitions of a batch
         #[arg(long, default_value_t = 256, value_parser = parse_minibatch)]
         batch: usize,
@@ -386,8 +388,15 @@ fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
 }
 
 fn parse_conv(text: &str) -> Result<[usize; 3], String> {
-    let sizes: Vec<usize> = text.split('x').map_while(|size| size.parse().ok()).collect();
-    sizes.try_into().map_err(|_| "not CHANNELSxKERNELxSTRIDE, such as 16x3x1".into())
+    let size = |size: &str| size.parse().ok().filter(|size| (1..=MAX_CONV as usize).contains(size));
+    let sizes: Option<Vec<usize>> = text.split('x').map(size).collect();
+    let sizes = sizes.and_then(|sizes| sizes.try_into().ok());
+    sizes.ok_or_else(|| format!("not CHANNELSxKERNELxSTRIDE, such as 16x3x1, with numbers from 1 to {MAX_CONV}"))
+}
+
+fn parse_units(text: &str) -> Result<usize, String> {
+    let units = text.parse().ok().filter(|units| (1..=MAX_UNITS as usize).contains(units));
+    units.ok_or_else(|| format!("not a whole number from 1 to {MAX_UNITS}"))
 }
 
 fn parse_minibatch(text: &str) -> Result<usize, String> {
@@ -613,8 +622,9 @@ fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
         print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
     }
     let threads = threads(args.threads);
-    let SavedPolicy { path, config: Config { env, eval_max_steps, .. }, policy, .. } =
-        saved_policy(&args.path, args.best, threads)?;
+    let SavedPolicy { path, config, policy, .. } = saved_policy(&args.path, args.best, threads)?;
+    Budget::playing(&config, args.episodes as usize)?.check()?;
+    let Config { env, eval_max_steps, .. } = config;
     let (seed, stochastic) = (train::evaluation_seed(args.seed), args.stochastic);
     let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps };
     let pool = Pool::new(threads)?;
@@ -760,8 +770,8 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
                 let problems = vec!["--sweep-block: a CPU has no blocks; use --device cuda".into()];
                 return Err(Error::Config { problems });
             }
-            BenchDevice::Cpu => vec![bench::env(&env, envs, threads(n), repeat as usize, seconds)?],
-            BenchDevice::Cuda(ordinal) => bench::env_on_device(&env, envs, ordinal, sweep_block, repeat, seconds)?,
+            BenchDevice::Cpu => vec![bench::env(&env, envs as usize, threads(n), repeat as usize, seconds)?],
+            BenchDevice::Cuda(ordinal) => bench::env_on_device(&env, envs as usize, ordinal, sweep_block, repeat, seconds)?,
         },
         Bench::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
             let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
@@ -840,7 +850,9 @@ fn run_bench(what: Bench, json: bool) -> Result<ExitCode, Error> {
             }
             vec![result]
         }
-        Bench::Replay { capacity, batch, prioritized, seconds } => bench::replay(capacity, batch, prioritized, seconds)?.into(),
+        Bench::Replay { capacity, batch, prioritized, seconds } => {
+            bench::replay(capacity as usize, batch, prioritized, seconds)?.into()
+        }
     };
     for result in &results {
         if json { print::out(&result.to_string()) } else { print_bench(result) }
@@ -873,16 +885,20 @@ fn print_bench(result: &serde_json::Value) {
     }
 }
 
-/// Sets the threads of candle's matrix products, which run on rayon's global pool.
+/// Sets the threads of candle's matrix products, which run on rayon's global pool, whatever the environment says: thousands of
+/// threads there make the reference learner a hundred times slower.
 ///
-/// Without this variable candle counts the processor's cores anew for each product, by reading /proc/cpuinfo: A2C on CartPole
+/// Without this variable candle counts the processor's cores for each product, by reading /proc/cpuinfo: A2C on CartPole
 /// went from 20 k to 83 k env steps/s with it.
 #[allow(unsafe_code)]
 fn set_matrix_threads(threads: usize) {
-    if std::env::var_os("RAYON_NUM_THREADS").is_none() {
-        // SAFETY: the verbs call this before they start the first thread, so nobody else reads the environment.
-        unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
+    const NAME: &str = "RAYON_NUM_THREADS";
+    let threads = threads.to_string();
+    if let Some(given) = std::env::var_os(NAME).filter(|given| *given != *threads) {
+        print::err(&format!("warning: {NAME} is {}, but threads is {threads}, which counts", given.display()));
     }
+    // SAFETY: the verbs call this before they start the first thread, so no other thread reads the environment.
+    unsafe { std::env::set_var(NAME, threads) };
 }
 
 fn threads(given: Option<u32>) -> usize {

@@ -1,0 +1,80 @@
+//! Memory that networks take, computed from their shape alone, before anything is allocated.
+
+use crate::conv::Conv;
+use crate::mlp::Mlp;
+use crate::params::{Layout, init_bytes};
+use crate::tile::{self, Net, TILE};
+use crate::{Learner, NetConfig};
+
+/// Bytes that the networks of one agent take, by purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetSize {
+    /// One parameter vector: parameters, a gradient, a moment, or a snapshot.
+    pub params: u64,
+    /// One policy that acts or learns: its parameters, and the copy that the kernel reads.
+    pub policy: u64,
+    /// The scratch of one thread that acts.
+    pub acting: u64,
+    /// The scratch of one slice of a minibatch with the tile kernel; 0 with the reference learner.
+    pub slice: u64,
+    /// Additional memory while parameters are drawn.
+    pub init: u64,
+    /// Tensors as large as the parameters that an update of the reference learner holds; 0 with the tile kernel.
+    pub tensors: u64,
+    /// Activations of one sample of the reference learner, their gradients included; 0 with the tile kernel.
+    pub sample: u64,
+}
+
+/// Copies of the parameters that candle's gradients take: the variable, its gradient, and slices of both.
+const TENSORS: u64 = 5;
+/// Tensors as large as the activations: products, sums with biases, activations, and the gradient of each.
+const ACTIVATIONS: u64 = 8;
+
+impl NetSize {
+    /// The networks `mlps` after `conv`, each with the index of the one that it starts from.
+    pub(crate) fn new(layout: &Layout, conv: &Conv, mlps: &[(&Mlp, Option<usize>)], net: &NetConfig, n_actions: usize) -> Self {
+        let bytes = |numbers: usize| 4 * numbers as u64;
+        let params = bytes(layout.len());
+        let init = layout.tensors().iter().map(|tensor| init_bytes(&tensor.shape)).max().unwrap_or(0);
+        let columns = bytes(2 * n_actions * TILE);
+        let size = Self { params, policy: params, acting: columns, init, ..Self::default() };
+        match net.learner {
+            Learner::Fused => {
+                let tile::Lens { packed, forward, learning } = Net::new(conv, mlps, net.activation).lens();
+                Self { policy: params + bytes(packed), acting: columns + bytes(forward), slice: bytes(learning), ..size }
+            }
+            Learner::Reference => {
+                let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();
+                let activations = conv.n_out() + conv.patches() + outputs;
+                Self { tensors: TENSORS * params, sample: ACTIVATIONS * bytes(activations), ..size }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ActorCritic, QNetwork};
+    use rl_envs::{ActionSpace, Space};
+
+    #[test]
+    fn a_size_is_that_of_the_network_and_huge_ones_are_counted_too() {
+        let (obs, actions) = (Space::bytes(&[5, 12, 12], 1, 1.0), ActionSpace::Discrete { n: 4, masked: true });
+        for (conv, hidden) in [(vec![], vec![33, 65]), (vec![[16, 3, 1], [31, 3, 2]], vec![64])] {
+            for shared_trunk in [false, true] {
+                let net = NetConfig { conv: conv.clone(), hidden: hidden.clone(), shared_trunk, ..NetConfig::default() };
+                let size = ActorCritic::size(&obs, &actions, &net).unwrap();
+                let policy = ActorCritic::unset(&obs, &actions, &net).unwrap();
+                assert_eq!(size.params, 4 * crate::Policy::params(&policy).len() as u64);
+                let (_, _, packed) = policy.kernel().unwrap();
+                assert_eq!(size.policy - size.params, 4 * packed.len() as u64);
+                let network = QNetwork::unset(&obs, &actions, &net, shared_trunk).unwrap();
+                let size = QNetwork::size(&obs, &actions, &net, shared_trunk).unwrap();
+                assert_eq!(size.params, 4 * crate::Policy::params(&network).len() as u64);
+            }
+        }
+        let net = NetConfig { hidden: vec![65_536; 64], ..NetConfig::default() };
+        assert!(ActorCritic::size(&obs, &actions, &net).unwrap().params > 1 << 40);
+    }
+}

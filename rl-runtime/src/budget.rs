@@ -1,0 +1,411 @@
+//! Memory that a run, an evaluation or a bench takes, computed before anything is built.
+//!
+//! Every builder asks [`Budget::check`]. A budget counts what lives all the time (environments, networks, gradients and moments,
+//! scratch, rollouts, the replay memory) and the largest of what comes and goes (initialisation, the targets of an update, a
+//! checkpoint, an evaluation). Sizes come from the crates that allocate; what depends on the course of a run, such as the number
+//! of episodes that end in a rollout, is estimated.
+
+use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
+use rl_agents::{ActorCritic, Learner, NetConfig, NetSize, QNetwork};
+use rl_buffer::{ActionKind, ObsKind, PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
+use rl_envs::{ActionSpace, Dtype, Space, catalog};
+
+use crate::{Algo, Config, Error};
+
+/// Program, threads, buffers of files.
+const FIXED: u128 = 8 << 20;
+/// One of so many steps of a rollout is counted as the end of an episode, whose last observation is kept.
+const STEPS_AN_EPISODE: u128 = 16;
+/// Numbers of 4 bytes that targets take for each step while they are computed.
+const TARGETS: u128 = 6;
+/// Samples of a slice of a minibatch, and the most slices.
+const SLICE: u64 = 64;
+
+/// Networks and their learning.
+#[derive(Clone, Debug)]
+struct Nets {
+    config: NetConfig,
+    /// Whether they are dueling, if they are of action values.
+    values: Option<bool>,
+    /// Policies, with the copies that act in rollouts that lag, and target networks.
+    policies: u64,
+    /// Vectors as long as the parameters: the gradient and the moments. 0 if nothing is learnt.
+    vectors: u64,
+    /// Vectors as long as the parameters that a checkpoint holds.
+    saved: u64,
+    minibatch: u64,
+    micro_batch: u64,
+    /// Whether parameters are drawn, not loaded.
+    drawn: bool,
+}
+
+/// The memory that something takes.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    obs: Space,
+    actions: ActionSpace,
+    bytes_per_env: u64,
+    n_envs: u64,
+    n_steps: u64,
+    rollouts: u64,
+    nets: Option<Nets>,
+    replay: Option<(TransitionShape, u64, bool)>,
+    /// Environments of an evaluation.
+    episodes: u64,
+    /// Names of the settings: environments, hidden layers, transitions of the replay memory.
+    names: [&'static str; 3],
+}
+
+/// Names of the settings of a run.
+const SETTINGS: [&str; 3] = ["n_envs", "hidden", "dqn.buffer_size"];
+/// Names of the arguments of a bench.
+const ARGUMENTS: [&str; 3] = ["--envs", "--hidden", "--capacity"];
+
+fn product(factors: &[u128]) -> u128 {
+    factors.iter().fold(1, |product, &factor| product.saturating_mul(factor))
+}
+
+fn sum(terms: impl IntoIterator<Item = u128>) -> u128 {
+    terms.into_iter().fold(0, u128::saturating_add)
+}
+
+/// Bytes in words.
+fn in_words(bytes: u128) -> String {
+    let (mb, gb) = (bytes as f64 / 1e6, bytes as f64 / 1e9);
+    if gb < 1.0 { format!("{mb:.1} MB") } else { format!("{gb:.1} GB") }
+}
+
+impl Budget {
+    /// `n_envs` environments that fill `rollouts` rollouts of `n_steps` steps.
+    fn new(spaces: (Space, ActionSpace), bytes_per_env: usize, n_envs: usize, n_steps: usize, rollouts: usize) -> Self {
+        let (obs, actions) = spaces;
+        let (n_envs, n_steps, rollouts) = (n_envs as u64, n_steps as u64, rollouts as u64);
+        let (bytes_per_env, names) = (bytes_per_env as u64, SETTINGS);
+        Self { obs, actions, bytes_per_env, n_envs, n_steps, rollouts, nets: None, replay: None, episodes: 0, names }
+    }
+
+    /// A run with these settings, evaluations and checkpoints included.
+    ///
+    /// # Errors
+    /// Those of [`catalog::find`].
+    pub fn training(config: &Config) -> Result<Self, Error> {
+        let entry = catalog::find(&config.env)?;
+        let ahead = config.mode().n_ahead();
+        let budget = Self::new(entry.spaces(), entry.bytes_per_env(), config.n_envs, config.n_steps(), ahead.max(1));
+        let rollout = config.n_steps().saturating_mul(config.n_envs);
+        let (moments, minibatch, micro_batch) = match (&config.ppo, &config.a2c, &config.dqn) {
+            (Some(ppo), ..) => (2, ppo.batch_size, ppo.micro_batch),
+            (_, Some(a2c), _) => (1, if a2c.batch_size == 0 { rollout } else { a2c.batch_size }, a2c.micro_batch),
+            (.., Some(dqn)) => (2, dqn.batch_size, dqn.micro_batch),
+            _ => (0, 0, 0),
+        };
+        let target = u64::from(config.algo == Algo::Dqn);
+        let nets = Nets {
+            config: config.net(),
+            values: config.dqn.as_ref().map(|dqn| dqn.dueling),
+            policies: 1 + ahead as u64 + target,
+            vectors: 1 + moments,
+            saved: 1 + moments + target + ahead.saturating_sub(1) as u64,
+            minibatch: minibatch as u64,
+            micro_batch: micro_batch as u64,
+            drawn: true,
+        };
+        let replay = config.dqn.as_ref().map(|dqn| {
+            let shape = TransitionShape { gamma: dqn.gamma, ..budget.transitions(dqn.n_steps) };
+            (shape, dqn.buffer_size as u64, dqn.prioritized)
+        });
+        Ok(Self { nets: Some(nets), replay, episodes: config.eval_episodes as u64, ..budget })
+    }
+
+    /// A policy that is loaded and plays `episodes` episodes.
+    ///
+    /// # Errors
+    /// Those of [`catalog::find`].
+    pub fn playing(config: &Config, episodes: usize) -> Result<Self, Error> {
+        let entry = catalog::find(&config.env)?;
+        let nets = Nets {
+            config: config.net(),
+            values: config.dqn.as_ref().map(|dqn| dqn.dueling),
+            policies: 1,
+            vectors: 0,
+            saved: 1,
+            minibatch: 0,
+            micro_batch: 0,
+            drawn: false,
+        };
+        let budget = Self::new(entry.spaces(), entry.bytes_per_env(), 0, 0, 0);
+        Ok(Self { nets: Some(nets), episodes: episodes as u64, names: ["--episodes", "hidden", ""], ..budget })
+    }
+
+    /// A bench of `n_envs` environments that fill rollouts of `n_steps` steps; with updates of PPO if there are networks.
+    pub(crate) fn bench(
+        spaces: (Space, ActionSpace),
+        bytes_per_env: usize,
+        (n_envs, n_steps, rollouts): (usize, usize, usize),
+        learning: Option<(&NetConfig, usize)>,
+    ) -> Self {
+        let nets = learning.map(|(config, minibatch)| Nets {
+            config: config.clone(),
+            values: None,
+            policies: 1 + rollouts as u64,
+            vectors: 3,
+            saved: 0,
+            minibatch: minibatch as u64,
+            micro_batch: 0,
+            drawn: true,
+        });
+        Self { nets, names: ARGUMENTS, ..Self::new(spaces, bytes_per_env, n_envs, n_steps, rollouts) }
+    }
+
+    /// A bench of a replay memory.
+    pub(crate) fn replay(shape: TransitionShape, capacity: usize, prioritized: bool) -> Self {
+        let spaces = (Space::vector(&[0.0], &[0.0]), ActionSpace::Discrete { n: 1, masked: false });
+        Self { replay: Some((shape, capacity as u64, prioritized)), names: ARGUMENTS, ..Self::new(spaces, 0, 0, 0, 0) }
+    }
+
+    fn obs_kind(&self) -> ObsKind {
+        if self.obs.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 }
+    }
+
+    fn action_kind(&self) -> ActionKind {
+        match &self.actions {
+            ActionSpace::Discrete { n, masked } => ActionKind::Discrete { masked: masked.then_some(*n as usize) },
+            ActionSpace::Continuous { low, .. } => ActionKind::Continuous { len: low.len() },
+        }
+    }
+
+    fn transitions(&self, n_step: usize) -> TransitionShape {
+        TransitionShape {
+            n_envs: self.n_envs as usize,
+            obs_len: self.obs.len(),
+            obs: self.obs_kind(),
+            actions: self.action_kind(),
+            n_step,
+            stack: if self.obs_kind() == ObsKind::U8 { self.obs.stack() } else { 1 },
+            gamma: 0.0,
+        }
+    }
+
+    /// Bytes by what they are for; they are taken at the same time.
+    ///
+    /// # Errors
+    /// Those of [`NetConfig::check`].
+    fn parts(&self) -> Result<Vec<(&'static str, u128)>, Error> {
+        let size = match &self.nets {
+            Some(Nets { config, values: Some(dueling), .. }) => QNetwork::size(&self.obs, &self.actions, config, *dueling)?,
+            Some(Nets { config, values: None, .. }) => ActorCritic::size(&self.obs, &self.actions, config)?,
+            None => NetSize::default(),
+        };
+        let (n, t) = (u128::from(self.n_envs), u128::from(self.n_steps));
+        let a = self.actions.len() as u128;
+        let obs = self.obs.len() as u128 * if self.obs_kind() == ObsKind::F32 { 4 } else { 1 };
+        let mask = if self.actions.masked() { a } else { 0 };
+        let per_env = u128::from(self.bytes_per_env);
+        let acting = |n: u128| n.div_ceil(MIN_SLICE as u128).min(MAX_SLICES as u128) * u128::from(size.acting);
+        let envs = product(&[n, per_env + 2 * (obs + mask) + 4 * a + 24]) + acting(n);
+
+        let actions = self.action_kind();
+        let (obs_len, kind) = (self.obs.len(), self.obs_kind());
+        let shape = RolloutShape { n_steps: self.n_steps as usize, n_envs: self.n_envs as usize, obs_len, obs: kind, actions };
+        let final_obs = product(&[n, t, obs + mask + 48]) / STEPS_AN_EPISODE;
+        let rollouts = match self.rollouts {
+            0 => 0,
+            k => sum([product(&[k.into(), sum([shape.bytes(), final_obs])]), final_obs]),
+        };
+        let replay = match &self.replay {
+            Some((shape, capacity, true)) => PrioritizedReplayBuffer::bytes(shape, *capacity as usize),
+            Some((shape, capacity, false)) => ReplayBuffer::bytes(shape, *capacity as usize),
+            None => 0,
+        };
+        let mut parts = vec![("environments", envs), ("rollouts", rollouts), ("replay memory", replay), ("program", FIXED)];
+
+        let eval = product(&[self.episodes.into(), per_env + 2 * (obs + mask) + 8 * a + 48]) + acting(self.episodes.into());
+        let mut passing = vec![("evaluation", eval)];
+        if let Some(nets) = &self.nets {
+            let params = u128::from(size.params);
+            let slices = (nets.minibatch / SLICE).clamp(1, 16);
+            let micro_batch = if nets.micro_batch == 0 { nets.minibatch } else { nets.micro_batch.min(nets.minibatch) };
+            let batch = if self.replay.is_some() { 2 * obs + mask + 8 * a + 64 } else { 8 };
+            let learning = sum([
+                product(&[nets.vectors.into(), params]),
+                product(&[slices.into(), size.slice.into()]),
+                product(&[nets.minibatch.into(), batch]),
+            ]);
+            let policies = product(&[nets.policies.into(), size.policy.into()]);
+            parts.extend([
+                ("networks", policies),
+                ("gradients, moments and scratch", if nets.vectors > 0 { learning } else { 0 }),
+            ]);
+
+            let computed = match nets.config.learner {
+                Learner::Fused => 0,
+                Learner::Reference => sum([size.tensors.into(), product(&[micro_batch.into(), size.sample.into()])]),
+            };
+            let targets = if self.replay.is_some() { 0 } else { product(&[n, t, 4 * TARGETS]) };
+            let scratches = MAX_SLICES as u128 * u128::from(size.acting);
+            passing.push(("an update", sum([computed, targets, scratches])));
+            let states = product(&[n, 3 * per_env + obs + mask + 16]);
+            let vectors = product(&[nets.saved.into(), params]);
+            passing.push(("a checkpoint", sum([states, vectors, size.policy.into()])));
+            // Rollouts, moments and the replay memory are made after the parameters have been drawn.
+            let drawing = sum([envs, FIXED, size.policy.into(), size.init.into()]);
+            let most = passing.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+            if nets.drawn && drawing > sum(parts.iter().map(|(_, bytes)| *bytes)).saturating_add(most) {
+                let policy = ("networks", size.policy.into());
+                return Ok(vec![("environments", envs), policy, ("initialisation", size.init.into()), ("program", FIXED)]);
+            }
+        }
+        parts.extend(passing.into_iter().max_by_key(|(_, bytes)| *bytes));
+        Ok(parts)
+    }
+
+    /// Bytes in all, or a little more.
+    ///
+    /// # Errors
+    /// Those of [`NetConfig::check`].
+    pub fn bytes(&self) -> Result<u128, Error> {
+        Ok(sum(self.parts()?.into_iter().map(|(_, bytes)| bytes)))
+    }
+
+    /// Refuses what does not fit into the memory that is available now.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the figures and the settings that would fit, and those of [`NetConfig::check`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.check_against(memory::available().map_or(isize::MAX as u128, u128::from))
+    }
+
+    fn check_against(&self, available: u128) -> Result<(), Error> {
+        let mut parts = self.parts()?;
+        let needed = sum(parts.iter().map(|(_, bytes)| *bytes));
+        if needed <= available {
+            return Ok(());
+        }
+        parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let parts: Vec<String> =
+            parts.iter().take(3).filter(|part| part.1 > 0).map(|(name, bytes)| format!("{name} {}", in_words(*bytes))).collect();
+        let advice = match self.that_fit(available) {
+            fit if fit.is_empty() => "no single setting makes it fit".into(),
+            fit => format!("it would fit with {}", fit.join(", or with ")),
+        };
+        Err(Error::config(format!(
+            "about {} of memory are needed, {} are available; the largest parts: {}; {advice}",
+            in_words(needed),
+            in_words(available),
+            parts.join(", "),
+        )))
+    }
+
+    /// Settings that would fit, each with the others as they are, the most effective first.
+    fn that_fit(&self, available: u128) -> Vec<String> {
+        type Set = fn(&mut Budget, u64);
+        let [envs, hidden, capacity] = self.names;
+        let widest = self.nets.as_ref().and_then(|nets| nets.config.hidden.iter().max()).map_or(0, |&n| n as u64);
+        let replay = self.replay.as_ref().map_or(0, |(_, capacity, _)| *capacity);
+        let settings: [(&str, u64, Set); 4] = [
+            (envs, self.n_envs, |budget, n| budget.n_envs = n),
+            (if self.n_envs == 0 { envs } else { "eval_episodes" }, self.episodes, |budget, n| budget.episodes = n),
+            (hidden, widest, |budget, n| {
+                if let Some(nets) = &mut budget.nets {
+                    nets.config.hidden.iter_mut().for_each(|units| *units = (*units).min(n as usize));
+                }
+            }),
+            (capacity, replay, |budget, n| {
+                if let Some((_, capacity, _)) = &mut budget.replay {
+                    *capacity = n;
+                }
+            }),
+        ];
+        let mut fit = Vec::new();
+        for (name, value, set) in settings {
+            let bytes = |n: u64| {
+                let mut budget = self.clone();
+                set(&mut budget, n);
+                budget.bytes().unwrap_or(u128::MAX)
+            };
+            let least = if value > 1 { bytes(1) } else { u128::MAX };
+            if least > available {
+                continue;
+            }
+            let (mut fits, mut fails) = (1, value);
+            while fails - fits > 1 {
+                let middle = fits + (fails - fits) / 2;
+                if bytes(middle) <= available { fits = middle } else { fails = middle }
+            }
+            let text = match name {
+                _ if name == hidden => format!("{name} layers of at most {fits} units"),
+                _ if name == envs && self.n_envs > 0 => format!("{name} = {}", self.dividing(fits)),
+                _ => format!("{name} = {fits}"),
+            };
+            fit.push((least, text));
+        }
+        fit.sort_by_key(|(least, _)| *least);
+        fit.into_iter().map(|(_, text)| text).collect()
+    }
+
+    /// The largest number of environments, `n` at most, whose rollout is a whole number of minibatches.
+    fn dividing(&self, n: u64) -> u64 {
+        let minibatch = self.nets.as_ref().filter(|_| self.replay.is_none()).map_or(1, |nets| nets.minibatch.max(1));
+        (1..=n).rev().take(1 << 20).find(|n| n.saturating_mul(self.n_steps).is_multiple_of(minibatch)).unwrap_or(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Layers;
+
+    fn budget(env: &str, algo: Algo, assignments: &[&str]) -> Budget {
+        let mut layers = Layers::default();
+        assignments.iter().for_each(|assignment| layers.add_assignment(assignment));
+        Budget::training(&layers.resolve(env, algo).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_setting_that_would() {
+        for (env, algo, setting, value) in [
+            ("snake", Algo::Ppo, "n_envs", "16777216"),
+            ("cartpole", Algo::Ppo, "n_envs", "16777216"),
+            ("cartpole", Algo::A2c, "hidden", "[65536, 65536]"),
+            ("cartpole", Algo::Dqn, "dqn.buffer_size", "4294967296"),
+            ("snake", Algo::Dqn, "dqn.buffer_size", "100000000"),
+            ("cartpole", Algo::Ppo, "eval_episodes", "1000000"),
+        ] {
+            let assignment = format!("{setting}={value}");
+            let available = if setting == "eval_episodes" { 60 << 20 } else { 8 << 30 };
+            let error = budget(env, algo, &[&assignment]).check_against(available).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            let text = error.to_string();
+            assert!(text.contains("of memory are needed") && text.contains("the largest parts: "), "{text}");
+            // The setting that it names fits, and would not if it were a little larger.
+            let (_, fit) = text.split_once("it would fit with ").unwrap_or_else(|| panic!("{text}"));
+            let fit = fit.split(", or with").next().unwrap();
+            assert!(fit.starts_with(setting), "{setting}: {text}");
+            let n: u64 = fit.split(|c: char| !c.is_ascii_digit()).find_map(|digits| digits.parse().ok()).unwrap();
+            let with = |n: u64| if setting == "hidden" { format!("hidden=[{n}, {n}]") } else { format!("{setting}={n}") };
+            budget(env, algo, &[&with(n)]).check_against(available).unwrap();
+            // A minibatch of the presets divides every second number of environments at least.
+            assert!(budget(env, algo, &[&with(n + 1024)]).check_against(available).is_err(), "{}", with(n + 1024));
+        }
+    }
+
+    #[test]
+    fn figures_that_no_machine_has_are_counted_without_overflow() {
+        let most =
+            ["n_envs=16777216", "ppo.n_steps=16777216", "ppo.batch_size=4294967296", "pipeline=overlapped", "max_lag=1000"];
+        let hidden = format!("hidden={:?}", [65_536; 64]);
+        let error = budget("snake", Algo::Ppo, &[&most[..], &[&hidden, "conv=[]"]].concat()).check().unwrap_err();
+        assert!(error.to_string().contains("no single setting makes it fit"), "{error}");
+        let spaces = catalog::find("cartpole").unwrap().spaces();
+        assert!(Budget::bench(spaces, usize::MAX, (usize::MAX, usize::MAX, 1000), None).check().is_err());
+    }
+
+    #[test]
+    fn a_policy_that_plays_takes_less_than_a_run() {
+        let mut layers = Layers::default();
+        layers.add_assignment("hidden=[1024, 1024]");
+        let config = layers.resolve("cartpole", Algo::Ppo).unwrap();
+        let (playing, training) = (Budget::playing(&config, 100).unwrap(), Budget::training(&config).unwrap());
+        assert!(playing.bytes().unwrap() < training.bytes().unwrap());
+    }
+}
