@@ -66,6 +66,20 @@ pub enum Error {
         /// What happened to it.
         cause: String,
     },
+    /// Losses that stayed not finite.
+    #[error("{divergence}, in iteration {iteration} after {env_steps} env steps\n  {dump}\n  {advice}")]
+    Diverged {
+        /// The step of the optimizer at which learning was given up.
+        divergence: Box<rl_agents::Divergence>,
+        /// Environment steps before the rollout that was being learnt from.
+        env_steps: u64,
+        /// Number of that rollout, from 1.
+        iteration: u64,
+        /// Path of the dump, or the reason that there is none.
+        dump: String,
+        /// Settings that help, and a command.
+        advice: String,
+    },
     /// The agent failed.
     #[error(transparent)]
     Agent(#[from] rl_agents::Error),
@@ -120,7 +134,7 @@ impl Error {
                 Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::Range { .. } | Agent::ActionKind | Agent::Buffer(_),
             ) => 2,
             Self::Agent(Agent::Snapshot(_)) => 3,
-            Self::Agent(Agent::Diverged(_)) => 4,
+            Self::Agent(Agent::Diverged(_)) | Self::Diverged { .. } => 4,
             Self::Agent(Agent::Env(env)) | Self::Env(env) => match env {
                 Env::UnknownEnv { .. } | Env::EnvCount { .. } | Env::BadTrace(_) | Env::Threads { .. } => 2,
                 Env::BadState(_) => 3,

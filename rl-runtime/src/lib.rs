@@ -30,6 +30,7 @@ pub mod train;
 pub mod watch;
 
 mod channel;
+mod diverged;
 mod error;
 
 pub use config::{Algo, Config};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{
-    A2c, ActorCritic, Agent, Collector, CollectorState, Dqn, DqnConfig, Episode, EvalConfig, Played, Policy, Ppo, QNetwork,
-    Snapshot, evaluate_with,
+    A2c, ActorCritic, Agent, Collector, CollectorState, Dqn, DqnConfig, Episode, EvalConfig, Metrics, Played, Policy, Ppo,
+    QNetwork, Snapshot, evaluate_with,
 };
 use rl_envs::{Pool, catalog, pool};
 
@@ -20,7 +20,7 @@ use crate::pipeline::{Mode, Pipeline};
 use crate::profile::{Phase, Profile, Track};
 use crate::report::Report;
 use crate::run_dir::RunDir;
-use crate::{Algo, Config, Error, interrupt};
+use crate::{Algo, Config, Error, diverged, interrupt};
 
 /// Saves that may fail running before training is given up.
 const MAX_FAILED_SAVES: u32 = 3;
@@ -207,6 +207,26 @@ pub struct Training {
 fn warn_of_stuck(stuck: &[Error], report: &mut Report) {
     if let Some(first) = stuck.first() {
         report.warn(&format!("{} old checkpoints cannot be removed, first: {first}", stuck.len()));
+    }
+}
+
+/// Optimizer steps skipped since the run began or was resumed.
+#[derive(Default)]
+struct Skipped {
+    n: u64,
+}
+
+impl Skipped {
+    /// Counts those of an update, and returns a warning each time that their number has doubled.
+    fn count(&mut self, update: &Metrics) -> Option<String> {
+        let before = self.n;
+        self.n += update.get("train/skipped_updates").map_or(0, |n| n as u64);
+        (self.n > 0 && before.checked_ilog2() != self.n.checked_ilog2()).then(|| {
+            format!(
+                "loss or gradient was not finite; optimizer steps skipped so far: {} (a smaller learning_rate may help)",
+                self.n
+            )
+        })
     }
 }
 
@@ -404,7 +424,7 @@ impl Training {
         // A target without a cadence is looked for twenty times.
         let no_cadence = config.eval_every == 0 && config.target_return.is_some();
         let eval_every = if no_cadence { config.steps.div_ceil(20) } else { config.eval_every };
-        let mut failed_saves = 0;
+        let (mut failed_saves, mut skipped) = (0, Skipped::default());
         let (begin, begin_steps, begin_s) = (Instant::now(), self.progress.env_steps, self.progress.elapsed_s);
         let mut evaluation = None;
         let mut end = End::Steps;
@@ -421,7 +441,14 @@ impl Training {
             let waiting = self.pipeline.waiting();
             let mut filled = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
             let (agent, pool) = (&mut self.agent, &self.pool);
-            let update = self.track.time_update(|| agent.update(&filled.rollout, remaining, pool))?;
+            let update = match self.track.time_update(|| agent.update(&filled.rollout, remaining, pool)) {
+                Ok(update) => update,
+                Err(rl_agents::Error::Diverged(divergence)) => {
+                    return Err(diverged::error(divergence, self.agent.policy(), &config, &self.progress, dir));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            skipped.count(&update).into_iter().for_each(|warning| report.warn(&warning));
             overlap.count(waiting, &filled.learnt, self.progress.iterations);
 
             let before = self.progress.env_steps;

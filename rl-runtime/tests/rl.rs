@@ -767,3 +767,51 @@ fn bench_replay_gives_two_rates() {
         assert!(results.iter().all(|result| result["value"].as_f64().unwrap() > 0.0 && result["batch"] == json!(33)));
     }
 }
+
+/// A run of A2C with so deep a network that a learning rate of 10 overflows it.
+fn deep_args<'a>(dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let settings =
+        ["steps=2000", "n_envs=4", "hidden=[16, 16, 16, 16, 16, 16, 16, 16]", "activation=\"relu\"", "eval_episodes=1"];
+    let settings = settings.into_iter().flat_map(|s| ["--set", s]);
+    ["train", "cartpole", "--algo", "a2c", "--run-dir", dir].into_iter().chain(settings).chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn a_divergence_leaves_a_dump_and_a_command_that_continues() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("a run");
+    let output = finish(&mut rl(&deep_args(text(&run), &["--set", "steps=400", "--set", "checkpoint_every=100"])));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let before = newest(&run);
+    let again = ["train", "--resume", text(&run), "--set", "steps=2000", "--set", "a2c.learning_rate=10"];
+    for _ in 0..2 {
+        // The second time the dump of the first is replaced.
+        let output = finish(&mut rl(&again));
+        assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    }
+    let said = stderr(&finish(&mut rl(&again)));
+    assert!(said.contains("the loss or gradient of 3 steps in a row was not finite"), "{said}");
+    assert!(said.contains("value_loss") && said.contains("env steps") && said.contains("max_grad_norm"), "{said}");
+    assert_eq!(newest(&run), before, "the last good checkpoint stays the last");
+    let dump = run.join("diverged");
+    let metrics: Value = serde_json::from_slice(&fs::read(dump.join("metrics.json")).unwrap()).unwrap();
+    assert_eq!((&metrics["skipped_in_a_row"], &metrics["learning_rate"]), (&json!(3), &json!(10.0)));
+    let read = |name: &str| fs::read(dump.join(name)).unwrap();
+    let (params, minibatch) = (read("params.safetensors"), read("minibatch.safetensors"));
+    let params = safetensors::SafeTensors::deserialize(&params).unwrap();
+    assert_eq!(params.tensor("actor.0.weight").unwrap().shape(), [4, 16]);
+    let minibatch = safetensors::SafeTensors::deserialize(&minibatch).unwrap();
+    assert_eq!(minibatch.tensor("obs").unwrap().shape()[1], 4);
+    assert!(!run.join("diverged.tmp").exists());
+    // The command that the message ends with, as a shell would take it.
+    let command = said.trim_end().rsplit("rl train ").next().unwrap();
+    assert_eq!(command, format!("--resume '{}' --set a2c.learning_rate=1e0", text(&run)));
+    let output = finish(&mut rl(&["train", "--resume", text(&run), "--set", "a2c.learning_rate=1e-4", "--set", "steps=500"]));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+
+    let first = dir.path().join("first");
+    let output = finish(&mut rl(&deep_args(text(&first), &["--set", "a2c.learning_rate=10"])));
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no checkpoint has been saved: train again"), "{}", stderr(&output));
+    assert!(first.join("diverged/metrics.json").exists());
+}
