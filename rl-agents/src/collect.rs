@@ -1,17 +1,39 @@
 //! Letting a policy act: rollouts to learn from, and episodes to judge it by.
 //!
-//! The environments of a [`Collector`] lie in fixed slices. A thread fills the columns of its slice from the first step of a
+//! The environments of a [`Collector`] are cut into fixed slices. A thread fills the columns of its slice from the first step of a
 //! rollout to the last without waiting for the others.
+//!
+//! # Environments that misbehave
+//!
+//! Every step is checked, a slice at a time, before anything is learnt from it:
+//!
+//! - *A reward or an observation that is not finite*, a final observation included, is an error that names environment, lifetime
+//!   step and action ([`OnNonfinite::Error`]), or ends the episode at the step before ([`OnNonfinite::Truncate`]): that step becomes
+//!   truncated, what it led to is its final observation, and the episode counts in no statistics. The environment is restarted, acted
+//!   on again and stepped again, so that the faulty row holds the first step of a new episode; the other environments do not
+//!   notice. Where the fault is at an episode's first step, nothing is truncated. Where it is at the first step of a rollout, the
+//!   rollout before was bootstrapped from its last observation already, and [`Rollout::cut_before`] tells that nothing
+//!   continues across. Where only the first observation of an episode is faulty, the environment is restarted. A second fault
+//!   right after a restart is an error.
+//! - *An observation outside of its space* is counted, and the first one described: see [`Collector::anomalies`].
+//! - *A panic* is an error that names the slice and the step.
+//!
+//! After an error the collector must not be used again, since its environments have been stepped and its rollout is incomplete.
+//! Parameters are untouched: [`CollectorState::without_envs`] is a state to save with them.
 
+use std::cell::Cell;
+use std::fmt;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ndarray::{Array1, Array2, ArrayView2, ArrayViewMut2, Axis};
+use ndarray::{Array1, Array2, ArrayView2, ArrayViewMut2, Axis, s};
 use rl_buffer::{ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape};
 use rl_envs::{
     ActionSpace, Actions, ActionsMut, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv, math, pool,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::settings::OnNonfinite;
 use crate::{Choice, Error, Policy, Scratch};
 
 /// Environments are cut into at most so many slices: enough to keep as many threads busy.
@@ -51,10 +73,7 @@ impl Rows {
     }
 
     fn row(&self, i: usize, d: usize) -> ObsSlice<'_> {
-        match self {
-            Self::F32(rows) => ObsSlice::F32(&rows[i * d..][..d]),
-            Self::U8(rows) => ObsSlice::U8(&rows[i * d..][..d]),
-        }
+        one_of(self.as_slice(), i, d)
     }
 
     fn view_mut(&mut self, n: usize, d: usize) -> ObsViewMut<'_> {
@@ -85,6 +104,143 @@ impl Rows {
         match self {
             Self::F32(rows) => rows.clear(),
             Self::U8(rows) => rows.clear(),
+        }
+    }
+}
+
+/// A number that an environment should not have given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Anomaly {
+    /// Index of the environment in its batch.
+    pub env_idx: usize,
+    /// Lifetime step of the environment; 0 before the first one.
+    pub step: u64,
+    /// Action of that step, as text; `None` if an episode's first observation is meant.
+    pub action: Option<String>,
+    /// The number, as text.
+    pub what: String,
+}
+
+impl fmt::Display for Anomaly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { env_idx, step, action, what } = self;
+        match action {
+            Some(action) => write!(f, "environment {env_idx}, step {step}, action {action}: {what}"),
+            None => write!(f, "environment {env_idx}, start of an episode after step {step}: {what}"),
+        }
+    }
+}
+
+/// Counts of the numbers that environments should not have given, since their collector was made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Anomalies {
+    /// Episodes given up because of a number that is not finite.
+    pub truncated: u64,
+    /// Observations outside of their space.
+    pub outside: u64,
+    /// The first number that is not finite.
+    pub first_truncated: Option<Anomaly>,
+    /// The first observation outside of its space.
+    pub first_outside: Option<Anomaly>,
+}
+
+impl Anomalies {
+    fn add(&mut self, other: &Self) {
+        fn first(a: &mut Option<Anomaly>, b: &Option<Anomaly>) {
+            if let Some(b) = b
+                && a.as_ref().is_none_or(|a| (b.step, b.env_idx) < (a.step, a.env_idx))
+            {
+                *a = Some(b.clone());
+            }
+        }
+        self.truncated += other.truncated;
+        self.outside += other.outside;
+        first(&mut self.first_truncated, &other.first_truncated);
+        first(&mut self.first_outside, &other.first_outside);
+    }
+}
+
+/// The bounds of observations, repeated to fill vectors: one pass over a batch finds whether all is well.
+struct Bounds {
+    low: Vec<f32>,
+    high: Vec<f32>,
+    d: usize,
+}
+
+impl Bounds {
+    fn new(space: &Space) -> Self {
+        let n = 64usize.div_ceil(space.len().max(1));
+        // Infinite bounds become the largest finite numbers, so that what is not finite is outside too.
+        let low: Vec<f32> = space.low().iter().map(|low| low.max(f32::MIN)).collect();
+        let high: Vec<f32> = space.high().iter().map(|high| high.min(f32::MAX)).collect();
+        Self { low: low.repeat(n), high: high.repeat(n), d: space.len() }
+    }
+
+    /// Returns true if all of these observations are finite and within bounds.
+    fn hold(&self, obs: ObsSlice<'_>) -> bool {
+        match obs {
+            ObsSlice::F32(obs) => obs.chunks(self.low.len()).all(|obs| {
+                let bounded = obs.iter().zip(&self.low).zip(&self.high);
+                bounded.fold(0, |bad, ((x, low), high)| bad | u32::from(!((low <= x) & (x <= high)))) == 0
+            }),
+            // A space of bytes has one bound for all of its elements.
+            ObsSlice::U8(obs) => match self.high.first() {
+                Some(&high) if high < 255.0 => f32::from(obs.iter().fold(0, |max, &x| x.max(max))) <= high,
+                _ => true,
+            },
+        }
+    }
+
+    /// The first element of an observation that is outside of its bounds, in words.
+    fn outside(&self, obs: ObsSlice<'_>) -> Option<String> {
+        (0..self.d).find_map(|dim| {
+            let x = match obs {
+                ObsSlice::F32(obs) => obs[dim],
+                ObsSlice::U8(obs) => f32::from(obs[dim]),
+            };
+            let (low, high) = (self.low[dim], self.high[dim]);
+            (x < low || high < x).then(|| format!("element {dim} of the observation is {x}, outside of [{low}, {high}]"))
+        })
+    }
+}
+
+/// The first element of an observation that is not finite, in words.
+fn not_finite(obs: ObsSlice<'_>) -> Option<String> {
+    let ObsSlice::F32(obs) = obs else { return None };
+    obs.iter().position(|x| !x.is_finite()).map(|dim| format!("element {dim} of the observation is {}", obs[dim]))
+}
+
+/// Returns true if all of these numbers are finite.
+fn all_finite(numbers: &[f32]) -> bool {
+    numbers.iter().fold(0, |bad, x| bad | u32::from(!x.is_finite())) == 0
+}
+
+thread_local! {
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns true on a thread that runs environments whose panic becomes [`Error::EnvPanicked`]: a panic hook need not print it.
+#[must_use]
+pub fn catches_panics() -> bool {
+    CATCHING.get()
+}
+
+/// Calls environments, at lifetime step `step`; their panic becomes an error.
+#[inline]
+fn guarded(
+    envs: &mut dyn VecEnv,
+    step: u64,
+    call: impl FnOnce(&mut dyn VecEnv) -> Result<(), rl_envs::Error>,
+) -> Result<(), Error> {
+    CATCHING.set(true);
+    let result = catch_unwind(AssertUnwindSafe(|| call(&mut *envs)));
+    CATCHING.set(false);
+    match result {
+        Ok(result) => Ok(result?),
+        Err(panic) => {
+            let first = envs.first_env() as usize;
+            let (last, cause) = (first + envs.n_envs() - 1, pool::panic_text(&*panic));
+            Err(Error::EnvPanicked { first, last, step, cause })
         }
     }
 }
@@ -136,10 +292,44 @@ struct Slice {
     final_masks: Vec<u8>, // (n, A), or empty without masks
     clipped: Clipped,
     scratch: Option<Scratch>,
-    ended: Vec<(usize, usize, Episode)>, // (t, n of all N, episode)
-    ended_obs: Rows,                     // (ended, D)
-    ended_masks: Vec<u8>,                // (ended, A), or empty without masks
+    bounds: Bounds,
+    raw_rewards: Vec<f32>, // (n)
+    /// True until the first observations of all environments have been checked.
+    unchecked: bool,
+    on_nonfinite: OnNonfinite,
+    anomalies: Anomalies,
+    /// True if an episode was given up between the rollout before and this one.
+    cut_before: bool,
+    ended: Vec<(usize, usize, Option<Episode>)>, // (t, n of all N, episode unless it was given up)
+    ended_obs: Rows,                             // (ended, D)
+    ended_masks: Vec<u8>,                        // (ended, A), or empty without masks
     result: Result<(), Error>,
+}
+
+const CONTIGUOUS: &str = "a row of a rollout's columns is contiguous";
+
+/// Row `t` of the observations of a rollout's columns, (n, D).
+fn obs_row<'a>(obs: &'a ObsColumns<'_>, t: usize) -> ObsSlice<'a> {
+    match obs {
+        ObsColumns::F32(obs) => ObsSlice::F32(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
+        ObsColumns::U8(obs) => ObsSlice::U8(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
+    }
+}
+
+/// Observation `i` of several, (D).
+fn one_of(obs: ObsSlice<'_>, i: usize, d: usize) -> ObsSlice<'_> {
+    match obs {
+        ObsSlice::F32(obs) => ObsSlice::F32(&obs[i * d..][..d]),
+        ObsSlice::U8(obs) => ObsSlice::U8(&obs[i * d..][..d]),
+    }
+}
+
+/// Row `i` of observations to be written, (1, D).
+fn one_row(obs: ObsViewMut<'_>, i: usize) -> ObsViewMut<'_> {
+    match obs {
+        ObsViewMut::F32(obs) => ObsViewMut::F32(obs.slice_move(s![i..=i, ..])),
+        ObsViewMut::U8(obs) => ObsViewMut::U8(obs.slice_move(s![i..=i, ..])),
+    }
 }
 
 /// Continuous actions as the environments take them, (n, A), and the bounds that they are clipped to; empty for discrete ones.
@@ -213,7 +403,7 @@ impl State {
         let a = if envs.action_space().masked() { envs.action_space().len() } else { 0 };
         let mut obs = Rows::new(envs.observation_space().dtype(), n * d);
         let mut masks = vec![0; n * a];
-        envs.reset(seed, obs.view_mut(n, d), mask_view(&mut masks, n))?;
+        guarded(envs, 0, |envs| envs.reset(seed, obs.view_mut(n, d), mask_view(&mut masks, n)))?;
         Ok(Self { obs, masks, running: vec![Episode::default(); n] })
     }
 }
@@ -232,6 +422,16 @@ fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> Action
     }
 }
 
+/// The part of a policy's choice that a rollout has in common, and where in it the policy acts.
+struct Acting<'a> {
+    policy: &'a dyn Policy,
+    scratch: Scratch,
+    seed: u64,
+    t: usize,
+    /// Lifetime step of the environments.
+    step: u64,
+}
+
 impl Slice {
     fn new(mut envs: Box<dyn VecEnv>, first_env: usize, seed: u64) -> Result<Self, Error> {
         let state = State::start(&mut *envs, seed)?;
@@ -239,6 +439,8 @@ impl Slice {
         let ended_obs = Rows::new(envs.observation_space().dtype(), 0);
         let clipped = Clipped::new(envs.action_space(), envs.n_envs());
         Ok(Self {
+            bounds: Bounds::new(envs.observation_space()),
+            raw_rewards: vec![0.0; envs.n_envs()],
             envs,
             first_env,
             state,
@@ -246,6 +448,10 @@ impl Slice {
             final_masks,
             clipped,
             scratch: None,
+            unchecked: true,
+            on_nonfinite: OnNonfinite::Error,
+            anomalies: Anomalies::default(),
+            cut_before: false,
             ended: Vec::new(),
             ended_obs,
             ended_masks: Vec::new(),
@@ -255,16 +461,18 @@ impl Slice {
 
     /// Fills its columns of a rollout. `steps` is the environments' lifetime step before it.
     fn collect(&mut self, policy: &dyn Policy, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
-        const CONTIGUOUS: &str = "a row of a rollout's columns is contiguous";
-        let Self { envs, first_env, state, final_obs, final_masks, clipped, scratch, ended, ended_obs, ended_masks, .. } = self;
-        let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, last_values } = columns;
-        let scratch = scratch.get_or_insert_with(|| policy.scratch());
-        let (n, d) = (envs.n_envs(), envs.observation_space().len());
-        ended.clear();
-        ended_obs.clear();
-        ended_masks.clear();
+        let scratch = self.scratch.take().unwrap_or_else(|| policy.scratch());
+        let mut acting = Acting { policy, scratch, seed, t: 0, step: steps };
+        let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
+        self.ended.clear();
+        self.ended_obs.clear();
+        self.ended_masks.clear();
+        self.cut_before = false;
+        if std::mem::take(&mut self.unchecked) {
+            self.check_start(steps)?;
+        }
         let of_another_type = || Error::Snapshot("the rollout holds observations of another type".into());
-        match (&mut *obs, &state.obs) {
+        match (&mut columns.obs, &self.state.obs) {
             (ObsColumns::F32(to), Rows::F32(from)) => {
                 to.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(from);
             }
@@ -273,58 +481,57 @@ impl Slice {
             }
             _ => return Err(of_another_type()),
         }
-        if let Some(masks) = masks {
-            masks.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(&state.masks);
+        if let Some(masks) = &mut columns.masks {
+            masks.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(&self.state.masks);
         }
-        let n_steps = rewards.nrows();
+        let n_steps = columns.rewards.nrows();
         for t in 0..n_steps {
-            let step = steps + 1 + t as u64;
-            let acted_on = match &*obs {
-                ObsColumns::F32(obs) => ObsSlice::F32(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
-                ObsColumns::U8(obs) => ObsSlice::U8(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
-            };
+            (acting.t, acting.step) = (t, steps + 1 + t as u64);
+            let Self { envs, first_env, final_obs, final_masks, clipped, .. } = self;
+            let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, .. } = columns;
             let legal = masks.as_ref().map_or(&[][..], |m| m.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS));
             let mut row = match actions {
                 ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.row_mut(t)),
                 ActionColumns::Continuous(actions) => ActionsMut::Continuous(actions.index_axis_mut(Axis(0), t)),
             };
             policy.act(
-                acted_on,
+                obs_row(obs, t),
                 legal,
-                Choice::Sample { seed, step, first_env: *first_env as u32 },
-                scratch,
+                Choice::Sample { seed, step: acting.step, first_env: *first_env as u32 },
+                &mut acting.scratch,
                 (
                     row.reborrow(),
                     log_probs.row_mut(t).into_slice().expect(CONTIGUOUS),
                     values.row_mut(t).into_slice().expect(CONTIGUOUS),
                 ),
             )?;
-            envs.step(
-                for_envs(&row, clipped),
-                StepBatch {
-                    obs: obs_columns_view(obs, t + 1),
-                    rewards: rewards.row_mut(t),
-                    terminated: terminated.row_mut(t),
-                    truncated: truncated.row_mut(t),
-                    final_obs: final_obs.view_mut(n, d),
-                    masks: masks
-                        .as_mut()
-                        .zip(mask_view(final_masks, n))
-                        .map(|(masks, final_masks)| MaskBatch { masks: masks.index_axis_mut(Axis(0), t + 1), final_masks }),
-                },
-            )?;
-            for (i, episode) in state.running.iter_mut().enumerate() {
-                episode.episode_return += f64::from(rewards[[t, i]]);
+            let out = StepBatch {
+                obs: obs_columns_view(obs, t + 1),
+                rewards: rewards.row_mut(t),
+                terminated: terminated.row_mut(t),
+                truncated: truncated.row_mut(t),
+                final_obs: final_obs.view_mut(n, d),
+                masks: masks
+                    .as_mut()
+                    .zip(mask_view(final_masks, n))
+                    .map(|(masks, final_masks)| MaskBatch { masks: masks.index_axis_mut(Axis(0), t + 1), final_masks }),
+            };
+            guarded(&mut **envs, acting.step, |envs| envs.step(for_envs(&row, clipped), out))?;
+            if !self.is_sound(columns, t) {
+                self.mend(columns, &mut acting)?;
+            }
+            for (i, episode) in self.state.running.iter_mut().enumerate() {
+                episode.episode_return += f64::from(self.raw_rewards[i]);
                 episode.length += 1;
-                if terminated[[t, i]] | truncated[[t, i]] == 1 {
-                    ended.push((t, *first_env + i, std::mem::take(episode)));
-                    ended_obs.extend(final_obs.row(i, d));
-                    let a = final_masks.len() / n;
-                    ended_masks.extend_from_slice(&final_masks[i * a..(i + 1) * a]);
+                if columns.terminated[[t, i]] | columns.truncated[[t, i]] == 1 {
+                    self.ended.push((t, self.first_env + i, Some(std::mem::take(episode))));
+                    self.ended_obs.extend(self.final_obs.row(i, d));
+                    let a = self.final_masks.len() / n;
+                    self.ended_masks.extend_from_slice(&self.final_masks[i * a..(i + 1) * a]);
                 }
             }
         }
-        match (&*obs, &mut state.obs) {
+        match (&columns.obs, &mut self.state.obs) {
             (ObsColumns::F32(from), Rows::F32(to)) => {
                 to.copy_from_slice(from.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
             }
@@ -333,10 +540,183 @@ impl Slice {
             }
             _ => return Err(of_another_type()),
         }
-        if let Some(masks) = masks {
-            state.masks.copy_from_slice(masks.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
+        if let Some(masks) = &columns.masks {
+            self.state.masks.copy_from_slice(masks.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
         }
-        policy.values(state.obs.as_slice(), scratch, last_values.as_slice_mut().expect(CONTIGUOUS))
+        let values = columns.last_values.as_slice_mut().expect(CONTIGUOUS);
+        policy.values(self.state.obs.as_slice(), &mut acting.scratch, values)?;
+        self.scratch = Some(acting.scratch);
+        Ok(())
+    }
+
+    /// Reads the raw rewards of step `t`, and returns true if nothing is wrong with them and with what the step led to.
+    #[inline]
+    fn is_sound(&mut self, columns: &RolloutColumns<'_>, t: usize) -> bool {
+        let rewards = columns.rewards.row(t);
+        self.raw_rewards.copy_from_slice(rewards.to_slice().expect(CONTIGUOUS));
+        self.envs.raw_rewards(&mut self.raw_rewards);
+        let flags = columns.terminated.row(t).into_iter().zip(columns.truncated.row(t));
+        all_finite(&self.raw_rewards)
+            && self.bounds.hold(obs_row(&columns.obs, t + 1))
+            && flags.enumerate().all(|(i, (a, b))| a | b == 0 || self.bounds.hold(self.final_obs.row(i, self.bounds.d)))
+    }
+
+    /// Checks the first observations of all environments.
+    fn check_start(&mut self, step: u64) -> Result<(), Error> {
+        let (n, d) = (self.envs.n_envs(), self.bounds.d);
+        if self.bounds.hold(self.state.obs.as_slice()) {
+            return Ok(());
+        }
+        for i in 0..n {
+            if let Some(what) = not_finite(self.state.obs.row(i, d)) {
+                self.give_up(Anomaly { env_idx: self.first_env + i, step, action: None, what })?;
+                let masks = mask_view(&mut self.state.masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
+                let obs = one_row(self.state.obs.view_mut(n, d), i);
+                guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
+                if let Some(what) = not_finite(self.state.obs.row(i, d)) {
+                    return Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what }));
+                }
+            }
+            self.count_outside(i, step, None, self.bounds.outside(self.state.obs.row(i, d)));
+        }
+        Ok(())
+    }
+
+    /// Deals with a step that is not sound, as the header says.
+    #[cold]
+    fn mend(&mut self, columns: &mut RolloutColumns<'_>, acting: &mut Acting<'_>) -> Result<(), Error> {
+        let (n, d) = (self.envs.n_envs(), self.bounds.d);
+        let Acting { t, step, .. } = *acting;
+        let ended = |columns: &RolloutColumns<'_>, i| columns.terminated[[t, i]] | columns.truncated[[t, i]] != 0;
+        for i in 0..n {
+            let env_idx = self.first_env + i;
+            let led_to = |slice: &Self, columns: &RolloutColumns<'_>| {
+                let obs = if ended(columns, i) { slice.final_obs.row(i, d) } else { one_of(obs_row(&columns.obs, t + 1), i, d) };
+                (bad_step(slice.raw_rewards[i], obs), slice.bounds.outside(obs))
+            };
+            if let (Some(what), _) = led_to(self, columns) {
+                let action = Some(action_text(&columns.actions, t, i));
+                self.give_up(Anomaly { env_idx, step, action, what })?;
+                self.truncate_before(columns, t, i);
+                self.repeat(columns, acting, i)?;
+                if let (Some(what), _) = led_to(self, columns) {
+                    let action = Some(action_text(&columns.actions, t, i));
+                    return Err(Error::NotFiniteAgain(Anomaly { env_idx, step, action, what }));
+                }
+            }
+            let action = Some((&columns.actions, t, i));
+            let (_, outside) = led_to(self, columns);
+            self.count_outside(i, step, action, outside);
+            if ended(columns, i) {
+                if let Some(what) = not_finite(one_of(obs_row(&columns.obs, t + 1), i, d)) {
+                    self.give_up(Anomaly { env_idx, step, action: None, what })?;
+                    self.restart(columns, t + 1, i, step)?;
+                }
+                let outside = self.bounds.outside(one_of(obs_row(&columns.obs, t + 1), i, d));
+                self.count_outside(i, step, None, outside);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a number that is not finite, or fails for it.
+    fn give_up(&mut self, anomaly: Anomaly) -> Result<(), Error> {
+        if self.on_nonfinite == OnNonfinite::Error {
+            return Err(Error::NotFinite(anomaly));
+        }
+        self.anomalies.truncated += 1;
+        self.anomalies.first_truncated.get_or_insert(anomaly);
+        Ok(())
+    }
+
+    /// Counts an observation that is outside of its space.
+    fn count_outside(
+        &mut self,
+        i: usize,
+        step: u64,
+        action: Option<(&ActionColumns<'_>, usize, usize)>,
+        outside: Option<String>,
+    ) {
+        let Some(what) = outside else { return };
+        self.anomalies.outside += 1;
+        let env_idx = self.first_env + i;
+        let anomaly = || Anomaly { env_idx, step, action: action.map(|(actions, t, i)| action_text(actions, t, i)), what };
+        self.anomalies.first_outside.get_or_insert_with(anomaly);
+    }
+
+    /// Ends the episode of environment `i` at the step before `t`, with the observation that `t` acted on as its final one.
+    fn truncate_before(&mut self, columns: &mut RolloutColumns<'_>, t: usize, i: usize) {
+        if std::mem::take(&mut self.state.running[i]).length == 0 {
+            return; // its last episode has ended there
+        }
+        if t == 0 {
+            self.cut_before = true;
+            return;
+        }
+        columns.truncated[[t - 1, i]] = 1;
+        self.ended.push((t - 1, self.first_env + i, None));
+        self.ended_obs.extend(one_of(obs_row(&columns.obs, t), i, self.bounds.d));
+        if let Some(masks) = &columns.masks {
+            self.ended_masks.extend(masks.slice(s![t, i, ..]));
+        }
+    }
+
+    /// Restarts environment `i`, whose next episode begins in row `t`.
+    fn restart(&mut self, columns: &mut RolloutColumns<'_>, t: usize, i: usize, step: u64) -> Result<(), Error> {
+        let masks = columns.masks.as_mut().map(|masks| masks.slice_mut(s![t, i..=i, ..]));
+        let obs = one_row(obs_columns_view(&mut columns.obs, t), i);
+        guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
+        match not_finite(one_of(obs_row(&columns.obs, t), i, self.bounds.d)) {
+            Some(what) => Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what })),
+            None => Ok(()),
+        }
+    }
+
+    /// Restarts environment `i`, acts on it and steps it, so that row t holds the first step of a new episode.
+    fn repeat(&mut self, columns: &mut RolloutColumns<'_>, acting: &mut Acting<'_>, i: usize) -> Result<(), Error> {
+        let &mut Acting { policy, ref mut scratch, seed, t, step } = acting;
+        self.restart(columns, t, i, step)?;
+        let (n, d) = (self.envs.n_envs(), self.bounds.d);
+        let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, .. } = columns;
+        let legal = masks.as_ref().map_or(Vec::new(), |masks| masks.slice(s![t, i, ..]).to_vec());
+        let mut row = match actions {
+            ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.slice_mut(s![t, i..=i])),
+            ActionColumns::Continuous(actions) => ActionsMut::Continuous(actions.slice_mut(s![t, i..=i, ..])),
+        };
+        let choice = Choice::Sample { seed, step, first_env: (self.first_env + i) as u32 };
+        let (log_prob, value) = (&mut log_probs[[t, i]], &mut values[[t, i]]);
+        let out = (row.reborrow(), std::slice::from_mut(log_prob), std::slice::from_mut(value));
+        policy.act(one_of(obs_row(obs, t), i, d), &legal, choice, scratch, out)?;
+        let mut clipped = Clipped::new(self.envs.action_space(), 1);
+        let final_masks = mask_view(&mut self.final_masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
+        let out = StepBatch {
+            obs: one_row(obs_columns_view(obs, t + 1), i),
+            rewards: rewards.slice_mut(s![t, i..=i]),
+            terminated: terminated.slice_mut(s![t, i..=i]),
+            truncated: truncated.slice_mut(s![t, i..=i]),
+            final_obs: one_row(self.final_obs.view_mut(n, d), i),
+            masks: masks
+                .as_mut()
+                .zip(final_masks)
+                .map(|(masks, final_masks)| MaskBatch { masks: masks.slice_mut(s![t + 1, i..=i, ..]), final_masks }),
+        };
+        guarded(&mut *self.envs, step, |envs| envs.repeat_step(i, for_envs(&row, &mut clipped), out))?;
+        self.raw_rewards[i] = rewards[[t, i]];
+        self.envs.raw_rewards(&mut self.raw_rewards);
+        Ok(())
+    }
+}
+
+/// Why a step cannot be learnt from, in words.
+fn bad_step(reward: f32, obs: ObsSlice<'_>) -> Option<String> {
+    if reward.is_finite() { not_finite(obs) } else { Some(format!("the reward is {reward}")) }
+}
+
+/// The action that environment `i` took in row `t`, as the policy chose it.
+fn action_text(actions: &ActionColumns<'_>, t: usize, i: usize) -> String {
+    match actions {
+        ActionColumns::Discrete(actions) => actions[[t, i]].to_string(),
+        ActionColumns::Continuous(actions) => format!("{:?}", actions.slice(s![t, i, ..]).to_vec()),
     }
 }
 
@@ -350,10 +730,11 @@ impl Collector {
         Self::of(pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(slice).collect(), pool, seed)
     }
 
-    /// Environments in slices, which together are the whole batch.
+    /// Environments in slices, which together are the whole batch: the first begins with environment 0, and each of the others
+    /// where the one before ends.
     ///
     /// # Errors
-    /// Those of [`VecEnv::reset`].
+    /// [`rl_envs::Error::Slices`] if they do not, and those of [`VecEnv::reset`].
     ///
     /// # Panics
     /// If there is none.
@@ -361,12 +742,30 @@ impl Collector {
         assert!(!slices.is_empty(), "one environment at least");
         let mut first_env = 0;
         let mut all = Vec::with_capacity(slices.len());
-        for envs in slices {
-            let n = envs.n_envs();
+        for (slice, envs) in slices.into_iter().enumerate() {
+            let (n, found) = (envs.n_envs(), envs.first_env() as usize);
+            if found != first_env {
+                return Err(rl_envs::Error::Slices { slice, expected: first_env, found }.into());
+            }
             all.push(Slice::new(envs, first_env, seed)?);
             first_env += n;
         }
         Ok(Self { slices: all, pool: pool.clone(), seed, steps: 0 })
+    }
+
+    /// Chooses the response to a reward or an observation that is not finite.
+    #[must_use]
+    pub fn with_on_nonfinite(mut self, on_nonfinite: OnNonfinite) -> Self {
+        self.slices.iter_mut().for_each(|slice| slice.on_nonfinite = on_nonfinite);
+        self
+    }
+
+    /// Counts of the numbers that environments should not have given.
+    #[must_use]
+    pub fn anomalies(&self) -> Anomalies {
+        let mut all = Anomalies::default();
+        self.slices.iter().for_each(|slice| all.add(&slice.anomalies));
+        all
     }
 
     /// The number of environments N.
@@ -402,10 +801,11 @@ impl Collector {
     }
 
     /// Fills a rollout: T steps of every environment, each acted on by `policy`, and the values that follow the last. Returns
-    /// the episodes that ended, in the order of their ends.
+    /// the episodes that ended, in the order of their ends, but for those that were given up.
     ///
     /// # Errors
-    /// Those of the environments and of candle.
+    /// [`Error::NotFinite`], [`Error::NotFiniteAgain`] or [`Error::EnvPanicked`] if an environment misbehaves, and those of the
+    /// environments and of candle. The collector must not be used again then.
     pub fn collect(&mut self, policy: &dyn Policy, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
         let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
         rollout.clear();
@@ -423,6 +823,7 @@ impl Collector {
         let mut ended = Vec::new();
         for slice in &mut self.slices {
             std::mem::replace(&mut slice.result, Ok(()))?;
+            rollout.cut_before |= slice.cut_before;
             for (i, &(t, n, _)) in slice.ended.iter().enumerate() {
                 let a = slice.ended_masks.len() / slice.ended.len();
                 let mask = &slice.ended_masks[i * a..(i + 1) * a];
@@ -431,7 +832,7 @@ impl Collector {
             ended.extend_from_slice(&slice.ended);
         }
         ended.sort_unstable_by_key(|&(t, n, _)| (t, n));
-        Ok(ended.into_iter().map(|(.., episode)| episode).collect())
+        Ok(ended.into_iter().filter_map(|(.., episode)| episode).collect())
     }
 
     /// All that has to be known to continue.
@@ -460,23 +861,19 @@ impl Collector {
         if saved.steps > u64::MAX / 4 {
             return Err(Error::Snapshot(format!("its environments took {} steps each, which no run reaches", saved.steps)));
         }
-        if saved.slices.is_empty() {
-            for slice in &mut self.slices {
-                slice.state = State::start(&mut *slice.envs, self.seed.wrapping_add(saved.steps))?;
-            }
-            self.steps = saved.steps;
-            return Ok(());
-        }
-        if saved.slices.len() != self.slices.len() || !self.slices.iter().zip(&saved.slices).all(fits) {
+        let fit = saved.slices.len() == self.slices.len() && self.slices.iter().zip(&saved.slices).all(fits);
+        if !fit && !saved.slices.is_empty() {
             return Err(Error::Snapshot("it is of another batch of environments".into()));
         }
-        for (slice, (state, envs)) in self.slices.iter_mut().zip(saved.slices) {
-            slice.state = match envs {
-                Some(envs) => {
+        let mut saved_slices = saved.slices.into_iter();
+        for slice in &mut self.slices {
+            slice.unchecked = true;
+            slice.state = match saved_slices.next() {
+                Some((state, Some(envs))) => {
                     slice.envs.load(&envs)?;
                     state
                 }
-                None => State::start(&mut *slice.envs, self.seed.wrapping_add(saved.steps))?,
+                _ => State::start(&mut *slice.envs, self.seed.wrapping_add(saved.steps))?,
             };
         }
         self.steps = saved.steps;
@@ -496,13 +893,15 @@ pub struct EvalConfig {
     pub stochastic: bool,
     /// Steps after which an episode is cut; 0 for no limit.
     pub max_steps: u32,
+    /// Response to a reward or an observation that is not finite: an error, or the episode is cut before it.
+    pub on_nonfinite: OnNonfinite,
 }
 
 impl EvalConfig {
     /// Greedy episodes of at most [`MAX_EVAL_STEPS`] steps.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, stochastic: false, max_steps: MAX_EVAL_STEPS }
+        Self { seed, stochastic: false, max_steps: MAX_EVAL_STEPS, on_nonfinite: OnNonfinite::Error }
     }
 }
 
@@ -511,7 +910,7 @@ impl EvalConfig {
 pub struct Played {
     /// The first episode of each environment.
     pub episodes: Vec<Episode>,
-    /// Number of episodes cut by [`EvalConfig::max_steps`].
+    /// Number of episodes cut by [`EvalConfig::max_steps`], or before a number that is not finite.
     pub cut: usize,
 }
 
@@ -534,14 +933,14 @@ pub type BeforeStep<'a> = &'a mut dyn FnMut(&dyn VecEnv, &[Episode]) -> ControlF
 /// which is stepped but not counted until the last environment has ended its first.
 ///
 /// # Errors
-/// Those of the environments and of candle.
+/// [`Error::NotFinite`] or [`Error::EnvPanicked`] if an environment misbehaves, and those of the environments and of candle.
 pub fn evaluate_with(
     policy: &dyn Policy,
     envs: &mut dyn VecEnv,
     config: &EvalConfig,
     before_step: BeforeStep<'_>,
 ) -> Result<Played, Error> {
-    let EvalConfig { seed, stochastic, max_steps } = *config;
+    let EvalConfig { seed, stochastic, max_steps, on_nonfinite } = *config;
     let (n, d, first_env) = (envs.n_envs(), envs.observation_space().len(), envs.first_env());
     let State { mut obs, mut masks, mut running } = State::start(envs, seed)?;
     let (mut final_obs, mut final_masks) = (obs.clone(), masks.clone());
@@ -552,36 +951,67 @@ pub fn evaluate_with(
         ActionSpace::Continuous { .. } => ActionsMut::Continuous(continuous.view_mut()),
     };
     let (mut log_probs, mut values, mut rewards) = (vec![0.0; n], vec![0.0; n], Array1::zeros(n));
+    let mut raw_rewards = vec![0.0; n];
+    let bounds = Bounds::new(envs.observation_space());
     let (mut terminated, mut truncated) = (Array1::zeros(n), Array1::zeros(n));
     let (mut over, mut cut) = (vec![false; n], 0);
     let mut scratch = policy.scratch();
     let mut step = 0;
+    let not_finite_at = |env_idx: usize, step, action, what| {
+        Error::NotFinite(Anomaly { env_idx: first_env as usize + env_idx, step, action, what })
+    };
+    if !bounds.hold(obs.as_slice())
+        && let Some((i, what)) = (0..n).find_map(|i| not_finite(obs.row(i, d)).map(|what| (i, what)))
+    {
+        return Err(not_finite_at(i, 0, None, what));
+    }
     while over.contains(&false) && before_step(&*envs, &running).is_continue() {
         step += 1;
         let choice = if stochastic { Choice::Sample { seed, step, first_env } } else { Choice::Greedy };
         policy.act(obs.as_slice(), &masks, choice, &mut scratch, (actions.reborrow(), &mut log_probs, &mut values))?;
-        envs.step(
-            for_envs(&actions, &mut clipped),
-            StepBatch {
-                obs: obs.view_mut(n, d),
-                rewards: rewards.view_mut(),
-                terminated: terminated.view_mut(),
-                truncated: truncated.view_mut(),
-                final_obs: final_obs.view_mut(n, d),
-                masks: mask_view(&mut masks, n)
-                    .zip(mask_view(&mut final_masks, n))
-                    .map(|(masks, final_masks)| MaskBatch { masks, final_masks }),
-            },
-        )?;
+        let out = StepBatch {
+            obs: obs.view_mut(n, d),
+            rewards: rewards.view_mut(),
+            terminated: terminated.view_mut(),
+            truncated: truncated.view_mut(),
+            final_obs: final_obs.view_mut(n, d),
+            masks: mask_view(&mut masks, n)
+                .zip(mask_view(&mut final_masks, n))
+                .map(|(masks, final_masks)| MaskBatch { masks, final_masks }),
+        };
+        guarded(envs, step, |envs| envs.step(for_envs(&actions, &mut clipped), out))?;
+        raw_rewards.iter_mut().zip(&rewards).for_each(|(raw, reward)| *raw = *reward);
+        envs.raw_rewards(&mut raw_rewards);
+        if !all_finite(&raw_rewards) || !bounds.hold(obs.as_slice()) {
+            for i in 0..n {
+                let Some(what) = bad_step(raw_rewards[i], obs.row(i, d)) else { continue };
+                if on_nonfinite == OnNonfinite::Error {
+                    let action = match &actions {
+                        ActionsMut::Discrete(actions) => actions[i].to_string(),
+                        ActionsMut::Continuous(actions) => format!("{:?}", actions.row(i).to_vec()),
+                    };
+                    return Err(not_finite_at(i, step, Some(action), what));
+                }
+                // The first observation of the next episode does not cut this one.
+                if !raw_rewards[i].is_finite() || terminated[i] | truncated[i] == 0 {
+                    cut += usize::from(!std::mem::replace(&mut over[i], true));
+                }
+                let row = mask_view(&mut masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
+                guarded(envs, step, |envs| envs.restart(i, one_row(obs.view_mut(n, d), i), row))?;
+                if let Some(what) = not_finite(obs.row(i, d)) {
+                    return Err(not_finite_at(i, step, None, what));
+                }
+            }
+        }
         for (i, episode) in running.iter_mut().enumerate().filter(|(i, _)| !over[*i]) {
-            episode.episode_return += f64::from(rewards[i]);
+            episode.episode_return += f64::from(raw_rewards[i]);
             episode.length += 1;
         }
         for (over, (terminated, truncated)) in over.iter_mut().zip(terminated.iter().zip(&truncated)) {
             *over |= terminated | truncated == 1;
         }
         if step == u64::from(max_steps) {
-            cut = over.iter().filter(|over| !**over).count();
+            cut += over.iter().filter(|over| !**over).count();
             break;
         }
     }

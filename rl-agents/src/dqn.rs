@@ -401,10 +401,18 @@ impl Dqn {
             masks: masks.map(|masks| (masks, &final_masks[..])),
         };
         match &mut self.replay {
-            Replay::Uniform(replay) => replay.push(&step),
-            Replay::Prioritized(replay) => replay.push(&step),
+            Replay::Uniform(replay) => replay.push(&step)?,
+            Replay::Prioritized(replay) => replay.push(&step)?,
         };
         Ok(())
+    }
+
+    /// Forgets the steps that wait for later ones, which will not come.
+    fn forget_waiting(&mut self) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.forget_waiting(),
+            Replay::Prioritized(replay) => replay.forget_waiting(),
+        }
     }
 
     fn replay_len(&self) -> usize {
@@ -585,6 +593,9 @@ impl Agent for Dqn {
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         check_runs_on(rollout, "n-step returns and stacked frames run on")?;
+        if rollout.cut_before {
+            self.forget_waiting();
+        }
         let (n_steps, n_envs) = rollout.rewards.dim();
         let done = 1.0 - remaining;
         let mut ended: Vec<_> = rollout.final_at().iter().enumerate().map(|(i, &(t, n))| (t, n, i)).collect();
@@ -711,6 +722,26 @@ mod tests {
         let error = agent.update(&rollout, 0.5, &pool).unwrap_err();
         assert!(matches!(error, Error::Columns(_)), "{error}");
         assert_eq!(agent.save().counters.env_steps, before.counters.env_steps, "nothing has been remembered");
+    }
+
+    #[test]
+    fn steps_that_wait_are_forgotten_where_an_episode_was_given_up_between_rollouts() {
+        let remembered = |cut_before: bool| {
+            let (env, pool) = (rl_envs::cartpole::CartPole::default(), Pool::new(1).unwrap());
+            let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+            let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+            let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+            let mut agent = Dqn::new(network, DqnConfig { n_steps: 3, ..DqnConfig::default() }, &obs, &actions, 4, 7).unwrap();
+            let mut rollout = collector.rollout(2).unwrap();
+            for i in 0..2 {
+                collector.collect(agent.policy(), &mut rollout).unwrap();
+                rollout.cut_before = cut_before && i == 1;
+                agent.update(&rollout, 0.5, &pool).unwrap();
+            }
+            agent.replay_len()
+        };
+        // Of four steps in each of four environments two begin transitions that are complete.
+        assert_eq!((remembered(false), remembered(true)), (8, 0));
     }
 
     #[test]

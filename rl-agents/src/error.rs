@@ -1,6 +1,7 @@
 //! What can go wrong while acting or learning.
 
 use crate::Divergence;
+use crate::collect::Anomaly;
 
 /// An error of this crate, with the facts in its variants.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,24 @@ pub enum Error {
     /// A snapshot is not one of this agent.
     #[error("snapshot does not fit: {0}")]
     Snapshot(String),
+    /// An environment gave a number that is not finite.
+    #[error("{0}; correct the environment (`check_env` tests it), or set on_nonfinite to truncate")]
+    NotFinite(Anomaly),
+    /// An environment gave a number that is not finite twice in a row, before and after it was restarted.
+    #[error("{0}, right after it was restarted for the same reason; correct the environment (`check_env` tests it)")]
+    NotFiniteAgain(Anomaly),
+    /// An environment panicked.
+    #[error("an environment of {first} to {last} panicked at step {step}: {cause}")]
+    EnvPanicked {
+        /// The first environment of the slice that was stepped.
+        first: usize,
+        /// The last one.
+        last: usize,
+        /// Their lifetime step; 0 if they were reset.
+        step: u64,
+        /// The text of the panic.
+        cause: String,
+    },
     /// Environments refused.
     #[error(transparent)]
     Env(#[from] rl_envs::Error),

@@ -46,7 +46,7 @@ pub mod tile;
 pub use a2c::{A2c, A2cConfig};
 pub use actor_critic::{ActorCritic, Choice, Learner, NetConfig};
 pub use agent::{Agent, Counters, Divergence, Metrics, NamedTensor, Schedule, Snapshot};
-pub use collect::{Collector, CollectorState, Episode, EvalConfig, Played, evaluate, evaluate_with};
+pub use collect::{Anomalies, Anomaly, Collector, CollectorState, Episode, EvalConfig, Played, evaluate, evaluate_with};
 pub use dqn::{Dqn, DqnConfig};
 pub use error::Error;
 pub use mlp::Activation;

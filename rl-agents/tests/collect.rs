@@ -4,8 +4,14 @@
 
 use std::ops::ControlFlow;
 
-use rl_agents::{ActorCritic, EvalConfig, NetConfig, evaluate, evaluate_with};
-use rl_envs::{Action, ActionSpace, Env, Error, Rng, Space, Step, SyncVecEnv, VecEnv};
+use rl_agents::settings::OnNonfinite;
+use rl_agents::{
+    A2c, A2cConfig, ActorCritic, Agent, Anomaly, Collector, CollectorState, Dqn, DqnConfig, EvalConfig, NetConfig, Ppo,
+    PpoConfig, QNetwork, evaluate, evaluate_with,
+};
+use rl_buffer::{ObsBuffer, ObsSlice, Rollout};
+use rl_envs::wrappers::{EpisodeStats, RewardClip};
+use rl_envs::{Action, ActionSpace, Env, Error, Pool, Rng, Space, Step, SyncVecEnv, VecEnv};
 
 /// A walk on a line that pays 1 for every step right and ends at x = 3, if ever. Observed is x - 10, which keeps its sign.
 #[derive(Clone, Debug, Default)]
@@ -121,4 +127,345 @@ fn an_evaluation_can_be_broken_off_before_any_step() {
     };
     let played = evaluate_with(&left, &mut SyncVecEnv::new(2, env), &EvalConfig::new(0), &mut three).unwrap();
     assert_eq!(played.episodes.iter().map(|episode| episode.length).collect::<Vec<_>>(), [3, 3]);
+}
+
+/// Ways in which an environment can misbehave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Fine,
+    NanReward,
+    InfReward,
+    NanObs,
+    NanFinalObs,
+    NanFirstObs,
+    OutsideObs,
+    PanicStep,
+    PanicReset,
+    BothFlags,
+}
+
+/// Observes how many steps it has taken, and pays 1 for each. An episode ends after 7 steps. In bad
+/// episodes (one in three, or all of them) it misbehaves at its fourth step, at its first observation or at its last one.
+#[derive(Clone, Debug)]
+struct Faulty {
+    kind: Kind,
+    always: bool,
+    bad: bool,
+    steps: u32,
+}
+
+impl Faulty {
+    fn new(kind: Kind, always: bool) -> Self {
+        Self { kind, always, bad: false, steps: 0 }
+    }
+}
+
+impl Env for Faulty {
+    type Obs = f32;
+    type State = (bool, u32);
+
+    fn observation_space(&self) -> Space {
+        Space::vector(&[0.0, f32::NEG_INFINITY], &[7.0, f32::INFINITY])
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Discrete { n: 2, masked: false }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+        self.steps = 0;
+        self.bad = self.always || rng.below(3) == 0;
+        assert!(!self.bad || self.kind != Kind::PanicReset, "no start");
+        obs.fill(0.0);
+        if self.bad && self.kind == Kind::NanFirstObs {
+            obs[1] = f32::NAN;
+        }
+    }
+
+    fn step(&mut self, _action: Action<'_>, _rng: &mut Rng, obs: &mut [f32]) -> Step {
+        self.steps += 1;
+        obs.fill(self.steps as f32);
+        let over = self.steps == 7;
+        let mut step = Step { reward: 1.0, terminated: over, truncated: false };
+        if self.bad && self.steps == 4 {
+            match self.kind {
+                Kind::NanReward => step.reward = f32::NAN,
+                Kind::InfReward => step.reward = f32::INFINITY,
+                Kind::NanObs => obs[1] = f32::NAN,
+                Kind::OutsideObs => obs[0] = 7.5,
+                Kind::PanicStep => panic!("no step"),
+                _ => {}
+            }
+        }
+        if self.bad && over {
+            match self.kind {
+                Kind::NanFinalObs => obs[1] = f32::NEG_INFINITY,
+                Kind::BothFlags => step.truncated = true,
+                _ => {}
+            }
+        }
+        step
+    }
+
+    fn state(&self) -> Option<(bool, u32)> {
+        Some((self.bad, self.steps))
+    }
+
+    fn set_state(&mut self, (bad, steps): (bool, u32)) -> Result<(), Error> {
+        (self.bad, self.steps) = (bad, steps);
+        Ok(())
+    }
+}
+
+const N_ENVS: usize = 6;
+
+fn agent(algo: &str, env: &Faulty) -> Box<dyn Agent> {
+    let net = NetConfig { hidden: vec![8], ..NetConfig::default() };
+    let (space, actions) = (env.observation_space(), env.action_space());
+    let policy = || ActorCritic::new(&space, &actions, &net, 1).unwrap();
+    match algo {
+        "ppo" => {
+            let config = PpoConfig { n_steps: 5, batch_size: 15, n_epochs: 2, normalize_reward: true, ..PpoConfig::default() };
+            Box::new(Ppo::new(policy(), config, N_ENVS, 1).unwrap())
+        }
+        "a2c" => Box::new(A2c::new(policy(), A2cConfig { n_steps: 5, ..A2cConfig::default() }, N_ENVS, 1).unwrap()),
+        _ => {
+            let network = QNetwork::new(&space, &actions, &net, false, 1).unwrap();
+            let config = DqnConfig {
+                buffer_size: 500,
+                batch_size: 8,
+                learning_starts: 20,
+                n_steps: 3,
+                prioritized: true,
+                ..DqnConfig::default()
+            };
+            Box::new(Dqn::new(network, config, &space, &actions, N_ENVS, 1).unwrap())
+        }
+    }
+}
+
+/// Trains for 20 rollouts, or until the collector fails.
+fn train(algo: &str, kind: Kind, on_nonfinite: OnNonfinite) -> (Collector, Box<dyn Agent>, Result<u32, rl_agents::Error>) {
+    let (env, pool) = (Faulty::new(kind, false), Pool::new(2).unwrap());
+    let mut agent = agent(algo, &env);
+    let mut collector = match Collector::new(N_ENVS, &env, &pool, 5) {
+        Ok(collector) => collector.with_on_nonfinite(on_nonfinite),
+        Err(error) => {
+            // Its environments are of no interest then.
+            let fine = Collector::new(N_ENVS, &Faulty::new(Kind::Fine, false), &pool, 5).unwrap();
+            return (fine, agent, Err(error));
+        }
+    };
+    let mut rollout = collector.rollout(5).unwrap();
+    let mut episodes = 0;
+    for _ in 0..20 {
+        match collector.collect(agent.policy(), &mut rollout) {
+            Ok(ended) => {
+                assert!(ended.iter().all(|episode| episode.length == 7 && episode.episode_return == 7.0), "{kind:?} {ended:?}");
+                episodes += ended.len() as u32;
+            }
+            Err(error) => return (collector, agent, Err(error)),
+        }
+        assert!(rollout.rewards.iter().all(|reward| *reward == 1.0), "{kind:?}");
+        let ObsBuffer::F32(obs) = &rollout.obs else { panic!("observations are f32") };
+        let ObsSlice::F32(finals) = rollout.final_obs() else { panic!("observations are f32") };
+        assert!(obs.iter().chain(finals).all(|x| x.is_finite()), "{kind:?}");
+        agent.update(&rollout, 1.0, &pool).unwrap();
+    }
+    (collector, agent, Ok(episodes))
+}
+
+#[test]
+fn each_way_to_misbehave_ends_as_documented_with_each_algorithm() {
+    // Panics are expected here, on whichever thread.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !rl_agents::collect::catches_panics() {
+            print(panic);
+        }
+    }));
+    use rl_agents::Error as E;
+    for algo in ["ppo", "a2c", "dqn"] {
+        let fine = train(algo, Kind::Fine, OnNonfinite::Error).2.unwrap();
+        for kind in [Kind::NanReward, Kind::InfReward, Kind::NanObs, Kind::NanFinalObs, Kind::NanFirstObs] {
+            let what = match kind {
+                Kind::NanReward => "the reward is NaN",
+                Kind::InfReward => "the reward is inf",
+                Kind::NanFinalObs => "element 1 of the observation is -inf",
+                _ => "element 1 of the observation is NaN",
+            };
+            let before = agent(algo, &Faulty::new(kind, false)).save();
+            let (_, agent, result) = train(algo, kind, OnNonfinite::Error);
+            let Err(error) = result else { panic!("{algo} {kind:?} goes unnoticed") };
+            assert!(matches!(&error, E::NotFinite(anomaly) if anomaly.what == what), "{algo} {kind:?}: {error}");
+            let text = error.to_string();
+            assert!(text.starts_with("environment ") && text.contains("step "), "{text}");
+            assert!(agent.save().params.iter().all(|x| x.is_finite()) && before.params.len() == agent.save().params.len());
+
+            let (collector, agent, result) = train(algo, kind, OnNonfinite::Truncate);
+            let episodes = match result {
+                // One in three restarts of these begins with the same fault.
+                Err(error) if kind == Kind::NanFirstObs => {
+                    assert!(matches!(error, E::NotFiniteAgain(_)), "{error}");
+                    continue;
+                }
+                result => result.unwrap(),
+            };
+            let anomalies = collector.anomalies();
+            assert!(anomalies.truncated > 5 && anomalies.outside == 0, "{algo} {kind:?} {anomalies:?}");
+            assert_eq!(anomalies.first_truncated.unwrap().what, what);
+            assert!(episodes > 10 && episodes < fine, "{algo} {kind:?}: {episodes} of {fine}");
+            assert!(agent.save().params.iter().all(|x| x.is_finite()));
+            assert_eq!(agent.save().counters.steps.1, 0, "no update was skipped");
+        }
+        let (collector, _, result) = train(algo, Kind::OutsideObs, OnNonfinite::Error);
+        assert_eq!(result.unwrap(), fine);
+        let anomalies = collector.anomalies();
+        assert!(anomalies.outside > 5 && anomalies.truncated == 0, "{anomalies:?}");
+        let Anomaly { action, what, .. } = anomalies.first_outside.unwrap();
+        assert!(action.is_some());
+        assert_eq!(what, "element 0 of the observation is 7.5, outside of [0, 7]");
+        for (kind, text) in [(Kind::PanicStep, "no step"), (Kind::PanicReset, "no start")] {
+            let (.., result) = train(algo, kind, OnNonfinite::Truncate);
+            let Err(E::EnvPanicked { first, last, cause, .. }) = result else { panic!("{algo} {kind:?}: {result:?}") };
+            assert!(first <= last && last < N_ENVS && cause == text, "{first} {last} {cause}");
+        }
+        assert_eq!(train(algo, Kind::BothFlags, OnNonfinite::Error).2.unwrap(), fine, "terminated counts");
+    }
+}
+
+/// Two slices, of which the second misbehaves in every episode if `kind` says so.
+fn two_slices(kind: Kind) -> Collector {
+    let fine = SyncVecEnv::slice(0..4, Faulty::new(Kind::Fine, true));
+    let other = SyncVecEnv::slice(4..6, Faulty::new(kind, true));
+    Collector::of(vec![Box::new(fine), Box::new(other)], &Pool::new(2).unwrap(), 5).unwrap()
+}
+
+fn column(rollout: &Rollout, n: usize) -> (Vec<f32>, Vec<u8>, Vec<u8>) {
+    let ObsBuffer::F32(obs) = &rollout.obs else { panic!("observations are f32") };
+    let obs = obs.index_axis(ndarray::Axis(1), n).column(0).to_vec();
+    (obs, rollout.terminated.column(n).to_vec(), rollout.truncated.column(n).to_vec())
+}
+
+#[test]
+fn a_fault_truncates_the_step_before_and_its_row_holds_a_new_episode() {
+    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let mut healthy = two_slices(Kind::Fine);
+    let mut faulty = two_slices(Kind::NanReward).with_on_nonfinite(OnNonfinite::Truncate);
+    let (mut expected, mut found) = (healthy.rollout(6).unwrap(), faulty.rollout(6).unwrap());
+    healthy.collect(agent.policy(), &mut expected).unwrap();
+    assert!(
+        faulty.collect(agent.policy(), &mut found).unwrap().is_empty(),
+        "an episode that is given up counts in no statistics"
+    );
+    for n in 0..4 {
+        assert_eq!(column(&found, n), column(&expected, n));
+        assert_eq!(found.log_probs.column(n), expected.log_probs.column(n));
+    }
+    // The fourth step of each episode is faulty: rows 3 and 6 would be, of which the latter is in the next rollout.
+    for n in [4, 5] {
+        assert_eq!(column(&found, n), (vec![0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 3.0], vec![0; 6], vec![0, 0, 1, 0, 0, 0]));
+        let (same, log_prob) = (found.values[[3, n]] == found.values[[0, n]], found.log_probs[[3, n]]);
+        assert!(same && log_prob < 0.0, "the policy has acted on the new episode's start");
+    }
+    assert_eq!(found.final_at(), [(2, 4), (2, 5)]);
+    let ObsSlice::F32(finals) = found.final_obs() else { panic!("observations are f32") };
+    assert_eq!(finals, [3.0; 4], "what the step before led to");
+    assert!(!found.cut_before);
+    // The value after the last row is that of what was observed there, as of an episode that is cut there.
+    faulty.collect(agent.policy(), &mut found).unwrap();
+    assert!(found.cut_before);
+    for n in [4, 5] {
+        assert_eq!(column(&found, n).0[..4], [0.0, 1.0, 2.0, 0.0]);
+    }
+    assert_eq!(faulty.anomalies().truncated, 6);
+    assert_eq!(faulty.anomalies().first_truncated.unwrap().to_string().split(", action").next(), Some("environment 4, step 4"));
+}
+
+#[test]
+fn a_fault_in_the_last_step_gives_up_the_episode_and_one_right_after_a_restart_is_an_error() {
+    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let mut faulty = two_slices(Kind::NanFinalObs).with_on_nonfinite(OnNonfinite::Truncate);
+    let mut rollout = faulty.rollout(8).unwrap();
+    assert_eq!(faulty.collect(agent.policy(), &mut rollout).unwrap().len(), 4, "those of the other slice");
+    assert_eq!(column(&rollout, 5).0, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 2.0]);
+    assert_eq!(column(&rollout, 5).2, [0, 0, 0, 0, 0, 1, 0, 0]);
+
+    let mut faulty = two_slices(Kind::NanFirstObs).with_on_nonfinite(OnNonfinite::Truncate);
+    let error = faulty.collect(agent.policy(), &mut rollout).unwrap_err();
+    assert!(matches!(&error, rl_agents::Error::NotFiniteAgain(anomaly) if anomaly.env_idx == 4), "{error}");
+    let mut faulty = two_slices(Kind::NanFirstObs);
+    let error = faulty.collect(agent.policy(), &mut rollout).unwrap_err().to_string();
+    assert!(error.starts_with("environment 4, start of an episode after step 0: element 1 of the observation is NaN"), "{error}");
+}
+
+#[test]
+fn a_state_without_environments_begins_new_episodes() {
+    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let mut collector = two_slices(Kind::Fine);
+    let mut rollout = collector.rollout(5).unwrap();
+    collector.collect(agent.policy(), &mut rollout).unwrap();
+    let state = CollectorState::without_envs(40);
+    assert!(!state.has_envs() && collector.save().unwrap().has_envs());
+    collector.load(state).unwrap();
+    collector.collect(agent.policy(), &mut rollout).unwrap();
+    assert_eq!(column(&rollout, 0).0[..3], [0.0, 1.0, 2.0]);
+}
+
+#[test]
+fn evaluations_name_what_is_not_finite_or_cut_its_episode() {
+    let play = |kind, on_nonfinite| {
+        let config = EvalConfig { on_nonfinite, ..EvalConfig::new(3) };
+        let envs = &mut SyncVecEnv::slice(4..10, Faulty::new(kind, true));
+        let net = NetConfig { hidden: vec![4], ..NetConfig::default() };
+        let policy = ActorCritic::new(envs.observation_space(), envs.action_space(), &net, 0).unwrap();
+        evaluate_with(&policy, envs, &config, &mut go_on)
+    };
+    for kind in [Kind::NanReward, Kind::InfReward, Kind::NanObs] {
+        let error = play(kind, OnNonfinite::Error).unwrap_err().to_string();
+        assert!(error.starts_with("environment 4, step 4, action "), "{error}");
+        let played = play(kind, OnNonfinite::Truncate).unwrap();
+        assert_eq!(played.cut, 6);
+        assert!(played.episodes.iter().all(|episode| episode.length == 3 && episode.episode_return == 3.0));
+    }
+    assert_eq!(play(Kind::OutsideObs, OnNonfinite::Error).unwrap().cut, 0);
+    let error = play(Kind::PanicStep, OnNonfinite::Error).unwrap_err();
+    assert!(matches!(error, rl_agents::Error::EnvPanicked { first: 4, last: 9, step: 4, .. }), "{error}");
+}
+
+#[test]
+fn slices_that_are_the_same_environments_twice_are_refused() {
+    let env = Faulty::new(Kind::Fine, true);
+    let boxed = |range| Box::new(SyncVecEnv::slice(range, env.clone())) as Box<dyn VecEnv>;
+    let of = |ranges: Vec<std::ops::Range<usize>>| {
+        Collector::of(ranges.into_iter().map(boxed).collect(), &Pool::new(1).unwrap(), 0).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(of(vec![0..4, 4..6, 6..7]), Ok(()));
+    let error = of(vec![0..4, 0..4]).unwrap_err();
+    assert!(error.starts_with("slice 1 of the batch begins with environment 0, expected 4"), "{error}");
+    assert!(of(vec![4..8]).is_err() && of(vec![0..4, 5..6]).is_err());
+}
+
+#[test]
+fn clipped_rewards_are_learnt_from_and_raw_ones_are_told() {
+    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let clipped = |range| RewardClip::new(SyncVecEnv::slice(range, Faulty::new(Kind::Fine, true)), -0.5, 0.5);
+    let envs: [Box<dyn VecEnv>; 2] = [Box::new(clipped(0..4)), Box::new(EpisodeStats::new(clipped(4..6)))];
+    let mut collector = Collector::of(envs.into(), &Pool::new(1).unwrap(), 5).unwrap();
+    let mut rollout = collector.rollout(8).unwrap();
+    let episodes = collector.collect(agent.policy(), &mut rollout).unwrap();
+    assert!(episodes.len() == 6 && episodes.iter().all(|episode| episode.episode_return == 7.0), "{episodes:?}");
+    assert!(rollout.rewards.iter().all(|reward| *reward == 0.5));
+    let episodes = evaluate(agent.policy(), &mut clipped(0..3), 0).unwrap();
+    assert!(episodes.iter().all(|episode| episode.episode_return == 7.0), "{episodes:?}");
+}
+
+#[test]
+fn an_infinite_reward_is_noticed_though_it_is_clipped() {
+    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let envs = RewardClip::new(SyncVecEnv::new(6, Faulty::new(Kind::InfReward, true)), -1.0, 1.0);
+    let mut collector = Collector::of(vec![Box::new(envs)], &Pool::new(1).unwrap(), 5).unwrap();
+    let mut rollout = collector.rollout(5).unwrap();
+    let error = collector.collect(agent.policy(), &mut rollout).unwrap_err();
+    assert!(error.to_string().contains("the reward is inf"), "{error}");
 }

@@ -51,6 +51,14 @@ pub enum Error {
         /// What it may be.
         range: &'static str,
     },
+    /// A reward is not finite.
+    #[error("the reward of environment {env_idx} is {reward}: a transition needs a finite one")]
+    Reward {
+        /// Which environment of the step.
+        env_idx: usize,
+        /// The reward.
+        reward: f32,
+    },
     /// There are not enough transitions to draw from.
     #[error("{needed} transitions cannot be drawn from {held}: add more first")]
     TooFew {

@@ -225,13 +225,13 @@ mod tests {
         for (n_envs, stack) in [(1, 4), (31, 2), (33, 3)] {
             let mut replay = ReplayBuffer::new(stacked(n_envs, 1, stack), 1000).expect("fits");
             let mut history = History::new(*replay.shape(), 3, 0.0);
-            (0..20).for_each(|_| _ = history.step(|step| replay.push(step)));
+            (0..20).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
             // The first one, and one more a step.
             let pushed = |replay: &ReplayBuffer| replay.frames.as_ref().map_or(0, |frames| frames.pushed);
             assert_eq!(pushed(&replay), 21 * n_envs as u64);
             // Anew: the first one of the next episode, and one more a step.
             history.start_anew();
-            (0..20).for_each(|_| _ = history.step(|step| replay.push(step)));
+            (0..20).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
             assert_eq!(pushed(&replay), 42 * n_envs as u64);
         }
     }
@@ -242,7 +242,7 @@ mod tests {
         let mut replay = ReplayBuffer::new(shape, 4).expect("fits");
         for obs in [[1, 2], [3, 4], [7, 7]] {
             let next = [obs[0] + 10, obs[1] + 10];
-            replay.push(&StepSlices {
+            let step = StepSlices {
                 obs: ObsSlice::U8(&obs),
                 actions: ActionSlice::Discrete(&[0]),
                 rewards: &[0.0],
@@ -251,7 +251,8 @@ mod tests {
                 next_obs: ObsSlice::U8(&next),
                 final_obs: ObsSlice::U8(&[0, 0]),
                 masks: None,
-            });
+            };
+            replay.push(&step).expect("finite");
         }
         let mut batch = replay.batch(3).expect("fits");
         batch.indices = vec![0, 1, 2];
@@ -269,7 +270,7 @@ mod tests {
                 let mut history = History::new(shape, 3, ends);
                 let mut words = Words(1);
                 for t in 0..6000 / n_envs {
-                    history.step(|step| buffer.push(step));
+                    history.step(|step| buffer.push(step).expect("finite"));
                     let replay = buffer.replay();
                     assert_eq!(buffer.priorities().total(), replay.len() as f64);
                     if t % 100 == 99 {

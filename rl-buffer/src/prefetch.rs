@@ -70,7 +70,7 @@ mod tests {
     fn batches_filled_on_another_thread_are_those_drawn_just_in_time() {
         let mut replay = ReplayBuffer::new(shape(65, 2), 500).expect("fits");
         let mut history = History::new(*replay.shape(), 5, 0.1);
-        (0..20).for_each(|_| _ = history.step(|step| replay.push(step)));
+        (0..20).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
         let words = |i: u64| {
             let mut words = Words(i);
             (0..31).map(|_| words.next()).collect::<Vec<u32>>()

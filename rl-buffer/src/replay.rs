@@ -291,10 +291,16 @@ impl ReplayBuffer {
     /// Adds a step of N environments: N transitions if n is 1; else those that the step completes, environment after
     /// environment, which is all that wait where an episode ended. Returns how many.
     ///
+    /// # Errors
+    /// [`Error::Reward`] if a reward is not finite; then nothing has changed.
+    ///
     /// # Panics
     /// If a type or a length is not the shape's.
-    pub fn push(&mut self, step: &StepSlices<'_>) -> usize {
+    pub fn push(&mut self, step: &StepSlices<'_>) -> Result<usize, Error> {
         step.assert_shape(&self.shape);
+        if let Some(env_idx) = step.rewards.iter().position(|reward| !reward.is_finite()) {
+            return Err(Error::Reward { env_idx, reward: step.rewards[env_idx] });
+        }
         let before = self.added;
         match self.frames.take() {
             None => self.push_stored(step),
@@ -304,7 +310,7 @@ impl ReplayBuffer {
                 self.frames = Some(frames);
             }
         }
-        (self.added - before) as usize
+        Ok((self.added - before) as usize)
     }
 
     /// Adds a step whose observations are what rows hold.
@@ -616,7 +622,7 @@ mod tests {
             let mut added = Vec::new();
             for (t, reward) in [1.0, 2.0, 4.0, 64.0].into_iter().enumerate() {
                 let ended = t == 2;
-                added.push(replay.push(&StepSlices {
+                let step = StepSlices {
                     obs: ObsSlice::F32(&[t as f32]),
                     actions: ActionSlice::Discrete(&[10 + t as u32]),
                     rewards: &[reward],
@@ -625,7 +631,8 @@ mod tests {
                     next_obs: ObsSlice::F32(&[t as f32 + 1.0]),
                     final_obs: ObsSlice::F32(&[100.0]),
                     masks: None,
-                }));
+                };
+                added.push(replay.push(&step).expect("finite"));
             }
             assert_eq!(added, [0, 0, 3, 0]);
             let mut batch = replay.batch(3).expect("fits");
@@ -644,13 +651,37 @@ mod tests {
         let mut replay = ReplayBuffer::new(shape(2, 3), 64).expect("fits");
         let mut history = History::new(*replay.shape(), 5, 0.0);
         for _ in 0..2 {
-            assert_eq!(history.step(|step| replay.push(step)), 0);
+            assert_eq!(history.step(|step| replay.push(step).expect("finite")), 0);
         }
         replay.forget_waiting();
         for _ in 0..2 {
-            assert_eq!(history.step(|step| replay.push(step)), 0);
+            assert_eq!(history.step(|step| replay.push(step).expect("finite")), 0);
         }
-        assert_eq!(history.step(|step| replay.push(step)), 2);
+        assert_eq!(history.step(|step| replay.push(step).expect("finite")), 2);
+    }
+
+    #[test]
+    fn a_reward_that_is_not_finite_is_refused_and_nothing_changes() {
+        for n_step in [1, 3] {
+            let shape = TransitionShape { obs_len: 1, n_step, ..shape(2, 1) };
+            let mut replay = ReplayBuffer::new(shape, 4).expect("fits");
+            let mut push = |rewards: &[f32]| {
+                replay.push(&StepSlices {
+                    obs: ObsSlice::F32(&[0.0; 2]),
+                    actions: ActionSlice::Discrete(&[0; 2]),
+                    rewards,
+                    terminated: &[0; 2],
+                    truncated: &[0; 2],
+                    next_obs: ObsSlice::F32(&[1.0; 2]),
+                    final_obs: ObsSlice::F32(&[0.0; 2]),
+                    masks: None,
+                })
+            };
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                assert!(matches!(push(&[1.0, bad]), Err(Error::Reward { env_idx: 1, .. })));
+            }
+            assert_eq!((0..3).map(|_| push(&[1.0; 2]).expect("finite")).sum::<usize>(), if n_step == 1 { 6 } else { 2 });
+        }
     }
 
     #[test]
@@ -667,9 +698,9 @@ mod tests {
                     let same = *words == later.words[index * replay.row.len..][..replay.row.len];
                     assert_eq!(later.still_holds(index as u32, drawn_at), same);
                 }
-                history.step(|step| later.push(step));
+                history.step(|step| later.push(step).expect("finite"));
             }
-            history.step(|step| replay.push(step));
+            history.step(|step| replay.push(step).expect("finite"));
         }
         assert!(!replay.still_holds(0, u64::MAX)); // drawn in the future
     }
@@ -680,17 +711,17 @@ mod tests {
         let mut history = History::new(*replay.shape(), 5, 0.2);
         let mut batch = replay.batch(2).expect("fits");
         assert!(matches!(replay.sample(&[0, 0], &mut batch), Err(Error::TooFew { needed: 1, held: 0 })));
-        history.step(|step| replay.push(step));
+        history.step(|step| replay.push(step).expect("finite"));
         assert!(replay.sample(&[0, u32::MAX], &mut batch).is_ok());
         assert!(matches!(replay.sample_distinct(&[0, 0], &mut batch), Err(Error::TooFew { needed: 2, held: 1 })));
-        history.step(|step| replay.push(step));
+        history.step(|step| replay.push(step).expect("finite"));
         assert!(replay.sample_distinct(&[0, 0], &mut batch).is_ok());
     }
 
     #[test]
     fn every_set_of_distinct_transitions_is_drawn_as_often() {
         let mut replay = ReplayBuffer::new(shape(5, 1), 5).expect("fits");
-        History::new(*replay.shape(), 5, 0.2).step(|step| replay.push(step));
+        History::new(*replay.shape(), 5, 0.2).step(|step| replay.push(step).expect("finite"));
         let (mut words, mut counts) = (Words(7), vec![0.0; 32]);
         let mut batch = replay.batch(2).expect("fits");
         for _ in 0..10_000 {
@@ -706,7 +737,7 @@ mod tests {
         for capacity in [1, 31, 33, 65] {
             let mut replay = ReplayBuffer::new(shape(1, 1), capacity).expect("fits");
             let mut history = History::new(*replay.shape(), 5, 0.2);
-            (0..capacity + 3).for_each(|_| _ = history.step(|step| replay.push(step)));
+            (0..capacity + 3).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
             let (mut words, draws) = (Words(7), 2000);
             for distinct in [false, true] {
                 let len = if distinct { capacity.div_ceil(2) } else { 50 };
@@ -756,7 +787,7 @@ mod tests {
                     history.start_anew();
                 }
                 let expected = history.made.len();
-                let added = history.step(|step| replay.push(step));
+                let added = history.step(|step| replay.push(step).expect("finite"));
                 prop_assert_eq!(added, history.made.len() - expected);
                 let held = history.made.len().min(capacity);
                 // Short episodes have more frames than there is room for.

@@ -96,6 +96,9 @@ pub struct Rollout {
     /// Whether each column goes on where it stood at the end of the rollout before. Not so where whichever environments come first fill
     /// the columns.
     pub runs_on: bool,
+    /// True if an episode was given up between the rollout before and this one: n-step returns and stacked frames that wait for
+    /// their next step have none.
+    pub cut_before: bool,
     /// The version of the policy that acted, (N).
     pub policy_version: Array1<u64>,
     /// The (t, n) of each episode that ended, in the order of `final_obs`.
@@ -275,6 +278,7 @@ impl Rollout {
             last_values: Array1::zeros(n_envs),
             env_idx: (0..n_envs as u32).collect(),
             runs_on: true,
+            cut_before: false,
             policy_version: Array1::zeros(n_envs),
             final_at: Vec::new(),
             final_obs: match shape.obs {
@@ -315,6 +319,7 @@ impl Rollout {
 
     /// Forgets the final observations, so that the rollout can be filled again.
     pub fn clear(&mut self) {
+        self.cut_before = false;
         self.final_at.clear();
         self.final_masks.clear();
         match &mut self.final_obs {

@@ -127,7 +127,7 @@ fn replay(obs: ObsKind, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>
         fn of<'a>(kind: ObsKind, floats: &'a [f32], bytes: &'a [u8]) -> ObsSlice<'a> {
             if kind == ObsKind::F32 { ObsSlice::F32(floats) } else { ObsSlice::U8(bytes) }
         }
-        buffer.push(&StepSlices {
+        let step = StepSlices {
             obs: of(obs, &from, &from_bytes),
             actions: if mask.is_some() { ActionSlice::Discrete(&discrete) } else { ActionSlice::Continuous(&forces) },
             rewards: &rewards,
@@ -136,7 +136,8 @@ fn replay(obs: ObsKind, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>
             next_obs: of(obs, &next, &next_bytes),
             final_obs: of(obs, &finals, &final_bytes),
             masks: mask.map(|_| (&masks[..], &final_masks[..])),
-        });
+        };
+        buffer.push(&step).expect("finite");
         for i in 0..n {
             let ended = terminated[i] | truncated[i] == 1;
             let at = |len: usize| i * len..(i + 1) * len;

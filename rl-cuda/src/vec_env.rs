@@ -725,6 +725,16 @@ impl VecEnv for CudaVecEnv {
         .map_err(of_envs)
     }
 
+    /// Not on a device, where states are columns: its environments give finite numbers only.
+    fn restart(&mut self, _: usize, _: ObsViewMut<'_>, _: Option<ArrayViewMut2<'_, u8>>) -> Result<(), rl_envs::Error> {
+        Err(rl_envs::Error::CannotRestart)
+    }
+
+    /// As [`VecEnv::restart`].
+    fn repeat_step(&mut self, _: usize, _: Actions<'_>, _: StepBatch<'_>) -> Result<(), rl_envs::Error> {
+        Err(rl_envs::Error::CannotRestart)
+    }
+
     fn render(&self, env_idx: usize, canvas: &mut Canvas) {
         assert!(env_idx < self.n_envs, "environment {env_idx} of {}", self.n_envs);
         if let Ok(words) = self.words() {

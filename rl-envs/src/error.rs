@@ -62,6 +62,21 @@ pub enum Error {
         /// The greatest value of this dimension.
         high: f32,
     },
+    /// A batch that cannot restart a single environment.
+    #[error("a single environment of this batch cannot be restarted; set on_nonfinite to error")]
+    CannotRestart,
+    /// Slices of a batch that leave environments out or hold them twice.
+    #[error(
+        "slice {slice} of the batch begins with environment {found}, expected {expected}: make each with the range of its environments"
+    )]
+    Slices {
+        /// Which slice.
+        slice: usize,
+        /// The index after the last one of the slice before.
+        expected: usize,
+        /// The index of its first environment.
+        found: usize,
+    },
     /// The environment has no state that can be saved.
     #[error("the state of this environment cannot be saved")]
     CannotSave,

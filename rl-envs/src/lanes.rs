@@ -325,6 +325,31 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         Ok(())
     }
 
+    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        let obs = obs.into_slice::<f32>("obs", [1, D])?;
+        mask_rows("masks", masks, 1, &self.action_space)?;
+        let mut rng = Rng::new(self.seed, self.first_env + env_idx as u32, self.steps, Purpose::Restart);
+        let state = self.params.start(&mut rng);
+        obs.copy_from_slice(&self.params.observe(&state));
+        set::<P, W, D>(&mut self.blocks[env_idx / LANES], env_idx % LANES, state);
+        Ok(())
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        actions.check(&self.action_space, 1)?;
+        let out = StepRows::of(out, 1, &self.observation_space, &self.action_space)?;
+        let Self { params, isa, blocks, first_env, seed, steps, .. } = self;
+        let actions = P::Action::rows(&actions).expect("actions that were checked are of the space's kind");
+        let (block, lane) = (&mut blocks[env_idx / LANES], env_idx % LANES);
+        // As the only environment of a block of its own.
+        let mut alone = [[[0; LANES]; W]];
+        set::<P, W, D>(&mut alone[0], 0, get::<P, W, D>(block, lane));
+        let first_env = *first_env + env_idx as u32;
+        isa::dispatch(*isa, Steps { params, blocks: &mut alone, actions, out, seed: *seed, step: *steps, first_env });
+        set::<P, W, D>(block, lane, get::<P, W, D>(&alone[0], 0));
+        Ok(())
+    }
+
     fn save(&self) -> Result<Vec<u8>, Error> {
         let states = (0..self.n_envs).map(|i| get::<P, W, D>(&self.blocks[i / LANES], i % LANES)).collect();
         codec::encode(&Saved { first_env: self.first_env, seed: self.seed, steps: self.steps, states })

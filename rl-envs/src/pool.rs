@@ -22,6 +22,13 @@ pub fn slices(n: usize, max_slices: usize, min_len: usize) -> impl Iterator<Item
     (0..n).step_by(len).map(move |start| start..(start + len).min(n))
 }
 
+/// The text of a panic that was caught.
+#[must_use]
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a text".into())
+}
+
 /// A fork-join pool of threads. Clones share them; they end when the last clone is dropped. The default runs everything on the calling
 /// thread.
 #[derive(Clone, Debug, Default)]

@@ -34,6 +34,8 @@ pub enum Purpose {
     Replay = 6,
     /// How long to wait before a call is repeated.
     Retry = 7,
+    /// The start of an episode after one that gave a number that is not finite.
+    Restart = 8,
 }
 
 /// Ten rounds of Philox4x32.

@@ -19,6 +19,8 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     const DTYPE: Dtype;
     /// The rows of `obs`, if they are of this type.
     fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>>;
+    /// Returns true unless this is an infinite number or NaN.
+    fn is_finite(self) -> bool;
 }
 
 impl Element for f32 {
@@ -29,6 +31,10 @@ impl Element for f32 {
             ObsViewMut::U8(_) => None,
         }
     }
+
+    fn is_finite(self) -> bool {
+        f32::is_finite(self)
+    }
 }
 
 impl Element for u8 {
@@ -38,6 +44,10 @@ impl Element for u8 {
             ObsViewMut::U8(rows) => Some(rows),
             ObsViewMut::F32(_) => None,
         }
+    }
+
+    fn is_finite(self) -> bool {
+        true
     }
 }
 

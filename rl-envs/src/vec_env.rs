@@ -289,6 +289,29 @@ pub trait VecEnv: Send {
     /// Those of [`Actions::check`], [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
     fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error>;
 
+    /// Starts another episode in environment `env_idx` of this batch, counted from 0, and writes its first observation, (1, D), and
+    /// mask, (1, A), if there are any. For an episode that cannot be continued: its last step gave a number that is not finite.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] or [`Error::Kind`], or [`Error::CannotRestart`]; then nothing has changed.
+    ///
+    /// # Panics
+    /// If there is no environment `env_idx`.
+    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error>;
+
+    /// Repeats the last step in environment `env_idx` of this batch alone, after [`VecEnv::restart`]. All arrays have one row.
+    ///
+    /// # Errors
+    /// Those of [`VecEnv::step`], or [`Error::CannotRestart`]; then nothing has changed.
+    ///
+    /// # Panics
+    /// If there is no environment `env_idx`.
+    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error>;
+
+    /// Overwrites the rewards (N) of the last step with those that the environments gave, where they were changed on the way: a
+    /// batch whose rewards are clipped is still judged by all of them.
+    fn raw_rewards(&self, _rewards: &mut [f32]) {}
+
     /// Draws one environment as it stands: see [`Env::render`]. Where an episode has just ended, that is the next one's start.
     ///
     /// # Panics
@@ -331,6 +354,18 @@ impl VecEnv for Box<dyn VecEnv> {
 
     fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         (**self).step(actions, out)
+    }
+
+    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        (**self).restart(env_idx, obs, masks)
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        (**self).repeat_step(env_idx, actions, out)
+    }
+
+    fn raw_rewards(&self, rewards: &mut [f32]) {
+        (**self).raw_rewards(rewards);
     }
 
     fn save(&self) -> Result<Vec<u8>, Error> {
@@ -380,6 +415,15 @@ impl<E: Env> SyncVecEnv<E> {
             envs: vec![env; range.len()],
             isa: Isa::Plain,
         }
+    }
+
+    fn step_some(&mut self, range: Range<usize>, step: u64, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        let Self { envs, isa, seed, first_env, observation_space, action_space, .. } = self;
+        actions.check(action_space, range.len())?;
+        let out = StepRows::of(out, range.len(), observation_space, action_space)?;
+        let (d, a, first_env) = (observation_space.len(), action_space.len(), *first_env + range.start as u32);
+        isa::dispatch(*isa, Steps { envs: &mut envs[range], actions, out, d, a, seed: *seed, step, first_env });
+        Ok(())
     }
 
     /// Steps with code compiled for `isa`; the same bits, for nothing in an environment is fused.
@@ -498,14 +542,24 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
     }
 
     fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        let n = self.envs.len();
-        actions.check(&self.action_space, n)?;
-        let out = StepRows::of(out, n, &self.observation_space, &self.action_space)?;
+        self.step_some(0..self.envs.len(), self.steps + 1, actions, out)?;
         self.steps += 1;
-        let Self { envs, isa, seed, steps, first_env, observation_space, action_space } = self;
-        let (d, a) = (observation_space.len(), action_space.len());
-        isa::dispatch(*isa, Steps { envs, actions, out, d, a, seed: *seed, step: *steps, first_env: *first_env });
         Ok(())
+    }
+
+    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        let obs = obs.into_slice::<E::Obs>("obs", [1, self.observation_space.len()])?;
+        let masks = mask_rows("masks", masks, 1, &self.action_space)?;
+        let env = &mut self.envs[env_idx];
+        env.reset(&mut Rng::new(self.seed, self.first_env + env_idx as u32, self.steps, Purpose::Restart), obs);
+        if !masks.is_empty() {
+            env.mask(masks);
+        }
+        Ok(())
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        self.step_some(env_idx..env_idx + 1, self.steps, actions, out)
     }
 
     fn render(&self, env_idx: usize, canvas: &mut Canvas) {
@@ -578,6 +632,18 @@ fn reset_slices<V: VecEnv>(
 }
 
 impl<V: VecEnv> PooledVecEnv<V> {
+    /// The slice that holds environment `env_idx`, and the environment's index there.
+    fn slice_of(&self, env_idx: usize) -> (usize, usize) {
+        let mut first = 0;
+        for (i, slice) in self.slices.iter().enumerate() {
+            if env_idx < first + slice.n_envs() {
+                return (i, env_idx - first);
+            }
+            first += slice.n_envs();
+        }
+        panic!("environment {env_idx} of {}", self.n_envs);
+    }
+
     fn check_rows(&self, what: &'static str, found: &[usize], width: Option<usize>) -> Result<(), Error> {
         let expected: Vec<usize> = [Some(self.n_envs), width].into_iter().flatten().collect();
         if found == expected { Ok(()) } else { Err(Error::Shape { what, expected, found: found.into() }) }
@@ -640,15 +706,27 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         work.into_iter().try_for_each(|(.., result)| result)
     }
 
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        let mut first = 0;
+    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        let (slice, env_idx) = self.slice_of(env_idx);
+        self.slices[slice].restart(env_idx, obs, masks)
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        let (slice, env_idx) = self.slice_of(env_idx);
+        self.slices[slice].repeat_step(env_idx, actions, out)
+    }
+
+    fn raw_rewards(&self, mut rewards: &mut [f32]) {
         for slice in &self.slices {
-            if env_idx < first + slice.n_envs() {
-                return slice.render(env_idx - first, canvas);
-            }
-            first += slice.n_envs();
+            let (first, rest) = rewards.split_at_mut(slice.n_envs());
+            slice.raw_rewards(first);
+            rewards = rest;
         }
-        panic!("environment {env_idx} of {}", self.n_envs);
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        let (slice, env_idx) = self.slice_of(env_idx);
+        self.slices[slice].render(env_idx, canvas);
     }
 
     fn save(&self) -> Result<Vec<u8>, Error> {

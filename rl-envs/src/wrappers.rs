@@ -1,6 +1,6 @@
 //! What is put around an environment or a batch: nothing of it is there unless you wrap.
 //!
-//! Around one [`Env`] goes what changes an episode. A batch cannot restart a single environment from outside, and an
+//! Around one [`Env`] goes what changes an episode. A batch decides itself when an environment starts an episode, and an
 //! environment that is wrapped keeps all of the contract (it can be saved, checked with [`check_env`](crate::check_env), and
 //! stepped by any number of threads):
 //!
@@ -11,7 +11,8 @@
 //! Around a [`VecEnv`] goes what only looks at rewards and flags. It costs one pass over them, and fits a batch of any kind:
 //!
 //! - [`EpisodeStats`] tells return and length of episodes;
-//! - [`RewardClip`] clips rewards. Outside `EpisodeStats` it leaves returns as they are, inside it clips what they sum.
+//! - [`RewardClip`] clips rewards. Episodes are still told with the rewards that the environments gave
+//!   ([`VecEnv::raw_rewards`]), whichever of the two is outside.
 //!
 //! ```
 //! use rl_envs::wrappers::{ActionRepeat, EpisodeStats, FrameStack, RewardClip};
@@ -279,6 +280,17 @@ pub struct EpisodeStats<V> {
     envs: V,
     running: Vec<Episode>, // (N)
     finished: Vec<Episode>,
+    raw: Vec<f32>, // (N)
+}
+
+/// Adds a step to an episode, which is finished if `done`.
+fn count(episode: &mut Episode, reward: f32, done: bool, finished: &mut Vec<Episode>) {
+    episode.episode_return += f64::from(reward);
+    episode.length += 1;
+    if done {
+        finished.push(*episode);
+        (episode.episode_return, episode.length) = (0.0, 0);
+    }
 }
 
 /// What [`EpisodeStats`] saves.
@@ -294,7 +306,7 @@ impl<V: VecEnv> EpisodeStats<V> {
     #[must_use]
     pub fn new(envs: V) -> Self {
         let running = Self::start(envs.n_envs());
-        Self { envs, running, finished: Vec::new() }
+        Self { raw: vec![0.0; envs.n_envs()], envs, running, finished: Vec::new() }
     }
 
     fn start(n_envs: usize) -> Vec<Episode> {
@@ -334,15 +346,32 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
     fn step(&mut self, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
         self.envs.step(actions, out.reborrow())?;
         let ends = out.terminated.iter().zip(&out.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
-        for ((episode, &reward), done) in self.running.iter_mut().zip(&out.rewards).zip(ends) {
-            episode.episode_return += f64::from(reward);
-            episode.length += 1;
-            if done {
-                self.finished.push(*episode);
-                (episode.episode_return, episode.length) = (0.0, 0);
-            }
+        self.raw.iter_mut().zip(&out.rewards).for_each(|(raw, reward)| *raw = *reward);
+        self.envs.raw_rewards(&mut self.raw);
+        for ((episode, &reward), done) in self.running.iter_mut().zip(&self.raw).zip(ends) {
+            count(episode, reward, done, &mut self.finished);
         }
         Ok(())
+    }
+
+    /// The episode that is given up counts as none, unless its last step has ended it.
+    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        self.envs.restart(env_idx, obs, masks)?;
+        self.running[env_idx] = Episode { env_idx, episode_return: 0.0, length: 0 };
+        Ok(())
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+        self.envs.repeat_step(env_idx, actions, out.reborrow())?;
+        self.raw[env_idx] = out.rewards[0];
+        self.envs.raw_rewards(&mut self.raw);
+        let done = out.terminated[0] | out.truncated[0] != 0;
+        count(&mut self.running[env_idx], self.raw[env_idx], done, &mut self.finished);
+        Ok(())
+    }
+
+    fn raw_rewards(&self, rewards: &mut [f32]) {
+        self.envs.raw_rewards(rewards);
     }
 
     fn render(&self, env_idx: usize, canvas: &mut Canvas) {
@@ -373,6 +402,7 @@ pub struct RewardClip<V> {
     envs: V,
     low: f32,
     high: f32,
+    raw: Vec<f32>, // (N)
 }
 
 impl<V: VecEnv> RewardClip<V> {
@@ -383,7 +413,7 @@ impl<V: VecEnv> RewardClip<V> {
     #[must_use]
     pub fn new(envs: V, low: f32, high: f32) -> Self {
         assert!(low <= high, "rewards are clipped to [{low}, {high}]");
-        Self { envs, low, high }
+        Self { raw: vec![0.0; envs.n_envs()], envs, low, high }
     }
 
     /// The batch inside, to ask it for its episodes say. Whoever steps it past this one gets rewards as they are.
@@ -415,8 +445,26 @@ impl<V: VecEnv> VecEnv for RewardClip<V> {
 
     fn step(&mut self, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
         self.envs.step(actions, out.reborrow())?;
+        self.raw.iter_mut().zip(&out.rewards).for_each(|(raw, reward)| *raw = *reward);
+        self.envs.raw_rewards(&mut self.raw);
         out.rewards.mapv_inplace(|reward| reward.clamp(self.low, self.high));
         Ok(())
+    }
+
+    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        self.envs.restart(env_idx, obs, masks)
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+        self.envs.repeat_step(env_idx, actions, out.reborrow())?;
+        self.raw[env_idx] = out.rewards[0];
+        self.envs.raw_rewards(&mut self.raw);
+        out.rewards.mapv_inplace(|reward| reward.clamp(self.low, self.high));
+        Ok(())
+    }
+
+    fn raw_rewards(&self, rewards: &mut [f32]) {
+        rewards.copy_from_slice(&self.raw);
     }
 
     fn render(&self, env_idx: usize, canvas: &mut Canvas) {

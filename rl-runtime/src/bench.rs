@@ -304,7 +304,7 @@ enum Replay {
 }
 
 impl Replay {
-    fn push(&mut self, step: &StepSlices<'_>) -> usize {
+    fn push(&mut self, step: &StepSlices<'_>) -> Result<usize, rl_buffer::Error> {
         match self {
             Self::Uniform(buffer) => buffer.push(step),
             Self::Prioritized(buffer) => buffer.push(step),
@@ -376,7 +376,7 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
         masks: None,
     };
     for _ in 0..capacity.div_ceil(REPLAY_ENVS) {
-        buffer.push(&step);
+        buffer.push(&step).map_err(config)?;
     }
     let errors = &numbers[..batch];
     let words = &mut words[..batch];
@@ -401,7 +401,7 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
         buffer.draw(words, errors, &mut drawn).map_err(config)?;
         Ok(batch)
     }))?;
-    let adding = measure(Box::new(|| Ok(buffer.push(&step))))?;
+    let adding = measure(Box::new(|| buffer.push(&step).map_err(config)))?;
     let object = |name, (median, min, max): (f64, f64, f64)| {
         json!({
             "event": "bench", "name": name, "value": median, "unit": "transitions/s", "min": min, "max": max, "capacity": capacity,

@@ -136,10 +136,11 @@ impl Error {
             Self::Agent(Agent::Snapshot(_)) => 3,
             Self::Agent(Agent::Diverged(_)) | Self::Diverged { .. } => 4,
             Self::Agent(Agent::Env(env)) | Self::Env(env) => match env {
-                Env::UnknownEnv { .. } | Env::EnvCount { .. } | Env::BadTrace(_) | Env::Threads { .. } => 2,
+                Env::UnknownEnv { .. } | Env::EnvCount { .. } | Env::Slices { .. } | Env::BadTrace(_) | Env::Threads { .. } => 2,
                 Env::BadState(_) => 3,
                 _ => 5,
             },
+            Self::Agent(Agent::NotFinite(_) | Agent::NotFiniteAgain(_) | Agent::EnvPanicked { .. }) => 5,
             Self::CheckFailed { .. } | Self::EnvFailed { .. } => 5,
             Self::Agent(_) => 1,
         }

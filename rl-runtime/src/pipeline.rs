@@ -26,8 +26,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use rl_agents::{Collector, Episode, Policy, Snapshot};
+use rl_agents::{Anomalies, Collector, Episode, Policy, Snapshot};
 use rl_buffer::Rollout;
+use rl_envs::pool::panic_text;
 
 use crate::Error;
 use crate::faults::FaultCounts;
@@ -62,12 +63,6 @@ impl<R> Thread<R> {
     }
 }
 
-/// What a panic said.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a text".into())
-}
-
 /// A rollout on its way from a producer to the learner.
 #[derive(Debug)]
 pub struct Filled {
@@ -81,6 +76,8 @@ pub struct Filled {
     pub faults: FaultCounts,
     /// Stretches that were dropped for their age until then.
     pub dropped: u64,
+    /// Numbers that environments should not have given until then.
+    pub anomalies: Anomalies,
 }
 
 impl Filled {
@@ -88,7 +85,14 @@ impl Filled {
     #[must_use]
     pub fn new(rollout: Rollout) -> Self {
         let learnt = vec![0; rollout.shape().n_envs];
-        Self { rollout, episodes: Vec::new(), learnt, faults: FaultCounts::default(), dropped: 0 }
+        Self {
+            rollout,
+            episodes: Vec::new(),
+            learnt,
+            faults: FaultCounts::default(),
+            dropped: 0,
+            anomalies: Anomalies::default(),
+        }
     }
 }
 
@@ -117,6 +121,7 @@ impl Collect for Collector {
         let (begin, timed) = (Instant::now(), Timed::new(policy));
         filled.episodes = Collector::collect(self, &timed, &mut filled.rollout)?;
         filled.learnt.fill(learnt);
+        filled.anomalies = self.anomalies();
         // The threads' sum over their number, which is as long as it would have taken had they all acted all the time.
         let (whole, policy) = (begin.elapsed(), timed.acted() / self.n_threads() as u32);
         let envs = whole.saturating_sub(policy);

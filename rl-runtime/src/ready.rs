@@ -16,11 +16,12 @@ use ndarray::{ArrayViewMut2, Axis};
 use rl_agents::collect::{obs_columns_view, rollout};
 use rl_agents::{Choice, Episode, Policy, Scratch};
 use rl_buffer::{ActionBuffer, ObsBuffer, ObsRows, ObsSlice, Rollout};
+use rl_envs::pool::panic_text;
 use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, EnvError, Purpose, Rng, Space, Step, math, rng};
 
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
-use crate::pipeline::{Collect, Filled, panic_text, spawn};
+use crate::pipeline::{Collect, Filled, spawn};
 use crate::profile::{Phase, Track};
 use crate::{Error, print};
 
@@ -187,10 +188,17 @@ fn attempt<E: BlockingEnv>(
             env.step(action, &mut Rng::new(seed, index, step, Purpose::Step), &mut cell.obs)?
         }
     };
-    if !cell.mask.is_empty() {
-        env.mask(&mut cell.mask);
-    }
-    Ok(outcome)
+    let cause = if !outcome.reward.is_finite() {
+        format!("the reward is {}", outcome.reward)
+    } else if let Some(dim) = cell.obs.iter().position(|x| !x.is_finite()) {
+        format!("element {dim} of the observation is not finite")
+    } else {
+        if !cell.mask.is_empty() {
+            env.mask(&mut cell.mask);
+        }
+        return Ok(outcome);
+    };
+    Err(EnvError { cause, may_repeat: false })
 }
 
 /// Tells an environment's first fault, its second, its fourth and so on.

@@ -7,20 +7,24 @@ use std::time::{Duration, Instant};
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{
-    A2c, ActorCritic, Agent, Collector, CollectorState, Dqn, DqnConfig, Episode, EvalConfig, Metrics, Played, Policy, Ppo,
-    QNetwork, Snapshot, evaluate_with,
+    A2c, ActorCritic, Agent, Anomalies, Collector, CollectorState, Dqn, DqnConfig, Episode, EvalConfig, Metrics, Played, Policy,
+    Ppo, QNetwork, Snapshot, evaluate_with,
 };
-use rl_envs::{Pool, catalog, pool};
+use rl_envs::{Pool, VecEnv, catalog, pool};
 
 use crate::budget::Budget;
 use crate::checkpoint::{self, Checkpoint, Progress, WriteReplay};
 use crate::config::{Device, parse_device};
 use crate::metrics::{Log, Overlap, Row, WINDOW};
 use crate::pipeline::{Mode, Pipeline};
+use crate::print::quoted;
 use crate::profile::{Phase, Profile, Track};
-use crate::report::Report;
+use crate::report::{Report, grouped};
 use crate::run_dir::RunDir;
 use crate::{Algo, Config, Error, diverged, interrupt};
+
+/// Exit code of errors after which environments cannot be continued.
+const ENV_FAILED: u8 = 5;
 
 /// Saves that may fail running before training is given up.
 const MAX_FAILED_SAVES: u32 = 3;
@@ -113,6 +117,12 @@ pub fn policy(config: &Config) -> Result<Box<dyn Policy>, Error> {
     })
 }
 
+/// The environments of `config`, as the catalog makes them, if there is memory for them and for all that a training needs.
+fn slices(config: &Config) -> Result<Vec<Box<dyn VecEnv>>, Error> {
+    Budget::training(config)?.check()?;
+    Ok(catalog::find(&config.env)?.slices(config.n_envs, MAX_SLICES, MIN_SLICE)?)
+}
+
 /// The parameters that a network begins with. Fresh ones of wide layers take seconds.
 #[derive(Clone, Copy)]
 enum Parameters {
@@ -184,6 +194,26 @@ pub fn evaluate_policy(
     Ok(Some(Evaluation::new(&episodes, cut)))
 }
 
+/// Warns of the first number of each kind that an environment should not have given.
+fn warn_first(before: &Anomalies, now: &Anomalies, report: &mut Report) {
+    if let (None, Some(first)) = (&before.first_outside, &now.first_outside) {
+        report.warn(&format!("{first}; training continues, `rl check-env` tests an environment"));
+    }
+    if let (None, Some(first)) = (&before.first_truncated, &now.first_truncated) {
+        report.warn(&format!("{first}; its episode is truncated and the environment restarted"));
+    }
+}
+
+/// Says how many such numbers there were.
+fn warn_all(all: &Anomalies, report: &mut Report) {
+    if all.outside > 0 {
+        report.warn(&format!("{} observations were outside of their space", grouped(all.outside)));
+    }
+    if all.truncated > 0 {
+        report.warn(&format!("{} episodes were truncated because of numbers that are not finite", grouped(all.truncated)));
+    }
+}
+
 /// Everything that training needs, made before anything is written.
 pub struct Training {
     config: Config,
@@ -236,7 +266,20 @@ impl Training {
     /// # Errors
     /// Those of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, profile: Profile) -> Result<Self, Error> {
-        Self::build(config, Parameters::Fresh, profile)
+        Self::build(config, slices(config)?, Parameters::Fresh, profile)
+    }
+
+    /// A training at its beginning, in `envs` instead of those of the catalog: they have the same spaces, and are wrapped, say.
+    /// Evaluations are played in the catalog's.
+    ///
+    /// # Errors
+    /// Those of [`Training::new`] and [`Collector::of`].
+    ///
+    /// # Panics
+    /// If `envs` is empty.
+    pub fn with_envs(config: &Config, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
+        Budget::training(config)?.check()?;
+        Self::build(config, envs, Parameters::Fresh, profile)
     }
 
     /// A training that continues from a checkpoint, with the settings of `config`.
@@ -244,20 +287,19 @@ impl Training {
     /// # Errors
     /// Those of [`Training::new`], and those of the agent and the environments if the checkpoint does not fit.
     pub fn resume(config: &Config, checkpoint: Checkpoint, profile: Profile) -> Result<Self, Error> {
-        let mut training = Self::build(config, Parameters::Unset, profile)?;
+        let mut training = Self::build(config, slices(config)?, Parameters::Unset, profile)?;
         training.load(checkpoint)?;
         Ok(training)
     }
 
-    fn build(config: &Config, params: Parameters, profile: Profile) -> Result<Self, Error> {
-        Budget::training(config)?.check()?;
+    fn build(config: &Config, envs: Vec<Box<dyn VecEnv>>, params: Parameters, profile: Profile) -> Result<Self, Error> {
         let pool = Pool::new(config.learner_threads())?;
         let (n_envs, seed) = (config.n_envs, config.seed);
         let collecting = match config.mode() {
             Mode::Sync => pool.clone(),
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
-        let collector = Collector::of(catalog::find(&config.env)?.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &collecting, seed)?;
+        let collector = Collector::of(envs, &collecting, seed)?.with_on_nonfinite(config.on_nonfinite);
         let agent: Box<dyn Agent> = match config.algo {
             Algo::Ppo => Box::new(Ppo::new(actor_critic(config, params)?, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
             Algo::A2c => Box::new(A2c::new(actor_critic(config, params)?, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
@@ -306,8 +348,9 @@ impl Training {
     }
 
     fn evaluate(&self) -> Result<Option<Evaluation>, Error> {
-        let &Config { ref env, eval_episodes, eval_max_steps, seed, .. } = &self.config;
-        let config = EvalConfig { seed: training_evaluation_seed(seed), stochastic: false, max_steps: eval_max_steps };
+        let &Config { ref env, eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = &self.config;
+        let seed = training_evaluation_seed(seed);
+        let config = EvalConfig { seed, stochastic: false, max_steps: eval_max_steps, on_nonfinite };
         evaluate_policy(self.agent.policy(), env, eval_episodes, &config, &self.pool)
     }
 
@@ -345,6 +388,16 @@ impl Training {
         let collector = self.pipeline.rest()?.save()?;
         let mut ahead = self.pipeline.ordered();
         ahead.pop(); // the agent's own
+        self.save_with(dir, collector, ahead, report)
+    }
+
+    fn save_with(
+        &mut self,
+        dir: &RunDir,
+        collector: CollectorState,
+        ahead: Vec<(u64, Snapshot)>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
         let checkpoint = self.checkpoint(collector, ahead);
         let (agent, keep) = (&*self.agent, self.config.keep_checkpoints);
         let write_replay = |out: &mut dyn Write| agent.save_replay(out);
@@ -357,6 +410,25 @@ impl Training {
         }
         self.stuck = saved.stuck.len();
         Ok(())
+    }
+
+    /// Saves what was learnt before an environment failed. Its rollout and all environments are lost, so new episodes begin when the
+    /// checkpoint is loaded.
+    fn save_after_fault(&mut self, dir: &RunDir, report: &mut Report) {
+        let Progress { env_steps, iterations, .. } = self.progress;
+        if env_steps == 0 {
+            return;
+        }
+        let collector = CollectorState::without_envs(iterations * self.config.n_steps() as u64);
+        match self.save_with(dir, collector, Vec::new(), report) {
+            Ok(()) => {
+                let (steps, dir) = (grouped(env_steps), quoted(dir.path()));
+                report.warn(&format!(
+                    "an environment has failed; {steps} env steps are saved, continue with: rl train --resume {dir}"
+                ));
+            }
+            Err(error) => report.warn(&format!("an environment has failed, and no checkpoint is saved: {error}")),
+        }
     }
 
     /// Saves for the last time; what fails is tried again after a pause.
@@ -403,8 +475,17 @@ impl Training {
     /// goes on as an uninterrupted one does. Where a target is reached, the rollouts that have been begun are dropped instead.
     ///
     /// # Errors
-    /// Those of the agent, the environments and the files. The last good checkpoint stays.
+    /// Those of the agent, the environments and the files. The last good checkpoint stays. Where an environment has failed, what was
+    /// learnt before is saved, too.
     pub fn run(&mut self, dir: &RunDir, report: &mut Report) -> Result<Outcome, Error> {
+        let outcome = self.run_to_end(dir, report);
+        if outcome.as_ref().is_err_and(|error| error.exit_code() == ENV_FAILED) {
+            self.save_after_fault(dir, report);
+        }
+        outcome
+    }
+
+    fn run_to_end(&mut self, dir: &RunDir, report: &mut Report) -> Result<Outcome, Error> {
         let config = self.config.clone();
         let overlapped = config.mode() != Mode::Sync;
         let samples = (config.n_steps() * config.n_envs) as u64;
@@ -430,6 +511,7 @@ impl Training {
         let mut end = End::Steps;
         let Config { n_envs, max_lag, .. } = config;
         let (mut overlap, mut save_due) = (Overlap::after(self.progress.iterations, n_envs, max_lag), false);
+        let mut anomalies = Anomalies::default();
         self.pipeline.limit(config.steps.saturating_sub(begin_steps).div_ceil(samples));
         self.order_first()?;
 
@@ -440,6 +522,8 @@ impl Training {
             }
             let waiting = self.pipeline.waiting();
             let mut filled = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
+            warn_first(&anomalies, &filled.anomalies, report);
+            anomalies.clone_from(&filled.anomalies);
             let (agent, pool) = (&mut self.agent, &self.pool);
             let update = match self.track.time_update(|| agent.update(&filled.rollout, remaining, pool)) {
                 Ok(update) => update,
@@ -525,6 +609,7 @@ impl Training {
         }
 
         let wall_s = begin.elapsed().as_secs_f64();
+        warn_all(&anomalies, report);
         if end == End::Interrupted && self.progress.env_steps >= config.steps {
             end = End::Steps; // the rollouts that were under way were the last
         }

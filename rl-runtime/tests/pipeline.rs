@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, Policy, Ppo, QNetwork, Snapshot};
 use rl_buffer::Rollout;
-use rl_envs::{Pool, catalog};
+use rl_envs::cartpole::CartPole;
+use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, catalog};
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
 use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline, spawn};
@@ -350,4 +351,84 @@ fn what_was_passed_on_is_still_taken_when_its_sender_has_gone() {
     drop(a);
     assert_eq!((b.recv(), b.recv()), (Ok(1), Err(Closed)));
     assert_eq!(b.send(1), Err(Closed));
+}
+
+/// CartPole that misbehaves at a step of its life.
+#[derive(Clone)]
+struct Failing {
+    env: CartPole,
+    steps_left: u32,
+    panics: bool,
+}
+
+impl Env for Failing {
+    type Obs = f32;
+    type State = <CartPole as Env>::State;
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+        self.env.reset(rng, obs);
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Step {
+        let step = self.env.step(action, rng, obs);
+        self.steps_left -= 1;
+        assert!(!self.panics || self.steps_left > 0, "it fell off the table");
+        Step { reward: if self.steps_left == 0 { f32::NAN } else { step.reward }, ..step }
+    }
+
+    fn state(&self) -> Option<Self::State> {
+        self.env.state()
+    }
+
+    fn set_state(&mut self, state: Self::State) -> Result<(), rl_envs::Error> {
+        self.env.set_state(state)
+    }
+}
+
+#[test]
+fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() {
+    for (algo, pipeline, panics) in [
+        (Algo::Ppo, "pipeline=sync", false),
+        (Algo::Ppo, "pipeline=overlapped", true),
+        (Algo::A2c, "pipeline=overlapped", false),
+        (Algo::Dqn, "pipeline=sync", true),
+        (Algo::Dqn, "pipeline=overlapped", false),
+    ] {
+        let config = config(algo, &[pipeline, "dqn.n_steps=3"][..if algo == Algo::Dqn { 2 } else { 1 }]);
+        let samples = (config.n_steps() * config.n_envs) as u64;
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("run");
+        // In the fourth rollout, counted from 0, so that four have been learnt from.
+        let steps_left = 4 * config.n_steps() as u32 + 1;
+        let env = Failing { env: CartPole::default(), steps_left, panics };
+        let envs = Box::new(SyncVecEnv::new(config.n_envs, env));
+        let mut training = Training::with_envs(&config, vec![envs], Profile::new(false)).unwrap();
+        let dir = RunDir::create(Some(&path), &config, "cpu").unwrap();
+        let error = training.run(&dir, &mut Report::new(true)).unwrap_err();
+        assert_eq!(error.exit_code(), 5, "{algo:?} {error}");
+        let text = error.to_string();
+        let expected = if panics { "panicked at step" } else { "the reward is NaN" };
+        assert!(text.contains(expected) && text.contains(&steps_left.to_string()), "{text}");
+        if panics {
+            assert_eq!(text.matches("it fell off the table").count(), 1, "{text}");
+        }
+
+        let newest = checkpoint::list(&dir.checkpoints()).unwrap().pop().unwrap();
+        let saved = Checkpoint::load(&newest).unwrap();
+        let learnt = saved.progress.env_steps / samples;
+        // A producer that has ended may be noticed before all that it had filled has been learnt from.
+        assert!(if pipeline == "pipeline=sync" { learnt == 4 } else { (1..=4).contains(&learnt) }, "{algo:?}: {learnt}");
+        assert!(!saved.collector.has_envs() && saved.agent.params.iter().all(|x| x.is_finite()));
+        let mut training = Training::resume(&config, saved, Profile::new(false)).unwrap();
+        let outcome = training.run(&dir, &mut Report::new(true)).unwrap();
+        assert!(outcome.progress.env_steps >= config.steps);
+    }
 }

@@ -696,3 +696,54 @@ fn a_start_after_one_that_failed_has_randomness_of_its_own() {
     let begins = begins.lock().unwrap();
     assert!(begins.len() == 4 && (1..4).all(|i| !begins[..i].contains(&begins[i])), "{begins:?}");
 }
+
+/// CartPole whose every tenth call gives a number that is not finite, a reward and an observation in turn.
+struct Sick(CartPole, u32);
+
+impl BlockingEnv for Sick {
+    type Obs = f32;
+
+    fn observation_space(&self) -> Space {
+        self.0.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.0.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) -> Result<(), EnvError> {
+        self.0.reset(rng, obs);
+        Ok(())
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Result<Step, EnvError> {
+        let mut step = self.0.step(action, rng, obs);
+        self.1 += 1;
+        match self.1 % 20 {
+            10 => step.reward = f32::NAN,
+            0 => obs[2] = f32::INFINITY,
+            _ => {}
+        }
+        Ok(step)
+    }
+}
+
+#[test]
+fn a_number_that_is_not_finite_is_a_failure_and_gives_no_transition() {
+    let spaces = (CartPole::default().observation_space(), CartPole::default().action_space());
+    let make: Make<Sick> = Arc::new(|_| Ok(Sick(CartPole::default(), 0)));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let mut envs = ReadyEnvs::new(2, spaces.clone(), make, FaultConfig::default(), 0).unwrap();
+    let all = told.clone();
+    envs.on_fault(Box::new(move |_, fault, _| all.lock().unwrap().push(fault.to_string())));
+    let mut ready = ReadyCollector::new(envs, 50, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
+    let mut filled = filled(ready.rollout(50).unwrap());
+    let policy = policy(&spaces);
+    ready.collect(&policy, 0, &mut filled, &Profile::new(false).track("test")).unwrap();
+    let ObsBuffer::F32(obs) = &filled.rollout.obs else { panic!("f32") };
+    assert!(obs.iter().all(|x| x.is_finite()) && filled.rollout.rewards.iter().all(|reward| *reward == 1.0));
+    let told = told.lock().unwrap();
+    assert!(told.iter().any(|text| text == "the reward is NaN"), "{told:?}");
+    assert!(told.iter().any(|text| text == "element 2 of the observation is not finite"), "{told:?}");
+    assert!(filled.faults.failures >= 6 && filled.faults.restarts == 0, "{:?}", filled.faults);
+}

@@ -422,6 +422,13 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
+    let print_panic = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // An environment's panic becomes an error, which is printed once, with the environment.
+        if !rl_agents::collect::catches_panics() {
+            print_panic(panic);
+        }
+    }));
     let Cli { verb, json } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -624,9 +631,9 @@ fn eval(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
     let threads = threads(args.threads);
     let SavedPolicy { path, config, policy, .. } = saved_policy(&args.path, args.best, threads)?;
     Budget::playing(&config, args.episodes as usize)?.check()?;
-    let Config { env, eval_max_steps, .. } = config;
+    let Config { env, eval_max_steps, on_nonfinite, .. } = config;
     let (seed, stochastic) = (train::evaluation_seed(args.seed), args.stochastic);
-    let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps };
+    let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps, on_nonfinite };
     let pool = Pool::new(threads)?;
     let Some(result) = train::evaluate_policy(&*policy, &env, args.episodes as usize, &config, &pool)? else {
         print::err("interrupted: the evaluation is not complete");
