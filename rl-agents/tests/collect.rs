@@ -469,3 +469,15 @@ fn an_infinite_reward_is_noticed_though_it_is_clipped() {
     let error = collector.collect(agent.policy(), &mut rollout).unwrap_err();
     assert!(error.to_string().contains("the reward is inf"), "{error}");
 }
+
+#[test]
+fn no_environment_of_the_catalog_misbehaves() {
+    for entry in rl_envs::catalog::ENVS {
+        let mut collector = Collector::of(entry.slices(32, 2, 1).unwrap(), &Pool::new(2).unwrap(), 9).unwrap();
+        let net = NetConfig { hidden: vec![4], ..NetConfig::default() };
+        let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 0).unwrap();
+        let mut rollout = collector.rollout(300).unwrap();
+        collector.collect(&policy, &mut rollout).unwrap();
+        assert_eq!(collector.anomalies(), rl_agents::Anomalies::default(), "{}", entry.name);
+    }
+}
