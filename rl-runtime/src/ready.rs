@@ -17,7 +17,7 @@ use rl_agents::collect::{obs_columns_view, rollout};
 use rl_agents::{Choice, Episode, Policy, Scratch};
 use rl_buffer::{ActionBuffer, ObsBuffer, ObsRows, ObsSlice, Rollout};
 use rl_envs::pool::panic_text;
-use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, EnvError, Purpose, Rng, Space, Step, math, rng};
+use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, Element, EnvError, Purpose, Rng, Space, Step, math, rng};
 
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
