@@ -407,14 +407,6 @@ impl Dqn {
         Ok(())
     }
 
-    /// Forgets the steps that wait for later ones, which will not come.
-    fn forget_waiting(&mut self) {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.forget_waiting(),
-            Replay::Prioritized(replay) => replay.forget_waiting(),
-        }
-    }
-
     fn replay_len(&self) -> usize {
         match &self.replay {
             Replay::Uniform(replay) => replay.len(),
@@ -594,7 +586,7 @@ impl Agent for Dqn {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         check_runs_on(rollout, "n-step returns and stacked frames run on")?;
         if rollout.cut_before {
-            self.forget_waiting();
+            self.gap();
         }
         let (n_steps, n_envs) = rollout.rewards.dim();
         let done = 1.0 - remaining;
