@@ -5,7 +5,7 @@ mod beside;
 
 use std::collections::HashMap;
 
-use beside::compare;
+use beside::{check_bound, compare};
 use rl_cuda::Device;
 
 /// Environment, file, what stands there, and what is put in its place.
@@ -58,6 +58,27 @@ const MUTATIONS: &[[&str; 4]] = &[
     ["pendulum", "pendulum.cu", "3.0f * gravity / (2.0f * length)", "1.5f * gravity / length * 1.0000001f"],
     ["cartpole", "cartpole.cu", "s.theta_dot * s.theta_dot) * sin", "s.theta_dot * sin) * s.theta_dot"],
 ];
+
+/// The bound of a discrete kernel's actions, off by one: environment, what stands in its file, and what is put in its place.
+const BOUNDS: &[[&str; 3]] = &[
+    ["cartpole", "return action < 2;", "return action <= 2;"],
+    ["mountain_car", "return action < 3;", "return action <= 3;"],
+    ["acrobot", "return action < 3;", "return action <= 3;"],
+    ["snake", "return action < 4;", "return action <= 4;"],
+    ["breakout", "return action < 3;", "return action <= 3;"],
+];
+
+#[test]
+fn a_bound_of_actions_that_is_off_by_one_is_noticed_in_every_discrete_kernel() {
+    for entry in rl_envs::catalog::ENVS {
+        let planted = BOUNDS.iter().find(|[name, ..]| *name == entry.name);
+        assert_eq!(planted.is_some(), matches!(entry.spaces().1, rl_envs::ActionSpace::Discrete { .. }), "{}", entry.name);
+        if let Some(&[name, original, mistake]) = planted {
+            let unnoticed = Device::unnoticed(&format!("{name}.cu"), &[[original, mistake]], |device| check_bound(device, name));
+            assert!(unnoticed.is_empty(), "{name}: {unnoticed:?}");
+        }
+    }
+}
 
 #[test]
 fn every_planted_mistake_is_noticed() {

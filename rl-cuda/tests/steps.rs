@@ -4,7 +4,7 @@
 
 mod beside;
 
-use beside::Driven;
+use beside::{Driven, check_bound};
 use ndarray::{Array1, Array2};
 use rl_cuda::{
     ActionSource, ActionViews, Buffer, CudaVecEnv, Device, DeviceActions, DeviceObs, DeviceSteps, Element, Error, View,
@@ -243,6 +243,13 @@ fn an_action_out_of_range_is_noted_and_0_is_taken() {
             envs.step_on(&stream, 1, ActionSource::Given, &steps.rows(0..1)).unwrap();
             assert_eq!(envs.check_actions(&stream).is_err(), fault, "{action}");
         }
+    }
+}
+
+#[test]
+fn every_discrete_kernel_refuses_its_first_illegal_action() {
+    for device in Device::for_tests() {
+        catalog::ENVS.iter().for_each(|entry| check_bound(&device, entry.name));
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use ndarray::{Array1, Array2};
-use rl_cuda::{CudaVecEnv, Device};
+use rl_cuda::{ActionSource, CudaVecEnv, Device, DeviceActions, DeviceSteps, Error};
 use rl_envs::{ActionSpace, Actions, ActionsMut, Dtype, MaskBatch, ObsViewMut, RandomActions, StepBatch, VecEnv, catalog};
 
 /// The sizes that tests include.
@@ -185,4 +185,34 @@ pub(crate) fn compare(device: &Device, name: &str, n: usize, seed: u64, n_steps:
         ended += original.ended();
     }
     Ok(ended)
+}
+
+/// Checks a discrete kernel at the bound of its actions: every legal one is taken, and the first illegal one, the next and the
+/// greatest number are noted, and 0 is taken in their place. Nothing to check where actions are continuous.
+///
+/// # Panics
+/// If an action is treated otherwise.
+pub(crate) fn check_bound(device: &Device, name: &str) {
+    let ActionSpace::Discrete { n, .. } = catalog::find(name).unwrap().spaces().1 else { return };
+    let stream = device.stream().unwrap();
+    let stepped = |action: u32| {
+        let mut envs = CudaVecEnv::new(device, name, 5).unwrap();
+        let mut steps = DeviceSteps::zeros(device, 1, 5, envs.observation_space(), envs.action_space()).unwrap();
+        let DeviceActions::Discrete(actions) = &mut steps.actions else { unreachable!("{name}'s actions are discrete") };
+        stream.upload(&actions.view_mut(), &[0, 0, 0, action, 0]).unwrap();
+        let rows = steps.rows(0..1);
+        envs.reset_on(&stream, 7, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks)).unwrap();
+        envs.step_on(&stream, 1, ActionSource::Given, &rows).unwrap();
+        let noted = envs.check_actions(&stream);
+        (noted, envs.save().unwrap())
+    };
+    let (_, with_0) = stepped(0);
+    for action in 0..n {
+        assert!(stepped(action).0.is_ok(), "{name}: {action} is legal");
+    }
+    for action in [n, n + 1, u32::MAX] {
+        let (noted, states) = stepped(action);
+        assert!(matches!(noted, Err(Error::ActionOutOfRange { env_idx: 3 })), "{name}: {action} is out of range, {noted:?}");
+        assert!(states == with_0, "{name}: 0 is taken in the place of {action}");
+    }
 }
