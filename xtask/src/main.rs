@@ -1,6 +1,7 @@
 //! The workshop: `cargo xtask test` runs every check there is.
 
 mod bench;
+mod fuzz;
 mod gpu_bundle;
 mod gpu_record;
 mod grids;
@@ -37,6 +38,8 @@ usage: cargo xtask <command>
   ptx --check   whether that is what lies there, whether it can be assembled, and whether registers are spilled
   gpu-bundle   packs what wants a GPU into target/gpu-bundle.tar.gz, for a machine with nothing but a driver
   gpu-record DIR   makes bench/gpu-NAME.md and its picture of what the bundle measured
+  fuzz --minutes N [--seed S]   mutated configurations, checkpoints, traces and command lines; a panic, a hang or an exit code that is
+                 not documented fails; --replay FILE runs one again; --program FILE in place of the release build
   soak --hours N   six configurations side by side for N hours, memory, threads and descriptors watched: bench/soak.md and .svg
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
             Some(dir) => gpu_record::write(&root(), Path::new(&dir)),
             None => return usage(),
         },
+        Some("fuzz") => fuzz::run(&root(), &args()),
         Some("soak") => soak::measure(&root(), &args()),
         Some("tidy") => tidy::check(&root()),
         _ => return usage(),

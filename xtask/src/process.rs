@@ -66,19 +66,23 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
-    /// The status at the end. A process that takes longer than `limit` is killed, which is an error.
-    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+    /// The status, if it ends within `limit`.
+    pub(crate) fn ended_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let begin = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait()? {
+            let status = self.child.try_wait()?;
+            if status.is_some() || begin.elapsed() > limit {
                 return Ok(status);
             }
-            if begin.elapsed() > limit {
-                self.kill();
-                bail!("it did not end within {} s", limit.as_secs());
-            }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// The status at the end. A process that takes longer than `limit` is killed, which is an error.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let status = self.ended_within(limit)?;
+        self.kill();
+        status.with_context(|| format!("it did not end within {} s", limit.as_secs()))
     }
 
     /// Sends SIGTERM.
@@ -99,7 +103,7 @@ impl Process {
         let _ = File::open(&self.stderr).map(|file| file.take(1 << 20).read_to_end(&mut bytes));
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(10)..].join("\n")
+        lines[lines.len().saturating_sub(20)..].join("\n")
     }
 }
 

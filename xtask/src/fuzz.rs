@@ -1,0 +1,733 @@
+//! Hostile input for the `rl` program: `cargo xtask fuzz --minutes N` mutates configurations, run directories, checkpoints under good
+//! hashes, traces and command lines, and runs each in a process of its own with limits of time and memory. A panic, an exit code that
+//! is not documented and a process that neither ends nor stops are failures; each is written to a file that `--replay FILE` runs again.
+//!
+//! An input is a function of the seed, its index and the corpus: the files in `xtask/fuzz`, and runs that the program itself makes.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::process::{Options, Process, newest_checkpoint};
+
+/// The documented exit codes.
+const CODES: [i32; 8] = [0, 1, 2, 3, 4, 5, 130, 131];
+/// A process that takes longer is sent SIGTERM, and after another such time a second one.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The address space of a process, in KiB.
+const MEMORY_KIB: u64 = 4 << 20;
+/// Two of these are files of the corpus whose text is cut, spliced and altered by line.
+const TOMLS: [&str; 4] = ["ppo.toml", "a2c.toml", "dqn.toml", "snake.toml"];
+
+/// The runs of the corpus: name and arguments.
+const RUNS: [(&str, &str); 6] = [
+    (
+        "ppo",
+        "cartpole --set n_envs=4 --set ppo.n_steps=8 --set ppo.batch_size=16 --set normalize_obs=true --set ppo.normalize_reward=true",
+    ),
+    ("a2c", "pendulum --algo a2c --set n_envs=2 --set a2c.n_steps=8"),
+    ("overlapped", "cartpole --algo a2c --set n_envs=2 --set a2c.n_steps=8 --set pipeline=overlapped --set max_lag=2"),
+    (
+        "dqn",
+        "mountain_car --algo dqn --set n_envs=2 --set dqn.buffer_size=60 --set dqn.learning_starts=16 --set dqn.train_freq=4 --set \
+         dqn.gradient_steps=1 --set dqn.batch_size=8 --set dqn.prioritized=true --set dqn.save_replay=true",
+    ),
+    (
+        "frames",
+        "breakout --algo dqn --set n_envs=2 --set dqn.buffer_size=60 --set dqn.learning_starts=16 --set dqn.train_freq=4 --set \
+         dqn.gradient_steps=1 --set dqn.batch_size=8 --set dqn.save_replay=true --set dqn.n_steps=3",
+    ),
+    ("snake", "snake --set n_envs=2 --set conv=[[2,3,1]] --set ppo.n_steps=16 --set ppo.batch_size=16"),
+];
+
+/// Numbers that break things, as they are written.
+const NUMBERS: [&str; 26] = [
+    "0",
+    "-1",
+    "1",
+    "2",
+    "3",
+    "7",
+    "64",
+    "65",
+    "100",
+    "1000",
+    "65536",
+    "16777217",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "1e9",
+    "1e999",
+    "-0.0",
+    "0.5",
+    "1e-45",
+    "nan",
+    "inf",
+    "1e18",
+];
+
+/// Other values, as they are written in TOML or on a command line.
+const VALUES: [&str; 30] = [
+    "true",
+    "false",
+    "\"\"",
+    "\"x\"",
+    "[]",
+    "[4]",
+    "[4, 4]",
+    "[0]",
+    "[[2, 3, 1]]",
+    "[[0, 0, 0]]",
+    "[[1, 99, 1]]",
+    "{}",
+    "\"lin_0.1\"",
+    "\"lin_nan\"",
+    "\"lin_\"",
+    "tanh",
+    "relu",
+    "overlapped",
+    "sync",
+    "fused",
+    "reference",
+    "auto",
+    "cpu",
+    "cuda",
+    "cuda:7",
+    "dqn",
+    "ppo",
+    "1979-05-27",
+    "'''",
+    "\"\\u0000\"",
+];
+
+/// A counter-based generator: the `n`-th number of a key.
+struct Random {
+    key: u64,
+    n: u64,
+}
+
+impl Random {
+    fn new(seed: u64, index: u64) -> Self {
+        Self { key: mix(mix(seed) ^ index), n: 0 }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.n += 1;
+        mix(self.key.wrapping_add(self.n.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    fn percent(&mut self, p: usize) -> bool {
+        self.below(100) < p
+    }
+
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len())]
+    }
+
+    /// A range within `len`, short ones more often than long ones.
+    fn range(&mut self, len: usize) -> std::ops::Range<usize> {
+        let start = self.below(len + 1);
+        let most = (len - start).min(1 << self.below(12));
+        start..start + self.below(most + 1)
+    }
+
+    fn value(&mut self) -> &'static str {
+        if self.percent(60) { *self.pick(&NUMBERS) } else { *self.pick(&VALUES) }
+    }
+}
+
+/// SplitMix64's finalizer.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+type Files = Vec<(String, Vec<u8>)>;
+
+/// A run of the corpus: the files under `run`, and the newest checkpoint's path.
+struct Run {
+    files: Files,
+    checkpoint: String,
+}
+
+/// All that inputs are made of.
+struct Corpus {
+    tomls: Vec<String>,
+    lines: Vec<Vec<String>>,
+    traces: Vec<(String, Value)>,
+    keys: Vec<String>,
+    runs: Vec<Run>,
+}
+
+/// A command line and the files of its working directory.
+struct Input {
+    kind: &'static str,
+    args: Vec<OsString>,
+    files: Files,
+}
+
+/// Exit codes and failures so far.
+#[derive(Default)]
+struct Tally {
+    codes: BTreeMap<(&'static str, String), u64>,
+    failures: Vec<String>,
+    inputs: u64,
+}
+
+/// Fuzzes, or runs one input again.
+pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
+    let options = Options::parse(args, &["--minutes", "--seed", "--program", "--replay"])?;
+    let program = options.program(root)?;
+    let home = root.join("target/fuzz");
+    // In memory where that is possible: the program syncs its files.
+    let shared = Path::new("/dev/shm");
+    let base = if shared.is_dir() { shared } else { &home };
+    let work = base.join(format!("xtask-fuzz-{}", std::process::id()));
+    fs::create_dir_all(&work)?;
+    let result = match options.get::<PathBuf>("--replay")? {
+        Some(file) => replay(&program, &work, &file),
+        None => {
+            let minutes: f64 = options.get("--minutes")?.context("--minutes: how long?")?;
+            let seed = options.get("--seed")?.unwrap_or(0);
+            fuzz(root, &program, &home, &work, Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6)), seed)
+        }
+    };
+    let _ = fs::remove_dir_all(&work);
+    result
+}
+
+fn fuzz(root: &Path, program: &Path, home: &Path, work: &Path, time: Duration, seed: u64) -> Result<()> {
+    let failures = home.join("failures");
+    let _ = fs::remove_dir_all(&failures);
+    fs::create_dir_all(&failures)?;
+    let corpus = Corpus::new(root, program, work)?;
+    let (next, tally, begin) = (AtomicU64::new(0), Mutex::new(Tally::default()), Instant::now());
+    let lock = || tally.lock().expect("no worker panics with the tally");
+    let worker = |i: usize| -> Result<()> {
+        while begin.elapsed() < time {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let input = corpus.input(&mut Random::new(seed, index));
+            let (code, failure, stderr) = execute(program, &input, &work.join(i.to_string()))?;
+            let mut tally = lock();
+            tally.inputs += 1;
+            *tally.codes.entry((input.kind, code)).or_default() += 1;
+            if let Some(failure) = failure {
+                let file = failures.join(format!("{seed}-{index}.json"));
+                fs::write(&file, input.to_json(seed, index, &failure, &stderr).to_string())?;
+                println!(
+                    "FAILED seed {seed}, input {index} ({}): {failure}\n  cargo xtask fuzz --replay {}",
+                    input.kind,
+                    file.display()
+                );
+                tally.failures.push(failure);
+            }
+        }
+        Ok(())
+    };
+    let n_workers = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..n_workers).map(|i| scope.spawn(move || worker(i))).collect();
+        let mut told = Instant::now();
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(50));
+            if told.elapsed() > Duration::from_secs(10) {
+                told = Instant::now();
+                let (inputs, failed) = (lock().inputs, lock().failures.len());
+                println!("{:.0} s: {inputs} inputs, {failed} failures", begin.elapsed().as_secs_f64());
+            }
+        }
+        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker returns"))
+    })?;
+    let tally = tally.into_inner().expect("no worker panics with the tally");
+    println!("\n| input | exit | how many |\n|---|---|---|");
+    for ((kind, code), n) in &tally.codes {
+        println!("| {kind} | {code} | {n} |");
+    }
+    println!("\nseed {seed}: {} inputs in {:.1} minutes", tally.inputs, begin.elapsed().as_secs_f64() / 60.0);
+    if tally.failures.is_empty() {
+        return Ok(());
+    }
+    let mut kinds = BTreeMap::<&str, u64>::new();
+    tally.failures.iter().for_each(|failure| *kinds.entry(failure).or_default() += 1);
+    let list = kinds.iter().map(|(failure, n)| format!("{n} times: {failure}")).collect::<Vec<_>>().join("\n");
+    bail!("{} inputs failed; they are in {}\n{list}", tally.failures.len(), failures.display());
+}
+
+fn replay(program: &Path, work: &Path, file: &Path) -> Result<()> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let input = Input::from_json(&serde_json::from_str(&text)?).with_context(|| format!("{}: not an input", file.display()))?;
+    println!("rl {}", input.args.iter().map(|arg| format!("{arg:?}")).collect::<Vec<_>>().join(" "));
+    let (code, failure, stderr) = execute(program, &input, &work.join("replay"))?;
+    println!("{stderr}\nexit: {code}");
+    failure.map_or(Ok(()), |failure| bail!("{failure}"))
+}
+
+/// Runs an input in an empty directory: exit code in words, what is wrong with it, and the end of stderr.
+fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<String>, String)> {
+    let _ = fs::remove_dir_all(dir);
+    let cwd = dir.join("cwd");
+    fs::create_dir_all(&cwd)?;
+    for (name, bytes) in &input.files {
+        let path = cwd.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&cwd))?;
+        fs::write(path, bytes)?;
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -c 0; ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"")]).arg(program).args(&input.args);
+    let mut process = Process::start(command.current_dir(&cwd), &dir.join("stderr"))?;
+    let mut stopped = "";
+    let mut status = process.ended_within(LIMIT)?;
+    for signal in [" after SIGTERM", " after two SIGTERM"] {
+        if status.is_none() {
+            stopped = signal;
+            process.terminate()?;
+            status = process.ended_within(LIMIT)?;
+        }
+    }
+    process.kill();
+    let stderr = process.complaint();
+    let verb = input.args.first().and_then(|arg| arg.to_str()).unwrap_or_default();
+    let (code, failure) = match status {
+        None => ("hangs".into(), Some("it hangs".into())),
+        // Verbs that keep nothing end by a signal as any program does.
+        Some(status) if !stopped.is_empty() && status.signal() == Some(15) && !["train", "eval", "watch"].contains(&verb) => {
+            ("SIGTERM".to_string(), None)
+        }
+        Some(status) => match status.code() {
+            Some(code) if CODES.contains(&code) => (format!("{code}{stopped}"), None),
+            _ => (format!("{status}{stopped}"), Some(format!("it ends with {status}{stopped}"))),
+        },
+    };
+    let panic = stderr.lines().find(|line| line.contains("panicked at")).map(String::from);
+    let _ = fs::remove_dir_all(dir);
+    Ok((code, panic.or(failure), stderr))
+}
+
+impl Input {
+    fn to_json(&self, seed: u64, index: u64, failure: &str, stderr: &str) -> Value {
+        let args: Vec<String> = self.args.iter().map(|arg| hex(arg.as_bytes())).collect();
+        let files: Vec<Value> = self.files.iter().map(|(name, bytes)| json!([name, hex(bytes)])).collect();
+        let shown: Vec<_> = self.args.iter().map(|arg| arg.to_string_lossy()).collect();
+        json!({"seed": seed, "index": index, "failure": failure, "stderr": stderr, "shown": shown, "args": args, "files": files})
+    }
+
+    fn from_json(json: &Value) -> Option<Self> {
+        let args = json["args"].as_array()?.iter().map(|arg| Some(OsString::from_vec(from_hex(arg.as_str()?)?)));
+        let files = json["files"].as_array()?.iter().map(|file| Some((file[0].as_str()?.into(), from_hex(file[1].as_str()?)?)));
+        Some(Self { kind: "replay", args: args.collect::<Option<_>>()?, files: files.collect::<Option<_>>()? })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+fn words(text: &str) -> impl Iterator<Item = OsString> {
+    text.split_whitespace().map(OsString::from)
+}
+
+impl Corpus {
+    fn new(root: &Path, program: &Path, work: &Path) -> Result<Self> {
+        let read = |name: &str| fs::read_to_string(root.join("xtask/fuzz").join(name)).with_context(|| name.to_string());
+        let list = crate::bench::run(Command::new(program).args(["list", "--json"]))?;
+        let keys =
+            list.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter(|line| line["event"] == "setting");
+        let traces: BTreeMap<String, Value> = serde_json::from_str(&read("traces.json")?)?;
+        let mut runs = Vec::new();
+        for (name, args) in RUNS {
+            let dir = work.join(name);
+            let mut command = Command::new(program);
+            command.arg("train").args(args.split_whitespace());
+            let settings = ["hidden=[4]", "steps=64", "checkpoint_every=32", "eval_episodes=1", "threads=1"];
+            command.args(settings.iter().flat_map(|setting| ["--set", setting])).arg("--run-dir").arg(&dir);
+            crate::bench::run(&mut command)?;
+            let (checkpoint, _) = newest_checkpoint(&dir).context("a run without a checkpoint")?;
+            let checkpoint = format!("run/{}", checkpoint.strip_prefix(&dir)?.display());
+            let mut files = Vec::new();
+            collect(&dir, "run", &mut files)?;
+            runs.push(Run { files, checkpoint });
+        }
+        Ok(Self {
+            tomls: TOMLS.iter().map(|name| read(name)).collect::<Result<_>>()?,
+            lines: read("lines.txt")?.lines().map(|line| line.split_whitespace().map(String::from).collect()).collect(),
+            traces: traces.into_iter().collect(),
+            keys: keys.filter_map(|line| line["name"].as_str().map(String::from)).collect(),
+            runs,
+        })
+    }
+
+    fn input(&self, random: &mut Random) -> Input {
+        match random.below(100) {
+            0..20 => self.toml(random),
+            20..35 => self.set(random),
+            35..45 => self.run_config(random),
+            45..75 => self.checkpoint(random),
+            75..85 => self.trace(random),
+            _ => self.line(random),
+        }
+    }
+
+    /// A mutated configuration.
+    fn toml(&self, random: &mut Random) -> Input {
+        let text = random.pick(&self.tomls).clone();
+        let files = vec![("c.toml".into(), self.mutate_toml(text, random))];
+        let small = "train --config c.toml --run-dir new --steps 64 --set eval_episodes=1";
+        let more = if random.percent(70) { " --threads 1 --envs 2 --set hidden=[4]" } else { "" };
+        Input { kind: "configuration", args: words(small).chain(words(more)).collect(), files }
+    }
+
+    /// Settings on the command line.
+    fn set(&self, random: &mut Random) -> Input {
+        let bases = [
+            "cartpole --set ppo.n_steps=8 --set ppo.batch_size=16",
+            "snake --set ppo.n_steps=8 --set ppo.batch_size=16 --set ppo.n_epochs=1",
+            "pendulum --algo a2c",
+            "mountain_car --algo dqn --set dqn.buffer_size=100 --set dqn.learning_starts=8 --set dqn.batch_size=8",
+        ];
+        let mut args: Vec<OsString> =
+            words("train --run-dir new --steps 64 --set eval_episodes=1 --set hidden=[4] --set n_envs=2").collect();
+        args.extend(words(*random.pick(&bases)));
+        for _ in 0..1 + random.below(3) {
+            args.extend(["--set".into(), format!("{}={}", random.pick(&self.keys), random.value()).into()]);
+        }
+        Input { kind: "settings", args, files: Vec::new() }
+    }
+
+    /// A run whose own configuration is mutated, to be resumed.
+    fn run_config(&self, random: &mut Random) -> Input {
+        let run = random.pick(&self.runs);
+        let without = random.percent(30);
+        let mut files: Files =
+            run.files.iter().filter(|(name, _)| !without || !name.starts_with("run/checkpoints/")).cloned().collect();
+        if let Some((_, bytes)) = files.iter_mut().find(|(name, _)| name == "run/config.toml") {
+            *bytes = self.mutate_toml(String::from_utf8_lossy(bytes).into_owned(), random);
+        }
+        let args = if random.percent(80) { "train --resume run --steps 128" } else { "eval run --episodes 2" };
+        Input { kind: "run configuration", args: words(args).collect(), files }
+    }
+
+    /// A checkpoint with damage that its hashes do not tell.
+    fn checkpoint(&self, random: &mut Random) -> Input {
+        let run = random.pick(&self.runs);
+        let mut files = run.files.clone();
+        let manifest = format!("{}/manifest.json", run.checkpoint);
+        let ours: Vec<usize> = (0..files.len()).filter(|&i| files[i].0.starts_with(&run.checkpoint)).collect();
+        let i = *random.pick(&ours);
+        let name = files[i].0.rsplit('/').next().unwrap_or_default().to_string();
+        let bytes = &mut files[i].1;
+        match name.as_str() {
+            "config.toml" => *bytes = self.mutate_toml(String::from_utf8_lossy(bytes).into_owned(), random),
+            "manifest.json" => *bytes = mutate_json_text(bytes, random),
+            _ if name.ends_with(".safetensors") && random.percent(60) => mutate_safetensors(bytes, random),
+            _ => mutate_numbers(bytes, random),
+        }
+        if name != "manifest.json" {
+            let info = json!({"bytes": files[i].1.len(), "blake3": blake3::hash(&files[i].1).to_string()});
+            if let Some((_, bytes)) = files.iter_mut().find(|(name, _)| *name == manifest)
+                && let Ok(mut json) = serde_json::from_slice::<Value>(bytes)
+            {
+                json["files"][&name] = info;
+                *bytes = json.to_string().into_bytes();
+            }
+        }
+        let path = if random.percent(25) { &run.checkpoint } else { "run" };
+        let args = match random.below(10) {
+            0..5 => format!("train --resume {path} --steps 128 --threads 1"),
+            5..9 => format!("eval {path} --episodes 2 --threads 1"),
+            _ => format!("watch {path} --gif out.gif --size 16"),
+        };
+        Input { kind: "checkpoint", args: words(&args).collect(), files }
+    }
+
+    /// Mutated states and actions.
+    fn trace(&self, random: &mut Random) -> Input {
+        let (env, trace) = random.pick(&self.traces);
+        let (mut init, mut actions) = (trace["init"].clone(), trace["actions"].clone());
+        if random.percent(30) {
+            init = vec![init; actions.as_array().map_or(1, Vec::len)].into();
+        } else if random.percent(60)
+            && let Some(list) = actions.as_array_mut()
+        {
+            (0..random.below(200)).for_each(|_| list.push(random.pick(list).clone()));
+        }
+        (0..random.below(4)).for_each(|_| mutate_json(&mut init, random));
+        (0..random.below(2)).for_each(|_| mutate_json(&mut actions, random));
+        let mut files: Files = [("init.json", init), ("actions.json", actions)]
+            .map(|(name, json)| (name.into(), json.to_string().into_bytes()))
+            .into();
+        if random.percent(10) {
+            mutate_bytes(&mut files[random.below(2)].1, random);
+        }
+        let env = if random.percent(95) { env.as_str() } else { "snake" };
+        let args = format!("trace {env} --init init.json --actions actions.json");
+        Input { kind: "trace", args: words(&args).collect(), files }
+    }
+
+    /// A mutated command line, with the files there that it may name.
+    fn line(&self, random: &mut Random) -> Input {
+        let mut line = random.pick(&self.lines).clone();
+        for _ in 0..1 + random.below(3) {
+            let i = random.below(line.len());
+            match random.below(7) {
+                _ if line.is_empty() => {}
+                0 => line[i] = random.value().into(),
+                1 => drop(line.remove(i)),
+                2 => line.insert(i, line[random.below(line.len())].clone()),
+                3 => {
+                    let other = random.pick(&self.lines);
+                    line.insert(i, other[random.below(other.len())].clone());
+                }
+                4 => line.extend(["--set".into(), format!("{}={}", random.pick(&self.keys), random.value())]),
+                5 => {
+                    let other = random.pick(&self.lines);
+                    line.truncate(i);
+                    line.extend_from_slice(&other[random.below(other.len())..]);
+                }
+                _ => {
+                    let numbers: Vec<usize> = (0..line.len()).filter(|&i| line[i].parse::<f64>().is_ok()).collect();
+                    if let Some(&i) = numbers.get(random.below(numbers.len())) {
+                        line[i] = (*random.pick(&NUMBERS)).to_string();
+                    }
+                }
+            }
+        }
+        let mut args: Vec<OsString> = line.into_iter().map(OsString::from).collect();
+        if random.percent(15) && !args.is_empty() {
+            let i = random.below(args.len());
+            let mut bytes = std::mem::take(&mut args[i]).into_vec();
+            mutate_bytes(&mut bytes, random);
+            args[i] = OsString::from_vec(bytes);
+        }
+        let run = random.pick(&self.runs);
+        let mut files = run.files.clone();
+        files.push(("ppo.toml".into(), self.tomls[0].clone().into_bytes()));
+        let trace = &self.traces.iter().find(|(name, _)| name == "cartpole").map_or(&Value::Null, |(_, trace)| trace);
+        files.push(("init.json".into(), trace["init"].to_string().into_bytes()));
+        files.push(("actions.json".into(), trace["actions"].to_string().into_bytes()));
+        Input { kind: "command line", args: args.iter().map(|arg| stay_here(arg)).collect(), files }
+    }
+
+    fn mutate_toml(&self, text: String, random: &mut Random) -> Vec<u8> {
+        let mut lines: Vec<String> = text.lines().map(String::from).collect();
+        for _ in 0..1 + random.below(4) {
+            let (i, n) = (random.below(lines.len()), lines.len());
+            match random.below(8) {
+                _ if n == 0 => {}
+                0 => drop(lines.remove(i)),
+                1 => lines.insert(i, lines[random.below(n)].clone()),
+                2 => lines.swap(i, random.below(n)),
+                3 => {
+                    let key = random.pick(&self.keys);
+                    let key = if random.percent(50) { key.rsplit('.').next().unwrap_or_default() } else { key };
+                    lines.insert(i, format!("{key} = {}", random.value()));
+                }
+                4 => {
+                    let other: Vec<&str> = random.pick(&self.tomls).lines().collect();
+                    lines.insert(i, other[random.below(other.len())].into());
+                }
+                _ => {
+                    if let Some((key, _)) = lines[i].split_once('=') {
+                        lines[i] = format!("{key}= {}", random.value());
+                    }
+                }
+            }
+        }
+        let mut bytes = lines.join("\n").into_bytes();
+        if random.percent(15) {
+            mutate_bytes(&mut bytes, random);
+        }
+        bytes
+    }
+}
+
+/// All files under `dir`, by their paths under `name`.
+fn collect(dir: &Path, name: &str, files: &mut Files) -> Result<()> {
+    let mut entries = fs::read_dir(dir)?.collect::<std::io::Result<Vec<_>>>()?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let name = format!("{name}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            collect(&entry.path(), &name, files)?;
+        } else {
+            files.push((name, fs::read(entry.path())?));
+        }
+    }
+    Ok(())
+}
+
+/// An argument that names nothing outside the working directory, and can be passed on.
+fn stay_here(arg: &OsStr) -> OsString {
+    let mut bytes: Vec<u8> = arg.as_bytes().iter().copied().filter(|byte| *byte != 0).collect();
+    bytes.iter_mut().filter(|byte| **byte == b'/').for_each(|byte| *byte = b'_');
+    while let Some(at) = bytes.windows(2).position(|pair| pair == b"..") {
+        bytes[at] = b'_';
+    }
+    OsString::from_vec(bytes)
+}
+
+fn mutate_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..1 + random.below(4) {
+        let (at, range) = (random.below(bytes.len()), random.range(bytes.len()));
+        match random.below(6) {
+            0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
+            1 if !bytes.is_empty() => bytes[at] = random.next() as u8,
+            2 => drop(bytes.drain(range)),
+            3 => {
+                let copy = bytes[range].to_vec();
+                bytes.splice(at..at, copy);
+            }
+            4 => bytes.truncate(at),
+            _ => {
+                let new: Vec<u8> = (0..random.below(9)).map(|_| random.next() as u8).collect();
+                bytes.splice(at..at, new);
+            }
+        }
+    }
+}
+
+/// Mutates what is made of numbers in a fixed layout.
+fn mutate_numbers(bytes: &mut Vec<u8>, random: &mut Random) {
+    if random.percent(15) || bytes.len() < 8 {
+        return mutate_bytes(bytes, random);
+    }
+    for _ in 0..1 + random.below(3) {
+        let integers = [0, 1, 2, 99, 1 << 31, u64::from(u32::MAX), 1 << 40, 1 << 62, 1 << 63, u64::MAX];
+        let floats = [0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, 1e-45, 1e6];
+        let new: Vec<u8> = match random.below(5) {
+            0 | 1 => random.pick(&integers).to_le_bytes().into(),
+            2 => random.pick(&floats).to_le_bytes().into(),
+            3 => f64::from(*random.pick(&floats)).to_le_bytes().into(),
+            _ => (random.next() as u32 >> random.below(32)).to_le_bytes().into(),
+        };
+        let at = random.below(bytes.len() - new.len() + 1);
+        let at = if random.percent(70) { at & !3 } else { at };
+        bytes[at..at + new.len()].copy_from_slice(&new);
+    }
+}
+
+/// Mutates the header, or the numbers after it.
+fn mutate_safetensors(bytes: &mut Vec<u8>, random: &mut Random) {
+    let length = bytes.first_chunk().map_or(0, |length| u64::from_le_bytes(*length) as usize);
+    let Some(header) = bytes.get(8..8 + length) else { return mutate_bytes(bytes, random) };
+    let header = mutate_json_text(header, random);
+    let length = if random.percent(90) { header.len() as u64 } else { random.next() >> random.below(64) };
+    let data = bytes.split_off(8 + u64::from_le_bytes(*bytes.first_chunk().unwrap_or(&[0; 8])) as usize);
+    *bytes = [&length.to_le_bytes()[..], &header, &data].concat();
+}
+
+fn mutate_json_text(text: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = match serde_json::from_slice::<Value>(text) {
+        Ok(mut json) => {
+            (0..1 + random.below(3)).for_each(|_| mutate_json(&mut json, random));
+            json.to_string().into_bytes()
+        }
+        Err(_) => text.into(),
+    };
+    if random.percent(15) {
+        mutate_bytes(&mut bytes, random);
+    }
+    bytes
+}
+
+/// Replaces, removes or doubles something at a random depth.
+fn mutate_json(json: &mut Value, random: &mut Random) {
+    let deeper = random.percent(80);
+    match json {
+        Value::Array(items) if deeper && !items.is_empty() => {
+            let i = random.below(items.len());
+            match random.below(8) {
+                0 => drop(items.remove(i)),
+                1 => items.insert(i, items[i].clone()),
+                _ => mutate_json(&mut items[i], random),
+            }
+        }
+        Value::Object(fields) if deeper && !fields.is_empty() => {
+            let key = fields.keys().nth(random.below(fields.len())).cloned().unwrap_or_default();
+            match random.below(8) {
+                0 => drop(fields.remove(&key)),
+                1 => {
+                    let value = fields[&key].clone();
+                    fields.insert(format!("{key}{}", random.value()), value);
+                }
+                _ => {
+                    if let Some(value) = fields.get_mut(&key) {
+                        mutate_json(value, random);
+                    }
+                }
+            }
+        }
+        _ => {
+            let number = random.pick(&NUMBERS).parse::<f64>().unwrap_or(0.0);
+            *json = match random.below(10) {
+                0..4 => json!(random.pick(&[0u64, 1, 2, 3, 9, 10, 255, 256, 65_536, 1 << 32, 1 << 63, u64::MAX])),
+                4 => json!(-1 - (random.next() >> random.below(64)) as i64 / 2),
+                5..7 => json!(number),
+                7 => json!(random.value()),
+                8 => Value::Null,
+                _ => (0..random.below(200)).fold(json!([]), |inner, _| json!([inner])),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_and_the_index_decide_an_input_and_what_is_saved_is_read_back() {
+        let root = crate::root();
+        let read = |name: &str| fs::read_to_string(root.join("xtask/fuzz").join(name)).expect("the corpus");
+        let manifest = json!({"files": {"state.bin": {}}}).to_string().into_bytes();
+        let files = ["config.toml", "params.safetensors", "state.bin"].map(|name| (format!("run/c/{name}"), vec![7; 100]));
+        let files = files.into_iter().chain([("run/c/manifest.json".into(), manifest)]).collect();
+        let corpus = Corpus {
+            tomls: TOMLS.map(read).into(),
+            lines: vec![vec!["list".into(), "--json".into()]],
+            traces: vec![("cartpole".into(), json!({"init": {"x": 0.5}, "actions": [0, 1]}))],
+            keys: vec!["ppo.gamma".into()],
+            runs: vec![Run { files, checkpoint: "run/c".into() }],
+        };
+        let text = |index| corpus.input(&mut Random::new(5, index)).to_json(5, index, "", "").to_string();
+        let mut kinds = std::collections::BTreeSet::new();
+        for index in 0..2000 {
+            assert_eq!(text(index), text(index));
+            let (input, json) = (corpus.input(&mut Random::new(5, index)), serde_json::from_str(&text(index)).expect("is JSON"));
+            let again = Input::from_json(&json).expect("reads back");
+            assert_eq!((again.args, again.files), (input.args, input.files));
+            kinds.insert(input.kind);
+        }
+        assert_eq!(kinds.len(), 6);
+        assert_ne!(text(1), text(2));
+    }
+
+    #[test]
+    fn no_argument_leaves_the_working_directory() {
+        for (arg, safe) in [("/dev/null", "_dev_null"), ("a/../..", "a__.__."), ("--x=/etc", "--x=_etc"), ("....", "___.")] {
+            assert_eq!(stay_here(OsStr::new(arg)).to_string_lossy(), safe);
+        }
+    }
+}
