@@ -115,13 +115,13 @@ const VALUES: [&str; 30] = [
 ];
 
 /// A counter-based generator: the `n`-th number of a key.
-struct Random {
+pub(crate) struct Random {
     key: u64,
     n: u64,
 }
 
 impl Random {
-    fn new(seed: u64, index: u64) -> Self {
+    pub(crate) fn new(seed: u64, index: u64) -> Self {
         Self { key: mix(mix(seed) ^ index), n: 0 }
     }
 
@@ -130,7 +130,7 @@ impl Random {
         mix(self.key.wrapping_add(self.n.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
@@ -251,7 +251,8 @@ fn fuzz(root: &Path, program: &Path, home: &Path, work: &Path, time: Duration, s
             std::thread::sleep(Duration::from_millis(50));
             if told.elapsed() > Duration::from_secs(10) {
                 told = Instant::now();
-                let (inputs, failed) = (lock().inputs, lock().failures.len());
+                let tally = lock();
+                let (inputs, failed) = (tally.inputs, tally.failures.len());
                 println!("{:.0} s: {inputs} inputs, {failed} failures", begin.elapsed().as_secs_f64());
             }
         }

@@ -1,11 +1,13 @@
 //! The workshop: `cargo xtask test` runs every check there is.
 
 mod bench;
+mod full_disk;
 mod fuzz;
 mod gpu_bundle;
 mod gpu_record;
 mod grids;
 mod growth;
+mod kill9;
 mod lag;
 mod learning;
 mod nvrtc;
@@ -40,6 +42,8 @@ usage: cargo xtask <command>
   gpu-record DIR   makes bench/gpu-NAME.md and its picture of what the bundle measured
   fuzz --minutes N [--seed S]   mutated configurations, checkpoints, traces and command lines; a panic, a hang or an exit code that is
                  not documented fails; --replay FILE runs one again; --program FILE in place of the release build
+  kill9 --kills N [--seed S]   runs killed at random moments, resumed, and compared with uninterrupted ones
+  full-disk   runs on a disk that is full at the start, while saving, while logging and at resume
   soak --hours N   six configurations side by side for N hours, memory, threads and descriptors watched: bench/soak.md and .svg
   tidy   who may use whom, where unsafe code may stand, whether the map is complete
 ";
@@ -68,6 +72,8 @@ fn main() -> ExitCode {
             None => return usage(),
         },
         Some("fuzz") => fuzz::run(&root(), &args()),
+        Some("kill9") => kill9::run(&root(), &args()),
+        Some("full-disk") => full_disk::run(&root(), &args()),
         Some("soak") => soak::measure(&root(), &args()),
         Some("tidy") => tidy::check(&root()),
         _ => return usage(),

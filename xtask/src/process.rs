@@ -36,7 +36,7 @@ impl Options {
     /// The program that `--program` names, or the release build, made now.
     pub(crate) fn program(&self, root: &Path) -> Result<PathBuf> {
         if let Some(path) = self.get::<PathBuf>("--program")? {
-            return fs::canonicalize(&path).with_context(|| path.display().to_string());
+            return fs::canonicalize(root.join(&path)).with_context(|| path.display().to_string());
         }
         crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
         Ok(root.join("target/release/rl"))

@@ -42,7 +42,31 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             }
         }
     }
+    let faults = fs::read_to_string(root.join("docs/faults.md")).context("docs/faults.md")?;
+    problems.extend(unproven(&faults, &|file| fs::read_to_string(root.join(file)).unwrap_or_default()));
     if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
+}
+
+/// Rows of docs/faults.md that name no test and are not marked absent, and tests that they name and that `read` does not find.
+fn unproven(faults: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
+    let mut problems = Vec::new();
+    for row in faults.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| fault |")) {
+        let tests: Vec<_> = row.split('`').skip(1).step_by(2).filter_map(|name| name.split_once("::")).collect();
+        if tests.is_empty() && !row.contains("| Absent: ") {
+            problems.push(format!("docs/faults.md names no test: {row}"));
+        }
+        for (file, name) in tests {
+            let text = read(file);
+            let mut before = text.lines().take_while(|line| !line.trim_start().starts_with(&format!("fn {name}()")));
+            let attributes: Vec<&str> = before.by_ref().map(str::trim).collect();
+            let found = attributes.len() < text.lines().count();
+            let attributes = attributes.iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+            if !found || !attributes.into_iter().any(|line| *line == "#[test]") {
+                problems.push(format!("docs/faults.md names a test that does not exist: {file}::{name}"));
+            }
+        }
+    }
+    problems
 }
 
 fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -57,4 +81,25 @@ fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_needs_a_test_that_exists() {
+        let read = |file: &str| match file {
+            "a.rs" => "#[test]\nfn shown() {}\n\nfn helper() {}\n".into(),
+            _ => String::new(),
+        };
+        let unproven = |row: &str| unproven(&format!("| fault | what | shown by |\n{row}"), &read).len();
+        assert_eq!(unproven("| x | y | `a.rs::shown` |"), 0);
+        assert_eq!(unproven("| x | Absent: there is none. | |"), 0);
+        for row in
+            ["| x | y | |", "| x | y | `a.rs::helper` |", "| x | y | `a.rs::shown`, `b.rs::shown` |", "| x | y | `a.rs::show` |"]
+        {
+            assert_eq!(unproven(row), 1, "{row}");
+        }
+    }
 }
