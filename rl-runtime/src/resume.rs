@@ -12,6 +12,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Checkpoint};
+use crate::pipeline::Mode;
 use crate::profile::Profile;
 use crate::report::grouped;
 use crate::run_dir::RunDir;
@@ -161,7 +162,11 @@ fn is_newest(path: &Path, run: &Path) -> bool {
 /// some rollouts later.
 fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
     let Some(env_steps) = metrics::last_env_steps(&dir.metrics()) else { return Ok(()) };
-    let slack = (config.n_steps() * config.n_envs * (config.max_lag + 2)) as u64;
+    let late = match config.mode() {
+        Mode::Sync => 1,
+        Mode::Overlapped { max_lag } => max_lag + 2,
+    };
+    let slack = (config.n_steps() * config.n_envs * late) as u64;
     if dir.checkpoints().is_dir() && env_steps <= config.checkpoint_every.saturating_add(slack) {
         return Ok(());
     }
