@@ -443,7 +443,7 @@ fn slices_that_are_the_same_environments_twice_are_refused() {
     assert_eq!(of(vec![0..4, 4..6, 6..7]), Ok(()));
     let error = of(vec![0..4, 0..4]).unwrap_err();
     assert!(error.starts_with("slice 1 of the batch begins with environment 0, expected 4"), "{error}");
-    assert!(of(vec![4..8]).is_err() && of(vec![0..4, 5..6]).is_err());
+    assert!(of(vec![4..8, 8..9]).is_err() && of(vec![0..4, 5..6]).is_err());
 }
 
 #[test]
