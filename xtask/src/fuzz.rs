@@ -150,8 +150,22 @@ impl Random {
     }
 
     fn value(&mut self) -> &'static str {
-        if self.percent(60) { *self.pick(&NUMBERS) } else { *self.pick(&VALUES) }
+        let from: &[&str] = if self.percent(60) { &NUMBERS } else { &VALUES };
+        from[self.below(from.len())]
     }
+}
+
+/// A value that a setting may have, from what is allowed in words; it may still not fit the other settings.
+fn plausible(allowed: &str, random: &mut Random) -> String {
+    if let Some((low, _)) = allowed.strip_prefix("a whole number from ").and_then(|range| range.split_once(' ')) {
+        return (low.parse().unwrap_or(0) + random.below(40)).to_string();
+    }
+    if allowed.contains("number") {
+        let lists = ["[4]", "[8, 4]", "[[2, 3, 1]]", "[[2, 2, 2], [2, 2, 1]]", "[]"];
+        return (*random.pick(if allowed.contains("list") { &lists } else { &["0.5", "1", "0.01", "0", "\"lin_0.1\""] })).into();
+    }
+    let choices: Vec<&str> = allowed.split([',', ' ']).filter(|word| !["", "or"].contains(word)).collect();
+    (*random.pick(&choices)).into()
 }
 
 /// SplitMix64's finalizer.
@@ -174,7 +188,8 @@ struct Corpus {
     tomls: Vec<String>,
     lines: Vec<Vec<String>>,
     traces: Vec<(String, Value)>,
-    keys: Vec<String>,
+    /// Settings: name, and what is allowed in words.
+    keys: Vec<(String, String)>,
     runs: Vec<Run>,
 }
 
@@ -375,7 +390,7 @@ impl Corpus {
             tomls: TOMLS.iter().map(|name| read(name)).collect::<Result<_>>()?,
             lines: read("lines.txt")?.lines().map(|line| line.split_whitespace().map(String::from).collect()).collect(),
             traces: traces.into_iter().collect(),
-            keys: keys.filter_map(|line| line["name"].as_str().map(String::from)).collect(),
+            keys: keys.filter_map(|line| Some((line["name"].as_str()?.into(), line["allowed"].as_str()?.into()))).collect(),
             runs,
         })
     }
@@ -410,9 +425,9 @@ impl Corpus {
         ];
         let mut args: Vec<OsString> =
             words("train --run-dir new --steps 64 --set eval_episodes=1 --set hidden=[4] --set n_envs=2").collect();
-        args.extend(words(*random.pick(&bases)));
+        args.extend(words(bases[random.below(bases.len())]));
         for _ in 0..1 + random.below(3) {
-            args.extend(["--set".into(), format!("{}={}", random.pick(&self.keys), random.value()).into()]);
+            args.extend(["--set".into(), self.assignment(random, "=").into()]);
         }
         Input { kind: "settings", args, files: Vec::new() }
     }
@@ -501,7 +516,7 @@ impl Corpus {
                     let other = random.pick(&self.lines);
                     line.insert(i, other[random.below(other.len())].clone());
                 }
-                4 => line.extend(["--set".into(), format!("{}={}", random.pick(&self.keys), random.value())]),
+                4 => line.extend(["--set".into(), self.assignment(random, "=")]),
                 5 => {
                     let other = random.pick(&self.lines);
                     line.truncate(i);
@@ -531,6 +546,13 @@ impl Corpus {
         Input { kind: "command line", args: args.iter().map(|arg| stay_here(arg)).collect(), files }
     }
 
+    /// A setting and a value, one that is allowed more often than not.
+    fn assignment(&self, random: &mut Random, equals: &str) -> String {
+        let (name, allowed) = random.pick(&self.keys);
+        let value = if random.percent(70) { plausible(allowed, random) } else { random.value().into() };
+        format!("{name}{equals}{value}")
+    }
+
     fn mutate_toml(&self, text: String, random: &mut Random) -> Vec<u8> {
         let mut lines: Vec<String> = text.lines().map(String::from).collect();
         for _ in 0..1 + random.below(4) {
@@ -541,9 +563,12 @@ impl Corpus {
                 1 => lines.insert(i, lines[random.below(n)].clone()),
                 2 => lines.swap(i, random.below(n)),
                 3 => {
-                    let key = random.pick(&self.keys);
-                    let key = if random.percent(50) { key.rsplit('.').next().unwrap_or_default() } else { key };
-                    lines.insert(i, format!("{key} = {}", random.value()));
+                    let line = self.assignment(random, " = ");
+                    let short = random.percent(50);
+                    lines.insert(
+                        i,
+                        line.split_once('.').map_or(line.clone(), |(_, name)| if short { name.into() } else { line.clone() }),
+                    );
                 }
                 4 => {
                     let other: Vec<&str> = random.pick(&self.tomls).lines().collect();
@@ -551,7 +576,13 @@ impl Corpus {
                 }
                 _ => {
                     if let Some((key, _)) = lines[i].split_once('=') {
-                        lines[i] = format!("{key}= {}", random.value());
+                        let name = key.trim();
+                        let setting = self.keys.iter().find(|(full, _)| full.rsplit('.').next() == Some(name));
+                        let value = match setting {
+                            Some((_, allowed)) if random.percent(60) => plausible(allowed, random),
+                            _ => random.value().into(),
+                        };
+                        lines[i] = format!("{key}= {value}");
                     }
                 }
             }
@@ -709,7 +740,7 @@ mod tests {
             tomls: TOMLS.map(read).into(),
             lines: vec![vec!["list".into(), "--json".into()]],
             traces: vec![("cartpole".into(), json!({"init": {"x": 0.5}, "actions": [0, 1]}))],
-            keys: vec!["ppo.gamma".into()],
+            keys: vec![("ppo.gamma".into(), "a number from 0 to 1".into())],
             runs: vec![Run { files, checkpoint: "run/c".into() }],
         };
         let text = |index| corpus.input(&mut Random::new(5, index)).to_json(5, index, "", "").to_string();

@@ -139,6 +139,15 @@ fn test() -> Result<()> {
         let target = root.join("target/outside");
         cargo(&outside, &["test"], &[("CARGO_TARGET_DIR", &target.to_string_lossy())])?;
     }
+    // The program that the tests have built.
+    for (harness, args) in [
+        (fuzz::run as fn(&Path, &[String]) -> Result<()>, "--minutes 1 --seed 1 --program target/debug/rl"),
+        (kill9::run, "--kills 12 --program target/debug/rl"),
+        (full_disk::run, "--program target/debug/rl"),
+    ] {
+        println!("\n==> {args}");
+        harness(&root, &args.split(' ').map(String::from).collect::<Vec<_>>())?;
+    }
     println!("\nall checks passed");
     Ok(())
 }

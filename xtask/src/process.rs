@@ -1,6 +1,5 @@
 //! The `rl` program run from outside: built or given, within limits of time and memory, ended by signals.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -50,10 +49,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command` with the lowest priority. Its stdout is discarded, its stderr goes to the file `stderr`.
+    /// Starts `command`. Its stdout is discarded, its stderr goes to the file `stderr`.
     pub(crate) fn start(command: &mut Command, stderr: &Path) -> Result<Self> {
         let file = File::create(stderr).with_context(|| stderr.display().to_string())?;
-        let child = nice(command).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
         Ok(Self { child: child.with_context(|| format!("{command:?}"))?, stderr: stderr.into() })
     }
 
@@ -111,19 +110,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// `command` behind `nice`, which becomes it.
-fn nice(command: &Command) -> Command {
-    let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
-    for (key, value) in command.get_envs() {
-        nice.env(key, value.unwrap_or(OsStr::new("")));
-    }
-    if let Some(dir) = command.get_current_dir() {
-        nice.current_dir(dir);
-    }
-    nice
 }
 
 /// Commit, processor and cores, for records.

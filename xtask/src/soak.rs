@@ -136,8 +136,8 @@ impl Arm {
 }
 
 fn start(program: &Path, dir: &Path, i: usize, arm: &Arm, time: Duration) -> Result<Process> {
-    let mut command = Command::new(program);
-    command.args(arm.args.split_whitespace());
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(program).args(arm.args.split_whitespace());
     if arm.trains() {
         command
             .args("--threads 1 --steps 1000000000000 --set keep_checkpoints=2 --run-dir".split(' '))
