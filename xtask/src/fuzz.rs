@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use crate::process::{Options, Process, newest_checkpoint};
+use crate::process::{Options, Process, newest_checkpoint, scratch};
 
 /// The documented exit codes.
 const CODES: [i32; 8] = [0, 1, 2, 3, 4, 5, 130, 131];
@@ -213,11 +213,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = Options::parse(args, &["--minutes", "--seed", "--program", "--replay"])?;
     let program = options.program(root)?;
     let home = root.join("target/fuzz");
-    // In memory where that is possible: the program syncs its files.
-    let shared = Path::new("/dev/shm");
-    let base = if shared.is_dir() { shared } else { &home };
-    let work = base.join(format!("xtask-fuzz-{}", std::process::id()));
-    fs::create_dir_all(&work)?;
+    let work = scratch(root, "fuzz")?;
     let result = match options.get::<PathBuf>("--replay")? {
         Some(file) => replay(&program, &work, &file),
         None => {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::fuzz::Random;
-use crate::process::{Options, Process, newest_checkpoint};
+use crate::process::{Options, Process, newest_checkpoint, scratch};
 
 /// Name, arguments, and the files of a checkpoint that must be there.
 const CASES: [(&str, &str); 6] = [
@@ -41,7 +41,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let kills: usize = options.get("--kills")?.context("--kills: how many?")?;
     let program = options.program(root)?;
     let random = &mut Random::new(options.get("--seed")?.unwrap_or(0), 0);
-    let dir = root.join("target/kill9");
+    let dir = scratch(root, "kill9")?;
     println!("| run | kills | runs | resumed runs equal uninterrupted ones |\n|---|---|---|---|");
     let mut total = 0;
     for (i, (name, args)) in CASES.iter().enumerate() {

@@ -112,6 +112,14 @@ impl Drop for Process {
     }
 }
 
+/// An empty directory of this process, in memory where that is possible: `rl` syncs what it saves.
+pub(crate) fn scratch(root: &Path, name: &str) -> Result<PathBuf> {
+    let (shared, target) = (Path::new("/dev/shm"), root.join("target"));
+    let dir = if shared.is_dir() { shared } else { &target }.join(format!("xtask-{name}-{}", std::process::id()));
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    Ok(dir)
+}
+
 /// Commit, processor and cores, for records.
 pub(crate) fn machine(root: &Path) -> String {
     let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root).output();
