@@ -15,7 +15,7 @@ use crate::{Algo, Config, Error};
 /// Program, threads, buffers of files.
 const FIXED: u128 = 12 << 20;
 /// One of so many steps of a rollout is counted as the end of an episode, whose last observation is kept.
-const STEPS_AN_EPISODE: u128 = 16;
+const STEPS_AN_EPISODE: u128 = 8;
 /// Numbers of 4 bytes that targets take for each step while they are computed.
 const TARGETS: u128 = 6;
 /// Samples of a slice of a minibatch, and the most slices.
