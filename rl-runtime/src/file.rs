@@ -26,7 +26,8 @@ impl Draft {
     /// one is created.
     ///
     /// # Errors
-    /// [`Error::Io`] if `path` is a directory, a device, a FIFO or a socket, if it is read-only, or if its directory takes no new file.
+    /// [`Error::Config`] if `path` is a directory, a device, a FIFO or a socket; [`Error::Io`] if it is read-only or its directory takes no
+    /// new file.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let create = || {
             // Also of what has no path of its own, such as the pipe behind /dev/stdout.
@@ -38,7 +39,11 @@ impl Draft {
             fs::remove_file(draft)?;
             Ok(Self { target })
         };
-        create().map_err(Error::io(path))
+        create().map_err(|error: io::Error| match error.kind() {
+            // Refused here, not by the system.
+            ErrorKind::Other => Error::config(format!("{}: {error}", path.display())),
+            _ => Error::io(path)(error),
+        })
     }
 
     /// The absolute path of the file, without symbolic links.

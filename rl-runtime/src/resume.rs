@@ -73,8 +73,15 @@ impl Source {
         &self.saved
     }
 
+    /// True if the run continues in a new directory.
+    #[must_use]
+    pub fn forks(&self) -> bool {
+        self.run.is_none()
+    }
+
     /// Loads the checkpoint into a new training with the settings of `config`, and makes the directory of a new run if there is to be
-    /// one: at `run_dir`, or else the first free `runs/NAME-NUMBER`. From then on the run's `config.toml` is `config`.
+    /// one: at `run_dir`, or else the first free `runs/NAME-NUMBER`. An existing run keeps its `config.toml` until
+    /// [`RunDir::replace_config`].
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if it is damaged or another run's, those of [`Training::new`] and [`RunDir::create`].
@@ -83,7 +90,6 @@ impl Source {
         let Some(path) = checkpoint else {
             let training = Training::new(config, profile)?;
             let dir = run.ok_or_else(|| Error::config("a run or a checkpoint is needed"))?;
-            dir.replace_config(config)?;
             let notes = vec!["the run was stopped before its first checkpoint: it starts afresh".into()];
             return Ok(Resumed { dir, training, notes });
         };
@@ -119,10 +125,7 @@ impl Source {
             _ => error,
         })?;
         let dir = match run {
-            Some(dir) => {
-                dir.replace_config(config)?;
-                dir
-            }
+            Some(dir) => dir,
             None => {
                 let dir = RunDir::create_from(run_dir, config, device, |dir| {
                     checkpoint::copy(&path, &dir.checkpoints(), env_steps)?;

@@ -77,22 +77,20 @@ impl RunDir {
         match written {
             Ok(()) => Ok(dir),
             Err(error) => {
-                // What `begin` has written.
-                let _ = fs::remove_dir_all(dir.checkpoints());
-                let _ = fs::remove_file(dir.metrics());
                 dir.discard();
                 Err(error)
             }
         }
     }
 
-    /// Removes a directory that [`RunDir::create`] has just created, and its parents if they were created for it.
+    /// Removes a directory that [`RunDir::create`] or [`RunDir::create_from`] has just created, and its parents if they were created for
+    /// it.
     pub fn discard(self) {
-        // What is not there cannot be removed, and what is not empty is not ours.
-        for name in ["config.toml", "machine.toml", "lock"] {
+        // The directory was empty, so all of this is ours. A removal that fails leaves it for the user to see.
+        for name in ["config.toml", "machine.toml", "metrics.csv", "lock"] {
             let _ = fs::remove_file(self.path.join(name));
         }
-        let _ = fs::remove_dir(self.checkpoints());
+        let _ = fs::remove_dir_all(self.checkpoints());
         remove_dirs(&self.created);
     }
 

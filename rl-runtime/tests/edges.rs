@@ -128,11 +128,11 @@ fn a_timeline_replaces_regular_files_only_and_nothing_beside_them() {
     let device = node.unwrap().success().then_some("device");
     for name in ["fifo"].into_iter().chain(device) {
         let (code, _, stderr) = run(small(&path("refused"), &["--timeline"]).arg(path(name)));
-        assert_eq!(code, Some(1), "{stderr}");
+        assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains(&format!("{name}: is a")) && stderr.contains("not a regular file"), "{stderr}");
         assert!(!path("refused").exists(), "begun");
         let args = ["bench", "pipeline", "--envs", "2", "--seconds", "0.01", "--latency-ms", "1", "--timeline"];
-        assert_eq!(run(rl(&args).arg(path(name))).0, Some(1));
+        assert_eq!(run(rl(&args).arg(path(name))).0, Some(2));
     }
     assert!(fs::metadata(path("fifo")).unwrap().file_type().is_fifo());
     assert!(device.is_none_or(|device| fs::metadata(path(device)).unwrap().file_type().is_char_device()));

@@ -603,7 +603,7 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
         (vec!["watch", "/nowhere"], 3, "there is no such directory"),
         (vec!["watch", text(&trained), "--gif", "/nowhere/a.gif"], 1, "/nowhere/a.gif: No such file"),
         (vec!["watch", text(&trained), "--gif", text(&below)], 1, "Not a directory"),
-        (vec!["watch", text(&trained), "--gif", text(&full)], 1, "is a directory, not a regular file"),
+        (vec!["watch", text(&trained), "--gif", text(&full)], 2, "is a directory, not a regular file"),
         (vec!["watch", text(&trained), "--size", "0"], 2, "0 is not in 1..=4096"),
         (vec!["watch", text(&trained), "--size", "4097"], 2, "4097 is not in 1..=4096"),
         (vec!["watch", text(&trained), "--fps", "0"], 2, "0 is not in 1..=50"),

@@ -543,21 +543,20 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             set_matrix_threads(config.threads);
             let training = Training::new(&config, profile.clone())?;
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
-            match draft(args.timeline.as_deref(), &dir) {
-                Ok(timeline) => (config, dir, training, Vec::new(), timeline),
-                Err(error) => {
-                    dir.discard();
-                    return Err(error);
-                }
-            }
+            let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
+            (config, dir, training, Vec::new(), timeline)
         }
         Some(path) => {
             let source = Source::open(path, args.run_dir.is_some())?;
             let config = resumed_config(&args, layers, path, source.config())?;
             let device = train::device(&config)?;
             set_matrix_threads(config.threads);
-            let Resumed { dir, training, notes } = source.begin(&config, args.run_dir.as_deref(), &device, profile.clone())?;
-            let timeline = draft(args.timeline.as_deref(), &dir)?;
+            let forks = source.forks();
+            let Resumed { dir, training, mut notes } = source.begin(&config, args.run_dir.as_deref(), &device, profile.clone())?;
+            let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, forks)?;
+            if let Err(error) = dir.replace_config(&config) {
+                notes.push(format!("{error}; a later --resume needs the settings given now once more"));
+            }
             (config, dir, training, notes, timeline)
         }
     };
@@ -581,13 +580,24 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
-/// The timeline of the run in `dir`, which must be none of the run's own files.
-fn draft(path: Option<&Path>, dir: &RunDir) -> Result<Option<Draft>, Error> {
-    let Some(path) = path else { return Ok(None) };
-    dir.check_foreign(path)?;
-    let draft = Draft::create(path)?;
-    dir.check_foreign(draft.target())?;
-    Ok(Some(draft))
+/// Adds the draft of the timeline to a run's directory. A path that is refused, such as one of the run's own files, leaves nothing of a
+/// directory that is `new`.
+fn with_timeline(path: Option<&Path>, dir: RunDir, new: bool) -> Result<(RunDir, Option<Draft>), Error> {
+    let draft = |path: &Path| {
+        dir.check_foreign(path)?;
+        let draft = Draft::create(path)?;
+        dir.check_foreign(draft.target())?;
+        Ok(draft)
+    };
+    match path.map(draft).transpose() {
+        Ok(draft) => Ok((dir, draft)),
+        Err(error) => {
+            if new {
+                dir.discard();
+            }
+            Err(error)
+        }
+    }
 }
 
 fn absolute(path: &Path) -> PathBuf {
