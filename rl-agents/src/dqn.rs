@@ -315,6 +315,13 @@ impl TileLoss<TdSums> for TdLoss<'_> {
 }
 
 impl Dqn {
+    fn clear_replay(&mut self) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.clear(),
+            Replay::Prioritized(replay) => replay.clear(),
+        }
+    }
+
     /// Makes an agent of a network, for `n_envs` environments with these spaces. `seed` decides which transitions are replayed.
     ///
     /// # Errors
@@ -647,10 +654,7 @@ impl Agent for Dqn {
         self.optimizer.load(&moments, steps)?;
         self.network.set_params(&snapshot.params, version)?;
         self.target.set_params(target, 0)?;
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.clear(),
-            Replay::Prioritized(replay) => replay.clear(),
-        }
+        self.clear_replay();
         (self.updates, self.env_steps, self.credit, self.empty_at) = (epochs, env_steps, credit, env_steps);
         Ok(())
     }
@@ -668,9 +672,14 @@ impl Agent for Dqn {
     }
 
     fn load_replay(&mut self, snapshot: &Snapshot, mut input: &mut dyn Read) -> Result<(), Error> {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.restore(&mut input)?,
-            Replay::Prioritized(replay) => replay.restore(&mut input)?,
+        let max = match &mut self.replay {
+            Replay::Uniform(replay) => replay.restore(&mut input).map(|()| replay.max_action())?,
+            Replay::Prioritized(replay) => replay.restore(&mut input).map(|()| replay.max_action())?,
+        };
+        let n = self.network.n_actions();
+        if max as usize >= n {
+            self.clear_replay();
+            return Err(Error::Snapshot(format!("the replay memory holds action {max}; there are {n} actions, from 0 on")));
         }
         self.empty_at = snapshot.counters.empty_at;
         Ok(())
@@ -683,6 +692,23 @@ mod tests {
     use crate::{Choice, Collector, NetConfig};
     use rl_envs::snake::Snake;
     use rl_envs::wrappers::FrameStack;
+
+    #[test]
+    fn a_saved_replay_memory_with_an_action_that_does_not_exist_is_refused() {
+        for prioritized in [false, true] {
+            let config = || DqnConfig { buffer_size: 64, prioritized, save_replay: true, ..DqnConfig::default() };
+            let saved = agent(Learner::Fused, config());
+            let mut bytes = Vec::new();
+            saved.save_replay(&mut bytes).unwrap();
+            let snapshot = saved.save();
+            let mut loaded = agent(Learner::Fused, config());
+            loaded.load_replay(&snapshot, &mut &bytes[..]).unwrap();
+            // Rows follow 14 numbers of 8 bytes; Snake's observations are bytes, so that a row of words begins with its action.
+            bytes[14 * 8..][..4].copy_from_slice(&4u32.to_le_bytes());
+            let error = loaded.load_replay(&snapshot, &mut &bytes[..]).unwrap_err();
+            assert!(error.to_string().contains("holds action 4; there are 4 actions"), "{error}");
+        }
+    }
 
     /// An agent that has filled its replay memory with masked Snake on a small board, and drawn a minibatch.
     fn agent(learner: Learner, config: DqnConfig) -> Dqn {

@@ -97,6 +97,12 @@ impl PrioritizedReplayBuffer {
         self.max_priority = 1.0;
     }
 
+    /// See [`ReplayBuffer::max_action`].
+    #[must_use]
+    pub fn max_action(&self) -> u32 {
+        self.replay.max_action()
+    }
+
     /// Draws a batch in proportion to priorities, with one random word for each transition, and the weights that make up for it:
     /// in full with a `beta` of 1, not at all with 0. If all priorities are 0, all transitions are as likely.
     ///

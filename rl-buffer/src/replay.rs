@@ -274,6 +274,14 @@ impl ReplayBuffer {
         rows.map(move |words| (f32::from_bits(words[at]), f32::from_bits(words[at + 1])))
     }
 
+    /// Largest discrete action that it holds, waiting steps included; 0 if it is empty. Meaningless for continuous actions.
+    #[must_use]
+    pub fn max_action(&self) -> u32 {
+        let rows = self.words.chunks_exact(self.row.len).take(self.used()).map(|words| words[self.row.action]);
+        let waiting = self.windows.iter().flat_map(|windows| windows.actions.iter().copied());
+        rows.chain(waiting).max().unwrap_or(0)
+    }
+
     /// Where the next transition goes.
     pub(crate) fn head(&self) -> usize {
         (self.added % self.capacity as u64) as usize

@@ -552,7 +552,8 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             let device = train::device(&config)?;
             set_matrix_threads(config.threads);
             let forks = source.forks();
-            let Resumed { dir, training, mut notes } = source.begin(&config, args.run_dir.as_deref(), &device, profile.clone())?;
+            let Resumed { dir, training, mut notes } =
+                source.begin(&config, args.run_dir.as_deref(), &device, profile.clone())?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, forks)?;
             if let Err(error) = dir.replace_config(&config) {
                 notes.push(format!("{error}; a later --resume needs the settings given now once more"));
