@@ -5,7 +5,7 @@
 //! because bincode's either allocates whatever a length claims or refuses everything above a constant: it would refuse to read
 //! what it has written. This one never allocates more than the input holds, and refuses bytes that are left over.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 
 use serde::de::value::{Error as Failure, U32Deserializer};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Error as _, IntoDeserializer as _, Visitor};
@@ -15,6 +15,8 @@ use crate::Error;
 
 /// The most elements of a sequence whose elements take no bytes.
 const MAX_EMPTY: u64 = u32::MAX as u64;
+/// Bytes that are written or read at a time.
+const BUFFER: usize = 1 << 16;
 
 /// Returns the bytes of `value`.
 ///
@@ -30,10 +32,12 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
 ///
 /// # Errors
 /// [`Error::BadState`] if the value refuses to be serialized or the bytes cannot be written.
-pub fn encode_into<T: Serialize>(value: &T, mut out: &mut dyn Write) -> Result<(), Error> {
+pub fn encode_into<T: Serialize>(value: &T, out: &mut dyn Write) -> Result<(), Error> {
     let config = bincode::config::standard().with_fixed_int_encoding();
+    // bincode writes number by number: into a buffer of a known type each is a copy, not a virtual call.
+    let mut out = BufWriter::with_capacity(BUFFER, out);
     match bincode::serde::encode_into_std_write(value, &mut out, config) {
-        Ok(_) => Ok(()),
+        Ok(_) => out.flush().map_err(|error| Error::BadState(error.to_string())),
         Err(bincode::error::EncodeError::Io { inner, .. }) => Err(Error::BadState(inner.to_string())),
         Err(error) => Err(Error::BadState(error.to_string())),
     }
@@ -44,15 +48,19 @@ pub fn encode_into<T: Serialize>(value: &T, mut out: &mut dyn Write) -> Result<(
 /// # Errors
 /// [`Error::BadState`] if they are too few, too many, or not a value of this type.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    let (value, left) = decode_from(bytes, bytes.len() as u64)?;
+    let (value, left) = decode_first(bytes, bytes.len() as u64)?;
     if left == 0 { Ok(value) } else { Err(Error::BadState(format!("{left} bytes are left over"))) }
 }
 
-/// Returns the value that `input` begins with, and how many of its `len` bytes follow. Reads in small pieces: buffer the input.
+/// Returns the value that `input` begins with, and how many of its `len` bytes follow. More may have been read than the value takes.
 ///
 /// # Errors
 /// [`Error::BadState`] if the input ends too early, cannot be read, or does not hold a value of this type.
 pub fn decode_from<T: DeserializeOwned>(input: impl Read, len: u64) -> Result<(T, u64), Error> {
+    decode_first(BufReader::with_capacity(BUFFER, input), len)
+}
+
+fn decode_first<T: DeserializeOwned>(input: impl Read, len: u64) -> Result<(T, u64), Error> {
     let mut decoder = Decoder { input, left: len };
     let value = T::deserialize(&mut decoder).map_err(|e| Error::BadState(format!("cannot be decoded: {e}")))?;
     Ok((value, decoder.left))
