@@ -690,6 +690,8 @@ impl Agent for Dqn {
 mod tests {
     use super::*;
     use crate::{Choice, Collector, NetConfig};
+    use rl_buffer::ObsBuffer;
+    use rl_envs::cartpole::CartPole;
     use rl_envs::snake::Snake;
     use rl_envs::wrappers::FrameStack;
 
@@ -718,7 +720,8 @@ mod tests {
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
         let net = NetConfig { hidden: vec![17, 9], learner, ..NetConfig::default() };
         let network = QNetwork::new(&obs, &actions, &net, config.dueling, 5).unwrap();
-        let mut agent = Dqn::new(network, DqnConfig { learning_starts: u64::MAX, ..config }, &obs, &actions, 4, 7).unwrap();
+        let mut agent =
+            Dqn::new(network, DqnConfig { learning_starts: MAX_STEPS as u64, ..config }, &obs, &actions, 4, 7).unwrap();
         let mut rollout = collector.rollout(20).unwrap();
         for _ in 0..5 {
             collector.collect(agent.policy(), &mut rollout).unwrap();
@@ -790,17 +793,10 @@ mod tests {
         for dueling in [false, true] {
             for double in [false, true] {
                 for b in [1, 31, 33, 65, 200] {
-                    let config = DqnConfig {
-                        dueling,
-                        double,
-                        batch_size: b,
-                        prioritized: true,
-                        n_steps: 2,
-                        micro_batch: 16,
-                        ..DqnConfig::default()
-                    };
-                    let [fused, reference] = [Learner::Fused, Learner::Reference].map(|learner| {
-                        let mut agent = agent(learner, config.clone());
+                    let config =
+                        DqnConfig { dueling, double, batch_size: b, prioritized: true, n_steps: 2, ..DqnConfig::default() };
+                    let [fused, reference] = [(Learner::Fused, 0), (Learner::Reference, 16)].map(|(learner, micro_batch)| {
+                        let mut agent = agent(learner, DqnConfig { micro_batch, ..config.clone() });
                         let pool = Pool::new(2).unwrap();
                         agent.target.change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
                         let Memory { batch, words, .. } = &mut agent.memory;
@@ -932,13 +928,16 @@ mod tests {
 
     #[test]
     fn a_transition_that_cannot_be_learnt_from_is_replayed_rarely() {
-        let config = DqnConfig { prioritized: true, batch_size: 128, ..DqnConfig::default() };
-        let (mut agent, pool) = (agent(Learner::Fused, config), Pool::new(1).unwrap());
-        let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
-        let mut collector = Collector::new(4, &env, &pool, 2).unwrap();
-        let mut rollout = collector.rollout(1).unwrap();
+        let pool = Pool::new(1).unwrap();
+        let mut collector = Collector::new(4, &CartPole::default(), &pool, 2).unwrap();
+        let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+        let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+        let config = DqnConfig { prioritized: true, batch_size: 128, learning_starts: MAX_STEPS as u64, ..DqnConfig::default() };
+        let mut agent = Dqn::new(network, config, &obs, &actions, 4, 7).unwrap();
+        let mut rollout = collector.rollout(101).unwrap();
         collector.collect(agent.policy(), &mut rollout).unwrap();
-        rollout.rewards[[0, 2]] = f32::INFINITY;
+        let ObsBuffer::F32(obs) = &mut rollout.obs else { panic!("CartPole's observations are f32") };
+        obs[[101, 2, 0]] = f32::NAN; // the next observation of one transition
         agent.update(&rollout, 0.5, &pool).unwrap();
         // 404 transitions with the same priority: the first draws of 128 meet the bad one soon, and each of its draws costs an update.
         let params = agent.network.params().to_vec();
