@@ -884,7 +884,7 @@ impl Collector {
 /// Default of [`EvalConfig::max_steps`]: longer than any episode that has a time limit of its own.
 pub const MAX_EVAL_STEPS: u32 = 100_000;
 
-/// How [`evaluate_with`] plays episodes.
+/// Settings of [`evaluate_with`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvalConfig {
     /// Seed of the environments, and of the actions if they are sampled.

@@ -76,7 +76,7 @@ pub struct DqnConfig {
     /// Transitions whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
     /// anyway and takes nothing but 0.
     pub micro_batch: usize,
-    /// Whether checkpoints hold the replay memory. Without it a resumed run refills the memory before it learns again.
+    /// True if checkpoints hold the replay memory. Without it a resumed run refills the memory before it learns again.
     pub save_replay: bool,
 }
 

@@ -27,15 +27,15 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.saturating_mul(1024))
 }
 
-/// What the limit on address space leaves. An eighth of it is for gaps, stacks and the allocator.
+/// Bytes left below the limit on address space. An eighth of them is for gaps, stacks and the allocator.
 fn address_space(limits: &str, status: &str) -> Option<u64> {
     let limit: u64 =
         limits.lines().find_map(|line| line.strip_prefix("Max address space"))?.split_whitespace().next()?.parse().ok()?;
     Some(limit.saturating_sub(kilobytes(status, "VmSize:")?) / 8 * 7)
 }
 
-/// What the control groups in `groups`, the text of /proc/self/cgroup, leave: each group and those above it. `root` is where they are
-/// mounted. Files that the system can drop from memory do not count as taken.
+/// Bytes left below the limits of the control groups in `groups`, the text of /proc/self/cgroup, and of the groups above them, which are
+/// mounted at `root`. Files that the system can drop from memory do not count as taken.
 fn in_groups(root: &Path, groups: &str) -> Option<u64> {
     let left = |dir: &Path, [limit, usage, dropped]: [&str; 3]| -> Option<u64> {
         let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();

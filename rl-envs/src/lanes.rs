@@ -40,7 +40,7 @@ pub trait Dynamics<const W: usize, const D: usize>: Clone + Debug + Default + Se
     /// Draws a state.
     fn render(&self, _state: &Self::State, _canvas: &mut Canvas) {}
 
-    /// What is wrong with a state, if it is none that a running episode can be in.
+    /// The problem with a state that no running episode can be in.
     fn fault(&self, state: &Self::State) -> Option<String>;
 
     /// A state as words.
@@ -80,7 +80,7 @@ impl<const A: usize> LaneAction for [f32; A] {
     }
 }
 
-/// What is wrong with the number of steps that an episode has taken, if it is not below the limit.
+/// The problem with the steps that an episode has taken, if they are not below the limit.
 pub(crate) fn elapsed_fault(elapsed: u32, max_steps: u32) -> Option<String> {
     (elapsed >= max_steps).then(|| format!("elapsed is {elapsed}, an episode ends at step {max_steps}"))
 }

@@ -14,7 +14,7 @@ use crate::{Algo, Config, Error};
 
 /// Program, threads, buffers of files.
 const FIXED: u128 = 12 << 20;
-/// One of so many steps of a rollout is counted as the end of an episode, whose last observation is kept.
+/// Assumed steps of a rollout for each episode that ends in it, whose last observation is kept.
 const STEPS_AN_EPISODE: u128 = 8;
 /// Numbers of 4 bytes that targets take for each step while they are computed.
 const TARGETS: u128 = 6;
@@ -25,7 +25,7 @@ const SLICE: u64 = 64;
 #[derive(Clone, Debug)]
 struct Nets {
     config: NetConfig,
-    /// Whether they are dueling, if they are of action values.
+    /// True for dueling heads of action values.
     values: Option<bool>,
     /// Policies, with the copies that act in rollouts that lag, and target networks.
     policies: u64,
@@ -35,7 +35,7 @@ struct Nets {
     saved: u64,
     minibatch: u64,
     micro_batch: u64,
-    /// Whether parameters are drawn, not loaded.
+    /// True if parameters are drawn, false if they are loaded.
     drawn: bool,
 }
 

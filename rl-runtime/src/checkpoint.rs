@@ -671,9 +671,9 @@ impl<'a> Opened<'a> {
 pub struct SavedPolicy {
     /// The checkpoint.
     pub path: PathBuf,
-    /// What was run.
+    /// Configuration of the run.
     pub config: Config,
-    /// How far it had come.
+    /// Progress of the run when it was saved.
     pub progress: Progress,
     /// The policy.
     pub policy: Box<dyn Policy>,

@@ -429,7 +429,7 @@ fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Str
     best.filter(|(similarity, _)| *similarity > 0.8).map(|(_, name)| format!(" (did you mean \"{name}\"?)")).unwrap_or_default()
 }
 
-/// What is wrong with several settings together, and their keys.
+/// Problems of several settings together, and their keys.
 type Concern = (Vec<&'static str>, String);
 
 impl Config {
@@ -476,7 +476,7 @@ impl Config {
         NetConfig { conv, hidden, activation, shared_trunk, learner, log_std_init, normalize_obs }
     }
 
-    /// What is wrong with the settings together, each with the settings that it concerns.
+    /// Problems of the settings together, each with the settings that it concerns.
     fn impossible(&self) -> Vec<Concern> {
         let mut found = Vec::new();
         if self.collect_threads > self.threads {

@@ -37,7 +37,7 @@ pub enum Error {
     NotSaved {
         /// The directory of the run.
         run: PathBuf,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
         /// The last error.
         cause: Box<Error>,
