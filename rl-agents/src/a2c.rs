@@ -19,7 +19,7 @@ use rl_envs::{Pool, Purpose, Rng};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{Descent, StepSums};
-use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
+use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
 use crate::optim::Rule;
 use crate::settings::{self, Key, Kind, key};
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
@@ -215,7 +215,8 @@ impl Agent for A2c {
         }
         let policy = &self.descent.policy;
         let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
-            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.vtrace, pool)?
+            let refresh = if config.vtrace { Refresh::VTrace } else { Refresh::Values };
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), refresh, pool)?
         } else {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
@@ -340,7 +341,7 @@ mod tests {
         let (_, rollout, _) = fixture::rollout();
         let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
         let (rewards, discounts) = (rollout.rewards.view(), (config.gamma, config.gae_lambda));
-        let expected = Targets::off_policy(&policy(), &rollout, rewards, discounts, false, &pool).unwrap();
+        let expected = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
         let metrics = A2c::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();
         assert_eq!(metrics.get("train/explained_variance"), Some(expected.explained_variance()));
     }

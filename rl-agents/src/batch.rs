@@ -19,8 +19,18 @@ pub(crate) struct Targets {
     pub(crate) returns: Vec<f32>,    // (T N)
     /// Values of the observations before the update.
     pub(crate) values: Vec<f32>, // (T N)
-    /// Log-probabilities of the actions before the update, if another policy acted; else empty: they are the rollout's.
+    /// Log-probabilities of the actions before the update, if another policy acted and they are needed; else empty.
     pub(crate) log_probs: Vec<f32>, // (T N)
+}
+
+/// What the learning policy computes for a rollout that another policy acted in.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Refresh {
+    Values,
+    /// Log-probabilities of the actions too, which cost a pass through the actor.
+    LogProbs,
+    /// V-trace: the ratios of these log-probabilities to the rollout's weight the targets.
+    VTrace,
 }
 
 impl Targets {
@@ -44,16 +54,17 @@ impl Targets {
         Ok(Self { advantages, weights: Vec::new(), returns, values, log_probs: Vec::new() })
     }
 
-    /// Targets of a rollout that another policy acted in, with the current values of `policy`; by V-trace if `corrected`.
+    /// Targets of a rollout that another policy acted in, with the current values of `policy`.
     pub(crate) fn off_policy(
         policy: &ActorCritic,
         rollout: &Rollout,
         rewards: ArrayView2<'_, f32>,
         (gamma, lambda): (f32, f32),
-        corrected: bool,
+        refresh: Refresh,
         pool: &Pool,
     ) -> Result<Self, Error> {
-        let (log_probs, values) = judge(policy, rollout, pool)?;
+        let (log_probs, values) = judge(policy, rollout, refresh != Refresh::Values, pool)?;
+        let corrected = refresh == Refresh::VTrace;
         let ratios = if corrected { ratios(&log_probs, rollout) } else { Array2::ones(rollout.values.dim()) };
         let (n_steps, n_envs) = rollout.values.dim();
         let mut scratch = policy.scratch();
@@ -108,23 +119,36 @@ fn ratios(log_probs: &Array2<f32>, rollout: &Rollout) -> Array2<f32> {
     ratios
 }
 
-/// The log-probabilities of a rollout's actions under `policy` and the values of its observations, both (T, N).
-fn judge(policy: &ActorCritic, rollout: &Rollout, pool: &Pool) -> Result<(Array2<f32>, Array2<f32>), Error> {
+/// The log-probabilities of a rollout's actions under `policy`, (T, N), or (0, 0) if not asked for, and the values of its
+/// observations, (T, N).
+fn judge(
+    policy: &ActorCritic,
+    rollout: &Rollout,
+    with_log_probs: bool,
+    pool: &Pool,
+) -> Result<(Array2<f32>, Array2<f32>), Error> {
     let a = policy.n_actions();
     let taken = Taken::new(policy, rollout)?;
     let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice());
-    let (mut log_probs, mut values) = (Array2::zeros(rollout.values.dim()), Array2::zeros(rollout.values.dim()));
+    let shape = rollout.values.dim();
+    let mut values = Array2::zeros(shape);
+    let mut log_probs = Array2::zeros(if with_log_probs { shape } else { (0, 0) });
     let mut rest = (log_probs.as_slice_mut().unwrap_or_default(), values.as_slice_mut().unwrap_or_default());
     let mut work = Vec::with_capacity(MAX_SLICES);
     for rows in pool::slices(rollout.values.len(), MAX_SLICES, TILE) {
-        let (log_probs, more_log_probs) = rest.0.split_at_mut(rows.len());
+        let (log_probs, more_log_probs) = rest.0.split_at_mut(if with_log_probs { rows.len() } else { 0 });
         let (values, more_values) = rest.1.split_at_mut(rows.len());
         rest = (more_log_probs, more_values);
         work.push((rows, log_probs, values, policy.scratch(), Ok(())));
     }
     pool.each(&mut work, &|(rows, log_probs, values, scratch, result)| {
+        let obs = rollout.obs_rows(rows.clone());
+        if !with_log_probs {
+            *result = policy.values(obs, scratch, values);
+            return;
+        }
         let Scratch { workspace, outputs, chosen, .. } = scratch;
-        *result = policy.each_tile(rollout.obs_rows(rows.clone()), workspace, outputs, values, &mut |range, outputs| {
+        *result = policy.each_tile(obs, workspace, outputs, values, &mut |range, outputs| {
             let m = range.len();
             let of_all = rows.start + range.start..rows.start + range.end;
             let log_probs = &mut log_probs[range];
@@ -585,6 +609,7 @@ pub(crate) mod fixture {
         let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
         let error = norm(&mut got.iter().zip(expected).map(|(a, b)| a - b));
         let size = norm(&mut expected.iter().copied());
+        assert_eq!(got.len(), expected.len());
         assert!(size > 0.0 && error < 2e-6 * size, "relative error {}", error / size);
     }
 
@@ -684,7 +709,7 @@ mod tests {
         for case in fixture::Case::ALL {
             let (policy, rollout, expected) = fixture::rollout_of(case);
             let pool = Pool::new(2).unwrap();
-            let found = Targets::off_policy(&policy, &rollout, rollout.rewards.view(), (0.99, 0.95), true, &pool).unwrap();
+            let found = Targets::off_policy(&policy, &rollout, rollout.rewards.view(), (0.99, 0.95), Refresh::VTrace, &pool).unwrap();
             fixture::assert_near(&found.advantages, &expected.advantages);
             fixture::assert_near(&found.returns, &expected.returns);
         }
@@ -711,17 +736,22 @@ mod tests {
             let end = rollout.final_at().iter().position(|end| *end == at);
             end.map_or(all[4 * (at.0 + 1) + at.1], |i| finals[i])
         });
-        for corrected in [false, true] {
-            let (log_probs, _) = judge(&now, &rollout, &pool).unwrap();
+        let (log_probs, _) = judge(&now, &rollout, true, &pool).unwrap();
+        for refresh in [Refresh::Values, Refresh::LogProbs, Refresh::VTrace] {
+            let corrected = refresh == Refresh::VTrace;
             let ratios = if corrected { ratios(&log_probs, &rollout) } else { Array2::ones(shape) };
             let [mut advantages, mut returns] = [(); 2].map(|()| Array2::zeros(shape));
             let steps = rollout.steps(next_values.view());
             returns::vtrace(&steps, values.view(), ratios.view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
             let rewards = rollout.rewards.view();
-            let found = Targets::off_policy(&fused, &rollout, rewards, (0.99, 0.95), corrected, &pool).unwrap();
+            let found = Targets::off_policy(&fused, &rollout, rewards, (0.99, 0.95), refresh, &pool).unwrap();
             fixture::assert_near(&found.advantages, advantages.as_slice().unwrap());
             fixture::assert_near(&found.returns, returns.as_slice().unwrap());
             fixture::assert_near(&found.values, values.as_slice().unwrap());
+            match refresh {
+                Refresh::Values => assert!(found.log_probs.is_empty()),
+                _ => fixture::assert_near(&found.log_probs, log_probs.as_slice().unwrap()),
+            }
         }
     }
 
@@ -732,7 +762,7 @@ mod tests {
                 let policy = fixture::moved_policy(Learner::Reference, case);
                 let fused = fixture::moved_policy(Learner::Fused, case);
                 let rollout = minibatch.rollout;
-                let (log_probs, values) = judge(&fused, rollout, &Pool::new(2).unwrap()).unwrap();
+                let (log_probs, values) = judge(&fused, rollout, true, &Pool::new(2).unwrap()).unwrap();
                 let found = ratios(&log_probs, rollout);
                 let rows: Vec<u32> = (0..32).collect();
                 let batch = Batch::gather(&policy, rollout, minibatch.targets, &rows, &[0.0; 32]).unwrap();

@@ -7,7 +7,7 @@
 //! replace the others, there is no maximum of both losses; `approx_kl` is the mean over the last epoch, `loss` the last minibatch's,
 //! `n_updates` counts epochs). Differences: truncated steps are bootstrapped from the final observation's value within the advantage,
 //! not by a change of the reward. Of a rollout that an older policy acted in, ratios and their clip range are relative to that policy,
-//! values and `approx_kl`, which `target_kl` bounds, to the policy at the start of the update.
+//! values to the policy at the start of the update. So is `approx_kl` if `target_kl` bounds it, at the cost of one more pass.
 //!
 //! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 
@@ -19,7 +19,7 @@ use rl_envs::{Pool, Purpose, Rng, math};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{Descent, StepSums};
-use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss, Targets};
+use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
 use crate::optim::Rule;
 use crate::settings::{self, Key, Kind, key};
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
@@ -278,7 +278,8 @@ impl Agent for Ppo {
         let policy = &self.descent.policy;
         let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
             // The ratios of the surrogate correct for the older policy; its values are as old.
-            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), false, pool)?
+            let refresh = if config.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values };
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), refresh, pool)?
         } else {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
@@ -363,7 +364,7 @@ mod tests {
         let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
         let (config, pool) = (PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() }, Pool::new(1).unwrap());
         let (rewards, discounts) = (rollout.rewards.view(), (config.gamma, config.gae_lambda));
-        let now = Targets::off_policy(&policy(), &rollout, rewards, discounts, false, &pool).unwrap();
+        let now = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
         let then = Targets::new(&policy(), &rollout, rewards, config.gamma, config.gae_lambda).unwrap();
         assert_ne!(now.explained_variance(), then.explained_variance());
         let metrics = Ppo::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();

@@ -240,6 +240,9 @@ pub struct Update {
 /// normalization, losses, gradients, clipping, Adam. With it the share that the networks' products have of the multiply-adds
 /// that the machine can do, measured beside it.
 ///
+/// All updates learn from one rollout. It lags behind all but the first, which compute its values anew: a pass that training
+/// without lag is spared.
+///
 /// # Errors
 /// Those of the environments and the agent.
 pub fn update(bench: &Update) -> Result<Value, Error> {

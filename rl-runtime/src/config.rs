@@ -147,7 +147,7 @@ pub struct Config {
 }
 
 /// Largest configuration file.
-const MAX_FILE: u64 = 1 << 20;
+pub(crate) const MAX_FILE: u64 = 1 << 20;
 
 /// The settings of a run as a whole.
 const RUN: &[Key] = &[

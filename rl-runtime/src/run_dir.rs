@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::file::{is_draft_of, write_whole};
 use crate::print::quoted;
-use crate::{Config, Error, checkpoint};
+use crate::{Config, Error, checkpoint, config};
 
 /// A run directory that is ours alone until it is dropped.
 #[derive(Debug)]
@@ -104,11 +104,8 @@ impl RunDir {
             return Err(Error::RunDir { path: path.into(), why });
         }
         let file = path.join("config.toml");
-        let text = fs::read_to_string(&file).map_err(|e| {
-            let why = format!(
-                "is not the directory of a run: its config.toml cannot be read ({e}); begin a run with --run-dir {}",
-                quoted(path)
-            );
+        let text = config::read_small(&file, config::MAX_FILE).map_err(|e| {
+            let why = format!("is not the directory of a run ({e}); begin a run with --run-dir {}", quoted(path));
             Error::RunDir { path: path.into(), why }
         })?;
         let config = Config::from_toml(&text, &file.display().to_string())?;

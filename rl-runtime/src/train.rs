@@ -464,7 +464,7 @@ impl Training {
                 self.best = Some(mean);
                 warn_of_stuck(&saved.stuck, report);
             }
-            Err(error) => report.warn(&format!("the best checkpoint is not saved, training goes on: {error}")),
+            Err(error) => report.warn(&format!("the best checkpoint is not saved, training continues: {error}")),
         }
     }
 
@@ -599,7 +599,7 @@ impl Training {
                         if failed_saves == MAX_FAILED_SAVES {
                             return Err(self.gave_up(dir, failed_saves, error));
                         }
-                        report.warn(&format!("checkpoint not saved, training goes on: {error}"));
+                        report.warn(&format!("checkpoint not saved, training continues: {error}"));
                     }
                 }
                 if end != End::Steps {

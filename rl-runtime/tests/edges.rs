@@ -197,7 +197,7 @@ fn output_that_is_lost_is_told_once_and_is_a_failure() {
     let run_dir = dir.path().join("run");
     let told = "error: stdout: No space left on device (os error 28); output is lost\n";
     let (code, _, stderr) = run(small(&run_dir, &["--json"]).stdout(full()));
-    assert_eq!((code, stderr.as_str()), (Some(1), told), "training goes on to its end");
+    assert_eq!((code, stderr.as_str()), (Some(1), told), "training continues to its end");
     assert_eq!(Checkpoint::load(&newest(&run_dir)).unwrap().progress.env_steps, 64);
     let eval = ["eval", run_dir.to_str().unwrap(), "--episodes", "1"];
     for args in [&["list"][..], &["check-env", "cartpole"], &["--help"], &["--version"], &eval] {

@@ -319,6 +319,10 @@ fn a_configuration_file_that_is_no_small_text_is_refused() {
     let fifo = dir.path().join("fifo");
     assert!(finish(Command::new("mkfifo").arg(&fifo)).status.success());
     assert!(ends(2, &["train", "cartpole", "--config", text(&fifo)]).contains("is not a regular file"));
+    let run_dir = dir.path().join("run");
+    fs::create_dir(&run_dir).unwrap();
+    assert!(finish(Command::new("mkfifo").arg(run_dir.join("config.toml"))).status.success());
+    assert!(ends(2, &["train", "--resume", text(&run_dir)]).contains("is not a regular file"));
     assert!(ends(2, &["trace", "cartpole", "--init", text(&fifo), "--actions", "/dev/zero"]).contains("is not a regular file"));
     for (key, also) in [("algo", "env = 'cartpole'"), ("env", "")] {
         fs::write(&file, format!("{key} = 5\n{also}")).unwrap();

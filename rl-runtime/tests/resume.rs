@@ -265,7 +265,7 @@ fn a_failed_save_leaves_nothing_behind_and_giving_up_says_what_to_do() {
     let settings = ["hidden=[64,64]", "steps=100000", "log_interval=100000"];
     let (code, _, err) = told(on_a_full_disk(&train_args(&run_dir, "ppo", &settings), 8));
     assert_eq!(code, 1, "{err}");
-    assert_eq!(err.matches("checkpoint not saved, training goes on").count(), 2, "{err}");
+    assert_eq!(err.matches("checkpoint not saved, training continues").count(), 2, "{err}");
     assert!(
         err.contains("training was given up: its checkpoint could not be saved 3 times running") && err.contains("make room"),
         "{err}"

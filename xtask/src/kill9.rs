@@ -77,7 +77,7 @@ impl Twins<'_> {
         if run.join("config.toml").exists() {
             command.arg("train").arg("--resume").arg(run);
         } else {
-            let settings = "--steps 3000 --threads 2 --set hidden=[8] --set n_envs=2 --set checkpoint_every=1 --set keep_checkpoints=2 --set \
+            let settings = "--steps 12000 --threads 2 --set hidden=[8] --set n_envs=2 --set checkpoint_every=1 --set keep_checkpoints=2 --set \
                             log_interval=1 --set eval_episodes=1 --eval-every 1000";
             let args = self.args.split_whitespace().chain(settings.split_whitespace());
             command.arg("train").args(args).arg("--run-dir").arg(run);

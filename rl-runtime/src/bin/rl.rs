@@ -526,7 +526,11 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
 }
 
 fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
+    if let Err(error) = interrupt::listen(None) {
+        print::err(&format!("warning: Ctrl-C will not save: {error}"));
+    }
     let layers = layers(&args)?;
+    let mut report = Report::new(json);
     let profile = Profile::new(args.timeline.is_some());
     // A timeline in the run directory is checked when that is there.
     let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());
@@ -540,11 +544,19 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             let config = layers.resolve(&env, algo)?;
             let device = train::device(&config)?;
-            set_matrix_threads(config.threads);
-            let training = Training::new(&config, profile.clone())?;
+            Budget::training(&config)?.check()?;
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
-            (config, dir, training, Vec::new(), timeline)
+            // Before wide networks take seconds to initialise.
+            report.start(&config, &device, dir.path(), 0);
+            set_matrix_threads(config.threads);
+            match Training::new(&config, profile.clone()) {
+                Ok(training) => (config, dir, training, Vec::new(), timeline),
+                Err(error) => {
+                    dir.discard();
+                    return Err(error);
+                }
+            }
         }
         Some(path) => {
             let source = Source::open(path, args.run_dir.is_some())?;
@@ -558,15 +570,10 @@ fn train(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
             if let Err(error) = dir.replace_config(&config) {
                 notes.push(format!("{error}; a later --resume needs the settings given now once more"));
             }
+            report.start(&config, &device, dir.path(), training.progress().env_steps);
             (config, dir, training, notes, timeline)
         }
     };
-    let device = train::device(&config)?;
-    if let Err(error) = interrupt::listen(None) {
-        print::err(&format!("warning: Ctrl-C will not save: {error}"));
-    }
-    let mut report = Report::new(json);
-    report.start(&config, &device, dir.path(), training.progress().env_steps);
     config.warnings().iter().for_each(|warning| report.warn(warning));
     notes.iter().for_each(|note| report.note(note));
     let outcome = training.run(&dir, &mut report);
