@@ -142,12 +142,12 @@ fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig
     Ok(Loss { total, policy: policy_loss, value: value_loss, entropy: entropy_loss })
 }
 
-/// The same loss for the tile kernel.
-struct TileLoss {
+/// [`loss`] for the tile kernel.
+struct A2cLoss {
     vf_coef: f32,
 }
 
-impl SampleLoss for TileLoss {
+impl SampleLoss for A2cLoss {
     #[inline(always)]
     fn derivatives(&self, columns: &Columns<'_>, out: &mut Derivatives<'_>) {
         for s in 0..columns.log_probs.len() {
@@ -175,7 +175,7 @@ impl A2c {
 
     /// The gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
-        minibatch.gradient(&mut self.descent, pool, TileLoss { vf_coef: self.config.vf_coef })
+        minibatch.gradient(&mut self.descent, pool, A2cLoss { vf_coef: self.config.vf_coef })
     }
 
     /// The gradient of a minibatch with candle's operations.

@@ -8,14 +8,16 @@ use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{ActionSpace, ActionsMut, Isa, Pool, Purpose, Space, math, rng};
 use serde::{Deserialize, Serialize};
 
+use crate::activation::Activation;
 use crate::conv::Conv;
 use crate::distributions::{Distribution, add_noise, greedy, log_softmax_columns, sample, standardize_columns};
 use crate::fused::Fused;
-use crate::mlp::{Activation, Mlp};
+use crate::mlp::Mlp;
 use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
+use crate::samples::{Samples, TILE};
 use crate::settings::{self, Key, Kind, key};
-use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
+use crate::tile::{self, Kernel, Net, Workspace};
 use crate::{Counters, Error, NetSize, Policy, Scratch, Snapshot, Statistics};
 
 /// What computes losses and gradients, and acts.

@@ -304,9 +304,9 @@ pub struct Counters {
     pub empty_at: u64,
 }
 
-/// Refuses a rollout whose columns do not go on where they stood: `what` does.
-pub(crate) fn check_runs_on(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
-    if rollout.runs_on { Ok(()) } else { Err(Error::Columns(what)) }
+/// Refuses a rollout whose columns do not continue the last one's trajectories; `what` needs them to.
+pub(crate) fn check_contiguous(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
+    if rollout.contiguous { Ok(()) } else { Err(Error::Columns(what)) }
 }
 
 /// A policy, its optimizer, and the counters that make its randomness.
@@ -339,10 +339,10 @@ impl Descent {
     /// The rewards of a rollout as they are learnt from, (T, N). The rollout counts in the statistics that normalize them.
     pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
         let Some(returns) = &mut self.returns else { return Ok(rollout.rewards.view().into()) };
-        check_runs_on(rollout, "normalize_reward sums up returns")?;
+        check_contiguous(rollout, "normalize_reward sums up returns")?;
         returns.merge(rollout, gamma, pool);
-        let precision = returns.precision();
-        Ok(rollout.rewards.mapv(|reward| normalized_reward(reward, precision)).into())
+        let inv_std = returns.inv_std();
+        Ok(rollout.rewards.mapv(|reward| normalized_reward(reward, inv_std)).into())
     }
 
     /// The parameters as a variable that gradients are taken of.

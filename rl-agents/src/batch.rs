@@ -8,7 +8,8 @@ use rl_envs::{Pool, math, pool};
 use crate::agent::{Descent, NamedTensor};
 use crate::collect::MAX_SLICES;
 use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
-use crate::tile::{Stats, TILE, Tile, TileLoss};
+use crate::samples::TILE;
+use crate::tile::{Stats, Tile, TileLoss};
 use crate::{ActorCritic, Error, Policy, Scratch};
 
 /// Targets of actor and critic, row by row from (0, 0) to (T - 1, N - 1).
@@ -128,7 +129,7 @@ fn judge(
     pool: &Pool,
 ) -> Result<(Array2<f32>, Array2<f32>), Error> {
     let a = policy.n_actions();
-    let taken = Taken::new(policy, rollout)?;
+    let chosen_actions = ChosenActions::new(policy, rollout)?;
     let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice());
     let shape = rollout.values.dim();
     let mut values = Array2::zeros(shape);
@@ -152,15 +153,15 @@ fn judge(
             let m = range.len();
             let of_all = rows.start + range.start..rows.start + range.end;
             let log_probs = &mut log_probs[range];
-            match taken {
-                Taken::Discrete(actions) => {
+            match chosen_actions {
+                ChosenActions::Discrete(actions) => {
                     let legal = masks.map_or(&[][..], |masks| &masks[of_all.start * a..of_all.end * a]);
                     log_softmax_columns(outputs, m, legal, &mut [0.0; 2 * TILE]);
                     for (s, (log_prob, &action)) in log_probs.iter_mut().zip(&actions[of_all]).enumerate() {
                         *log_prob = outputs[action as usize * m + s];
                     }
                 }
-                Taken::Continuous { actions, log_std } => {
+                ChosenActions::Continuous { actions, log_std } => {
                     let columns = &mut chosen[..a * m];
                     for (s, row) in actions[of_all.start * a..of_all.end * a].chunks_exact(a).enumerate() {
                         columns[s..].iter_mut().step_by(m).zip(row).for_each(|(to, &action)| *to = action);
@@ -203,9 +204,9 @@ impl Batch {
         }
         let floats = |all: &[f32]| Tensor::from_vec(rows.iter().map(|row| all[at(row)]).collect(), b, device);
         let a = policy.n_actions();
-        let actions = match Taken::new(policy, rollout)? {
-            Taken::Discrete(actions) => Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device),
-            Taken::Continuous { actions, .. } => {
+        let actions = match ChosenActions::new(policy, rollout)? {
+            ChosenActions::Discrete(actions) => Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device),
+            ChosenActions::Continuous { actions, .. } => {
                 let of_row = |row: usize| &actions[row * a..(row + 1) * a];
                 Tensor::from_vec(rows.iter().map(at).flat_map(of_row).copied().collect(), (b, a), device)
             }
@@ -298,9 +299,9 @@ impl Stats for TileSums {
     }
 }
 
-/// The actions of a rollout, as the policy that learns from them needs them.
+/// The actions of a rollout, with the parameters that their probabilities need.
 #[derive(Clone, Copy)]
-enum Taken<'a> {
+enum ChosenActions<'a> {
     Discrete(&'a [u32]), // (T N)
     Continuous {
         actions: &'a [f32], // (T N, A)
@@ -308,7 +309,7 @@ enum Taken<'a> {
     },
 }
 
-impl<'a> Taken<'a> {
+impl<'a> ChosenActions<'a> {
     fn new(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<Self, Error> {
         match (policy.distribution(), &rollout.actions) {
             (Distribution::Categorical, ActionBuffer::Discrete(actions)) => {
@@ -370,7 +371,7 @@ impl Minibatch<'_> {
         let loss = ActorCriticLoss {
             minibatch: *self,
             loss,
-            taken: Taken::new(policy, self.rollout)?,
+            chosen_actions: ChosenActions::new(policy, self.rollout)?,
             old_log_probs: self.rollout.log_probs.as_slice().unwrap_or_default(),
             masks: self.rollout.masks.as_ref().and_then(|masks| masks.as_slice()),
             chains: policy.chains(),
@@ -394,7 +395,7 @@ impl Minibatch<'_> {
 struct ActorCriticLoss<'a, L> {
     minibatch: Minibatch<'a>,
     loss: L,
-    taken: Taken<'a>,
+    chosen_actions: ChosenActions<'a>,
     old_log_probs: &'a [f32], // (T N)
     masks: Option<&'a [u8]>,  // (T N, A)
     chains: (usize, usize),
@@ -417,8 +418,8 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         outputs.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
         tile.column(critic, 0, &mut value[..m]);
         // The outputs become log-probabilities of discrete actions, or distances of continuous ones from the means.
-        match self.taken {
-            Taken::Discrete(actions) => {
+        match self.chosen_actions {
+            ChosenActions::Discrete(actions) => {
                 let mut legal = Vec::new();
                 if let Some(masks) = self.masks {
                     legal.extend(rows.iter().flat_map(|&row| &masks[row as usize * a..][..a]));
@@ -428,7 +429,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
                     new[s] = outputs[actions[row as usize] as usize * m + s];
                 }
             }
-            Taken::Continuous { actions, log_std } => {
+            ChosenActions::Continuous { actions, log_std } => {
                 state.actions.resize(a * TILE, 0.0);
                 state.log_std.resize(a, 0.0);
                 let columns = &mut state.actions[..a * m];
@@ -471,9 +472,9 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
 
         let mut entropy = [0.0f32; TILE];
         let mut d_output = [0.0f32; TILE];
-        match self.taken {
+        match self.chosen_actions {
             // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
-            Taken::Discrete(actions) => {
+            ChosenActions::Discrete(actions) => {
                 for column in outputs.chunks_exact(m) {
                     entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
                 }
@@ -491,13 +492,13 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
                 }
             }
             // With z = (a - mean) / std: d(log p)/d mean = z / std, d(log p)/d log_std = z^2 - 1, dH/d log_std = 1.
-            Taken::Continuous { log_std, .. } => {
+            ChosenActions::Continuous { log_std, .. } => {
                 entropy[..m].fill(gaussian_entropy(log_std));
                 let mut d_log_std = [0.0f32; TILE];
                 for (j, column) in outputs.chunks_exact(m).enumerate() {
-                    let precision = math::exp(-log_std[j]);
+                    let inv_std = math::exp(-log_std[j]);
                     for s in 0..m {
-                        d_output[s] = weight * d_log_prob[s] * column[s] * precision;
+                        d_output[s] = weight * d_log_prob[s] * column[s] * inv_std;
                         d_log_std[s] = weight * (d_log_prob[s] * (column[s] * column[s] - 1.0) - ent_coef);
                     }
                     state.log_std[j] += f64::from(total(&d_log_std[..m]));
@@ -709,7 +710,8 @@ mod tests {
         for case in fixture::Case::ALL {
             let (policy, rollout, expected) = fixture::rollout_of(case);
             let pool = Pool::new(2).unwrap();
-            let found = Targets::off_policy(&policy, &rollout, rollout.rewards.view(), (0.99, 0.95), Refresh::VTrace, &pool).unwrap();
+            let found =
+                Targets::off_policy(&policy, &rollout, rollout.rewards.view(), (0.99, 0.95), Refresh::VTrace, &pool).unwrap();
             fixture::assert_near(&found.advantages, &expected.advantages);
             fixture::assert_near(&found.returns, &expected.returns);
         }

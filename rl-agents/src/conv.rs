@@ -1,29 +1,31 @@
 //! Convolutions in front of the dense layers: composed of candle's operations (the referee), and as a stage of the tile kernel.
 //!
 //! Observations are planes, (channels, rows, columns). A layer has a square kernel, a stride, no padding, and the activation after
-//! it; its weights are (out, in, kernel, kernel). What it gives lies as (rows, columns, channels), and so do the features that the
-//! dense layers take.
+//! it; its weights are (out, in, kernel, kernel). Outputs, and so the features that the dense layers read, are (rows, columns,
+//! channels).
 //!
-//! The kernel gathers no patches. Element (position, term) of the matrix of patches lies at the sum of two offsets, one of the
-//! position and one of the term, so the product reads it where it is. The gradient of the weights is the product with the two
-//! swapped. That of the inputs, for each row of the kernel, is a product whose rows lie over each other and are added one by one
-//! as they are written. Samples go through the layers a few at a time, so that they stay in the cache.
+//! The kernel gathers no patches. The index of element (position, term) of the matrix of patches is the sum of two offsets, one for
+//! the position and one for the term, so the product reads patches in place. The gradient of the weights is the product with the two
+//! offsets swapped. The gradient of the inputs, for each row of the kernel, is a product whose rows overlap and are added one by one.
+//! A few samples at a time go through the layers, so that they stay in the cache.
 
 use std::ops::Range;
 
 use candle_core::Tensor;
+use rl_envs::isa::Set;
 
 use crate::Error;
-use crate::mlp::Activation;
+use crate::activation::Activation;
+use crate::gemm::{Init, Matrix, OffsetTable, Stride, multiply, multiply_onto, pad, reserve};
 use crate::params::{Layout, orthogonal};
-use crate::tile::{Even, Matrix, Samples, Start, TILE, Table, activate, derive, multiply, multiply_onto, pad, take};
+use crate::samples::{Samples, TILE};
 
-/// So many numbers, observations and outputs together, go through the layers at a time.
+/// Numbers, observations and outputs together, that go through the layers at a time.
 const NUMBERS: usize = 48 << 10;
 
-/// One layer, as ranges of the parameter vector.
+/// Shape of one layer, and its ranges of the parameter vector.
 #[derive(Clone, Debug)]
-struct Layer {
+struct ConvShape {
     weight: Range<usize>, // (n_out, n_in, kernel, kernel)
     bias: Range<usize>,   // (n_out)
     n_in: usize,
@@ -34,7 +36,7 @@ struct Layer {
     out_size: [usize; 2],
 }
 
-impl Layer {
+impl ConvShape {
     fn n_positions(&self) -> usize {
         self.out_size[0] * self.out_size[1]
     }
@@ -44,10 +46,10 @@ impl Layer {
         self.n_in * self.kernel * self.kernel
     }
 
-    /// Where the patches of the positions begin, if two columns of the input lie `step` apart.
-    fn positions(&self, step: usize) -> impl Iterator<Item = usize> {
+    /// Offsets of the positions' patches in an input whose columns are `distance` apart.
+    fn positions(&self, distance: usize) -> impl Iterator<Item = usize> {
         let ([_, columns], [out_rows, out_columns], stride) = (self.in_size, self.out_size, self.stride);
-        (0..out_rows).flat_map(move |y| (0..out_columns).map(move |x| (y * columns + x) * stride * step))
+        (0..out_rows).flat_map(move |y| (0..out_columns).map(move |x| (y * columns + x) * stride * distance))
     }
 
     /// The terms (channel, row, column) in the order of the weights.
@@ -60,7 +62,7 @@ impl Layer {
 /// Convolutions, or none: then the features are the observations.
 #[derive(Clone, Debug)]
 pub(crate) struct Conv {
-    layers: Vec<Layer>,
+    layers: Vec<ConvShape>,
     activation: Activation,
     obs_len: usize,
 }
@@ -71,7 +73,7 @@ impl Conv {
     pub(crate) fn new(layout: &mut Layout, shape: &[usize], sizes: &[[usize; 3]], activation: Activation) -> Result<Self, Error> {
         let obs_len = shape.iter().product();
         let refused = |what: String, allowed| Err(Error::Setting { name: "conv", value: format!("{sizes:?}{what}"), allowed });
-        let mut layers: Vec<Layer> = Vec::with_capacity(sizes.len());
+        let mut layers: Vec<ConvShape> = Vec::with_capacity(sizes.len());
         for (l, &[n_out, kernel, stride]) in sizes.iter().enumerate() {
             let &[channels, rows, columns] = shape else {
                 let what = format!(" over observations of shape {shape:?}");
@@ -86,7 +88,7 @@ impl Conv {
                     format!(" over observations of shape {shape:?}, where layer {l} meets {} x {}", in_size[0], in_size[1]);
                 return refused(what, "a kernel must fit into what it meets");
             }
-            layers.push(Layer {
+            layers.push(ConvShape {
                 weight: layout.push(format!("conv.{l}.weight"), &[n_out, n_in, kernel, kernel]),
                 bias: layout.push(format!("conv.{l}.bias"), &[n_out]),
                 n_in,
@@ -105,7 +107,7 @@ impl Conv {
         self.layers.len() as u32
     }
 
-    /// The number of features that it gives.
+    /// The number of features.
     pub(crate) fn n_out(&self) -> usize {
         self.layers.last().map_or(self.obs_len, |layer| layer.n_positions() * layer.n_out)
     }
@@ -115,7 +117,7 @@ impl Conv {
         self.layers.iter().map(|layer| layer.n_positions() * (layer.n_terms() + layer.n_out)).sum()
     }
 
-    /// Products of forward for one sample, layer by layer.
+    /// Multiplications of a forward pass of one sample, layer by layer.
     pub(crate) fn products(&self) -> impl Iterator<Item = usize> {
         self.layers.iter().map(|layer| layer.n_positions() * layer.weight.len())
     }
@@ -150,17 +152,17 @@ impl Conv {
     }
 }
 
-/// One layer as the kernel takes it.
+/// One layer as the kernel runs it.
 #[derive(Clone, Debug)]
-struct Step {
-    layer: Layer,
-    /// Numbers of one sample's input as it lies: planes, or (rows, columns, padded channels).
+struct ConvLayer {
+    shape: ConvShape,
+    /// Numbers of one sample's input: planes, or (rows, columns, padded channels).
     in_len: usize,
-    /// Where the patches of the positions begin, of as many samples as go together.
-    positions: Table,
-    /// Where the terms lie within a patch.
-    terms: Table,
-    /// Which of a weight's terms they are.
+    /// Offsets of the positions' patches, for as many samples as go together.
+    positions: OffsetTable,
+    /// Offsets of the terms within a patch, ascending.
+    terms: OffsetTable,
+    /// Index of each of these terms within the weight.
     order: Vec<usize>,
     /// In the packed parameters: (terms, padded out), (padded out), and but for the first layer, for each row of the kernel, the
     /// transpose (out, kernel, padded in).
@@ -172,185 +174,185 @@ struct Step {
     grad_bias: usize,
 }
 
-impl Step {
-    /// Numbers of one sample's output as it lies.
+impl ConvLayer {
+    /// Numbers of one sample's output, padding included.
     fn out_len(&self) -> usize {
-        self.layer.n_positions() * pad(self.layer.n_out)
+        self.shape.n_positions() * pad(self.shape.n_out)
     }
 
     /// Numbers of one row of the kernel over one position of the input.
     fn kernel_row(&self) -> usize {
-        self.layer.kernel * pad(self.layer.n_in)
+        self.shape.kernel * pad(self.shape.n_in)
     }
 }
 
 /// Convolutions as a stage of the kernel.
 #[derive(Clone, Debug)]
-pub(crate) struct Stage {
-    steps: Vec<Step>,
+pub(crate) struct ConvStage {
+    layers: Vec<ConvLayer>,
     activation: Activation,
     obs_len: usize,
-    /// How many samples go through the layers together.
+    /// Number of samples that go through the layers together.
     together: usize,
 }
 
-/// What one thread needs for the stage.
+/// Buffers of one thread for the stage.
 #[derive(Clone, Debug)]
-pub(crate) struct Space {
+pub(crate) struct ConvWorkspace {
     obs: Vec<f32>,         // (together, D)
     hidden: Vec<Vec<f32>>, // every layer's outputs but the last's: of a tile to learn from, of the samples together to act
     delta: Vec<f32>,       // (together, widest)
     next: Vec<f32>,        // (together, widest)
 }
 
-impl Stage {
-    /// Appends what it needs to the packed parameters and to the gradient; none if there are no layers.
+impl ConvStage {
+    /// Reserves room in the packed parameters and the gradient; `None` if there are no layers.
     pub(crate) fn new(conv: &Conv, packed_len: &mut usize, grad_len: &mut usize) -> Option<Self> {
         let last = conv.layers.last()?;
         let numbers: usize = conv.layers.iter().map(|layer| layer.n_positions() * pad(layer.n_out)).sum();
         let together = (NUMBERS / (conv.obs_len + numbers)).clamp(1, TILE);
-        let mut steps = Vec::with_capacity(conv.layers.len());
-        for (l, layer) in conv.layers.iter().enumerate() {
-            let ([rows, columns], kernel) = (layer.in_size, layer.kernel);
-            let (channel, column) = if l == 0 { (rows * columns, 1) } else { (1, pad(layer.n_in)) };
+        let mut layers = Vec::with_capacity(conv.layers.len());
+        for (l, shape) in conv.layers.iter().enumerate() {
+            let ([rows, columns], kernel) = (shape.in_size, shape.kernel);
+            let (channel, column) = if l == 0 { (rows * columns, 1) } else { (1, pad(shape.n_in)) };
             let in_len = if l == 0 { conv.obs_len } else { rows * columns * column };
             let mut terms: Vec<(usize, usize)> =
-                layer.terms().map(|(c, y, x)| c * channel + (y * columns + x) * column).zip(0..).collect();
+                shape.terms().map(|(c, y, x)| c * channel + (y * columns + x) * column).zip(0..).collect();
             terms.sort_unstable();
-            let positions = (0..together).flat_map(|s| layer.positions(column).map(move |at| s * in_len + at));
-            let out_pad = pad(layer.n_out);
-            steps.push(Step {
-                layer: layer.clone(),
+            let positions = (0..together).flat_map(|s| shape.positions(column).map(move |at| s * in_len + at));
+            let out_pad = pad(shape.n_out);
+            layers.push(ConvLayer {
+                shape: shape.clone(),
                 in_len,
-                positions: Table::new(positions),
-                terms: Table::new(terms.iter().map(|&(at, _)| at)),
+                positions: OffsetTable::new(positions),
+                terms: OffsetTable::new(terms.iter().map(|&(at, _)| at)),
                 order: terms.iter().map(|&(_, term)| term).collect(),
-                packed_weight: take(packed_len, layer.n_terms() * out_pad),
-                packed_bias: take(packed_len, out_pad),
-                packed_transpose: take(packed_len, if l == 0 { 0 } else { kernel * layer.n_out * kernel * column }),
-                grad_weight: take(grad_len, layer.n_terms() * out_pad),
-                grad_bias: take(grad_len, out_pad),
+                packed_weight: reserve(packed_len, shape.n_terms() * out_pad),
+                packed_bias: reserve(packed_len, out_pad),
+                packed_transpose: reserve(packed_len, if l == 0 { 0 } else { kernel * shape.n_out * kernel * column }),
+                grad_weight: reserve(grad_len, shape.n_terms() * out_pad),
+                grad_bias: reserve(grad_len, out_pad),
             });
         }
         debug_assert_eq!(conv.n_out(), last.n_positions() * last.n_out);
-        Some(Self { steps, activation: conv.activation, obs_len: conv.obs_len, together })
+        Some(Self { layers, activation: conv.activation, obs_len: conv.obs_len, together })
     }
 
-    fn last(&self) -> &Step {
-        &self.steps[self.steps.len() - 1]
+    fn last(&self) -> &ConvLayer {
+        &self.layers[self.layers.len() - 1]
     }
 
-    /// Features of one sample as they lie, and in runs of how many channels: real and padded.
+    /// Number of one sample's features, padding included, and the length of their runs: real and padded channels.
     pub(crate) fn features(&self) -> (usize, (usize, usize)) {
-        let n_out = self.last().layer.n_out;
+        let n_out = self.last().shape.n_out;
         (self.last().out_len(), (n_out, pad(n_out)))
     }
 
-    /// The number of numbers in [`Stage::space`].
-    pub(crate) fn space_len(&self, learning: bool) -> usize {
+    /// Length of [`ConvStage::workspace`].
+    pub(crate) fn workspace_len(&self, learning: bool) -> usize {
         let kept = if learning { TILE } else { self.together };
-        let hidden: usize = self.steps[..self.steps.len() - 1].iter().map(|step| kept * step.out_len()).sum();
-        let widest = self.steps.iter().map(Step::out_len).max().unwrap_or(0);
+        let hidden: usize = self.layers[..self.layers.len() - 1].iter().map(|layer| kept * layer.out_len()).sum();
+        let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
         hidden + self.together * (self.obs_len + if learning { 2 * widest } else { 0 })
     }
 
-    /// Memory to act with, or to learn.
-    pub(crate) fn space(&self, learning: bool) -> Space {
+    /// Buffers to act with or to learn with.
+    pub(crate) fn workspace(&self, learning: bool) -> ConvWorkspace {
         let kept = if learning { TILE } else { self.together };
-        let hidden = self.steps[..self.steps.len() - 1].iter().map(|step| vec![0.0; kept * step.out_len()]).collect();
-        let widest = self.steps.iter().map(Step::out_len).max().unwrap_or(0);
+        let hidden = self.layers[..self.layers.len() - 1].iter().map(|layer| vec![0.0; kept * layer.out_len()]).collect();
+        let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
         let delta = vec![0.0; if learning { self.together * widest } else { 0 }];
-        Space { obs: vec![0.0; self.together * self.obs_len], hidden, next: delta.clone(), delta }
+        ConvWorkspace { obs: vec![0.0; self.together * self.obs_len], hidden, next: delta.clone(), delta }
     }
 
-    /// Copies the parameters into the forms that the kernel reads.
+    /// Copies the parameters into the layouts that the kernel reads.
     pub(crate) fn pack(&self, params: &[f32], packed: &mut [f32]) {
-        for (l, step) in self.steps.iter().enumerate() {
-            let layer = &step.layer;
-            let (weight, k) = (&params[layer.weight.clone()], layer.n_terms());
-            let rows = packed[step.packed_weight..].chunks_exact_mut(pad(layer.n_out));
-            for (row, &term) in rows.zip(&step.order) {
+        for (l, layer) in self.layers.iter().enumerate() {
+            let shape = &layer.shape;
+            let (weight, k) = (&params[shape.weight.clone()], shape.n_terms());
+            let rows = packed[layer.packed_weight..].chunks_exact_mut(pad(shape.n_out));
+            for (row, &term) in rows.zip(&layer.order) {
                 row.iter_mut().zip(weight[term..].iter().step_by(k)).for_each(|(to, &from)| *to = from);
             }
-            packed[step.packed_bias..][..layer.n_out].copy_from_slice(&params[layer.bias.clone()]);
+            packed[layer.packed_bias..][..shape.n_out].copy_from_slice(&params[shape.bias.clone()]);
             if l > 0 {
-                let (in_pad, width) = (pad(layer.n_in), step.kernel_row());
-                let to = &mut packed[step.packed_transpose..];
+                let (in_pad, width) = (pad(shape.n_in), layer.kernel_row());
+                let to = &mut packed[layer.packed_transpose..];
                 for (o, weight) in weight.chunks_exact(k).enumerate() {
-                    for ((c, y, x), &from) in layer.terms().zip(weight) {
-                        to[(y * layer.n_out + o) * width + x * in_pad + c] = from;
+                    for ((c, y, x), &from) in shape.terms().zip(weight) {
+                        to[(y * shape.n_out + o) * width + x * in_pad + c] = from;
                     }
                 }
             }
         }
     }
 
-    /// Adds a slice's gradient to the flat one.
+    /// Adds a slice's gradient to the flat gradient.
     #[inline(always)]
     pub(crate) fn add_gradient(&self, grads: &[f32], flat: &mut [f32]) {
-        for step in &self.steps {
-            let (layer, k) = (&step.layer, step.layer.n_terms());
-            let rows = grads[step.grad_weight..].chunks_exact(pad(layer.n_out));
-            let to = &mut flat[layer.weight.clone()];
-            for (row, &term) in rows.zip(&step.order) {
+        for layer in &self.layers {
+            let (shape, k) = (&layer.shape, layer.shape.n_terms());
+            let rows = grads[layer.grad_weight..].chunks_exact(pad(shape.n_out));
+            let to = &mut flat[shape.weight.clone()];
+            for (row, &term) in rows.zip(&layer.order) {
                 to[term..].iter_mut().step_by(k).zip(row).for_each(|(to, from)| *to += from);
             }
-            let to = &mut flat[layer.bias.clone()];
-            to.iter_mut().zip(&grads[step.grad_bias..]).for_each(|(to, from)| *to += from);
+            let to = &mut flat[shape.bias.clone()];
+            to.iter_mut().zip(&grads[layer.grad_bias..]).for_each(|(to, from)| *to += from);
         }
     }
 
-    /// Writes the features, (TILE, as they lie), of the samples of a tile. `learning` keeps what backward needs.
+    /// Writes the padded features (TILE, F) of the samples of a tile. `learning` keeps what backward needs.
     #[inline(always)]
-    pub(crate) fn forward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+    pub(crate) fn forward<S: Set>(
         &self,
         samples: &Samples<'_>,
         tile: Range<usize>,
         packed: &[f32],
         learning: bool,
-        space: &mut Space,
+        workspace: &mut ConvWorkspace,
         features: &mut [f32],
     ) {
         for first in (0..tile.len()).step_by(self.together) {
             let n = self.together.min(tile.len() - first);
             let kept = if learning { first } else { 0 };
             let begin = tile.start + first;
-            samples.copy(begin..begin + n, self.obs_len, self.obs_len, &mut space.obs);
-            for (l, step) in self.steps.iter().enumerate() {
-                let (n_positions, out_pad, k) = (step.layer.n_positions(), pad(step.layer.n_out), step.layer.n_terms());
-                let (before, from_here) = space.hidden.split_at_mut(l);
+            samples.copy(begin..begin + n, self.obs_len, self.obs_len, &mut workspace.obs);
+            for (l, layer) in self.layers.iter().enumerate() {
+                let (n_positions, out_pad, k) = (layer.shape.n_positions(), pad(layer.shape.n_out), layer.shape.n_terms());
+                let (before, from_here) = workspace.hidden.split_at_mut(l);
                 let input = match before.last() {
-                    Some(hidden) => &hidden[kept * step.in_len..],
-                    None => &space.obs[..],
+                    Some(hidden) => &hidden[kept * layer.in_len..],
+                    None => &workspace.obs[..],
                 };
                 let output = match from_here.first_mut() {
-                    Some(hidden) => &mut hidden[kept * step.out_len()..],
-                    None => &mut features[first * step.out_len()..],
+                    Some(hidden) => &mut hidden[kept * layer.out_len()..],
+                    None => &mut features[first * layer.out_len()..],
                 };
-                let output = &mut output[..n * step.out_len()];
-                let a = Matrix { data: input, rows: step.positions.offsets(), columns: step.terms.offsets() };
-                let b = &packed[step.packed_weight..][..k * out_pad];
-                let bias = &packed[step.packed_bias..][..out_pad];
-                multiply::<FMA, ROWS, WIDE>(output, a, b, (n * n_positions, out_pad, k), Start::Bias(bias));
-                activate::<FMA>(self.activation, output);
+                let output = &mut output[..n * layer.out_len()];
+                let a = Matrix { data: input, rows: layer.positions.offsets(), columns: layer.terms.offsets() };
+                let b = &packed[layer.packed_weight..][..k * out_pad];
+                let bias = &packed[layer.packed_bias..][..out_pad];
+                multiply::<S>(output, a, b, (n * n_positions, out_pad, k), Init::Bias(bias));
+                self.activation.apply::<S>(output);
             }
         }
     }
 
-    /// Adds to the gradient of the weights what follows from that of the features, for the tile that has just gone forward.
+    /// Adds the gradient of the weights that follows from the features', for the tile that has just gone forward.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "what a tile consists of")]
-    pub(crate) fn backward<const FMA: bool, const ROWS: usize, const WIDE: usize>(
+    #[expect(clippy::too_many_arguments, reason = "buffers of a tile")]
+    pub(crate) fn backward<S: Set>(
         &self,
         samples: &Samples<'_>,
         tile: Range<usize>,
         packed: &[f32],
         features: &[f32],
         feature_grads: &[f32],
-        space: &mut Space,
+        workspace: &mut ConvWorkspace,
         grads: &mut [f32],
     ) {
-        let Space { obs, hidden, delta, next } = space;
+        let ConvWorkspace { obs, hidden, delta, next } = workspace;
         let width = self.last().out_len();
         for first in (0..tile.len()).step_by(self.together) {
             let n = self.together.min(tile.len() - first);
@@ -358,28 +360,28 @@ impl Stage {
             samples.copy(begin..begin + n, self.obs_len, self.obs_len, obs);
             let these = first * width..(first + n) * width;
             delta[..n * width].copy_from_slice(&feature_grads[these.clone()]);
-            derive::<FMA>(self.activation, &features[these], delta);
-            for (l, step) in self.steps.iter().enumerate().rev() {
-                let Step { layer, in_len, .. } = step;
-                let (rows, out_pad, k) = (n * layer.n_positions(), pad(layer.n_out), layer.n_terms());
+            self.activation.derive::<S>(&features[these], delta);
+            for (l, layer) in self.layers.iter().enumerate().rev() {
+                let ConvLayer { shape, in_len, .. } = layer;
+                let (rows, out_pad, k) = (n * shape.n_positions(), pad(shape.n_out), shape.n_terms());
                 let input = if l == 0 { &obs[..] } else { &hidden[l - 1][first * in_len..] };
                 let dz = &delta[..rows * out_pad];
-                let a = Matrix { data: input, rows: step.terms.offsets(), columns: step.positions.offsets() };
-                let grad = &mut grads[step.grad_weight..][..k * out_pad];
-                multiply::<FMA, ROWS, WIDE>(grad, a, dz, (k, out_pad, rows), Start::Add);
-                add_rows(dz, layer.n_positions(), &mut grads[step.grad_bias..][..out_pad]);
+                let a = Matrix { data: input, rows: layer.terms.offsets(), columns: layer.positions.offsets() };
+                let grad = &mut grads[layer.grad_weight..][..k * out_pad];
+                multiply::<S>(grad, a, dz, (k, out_pad, rows), Init::Add);
+                add_rows(dz, shape.n_positions(), &mut grads[layer.grad_bias..][..out_pad]);
                 if l > 0 {
-                    let (columns, in_pad, width) = (layer.in_size[1], pad(layer.n_in), step.kernel_row());
+                    let (columns, in_pad, width) = (shape.in_size[1], pad(shape.n_in), layer.kernel_row());
                     let dx = &mut next[..n * in_len];
                     dx.fill(0.0);
-                    let a = Matrix { data: dz, rows: Even(out_pad), columns: Even(1) };
-                    let transpose = &packed[step.packed_transpose..][..layer.kernel * layer.n_out * width];
-                    for (y, b) in transpose.chunks_exact(layer.n_out * width).enumerate() {
+                    let a = Matrix { data: dz, rows: Stride(out_pad), columns: Stride(1) };
+                    let transpose = &packed[layer.packed_transpose..][..shape.kernel * shape.n_out * width];
+                    for (y, b) in transpose.chunks_exact(shape.n_out * width).enumerate() {
                         let onto = &mut dx[y * columns * in_pad..];
-                        let to = step.positions.offsets();
-                        multiply_onto::<FMA, ROWS, WIDE>(onto, to, a, b, (rows, width, layer.n_out), Start::Add);
+                        let to = layer.positions.offsets();
+                        multiply_onto::<S>(onto, to, a, b, (rows, width, shape.n_out), Init::Add);
                     }
-                    derive::<FMA>(self.activation, &input[..n * in_len], dx);
+                    self.activation.derive::<S>(&input[..n * in_len], dx);
                     std::mem::swap(delta, next);
                 }
             }
@@ -387,7 +389,7 @@ impl Stage {
     }
 }
 
-/// Adds the rows of `from` to `to`, 16 columns or a multiple, by way of the sums of `some` rows each.
+/// Adds the rows of `from` to `to`, `some` rows at a time; the number of columns is a multiple of 16.
 #[inline(always)]
 fn add_rows(from: &[f32], some: usize, to: &mut [f32]) {
     let n = to.len();

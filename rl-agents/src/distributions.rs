@@ -158,9 +158,9 @@ pub(crate) fn add_noise(means: &mut [f32], m: usize, log_std: &[f32], seed: u64,
 pub(crate) fn standardize_columns(means: &mut [f32], actions: &[f32], m: usize, log_std: &[f32], log_probs: &mut [f32]) {
     log_probs.fill(0.0);
     for ((column, actions), &log_std) in means.chunks_exact_mut(m).zip(actions.chunks_exact(m)).zip(log_std) {
-        let (precision, constant) = (math::exp(-log_std), log_std + HALF_LN_2_PI);
+        let (inv_std, constant) = (math::exp(-log_std), log_std + HALF_LN_2_PI);
         for ((z, action), log_prob) in column.iter_mut().zip(actions).zip(&mut *log_probs) {
-            *z = (action - *z) * precision;
+            *z = (action - *z) * inv_std;
             *log_prob -= 0.5 * (*z * *z) + constant;
         }
     }

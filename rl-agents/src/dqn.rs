@@ -22,11 +22,12 @@ use rl_buffer::{
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{Divergence, NamedTensor, StepSums, check_runs_on};
+use crate::agent::{Divergence, NamedTensor, StepSums, check_contiguous};
 use crate::optim::{Optimizer, Rule};
 use crate::q_network::best;
+use crate::samples::TILE;
 use crate::settings::{self, Key, Kind, MAX_STEPS, key};
-use crate::tile::{Slices, Stats, TILE, Tile, TileLoss};
+use crate::tile::{Slices, Stats, Tile, TileLoss};
 use crate::{Agent, Counters, Error, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot};
 
 /// What a user chooses.
@@ -265,7 +266,7 @@ fn loss(
     Ok(((huber * weights)?.mean_all()?, q.mean_all()?, error))
 }
 
-/// The same loss for the tile kernel.
+/// [`loss`] for the tile kernel.
 struct TdLoss<'a> {
     network: &'a QNetwork,
     actions: &'a [u32],
@@ -591,7 +592,7 @@ impl Agent for Dqn {
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        check_runs_on(rollout, "n-step returns and stacked frames run on")?;
+        check_contiguous(rollout, "n-step returns and stacked frames run on")?;
         if rollout.cut_before {
             self.gap();
         }
@@ -738,7 +739,7 @@ mod tests {
         let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
         let mut rollout = collector.rollout(3).unwrap();
         collector.collect(agent.policy(), &mut rollout).unwrap();
-        rollout.runs_on = false;
+        rollout.contiguous = false;
         let before = agent.save();
         let error = agent.update(&rollout, 0.5, &pool).unwrap_err();
         assert!(matches!(error, Error::Columns(_)), "{error}");

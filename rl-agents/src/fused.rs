@@ -7,26 +7,27 @@ use candle_core::{CpuStorage, CustomOp2, DType, Layout, Shape, Tensor};
 use rl_buffer::ObsSlice;
 use rl_envs::{Isa, Pool};
 
-use crate::tile::{Net, Samples, Slices, TILE, Tile, TileLoss, Workspace, forward};
+use crate::samples::{Samples, TILE};
+use crate::tile::{Net, Slices, Tile, TileLoss, Workspace, forward};
 
-/// The operation.
+/// Outputs of policy and value function as an operation of candle.
 pub(crate) struct Fused {
     pub(crate) isa: Isa,
     pub(crate) net: Net,
-    /// Chains of policy and value function.
+    /// Indices of the chains of policy and value function.
     pub(crate) chains: (usize, usize),
     pub(crate) n_actions: usize,
     pub(crate) obs_len: usize,
 }
 
-/// A gradient that is known already.
-struct Known<'a> {
+/// The gradient with respect to the outputs, given by candle.
+struct GivenGradient<'a> {
     grad: &'a [f32], // (B, A + 1)
     chains: (usize, usize),
     n_actions: usize,
 }
 
-impl TileLoss<()> for Known<'_> {
+impl TileLoss<()> for GivenGradient<'_> {
     #[inline(always)]
     fn tile(&self, tile: &mut Tile<'_>, (): &mut ()) {
         let (samples, width) = (tile.samples(), self.n_actions + 1);
@@ -89,10 +90,10 @@ impl CustomOp2 for Fused {
         let (mut packed, mut gradient) = (Vec::new(), vec![0.0; vector.len()]);
         self.net.pack(&vector, &mut packed);
         let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, normalizer: None, rows: None };
-        let known = Known { grad: &grad, chains: self.chains, n_actions: self.n_actions };
+        let loss = GivenGradient { grad: &grad, chains: self.chains, n_actions: self.n_actions };
         let pool = Pool::new(1).map_err(candle_core::Error::wrap)?;
         let kernel = (self.isa, &self.net, &packed[..]);
-        let _ = Slices::new().gradient(kernel, samples, rows.len() / self.obs_len, &pool, &known, &mut gradient);
+        let _ = Slices::new().gradient(kernel, samples, rows.len() / self.obs_len, &pool, &loss, &mut gradient);
         let len = gradient.len();
         Ok((Some(Tensor::from_vec(gradient, len, params.device())?), None))
     }

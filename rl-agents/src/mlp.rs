@@ -3,30 +3,9 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
-use serde::{Deserialize, Serialize};
 
+use crate::activation::Activation;
 use crate::params::{Layout, orthogonal};
-
-/// What follows each hidden layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Activation {
-    /// Hyperbolic tangent.
-    #[default]
-    Tanh,
-    /// max(0, x)
-    Relu,
-}
-
-impl Activation {
-    /// Of a tensor, with candle's operations.
-    pub(crate) fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
-        match self {
-            Self::Tanh => x.tanh(),
-            Self::Relu => x.relu(),
-        }
-    }
-}
 
 /// One layer, `x W + b`, as ranges of the parameter vector.
 #[derive(Clone, Debug)]

@@ -20,10 +20,10 @@ use crate::collect::{MAX_SLICES, MIN_SLICE};
 
 /// Added to variances.
 const EPSILON: f64 = 1e-8;
-/// How far from 0 normalized numbers may be.
+/// Largest magnitude of a normalized number.
 const LIMIT: f32 = 10.0;
 
-/// Count, means and variances of some numbers that are seen together.
+/// Count, means and variances of vectors of numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moments {
     count: f64,
@@ -32,13 +32,13 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Of `len` numbers, none seen yet.
+    /// Moments of `len` numbers, none seen yet.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { count: 0.0, mean: vec![0.0; len], m2: vec![0.0; len] }
     }
 
-    /// How often they were seen.
+    /// Number of vectors seen.
     #[must_use]
     pub fn count(&self) -> f64 {
         self.count
@@ -55,7 +55,7 @@ impl Moments {
         self.m2.iter().map(|m2| m2 / self.count.max(1.0))
     }
 
-    /// Sees them once more (Welford, 1962).
+    /// Adds one vector (Welford, 1962).
     pub fn push(&mut self, numbers: impl IntoIterator<Item = f64>) {
         self.count += 1.0;
         let share = 1.0 / self.count;
@@ -66,7 +66,7 @@ impl Moments {
         }
     }
 
-    /// Adds what `other` has seen (Chan, Golub and LeVeque, 1979).
+    /// Adds the vectors that `other` has seen (Chan, Golub and LeVeque, 1979).
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0.0 {
             return;
@@ -95,31 +95,31 @@ impl Moments {
         self.mean.len() == other.mean.len() && self.m2.len() == other.m2.len()
     }
 
-    /// What a distance from the mean is multiplied by; 1 before any was seen.
-    fn precisions(&self) -> impl Iterator<Item = f32> {
+    /// Inverse standard deviation of each number; 1 before any was seen.
+    fn inv_stds(&self) -> impl Iterator<Item = f32> {
         let seen = self.count > 0.0;
         self.variance().map(move |variance| if seen { (1.0 / (variance + EPSILON).sqrt()) as f32 } else { 1.0 })
     }
 }
 
-/// Observations' statistics, ready to be applied.
+/// Statistics of observations, in the form that [`Normalizer::apply`] reads.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Normalizer {
     moments: Moments,
     mean: Vec<f32>,
-    precision: Vec<f32>,
+    inv_std: Vec<f32>,
 }
 
 impl Normalizer {
     pub(crate) fn new(obs_len: usize) -> Self {
-        Self { moments: Moments::new(obs_len), mean: vec![0.0; obs_len], precision: vec![1.0; obs_len] }
+        Self { moments: Moments::new(obs_len), mean: vec![0.0; obs_len], inv_std: vec![1.0; obs_len] }
     }
 
     pub(crate) fn moments(&self) -> &Moments {
         &self.moments
     }
 
-    /// Replaces the statistics, if they are of as many numbers.
+    /// Replaces the statistics. Returns false, and changes nothing, if their length differs.
     pub(crate) fn set(&mut self, moments: &Moments) -> bool {
         let fits = moments.fits(&self.moments);
         if fits {
@@ -129,7 +129,7 @@ impl Normalizer {
         fits
     }
 
-    /// Becomes a copy of `other` in the memory that it has, if that is of as many numbers.
+    /// Copies `other` without allocating. Returns false, and changes nothing, if its length differs.
     pub(crate) fn copy_from(&mut self, other: &Self) -> bool {
         let fits = other.moments.fits(&self.moments);
         if fits {
@@ -137,25 +137,25 @@ impl Normalizer {
             self.moments.mean.copy_from_slice(&other.moments.mean);
             self.moments.m2.copy_from_slice(&other.moments.m2);
             self.mean.copy_from_slice(&other.mean);
-            self.precision.copy_from_slice(&other.precision);
+            self.inv_std.copy_from_slice(&other.inv_std);
         }
         fits
     }
 
     fn refresh(&mut self) {
         self.mean.iter_mut().zip(&self.moments.mean).for_each(|(to, &mean)| *to = mean as f32);
-        self.precision.iter_mut().zip(self.moments.precisions()).for_each(|(to, precision)| *to = precision);
+        self.inv_std.iter_mut().zip(self.moments.inv_stds()).for_each(|(to, inv_std)| *to = inv_std);
     }
 
     /// Normalizes one observation, in place.
     #[inline(always)]
     pub(crate) fn apply(&self, obs: &mut [f32]) {
-        for ((x, mean), precision) in obs.iter_mut().zip(&self.mean).zip(&self.precision) {
-            *x = math::clamp((*x - mean) * precision, -LIMIT, LIMIT);
+        for ((x, mean), inv_std) in obs.iter_mut().zip(&self.mean).zip(&self.inv_std) {
+            *x = math::clamp((*x - mean) * inv_std, -LIMIT, LIMIT);
         }
     }
 
-    /// Merges with the observations that a rollout's steps acted on, unless one is not finite. Bytes are multiplied by `scale`.
+    /// Adds the observations that a rollout's steps acted on, unless one is not finite. Bytes are multiplied by `scale`.
     pub(crate) fn merge(&mut self, rollout: &Rollout, scale: f32, pool: &Pool) {
         let (n_envs, len) = (rollout.shape().n_envs, rollout.shape().obs_len);
         let obs = rollout.obs_rows(0..rollout.values.len());
@@ -180,7 +180,7 @@ impl Normalizer {
     }
 }
 
-/// Statistics of the discounted return that runs on in each environment: it does not end with a rollout, but with an episode.
+/// Statistics of each environment's discounted return, which ends with an episode, not with a rollout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunningReturns {
     moments: Moments,
@@ -204,7 +204,7 @@ impl RunningReturns {
         self.moments.fits(&Moments::new(1))
     }
 
-    /// Goes on with the steps of a rollout, unless a reward is not finite.
+    /// Adds the steps of a rollout, unless a reward is not finite.
     pub(crate) fn merge(&mut self, rollout: &Rollout, gamma: f32, pool: &Pool) {
         let n_envs = rollout.shape().n_envs;
         self.running.resize(n_envs, 0.0);
@@ -233,28 +233,28 @@ impl RunningReturns {
         }
     }
 
-    /// Forgets the returns that are running: the next rollout does not continue them.
+    /// Ends the running returns: the next rollout does not continue them.
     pub(crate) fn forget_running(&mut self) {
         self.running.fill(0.0);
     }
 
-    /// What rewards are multiplied by before they are clipped.
-    pub(crate) fn precision(&self) -> f32 {
-        self.moments.precisions().next().unwrap_or(1.0)
+    /// Inverse standard deviation of the returns: factor of rewards before they are clipped.
+    pub(crate) fn inv_std(&self) -> f32 {
+        self.moments.inv_stds().next().unwrap_or(1.0)
     }
 }
 
-/// A reward as it is learnt from.
-pub(crate) fn normalized_reward(reward: f32, precision: f32) -> f32 {
-    math::clamp(reward * precision, -LIMIT, LIMIT)
+/// A reward as it is learnt from: scaled and clipped.
+pub(crate) fn normalized_reward(reward: f32, inv_std: f32) -> f32 {
+    math::clamp(reward * inv_std, -LIMIT, LIMIT)
 }
 
-/// The running statistics of an agent, to be saved; those that it does not keep are absent.
+/// Running statistics of an agent; `None` where it keeps none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// Of observations.
+    /// Statistics of observations.
     pub obs: Option<Moments>,
-    /// Of discounted returns.
+    /// Statistics of discounted returns.
     pub returns: Option<RunningReturns>,
 }
 
@@ -329,7 +329,7 @@ mod tests {
         assert!((returns.moments.mean[0] - mean).abs() < 1e-12 * mean);
         let got = returns.moments.variance().next().unwrap();
         assert!((got - variance).abs() < 1e-12 * variance, "{got} is not {variance}");
-        assert!((returns.precision() - variance.sqrt().recip() as f32).abs() < 1e-6);
+        assert!((returns.inv_std() - variance.sqrt().recip() as f32).abs() < 1e-6);
         // No mean is subtracted, and what is far out is clipped.
         assert_eq!(normalized_reward(3.0, 0.5), 1.5);
         assert_eq!((normalized_reward(-30.0, 0.5), normalized_reward(30.0, 0.5)), (-10.0, 10.0));

@@ -1,13 +1,13 @@
 //! Optimizers: one pass over the flat vector of parameters, gradient clipping included.
 
-use rl_envs::isa::{Isa, Work, dispatch};
+use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::Error;
 
 /// Steps skipped in a row after which learning is given up.
 const MAX_SKIPPED: u64 = 3;
 
-/// Which rule.
+/// Update rule of an optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     /// Adam (Kingma and Ba, 2015), without weight decay.
@@ -40,11 +40,11 @@ pub struct Optimizer {
     skipped_running: u64,
 }
 
-/// The part of an optimizer's state that is not a vector: steps taken, and steps skipped running.
+/// Counters of an optimizer: steps taken, and steps skipped in a row.
 pub type Steps = (u64, u64);
 
 impl Optimizer {
-    /// For `len` parameters.
+    /// An optimizer of `len` parameters.
     #[must_use]
     pub fn new(rule: Rule, len: usize) -> Self {
         let m = if matches!(rule, Rule::Adam { .. }) { vec![0.0; len] } else { Vec::new() };
@@ -63,7 +63,7 @@ impl Optimizer {
         self.skipped_running = 0;
         self.steps += 1;
         let scale = if norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
-        dispatch(Isa::best(), Pass { optimizer: self, params, grads, scale, learning_rate });
+        dispatch(Isa::best(), OptimizerPass { optimizer: self, params, grads, scale, learning_rate });
         Some(norm)
     }
 
@@ -113,8 +113,8 @@ impl Optimizer {
     }
 }
 
-/// One pass over parameters, gradients and moments. The same bits with every instruction set: nothing in it is fused.
-struct Pass<'a> {
+/// One pass over parameters, gradients and moments. Nothing in it is fused, so all instruction sets give the same bits.
+struct OptimizerPass<'a> {
     optimizer: &'a mut Optimizer,
     params: &'a mut [f32],
     grads: &'a [f32],
@@ -122,11 +122,11 @@ struct Pass<'a> {
     learning_rate: f32,
 }
 
-impl Work for Pass<'_> {
+impl Work for OptimizerPass<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+    fn run<S: Set>(self) {
         let Self { optimizer: Optimizer { rule, m, v, steps, .. }, params, grads, scale, learning_rate } = self;
         match *rule {
             Rule::Adam { beta1, beta2, epsilon } => {

@@ -4,21 +4,21 @@
 
 use std::ops::Range;
 
-use rl_envs::isa::{Isa, Work, dispatch};
+use rl_envs::isa::{Isa, Set, Work, dispatch};
 use rl_envs::{Pool, Purpose, Rng};
 
 /// One tensor within the vector, in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name, such as `actor.0.weight`.
+    /// Name, such as `actor.0.weight`.
     pub name: String,
-    /// Its shape. Weights are (in, out), so that a layer is `x W + b`.
+    /// Shape. Weights are (in, out), so that a layer is `x W + b`.
     pub shape: Vec<usize>,
-    /// Where it lies in the vector.
+    /// Range within the vector.
     pub range: Range<usize>,
 }
 
-/// Which tensors lie where.
+/// Names, shapes and ranges of the tensors of a parameter vector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     tensors: Vec<TensorInfo>,
@@ -153,12 +153,12 @@ fn add_product(out: &mut [f64], sign: f64, a: &[f64], strides: (usize, usize), b
     let mut slices: Vec<_> = out.chunks_mut(SLICE * BLOCK).enumerate().collect();
     pool.each(&mut slices, &|(i, out)| {
         let a = &a[*i * SLICE * strides.0..];
-        dispatch(Isa::best(), Product { out, sign, a, strides, b });
+        dispatch(Isa::best(), ProductRows { out, sign, a, strides, b });
     });
 }
 
-/// Some rows of [`add_product`].
-struct Product<'a> {
+/// A slice of rows of [`add_product`].
+struct ProductRows<'a> {
     out: &'a mut [f64],
     sign: f64,
     a: &'a [f64],
@@ -166,11 +166,22 @@ struct Product<'a> {
     b: &'a [f64],
 }
 
-impl Work for Product<'_> {
+impl Work for ProductRows<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+    fn run<S: Set>(self) {
+        match S::ISA {
+            Isa::Avx512 => self.add::<64>(),
+            Isa::Avx2 | Isa::Plain => self.add::<16>(),
+        }
+    }
+}
+
+impl ProductRows<'_> {
+    /// Adds the product, `WIDE` columns at a time.
+    #[inline(always)]
+    fn add<const WIDE: usize>(self) {
         // Rows of which all sums stay in registers, and terms of which `a` is read in long enough stretches and `b` stays in the cache.
         const HIGH: usize = 3;
         const DEPTH: usize = 256;

@@ -7,7 +7,8 @@ use rl_envs::ActionsMut;
 
 use crate::actor_critic::Choice;
 use crate::params::Layout;
-use crate::tile::{TILE, Workspace};
+use crate::samples::TILE;
+use crate::tile::Workspace;
 use crate::{Error, Snapshot};
 
 /// What acts: an [`ActorCritic`](crate::ActorCritic) or a [`QNetwork`](crate::QNetwork).

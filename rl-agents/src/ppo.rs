@@ -162,13 +162,13 @@ fn divergence(ratios: impl ExactSizeIterator<Item = f32>) -> f32 {
     ratios.map(|r| (r - 1.0) - r.ln()).sum::<f32>() / n
 }
 
-/// The same loss for the tile kernel.
-struct TileLoss<'a> {
+/// [`loss`] for the tile kernel.
+struct PpoLoss<'a> {
     config: &'a PpoConfig,
     clip: f32,
 }
 
-impl SampleLoss for TileLoss<'_> {
+impl SampleLoss for PpoLoss<'_> {
     #[inline(always)]
     fn derivatives(&self, columns: &Columns<'_>, out: &mut Derivatives<'_>) {
         let Self { config, clip } = *self;
@@ -224,7 +224,7 @@ impl Ppo {
 
     /// The gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
-        minibatch.gradient(&mut self.descent, pool, TileLoss { config: &self.config, clip })
+        minibatch.gradient(&mut self.descent, pool, PpoLoss { config: &self.config, clip })
     }
 
     /// The gradient of a minibatch with candle's operations.

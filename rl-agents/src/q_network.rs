@@ -10,7 +10,8 @@ use crate::actor_critic::{Choice, Learner, NetConfig};
 use crate::conv::Conv;
 use crate::mlp::Mlp;
 use crate::params::Layout;
-use crate::tile::{self, Kernel, Net, Samples, TILE, Workspace};
+use crate::samples::{Samples, TILE};
+use crate::tile::{self, Kernel, Net, Workspace};
 use crate::{Counters, Error, NetSize, Policy, Scratch, Snapshot, Statistics};
 
 /// Rows of a batch that one thread takes at a time, at least.

@@ -3,7 +3,8 @@
 use crate::conv::Conv;
 use crate::mlp::Mlp;
 use crate::params::{Layout, init_bytes};
-use crate::tile::{self, Net, TILE};
+use crate::samples::TILE;
+use crate::tile::{self, Net};
 use crate::{Learner, NetConfig};
 
 /// Bytes that the networks of one agent take, by purpose.

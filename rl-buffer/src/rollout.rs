@@ -93,9 +93,8 @@ pub struct Rollout {
     pub last_values: Array1<f32>,
     /// Which environment each column belongs to, (N).
     pub env_idx: Array1<u32>,
-    /// Whether each column goes on where it stood at the end of the rollout before. Not so where whichever environments come first fill
-    /// the columns.
-    pub runs_on: bool,
+    /// True if every column continues the same environment's trajectory; false under first-come batching.
+    pub contiguous: bool,
     /// True if an episode was given up between the rollout before and this one: n-step returns and stacked frames that wait for
     /// their next step have none.
     pub cut_before: bool,
@@ -277,7 +276,7 @@ impl Rollout {
             },
             last_values: Array1::zeros(n_envs),
             env_idx: (0..n_envs as u32).collect(),
-            runs_on: true,
+            contiguous: true,
             cut_before: false,
             policy_version: Array1::zeros(n_envs),
             final_at: Vec::new(),

@@ -1,11 +1,13 @@
-//! Instruction sets: the same code compiled once for each, and the best chosen at run time.
+//! Instruction sets: code compiled once for each, the best chosen at run time.
 //!
-//! Code without fused multiply-add gives the same bits with all of them, for the compiler never fuses on its own.
+//! Code without fused multiply-add gives the same bits with every instruction set, for the compiler never fuses on its own.
 #![allow(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
-/// An instruction set to run with. Results differ in rounding between those with and without fused multiply-add.
+/// An instruction set to run with.
+///
+/// Results differ in rounding between sets with and without fused multiply-add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isa {
@@ -13,15 +15,15 @@ pub enum Isa {
     Avx512,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
-    /// Whatever every machine has.
+    /// The instructions that every machine has.
     Plain,
 }
 
 impl Isa {
-    /// All of them, the fastest first.
+    /// All instruction sets, the fastest first.
     pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Plain];
 
-    /// Whether this machine has it.
+    /// True if this machine has it.
     #[must_use]
     pub fn supported(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -50,13 +52,57 @@ impl Isa {
     }
 }
 
+/// An instruction set as a type, for code that is compiled once for each.
+pub trait Set {
+    /// True if multiply-adds are fused.
+    const FMA: bool;
+    /// The same instruction set as a value.
+    const ISA: Isa;
+
+    /// Returns `a * b + c`, rounded once if multiply-adds are fused.
+    #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        if Self::FMA { a.mul_add(b, c) } else { a * b + c }
+    }
+}
+
+/// [`Isa::Avx512`] as a type.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512;
+
+/// [`Isa::Avx2`] as a type.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2;
+
+/// [`Isa::Plain`] as a type.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+impl Set for Avx512 {
+    const FMA: bool = true;
+    const ISA: Isa = Isa::Avx512;
+}
+
+impl Set for Avx2 {
+    const FMA: bool = true;
+    const ISA: Isa = Isa::Avx2;
+}
+
+impl Set for Plain {
+    const FMA: bool = false;
+    const ISA: Isa = Isa::Plain;
+}
+
 /// Work that is compiled once for each instruction set.
 pub trait Work {
-    /// What it gives.
+    /// Result of the work.
     type Output;
-    /// Does it, with fused multiply-add or without; the registers hold `ROWS` rows of `WIDE` numbers as sums. It has to be
-    /// `inline(always)`, for only what stands in line is compiled for the instruction set (a closure is not).
-    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) -> Self::Output;
+
+    /// Does the work with the instructions of `S`.
+    ///
+    /// Implementations must be `inline(always)`, and so must what they call: only inlined code is compiled for the instruction set.
+    /// Closures are not.
+    fn run<S: Set>(self) -> Self::Output;
 }
 
 /// Runs `work` compiled for an instruction set.
@@ -72,18 +118,18 @@ pub fn dispatch<W: Work>(isa: Isa, work: W) -> W::Output {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { avx2(work) },
-        _ => work.run::<false, 2, 16>(),
+        _ => work.run::<Plain>(),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
 fn avx512<W: Work>(work: W) -> W::Output {
-    work.run::<true, 6, 64>()
+    work.run::<Avx512>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn avx2<W: Work>(work: W) -> W::Output {
-    work.run::<true, 6, 16>()
+    work.run::<Avx2>()
 }

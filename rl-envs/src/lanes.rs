@@ -7,7 +7,7 @@ use std::ops::Range;
 use ndarray::ArrayViewMut2;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::isa::{self, Isa, Work};
+use crate::isa::{self, Isa, Set, Work};
 use crate::vec_env::{Saved, StepRows, mask_rows};
 use crate::{Action, ActionSpace, Actions, Canvas, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, VecEnv, codec};
 
@@ -230,7 +230,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> Work for Steps<'_, P, W,
     type Output = ();
 
     #[inline(always)]
-    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+    fn run<S: Set>(self) {
         let Self { params, blocks, actions, out, seed, step, first_env } = self;
         let (obs, final_obs) = (out.obs.as_chunks_mut::<D>().0, out.final_obs.as_chunks_mut::<D>().0);
         let inputs = blocks.iter_mut().zip(actions.chunks(LANES));

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ndarray::{ArrayViewMut1, ArrayViewMut2};
 
-use crate::isa::{self, Isa, Work};
+use crate::isa::{self, Isa, Set, Work};
 use crate::{ActionSpace, Actions, Purpose, rng};
 
 /// Actions to be written.
@@ -119,7 +119,7 @@ impl Work for Blocks<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(self) {
+    fn run<S: Set>(self) {
         let [a, b, c, d] = self.words;
         for ((((a, b), c), d), index) in a.iter_mut().zip(b).zip(c).zip(d).zip(self.first_env..) {
             [*a, *b, *c, *d] = rng::block(self.seed, index, self.block, Purpose::RandomAction, 0);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis};
 use serde::{Deserialize, Serialize};
 
-use crate::isa::{self, Isa, Work};
+use crate::isa::{self, Isa, Set, Work};
 use crate::{Action, ActionSpace, Canvas, Element, Env, Error, Pool, Purpose, Rng, Space, codec, pool};
 
 /// Observations to be written, (N, D), of either element type.
@@ -473,7 +473,7 @@ impl<E: Env> Work for Steps<'_, '_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const FMA: bool, const ROWS: usize, const WIDE: usize>(mut self) {
+    fn run<S: Set>(mut self) {
         match self.actions {
             Actions::Discrete(actions) => {
                 for (i, &action) in actions.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ndarray::{Array2, Array3, Axis};
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE, obs_columns_view, obs_view, rollout};
-use rl_agents::tile::{ROUND_FLOPS, multiply_adds};
+use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
 use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
 use rl_buffer::{
     ActionColumns, ActionKind, ActionSlice, Batch, ObsBuffer, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,

@@ -787,7 +787,7 @@ impl<E: BlockingEnv> Collect for ReadyCollector<E> {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
         let n_columns = filled.rollout.shape().n_envs;
         filled.rollout.clear();
-        filled.rollout.runs_on = false;
+        filled.rollout.contiguous = false;
         filled.episodes.clear();
         let mut n = 0;
         loop {

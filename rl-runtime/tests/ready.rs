@@ -479,7 +479,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
         for learnt in 0..8 {
             ready.collect(&policy, learnt, &mut filled, &track).unwrap();
             let rollout = &filled.rollout;
-            assert!(!rollout.runs_on);
+            assert!(!rollout.contiguous);
             for (t, n) in (0..6).flat_map(|t| (0..5).map(move |n| (t, n))) {
                 let (here, next) = (row(rollout, t, n), row(rollout, t + 1, n));
                 assert_eq!([here[0], rollout.rewards[[t, n]]], [rollout.env_idx[n] as f32; 2]);

@@ -1,0 +1,372 @@
+//! The matrix product of the network kernel: `C (m, n) = init + A (m, k) B (k, n)`.
+//!
+//! Rows of B and C are contiguous vectors; elements of A are read one by one at any offsets. So one function computes `x W`, `dz W^T`
+//! (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in registers: 6 rows
+//! by 64 columns with AVX-512, 6 by 16 with AVX2, 2 by 16 otherwise. This blocking is known to this file alone.
+//!
+//! The order of operations of one element of C depends on k and n only, not on the other rows.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use rl_envs::isa::{Isa, Set, Work, dispatch};
+
+/// Columns of every product are padded to a multiple of this.
+const LANES: usize = 16;
+/// Sums of more terms than this are made of sums of [`TERMS`]: as many as a tile has samples.
+const LONG: usize = 96;
+/// Terms of each part of a long sum.
+const TERMS: usize = 32;
+
+/// Floating-point operations of one round of [`multiply_adds`].
+pub const ROUND_FLOPS: u64 = 2 * 8 * 64;
+
+/// Does `rounds` times 8 independent multiply-adds of 64 numbers: the machine's peak, to compare the product with.
+///
+/// Returns a number that depends on all of them.
+#[must_use]
+pub fn multiply_adds(isa: Isa, rounds: u64) -> f32 {
+    dispatch(isa, Spin(rounds))
+}
+
+/// The rounds of [`multiply_adds`].
+struct Spin(u64);
+
+impl Work for Spin {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Set>(self) -> f32 {
+        match S::ISA {
+            Isa::Avx512 => spin::<S, 6, 64>(self.0),
+            Isa::Avx2 => spin::<S, 6, 16>(self.0),
+            Isa::Plain => spin::<S, 2, 16>(self.0),
+        }
+    }
+}
+
+#[inline(always)]
+fn spin<S: Set, const ROWS: usize, const WIDE: usize>(rounds: u64) -> f32 {
+    let mut sums = [[1.0f32; WIDE]; ROWS];
+    let (a, b, c) = std::hint::black_box(([0.999f32; ROWS], [1e-3f32; WIDE], 1e-3));
+    for _ in 0..rounds * (8 * 64) / (ROWS * WIDE) as u64 {
+        for (sums, &a) in sums.iter_mut().zip(&a) {
+            // Which of the two the compiler keeps in registers depends on their number.
+            if WIDE == 64 {
+                sums.iter_mut().for_each(|sum| *sum = S::multiply_add(*sum, a, c));
+            } else {
+                sums.iter_mut().zip(&b).for_each(|(sum, &b)| *sum = S::multiply_add(*sum, a, b));
+            }
+        }
+    }
+    sums.iter().flatten().sum()
+}
+
+/// Pads a number of columns for the product.
+pub(crate) fn pad(n: usize) -> usize {
+    n.next_multiple_of(LANES)
+}
+
+/// Reserves `more` numbers at the end of a buffer of `len`, and returns their offset.
+pub(crate) fn reserve(len: &mut usize, more: usize) -> usize {
+    std::mem::replace(len, *len + more)
+}
+
+/// Offsets of the rows, or of the columns, of a matrix.
+pub(crate) trait Axis: Copy {
+    /// True if the axis has at least `n` offsets, the largest of which is the last.
+    fn ascend(self, n: usize) -> bool;
+
+    /// The offset at index `i`.
+    ///
+    /// # Safety
+    /// [`Self::ascend`] is true for some `n > i`.
+    unsafe fn at(self, i: usize) -> usize;
+}
+
+/// Offsets at a constant stride.
+#[derive(Clone, Copy)]
+pub(crate) struct Stride(pub(crate) usize);
+
+impl Axis for Stride {
+    #[inline(always)]
+    fn ascend(self, _: usize) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> usize {
+        i * self.0
+    }
+}
+
+/// A table of ascending offsets.
+#[derive(Clone, Debug)]
+pub(crate) struct OffsetTable(Vec<u32>);
+
+impl OffsetTable {
+    /// Collects offsets.
+    ///
+    /// # Panics
+    /// If they do not ascend.
+    pub(crate) fn new(offsets: impl Iterator<Item = usize>) -> Self {
+        let offsets: Vec<u32> = offsets.map(|at| u32::try_from(at).expect("fewer than 2^32 numbers")).collect();
+        assert!(offsets.is_sorted(), "ascending offsets");
+        Self(offsets)
+    }
+
+    /// The table as an axis of a matrix.
+    pub(crate) fn offsets(&self) -> Offsets<'_> {
+        Offsets(&self.0)
+    }
+}
+
+/// Offsets from an [`OffsetTable`].
+#[derive(Clone, Copy)]
+pub(crate) struct Offsets<'a>(&'a [u32]);
+
+impl Axis for Offsets<'_> {
+    #[inline(always)]
+    fn ascend(self, n: usize) -> bool {
+        n <= self.0.len()
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> usize {
+        // SAFETY: the caller has compared with the length.
+        unsafe { *self.0.get_unchecked(i) as usize }
+    }
+}
+
+/// A matrix read element by element: an element's index is its row's offset plus its column's.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a, R, C> {
+    pub(crate) data: &'a [f32],
+    pub(crate) rows: R,
+    pub(crate) columns: C,
+}
+
+/// The term that a product is added to.
+#[derive(Clone, Copy)]
+pub(crate) enum Init<'a> {
+    /// This row, for every row of C.
+    Bias(&'a [f32]),
+    /// 0.
+    Zero,
+    /// The present contents of C.
+    Add,
+}
+
+/// Computes `C (m, n) = init + A (m, k) B (k, n)` for contiguous rows of C; n is a multiple of 16.
+///
+/// Long sums are made of short ones, which keeps their error small.
+#[inline(always)]
+pub(crate) fn multiply<S: Set>(
+    c: &mut [f32],
+    a: Matrix<'_, impl Axis, impl Axis>,
+    b: &[f32],
+    (m, n, k): (usize, usize, usize),
+    init: Init<'_>,
+) {
+    multiply_onto::<S>(c, Stride(n), a, b, (m, n, k), init);
+}
+
+/// Computes [`multiply`] with the rows of C at the offsets `to`. They may overlap if the product is added.
+#[inline(always)]
+pub(crate) fn multiply_onto<S: Set>(
+    c: &mut [f32],
+    to: impl Axis,
+    a: Matrix<'_, impl Axis, impl Axis>,
+    b: &[f32],
+    size: (usize, usize, usize),
+    init: Init<'_>,
+) {
+    // A call of its own: in line everywhere, the products would be most of what is compiled.
+    dispatch(S::ISA, Product { c, to, a, b, size, init });
+}
+
+/// The operands of a product.
+struct Product<'a, T, R, C> {
+    c: &'a mut [f32],
+    to: T,
+    a: Matrix<'a, R, C>,
+    b: &'a [f32],
+    size: (usize, usize, usize),
+    init: Init<'a>,
+}
+
+impl<T: Axis, R: Axis, C: Axis> Work for Product<'_, T, R, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { c, to, a, b, size, init } = self;
+        match S::ISA {
+            Isa::Avx512 => product::<S, 6, 64>(c, to, a, b, size, init),
+            Isa::Avx2 => product::<S, 6, 16>(c, to, a, b, size, init),
+            Isa::Plain => product::<S, 2, 16>(c, to, a, b, size, init),
+        }
+    }
+}
+
+#[inline(always)]
+fn product<S: Set, const ROWS: usize, const WIDE: usize>(
+    c: &mut [f32],
+    to: impl Axis,
+    a: Matrix<'_, impl Axis, impl Axis>,
+    b: &[f32],
+    (m, n, k): (usize, usize, usize),
+    init: Init<'_>,
+) {
+    assert!(n.is_multiple_of(LANES) && m > 0 && k > 0);
+    assert!(to.ascend(m) && a.rows.ascend(m) && a.columns.ascend(k) && b.len() >= k * n);
+    // SAFETY: the assertion above says that there are so many rows and columns.
+    let (c_end, a_end) = unsafe { (to.at(m - 1) + n, a.rows.at(m - 1) + a.columns.at(k - 1)) };
+    assert!(c.len() >= c_end && a.data.len() > a_end);
+    if let Init::Bias(bias) = init {
+        assert!(bias.len() >= n);
+    }
+    let (rows, terms) = if k > LONG { (LONG, TERMS) } else { (m, k) };
+    for row in (0..m).step_by(rows) {
+        for term in (0..k).step_by(terms) {
+            let range = (row..(row + rows).min(m), term..(term + terms).min(k));
+            let init = if term == 0 { init } else { Init::Add };
+            let mut column = 0;
+            while column < n {
+                let left = n - column;
+                // SAFETY: the assertions above say that rows 0..m, columns 0..n and terms 0..k are within their arrays; a panel
+                // covers no more than the columns that are left.
+                column += unsafe {
+                    if WIDE >= 64 && left >= 64 {
+                        panel::<S, ROWS, 64>(c, to, a, b, n, range.clone(), init, column)
+                    } else if WIDE >= 32 && left >= 32 {
+                        panel::<S, ROWS, 32>(c, to, a, b, n, range.clone(), init, column)
+                    } else {
+                        panel::<S, ROWS, 16>(c, to, a, b, n, range.clone(), init, column)
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// Computes the rows and terms of a range of a product, columns `column..column + N`. Returns N.
+///
+/// # Safety
+/// These rows, columns and terms are within the arrays.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "operands and ranges of a product")]
+unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
+    c: &mut [f32],
+    to: impl Axis,
+    a: Matrix<'_, impl Axis, impl Axis>,
+    b: &[f32],
+    n: usize,
+    (rows, terms): (Range<usize>, Range<usize>),
+    init: Init<'_>,
+    column: usize,
+) -> usize {
+    let mut i = rows.start;
+    while i < rows.end {
+        let left = rows.end - i;
+        let terms = terms.clone();
+        // SAFETY: as the caller says; a block covers no more than the rows that are left.
+        i += unsafe {
+            if left >= ROWS {
+                block::<S, ROWS, N>(c, to, a, b, n, terms, init, (i, column))
+            } else if ROWS > 4 && left >= 4 {
+                block::<S, 4, N>(c, to, a, b, n, terms, init, (i, column))
+            } else if left >= 2 {
+                block::<S, 2, N>(c, to, a, b, n, terms, init, (i, column))
+            } else {
+                block::<S, 1, N>(c, to, a, b, n, terms, init, (i, column))
+            }
+        };
+    }
+    N
+}
+
+/// Computes rows `i..i + M`, columns `column..column + N` of a product, in registers. Returns M.
+///
+/// # Safety
+/// These rows and columns and the terms are within the arrays.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "operands and ranges of a product")]
+unsafe fn block<S: Set, const M: usize, const N: usize>(
+    c: &mut [f32],
+    to: impl Axis,
+    a: Matrix<'_, impl Axis, impl Axis>,
+    b: &[f32],
+    n: usize,
+    terms: Range<usize>,
+    init: Init<'_>,
+    (i, column): (usize, usize),
+) -> usize {
+    let mut sums = [[0.0f32; N]; M];
+    for sums in &mut sums {
+        if let Init::Bias(bias) = init {
+            // SAFETY: `column + N` columns are within the bias.
+            sums.copy_from_slice(unsafe { bias.get_unchecked(column..column + N) });
+        }
+    }
+    for k in terms {
+        // A copy: without it the compiler may leave the sums in memory, which costs nine tenths of the speed.
+        let mut row = [0.0f32; N];
+        // SAFETY: this term and these columns are within B.
+        row.copy_from_slice(unsafe { b.get_unchecked(k * n + column..k * n + column + N) });
+        // SAFETY: there is such a term.
+        let term = unsafe { a.columns.at(k) };
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: this row and term are within A.
+            let x = unsafe { *a.data.get_unchecked(a.rows.at(i + r) + term) };
+            for (sum, &y) in sums.iter_mut().zip(&row) {
+                *sum = S::multiply_add(x, y, *sum);
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        // SAFETY: there is such a row.
+        let at = unsafe { to.at(i + r) } + column;
+        // SAFETY: this row and these columns are within C.
+        let c = unsafe { c.get_unchecked_mut(at..at + N) };
+        if let Init::Add = init {
+            c.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum);
+        } else {
+            c.copy_from_slice(sums);
+        }
+    }
+    M
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_instruction_sets_agree_on_a_product_but_for_rounding() {
+        struct Product<'a>(&'a mut [f32], &'a [f32], &'a [f32], (usize, usize, usize));
+        impl Work for Product<'_> {
+            type Output = ();
+            #[inline(always)]
+            fn run<S: Set>(self) {
+                let a = Matrix { data: self.1, rows: Stride(self.3.2), columns: Stride(1) };
+                multiply::<S>(self.0, a, self.2, self.3, Init::Zero);
+            }
+        }
+        for (m, n, k) in [(1, 16, 1), (7, 48, 3), (13, 112, 33), (96, 64, 65)] {
+            let a: Vec<f32> = (0..m * k).map(|i| (i % 7) as f32 - 3.0).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| (i % 5) as f32 - 2.0).collect();
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
+                let mut c = vec![f32::NAN; m * n];
+                dispatch(isa, Product(&mut c, &a, &b, (m, n, k)));
+                for (i, row) in c.chunks(n).enumerate() {
+                    for (j, &c) in row.iter().enumerate() {
+                        // Small whole numbers: exact in any order.
+                        let exact: f32 = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();
+                        assert_eq!(c, exact, "{isa:?} {m}x{n}x{k} at {i}, {j}");
+                    }
+                }
+            }
+        }
+    }
+}
