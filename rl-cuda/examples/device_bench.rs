@@ -1,8 +1,9 @@
-//! What a device does, as one JSON object a line: `device_bench [SECONDS] [--emulated]`. Each measurement takes SECONDS (0.05).
+//! Measures a device: `device_bench [SECONDS] [--emulated]`.
 //!
-//! Steps of environments against their number and the block size, against work per step, per launch, as a graph and fused; the share of
-//! the copy bandwidth; advantages, gathered batches, copies between host and device; and the bars that they are held against. The emulated
-//! device, with few environments, shows that the program works.
+//! Prints one JSON object per line. Each measurement takes SECONDS (default 0.05). Measured are environment steps by number of
+//! environments, block size and work per step, as launches, graph and fused; the share of the copy bandwidth; advantages, gathered
+//! batches, and copies between host and device; and the bars to meet. The emulated device, with few environments, shows that the
+//! program works.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ fn main() -> Result<ExitCode, Error> {
     let mut bench = Bench { device, seconds, failed: 0 };
 
     let copy_bytes = if emulated { 1 << 16 } else { 1 << 30 };
-    // The first wakes the device up.
+    // The first measurement wakes the device up.
     let copies = [1.0, 5.0].map(|times| measure::copy_bandwidth(&bench.device, copy_bytes, times * seconds));
     let copy = bench.noted("copy", copies.into_iter().last().unwrap_or(Ok(0.0)));
     line("copy", &[("value", number(copy)), ("unit", text("bytes/s"))]);
@@ -37,7 +38,7 @@ fn main() -> Result<ExitCode, Error> {
         line("kernel", &fields);
     }
 
-    // What it is held against comes first, whatever happens to the rest.
+    // The bars come first, so that a failure further down cannot lose them.
     let n = 1 << top.min(20);
     let block = bench.sweep(n, Mode::Launches).unwrap_or(128);
     let long = |mode, source| {
@@ -50,7 +51,7 @@ fn main() -> Result<ExitCode, Error> {
     let bytes = measure::step_bytes(&CudaVecEnv::new(&bench.device, "cartpole", 1)?) as f64;
     let [given, random] = launches.map(|rate| bench.noted("launches", rate) * bytes / copy);
     bar("one-launch CartPole, given actions, share of the copy bandwidth", given, Some(0.6));
-    bar("the same with actions that the kernel draws", random, None);
+    bar("one-launch CartPole, actions drawn by the kernel, share of the copy bandwidth", random, None);
     bar("graph-replayed CartPole with random actions, env steps/s", bench.noted("graph", graph), Some(1e9));
     bar("fused CartPole with random actions, env steps/s", bench.noted("fused", fused), Some(1e10));
 
@@ -105,7 +106,7 @@ fn main() -> Result<ExitCode, Error> {
     Ok(if bench.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Measurements, one of which may fail without ending the others.
+/// Measurements, any of which may fail without ending the others.
 struct Bench {
     device: Device,
     seconds: f64,
@@ -118,7 +119,7 @@ impl Bench {
         line("failed", &[("what", text(what)), ("error", text(&error.to_string()))]);
     }
 
-    /// What was measured; not a number if that failed.
+    /// Returns the measured value, or NaN if the measurement failed.
     fn noted(&mut self, what: &str, value: Result<f64, Error>) -> f64 {
         value.unwrap_or_else(|error| {
             self.failure(what, &error);
@@ -126,7 +127,7 @@ impl Bench {
         })
     }
 
-    /// Every block size for so many CartPoles; the best of them.
+    /// Measures every block size for `envs` CartPoles and returns the best.
     fn sweep(&mut self, envs: usize, mode: Mode) -> Option<u32> {
         match measure::sweep_blocks(&self.device, "cartpole", envs, mode, self.seconds) {
             Ok(rates) => {

@@ -1,4 +1,4 @@
-//! Memory of the device.
+//! Device memory.
 
 use std::alloc::{self, Layout};
 use std::marker::PhantomData;
@@ -19,12 +19,14 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// What memory of the device may hold: numbers, of which any bits are one.
+/// Element of device memory: a number type for which every bit pattern is valid.
 pub trait Element: sealed::Sealed + Default + Send + Sync + std::fmt::Debug + 'static {}
 
 impl<T: sealed::Sealed + Default + Send + Sync + std::fmt::Debug + 'static> Element for T {}
 
-/// Memory of a device, freed when it is dropped, after everything that was given to the device before is done.
+/// Owned device memory.
+///
+/// On drop, the memory is freed after all work that was queued on the device before has finished.
 #[derive(Debug)]
 pub struct Buffer<T: Element> {
     device: Device,
@@ -33,7 +35,7 @@ pub struct Buffer<T: Element> {
     element: PhantomData<T>,
 }
 
-/// Memory of the device that is read.
+/// Device memory, borrowed for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, T: Element> {
     address: u64,
@@ -41,7 +43,7 @@ pub struct View<'a, T: Element> {
     buffer: PhantomData<&'a [T]>,
 }
 
-/// Memory of the device that is written.
+/// Device memory, borrowed for writing.
 #[derive(Debug)]
 pub struct ViewMut<'a, T: Element> {
     address: u64,
@@ -49,17 +51,17 @@ pub struct ViewMut<'a, T: Element> {
     buffer: PhantomData<&'a mut [T]>,
 }
 
-/// What lies behind memory of an emulated device, so that a kernel which writes beyond it is noticed.
+/// Bytes behind each emulated buffer, which reveal writes past its end.
 const GUARD: [u8; 4096] = [0xA5; 4096];
 
-/// Memory of an emulated device, its guard included; it begins where a driver's would, at multiples of 256.
+/// Layout of an emulated buffer and its guard, aligned to 256 bytes as on a GPU.
 fn layout<T>(len: usize) -> Option<Layout> {
     let bytes = len.checked_mul(size_of::<T>())?.checked_add(GUARD.len())?;
     Layout::from_size_align(bytes, 256).ok()
 }
 
 impl<T: Element> Buffer<T> {
-    /// `len` zeros.
+    /// Allocates `len` zeros.
     ///
     /// # Errors
     /// [`Error::Memory`] or [`Error::Driver`].
@@ -69,23 +71,23 @@ impl<T: Element> Buffer<T> {
         let address = match device.driver() {
             Driver::Cuda { context, .. } => {
                 context.bind_to_thread().map_err(Error::driver("taking memory"))?;
-                // SAFETY: the memory is cleared below, before anybody sees it.
+                // SAFETY: the memory is cleared below, before any read.
                 let address =
                     unsafe { result::malloc_sync(bytes) }.map_err(|error| Error::Memory { bytes, reason: said(error) })?;
-                // SAFETY: this memory was taken just now, and is so long.
+                // SAFETY: `bytes` bytes were allocated at `address` just above.
                 let cleared = unsafe { result::memset_d8_sync(address, 0, bytes) };
                 cleared.and_then(|()| context.synchronize()).map_err(Error::driver("clearing memory"))?;
                 address
             }
             Driver::Emulated(_) => {
-                let refused = || Error::Memory { bytes, reason: "the host has too little".into() };
+                let refused = || Error::Memory { bytes, reason: "out of host memory".into() };
                 let layout = layout::<T>(len).ok_or_else(refused)?;
-                // SAFETY: the layout is not of size 0.
+                // SAFETY: the layout includes the guard, so its size is not 0.
                 let pointer = unsafe { alloc::alloc_zeroed(layout) };
                 if pointer.is_null() {
                     return Err(refused());
                 }
-                // SAFETY: so many bytes follow the elements in the layout.
+                // SAFETY: the layout has room for the guard behind the elements.
                 unsafe { pointer.add(len * size_of::<T>()).copy_from(GUARD.as_ptr(), GUARD.len()) };
                 pointer.expose_provenance() as u64
             }
@@ -93,13 +95,13 @@ impl<T: Element> Buffer<T> {
         Ok(Self { device: device.clone(), address, len, element: PhantomData })
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if the buffer has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -109,13 +111,13 @@ impl<T: Element> Buffer<T> {
         self.address
     }
 
-    /// All of it, to be read.
+    /// Borrows the whole buffer for reading.
     #[must_use]
     pub fn view(&self) -> View<'_, T> {
         View { address: self.address, len: self.len, buffer: PhantomData }
     }
 
-    /// All of it, to be written.
+    /// Borrows the whole buffer for writing.
     #[must_use]
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut { address: self.address, len: self.len, buffer: PhantomData }
@@ -127,33 +129,33 @@ impl<T: Element> Drop for Buffer<T> {
     fn drop(&mut self) {
         match self.device.driver() {
             Driver::Cuda { context, .. } => {
-                // After what still may use it. Errors have been, or will be, seen by whoever waits for that.
+                // Waits for work in flight that may still use the memory. Errors surface at the next call that waits.
                 if context.synchronize().is_ok() {
-                    // SAFETY: this memory was taken in `zeros`, and nothing uses it any more.
+                    // SAFETY: `zeros` allocated this memory, and the device no longer uses it.
                     let _ = unsafe { result::free_sync(self.address) };
                 }
             }
             Driver::Emulated(_) => {
                 let Some(layout) = layout::<T>(self.len) else { return };
                 let memory: *mut u8 = std::ptr::with_exposed_provenance_mut(self.address as usize);
-                // SAFETY: the guard lies there, as `zeros` made it.
+                // SAFETY: `zeros` put the guard behind the elements.
                 let intact = unsafe { std::slice::from_raw_parts(memory.add(self.len * size_of::<T>()), GUARD.len()) } == GUARD;
-                // SAFETY: this memory was taken in `zeros` with this layout.
+                // SAFETY: `zeros` allocated this memory with the same layout.
                 unsafe { alloc::dealloc(memory, layout) };
-                assert!(intact || std::thread::panicking(), "a kernel wrote beyond its {} elements of memory", self.len);
+                assert!(intact || std::thread::panicking(), "a kernel wrote past the {} elements of its buffer", self.len);
             }
         }
     }
 }
 
 impl<'a, T: Element> View<'a, T> {
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if the view has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -163,10 +165,10 @@ impl<'a, T: Element> View<'a, T> {
         self.address
     }
 
-    /// A part of it.
+    /// Returns the elements in `range`.
     ///
     /// # Panics
-    /// If it does not have that part.
+    /// If `range` is out of bounds.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> View<'a, T> {
         let (address, len) = part::<T>(self.address, self.len, range);
@@ -175,18 +177,20 @@ impl<'a, T: Element> View<'a, T> {
 }
 
 impl<'a, T: Element> ViewMut<'a, T> {
-    /// All of a buffer that is shared by those who give the device work on it, in the order in which they do.
+    /// Borrows a buffer that several users share.
+    ///
+    /// The stream orders their work, so no two of them write at the same time.
     pub(crate) fn of_shared(buffer: &'a Buffer<T>) -> Self {
         Self { address: buffer.address, len: buffer.len, buffer: PhantomData }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if the view has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -196,20 +200,20 @@ impl<'a, T: Element> ViewMut<'a, T> {
         self.address
     }
 
-    /// A part of it.
+    /// Reborrows the elements in `range`.
     ///
     /// # Panics
-    /// If it does not have that part.
+    /// If `range` is out of bounds.
     #[must_use]
     pub fn slice_mut(&mut self, range: Range<usize>) -> ViewMut<'_, T> {
         let (address, len) = part::<T>(self.address, self.len, range);
         ViewMut { address, len, buffer: PhantomData }
     }
 
-    /// A part of it, in its place.
+    /// Narrows the view to the elements in `range`.
     ///
     /// # Panics
-    /// If it does not have that part.
+    /// If `range` is out of bounds.
     #[must_use]
     pub fn into_slice(self, range: Range<usize>) -> Self {
         let (address, len) = part::<T>(self.address, self.len, range);

@@ -1,4 +1,4 @@
-//! Finding and opening a device.
+//! Opening a device.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use cudarc::nvrtc::Ptx;
 
 use crate::emulated::Emulated;
 use crate::error::said;
-use crate::kernel::{Function, Kernel};
+use crate::kernel::{Kernel, Loaded};
 use crate::{Error, Stream, sources};
 
-/// An open device. Clones are the same one.
+/// Open device; clones share it.
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<Inner>,
@@ -26,20 +26,20 @@ struct Inner {
     capability: (i32, i32),
 }
 
-/// What runs kernels.
+/// Executor of kernels.
 #[derive(Debug)]
 pub(crate) enum Driver {
     /// A GPU.
     Cuda { context: Arc<CudaContext>, modules: Mutex<HashMap<&'static str, Arc<CudaModule>>> },
-    /// The host, with kernels that its C++ compiler compiled.
+    /// The host, with kernels compiled by its C++ compiler.
     Emulated(Emulated),
 }
 
 impl Device {
-    /// Opens device `ordinal`, counted from 0.
+    /// Opens the device with index `ordinal`, counted from 0.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::NoSuchDevice`], or [`Error::Driver`] if the driver refuses.
+    /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::NoSuchDevice`], or [`Error::Driver`] if a call of the driver fails.
     pub fn open(ordinal: usize) -> Result<Self, Error> {
         probe_driver()?;
         let count = match CudaContext::device_count() {
@@ -60,8 +60,10 @@ impl Device {
         Ok(Self { inner: Arc::new(Inner { driver, name, capability }) })
     }
 
-    /// A device that is the host: the same kernels, compiled by its C++ compiler, their threads one after the other. Slow; for
-    /// tests on machines without a GPU, of these kernels and of whatever uses them.
+    /// Opens an emulated device: the kernels run on the host.
+    ///
+    /// The host's C++ compiler compiles the same kernels, and their threads run one after the other. Slow; meant for tests without
+    /// a GPU, of the kernels and of their callers.
     ///
     /// # Errors
     /// [`Error::Emulation`] without a C++ compiler.
@@ -69,7 +71,9 @@ impl Device {
         Self::emulated_with(HashMap::new())
     }
 
-    /// The same with other texts for some of the kernels' source files, by file name: how a test shows that it would notice.
+    /// Opens an emulated device with some source files of the kernels replaced.
+    ///
+    /// `replaced` maps file names to texts. Tests use it to plant mistakes.
     ///
     /// # Errors
     /// [`Error::Emulation`] without a C++ compiler.
@@ -81,11 +85,12 @@ impl Device {
         Self { inner: Arc::new(Inner { driver: Driver::Emulated(emulated), name: "the host".into(), capability: (0, 0) }) }
     }
 
-    /// What there is to test with: the emulated device, unless `RL_SKIP_CXX` is 1, and a GPU. What is missing is said on standard error;
-    /// it is refused if `RL_REQUIRE_CXX` or `RL_REQUIRE_GPU` is 1.
+    /// Returns the devices for tests: an emulated one, and a GPU.
+    ///
+    /// `RL_SKIP_CXX=1` leaves out the emulated one. A missing device is reported on standard error.
     ///
     /// # Panics
-    /// If something is missing that is required.
+    /// If a device is missing and `RL_REQUIRE_CXX` or `RL_REQUIRE_GPU` is 1.
     #[must_use]
     pub fn for_tests() -> Vec<Self> {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| value == "1");
@@ -104,16 +109,16 @@ impl Device {
         devices
     }
 
-    /// Puts mistakes, `(what stands there, what is put in its place)`, into a source file of kernels, one at a time, and returns those
-    /// that `compare`, which panics if it notices, has not noticed: a comparison that notices none would prove nothing. Skipped
-    /// without a C++ compiler, as in [`Device::for_tests`].
+    /// Plants mistakes into a source file one at a time, and returns the unnoticed.
+    ///
+    /// A mistake is `(original text, replacement)`. `compare` panics if it notices one; a comparison that notices none proves
+    /// nothing. Without a C++ compiler nothing is planted, as in [`Device::for_tests`].
     ///
     /// # Panics
-    /// If there is no such file, it does not hold what a mistake is put in the place of, a mistake does not compile, or a compiler is
-    /// missing that is required.
+    /// If the file does not exist or lacks an original text, if a mistake does not compile, or if a required compiler is missing.
     pub fn unnoticed<'a>(file: &str, mistakes: &[[&'a str; 2]], compare: impl Fn(&Self)) -> Vec<[&'a str; 2]> {
         if Self::emulated().is_err() {
-            let _ = Self::for_tests(); // says what is missing, or refuses it
+            let _ = Self::for_tests(); // reports the missing compiler, or panics
             return Vec::new();
         }
         let (text, module) = sources::text(file);
@@ -123,7 +128,7 @@ impl Device {
             let emulated = Emulated::new(replaced).expect("there is a compiler");
             emulated.library(module).unwrap_or_else(|error| panic!("{mistake:?}: {error}"));
             let device = Self::new_emulated(emulated);
-            // The guards behind an emulated device's memory panic, too, where a kernel writes beyond it.
+            // The guards behind an emulated device's buffers panic too, if a kernel writes past the end.
             catch_unwind(AssertUnwindSafe(|| compare(&device))).is_ok()
         };
         mistakes.iter().copied().filter(goes_unnoticed).collect()
@@ -133,7 +138,7 @@ impl Device {
         &self.inner.driver
     }
 
-    /// Its place among the devices of the machine, counted from 0.
+    /// Returns the index of the device on this machine, counted from 0.
     #[must_use]
     pub fn ordinal(&self) -> usize {
         match self.driver() {
@@ -142,19 +147,19 @@ impl Device {
         }
     }
 
-    /// Whether the host stands in for it.
+    /// Returns true if the host emulates the device.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         matches!(self.driver(), Driver::Emulated(_))
     }
 
-    /// Its name, as the driver has it.
+    /// Returns the driver's name for the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Bytes that are free, and all there are; none of an emulated device.
+    /// Returns free and total bytes of memory; zeros for an emulated device.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -165,7 +170,7 @@ impl Device {
         }
     }
 
-    /// A stream of work of its own.
+    /// Creates a stream.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -173,10 +178,10 @@ impl Device {
         Stream::new(self)
     }
 
-    /// Waits for everything that was ever given to it.
+    /// Waits for all work on the device.
     ///
     /// # Errors
-    /// [`Error::Driver`], also for what went wrong in a kernel.
+    /// [`Error::Driver`], also for errors that a kernel raised.
     pub fn synchronize(&self) -> Result<(), Error> {
         match self.driver() {
             Driver::Cuda { context, .. } => context.synchronize().map_err(Error::driver("waiting for the device")),
@@ -184,7 +189,7 @@ impl Device {
         }
     }
 
-    /// Kernel `name` of the file `module`.
+    /// Returns kernel `name` of `module`, loading the module at first use.
     pub(crate) fn kernel(&self, module: &'static str, name: String) -> Result<Kernel, Error> {
         let function = match self.driver() {
             Driver::Cuda { context, modules } => {
@@ -198,9 +203,9 @@ impl Device {
                         loaded
                     }
                 };
-                Function::Cuda(loaded.load_function(&name).map_err(refused)?)
+                Loaded::Cuda(loaded.load_function(&name).map_err(refused)?)
             }
-            Driver::Emulated(emulated) => Function::Emulated(emulated.function(module, &name)?),
+            Driver::Emulated(emulated) => Loaded::Emulated(emulated.function(module, &name)?),
         };
         Ok(Kernel::new(name, function))
     }
@@ -216,12 +221,12 @@ impl fmt::Display for Device {
     }
 }
 
-/// cudarc panics where the driver's library is missing, so we look for it first.
+/// Checks that the driver library loads, because cudarc panics if it is missing.
 #[allow(unsafe_code)]
 fn probe_driver() -> Result<(), Error> {
-    // SAFETY: loading a library runs its initialisers. The driver's, which every CUDA program loads, may be run at any time.
+    // SAFETY: loading a library runs its initialisers. The driver's may run at any time: every CUDA program loads them.
     let library = unsafe { libloading::Library::new("libcuda.so.1") };
-    // The library stays open until here; cudarc opens it for itself.
+    // Dropping the library here is fine: cudarc opens it again.
     library.map(drop).map_err(|error| Error::NoDriver(error.to_string()))
 }
 

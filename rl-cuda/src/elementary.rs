@@ -1,4 +1,6 @@
-//! The functions that kernels are made of, number by number: for comparing them with those of rl-envs.
+//! Elementary functions of the kernels, applied number by number.
+//!
+//! Tests compare the results with the functions of rl-envs.
 
 use crate::kernel::Args;
 use crate::{Buffer, Device, Error};
@@ -25,7 +27,7 @@ pub enum Function {
 
 const BLOCK: u32 = 128;
 
-/// What the device makes of `x`, (N).
+/// Applies `function` to every element of `x`, (N), on the device.
 ///
 /// # Errors
 /// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
@@ -36,14 +38,14 @@ pub fn apply(device: &Device, function: Function, x: &[f32]) -> Result<Vec<f32>,
     let (mut from, to) = (Buffer::<f32>::zeros(device, x.len())?, Buffer::<f32>::zeros(device, x.len())?);
     stream.upload(&from.view_mut(), x)?;
     let args = Args::new().push(&[function as u32]).push_long(from.address()).push_long(to.address()).push(&[x.len() as u32]);
-    // SAFETY: `math_apply(u32, const f32*, f32*, u32)`, with as many numbers in each buffer.
+    // SAFETY: the parameters are those of `math_apply(u32, const f32*, f32*, u32)`; both buffers hold `x.len()` numbers.
     unsafe { kernel.launch(&stream, x.len() as u64, BLOCK, args)? };
     let mut y = vec![0.0; x.len()];
     stream.download(&mut y, &to.view())?;
     Ok(y)
 }
 
-/// The first `count` words of the streams of indices 0 to `n` at a step, (count, N).
+/// Returns words of the random streams 0 to `n` at one step, (count, N).
 ///
 /// # Errors
 /// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
@@ -61,7 +63,7 @@ pub fn random(
     let to = Buffer::<u32>::zeros(device, count * n)?;
     let args = Args::new().push_long(seed).push_long(step).push(&[purpose as u32]).push(&[count as u32]);
     let args = args.push_long(to.address()).push(&[n as u32]);
-    // SAFETY: `math_random(u64, u64, u32, u32, u32*, u32)`, with count x n words in the buffer.
+    // SAFETY: the parameters are those of `math_random(u64, u64, u32, u32, u32*, u32)`; the buffer holds `count * n` words.
     unsafe { kernel.launch(&stream, n as u64, BLOCK, args)? };
     let mut words = vec![0; count * n];
     stream.download(&mut words, &to.view())?;

@@ -1,4 +1,4 @@
-//! Kernels compiled by the C++ compiler of the host: how they are compared with Rust on a machine without a GPU.
+//! Kernels compiled by the host's C++ compiler, for tests without a GPU.
 
 use std::collections::HashMap;
 use std::ffi::{OsString, c_void};
@@ -12,29 +12,32 @@ use libloading::Library;
 use crate::Error;
 use crate::sources::{self, HEADERS};
 
-/// Runs all threads of a kernel: blocks, threads of a block, pointers to the arguments.
+/// Entry point that runs all threads: blocks, threads per block, argument pointers.
 type Run = unsafe extern "C" fn(u32, u32, *mut *mut c_void);
 
-/// A kernel of the host.
+/// Kernel compiled for the host.
 #[derive(Clone)]
-pub(crate) struct Function {
+pub(crate) struct HostKernel {
     run: Run,
-    _library: Arc<Library>, // where it lies
+    _library: Arc<Library>, // keeps `run` loaded
 }
 
-impl Function {
+impl HostKernel {
+    /// Runs the kernel on this thread.
+    ///
     /// # Safety
-    /// `args` points to values of the types of the kernel's parameters, and what they point to is there for as many threads.
+    /// `args` point to values of the types of the kernel's parameters, and addresses among them point to enough memory for all
+    /// threads.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn run(&self, blocks: u32, threads: u32, args: &mut [*mut c_void]) {
-        // SAFETY: the caller vouches for the arguments, the library is loaded as long as `self` lives.
+        // SAFETY: the caller guarantees the arguments, and the library stays loaded while `self` lives.
         unsafe { (self.run)(blocks, threads, args.as_mut_ptr()) };
     }
 }
 
-/// The compiler, and what it has compiled.
+/// Host compiler with its compiled modules.
 pub(crate) struct Emulated {
-    /// File names and texts that take the place of the embedded ones.
+    /// Texts that replace embedded source files, by file name.
     replaced: HashMap<String, String>,
     libraries: Mutex<HashMap<&'static str, Arc<Library>>>,
 }
@@ -51,17 +54,17 @@ impl Emulated {
         Ok(Self { replaced, libraries: Mutex::default() })
     }
 
-    /// Kernel `name` of `module`, compiled if it has not been yet.
+    /// Returns kernel `name` of `module`, compiling the module at first use.
     #[allow(unsafe_code)]
-    pub(crate) fn function(&self, module: &'static str, name: &str) -> Result<Function, Error> {
+    pub(crate) fn function(&self, module: &'static str, name: &str) -> Result<HostKernel, Error> {
         let library = self.library(module)?;
-        // SAFETY: HOST_KERNEL in cuda_on_host.h gives every function of this prefix the type `Run`.
+        // SAFETY: HOST_KERNEL in cuda_on_host.h gives every function with this prefix the type `Run`.
         let symbol = unsafe { library.get::<Run>(format!("host_{name}").as_bytes()) };
         let run = *symbol.map_err(|error| Error::Emulation(format!("kernel {name} of {module}: {error}")))?;
-        Ok(Function { run, _library: library })
+        Ok(HostKernel { run, _library: library })
     }
 
-    /// The kernels of `module`, compiled if they have not been yet.
+    /// Returns the library of `module`, compiling it at first use.
     pub(crate) fn library(&self, module: &'static str) -> Result<Arc<Library>, Error> {
         let mut libraries = self.libraries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(library) = libraries.get(module) {
@@ -72,7 +75,7 @@ impl Emulated {
         Ok(library)
     }
 
-    /// Compiles a file of kernels into a library and loads it.
+    /// Compiles a module into a library and loads it.
     #[allow(unsafe_code)]
     fn compile(&self, module: &'static str) -> Result<Library, Error> {
         static COUNT: atomic::AtomicU32 = atomic::AtomicU32::new(0);
@@ -90,13 +93,13 @@ impl Emulated {
             // SAFETY: the library has no initialisers of its own.
             unsafe { Library::new(dir.join("kernels.so")) }.map_err(|error| failed(error.to_string()))
         });
-        // A library that is loaded no longer needs its file.
+        // A loaded library no longer needs its file.
         std::fs::remove_dir_all(&dir).map_err(|error| failed(error.to_string()))?;
         library
     }
 }
 
-/// `CXX`, or the first of the usual names that runs.
+/// Returns `CXX`, or the first of the usual names that runs.
 fn compiler() -> Result<OsString, Error> {
     let mut names: Vec<OsString> = std::env::var_os("CXX").into_iter().collect();
     names.extend(["c++", "g++", "clang++"].map(OsString::from));
@@ -104,7 +107,7 @@ fn compiler() -> Result<OsString, Error> {
     names.into_iter().find(runs).ok_or_else(|| Error::Emulation("no C++ compiler: install g++ or set CXX".into()))
 }
 
-/// Without contraction, as kernels are compiled, so that each operation rounds once.
+/// Compiles a module without contraction, so that each operation rounds once.
 fn compile(dir: &Path, module: &str) -> Result<(), Error> {
     const FLAGS: [&str; 7] =
         ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden", "-fPIC", "-shared"];

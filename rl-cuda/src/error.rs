@@ -1,109 +1,109 @@
-//! What can go wrong with the device.
+//! Errors of the device.
 
-/// An error of this crate, with the facts in its variants.
+/// Error of this crate; each variant carries the facts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The driver's library is not there.
-    #[error("no CUDA device: the driver's library libcuda.so.1 cannot be loaded ({0})")]
+    /// The driver library is missing.
+    #[error("no CUDA device: the driver library libcuda.so.1 cannot be loaded ({0})")]
     NoDriver(String),
-    /// The driver is there and has no device for us.
+    /// The driver is installed but finds no device.
     #[error("no CUDA device: the driver finds none")]
     NoDevice,
-    /// There are devices, but not this one.
-    #[error("no CUDA device {ordinal}: there are {count}, counted from 0")]
+    /// Device index out of range.
+    #[error("no CUDA device {ordinal}: this machine has {count}, counted from 0")]
     NoSuchDevice {
-        /// The one that was asked for.
+        /// Requested index.
         ordinal: usize,
-        /// How many there are.
+        /// Number of devices.
         count: usize,
     },
-    /// The driver refused a call.
+    /// The driver rejected a call.
     #[error("CUDA: {doing}: {reason}")]
     Driver {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// What the driver said.
+        /// Message of the driver.
         reason: String,
     },
-    /// The device has too little memory.
-    #[error("the device cannot give {bytes} bytes ({reason}); use fewer environments or shorter rollouts")]
+    /// Out of device memory.
+    #[error("the device cannot allocate {bytes} bytes ({reason}); use fewer environments or shorter rollouts")]
     Memory {
-        /// How much was asked for.
+        /// Requested size.
         bytes: usize,
-        /// What the driver said.
+        /// Message of the driver.
         reason: String,
     },
-    /// The kernels of a module were refused: too old a driver, for one.
+    /// The driver rejected a module, for example because the driver is too old.
     #[error(
-        "the driver refuses the kernels of {module} ({reason}); they need driver 525 or newer and compute capability 7.5 or newer"
+        "the driver rejects the kernels of {module} ({reason}); they need driver 525 or newer and compute capability 7.5 or newer"
     )]
     Module {
-        /// Which.
+        /// Name of the module.
         module: &'static str,
-        /// What the driver said.
+        /// Message of the driver.
         reason: String,
     },
-    /// A kernel could not be launched.
+    /// Failed kernel launch.
     #[error("kernel {kernel} with {blocks} blocks of {threads} threads: {reason}")]
     Launch {
-        /// Its name.
+        /// Name of the kernel.
         kernel: String,
-        /// Blocks of the grid.
+        /// Blocks in the grid.
         blocks: u32,
-        /// Threads of a block.
+        /// Threads per block.
         threads: u32,
-        /// What the driver said.
+        /// Message of the driver.
         reason: String,
     },
-    /// An action that a kernel read was out of range; it took 0 in its place.
+    /// A kernel read an action that is out of range, and took 0 instead.
     #[error("environment {env_idx}: an action was out of range")]
     ActionOutOfRange {
-        /// The least index among the environments concerned.
+        /// Lowest index among the affected environments.
         env_idx: usize,
     },
-    /// Memory of another length than is needed.
+    /// Memory of the wrong length.
     #[error("{what}: expected {expected} elements, found {found}")]
     Length {
-        /// Which.
+        /// Name of the memory.
         what: &'static str,
-        /// How many are needed.
+        /// Required number of elements.
         expected: usize,
-        /// How many were given.
+        /// Actual number of elements.
         found: usize,
     },
-    /// Memory of another kind than is needed.
+    /// Memory of the wrong kind.
     #[error("{what}: expected {expected}")]
     Kind {
-        /// Which.
+        /// Name of the memory.
         what: &'static str,
-        /// What is needed.
+        /// Required kind.
         expected: &'static str,
     },
-    /// The kernels could not be compiled for the host.
+    /// The kernels cannot be compiled for the host.
     #[error("emulated device: {0}")]
     Emulation(String),
-    /// No environment with this name has kernels.
+    /// Environment without kernels.
     #[error("environment \"{name}\" has no kernels; these have: {known}")]
     NoKernels {
-        /// The name that was asked for.
+        /// Requested name.
         name: String,
-        /// Those that have.
+        /// Names of the environments that have kernels.
         known: String,
     },
-    /// An environment's own error.
+    /// Error of an environment.
     #[error(transparent)]
     Env(#[from] rl_envs::Error),
 }
 
 impl Error {
-    /// Turns what the driver says into an error that tells what was being done.
+    /// Wraps an error of the driver with the operation that failed.
     pub(crate) fn driver(doing: &'static str) -> impl FnOnce(cudarc::driver::DriverError) -> Self {
         move |error| Self::Driver { doing, reason: said(error) }
     }
 }
 
-/// What the driver says of an error.
+/// Returns the driver's name and text of an error.
 pub(crate) fn said(error: cudarc::driver::DriverError) -> String {
     match (error.error_name(), error.error_string()) {
         (Ok(name), Ok(text)) => format!("{}: {}", name.to_string_lossy(), text.to_string_lossy()),

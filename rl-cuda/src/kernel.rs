@@ -9,18 +9,18 @@ use crate::error::said;
 use crate::stream::Work;
 use crate::{Error, Stream, emulated};
 
-/// Where a kernel lies.
+/// Loaded kernel of a GPU or of the host.
 #[derive(Clone)]
-pub(crate) enum Function {
+pub(crate) enum Loaded {
     Cuda(CudaFunction),
-    Emulated(emulated::Function),
+    Emulated(emulated::HostKernel),
 }
 
-/// A kernel that has been loaded.
+/// Loaded kernel, with its name for messages.
 #[derive(Clone)]
 pub(crate) struct Kernel {
     name: String,
-    function: Function,
+    function: Loaded,
 }
 
 impl fmt::Debug for Kernel {
@@ -29,20 +29,22 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// What the driver knows of a kernel.
+/// The driver's figures for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelInfo {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: i32,
-    /// Bytes of a thread's local memory: more than 0 where registers were spilled.
+    /// Bytes of local memory per thread; above 0 where registers were spilled.
     pub local_bytes: i32,
-    /// The most threads a block of it may have.
+    /// Maximum number of threads per block.
     pub max_threads: i32,
-    /// The block size that fills the device best, by the driver's reckoning.
+    /// Block size with the best occupancy, as the driver computes it.
     pub suggested_block: u32,
 }
 
-/// The arguments of a kernel, copied: values of 32 bits or structs of such, each aligned to 8 bytes.
+/// Kernel arguments, copied.
+///
+/// Each is a 32-bit value or a struct of such values, aligned to 8 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Args {
     words: [u64; 40],
@@ -56,7 +58,7 @@ impl Args {
         Self { words: [0; 40], starts: [0; 12], len: 0, used: 0 }
     }
 
-    /// One more argument, as the 32-bit words that it consists of, low word first.
+    /// Appends an argument, given as 32-bit words, low word first.
     pub(crate) fn push(mut self, words: &[u32]) -> Self {
         self.starts[self.len] = self.used as u8;
         self.len += 1;
@@ -67,7 +69,7 @@ impl Args {
         self
     }
 
-    /// One more argument of 64 bits: an address, for one.
+    /// Appends a 64-bit argument, such as an address.
     pub(crate) fn push_long(self, word: u64) -> Self {
         self.push(&long(word))
     }
@@ -81,19 +83,19 @@ impl Args {
     }
 }
 
-/// 64 bits as two words, low word first.
+/// Splits 64 bits into two words, low word first.
 pub(crate) fn long(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]
 }
 
 impl Kernel {
-    pub(crate) fn new(name: String, function: Function) -> Self {
+    pub(crate) fn new(name: String, function: Loaded) -> Self {
         Self { name, function }
     }
 
-    /// What the driver knows of it; nothing of an emulated one.
+    /// Returns the driver's figures, or `None` for an emulated kernel.
     pub(crate) fn info(&self) -> Result<Option<KernelInfo>, Error> {
-        let Function::Cuda(function) = &self.function else { return Ok(None) };
+        let Loaded::Cuda(function) = &self.function else { return Ok(None) };
         extern "C" fn no_shared_memory(_: i32) -> usize {
             0
         }
@@ -109,31 +111,31 @@ impl Kernel {
         ask().map(Some).map_err(Error::driver("asking about a kernel"))
     }
 
-    /// Gives the stream so many threads of it, in blocks of `threads`; nothing if there are none.
+    /// Launches `n` threads on the stream, in blocks of `threads`; a no-op for `n` = 0.
     ///
     /// # Safety
-    /// `args` are of the types of the kernel's parameters; addresses among them lead to as much memory of the device as the kernel
-    /// reads and writes, which stays there until the stream has come so far.
+    /// `args` have the types of the kernel's parameters. Addresses among them point to as much device memory as the kernel reads
+    /// and writes, and that memory stays allocated until the stream has finished the launch.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn launch(&self, stream: &Stream, n: u64, threads: u32, mut args: Args) -> Result<(), Error> {
         let failed = |blocks, reason| Error::Launch { kernel: self.name.clone(), blocks, threads, reason };
         let blocks = n.div_ceil(u64::from(threads.max(1)));
         if threads == 0 || blocks > i32::MAX as u64 {
-            return Err(failed(0, format!("{n} threads cannot be cut into such blocks")));
+            return Err(failed(0, format!("{n} threads do not fit into a grid of such blocks")));
         }
         if n == 0 {
-            return Ok(()); // a grid of nothing is refused by the driver
+            return Ok(()); // the driver rejects an empty grid
         }
         let blocks = blocks as u32;
         match &self.function {
-            Function::Cuda(function) => {
+            Loaded::Cuda(function) => {
                 let Some(cuda) = stream.cuda() else {
                     return Err(failed(blocks, "the stream belongs to another device".into()));
                 };
                 let (mut pointers, len) = (args.pointers(), args.len);
                 cuda.context().bind_to_thread().map_err(|error| failed(blocks, said(error)))?;
-                // SAFETY: the function is loaded as long as `self` lives; the driver copies the arguments before it returns; the
-                // caller vouches for their types and for the memory.
+                // SAFETY: the function stays loaded while `self` lives, the driver copies the arguments before it returns, and the
+                // caller guarantees their types and their memory.
                 let launched = unsafe {
                     result::launch_kernel(
                         function.cu_function(),
@@ -151,7 +153,7 @@ impl Kernel {
                     _ => failed(blocks, said(error)),
                 })
             }
-            Function::Emulated(function) => {
+            Loaded::Emulated(function) => {
                 let work = Work { function: function.clone(), blocks, threads, args };
                 stream.emulate(work).ok_or_else(|| failed(blocks, "the stream belongs to another device".into()))
             }
@@ -164,7 +166,7 @@ impl Work {
     #[allow(unsafe_code)]
     pub(crate) fn run(&mut self) {
         let (mut pointers, len) = (self.args.pointers(), self.args.len);
-        // SAFETY: whoever launched it vouched for the arguments and for the memory (see `Kernel::launch`).
+        // SAFETY: the caller of `Kernel::launch` guaranteed the arguments and their memory.
         unsafe { self.function.run(self.blocks, self.threads, &mut pointers[..len]) };
     }
 }

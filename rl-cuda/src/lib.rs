@@ -1,8 +1,8 @@
-//! The CUDA device: environments that run on it, one thread each, and the memory, streams and graphs that they need.
+//! Environments on a CUDA device, one thread each, with memory, streams and graphs.
 //!
-//! Needs no CUDA toolkit: the driver is loaded at run time, kernels travel as PTX. On a machine without a driver, [`Device::open`] says
-//! so with a clear error and everything else of this project goes on without it. [`Device::emulated`] runs the same kernels on the host,
-//! compiled by its C++ compiler: that is how they are tested where there is no GPU.
+//! The crate needs no CUDA toolkit: it loads the driver at run time and embeds its kernels as PTX. On a machine without a driver,
+//! [`Device::open`] returns a clear error, and everything that needs no device still works. [`Device::emulated`] runs the same
+//! kernels on the host, compiled by its C++ compiler, so that they can be tested without a GPU.
 //!
 //! ```
 //! match rl_cuda::Device::open(0) {

@@ -1,25 +1,25 @@
-//! How fast the device does what this crate gives it, by its own clock: work is given, then an event is waited for.
+//! Throughput of the device, measured with its own clock between two events.
 
 use crate::targets::{Batch, Row, Steps, Targets};
 use crate::{ActionSource, Buffer, CpuAccess, CudaVecEnv, Device, DeviceSteps, Error, PinnedSlab, Stream};
 use rl_envs::{Dtype, VecEnv};
 
-/// How steps are given to the device.
+/// Way of launching steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// One launch a step.
+    /// One launch per step.
     Launches,
-    /// A captured rollout.
+    /// One captured graph per rollout.
     Graph,
-    /// Many steps a launch, with the states in registers.
+    /// Many steps per launch, with the states in registers.
     Fused,
 }
 
 impl Mode {
-    /// All of them.
+    /// Every mode.
     pub const ALL: [Self; 3] = [Self::Launches, Self::Graph, Self::Fused];
 
-    /// Its name in records.
+    /// Returns the mode's name in records.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -30,29 +30,31 @@ impl Mode {
     }
 }
 
-/// How environments are stepped.
+/// One measurement of environment steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// Their name.
+    /// Name of the environment.
     pub env: &'a str,
-    /// Their number.
+    /// Number of environments.
     pub n_envs: usize,
-    /// Threads of a block.
+    /// Threads per block.
     pub block: u32,
-    /// How steps are given to the device.
+    /// Way of launching steps.
     pub mode: Mode,
-    /// Whether the kernel draws random actions itself.
+    /// Source of the actions.
     pub source: ActionSource,
-    /// How often the work of a step is done.
+    /// Number of times that the work of each step is done.
     pub repeat: u32,
 }
 
 /// Steps of a rollout.
 const N_STEPS: usize = 128;
-/// Bytes that a rollout may take, if the device has four times as many; it is shorter where it would take more.
+/// Maximum bytes of a rollout.
 const MAX_BYTES: usize = 16 << 30;
 
-/// Seconds that one round of `work` takes: as many as fill `seconds` are timed together, after a warm-up.
+/// Returns the seconds of one `work`, averaged over rounds that fill `seconds`.
+///
+/// One round runs first as a warm-up.
 fn timed(stream: &Stream, seconds: f64, mut work: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     work()?;
     let mut rounds = 1u32;
@@ -64,12 +66,12 @@ fn timed(stream: &Stream, seconds: f64, mut work: impl FnMut() -> Result<(), Err
         if took >= seconds || rounds >= 1 << 24 {
             return Ok(took / f64::from(rounds));
         }
-        // Towards the time that is wanted, and at most ten times as many.
+        // Aim 20% above the wanted time, growing by a factor of 2 to 10.
         rounds = (f64::from(rounds) * (1.2 * seconds / took.max(1e-7)).clamp(2.0, 10.0)) as u32;
     }
 }
 
-/// Bytes that a step of one environment reads and writes at least, the state included.
+/// Minimum bytes that one step of one environment reads and writes, state included.
 #[must_use]
 pub fn step_bytes(envs: &CudaVecEnv) -> usize {
     let (space, actions) = (envs.observation_space(), envs.action_space());
@@ -78,8 +80,9 @@ pub fn step_bytes(envs: &CudaVecEnv) -> usize {
     2 * envs.state_bytes() + space.len() * element + masks + 4 + 4 + 2 // action, reward, flags
 }
 
-/// Steps of the rollout that so many environments are measured with: 128, or fewer if that would take more than 16 GiB, or a quarter of
-/// what is free.
+/// Steps per rollout in measurements of this batch.
+///
+/// 128, or fewer where the rollout would take more than 16 GiB or a quarter of the free memory.
 ///
 /// # Errors
 /// [`Error::Driver`].
@@ -89,12 +92,14 @@ pub fn n_steps(envs: &CudaVecEnv) -> Result<usize, Error> {
     Ok((most / (2 * step_bytes(envs) * envs.n_envs()).max(1)).clamp(1, N_STEPS))
 }
 
-/// Environment steps a second with random actions drawn by the kernels, or with such actions given; observations, actions, rewards, flags
-/// and masks are written to a rollout of [`n_steps`], and episodes begin anew where they end. The work of each step is done `repeat` times
-/// with the same action (fused: with actions of their own) and counted once.
+/// Measures environment steps per second with random actions.
+///
+/// The kernels draw the actions, or read such actions where the source is [`ActionSource::Given`]. Every step writes observations,
+/// actions, rewards, flags and masks to a rollout of [`n_steps`], and ended episodes restart. The work of each step is done
+/// `repeat` times with the same action (fused: each time with a new action) and counted once.
 ///
 /// # Errors
-/// Those of [`CudaVecEnv`].
+/// The errors of [`CudaVecEnv`].
 pub fn env_steps(device: &Device, case: &Case<'_>, seconds: f64) -> Result<f64, Error> {
     let Case { env, n_envs, block, mode, source, repeat } = *case;
     let mut envs = CudaVecEnv::new(device, env, n_envs)?.with_block(block);
@@ -122,13 +127,15 @@ pub fn env_steps(device: &Device, case: &Case<'_>, seconds: f64) -> Result<f64, 
     Ok((n_steps * n_envs) as f64 / took)
 }
 
-/// Block sizes that are worth trying.
+/// Block sizes to try.
 pub const BLOCKS: [u32; 6] = [32, 64, 128, 256, 512, 1024];
 
-/// Environment steps a second with each of [`BLOCKS`], `None` where the kernel cannot be launched so.
+/// Measures environment steps per second for each of [`BLOCKS`].
+///
+/// `None` marks a block size that the kernel cannot be launched with.
 ///
 /// # Errors
-/// Those of [`CudaVecEnv`], those of a launch aside.
+/// The errors of [`CudaVecEnv`], except those of a launch.
 pub fn sweep_blocks(
     device: &Device,
     name: &str,
@@ -139,21 +146,23 @@ pub fn sweep_blocks(
     let case = |block| Case { env: name, n_envs, block, mode, source: ActionSource::Random, repeat: 1 };
     let measure = |block| match env_steps(device, &case(block), seconds) {
         Ok(rate) => Ok((block, Some(rate))),
-        // A graph refuses a launch where it is made ready.
+        // A graph reports a rejected launch when it is instantiated, as a driver error.
         Err(Error::Launch { .. } | Error::Driver { .. }) => Ok((block, None)),
         Err(error) => Err(error),
     };
     BLOCKS.into_iter().map(measure).collect()
 }
 
-/// The block size with the highest rate.
+/// Returns the block size with the highest rate.
 #[must_use]
 pub fn best_block(rates: &[(u32, Option<f64>)]) -> Option<u32> {
     let known = rates.iter().filter_map(|&(block, rate)| rate.map(|rate| (block, rate)));
     known.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(block, _)| block)
 }
 
-/// Bytes a second of a copy within the device, read and written counted: the ceiling of everything that moves memory.
+/// Measures the bandwidth of copies within the device, in bytes per second.
+///
+/// Reads and writes both count. This is the ceiling for every kernel that moves memory.
 ///
 /// # Errors
 /// [`Error::Memory`] or [`Error::Driver`].
@@ -164,7 +173,9 @@ pub fn copy_bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<f64
     Ok((2 * (bytes / 4) * 4) as f64 / took)
 }
 
-/// Bytes a second of advantages (T, N): three arrays of f32 and two of flags read, one of f32 written.
+/// Measures the bandwidth of advantage estimation over (T, N), in bytes per second.
+///
+/// The kernel reads three arrays of f32 and two of flags, and writes one of f32.
 ///
 /// # Errors
 /// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
@@ -184,7 +195,9 @@ pub fn gae_bandwidth(device: &Device, n_steps: usize, n_envs: usize, seconds: f6
     Ok((len * 18) as f64 / took)
 }
 
-/// Bytes a second of batches gathered at random from rows of 4-float observations: rows and indices read, columns written.
+/// Measures the bandwidth of random gathers from replay rows, in bytes per second.
+///
+/// The rows hold observations of 4 floats. The kernel reads rows and indices, and writes columns.
 ///
 /// # Errors
 /// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
@@ -202,26 +215,26 @@ pub fn gather_bandwidth(device: &Device, capacity: usize, batch: usize, seconds:
     Ok((batch * (8 * row.len() + 4)) as f64 / took)
 }
 
-/// Bytes a second between host and device.
+/// Bandwidth of copies between host and device, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostCopies {
-    /// To the device, from ordinary memory.
+    /// To the device, from pageable memory.
     pub to_device_pageable: f64,
     /// To the device, from page-locked memory.
     pub to_device_pinned: f64,
-    /// To the device, from page-locked memory that the CPU only writes.
+    /// To the device, from write-combined page-locked memory.
     pub to_device_combined: f64,
-    /// From the device, to ordinary memory.
+    /// From the device, to pageable memory.
     pub from_device_pageable: f64,
     /// From the device, to page-locked memory.
     pub from_device_pinned: f64,
-    /// Both ways, one after the other in one stream, the bytes of both counted.
+    /// Both directions, one after the other in one stream; the bytes of both count.
     pub both_in_turn: f64,
-    /// Both ways at once, in two streams.
+    /// Both directions at once, in two streams; the bytes of both count.
     pub both_overlapped: f64,
 }
 
-/// Copies of `bytes` between host and device.
+/// Measures copies of `bytes` between host and device.
 ///
 /// # Errors
 /// [`Error::Memory`] or [`Error::Driver`].
@@ -230,7 +243,7 @@ pub fn host_copies(device: &Device, bytes: usize, seconds: f64) -> Result<HostCo
     let (mut here, there) = (Buffer::<u8>::zeros(device, bytes)?, Buffer::<u8>::zeros(device, bytes)?);
     let mut pageable = vec![1u8; bytes];
     let slab = |access| PinnedSlab::<u8>::zeros(Some(device), bytes, access);
-    // Two of each by turns: a slab waits for its own copy before the next.
+    // Two slabs of each kind, used alternately: a slab waits for its own copy before it starts the next.
     let slabs = |access| Ok::<_, Error>([slab(access)?, slab(access)?]);
     let (mut pinned, mut other, mut combined) =
         (slabs(CpuAccess::ReadWrite)?, slabs(CpuAccess::ReadWrite)?, slabs(CpuAccess::WriteOnly)?);
@@ -300,7 +313,7 @@ mod tests {
         for device in Device::for_tests() {
             // State 20 read and written, action 4, observation 16, reward 4, flags 2.
             assert_eq!(step_bytes(&CudaVecEnv::new(&device, "cartpole", 1).unwrap()), 66);
-            // State 28 + 288 twice, action 4, observation 720, masks 4, reward 4, flags 2.
+            // State 28 + 288 read and written, action 4, observation 720, masks 4, reward 4, flags 2.
             assert_eq!(step_bytes(&CudaVecEnv::new(&device, "snake", 1).unwrap()), 1366);
         }
     }

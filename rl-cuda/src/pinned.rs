@@ -1,4 +1,4 @@
-//! Page-locked memory of the host, from which and to which the device copies by itself.
+//! Page-locked host memory, for asynchronous copies to and from the device.
 
 use std::alloc::{self, Layout};
 use std::ffi::c_void;
@@ -10,27 +10,31 @@ use crate::buffer::Element;
 use crate::device::Driver;
 use crate::{Device, Error, Event};
 
-/// What the CPU does with a slab.
+/// CPU access to a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuAccess {
-    /// It reads and writes.
+    /// The CPU reads and writes.
     ReadWrite,
-    /// It only writes: memory that is write-combined, which the device reads faster and the CPU could hardly read.
+    /// The CPU only writes.
+    ///
+    /// The memory is write-combined: the device reads it faster, and CPU reads are very slow.
     WriteOnly,
 }
 
-/// Memory of the host that does not move and cannot be paged out, so that copies to and from the device go on by themselves. Without
-/// a device, ordinary memory. While a copy is under way, whoever touches the slab waits for it.
+/// Host memory that is page-locked, for asynchronous copies to and from the device.
+///
+/// The memory never moves and is never paged out. Without a device it is ordinary memory. While a copy is in flight, every access
+/// to the slab waits for the copy.
 #[derive(Debug)]
 pub struct PinnedSlab<T: Element> {
-    device: Option<Device>, // none: ordinary memory
+    device: Option<Device>, // `None`: ordinary memory
     pointer: NonNull<T>,
     len: usize,
     access: CpuAccess,
     copy: Option<Event>,
 }
 
-// SAFETY: the slab owns its memory, and numbers may be used on any thread.
+// SAFETY: the slab owns its memory, and its elements are plain numbers, valid on any thread.
 #[allow(unsafe_code)]
 unsafe impl<T: Element> Send for PinnedSlab<T> {}
 
@@ -39,7 +43,7 @@ fn layout<T>(len: usize) -> Option<Layout> {
 }
 
 impl<T: Element> PinnedSlab<T> {
-    /// `len` zeros, page-locked if there is a device.
+    /// Allocates `len` zeros, page-locked if there is a device.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -51,36 +55,36 @@ impl<T: Element> PinnedSlab<T> {
             Some(Driver::Cuda { context, .. }) => {
                 context.bind_to_thread().map_err(Error::driver("locking memory"))?;
                 let combined = if access == CpuAccess::WriteOnly { sys::CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 };
-                // SAFETY: it is cleared below, before anybody sees it.
+                // SAFETY: the memory is cleared below, before any read.
                 let pointer = unsafe { result::malloc_host(bytes, combined | sys::CU_MEMHOSTALLOC_PORTABLE) };
                 let pointer = pointer.map_err(|error| Error::Memory { bytes, reason: crate::error::said(error) })?;
-                // SAFETY: so many bytes were taken just now.
+                // SAFETY: `bytes` bytes were allocated just above.
                 unsafe { pointer.cast::<u8>().write_bytes(0, bytes) };
                 pointer.cast()
             }
             _ => {
                 let layout = layout::<T>(len).ok_or(Error::Memory { bytes, reason: "too long".into() })?;
-                // SAFETY: the layout is not of size 0.
+                // SAFETY: `layout` never returns a layout of size 0.
                 unsafe { alloc::alloc_zeroed(layout) }.cast()
             }
         };
-        let pointer = NonNull::new(pointer).ok_or(Error::Memory { bytes, reason: "the host has too little".into() })?;
+        let pointer = NonNull::new(pointer).ok_or(Error::Memory { bytes, reason: "out of host memory".into() })?;
         Ok(Self { device: device.cloned(), pointer, len, access, copy: None })
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if the slab has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Waits for the copy that is under way, if there is one.
+    /// Waits for the copy in flight, if any.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -88,10 +92,10 @@ impl<T: Element> PinnedSlab<T> {
         self.copy.take().map_or(Ok(()), |copy| copy.synchronize())
     }
 
-    /// What it holds, once a copy that is under way is done.
+    /// Waits for the copy in flight, if any, then returns the elements.
     ///
     /// # Errors
-    /// [`Error::Kind`] if the CPU is only to write, or [`Error::Driver`].
+    /// [`Error::Kind`] if the slab is [`CpuAccess::WriteOnly`], or [`Error::Driver`].
     pub fn read(&mut self) -> Result<&[T], Error> {
         if self.access == CpuAccess::WriteOnly {
             return Err(Error::Kind { what: "pinned slab", expected: "one that the CPU may read" });
@@ -100,7 +104,7 @@ impl<T: Element> PinnedSlab<T> {
         Ok(self.memory())
     }
 
-    /// Writes from element `at` on, once a copy that is under way is done.
+    /// Waits for the copy in flight, if any, then writes `from` at offset `at`.
     ///
     /// # Errors
     /// [`Error::Length`] if `from` does not fit, or [`Error::Driver`].
@@ -114,17 +118,17 @@ impl<T: Element> PinnedSlab<T> {
 
     #[allow(unsafe_code)]
     fn memory(&mut self) -> &mut [T] {
-        // SAFETY: the slab owns so many initialized elements, and no copy is under way where this is called.
+        // SAFETY: the slab owns `len` initialized elements, and every caller has waited for the copy in flight.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
     }
 
-    /// Where a copy of `len` elements begins, after the copy before it is done.
+    /// Waits for the copy in flight, if any, then returns the address for a new copy.
     pub(crate) fn begin_copy(&mut self, what: &'static str, len: usize) -> Result<NonNull<T>, Error> {
         self.wait()?;
         if len > self.len { Err(Error::Length { what, expected: len, found: self.len }) } else { Ok(self.pointer) }
     }
 
-    /// Says when the copy that began is done.
+    /// Registers the event that marks the end of the copy that was just started.
     pub(crate) fn end_copy(&mut self, event: Event) {
         self.copy = Some(event);
     }
@@ -134,18 +138,18 @@ impl<T: Element> Drop for PinnedSlab<T> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         if self.wait().is_err() {
-            return; // better lost than freed under a copy
+            return; // a leak is better than freeing memory under a copy
         }
         match self.device.as_ref().map(Device::driver) {
             Some(Driver::Cuda { context, .. }) => {
                 if context.bind_to_thread().is_ok() {
-                    // SAFETY: taken in `zeros` from the driver, and no copy is under way.
+                    // SAFETY: `zeros` got this memory from the driver, and no copy is in flight.
                     let _ = unsafe { result::free_host(self.pointer.as_ptr().cast::<c_void>()) };
                 }
             }
             _ => {
                 if let Some(layout) = layout::<T>(self.len) {
-                    // SAFETY: taken in `zeros` with this layout.
+                    // SAFETY: `zeros` allocated this memory with the same layout.
                     unsafe { alloc::dealloc(self.pointer.as_ptr().cast(), layout) };
                 }
             }

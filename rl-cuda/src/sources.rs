@@ -1,12 +1,12 @@
-//! The kernels' sources and what they were compiled to, as they were when this crate was built.
+//! CUDA sources and their compiled PTX, embedded when this crate is built.
 
-/// One file of kernels.
+/// One `.cu` file of kernels, with its PTX.
 pub(crate) struct Module {
-    /// The stem of its file.
+    /// Stem of the file name.
     pub(crate) name: &'static str,
-    /// CUDA C++.
+    /// CUDA C++ source.
     pub(crate) source: &'static str,
-    /// What the driver loads.
+    /// PTX, loaded by the driver.
     pub(crate) ptx: &'static str,
 }
 
@@ -26,7 +26,9 @@ macro_rules! headers {
     };
 }
 
-/// Every file of kernels. `cargo xtask ptx` compiles each file in `kernels` that ends in `.cu`.
+/// Every file of kernels.
+///
+/// `cargo xtask ptx` compiles each file in `kernels` that ends in `.cu`.
 pub(crate) const MODULES: &[Module] = modules![
     "acrobot",
     "breakout",
@@ -43,19 +45,19 @@ pub(crate) const MODULES: &[Module] = modules![
     "snake",
 ];
 
-/// The file with this stem.
+/// Returns the module whose file has the stem `name`.
 ///
 /// # Panics
-/// If there is none.
+/// If no module has this name.
 pub(crate) fn module(name: &str) -> &'static Module {
     MODULES.iter().find(|module| module.name == name).expect("a file of kernels of this crate")
 }
 
-/// What they include, by file name.
+/// Headers that the kernels include: (file name, text).
 pub(crate) const HEADERS: &[(&str, &str)] =
     headers!["cuda_on_host.h", "lanes.cuh", "math.cuh", "mountain_car.cuh", "numbers.cuh", "philox.cuh", "vec_env.cuh",];
 
-/// The text of a file of kernels, or of one that they include; and a module that it goes into.
+/// Returns the text of a source file or header, and a module that uses it.
 ///
 /// # Panics
 /// If there is no such file.

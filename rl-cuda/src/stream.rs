@@ -1,4 +1,4 @@
-//! Streams of work, events in them, graphs of them, and copies.
+//! Streams, events, graphs and copies.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -10,8 +10,10 @@ use crate::device::Driver;
 use crate::kernel::Args;
 use crate::{Device, Error, PinnedSlab, View, ViewMut, emulated};
 
-/// Work that the device does in order; what lies in different streams it may do at the same time. Nothing here waits for the device
-/// but where it says so. An emulated device does everything at once, in order. Clones are the same one.
+/// Queue of work that the device runs in order.
+///
+/// Work in different streams may run at the same time. Methods return before the device is done, unless they say that they wait. An
+/// emulated device runs everything at once, in order. Clones share the same stream.
 #[derive(Clone, Debug)]
 pub struct Stream {
     device: Device,
@@ -21,14 +23,14 @@ pub struct Stream {
 #[derive(Debug)]
 enum Raw {
     Cuda(Arc<CudaStream>),
-    /// What has been captured, while a graph is.
+    /// Launches captured so far, while a capture is open.
     Emulated(Mutex<Option<Vec<Work>>>),
 }
 
-/// A launch of an emulated kernel.
+/// Launch of an emulated kernel.
 #[derive(Clone)]
 pub(crate) struct Work {
-    pub(crate) function: emulated::Function,
+    pub(crate) function: emulated::HostKernel,
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) args: Args,
@@ -40,7 +42,7 @@ impl std::fmt::Debug for Work {
     }
 }
 
-/// A place in a stream.
+/// Mark in a stream; complete once all work queued before it is done.
 #[derive(Debug)]
 pub struct Event {
     raw: EventRaw,
@@ -49,12 +51,12 @@ pub struct Event {
 #[derive(Debug)]
 enum EventRaw {
     Cuda(CudaEvent),
-    /// An emulated device has come so far when it is recorded.
+    /// An emulated device has already finished when the event is recorded.
     Emulated(Instant),
 }
 
 impl Event {
-    /// Waits until the device has come so far.
+    /// Waits for the event.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -65,7 +67,7 @@ impl Event {
         }
     }
 
-    /// Whether the device has come so far.
+    /// Returns true if the event is complete.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -76,10 +78,12 @@ impl Event {
         }
     }
 
-    /// Seconds on the device's clock from this event to `later`, for which it waits.
+    /// Waits for `later` and returns the seconds between the events.
+    ///
+    /// The device's own clock measures them.
     ///
     /// # Errors
-    /// [`Error::Kind`] if they are of different kinds of devices, or [`Error::Driver`].
+    /// [`Error::Kind`] if the events belong to different kinds of devices, or [`Error::Driver`].
     pub fn seconds_to(&self, later: &Self) -> Result<f64, Error> {
         later.synchronize()?;
         match (&self.raw, &later.raw) {
@@ -92,7 +96,7 @@ impl Event {
     }
 }
 
-/// Work that was captured and can be given to the device again with one call.
+/// Captured work that the device can repeat with one call.
 #[derive(Debug)]
 pub(crate) struct Graph {
     raw: GraphRaw,
@@ -121,7 +125,7 @@ impl Stream {
         Ok(Self { device: device.clone(), raw: Arc::new(raw) })
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
@@ -134,7 +138,7 @@ impl Stream {
         }
     }
 
-    /// Runs or captures a launch of an emulated kernel, if this stream is an emulated one.
+    /// Runs or captures an emulated launch; `None` if this stream is not emulated.
     pub(crate) fn emulate(&self, mut work: Work) -> Option<()> {
         let Raw::Emulated(captured) = &*self.raw else { return None };
         match &mut *captured.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -144,15 +148,15 @@ impl Stream {
         Some(())
     }
 
-    /// Waits until everything in it is done.
+    /// Waits until all work in this stream is done.
     ///
     /// # Errors
-    /// [`Error::Driver`], also for what went wrong in a kernel.
+    /// [`Error::Driver`], also for errors that a kernel raised.
     pub fn synchronize(&self) -> Result<(), Error> {
         self.cuda().map_or(Ok(()), |stream| stream.synchronize().map_err(Error::driver("waiting for a stream")))
     }
 
-    /// The place that it has come to, with the device's clock.
+    /// Records an event, timed by the device's clock.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -167,7 +171,7 @@ impl Stream {
         Ok(Event { raw })
     }
 
-    /// What follows in this stream waits for `event` of another.
+    /// Makes later work in this stream wait for `event` of another stream.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -178,17 +182,17 @@ impl Stream {
         }
     }
 
-    /// Captures what `work` gives to this stream, without doing it.
+    /// Captures the work that `work` queues on this stream, without running it.
     ///
     /// # Errors
-    /// Those of `work`, and [`Error::Driver`].
+    /// The errors of `work`, and [`Error::Driver`].
     pub(crate) fn capture(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Graph, Error> {
         match &*self.raw {
             Raw::Cuda(stream) => {
                 let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
                 stream.begin_capture(mode).map_err(Error::driver("beginning to capture a graph"))?;
                 let worked = work();
-                // Whatever came of it, the stream must leave the capture.
+                // End the capture even if `work` failed.
                 let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
                 worked?;
                 let graph = graph.map_err(Error::driver("capturing a graph"))?;
@@ -206,7 +210,7 @@ impl Stream {
         }
     }
 
-    /// Copies to the device, and waits for it.
+    /// Copies to the device and waits.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Driver`].
@@ -216,20 +220,20 @@ impl Stream {
         match &*self.raw {
             Raw::Cuda(stream) => {
                 stream.context().bind_to_thread().map_err(Error::driver("copying to the device"))?;
-                // SAFETY: the view borrows so much memory of the device, and `from` lives until the stream has been waited for.
+                // SAFETY: `to` borrows device memory of this length, and `from` lives until `synchronize` returns.
                 unsafe { result::memcpy_htod_async(to.address(), from, stream.cu_stream()) }
                     .map_err(Error::driver("copying to the device"))?;
                 self.synchronize()
             }
             Raw::Emulated(_) => {
-                // SAFETY: the view borrows so much memory of the host, nobody else does, and any bits are an `Element`.
+                // SAFETY: `to` alone borrows host memory of this length, and every bit pattern is a valid `Element`.
                 unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.address() as *mut T, from.len()) };
                 Ok(())
             }
         }
     }
 
-    /// Copies from the device, and waits for it.
+    /// Copies from the device and waits.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Driver`].
@@ -239,33 +243,35 @@ impl Stream {
         match &*self.raw {
             Raw::Cuda(stream) => {
                 stream.context().bind_to_thread().map_err(Error::driver("copying from the device"))?;
-                // SAFETY: the view borrows so much memory of the device, and `to` lives until the stream has been waited for.
+                // SAFETY: `from` borrows device memory of this length, and `to` lives until `synchronize` returns.
                 unsafe { result::memcpy_dtoh_async(to, from.address(), stream.cu_stream()) }
                     .map_err(Error::driver("copying from the device"))?;
                 self.synchronize()
             }
             Raw::Emulated(_) => {
-                // SAFETY: as in `upload`.
+                // SAFETY: `from` borrows host memory of this length, and every bit pattern is a valid `Element`.
                 unsafe { std::ptr::copy_nonoverlapping(from.address() as *const T, to.as_mut_ptr(), to.len()) };
                 Ok(())
             }
         }
     }
 
-    /// Copies a slab's beginning to the device and does not wait: whoever next touches the slab does.
+    /// Copies the beginning of a slab to the device without waiting.
+    ///
+    /// The slab's next access waits.
     ///
     /// # Errors
     /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn upload_async<T: Element>(&self, to: &ViewMut<'_, T>, from: &mut PinnedSlab<T>) -> Result<(), Error> {
         let source = from.begin_copy("upload_async", to.len())?;
-        // SAFETY: the slab owns so many initialized elements, stays where it is and waits for the event that it is given below before
-        // anybody writes or frees them.
+        // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before it
+        // writes or frees them.
         let source = unsafe { std::slice::from_raw_parts(source.as_ptr(), to.len()) };
         match &*self.raw {
             Raw::Cuda(stream) => {
                 stream.context().bind_to_thread().map_err(Error::driver("copying to the device"))?;
-                // SAFETY: the view borrows so much memory of the device, and the source was seen to above.
+                // SAFETY: `to` borrows device memory of this length; the source stays valid as shown above.
                 unsafe { result::memcpy_htod_async(to.address(), source, stream.cu_stream()) }
                     .map_err(Error::driver("copying to the device"))?;
                 from.end_copy(self.record()?);
@@ -275,20 +281,22 @@ impl Stream {
         }
     }
 
-    /// Copies from the device to a slab's beginning and does not wait: whoever next touches the slab does.
+    /// Copies from the device to the beginning of a slab without waiting.
+    ///
+    /// The slab's next access waits.
     ///
     /// # Errors
     /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn download_async<T: Element>(&self, to: &mut PinnedSlab<T>, from: &View<'_, T>) -> Result<(), Error> {
         let target = to.begin_copy("download_async", from.len())?;
-        // SAFETY: the slab owns so many initialized elements, stays where it is and waits for the event that it is given below before
-        // anybody reads or frees them.
+        // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before it
+        // reads or frees them.
         let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), from.len()) };
         match &*self.raw {
             Raw::Cuda(stream) => {
                 stream.context().bind_to_thread().map_err(Error::driver("copying from the device"))?;
-                // SAFETY: the view borrows so much memory of the device, and the target was seen to above.
+                // SAFETY: `from` borrows device memory of this length; the target stays valid as shown above.
                 unsafe { result::memcpy_dtoh_async(target, from.address(), stream.cu_stream()) }
                     .map_err(Error::driver("copying from the device"))?;
                 to.end_copy(self.record()?);
@@ -298,7 +306,7 @@ impl Stream {
         }
     }
 
-    /// Copies within the device and does not wait.
+    /// Copies within the device without waiting.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Driver`].
@@ -310,11 +318,11 @@ impl Stream {
                 let failed = || Error::driver("copying within the device");
                 stream.context().bind_to_thread().map_err(failed())?;
                 let bytes = size_of::<T>() * to.len();
-                // SAFETY: the views borrow so much memory of the device, and it is not freed before the device is done with it.
+                // SAFETY: both views borrow device memory of this length, and a buffer frees it only after the device is done.
                 unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, stream.cu_stream()) }.map_err(failed())
             }
             Raw::Emulated(_) => {
-                // SAFETY: as in `upload`; a view to be written borrows its memory alone.
+                // SAFETY: both views borrow host memory of this length; `to` is borrowed exclusively, so they do not overlap.
                 unsafe { std::ptr::copy_nonoverlapping(from.address() as *const T, to.address() as *mut T, to.len()) };
                 Ok(())
             }
@@ -323,7 +331,7 @@ impl Stream {
 }
 
 impl Graph {
-    /// Gives the captured work to the stream that it was captured from.
+    /// Queues the captured work on the stream that it was captured from.
     pub(crate) fn launch(&mut self) -> Result<(), Error> {
         match &mut self.raw {
             GraphRaw::Cuda(graph) => graph.launch().map_err(Error::driver("launching a graph")),

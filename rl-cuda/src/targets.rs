@@ -1,13 +1,12 @@
-//! What learning needs besides environments, on the device: advantages, batches of replayed transitions, actions drawn from logits,
-//! normalized observations.
+//! Kernels of learning: advantages, replay gathers, action sampling, normalization.
 
 use crate::kernel::{Args, Kernel, long};
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
-/// Threads of a block.
+/// Threads per block.
 const BLOCK: u32 = 128;
 
-/// The kernels, loaded.
+/// Loaded kernels.
 #[derive(Debug)]
 pub struct Targets {
     gae: Kernel,
@@ -18,67 +17,69 @@ pub struct Targets {
     normalize_moments: Kernel,
 }
 
-/// The steps of N environments, all (T, N).
+/// Steps of N environments; every column is (T, N).
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<'a> {
     /// Rewards.
     pub rewards: View<'a, f32>,
-    /// 1 where the task was over.
+    /// 1 where the episode reached a terminal state.
     pub terminated: View<'a, u8>,
-    /// 1 where the episode was cut off.
+    /// 1 where a time limit cut the episode off.
     pub truncated: View<'a, u8>,
-    /// The value of the observation to which each step led: where an episode ended, the final one's.
+    /// Values of the next observations, or of the final ones where episodes ended.
     pub next_values: View<'a, f32>,
-    /// The value of the observation that each step acted on.
+    /// Values of the observations that the steps acted on.
     pub values: View<'a, f32>,
 }
 
-/// Where in a row of 32-bit words of a replay buffer what lies: obs, next_obs, action, reward, discount, next mask.
+/// Layout of a replay row in 32-bit words.
+///
+/// The order is obs, next_obs, action, reward, discount, next mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Words of an observation; 0 where observations are bytes, which lie in rows of their own.
+    /// Words per observation; 0 for byte observations, which have rows of their own.
     pub obs: usize,
-    /// Words of an action.
+    /// Words per action.
     pub action: usize,
-    /// Bytes of a mask, which take whole words; 0 without masks.
+    /// Bytes per mask, padded to whole words; 0 without masks.
     pub mask_len: usize,
 }
 
 impl Row {
-    /// Words of a row.
+    /// Returns the number of words per row.
     #[must_use]
     pub fn len(&self) -> usize {
         2 * self.obs + self.action + 2 + self.mask_len.div_ceil(4)
     }
 
-    /// Never: a row has a reward and a discount.
+    /// Returns false: every row holds a reward and a discount.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// A batch of B transitions.
+/// Batch of B transitions.
 #[derive(Debug)]
 pub struct Batch {
-    /// (B, D), as bits of f32; empty where observations are bytes.
+    /// Observations, (B, D), as bits of f32; empty for byte observations.
     pub obs: Buffer<u32>,
-    /// (B, D), likewise.
+    /// Next observations, (B, D), as bits of f32; empty for byte observations.
     pub next_obs: Buffer<u32>,
-    /// (B), or (B, A) as bits of f32.
+    /// Actions, (B), or (B, A) as bits of f32.
     pub actions: Buffer<u32>,
-    /// (B)
+    /// Rewards, (B).
     pub rewards: Buffer<f32>,
-    /// (B)
+    /// Discounts, (B).
     pub discounts: Buffer<f32>,
-    /// (B, A)
+    /// Legal actions at `next_obs`, (B, A).
     pub next_masks: Buffer<u8>,
     row: Row,
     len: usize,
 }
 
 impl Batch {
-    /// Memory for `len` transitions.
+    /// Allocates memory for `len` transitions.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -117,10 +118,12 @@ impl Targets {
         })
     }
 
-    /// Generalized advantage estimation, (T, N); see `gae` of rl-buffer, to which it is equal bit for bit.
+    /// Computes generalized advantage estimates, (T, N).
+    ///
+    /// The results equal those of `gae` of rl-buffer bit for bit.
     ///
     /// # Errors
-    /// [`Error::Length`] if the arrays are not of the same length or not of whole steps, or [`Error::Launch`].
+    /// [`Error::Length`] if the lengths differ or are not a multiple of `n_envs`, or [`Error::Launch`].
     #[allow(unsafe_code)]
     pub fn gae(
         &self,
@@ -143,11 +146,13 @@ impl Targets {
         let args = args.push_long(steps.truncated.address()).push_long(steps.next_values.address());
         let args = args.push_long(steps.values.address()).push_long(advantages.address());
         let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[gamma.to_bits()]).push(&[lambda.to_bits()]);
-        // SAFETY: the parameters of `gae`; lengths were checked above.
+        // SAFETY: the parameters are those of `gae`; lengths were checked above.
         unsafe { self.gae.launch(stream, n_envs as u64, BLOCK, args) }
     }
 
-    /// Gathers the rows of `words` (C, row) that `indices` (B) name; one beyond the last counts as the last.
+    /// Gathers rows of `words` (C, row) at `indices` (B).
+    ///
+    /// An index past the end counts as the last row.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -180,12 +185,15 @@ impl Targets {
         let columns: Vec<u32> = columns.into_iter().flat_map(long).collect();
         let args = Args::new().push_long(words.address()).push(&[n_rows as u32]).push_long(indices.address());
         let args = args.push(&[row.obs as u32, row.action as u32, row.mask_len as u32]).push(&columns).push(&[n as u32]);
-        // SAFETY: the parameters of `gather_words`; lengths were checked above.
+        // SAFETY: the parameters are those of `gather_words`; lengths were checked above.
         unsafe { self.gather_words.launch(stream, (n * row.len()) as u64, BLOCK, args) }
     }
 
-    /// Gathers the rows of `bytes` (C, 2 D) that `indices` (B) name to `obs` and `next_obs`, (B, D) each; an index beyond the last row
-    /// counts as the last.
+    /// Gathers rows of `bytes` (C, 2 D) at `indices` (B).
+    ///
+    /// Row halves go to `obs` and `next_obs`, (B, D) each.
+    ///
+    /// An index past the end counts as the last row.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -206,12 +214,14 @@ impl Targets {
         length("bytes", n_rows.max(1) * 2 * d, bytes.len())?;
         let args = Args::new().push_long(bytes.address()).push(&[n_rows as u32]).push_long(indices.address()).push(&[d as u32]);
         let args = args.push_long(obs.address()).push_long(next_obs.address()).push(&[n as u32]);
-        // SAFETY: the parameters of `gather_bytes`; lengths were checked above.
+        // SAFETY: the parameters are those of `gather_bytes`; lengths were checked above.
         unsafe { self.gather_bytes.launch(stream, (2 * n * d) as u64, BLOCK, args) }
     }
 
-    /// Draws actions (N) from logits (N, A), and their log-probabilities (N); `masks` (N, A) hold 1 for legal actions. `clock` holds a
-    /// seed and a step, to which `t` is added. See `log_softmax` and `sample` of rl-agents, to which it is equal bit for bit.
+    /// Draws actions (N) and their log-probabilities (N) from logits (N, A).
+    ///
+    /// `masks` (N, A) hold 1 for legal actions. `clock` holds a seed and a step; the kernel adds `t` to the step. The results equal
+    /// those of `log_softmax` and `sample` of rl-agents bit for bit.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -236,11 +246,13 @@ impl Targets {
         let args = Args::new().push_long(logits.address()).push_long(masks.map_or(0, View::address)).push_long(clock.address());
         let args = args.push_long(t).push_long(actions.address()).push_long(log_probs.address());
         let args = args.push(&[n as u32]).push(&[a as u32]);
-        // SAFETY: the parameters of `sample_categorical`; lengths were checked above.
+        // SAFETY: the parameters are those of `sample_categorical`; lengths were checked above.
         unsafe { self.sample_categorical.launch(stream, n as u64, BLOCK, args) }
     }
 
-    /// Normalizes observations (N, D) in place by means and precisions (D): `(x - mean) precision`, clipped to +-10.
+    /// Normalizes observations (N, D) in place.
+    ///
+    /// With means and precisions (D): `(x - mean) precision`, clipped to +-10.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -257,12 +269,14 @@ impl Targets {
         length("obs", obs.len() / d.max(1) * d, obs.len())?;
         let args = Args::new().push_long(obs.address()).push_long(mean.address()).push_long(precision.address());
         let args = args.push_long(obs.len() as u64).push(&[d as u32]);
-        // SAFETY: the parameters of `normalize_apply`; lengths were checked above.
+        // SAFETY: the parameters are those of `normalize_apply`; lengths were checked above.
         unsafe { self.normalize_apply.launch(stream, obs.len() as u64, BLOCK, args) }
     }
 
-    /// Means, and sums of squared distances from them, (S, D) each, of the observations (T, N, D) of each slice of environments: slice s
-    /// is columns `starts[s]` to `starts[s + 1]`. See `Moments` of rl-agents, to which it is equal bit for bit.
+    /// Computes means and sums of squared deviations, (S, D), per slice of columns.
+    ///
+    /// The observations are (T, N, D); slice s is columns `starts[s]` to `starts[s + 1]`. The results equal those of `Moments` of
+    /// rl-agents bit for bit.
     ///
     /// # Errors
     /// [`Error::Length`], [`Error::Kind`], [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
@@ -287,7 +301,7 @@ impl Targets {
         let args = Args::new().push_long(obs.address()).push_long(slices.address()).push(&[n_slices as u32]);
         let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[obs_len as u32]);
         let args = args.push_long(means.address()).push_long(m2s.address());
-        // SAFETY: the parameters of `normalize_moments`; lengths were checked above.
+        // SAFETY: the parameters are those of `normalize_moments`; lengths were checked above.
         unsafe { self.normalize_moments.launch(stream, (n_slices * obs_len) as u64, BLOCK, args)? };
         let mut result = (vec![0.0; n_slices * obs_len], vec![0.0; n_slices * obs_len]);
         stream.download(&mut result.0, &means.view())?;

@@ -1,4 +1,4 @@
-//! What the kernels of each environment are given: its constants, and its states as columns of words.
+//! Kernel arguments of each environment: constants, and states as columns of words.
 
 use std::sync::OnceLock;
 
@@ -8,27 +8,27 @@ use rl_envs::{
     snake,
 };
 
-/// From words, the number of environments, seed and lifetime steps.
+/// Saves states: from words, the number of environments, seed and lifetime steps.
 type Save = fn(&[u32], usize, u64, u64) -> Result<Vec<u8>, Error>;
-/// To seed, lifetime steps and words.
+/// Loads states: to seed, lifetime steps and words.
 type Load = fn(&[u8], usize) -> Result<(u64, u64, Vec<u32>), Error>;
 
-/// An environment that has kernels.
+/// Environment that has kernels.
 #[derive(Debug)]
 pub(crate) struct Twin {
-    /// Its name in the catalog, the stem of its files and of its kernels' names.
+    /// Name in the catalog, stem of the source file and prefix of the kernels.
     pub(crate) name: &'static str,
-    /// The spaces of observations and actions.
+    /// Observation space and action space.
     pub(crate) spaces: fn() -> (Space, ActionSpace),
-    /// The kernels' `Params`.
+    /// Constants, as the kernels' `Params`.
     pub(crate) params: fn() -> Vec<u32>,
-    /// Columns of 32 bits, and behind them columns of 16 bits.
+    /// Number of 32-bit columns, and of 16-bit columns behind them.
     pub(crate) columns: (usize, usize),
-    /// The states of so many environments as `VecEnv::save` gives them.
+    /// Saves the states in the format of `VecEnv::save`.
     pub(crate) save: Save,
-    /// Seed, lifetime steps and states that were saved.
+    /// Loads saved seed, lifetime steps and states.
     pub(crate) load: Load,
-    /// Draws one of so many environments.
+    /// Draws one environment.
     pub(crate) render: fn(&[u32], usize, usize, &mut Canvas),
 }
 
@@ -45,7 +45,7 @@ impl Twin {
         }
     }
 
-    /// Words that the states of `n` environments take.
+    /// Returns the number of words for the states of `n` environments.
     pub(crate) fn words(&self, n: usize) -> usize {
         words(self.columns, n)
     }
@@ -66,7 +66,7 @@ pub(crate) const TWINS: &[Twin] = &[
     Twin::of::<breakout::Breakout>("breakout"),
 ];
 
-/// The one with this name.
+/// Returns the twin with this name.
 pub(crate) fn find(name: &str) -> Result<&'static Twin, crate::Error> {
     static KNOWN: OnceLock<String> = OnceLock::new();
     let known = || KNOWN.get_or_init(|| TWINS.iter().map(|twin| twin.name).collect::<Vec<_>>().join(", ")).clone();
@@ -74,10 +74,10 @@ pub(crate) fn find(name: &str) -> Result<&'static Twin, crate::Error> {
     TWINS.iter().find(|twin| twin.name == name).ok_or_else(unknown)
 }
 
-/// The numbers of environment `i` of `n`.
+/// State of environment `i` of `n`, as columns.
 struct Columns<'a> {
     memory: &'a [u32],
-    halves: usize, // where those of 16 bits begin, in halves
+    halves: usize, // offset of the 16-bit columns, in units of 16 bits
     n: usize,
     i: usize,
 }
@@ -93,7 +93,7 @@ impl Columns<'_> {
     }
 }
 
-/// The same, to be written: they are zeros before.
+/// State of environment `i` of `n`, for writing; the memory starts out zero.
 struct ColumnsMut<'a> {
     memory: &'a mut [u32],
     halves: usize,
@@ -112,19 +112,19 @@ impl ColumnsMut<'_> {
     }
 }
 
-/// An environment as its kernels see it.
+/// Conversion between an environment's state and the kernels' columns.
 trait Twinned: Env + Default {
-    /// Columns of 32 and of 16 bits.
+    /// Number of 32-bit columns and of 16-bit columns.
     const COLUMNS: (usize, usize);
-    /// The kernels' `Params`.
+    /// Returns the constants, as the kernels' `Params`.
     fn params() -> Vec<u32>;
-    /// Writes the state that it is in.
+    /// Writes the environment's current state.
     fn put(&self, columns: &mut ColumnsMut<'_>);
-    /// The state that was written.
+    /// Reads a state.
     fn take(columns: &Columns<'_>) -> Self::State;
 }
 
-/// What `VecEnv::save` of rl-envs writes, field by field.
+/// Fields that `VecEnv::save` of rl-envs writes: first index, seed, steps, states.
 type Saved<S> = (u32, u64, u64, Vec<S>);
 
 fn take<E: Twinned>(memory: &[u32], n: usize, i: usize) -> E::State {
@@ -153,13 +153,13 @@ fn load<E: Twinned>(bytes: &[u8], n: usize) -> Result<(u64, u64, Vec<u32>), Erro
 
 fn render<E: Twinned>(memory: &[u32], n: usize, i: usize, canvas: &mut Canvas) {
     let mut env = E::default();
-    // A state that the kernels were in is one that an environment can be in.
+    // The kernels hold only valid states, so `set_state` succeeds.
     if env.set_state(take::<E>(memory, n, i)).is_ok() {
         env.render(canvas);
     }
 }
 
-/// Constants in the order in which the kernels have them.
+/// Constants in the order of the kernels' `Params`.
 trait Constants {
     fn words(&self) -> Vec<u32>;
 }

@@ -10,84 +10,90 @@ use crate::stream::Graph;
 use crate::twins::{self, Twin};
 use crate::{Buffer, CpuAccess, Device, Element, Error, PinnedSlab, Stream, ViewMut};
 
-/// Threads of a block, unless a search has found something better.
+/// Default number of threads per block.
 const BLOCK: u32 = 128;
-/// No action was out of range.
+/// Value of the fault word while every action was in range.
 const NO_FAULT: u32 = u32::MAX;
 
-/// Observations in memory of the device, (k, N, D).
+/// Observations in device memory, (k, N, D).
 #[derive(Debug)]
 pub enum DeviceObs {
     /// 32-bit floating point.
     F32(Buffer<f32>),
-    /// Bytes.
+    /// Bytes, `u8`.
     U8(Buffer<u8>),
 }
 
-/// Actions in memory of the device.
+/// Actions in device memory.
 #[derive(Debug)]
 pub enum DeviceActions {
-    /// Of a discrete space, (k, N).
+    /// Actions of a discrete space, (k, N).
     Discrete(Buffer<u32>),
-    /// Of a continuous space, (k, N, A).
+    /// Actions of a continuous space, (k, N, A).
     Continuous(Buffer<f32>),
 }
 
-/// Observations to be written.
+/// Observations, borrowed for writing.
 #[derive(Debug)]
 pub enum ObsViews<'a> {
     /// 32-bit floating point.
     F32(ViewMut<'a, f32>),
-    /// Bytes.
+    /// Bytes, `u8`.
     U8(ViewMut<'a, u8>),
 }
 
-/// Actions to be read, or to be written where they are drawn.
+/// Actions, read by a step or written where the kernel draws them.
 #[derive(Debug)]
 pub enum ActionViews<'a> {
-    /// Of a discrete space.
+    /// Actions of a discrete space.
     Discrete(ViewMut<'a, u32>),
-    /// Of a continuous space.
+    /// Actions of a continuous space.
     Continuous(ViewMut<'a, f32>),
 }
 
-/// What steps read and write, in memory of the device: the rows of k steps, or of one, which each step then overwrites.
+/// Columns of k steps in device memory, borrowed.
+///
+/// With the columns of one step, every step overwrites the step before.
 #[derive(Debug)]
 pub struct StepViews<'a> {
-    /// The actions, (k, N) or (k, N, A).
+    /// Actions, (k, N) or (k, N, A).
     pub actions: ActionViews<'a>,
-    /// What to act on next, (k, N, D).
+    /// Observations after the step, (k, N, D); of the new episode where one ended.
     pub obs: ObsViews<'a>,
-    /// The rewards, (k, N).
+    /// Rewards, (k, N).
     pub rewards: ViewMut<'a, f32>,
-    /// 1 where the task is over, (k, N).
+    /// 1 where the episode reached a terminal state, (k, N).
     pub terminated: ViewMut<'a, u8>,
-    /// 1 where the episode was cut off, (k, N).
+    /// 1 where a time limit cut the episode off, (k, N).
     pub truncated: ViewMut<'a, u8>,
-    /// The last observation of an episode that has just ended, (k, N, D); written only where either flag is set.
+    /// Last observations of ended episodes, (k, N, D).
+    ///
+    /// Written only where a flag is set.
     pub final_obs: ObsViews<'a>,
-    /// Legal actions at `obs` and at `final_obs`, (k, N, A), if the action space has masks.
+    /// Legal actions at `obs` and `final_obs`, (k, N, A), if the space has masks.
     pub masks: Option<[ViewMut<'a, u8>; 2]>,
 }
 
-/// Memory of the device for k steps of N environments.
+/// Columns of k steps of N environments, in device memory.
 #[derive(Debug)]
 pub struct DeviceSteps {
     n_steps: usize,
     n_envs: usize,
     obs_len: usize,
     n_actions: usize,
-    /// The actions, (k, N) or (k, N, A).
+    /// Actions, (k, N) or (k, N, A).
     pub actions: DeviceActions,
-    /// What to act on next, (k, N, D).
+    /// Observations after the step, (k, N, D); of the new episode where one ended.
     pub obs: DeviceObs,
-    /// The rewards, (k, N).
+    /// Rewards, (k, N).
     pub rewards: Buffer<f32>,
-    /// 1 where the task is over, (k, N).
+    /// 1 where the episode reached a terminal state, (k, N).
     pub terminated: Buffer<u8>,
-    /// 1 where the episode was cut off, (k, N).
+    /// 1 where a time limit cut the episode off, (k, N).
     pub truncated: Buffer<u8>,
-    /// The last observations of episodes, (k, N, D).
+    /// Last observations of ended episodes, (k, N, D).
+    ///
+    /// Written only where a flag is set.
     pub final_obs: DeviceObs,
     /// Legal actions at `obs` and at `final_obs`, (k, N, A).
     pub masks: Option<[Buffer<u8>; 2]>,
@@ -101,7 +107,7 @@ impl DeviceObs {
         })
     }
 
-    /// Elements `range`, to be written.
+    /// Borrows the elements in `range` for writing.
     pub fn rows(&mut self, range: std::ops::Range<usize>) -> ObsViews<'_> {
         match self {
             Self::F32(buffer) => ObsViews::F32(buffer.view_mut().into_slice(range)),
@@ -131,7 +137,7 @@ fn aligned(what: &'static str, address: u64, align: u64) -> Result<u64, Error> {
 }
 
 impl DeviceSteps {
-    /// Memory for `n_steps` steps of `n_envs` environments of these spaces.
+    /// Allocates memory for `n_steps` steps of `n_envs` environments of these spaces.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -164,16 +170,16 @@ impl DeviceSteps {
         })
     }
 
-    /// The number of steps.
+    /// Returns the number of steps.
     #[must_use]
     pub fn n_steps(&self) -> usize {
         self.n_steps
     }
 
-    /// The rows of `steps`, which may be one alone.
+    /// Borrows the rows of `steps`.
     ///
     /// # Panics
-    /// If it does not have them.
+    /// If `steps` is out of bounds.
     pub fn rows(&mut self, steps: std::ops::Range<usize>) -> StepViews<'_> {
         let Self { n_envs, obs_len, n_actions, .. } = *self;
         let by = |len: usize| steps.start * n_envs * len..steps.end * n_envs * len;
@@ -192,7 +198,7 @@ impl DeviceSteps {
     }
 }
 
-/// What the kernels of a batch remember from launch to launch.
+/// Device memory that the kernels of a batch keep between launches.
 #[derive(Debug)]
 struct Memory {
     words: Buffer<u32>,
@@ -201,11 +207,13 @@ struct Memory {
     fault: Buffer<u32>,
 }
 
-/// What the host's side of a batch goes through.
+/// Staging memory of the host-side [`VecEnv`].
 #[derive(Debug)]
 struct Host {
     steps: DeviceSteps, // (1, N, ..)
-    /// Final observations (N, D), of the type that they have, and masks (N, A): where no episode has ended they must not reach the caller.
+    /// Final observations (N, D), in `floats` or `bytes`, and final masks (N, A).
+    ///
+    /// Staged because the caller's rows must keep their contents where no episode ended.
     floats: PinnedSlab<f32>,
     bytes: PinnedSlab<u8>,
     masks: PinnedSlab<u8>,
@@ -227,11 +235,11 @@ impl Host {
 
 const WRONG_OBS: Error = Error::Kind { what: "obs", expected: "the environment's element type" };
 
-/// Observations of one element type.
+/// Element type of observations on the host side.
 trait HostObs: Element {
-    /// They, if they are of it.
+    /// Returns the buffer, if its element type is `Self`.
     fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>>;
-    /// Final ones, if they are of it, and where the host reads them.
+    /// Returns final observations and their staging slab, if of element type `Self`.
     fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)>;
 }
 
@@ -255,15 +263,17 @@ impl HostObs for u8 {
     }
 }
 
-/// N environments on the device. They own the memory of their states alone; what steps read and write is the caller's. Steps are given
-/// to a stream and not waited for, but through the [`VecEnv`] that this is too, which copies everything to and from the host.
+/// N environments on the device.
 ///
-/// All its work goes to one stream, or to streams that wait for each other. Equal to `SyncVecEnv` of rl-envs bit for bit, saved states
-/// included.
+/// The batch owns only the states of the environments; the caller owns the memory that steps read and write. Methods that take a
+/// stream queue work on it and do not wait. The [`VecEnv`] implementation waits, and copies everything to and from the host.
+///
+/// All work must go to one stream, or to streams that wait for each other. Results and saved states equal those of `SyncVecEnv` of
+/// rl-envs bit for bit.
 #[derive(Debug)]
 pub struct CudaVecEnv {
     device: Device,
-    stream: Stream, // for what the host asks
+    stream: Stream, // for the host-side `VecEnv`
     twin: &'static Twin,
     n_envs: usize,
     block: u32,
@@ -276,54 +286,58 @@ pub struct CudaVecEnv {
     seed: u64,
     /// Lifetime steps.
     steps: u64,
-    /// Those that the device's clock shows.
+    /// Lifetime steps that the device's clock holds.
     clock_steps: u64,
     observation_space: Space,
     action_space: ActionSpace,
-    /// Whether work may be under way in another stream than its own.
+    /// True if work may be in flight on a stream other than `stream`.
     elsewhere: bool,
-    /// Made when it is first used; not there while it is.
+    /// Staging memory, allocated at first use; `None` while `with_host` borrows it.
     host: Option<Host>,
 }
 
-/// A rollout with the actions of `DeviceSteps` or with random ones, captured as a graph: see [`CudaVecEnv::capture`].
+/// Captured rollout; see [`CudaVecEnv::capture`].
 #[derive(Debug)]
 pub struct RolloutGraph {
     graph: Graph,
     stream: Stream,
     memory: Arc<Memory>,
     steps: DeviceSteps,
-    /// Lifetime steps of a replay.
+    /// Lifetime steps that one replay takes.
     taken: u64,
 }
 
 impl RolloutGraph {
-    /// What the last replay wrote, once the stream has come so far.
+    /// Returns the columns that the last replay wrote.
+    ///
+    /// They are complete once the stream has finished the replay.
     #[must_use]
     pub fn steps(&self) -> &DeviceSteps {
         &self.steps
     }
 
-    /// The rows of `steps`, to be written: the actions of the next replay.
+    /// Borrows the rows of `steps` for writing, to set the actions of the next replay.
     ///
     /// # Panics
-    /// If it does not have them.
+    /// If `steps` is out of bounds.
     pub fn rows(&mut self, steps: std::ops::Range<usize>) -> StepViews<'_> {
         self.steps.rows(steps)
     }
 }
 
-/// Where the actions of a step come from.
+/// Source of a step's actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionSource {
-    /// They are read.
+    /// The kernel reads the actions.
     Given,
-    /// They are drawn as [`rl_envs::RandomActions`] with the seed of the last reset draws them, and written.
+    /// The kernel draws the actions and writes them.
+    ///
+    /// The actions equal those of [`rl_envs::RandomActions`] with the seed of the last reset.
     Random,
 }
 
 impl CudaVecEnv {
-    /// `n_envs` environments with this name on `device`.
+    /// Creates `n_envs` environments of the type `name` on `device`.
     ///
     /// # Errors
     /// [`Error::NoKernels`], [`rl_envs::Error::EnvCount`], [`Error::Memory`], [`Error::Module`] or [`Error::Driver`].
@@ -363,32 +377,32 @@ impl CudaVecEnv {
         })
     }
 
-    /// Launches its kernels with so many threads a block.
+    /// Sets the number of threads per block.
     #[must_use]
     pub fn with_block(mut self, block: u32) -> Self {
         self.block = block;
         self
     }
 
-    /// Threads of a block.
+    /// Returns the number of threads per block.
     #[must_use]
     pub fn block(&self) -> u32 {
         self.block
     }
 
-    /// The device.
+    /// Returns the device.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Bytes of the state of one environment.
+    /// Returns the bytes of one environment's state.
     pub(crate) fn state_bytes(&self) -> usize {
         let (words, halves) = self.twin.columns;
         4 * words + 2 * halves
     }
 
-    /// What the driver knows of the kernel that steps with given actions, or with random ones.
+    /// Returns the driver's figures for the step kernel with these actions.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -403,7 +417,7 @@ impl CudaVecEnv {
         }
     }
 
-    /// The kernels' `Params` and `Envs`.
+    /// Builds the arguments `Params` and `Envs` of the kernels.
     fn args(&self) -> Args {
         let Memory { words, clock, fault } = &*self.memory;
         let [words, clock, fault] = [words.address(), clock.address(), fault.address()].map(long);
@@ -411,13 +425,17 @@ impl CudaVecEnv {
         Args::new().push(&self.params).push(&envs)
     }
 
-    /// Bytes that an observation begins at a multiple of: the widest of the kernels' stores that divides its length.
+    /// Returns the alignment of one observation, in bytes.
+    ///
+    /// The kernels store up to 16 bytes at once; the alignment is the widest store that divides the observation's size.
     fn align(&self) -> u64 {
         let bytes = self.observation_space.len() * if self.observation_space.dtype() == Dtype::F32 { 4 } else { 1 };
         1 << bytes.trailing_zeros().min(4)
     }
 
-    /// Starts all environments anew from `seed` and writes first observations, (N, D), and masks, (N, A), if there are any.
+    /// Resets all environments from `seed`.
+    ///
+    /// Writes first observations (N, D), and masks (N, A) if the action space has them.
     ///
     /// # Errors
     /// [`Error::Length`], [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`].
@@ -439,8 +457,8 @@ impl CudaVecEnv {
     #[allow(unsafe_code)]
     fn launch_reset(&self, stream: &Stream, obs: u64, masks: u64) -> Result<(), Error> {
         let args = self.args().push_long(obs).push_long(masks);
-        // SAFETY: `NAME_reset(Params, Envs, Obs*, u8*)`; kinds and lengths were checked, and buffers free their memory only after the
-        // device is done with it.
+        // SAFETY: the parameters are those of `NAME_reset(Params, Envs, Obs*, u8*)`; the caller checked kinds and lengths, and
+        // buffers free their memory only after the device is done with it.
         unsafe { self.reset.launch(stream, self.n_envs as u64, self.block, args) }
     }
 
@@ -460,7 +478,7 @@ impl CudaVecEnv {
         }
     }
 
-    /// Sets seed and lifetime steps, on the device too.
+    /// Sets seed and lifetime steps, here and on the device.
     fn set_clock(&mut self, stream: &Stream, seed: u64, steps: u64) -> Result<(), Error> {
         let clock = ViewMut::of_shared(&self.memory.clock);
         stream.upload(&clock, &[seed, steps])?;
@@ -471,8 +489,8 @@ impl CudaVecEnv {
     /// Steps every environment `k` times in one launch, with its state in registers.
     ///
     /// # Errors
-    /// [`Error::Length`] if `rows` are of neither `k` steps nor one, [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`]; then
-    /// nothing has changed.
+    /// [`Error::Length`] if `rows` hold neither `k` steps nor one, [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`]. Nothing
+    /// has changed then.
     pub fn step_on(&mut self, stream: &Stream, k: u32, source: ActionSource, rows: &StepViews<'_>) -> Result<(), Error> {
         let n = self.n_envs;
         let n_rows = if rows.rewards.len() == n { 1 } else { k as usize };
@@ -513,15 +531,17 @@ impl CudaVecEnv {
 
     #[allow(unsafe_code)]
     fn launch_step(&self, stream: &Stream, source: ActionSource, args: Args) -> Result<(), Error> {
-        // SAFETY: `NAME_step(Params, Envs, Action*, StepBatch, u64, u32, u32)`; kinds and lengths were checked, and buffers free their
-        // memory only after the device is done with it.
+        // SAFETY: the parameters are those of `NAME_step(Params, Envs, Action*, StepBatch, u64, u32, u32)`; the caller checked
+        // kinds and lengths, and buffers free their memory only after the device is done with it.
         unsafe { self.kernel(source).launch(stream, self.n_envs as u64, self.block, args) }
     }
 
-    /// Steps once, and `repeat - 1` times more with the same action in one more launch, on one row.
+    /// Steps once, then `repeat - 1` more times with the same action.
+    ///
+    /// The further steps are one launch. All steps write to the same row.
     ///
     /// # Errors
-    /// Those of [`CudaVecEnv::step_on`].
+    /// The errors of [`CudaVecEnv::step_on`].
     pub fn step_repeatedly(
         &mut self,
         stream: &Stream,
@@ -533,16 +553,17 @@ impl CudaVecEnv {
         if repeat > 1 { self.step_on(stream, repeat - 1, ActionSource::Given, row) } else { Ok(()) }
     }
 
-    /// Moves the device's clock on.
+    /// Adds `steps` to the device's clock.
     #[allow(unsafe_code)]
     fn advance_clock(&self, stream: &Stream, steps: u64) -> Result<(), Error> {
         let args = Args::new().push_long(self.memory.clock.address()).push_long(steps);
-        // SAFETY: `clock_advance(Clock*, u64)` of the batch's own clock.
+        // SAFETY: the parameters are those of `clock_advance(Clock*, u64)`; the clock belongs to this batch.
         unsafe { self.clock_advance.launch(stream, 1, 1, args) }
     }
 
-    /// The least index of an environment of which an action was out of range since this was last asked, as an error; waits for the
-    /// stream. Its environment took 0 in its place.
+    /// Waits for the stream and reports actions that were out of range.
+    ///
+    /// The environment took action 0 instead. The error names the lowest index among the affected environments.
     ///
     /// # Errors
     /// [`Error::ActionOutOfRange`] or [`Error::Driver`].
@@ -556,11 +577,13 @@ impl CudaVecEnv {
         Err(Error::ActionOutOfRange { env_idx: fault[0] as usize })
     }
 
-    /// Captures a rollout, one launch a step, into the memory of `steps`, which the graph keeps. Nothing is stepped yet. With `repeat`
-    /// above 1 each step is taken so often with the same action, and its row written so often: a heavier step, for measuring.
+    /// Captures a rollout into a graph, one launch per step; nothing is stepped yet.
+    ///
+    /// The graph keeps the memory of `steps`. With `repeat` above 1, each step is taken and written `repeat` times with the same
+    /// action: a heavier step, for measurements.
     ///
     /// # Errors
-    /// Those of [`CudaVecEnv::step_on`].
+    /// The errors of [`CudaVecEnv::step_on`].
     pub fn capture(
         &mut self,
         stream: &Stream,
@@ -569,7 +592,7 @@ impl CudaVecEnv {
         mut steps: DeviceSteps,
     ) -> Result<RolloutGraph, Error> {
         let (before, clock_before) = (self.steps, self.clock_steps);
-        self.clock_steps = before; // as it will be when a replay begins
+        self.clock_steps = before; // `replay` sets the device's clock first
         let graph = stream.capture(|| {
             for t in 0..steps.n_steps {
                 self.step_repeatedly(stream, repeat, source, &steps.rows(t..t + 1))?;
@@ -581,10 +604,10 @@ impl CudaVecEnv {
         Ok(RolloutGraph { graph: graph?, stream: stream.clone(), memory: self.memory.clone(), steps, taken })
     }
 
-    /// Gives a captured rollout to its stream.
+    /// Queues a captured rollout on its stream.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is of another batch, or [`Error::Driver`].
+    /// [`Error::Kind`] if the graph belongs to another batch, or [`Error::Driver`].
     pub fn replay(&mut self, rollout: &mut RolloutGraph) -> Result<(), Error> {
         if !Arc::ptr_eq(&self.memory, &rollout.memory) {
             return Err(Error::Kind { what: "graph", expected: "one that was captured from these environments" });
@@ -600,7 +623,7 @@ impl CudaVecEnv {
         Ok(())
     }
 
-    /// The states, as the kernels have them.
+    /// Waits for the device, then returns the states in the kernels' layout.
     fn words(&self) -> Result<Vec<u32>, Error> {
         self.device.synchronize()?;
         let mut words = vec![0; self.memory.words.len()];
@@ -609,7 +632,7 @@ impl CudaVecEnv {
     }
 }
 
-/// An error of the device where the contract knows those of environments only.
+/// Converts to the errors of the [`VecEnv`] contract.
 fn of_envs(error: Error) -> rl_envs::Error {
     match error {
         Error::Env(error) => error,
@@ -618,7 +641,9 @@ fn of_envs(error: Error) -> rl_envs::Error {
 }
 
 impl CudaVecEnv {
-    /// Does something in its own stream with the memory that the host's side goes through, after all that other streams were given.
+    /// Runs `work` on the batch's own stream with the staging memory.
+    ///
+    /// Waits first for work in flight on other streams.
     fn with_host<R>(&mut self, work: impl FnOnce(&mut Self, &Stream, &mut Host) -> Result<R, Error>) -> Result<R, Error> {
         if self.elsewhere {
             self.device.synchronize()?;
@@ -633,7 +658,7 @@ impl CudaVecEnv {
         result
     }
 
-    /// Starts anew, and copies first observations and masks.
+    /// Resets, and copies first observations and masks to the host.
     fn reset_host<O: HostObs>(&mut self, seed: u64, to: &mut [O], masks: &mut [u8]) -> Result<(), Error> {
         self.with_host(|envs, stream, host| {
             let rows = host.steps.rows(0..1);
@@ -643,7 +668,7 @@ impl CudaVecEnv {
         })
     }
 
-    /// Steps once, and copies what came of it.
+    /// Steps once, and copies the results to the host.
     fn step_host<O: HostObs>(&mut self, actions: Actions<'_>, out: StepRows<'_, O>) -> Result<(), Error> {
         let (d, a) = (self.observation_space.len(), self.action_space.len());
         self.with_host(|envs, stream, host| {
@@ -725,12 +750,14 @@ impl VecEnv for CudaVecEnv {
         .map_err(of_envs)
     }
 
-    /// Not on a device, where states are columns: its environments give finite numbers only.
+    /// Always fails: a device batch cannot restart one environment alone.
+    ///
+    /// Its environments return only finite numbers, so no caller needs a restart.
     fn restart(&mut self, _: usize, _: ObsViewMut<'_>, _: Option<ArrayViewMut2<'_, u8>>) -> Result<(), rl_envs::Error> {
         Err(rl_envs::Error::CannotRestart)
     }
 
-    /// As [`VecEnv::restart`].
+    /// Fails, as [`VecEnv::restart`] does.
     fn repeat_step(&mut self, _: usize, _: Actions<'_>, _: StepBatch<'_>) -> Result<(), rl_envs::Error> {
         Err(rl_envs::Error::CannotRestart)
     }

@@ -1,4 +1,4 @@
-//! Copies between host and device, awaited and not.
+//! Copies between host and device, synchronous and asynchronous.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use rl_cuda::{Buffer, CpuAccess, Device, Error, PinnedSlab};
@@ -17,7 +17,7 @@ fn what_goes_to_the_device_comes_back() {
                 let mut slab = PinnedSlab::zeros(Some(&device), n, access).unwrap();
                 slab.write(0, &numbers).unwrap();
                 stream.upload_async(&a.view_mut(), &mut slab).unwrap();
-                // Writing waits until the copy has read what was there.
+                // The write waits until the copy has read the old contents.
                 slab.write(0, &vec![-1.0; n]).unwrap();
                 stream.copy(&b.view_mut(), &a.view()).unwrap();
                 second.wait(&stream.record().unwrap()).unwrap();

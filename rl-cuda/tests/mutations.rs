@@ -1,4 +1,6 @@
-//! Mistakes planted into the kernels: the comparison with Rust notices each of them. If it did not, it would prove nothing.
+//! Mistakes planted into the kernels.
+//!
+//! The comparison with Rust must notice each of them; otherwise it would prove nothing.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod beside;
@@ -8,7 +10,7 @@ use std::collections::HashMap;
 use beside::{check_bound, compare};
 use rl_cuda::Device;
 
-/// Environment, file, what stands there, and what is put in its place.
+/// Environment, file, original text, replacement.
 const MUTATIONS: &[[&str; 4]] = &[
     // Swapped flags, and a merged one.
     ["cartpole", "vec_env.cuh", "out.terminated[at] = outcome.terminated;", "out.terminated[at] = outcome.truncated;"],
@@ -19,14 +21,14 @@ const MUTATIONS: &[[&str; 4]] = &[
         "out.truncated[at] = outcome.truncated | outcome.terminated;",
     ],
     ["pendulum", "vec_env.cuh", "if (outcome.terminated | outcome.truncated)", "if (outcome.terminated)"],
-    // Bounds, off by one.
+    // Off-by-one bounds.
     ["cartpole", "vec_env.cuh", "if (i >= envs.n_envs) return;", "if (i > envs.n_envs) return;"],
     ["cartpole", "vec_env.cuh", "if (i >= envs.n_envs) return;", "if (i + 1 >= envs.n_envs) return;"],
     ["cartpole", "cartpole.cu", "state.elapsed >= max_steps", "state.elapsed > max_steps"],
     ["mountain_car", "mountain_car.cu", "state.elapsed >= max_steps", "state.elapsed > max_steps"],
     ["breakout", "breakout.cu", "y >= 1 && y < 4", "y >= 1 && y < 3"],
     ["snake", "snake.cu", "seen <= rank", "seen < rank"],
-    // Constants, by a unit in the last place where that is all there is to change.
+    // Constants, changed by one unit in the last place where possible.
     ["cartpole", "math.cuh", "4.1666646e-2f", "4.1666642e-2f"],
     [
         "cartpole",
@@ -36,7 +38,7 @@ const MUTATIONS: &[[&str; 4]] = &[
     ],
     ["acrobot", "acrobot.cu", "k1 + 2.0f * k2 + 2.0f * k3 + k4", "k1 + 2.0f * (k2 + k3) + k4"],
     ["mountain_car_continuous", "mountain_car_continuous.cu", "0.1f * (action * action)", "0.1f * action * action"],
-    // Random numbers of another step, or of another purpose.
+    // Random numbers of another step or another purpose.
     [
         "cartpole",
         "vec_env.cuh",
@@ -50,16 +52,16 @@ const MUTATIONS: &[[&str; 4]] = &[
         "Rng rng(seed, (u32)i, steps + 1, PURPOSE_RESET)",
     ],
     ["cartpole", "philox.cuh", "round < 10", "round < 9"],
-    // The observation after an episode's end in place of its last one; a mask too late.
+    // The observation after an episode's end instead of its last one; a stale mask.
     ["cartpole", "vec_env.cuh", "world.observe((typename World::Obs*)out.final_obs + at * d);", ""],
     ["snake", "vec_env.cuh", "world.mask(out.final_masks, at);", ""],
     ["snake", "snake.cu", "leaves(r * params.columns + c) <= clock + 1", "leaves(r * params.columns + c) <= clock"],
-    // Operations in another order, which is other bits.
+    // Reordered operations, which round differently.
     ["pendulum", "pendulum.cu", "3.0f * gravity / (2.0f * length)", "1.5f * gravity / length * 1.0000001f"],
     ["cartpole", "cartpole.cu", "s.theta_dot * s.theta_dot) * sin", "s.theta_dot * sin) * s.theta_dot"],
 ];
 
-/// The bound of a discrete kernel's actions, off by one: environment, what stands in its file, and what is put in its place.
+/// Off-by-one bounds of discrete actions: environment, original text, replacement.
 const BOUNDS: &[[&str; 3]] = &[
     ["cartpole", "return action < 2;", "return action <= 2;"],
     ["mountain_car", "return action < 3;", "return action <= 3;"],

@@ -1,5 +1,6 @@
-//! Ways to step on the device that give the same as one launch a step: fused, with actions of its own, captured; and what it does with
-//! actions that are out of range and with saved states.
+//! Ways of stepping on the device that must equal one launch per step.
+//!
+//! Fused, with actions drawn by the kernel, and captured; also actions out of range, and saved states.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod beside;
@@ -21,7 +22,7 @@ struct Written {
     rewards: Vec<u32>,
     flags: [Vec<u8>; 2],
     masks: Vec<u8>,
-    /// Those of final observations and masks that were written.
+    /// Final observations and masks, where they were written.
     finals: Vec<u32>,
 }
 
@@ -73,7 +74,7 @@ fn reset(envs: &mut CudaVecEnv, seed: u64) {
     envs.reset_on(&stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks)).unwrap();
 }
 
-/// The original stepped with random actions.
+/// Returns the original, stepped with random actions.
 fn original(name: &str, n: usize, n_steps: usize) -> Driven {
     let mut driven = Driven::new(catalog::find(name).unwrap().sync(n).unwrap());
     let space = driven.envs.action_space().clone();
@@ -175,7 +176,7 @@ fn a_replayed_graph_equals_eager_steps() {
             envs.replay(&mut graph).unwrap();
             check(&envs, 3 * k + 3);
             let rows = written(&device, graph.steps());
-            // The same once more, eagerly.
+            // The same steps without a graph.
             let mut again = batch(&device, entry.name, n);
             reset(&mut again, SEED);
             (0..2 * k + 3).for_each(|_| again.step_on(&stream, 1, ActionSource::Random, &eager.rows(0..1)).unwrap());

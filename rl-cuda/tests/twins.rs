@@ -1,4 +1,6 @@
-//! The kernels against their Rust originals, bit for bit: compiled for the host, and on a GPU where there is one.
+//! Kernels compared with their Rust originals, bit for bit.
+//!
+//! Always on the emulated device, and on a GPU where there is one.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod beside;

@@ -1,4 +1,4 @@
-//! Batches compared with their Rust originals.
+//! Device batches driven beside their Rust originals.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -6,10 +6,10 @@ use ndarray::{Array1, Array2};
 use rl_cuda::{ActionSource, CudaVecEnv, Device, DeviceActions, DeviceSteps, Error};
 use rl_envs::{ActionSpace, Actions, ActionsMut, Dtype, MaskBatch, ObsViewMut, RandomActions, StepBatch, VecEnv, catalog};
 
-/// The sizes that tests include.
+/// Batch sizes that the tests cover.
 pub(crate) const SIZES: [usize; 5] = [1, 31, 33, 65, 1000];
 
-/// Everything that a batch writes.
+/// Everything that one step of a batch writes, as bits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rows {
     obs: Obs,
@@ -27,7 +27,7 @@ enum Obs {
     U8(Array2<u8>),
 }
 
-/// A batch, and what it last wrote.
+/// A batch and its latest outputs.
 pub(crate) struct Driven {
     pub(crate) envs: Box<dyn VecEnv>,
     obs: (Array2<f32>, Array2<u8>),
@@ -110,8 +110,9 @@ fn view(dtype: Dtype, (floats, bytes): &mut (Array2<f32>, Array2<u8>)) -> ObsVie
     }
 }
 
-/// Actions of a step: random ones, but legal where there are masks for every second environment, and for every second CartPole
-/// those that keep it up.
+/// Player for tests: random actions, improved for every second environment.
+///
+/// With masks, those environments take legal actions; in CartPole, actions that keep the pole up.
 pub(crate) struct Player {
     random: RandomActions,
     discrete: Array1<u32>,
@@ -153,7 +154,9 @@ impl Player {
     }
 }
 
-/// Steps a batch on the device beside its original, and says where they differ, or how many episodes ended.
+/// Steps a device batch beside its original and counts ended episodes.
+///
+/// Fails at the first difference.
 pub(crate) fn compare(device: &Device, name: &str, n: usize, seed: u64, n_steps: usize) -> Result<usize, String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{name}, {n} environments: {what}: {error}");
     let entry = catalog::find(name).map_err(|error| failed("catalog", &error))?;
@@ -187,11 +190,12 @@ pub(crate) fn compare(device: &Device, name: &str, n: usize, seed: u64, n_steps:
     Ok(ended)
 }
 
-/// Checks a discrete kernel at the bound of its actions: every legal one is taken, and the first illegal one, the next and the
-/// greatest number are noted, and 0 is taken in their place. Nothing to check where actions are continuous.
+/// Checks the bound of a discrete kernel's actions; a no-op for continuous ones.
+///
+/// Every legal action must be taken. For `n`, `n + 1` and the largest number the kernel must report a fault and take 0 instead.
 ///
 /// # Panics
-/// If an action is treated otherwise.
+/// If the kernel treats an action differently.
 pub(crate) fn check_bound(device: &Device, name: &str) {
     let ActionSpace::Discrete { n, .. } = catalog::find(name).unwrap().spaces().1 else { return };
     let stream = device.stream().unwrap();
