@@ -1,4 +1,6 @@
-//! Our speed beside that of others, measured in turn in one run: `cargo xtask bench --peers`.
+//! Speed compared with other libraries, in one interleaved run.
+//!
+//! `cargo xtask bench --peers` runs it.
 
 use std::fs;
 use std::path::Path;
@@ -6,11 +8,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Each measurement is repeated so often, in turn with its peer's, and medians are compared.
+/// Repetitions per measurement, alternating with the peer; medians are compared.
 const ROUNDS: usize = 3;
 
-/// One comparison: what, our arguments and the field of our answer, the peer's script and arguments.
-struct Case {
+/// One comparison with a peer.
+///
+/// The name, our arguments and the field of our output, the peer's script and its arguments.
+struct Comparison {
     what: &'static str,
     ours: &'static str,
     field: &'static str,
@@ -18,14 +22,14 @@ struct Case {
     theirs: &'static str,
 }
 
-/// Comparisons whose peers are installed together, and whose record is one file.
+/// Comparisons that share installed peers and one record file.
 struct Group {
     name: &'static str,
     venv: &'static str,
     requirements: &'static str,
     record: &'static str,
     unit: &'static str,
-    cases: &'static [Case],
+    cases: &'static [Comparison],
 }
 
 const GROUPS: [Group; 4] = [
@@ -66,7 +70,7 @@ const GROUPS: [Group; 4] = [
 
 const TRAIN: &str = "train cartpole --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
 
-const ENVS: &[Case] = &[
+const ENVS: &[Comparison] = &[
     env("CartPole, 2 threads; gymnax", "cartpole --envs 4096 --threads 2", "env_gymnax.py", "rollout 2 8192 16384 65536"),
     env(
         "the same against gymnax keeping nothing of a step",
@@ -78,7 +82,7 @@ const ENVS: &[Case] = &[
     env("CartPole, 2 threads; EnvPool", "cartpole --envs 4096 --threads 2", "env_envpool.py", "CartPole-v1 2 2 1024 4096"),
 ];
 
-const LEARNERS: &[Case] = &[
+const LEARNERS: &[Comparison] = &[
     update("PPO update, minibatch 64, 2 threads", "--minibatch 64 --threads 2", "64 2 2"),
     update("PPO update, minibatch 512, 2 threads", "--minibatch 512 --threads 2", "512 2 2"),
     update("PPO update, minibatch 2048, 2 threads", "--minibatch 2048 --threads 2", "2048 2 2"),
@@ -86,7 +90,7 @@ const LEARNERS: &[Case] = &[
     update("the same against PyTorch without normalization and clipping, 512", "--minibatch 512 --threads 2", "512 2 2 plain"),
     update("the same against PyTorch without normalization and clipping, 2048", "--minibatch 2048 --threads 2", "2048 2 2 plain"),
     update("the same with AVX2 only, 512", "--minibatch 512 --threads 2 --isa avx2", "512 2 2 plain"),
-    Case {
+    Comparison {
         what: "PPO update of convolutions on 12 x 12 x 5, minibatch 256, 2 threads",
         ours: "--env snake --conv 16x3x1,32x3x1 --hidden 128 --shared-trunk --activation relu --minibatch 256 --threads 2",
         field: "value",
@@ -127,7 +131,7 @@ const LEARNERS: &[Case] = &[
     ),
 ];
 
-const REPLAY: &[Case] = &[
+const REPLAY: &[Comparison] = &[
     replay("replay_add", "replay, adding 4,096 at once; cpprb", "--batch 4096", "add 1000000 4096 1"),
     replay("replay_sample", "replay, drawing 256; cpprb", "--batch 256", "sample 1000000 256 1"),
     replay("replay_sample", "replay, drawing 4,096; cpprb", "--batch 4096", "sample 1000000 4096 1"),
@@ -145,7 +149,7 @@ const REPLAY: &[Case] = &[
     ),
 ];
 
-const PIPELINE: &[Case] = &[
+const PIPELINE: &[Comparison] = &[
     pipeline(
         "PPO, 32 environments of 50 ms, 64 steps, batch 512, 30 epochs, 512-512 nets, which are half of the time for ours; \
          Stable-Baselines3, SubprocVecEnv",
@@ -159,30 +163,30 @@ const PIPELINE: &[Case] = &[
     ),
 ];
 
-const fn pipeline(what: &'static str, ours: &'static str, theirs: &'static str) -> Case {
-    Case { what, ours, field: "pipeline", peer: "latency_sb3.py", theirs }
+const fn pipeline(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field: "pipeline", peer: "latency_sb3.py", theirs }
 }
 
-const fn env(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Case {
-    Case { what, ours, field: "env", peer, theirs }
+const fn env(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field: "env", peer, theirs }
 }
 
-const fn update(what: &'static str, ours: &'static str, theirs: &'static str) -> Case {
-    Case { what, ours, field: "value", peer: "update_torch.py", theirs }
+const fn update(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field: "value", peer: "update_torch.py", theirs }
 }
 
-const fn replay(field: &'static str, what: &'static str, ours: &'static str, theirs: &'static str) -> Case {
-    Case { what, ours, field, peer: "replay_cpprb.py", theirs }
+const fn replay(field: &'static str, what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field, peer: "replay_cpprb.py", theirs }
 }
 
-const fn train(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Case {
-    Case { what, ours, field: "env_steps_per_s", peer, theirs }
+const fn train(what: &'static str, ours: &'static str, peer: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field: "env_steps_per_s", peer, theirs }
 }
 
-/// Runs all comparisons, or those of one group, and writes their tables.
+/// Runs all comparisons, or those of one group, and writes the tables.
 pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
-        bail!("there is no group {name}: envs, learners, replay or pipeline");
+        bail!("unknown group {name}; expected envs, learners, replay or pipeline");
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
@@ -232,8 +236,8 @@ fn compare(root: &Path, group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// What we reach in a case.
-fn our_rate(root: &Path, case: &Case) -> Result<f64> {
+/// Measures our rate.
+fn our_rate(root: &Path, case: &Comparison) -> Result<f64> {
     let mut command = Command::new(root.join("target/release/rl"));
     let field = match case.field {
         "env" => {
@@ -253,7 +257,7 @@ fn our_rate(root: &Path, case: &Case) -> Result<f64> {
             "value"
         }
         field => {
-            // A directory of a run is never written over.
+            // `rl train` refuses to overwrite a run directory.
             let runs = root.join("target/bench-runs");
             let _ = fs::remove_dir_all(&runs);
             command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
@@ -266,7 +270,7 @@ fn our_rate(root: &Path, case: &Case) -> Result<f64> {
     answer[field].as_f64().context("our figure")
 }
 
-/// In thousands, if there are that many.
+/// Formats a rate, in thousands from 10,000 on.
 fn k(x: f64) -> String {
     if x < 1e4 { format!("{x:.0}") } else { format!("{:.0} k", x / 1e3) }
 }
@@ -279,7 +283,7 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Median, least and greatest.
+/// Returns median, minimum and maximum.
 pub(crate) fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_unstable_by(f64::total_cmp);
     (values[values.len() / 2], values[0], values[values.len() - 1])

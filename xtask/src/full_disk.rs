@@ -1,6 +1,8 @@
-//! Runs on a disk that is full: `cargo xtask full-disk` mounts a file system of one MiB, or takes a limit on the size of files where
-//! that is not allowed, and fills it at the start, while saving, while logging and before resuming. The run must end with a documented
-//! exit code and without a panic, its last good checkpoint must load and stay as it was, and nothing half-written may stay.
+//! Runs on a full disk.
+//!
+//! `cargo xtask full-disk` mounts a file system of 1 MiB, or limits the size of files where mounting is not allowed. It fills the
+//! disk at the start, while saving, while logging and before resuming. The run must end with a documented exit code and without a
+//! panic, its last good checkpoint must load and be unchanged, and no half-written file may stay.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,26 +17,26 @@ const LIMIT: Duration = Duration::from_secs(120);
 const SMALL: &str = "train cartpole --threads 1 --set hidden=[16] --set n_envs=2 --set ppo.n_steps=16 --set ppo.batch_size=32 --set \
                      eval_episodes=1 --set keep_checkpoints=1000 --set checkpoint_every=32";
 
-/// A directory with little space.
+/// Directory with little space.
 struct Disk {
     path: PathBuf,
     mounted: bool,
 }
 
 impl Disk {
-    /// Mounts a file system of one MiB at `path`, if that is allowed.
+    /// Mounts a file system of 1 MiB at `path`, if allowed.
     fn mount(path: &Path) -> Result<Self> {
         let _ = Command::new("umount").arg(path).output();
         fs::create_dir_all(path)?;
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(path).output();
         let mounted = mounted.is_ok_and(|output| output.status.success());
         if !mounted {
-            println!("no file system can be mounted here: files are limited to 16 KiB instead");
+            println!("cannot mount a file system here: limiting files to 16 KiB instead");
         }
         Ok(Self { path: path.into(), mounted })
     }
 
-    /// Empties it.
+    /// Deletes all contents.
     fn clear(&self) -> Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
@@ -43,7 +45,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Leaves so many bytes.
+    /// Fills the disk until `leave` bytes are free.
     fn fill(&self, leave: usize) -> Result<()> {
         if self.mounted {
             let filler = self.path.join("filler");
@@ -56,12 +58,12 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes room again.
+    /// Frees the space again.
     fn free(&self) -> Result<()> {
         if self.mounted { fs::remove_file(self.path.join("filler")).context("filler") } else { Ok(()) }
     }
 
-    /// Runs `rl`. Where nothing is mounted and `full`, files may only have 16 KiB.
+    /// Runs `rl`; with `full` and nothing mounted, files are limited to 16 KiB.
     fn rl(&self, program: &Path, args: &str, stderr: &Path, full: bool) -> Result<(Option<i32>, String)> {
         let limit = if full && !self.mounted { "trap '' XFSZ; ulimit -f 32; " } else { "" };
         let mut command = Command::new("sh");
@@ -71,7 +73,7 @@ impl Disk {
         Ok((status.code(), process.complaint()))
     }
 
-    /// The names under `run` that only a write in progress has.
+    /// Returns the names under `run` of files whose write was interrupted.
     fn leftovers(&self, run: &str) -> Vec<String> {
         let dirs = [self.path.clone(), self.path.join(run), self.path.join(run).join("checkpoints")];
         let entries = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
@@ -88,10 +90,10 @@ impl Drop for Disk {
     }
 }
 
-/// A case: its name, and the exit code, or what is wrong.
-type Case = (&'static str, fn(&Disk, &Path, &Path) -> Result<Option<i32>>);
+/// Name of a case, and its function, which returns the exit code.
+type DiskCase = (&'static str, fn(&Disk, &Path, &Path) -> Result<Option<i32>>);
 
-const CASES: [Case; 5] = [
+const CASES: [DiskCase; 5] = [
     ("full at the start", start),
     ("full while saving", saving),
     ("full while logging, the log on it too", logging),
@@ -121,7 +123,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Checks an exit code, stderr, what is left behind, and that the newest checkpoint can be evaluated.
+/// Checks exit code, stderr, leftovers, and that the newest checkpoint loads.
 fn judge(disk: &Disk, program: &Path, err: &Path, code: Option<i32>, stderr: &str, allowed: &[i32]) -> Result<Option<i32>> {
     ensure!(!stderr.contains("panicked at"), "{stderr}");
     ensure!(code.is_some_and(|code| allowed.contains(&code)), "exit {code:?} instead of {allowed:?}: {stderr}");
@@ -140,13 +142,13 @@ fn start(disk: &Disk, program: &Path, err: &Path) -> Result<Option<i32>> {
     if !disk.mounted {
         return judge(disk, program, err, code, &stderr, &[0, 1]);
     }
-    ensure!(!disk.path.join("run").exists(), "the directory of a run that could not begin is left behind: {stderr}");
+    ensure!(!disk.path.join("run").exists(), "a run that could not start left its directory behind: {stderr}");
     judge(disk, program, err, code, &stderr, &[1])
 }
 
 fn saving(disk: &Disk, program: &Path, err: &Path) -> Result<Option<i32>> {
     let (code, stderr) = disk.rl(program, &format!("{SMALL} --steps 100000 --run-dir run"), err, true)?;
-    ensure!(stderr.contains("checkpoint"), "nothing is said of checkpoints: {stderr}");
+    ensure!(stderr.contains("checkpoint"), "stderr does not mention checkpoints: {stderr}");
     judge(disk, program, err, code, &stderr, &[1])
 }
 

@@ -1,8 +1,11 @@
-//! Hostile input for the `rl` program: `cargo xtask fuzz --minutes N` mutates configurations, run directories, checkpoints under good
-//! hashes, traces and command lines, and runs each in a process of its own with limits of time and memory. A panic, an exit code that
-//! is not documented and a process that neither ends nor stops are failures; each is written to a file that `--replay FILE` runs again.
+//! Hostile input for the `rl` program.
 //!
-//! An input is a function of the seed, its index and the corpus: the files in `xtask/fuzz`, and runs that the program itself makes.
+//! `cargo xtask fuzz --minutes N` mutates configurations, run directories, checkpoints with valid hashes, traces and command lines.
+//! Each input runs in its own process with limits on time and memory. A panic, an undocumented exit code and a process that does
+//! not end are failures; each is written to a file that `--replay FILE` runs again.
+//!
+//! An input is a function of the seed, its index and the corpus. The corpus is the files in `xtask/fuzz` and runs that the program
+//! itself makes.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,16 +23,16 @@ use serde_json::{Value, json};
 
 use crate::process::{Options, Process, newest_checkpoint, scratch};
 
-/// The documented exit codes.
+/// Documented exit codes.
 const CODES: [i32; 8] = [0, 1, 2, 3, 4, 5, 130, 131];
-/// A process that takes longer is sent SIGTERM, and after another such time a second one.
+/// Time limit of a process before SIGTERM, and again before a second SIGTERM.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The address space of a process, in KiB.
+/// Address space limit of a process, in KiB.
 const MEMORY_KIB: u64 = 4 << 20;
-/// Two of these are files of the corpus whose text is cut, spliced and altered by line.
+/// Configurations of the corpus; two at a time are spliced and altered by line.
 const TOMLS: [&str; 4] = ["ppo.toml", "a2c.toml", "dqn.toml", "snake.toml"];
 
-/// The runs of the corpus: name and arguments.
+/// Runs of the corpus: name and arguments.
 const RUNS: [(&str, &str); 6] = [
     (
         "ppo",
@@ -50,7 +53,7 @@ const RUNS: [(&str, &str); 6] = [
     ("snake", "snake --set n_envs=2 --set conv=[[2,3,1]] --set ppo.n_steps=16 --set ppo.batch_size=16"),
 ];
 
-/// Numbers that break things, as they are written.
+/// Numbers that tend to break programs, as text.
 const NUMBERS: [&str; 26] = [
     "0",
     "-1",
@@ -80,7 +83,7 @@ const NUMBERS: [&str; 26] = [
     "1e18",
 ];
 
-/// Other values, as they are written in TOML or on a command line.
+/// Other values, in the syntax of TOML or of the command line.
 const VALUES: [&str; 30] = [
     "true",
     "false",
@@ -114,7 +117,7 @@ const VALUES: [&str; 30] = [
     "\"\\u0000\"",
 ];
 
-/// A counter-based generator: the `n`-th number of a key.
+/// Counter-based random generator.
 pub(crate) struct Random {
     key: u64,
     n: u64,
@@ -142,7 +145,7 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// A range within `len`, short ones more often than long ones.
+    /// Draws a range within `len`; short ranges are more likely than long ones.
     fn range(&mut self, len: usize) -> std::ops::Range<usize> {
         let start = self.below(len + 1);
         let most = (len - start).min(1 << self.below(12));
@@ -155,7 +158,9 @@ impl Random {
     }
 }
 
-/// A value that a setting may have, from what is allowed in words; it may still not fit the other settings.
+/// Draws a value that matches the description of a setting's range.
+///
+/// The value may still conflict with other settings.
 fn plausible(allowed: &str, random: &mut Random) -> String {
     if let Some((low, _)) = allowed.strip_prefix("a whole number from ").and_then(|range| range.split_once(' ')) {
         return (low.parse().unwrap_or(0) + random.below(40)).to_string();
@@ -168,7 +173,7 @@ fn plausible(allowed: &str, random: &mut Random) -> String {
     (*random.pick(&choices)).into()
 }
 
-/// SplitMix64's finalizer.
+/// Mixes with SplitMix64's finalizer.
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -177,23 +182,23 @@ fn mix(mut x: u64) -> u64 {
 
 type Files = Vec<(String, Vec<u8>)>;
 
-/// A run of the corpus: the files under `run`, and the newest checkpoint's path.
-struct Run {
+/// Run of the corpus: the files under `run`, and the path of the newest checkpoint.
+struct CorpusRun {
     files: Files,
     checkpoint: String,
 }
 
-/// All that inputs are made of.
+/// Material for inputs.
 struct Corpus {
     tomls: Vec<String>,
     lines: Vec<Vec<String>>,
     traces: Vec<(String, Value)>,
-    /// Settings: name, and what is allowed in words.
+    /// Settings: name, and description of the allowed values.
     keys: Vec<(String, String)>,
-    runs: Vec<Run>,
+    runs: Vec<CorpusRun>,
 }
 
-/// A command line and the files of its working directory.
+/// Command line and the files of its working directory.
 struct Input {
     kind: &'static str,
     args: Vec<OsString>,
@@ -208,7 +213,7 @@ struct Tally {
     inputs: u64,
 }
 
-/// Fuzzes, or runs one input again.
+/// Fuzzes, or replays one input.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = Options::parse(args, &["--minutes", "--seed", "--program", "--replay"])?;
     let program = options.program(root)?;
@@ -270,7 +275,7 @@ fn fuzz(root: &Path, program: &Path, home: &Path, work: &Path, time: Duration, s
         workers.into_iter().try_for_each(|worker| worker.join().expect("a worker returns"))
     })?;
     let tally = tally.into_inner().expect("no worker panics with the tally");
-    println!("\n| input | exit | how many |\n|---|---|---|");
+    println!("\n| input | exit | count |\n|---|---|---|");
     for ((kind, code), n) in &tally.codes {
         println!("| {kind} | {code} | {n} |");
     }
@@ -293,7 +298,9 @@ fn replay(program: &Path, work: &Path, file: &Path) -> Result<()> {
     failure.map_or(Ok(()), |failure| bail!("{failure}"))
 }
 
-/// Runs an input in an empty directory: exit code in words, what is wrong with it, and the end of stderr.
+/// Runs an input in an empty directory.
+///
+/// Returns the exit code in words, the failure if any, and the end of stderr.
 fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<String>, String)> {
     let _ = fs::remove_dir_all(dir);
     let cwd = dir.join("cwd");
@@ -320,7 +327,7 @@ fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<
     let verb = input.args.first().and_then(|arg| arg.to_str()).unwrap_or_default();
     let (code, failure) = match status {
         None => ("hangs".into(), Some("it hangs".into())),
-        // Verbs that keep nothing end by a signal as any program does.
+        // Verbs that keep nothing end by a signal, as any program does.
         Some(status) if !stopped.is_empty() && status.signal() == Some(15) && !["train", "eval", "watch"].contains(&verb) => {
             ("SIGTERM".to_string(), None)
         }
@@ -380,7 +387,7 @@ impl Corpus {
             let checkpoint = format!("run/{}", checkpoint.strip_prefix(&dir)?.display());
             let mut files = Vec::new();
             collect(&dir, "run", &mut files)?;
-            runs.push(Run { files, checkpoint });
+            runs.push(CorpusRun { files, checkpoint });
         }
         Ok(Self {
             tomls: TOMLS.iter().map(|name| read(name)).collect::<Result<_>>()?,
@@ -402,7 +409,7 @@ impl Corpus {
         }
     }
 
-    /// A mutated configuration.
+    /// Builds a mutated configuration.
     fn toml(&self, random: &mut Random) -> Input {
         let text = random.pick(&self.tomls).clone();
         let files = vec![("c.toml".into(), self.mutate_toml(text, random))];
@@ -411,7 +418,7 @@ impl Corpus {
         Input { kind: "configuration", args: words(small).chain(words(more)).collect(), files }
     }
 
-    /// Settings on the command line.
+    /// Builds settings on the command line.
     fn set(&self, random: &mut Random) -> Input {
         let bases = [
             "cartpole --set ppo.n_steps=8 --set ppo.batch_size=16",
@@ -428,7 +435,7 @@ impl Corpus {
         Input { kind: "settings", args, files: Vec::new() }
     }
 
-    /// A run whose own configuration is mutated, to be resumed.
+    /// Builds a run with a mutated configuration, to be resumed.
     fn run_config(&self, random: &mut Random) -> Input {
         let run = random.pick(&self.runs);
         let without = random.percent(30);
@@ -441,7 +448,7 @@ impl Corpus {
         Input { kind: "run configuration", args: words(args).collect(), files }
     }
 
-    /// A checkpoint with damage that its hashes do not tell.
+    /// Builds a damaged checkpoint whose hashes match.
     fn checkpoint(&self, random: &mut Random) -> Input {
         let run = random.pick(&self.runs);
         let mut files = run.files.clone();
@@ -474,7 +481,7 @@ impl Corpus {
         Input { kind: "checkpoint", args: words(&args).collect(), files }
     }
 
-    /// Mutated states and actions.
+    /// Builds mutated states and actions.
     fn trace(&self, random: &mut Random) -> Input {
         let (env, trace) = random.pick(&self.traces);
         let (mut init, mut actions) = (trace["init"].clone(), trace["actions"].clone());
@@ -498,7 +505,7 @@ impl Corpus {
         Input { kind: "trace", args: words(&args).collect(), files }
     }
 
-    /// A mutated command line, with the files there that it may name.
+    /// Builds a mutated command line, and the files that it may name.
     fn line(&self, random: &mut Random) -> Input {
         let mut line = random.pick(&self.lines).clone();
         for _ in 0..1 + random.below(3) {
@@ -542,7 +549,7 @@ impl Corpus {
         Input { kind: "command line", args: args.iter().map(|arg| stay_here(arg)).collect(), files }
     }
 
-    /// A setting and a value, one that is allowed more often than not.
+    /// Draws a setting and a value, more often a valid one than not.
     fn assignment(&self, random: &mut Random, equals: &str) -> String {
         let (name, allowed) = random.pick(&self.keys);
         let value = if random.percent(70) { plausible(allowed, random) } else { random.value().into() };
@@ -591,7 +598,7 @@ impl Corpus {
     }
 }
 
-/// All files under `dir`, by their paths under `name`.
+/// Collects all files under `dir`, with paths under `name`.
 fn collect(dir: &Path, name: &str, files: &mut Files) -> Result<()> {
     let mut entries = fs::read_dir(dir)?.collect::<std::io::Result<Vec<_>>>()?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
@@ -606,7 +613,7 @@ fn collect(dir: &Path, name: &str, files: &mut Files) -> Result<()> {
     Ok(())
 }
 
-/// An argument that names nothing outside the working directory, and can be passed on.
+/// Sanitizes an argument so that it names nothing outside the working directory.
 fn stay_here(arg: &OsStr) -> OsString {
     let mut bytes: Vec<u8> = arg.as_bytes().iter().copied().filter(|byte| *byte != 0).collect();
     bytes.iter_mut().filter(|byte| **byte == b'/').for_each(|byte| *byte = b'_');
@@ -636,7 +643,7 @@ fn mutate_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Mutates what is made of numbers in a fixed layout.
+/// Mutates numbers in a fixed layout.
 fn mutate_numbers(bytes: &mut Vec<u8>, random: &mut Random) {
     if random.percent(15) || bytes.len() < 8 {
         return mutate_bytes(bytes, random);
@@ -656,7 +663,7 @@ fn mutate_numbers(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Mutates the header, or the numbers after it.
+/// Mutates the header of a safetensors file, or the numbers after it.
 fn mutate_safetensors(bytes: &mut Vec<u8>, random: &mut Random) {
     let length = bytes.first_chunk().map_or(0, |length| u64::from_le_bytes(*length) as usize);
     let Some(header) = bytes.get(8..8 + length) else { return mutate_bytes(bytes, random) };
@@ -680,7 +687,7 @@ fn mutate_json_text(text: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Replaces, removes or doubles something at a random depth.
+/// Replaces, removes or duplicates a value at a random depth.
 fn mutate_json(json: &mut Value, random: &mut Random) {
     let deeper = random.percent(80);
     match json {
@@ -737,7 +744,7 @@ mod tests {
             lines: vec![vec!["list".into(), "--json".into()]],
             traces: vec![("cartpole".into(), json!({"init": {"x": 0.5}, "actions": [0, 1]}))],
             keys: vec![("ppo.gamma".into(), "a number from 0 to 1".into())],
-            runs: vec![Run { files, checkpoint: "run/c".into() }],
+            runs: vec![CorpusRun { files, checkpoint: "run/c".into() }],
         };
         let text = |index| corpus.input(&mut Random::new(5, index)).to_json(5, index, "", "").to_string();
         let mut kinds = std::collections::BTreeSet::new();

@@ -1,4 +1,6 @@
-//! Everything that wants a GPU, packed so that a machine with nothing but a driver can run it: `cargo xtask gpu-bundle`.
+//! Packs every GPU test and benchmark for a machine that has only a driver.
+//!
+//! `cargo xtask gpu-bundle` runs it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,16 +9,16 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-/// Packages and their tests that compare kernels with Rust.
+/// Packages, and their tests that compare kernels with Rust.
 const TESTS: &[(&str, &[&str])] =
     &[("rl-cuda", &["twins", "steps", "copies"]), ("rl-buffer", &["on_device"]), ("rl-agents", &["on_device"])];
-/// The most that the archive may take.
+/// Maximum size of the archive.
 const MAX_BYTES: u64 = 30 << 20;
 
 const RUN: &str = include_str!("../bundle/run.sh");
 const PEERS: &str = include_str!("../bundle/device_cartpole.py");
 
-/// Builds, strips and packs; says how large the archive is.
+/// Builds, strips and packs the programs, and prints the size of the archive.
 pub(crate) fn pack(root: &Path) -> Result<()> {
     let dir = root.join("target/gpu-bundle");
     if dir.exists() {
@@ -37,9 +39,9 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
     let archive = root.join("target/gpu-bundle.tar.gz");
     run(Command::new("tar").arg("-C").arg(root.join("target")).arg("-czf").arg(&archive).arg("gpu-bundle"))?;
     let bytes = fs::metadata(&archive)?.len();
-    println!("{}: {:.1} MiB; on a machine with an NVIDIA driver:", archive.display(), bytes as f64 / f64::from(1 << 20));
+    println!("{}: {:.1} MiB; run it on a machine with an NVIDIA driver:", archive.display(), bytes as f64 / f64::from(1 << 20));
     println!("  tar -xzf gpu-bundle.tar.gz && sh gpu-bundle/run.sh");
-    ensure!(bytes < MAX_BYTES, "the archive takes {bytes} bytes, more than {MAX_BYTES}");
+    ensure!(bytes < MAX_BYTES, "the archive has {bytes} bytes, more than {MAX_BYTES}");
     Ok(())
 }
 

@@ -1,5 +1,6 @@
-//! The record of a GPU: `cargo xtask gpu-record DIR` takes what `run.sh` of the bundle has left in DIR and writes `bench/gpu-NAME.md` with
-//! its pictures and, beside it, the measurements themselves.
+//! Record of a GPU: `bench/gpu-NAME.md`, with pictures and raw measurements.
+//!
+//! `cargo xtask gpu-record DIR` reads the results that `run.sh` of the bundle left in DIR.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,9 +24,9 @@ const BLOCKS: [(u64, &str, &str); 6] = [
 ];
 const PEERS: [(&str, &str); 4] =
     [("torch", "#999999"), ("numba", "#666666"), ("gymnax", "#e7298a"), ("gymnasium-async", "#a6761d")];
-/// How many times gymnax's steps a second ours are to be.
+/// Required speed as a multiple of gymnax's.
 const LEAST_OF_GYMNAX: f64 = 20.0;
-/// Environments whose step is drawn against its work.
+/// Number of environments in the plot of step time against work.
 const WORK_ENVS: f64 = 65_536.0;
 
 /// Writes the record.
@@ -41,7 +42,8 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
     let name = device.split(['(', ',']).nth(1).unwrap_or(device).trim().to_lowercase();
     let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
 
-    let mut text = format!("# {device}\n\nMade by `cargo xtask gpu-record` of what the bundle measured there.\n\n");
+    let mut text =
+        format!("# {device}\n\nWritten by `cargo xtask gpu-record` from the bundle's measurements on this device.\n\n");
     text.push_str("| comparison | outcome |\n|---|---|\n");
     for (what, outcome) in outcomes.iter().filter_map(Value::as_object).flatten() {
         let _ = writeln!(text, "| {what} | {} |", outcome.as_str().unwrap_or_default());
@@ -125,7 +127,7 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
     }
     let _ = writeln!(text, "\n![CartPole](gpu-{name}.svg)");
 
-    // Seconds of a step over one of its fields, the least where several rows have the same.
+    // Seconds per step as a function of one field; the minimum where several rows share its value.
     let curve = |rows: &mut dyn Iterator<Item = &Value>, x: &str, seconds: &dyn Fn(&Value) -> f64| -> Vec<(f64, f64)> {
         let mut least: BTreeMap<u64, f64> = BTreeMap::new();
         for row in rows.filter(|row| of(row, "value") > 0.0) {

@@ -1,4 +1,6 @@
-//! What is learnt on grids: `cargo xtask bench --grids` trains the presets of Snake and Breakout and draws their curves to `bench/`.
+//! Learning curves of the Snake and Breakout presets.
+//!
+//! `cargo xtask bench --grids` trains them and writes `bench/grids.md` with pictures.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use crate::learning::{Point, Run, train};
+use crate::learning::{Point, TrainedRun, train};
 use crate::plot::{Axis, Chart};
 
 const SEEDS: std::ops::Range<u64> = 100..102;
@@ -15,7 +17,9 @@ const GRIDS: [Grid; 2] = [
     Grid { env: "breakout", algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 10.0, steps: 2e6 },
 ];
 
-/// A grid whose presets are trained. What is shown is `start` and the return, up to `to`, over up to so many steps.
+/// Environment on a grid, its presets, and the axes of its plot.
+///
+/// The plot shows `start` to `to` over `steps`.
 struct Grid {
     env: &'static str,
     algos: &'static [(&'static str, &'static str)],
@@ -25,7 +29,7 @@ struct Grid {
     steps: f64,
 }
 
-/// Trains the presets of the grids: `bench/grids.md` and a picture for each grid.
+/// Trains the presets and writes `bench/grids.md` with its pictures.
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let mut text = String::from(
@@ -47,7 +51,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
         let mut curves = Vec::new();
         for (algo, color) in algos {
             for seed in SEEDS {
-                let Run { curve, events } = train(root, &format!("{env} --algo {algo}"), seed)?;
+                let TrainedRun { curve, events } = train(root, &format!("{env} --algo {algo}"), seed)?;
                 let figure =
                     |name: &str| events.last().and_then(|done| done["eval"][name].as_f64()).context("the last evaluation");
                 let (mean, deviation, episodes) = (figure("return_mean")?, figure("return_std")?, figure("episodes")?);
@@ -69,7 +73,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Two panels: against env steps and against minutes.
+/// Draws two panels: return over env steps, and over minutes.
 fn draw(root: &Path, grid: &Grid, curves: &[(&str, Vec<Point>)]) -> Result<()> {
     let minutes = curves.iter().flat_map(|(_, curve)| curve.last()).map(|point| point.seconds / 60.0).fold(0.0, f64::max).ceil();
     let mut chart = Chart::new();

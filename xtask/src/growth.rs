@@ -1,5 +1,6 @@
-//! How the cost of environment steps grows: `cargo xtask bench --growth` measures CartPole and Snake against the number of environments
-//! and against work that is repeated, and writes `bench/growth.md` with the picture `bench/growth.svg`.
+//! Cost of environment steps by number of environments and work per step.
+//!
+//! `cargo xtask bench --growth` measures CartPole and Snake, and writes `bench/growth.md` and `bench/growth.svg`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +15,7 @@ const ENVS: [(&str, usize, &str); 2] = [("cartpole", 4096, "#1b9e77"), ("snake",
 const SIZES: [usize; 11] = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000];
 const REPEATS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Name, colour, and points.
+/// Name, colour and points.
 pub(crate) type Curve = (&'static str, &'static str, Vec<(f64, f64)>);
 
 /// Measures, writes the tables and draws.
@@ -62,7 +63,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Seconds a step of one environment: least, median, greatest.
+/// Measures seconds per step of one environment: (minimum, median, maximum).
 fn seconds(root: &Path, env: &str, n_envs: usize, repeat: usize) -> Result<(f64, f64, f64)> {
     let mut command = Command::new(root.join("target/release/rl"));
     command.args(["bench", "env", env, "--threads", "2", "--seconds", "1", "--json"]);
@@ -81,7 +82,7 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// Curves of seconds over `x`, both logarithmic.
+/// Draws curves of seconds over `x`, with logarithmic axes.
 pub(crate) fn panel(chart: &mut Chart, what: &'static str, to: f64, curves: &[Curve]) {
     let all = || curves.iter().flat_map(|(.., points)| points).map(|point| point.1);
     let (low, high) = (all().fold(f64::INFINITY, f64::min).log10().floor(), all().fold(0.0, f64::max).log10().ceil());

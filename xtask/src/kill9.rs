@@ -1,6 +1,8 @@
-//! Runs killed at random moments: `cargo xtask kill9 --kills N` kills runs that save after every iteration with SIGKILL, resumes them
-//! until they are done, and compares each with its uninterrupted twin: parameters, optimizer and replay memory byte for byte, all of
-//! the state but the time spent, and every metric but times.
+//! Kills runs at random moments, and compares them with uninterrupted ones.
+//!
+//! `cargo xtask kill9 --kills N` sends SIGKILL to runs that save after every iteration, and resumes them until they are done.
+//! Parameters, optimizer and replay memory must be equal byte for byte, as must the state except the time spent, and every metric
+//! except times.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::fuzz::Random;
 use crate::process::{Options, Process, newest_checkpoint, scratch};
 
-/// Name, arguments, and the files of a checkpoint that must be there.
+/// Name and arguments of each configuration.
 const CASES: [(&str, &str); 6] = [
     (
         "PPO, normalizers",
@@ -32,7 +34,7 @@ const CASES: [(&str, &str); 6] = [
     ),
 ];
 const LIMIT: Duration = Duration::from_secs(120);
-/// A run is to be killed about so often before it is done.
+/// Approximate number of kills before a run is done.
 const KILLS_A_RUN: u32 = 10;
 
 /// Kills, and prints the table.
@@ -63,7 +65,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A run that is never interrupted, and the same run killed again and again.
+/// Two runs of one configuration: uninterrupted, and killed repeatedly.
 struct Twins<'a> {
     program: &'a Path,
     dir: &'a Path,
@@ -85,7 +87,7 @@ impl Twins<'_> {
         Process::start(&mut command, &self.dir.join(format!("{name}.err")))
     }
 
-    /// Kills one of the twins up to `kills` times and compares. Returns how often it was killed.
+    /// Kills one run up to `kills` times, compares both, and counts the kills.
     fn compare(&self, kills: usize, random: &mut Random) -> Result<usize> {
         let begin = Instant::now();
         let mut whole = self.start("whole")?;
@@ -105,7 +107,7 @@ impl Twins<'_> {
                     killed += 1;
                 }
             }
-            // Killed before anything was written: nothing to resume, and nothing lost.
+            // The kill came before anything was written: nothing to resume, and nothing lost.
             let run = self.dir.join("killed");
             if !run.join("config.toml").exists() {
                 let _ = fs::remove_dir_all(run);
@@ -119,7 +121,7 @@ impl Twins<'_> {
         let [a, b] = ["whole", "killed"].map(|name| self.dir.join(name));
         let [(a_checkpoint, a_steps), (b_checkpoint, b_steps)] =
             [newest_checkpoint(&a).context("no checkpoint")?, newest_checkpoint(&b).context("no checkpoint")?];
-        ensure!(a_steps == b_steps, "they end at {a_steps} and {b_steps} env steps");
+        ensure!(a_steps == b_steps, "the runs end at {a_steps} and {b_steps} env steps");
         let mut names: Vec<_> = fs::read_dir(&a_checkpoint)?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
         names.sort();
         for name in &names {
@@ -137,12 +139,14 @@ impl Twins<'_> {
         let leftover = fs::read_dir(self.dir.join("killed/checkpoints"))?
             .flatten()
             .find(|entry| entry.path().extension().is_some_and(|extension| extension == "tmp"));
-        ensure!(leftover.is_none(), "{leftover:?} is left behind");
+        ensure!(leftover.is_none(), "{leftover:?} was left behind");
         Ok(())
     }
 }
 
-/// True if all bytes that differ fit into one number of eight: the seconds spent, the only time in a state.
+/// Returns true if all differing bytes fit into one 8-byte number.
+///
+/// That number is the time spent, the only time in a state.
 fn differ_in_one_number(a: &[u8], b: &[u8]) -> bool {
     let mut differences = (0..a.len().min(b.len())).filter(|&i| a[i] != b[i]);
     let first = differences.next();
@@ -150,7 +154,7 @@ fn differ_in_one_number(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && first.zip(last).is_none_or(|(first, last)| last - first < 8)
 }
 
-/// The lines of metrics.csv without the columns of times, and without counts that begin again with a resumed process.
+/// Reads metrics.csv without times and counts that restart with the process.
 fn metrics(run: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(run.join("metrics.csv"))?;
     let header: Vec<&str> = text.lines().next().unwrap_or_default().split(',').collect();

@@ -1,5 +1,6 @@
-//! What lag does to learning: `cargo xtask bench --lag` trains on CartPole with rollouts that lag, with and without the correction, and
-//! writes `bench/lag.md`, `bench/lag-ppo.svg` and `bench/lag-a2c.svg`.
+//! Learning with stale rollouts, with and without the correction.
+//!
+//! `cargo xtask bench --lag` trains on CartPole and writes `bench/lag.md`, `bench/lag-ppo.svg` and `bench/lag-a2c.svg`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,9 +8,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::learning::{Arm, Plot, Returns, draw_all};
+use crate::learning::{Plot, Returns, Variant, draw_all};
 
-/// From here on CartPole counts as solved.
+/// Return from which CartPole counts as solved.
 const SOLVED: f64 = 475.0;
 
 const PLOTS: [(Plot, &str); 2] = [
@@ -18,14 +19,14 @@ const PLOTS: [(Plot, &str); 2] = [
             title: "PPO on CartPole, rollouts that lag: return, mean of 100 episodes",
             seeds: 300..310,
             steps: 100_000.0,
-            arms: &[
-                Arm { label: "lag 0", color: "#555555", args: "cartpole --eval-every 5000 --set pipeline=sync" },
-                Arm {
+            variants: &[
+                Variant { label: "lag 0", color: "#555555", args: "cartpole --eval-every 5000 --set pipeline=sync" },
+                Variant {
                     label: "lag 1",
                     color: "#1b9e77",
                     args: "cartpole --eval-every 5000 --set pipeline=overlapped --set max_lag=1",
                 },
-                Arm {
+                Variant {
                     label: "lag 4",
                     color: "#7570b3",
                     args: "cartpole --eval-every 5000 --set pipeline=overlapped --set max_lag=4",
@@ -39,19 +40,19 @@ const PLOTS: [(Plot, &str); 2] = [
             title: "A2C on CartPole, rollouts that lag: return, mean of 100 episodes",
             seeds: 300..310,
             steps: 500_000.0,
-            arms: &[
-                Arm { label: "lag 0", color: "#555555", args: "cartpole --algo a2c --eval-every 25000 --set pipeline=sync" },
-                Arm {
+            variants: &[
+                Variant { label: "lag 0", color: "#555555", args: "cartpole --algo a2c --eval-every 25000 --set pipeline=sync" },
+                Variant {
                     label: "lag 1",
                     color: "#1b9e77",
                     args: "cartpole --algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=1",
                 },
-                Arm {
+                Variant {
                     label: "lag 4",
                     color: "#7570b3",
                     args: "cartpole --algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=4",
                 },
-                Arm {
+                Variant {
                     label: "lag 4, not corrected",
                     color: "#d95f02",
                     args: "cartpole --algo a2c --eval-every 25000 --set pipeline=overlapped --set max_lag=4 --set a2c.vtrace=false",
@@ -62,7 +63,7 @@ const PLOTS: [(Plot, &str); 2] = [
     ),
 ];
 
-/// Trains all arms and writes the table.
+/// Trains all variants and writes the table.
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let mut text = String::from(
@@ -71,7 +72,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
          | runs | solved on the way | solved at the end | mean at the end | least at the end |\n|---|---|---|---|---|\n",
     );
     for (plot, file) in &PLOTS {
-        for (Arm { label, .. }, returns) in plot.arms.iter().zip(draw_all(root, plot, file)?) {
+        for (Variant { label, .. }, returns) in plot.variants.iter().zip(draw_all(root, plot, file)?) {
             let solved = |of: fn(&Returns) -> f64| returns.iter().filter(|r| of(r) >= SOLVED).count();
             let (ever, at_end) = (solved(|r| r.best), solved(|r| r.last));
             let mean = returns.iter().map(|r| r.last).sum::<f64>() / returns.len() as f64;

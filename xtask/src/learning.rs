@@ -1,5 +1,7 @@
-//! Whether the kernel learns as candle's operations do: `cargo xtask bench --learning` trains PPO on CartPole with both over the same
-//! seeds and draws the returns to `bench/learning.svg`.
+//! Learning curves of the two learners: the tile kernel and candle's operations.
+//!
+//! `cargo xtask bench --learning` trains PPO on CartPole with both over the same seeds, and draws the returns to
+//! `bench/learning.svg`.
 
 use std::fs;
 use std::path::Path;
@@ -13,28 +15,28 @@ use crate::plot::{Axis, Chart};
 
 const POINTS: usize = 60;
 
-/// Runs of CartPole that differ in the seed alone.
-pub(crate) struct Arm {
+/// Configuration that is trained once per seed.
+pub(crate) struct Variant {
     pub(crate) label: &'static str,
     pub(crate) color: &'static str,
     pub(crate) args: &'static str,
 }
 
-/// Arms to be drawn over each other.
+/// Variants drawn into one plot.
 pub(crate) struct Plot {
     pub(crate) title: &'static str,
     pub(crate) seeds: std::ops::Range<u64>,
     pub(crate) steps: f64,
-    pub(crate) arms: &'static [Arm],
+    pub(crate) variants: &'static [Variant],
 }
 
 const LEARNERS: Plot = Plot {
     title: "PPO on CartPole: return, mean of 100 episodes",
     seeds: 200..205,
     steps: 100_000.0,
-    arms: &[
-        Arm { label: "reference", color: "#d95f02", args: "cartpole --set learner=reference" },
-        Arm { label: "fused", color: "#1b9e77", args: "cartpole --set learner=fused" },
+    variants: &[
+        Variant { label: "reference", color: "#d95f02", args: "cartpole --set learner=reference" },
+        Variant { label: "fused", color: "#1b9e77", args: "cartpole --set learner=fused" },
     ],
 };
 
@@ -44,18 +46,20 @@ pub(crate) fn compare(root: &Path) -> Result<()> {
     draw_all(root, &LEARNERS, "bench/learning.svg").map(drop)
 }
 
-/// Greedy mean returns of a run: the best of its evaluations, and the last.
+/// Mean returns of a run's greedy evaluations: the best, and the last.
 pub(crate) struct Returns {
     pub(crate) best: f64,
     pub(crate) last: f64,
 }
 
-/// Trains every arm with every seed, draws the curves to `file`, and returns each arm's returns, seed by seed.
+/// Trains every variant with every seed and draws the curves to `file`.
+///
+/// Returns each variant's returns, seed by seed.
 pub(crate) fn draw_all(root: &Path, plot: &Plot, file: &str) -> Result<Vec<Vec<Returns>>> {
     let mut chart = Chart::new();
     let mut panel = chart.panel(Axis::linear("environment steps", plot.steps), Axis::linear(plot.title, 500.0));
     let mut returns = Vec::new();
-    for Arm { label, color, args } in plot.arms {
+    for Variant { label, color, args } in plot.variants {
         let (mut curves, mut ends) = (Vec::new(), Vec::new());
         for seed in plot.seeds.clone() {
             let run = train(root, args, seed)?;
@@ -83,7 +87,7 @@ pub(crate) fn draw_all(root: &Path, plot: &Plot, file: &str) -> Result<Vec<Vec<R
     Ok(returns)
 }
 
-/// A line of a run's metrics.
+/// One row of a run's metrics.
 pub(crate) struct Point {
     /// Environment steps.
     pub(crate) steps: f64,
@@ -92,15 +96,15 @@ pub(crate) struct Point {
     pub(crate) value: f64,
 }
 
-/// A run that has ended. Its directory stays until the next one.
-pub(crate) struct Run {
+/// Finished run; its directory stays until the next one starts.
+pub(crate) struct TrainedRun {
     pub(crate) curve: Vec<Point>,
-    /// What it said.
+    /// Events that the run printed.
     pub(crate) events: Vec<Value>,
 }
 
 /// Trains with these arguments.
-pub(crate) fn train(root: &Path, args: &str, seed: u64) -> Result<Run> {
+pub(crate) fn train(root: &Path, args: &str, seed: u64) -> Result<TrainedRun> {
     let dir = root.join("target/bench-runs");
     let _ = fs::remove_dir_all(&dir);
     let mut command = Command::new(root.join("target/release/rl"));
@@ -116,5 +120,5 @@ pub(crate) fn train(root: &Path, args: &str, seed: u64) -> Result<Run> {
         let [steps, seconds, value] = columns.map(|i| line.get(i)?.parse().ok());
         Some(Point { steps: steps?, seconds: seconds?, value: value? })
     };
-    Ok(Run { curve: lines.filter_map(point).collect(), events })
+    Ok(TrainedRun { curve: lines.filter_map(point).collect(), events })
 }

@@ -1,4 +1,4 @@
-//! The workshop: `cargo xtask test` runs every check there is.
+//! Development tasks; `cargo xtask test` runs every check.
 
 mod bench;
 mod full_disk;
@@ -27,25 +27,36 @@ use anyhow::{Context as _, Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  test   every check: tidy, format, clippy, unit, integration and doc tests, examples, documentation, crates from outside
-  bench --peers [envs|learners|replay|pipeline]   our speed beside gymnax's, EnvPool's, PyTorch's, Stable-Baselines3's, rejax's and cpprb's, which
-                 are installed into target; all, or one group
-  bench --growth   how the cost of a step grows with the number of environments and with its work: bench/growth.md and .svg
-  bench --presets [dqn]   what the presets learn over five or ten seeds, beside RL Baselines3 Zoo's agents: bench/presets.md and presets-dqn.md
-  bench --learning   PPO on CartPole with the tile kernel and with candle's operations over 5 seeds, drawn to bench/learning.svg
-  bench --grids   what the presets of Snake and Breakout learn over two seeds: bench/grids.md with its curves
-  bench --lag   PPO and A2C on CartPole with rollouts that lag, ten seeds each: bench/lag.md and two curves
-  bench --pipeline   how well the pipeline hides waiting: bench/pipeline.md
-  ptx    compiles the kernels in rl-cuda/kernels to rl-cuda/ptx
-  ptx --check   whether that is what lies there, whether it can be assembled, and whether registers are spilled
-  gpu-bundle   packs what wants a GPU into target/gpu-bundle.tar.gz, for a machine with nothing but a driver
-  gpu-record DIR   makes bench/gpu-NAME.md and its picture of what the bundle measured
-  fuzz --minutes N [--seed S]   mutated configurations, checkpoints, traces and command lines; a panic, a hang or an exit code that is
-                 not documented fails; --replay FILE runs one again; --program FILE in place of the release build
-  kill9 --kills N [--seed S]   runs killed at random moments, resumed, and compared with uninterrupted ones
-  full-disk   runs on a disk that is full at the start, while saving, while logging and at resume
-  soak --hours N   six configurations side by side for N hours, memory, threads and descriptors watched: bench/soak.md and .svg
-  tidy   who may use whom, where unsafe code may stand, whether the map is complete
+  test           run every check: tidy, format, clippy, all tests, examples, documentation, crates outside the workspace
+  bench --peers [envs|learners|replay|pipeline]
+                 compare our speed with gymnax, EnvPool, PyTorch, Stable-Baselines3, rejax and cpprb, which are installed into
+                 target; all groups, or one
+  bench --growth
+                 measure step cost by number of environments and work per step; writes bench/growth.md and .svg
+  bench --presets [dqn]
+                 train the presets over five or ten seeds, beside RL Baselines3 Zoo's agents; writes bench/presets.md and
+                 presets-dqn.md
+  bench --learning
+                 train PPO on CartPole with both learners over 5 seeds; writes bench/learning.svg
+  bench --grids  train the presets of Snake and Breakout over two seeds; writes bench/grids.md and its curves
+  bench --lag    train PPO and A2C on CartPole with stale rollouts, ten seeds each; writes bench/lag.md and its curves
+  bench --pipeline
+                 measure how much waiting the pipeline hides; writes bench/pipeline.md
+  ptx            compile rl-cuda/kernels to rl-cuda/ptx
+  ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
+  gpu-bundle     pack GPU tests and benchmarks into target/gpu-bundle.tar.gz, for a machine that has only a driver
+  gpu-record DIR
+                 write bench/gpu-NAME.md and its picture from the bundle's results in DIR
+  fuzz --minutes N [--seed S] [--program FILE]
+                 run rl on mutated configurations, checkpoints, traces and command lines; fails on a panic, a hang or an
+                 undocumented exit code. --replay FILE runs a failed input again; the default program is the release build
+  kill9 --kills N [--seed S] [--program FILE]
+                 kill runs at random moments, resume them, and compare with uninterrupted runs
+  full-disk [--program FILE]
+                 run on a disk that is full at the start, while saving, while logging, and at resume
+  soak --hours N [--program FILE]
+                 run six configurations for N hours and watch memory, threads and descriptors; writes bench/soak.md and .svg
+  tidy           check the workspace's rules: dependencies between crates, unsafe code, the map of files
 ";
 
 fn main() -> ExitCode {
@@ -92,17 +103,17 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The arguments after the command.
+/// Returns the arguments after the command.
 fn args() -> Vec<String> {
     std::env::args().skip(2).collect()
 }
 
-/// The workspace.
+/// Returns the root of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// Runs cargo in `dir`, saying what is run.
+/// Prints and runs a cargo command in `dir`.
 fn cargo(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     println!("\n==> cargo {}", args.join(" "));
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
@@ -110,7 +121,7 @@ fn cargo(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     if status.success() { Ok(()) } else { bail!("cargo {} failed", args.join(" ")) }
 }
 
-/// Whether a cargo subcommand is installed.
+/// Returns true if a cargo subcommand is installed.
 fn has(subcommand: &str) -> bool {
     let installed = Command::new("cargo").args([subcommand, "--version"]).output().is_ok_and(|output| output.status.success());
     if !installed {
@@ -134,12 +145,12 @@ fn test() -> Result<()> {
     cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     for name in ["envs", "buffer", "pipeline"] {
         let outside = root.join("xtask/outside").join(name);
-        // The same versions as the workspace's, and its compiled dependencies.
+        // Use the versions of the workspace's lock file, and share its compiled dependencies.
         std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;
         let target = root.join("target/outside");
         cargo(&outside, &["test"], &[("CARGO_TARGET_DIR", &target.to_string_lossy())])?;
     }
-    // The program that the tests have built.
+    // The tests above have built this program.
     for (harness, args) in [
         (fuzz::run as fn(&Path, &[String]) -> Result<()>, "--minutes 1 --seed 1 --program target/debug/rl"),
         (kill9::run, "--kills 12 --program target/debug/rl"),

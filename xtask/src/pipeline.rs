@@ -1,5 +1,7 @@
-//! How well the pipeline hides waiting: `cargo xtask bench --pipeline` measures the presets of `rl bench pipeline`, and environments that
-//! are bound by the CPU, and writes `bench/pipeline.md`.
+//! Pipeline efficiency: the share of waiting that is hidden behind updates.
+//!
+//! `cargo xtask bench --pipeline` measures the presets of `rl bench pipeline` and a CPU-bound environment, and writes
+//! `bench/pipeline.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,23 +13,23 @@ use serde_json::Value;
 
 use crate::bench::{run, spread};
 
-/// Each measurement is repeated so often, all of them in turn.
+/// Repetitions per measurement, interleaved.
 const ROUNDS: usize = 3;
 
-/// What, and the arguments of `rl bench pipeline`.
+/// Name, and the arguments of `rl bench pipeline`.
 const CASES: [(&str, &str); 4] = [
     ("32 environments, 64 steps, updates half as long as collecting", "--preset half-busy --seconds 60"),
     ("the same, collecting and updates in turn", "--preset half-busy --sync --seconds 30"),
     ("256 environments, 32 steps, updates half as long as collecting", "--preset wide --seconds 30"),
     ("32 environments, updates as long as collecting", "--preset balanced --seconds 60"),
 ];
-/// One that takes minutes, measured once.
+/// Case that takes minutes and is measured once.
 const LARGE: (&str, &str) = (
     "32 environments, 256 steps, PPO with batch 512, 30 epochs, nets of 1024-1024-512-256; one run",
     "--preset large-nets --threads 2 --seconds 100",
 );
 
-/// Collecting and updates cost about the same here, and nothing waits.
+/// CPU-bound training, where collecting and updates cost about the same.
 const BOUND: &str = "train acrobot --envs 64 --steps 6e6 --set ppo.n_steps=128 --set ppo.batch_size=8192 --set ppo.n_epochs=4 \
                      --set hidden=[16] --set normalize_obs=false --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
 const IN_TURN: &str = "--threads 1";
@@ -91,7 +93,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The last line of what `rl` says.
+/// Runs `rl` and parses the last line of its output.
 fn rl(root: &Path, args: &str) -> Result<Value> {
     let output = run(Command::new(root.join("target/release/rl")).args(args.split(' ')))?;
     serde_json::from_str(output.lines().last().unwrap_or_default()).context("the answer of rl")

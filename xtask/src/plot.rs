@@ -6,7 +6,7 @@ const PANEL: f64 = 340.0;
 const MARGIN: f64 = 48.0;
 const SIZE: f64 = PANEL - 2.0 * MARGIN;
 
-/// One direction of a panel.
+/// Axis of a panel.
 pub(crate) struct Axis {
     pub(crate) label: &'static str,
     pub(crate) from: f64,
@@ -16,26 +16,26 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// From 0 to `to`, with five ticks.
+    /// Returns a linear axis from 0 to `to` with five ticks.
     pub(crate) fn linear(label: &'static str, to: f64) -> Self {
         let ticks = (0..=4).map(|i| f64::from(i) * to / 4.0).map(|at| (at, short(at))).collect();
         Self { label, from: 0.0, to, log: false, ticks }
     }
 
-    /// Where a value lies, from 0 to 1.
+    /// Maps a value to the axis, from 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let value = value.clamp(self.from, self.to);
         if self.log { (value / self.from).ln() / (self.to / self.from).ln() } else { (value - self.from) / (self.to - self.from) }
     }
 }
 
-/// A chart of panels.
+/// Chart of one or more panels.
 pub(crate) struct Chart {
     svg: String,
     panels: usize,
 }
 
-/// A panel that has been drawn, to which curves are added.
+/// Panel of a chart, ready for curves.
 pub(crate) struct Panel<'a> {
     chart: &'a mut Chart,
     left: f64,
@@ -49,7 +49,7 @@ impl Chart {
         Self { svg: String::new(), panels: 0 }
     }
 
-    /// Draws another panel to the right.
+    /// Draws a new panel to the right of the others.
     pub(crate) fn panel(&mut self, x: Axis, y: Axis) -> Panel<'_> {
         let left = self.panels as f64 * PANEL;
         self.panels += 1;
@@ -72,7 +72,7 @@ impl Chart {
         panel
     }
 
-    /// The whole picture.
+    /// Returns the finished picture.
     pub(crate) fn finish(self) -> String {
         let width = self.panels as f64 * PANEL;
         format!(
@@ -98,13 +98,13 @@ impl Panel<'_> {
         let _ = writeln!(self.chart.svg, "<polyline points=\"{points}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.5\"/>");
     }
 
-    /// Fills what lies between two curves.
+    /// Fills the area between two curves.
     pub(crate) fn band(&mut self, low: &[(f64, f64)], high: &[(f64, f64)], color: &str) {
         let points = self.points(low.iter().chain(high.iter().rev()).copied());
         let _ = writeln!(self.chart.svg, "<polygon points=\"{points}\" fill=\"{color}\" opacity=\"0.2\"/>");
     }
 
-    /// Names a colour.
+    /// Adds an entry to the legend.
     pub(crate) fn label(&mut self, text: &str, color: &str) {
         let (x, y) = (self.left + MARGIN + 12.0, MARGIN + 14.0 * self.labels as f64);
         self.labels += 1;
@@ -112,7 +112,7 @@ impl Panel<'_> {
     }
 }
 
-/// A number in few characters.
+/// Formats a number in few characters.
 pub(crate) fn short(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{} M", v / 1e6),

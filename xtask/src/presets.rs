@@ -1,5 +1,7 @@
-//! What the presets learn: `cargo xtask bench --presets` trains each over seeds that it was not tuned on, and writes `bench/presets.md`
-//! and `bench/presets-dqn.md` beside the figures of RL Baselines3 Zoo's published agents.
+//! Returns of the presets, beside those of RL Baselines3 Zoo's published agents.
+//!
+//! `cargo xtask bench --presets` trains each preset over seeds that it was not tuned on, and writes `bench/presets.md` and
+//! `bench/presets-dqn.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +12,9 @@ use anyhow::{Context as _, Result, bail};
 
 const EPISODES: &str = "1000";
 
-/// Environment, algorithm, env steps if not the preset's, and the mean return of RL Baselines3 Zoo's agent after how many steps.
+/// Environment, algorithm, env steps, the Zoo's mean return and its steps.
+///
+/// The env steps are `None` for the preset's own.
 type Preset = (&'static str, &'static str, Option<&'static str>, f64, &'static str);
 
 const ACTOR_CRITIC: &[Preset] = &[
@@ -33,10 +37,10 @@ const DQN: &[Preset] = &[
     ("mountain_car", "dqn", None, -100.8, "120 k"),
 ];
 
-/// Trains all, or those of DQN, and writes the tables.
+/// Trains all presets, or those of DQN, and writes the tables.
 pub(crate) fn measure(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| *name != "dqn") {
-        bail!("there are no presets {name}: dqn, or all");
+        bail!("unknown presets {name}; expected dqn, or nothing for all");
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     if only.is_none() {

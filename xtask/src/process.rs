@@ -1,4 +1,4 @@
-//! The `rl` program run from outside: built or given, within limits of time and memory, ended by signals.
+//! The `rl` program as a child process, with signals and with limits.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -9,30 +9,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Options of a command, each a name and its value.
+/// Command-line options as (name, value) pairs.
 pub(crate) struct Options(Vec<(String, String)>);
 
 impl Options {
-    /// Reads `--name value` pairs, of which only `known` names are allowed.
+    /// Parses `--name value` pairs; only `known` names are accepted.
     pub(crate) fn parse(args: &[String], known: &[&str]) -> Result<Self> {
         let mut pairs = Vec::new();
         let mut args = args.iter();
         while let Some(name) = args.next() {
             if !known.contains(&name.as_str()) {
-                bail!("{name}: not an option here; there are {}", known.join(", "));
+                bail!("{name}: unknown option; expected one of {}", known.join(", "));
             }
-            pairs.push((name.clone(), args.next().with_context(|| format!("{name}: its value is missing"))?.clone()));
+            pairs.push((name.clone(), args.next().with_context(|| format!("{name}: missing value"))?.clone()));
         }
         Ok(Self(pairs))
     }
 
-    /// The value of an option, if it is given.
+    /// Returns the value of an option, if given.
     pub(crate) fn get<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
         let Some((_, value)) = self.0.iter().rev().find(|(given, _)| given == name) else { return Ok(None) };
-        value.parse().map(Some).map_err(|_| anyhow::anyhow!("{name} {value}: cannot be read"))
+        value.parse().map(Some).map_err(|_| anyhow::anyhow!("{name} {value}: invalid value"))
     }
 
-    /// The program that `--program` names, or the release build, made now.
+    /// Returns the program given with `--program`, or builds the release binary.
     pub(crate) fn program(&self, root: &Path) -> Result<PathBuf> {
         if let Some(path) = self.get::<PathBuf>("--program")? {
             return fs::canonicalize(root.join(&path)).with_context(|| path.display().to_string());
@@ -42,14 +42,14 @@ impl Options {
     }
 }
 
-/// A process that ends with its owner.
+/// Child process, killed on drop.
 pub(crate) struct Process {
     child: Child,
     stderr: PathBuf,
 }
 
 impl Process {
-    /// Starts `command`. Its stdout is discarded, its stderr goes to the file `stderr`.
+    /// Starts `command`, discarding stdout and writing stderr to the file `stderr`.
     pub(crate) fn start(command: &mut Command, stderr: &Path) -> Result<Self> {
         let file = File::create(stderr).with_context(|| stderr.display().to_string())?;
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
@@ -60,12 +60,12 @@ impl Process {
         self.child.id()
     }
 
-    /// The status, if it has ended.
+    /// Returns the exit status if the process has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// The status, if it ends within `limit`.
+    /// Returns the exit status if the process ends within `limit`.
     pub(crate) fn ended_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let begin = Instant::now();
         loop {
@@ -77,11 +77,11 @@ impl Process {
         }
     }
 
-    /// The status at the end. A process that takes longer than `limit` is killed, which is an error.
+    /// Waits for the exit status; kills the process and fails after `limit`.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let status = self.ended_within(limit)?;
         self.kill();
-        status.with_context(|| format!("it did not end within {} s", limit.as_secs()))
+        status.with_context(|| format!("the process did not end within {} s", limit.as_secs()))
     }
 
     /// Sends SIGTERM.
@@ -96,7 +96,7 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// The end of what it has printed on stderr.
+    /// Returns the end of the process's stderr.
     pub(crate) fn complaint(&self) -> String {
         let mut bytes = Vec::new();
         let _ = File::open(&self.stderr).map(|file| file.take(1 << 20).read_to_end(&mut bytes));
@@ -112,7 +112,9 @@ impl Drop for Process {
     }
 }
 
-/// An empty directory of this process, in memory where that is possible: `rl` syncs what it saves.
+/// Creates an empty directory for this process, in memory if possible.
+///
+/// `rl` syncs every file that it saves, which is slow on a disk.
 pub(crate) fn scratch(root: &Path, name: &str) -> Result<PathBuf> {
     let (shared, target) = (Path::new("/dev/shm"), root.join("target"));
     let dir = if shared.is_dir() { shared } else { &target }.join(format!("xtask-{name}-{}", std::process::id()));
@@ -120,7 +122,7 @@ pub(crate) fn scratch(root: &Path, name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Commit, processor and cores, for records.
+/// Returns processor, cores and commit, for records.
 pub(crate) fn machine(root: &Path) -> String {
     let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root).output();
     let commit = git.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().into());
@@ -130,7 +132,7 @@ pub(crate) fn machine(root: &Path) -> String {
     format!("{}, {cores} cores, commit {commit}", name.trim_matches(['\t', ' ', ':']))
 }
 
-/// The newest checkpoint of a run, and its environment steps.
+/// Returns the newest checkpoint of a run and its environment steps.
 pub(crate) fn newest_checkpoint(run: &Path) -> Option<(PathBuf, u64)> {
     let entries = fs::read_dir(run.join("checkpoints")).ok()?;
     let steps = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("ckpt-")?.parse().ok();

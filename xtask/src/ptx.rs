@@ -1,7 +1,8 @@
-//! Kernels to PTX: `cargo xtask ptx` writes rl-cuda/ptx, `--check` says whether what lies there is what the kernels compile to.
+//! Compiles the kernels to PTX, and checks the committed PTX.
 //!
-//! One compiler, NVRTC of one version: another would write other text. It is taken from `CUDA_HOME` or `CUDA_PATH` if the version is
-//! right, else from PyPI's wheels, installed into target. (nvcc has no wheel of this version, and writes other text than NVRTC.)
+//! `cargo xtask ptx` writes rl-cuda/ptx; `--check` compiles again and compares. Only one version of NVRTC serves, because other
+//! versions write different text. It is taken from `CUDA_HOME` or `CUDA_PATH` if the version matches, else from PyPI's wheels,
+//! installed into target. (nvcc has no wheel of this version, and its text differs from NVRTC's.)
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,17 +13,21 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::nvrtc::Nvrtc;
 
-/// NVRTC orders the instructions of some loops differently from run to run: one of so many compilations has to give what is committed.
+/// Number of compilations, one of which must equal the committed PTX.
+///
+/// NVRTC orders the instructions of some loops differently from run to run.
 const ATTEMPTS: usize = 4;
 
-/// CUDA 12.0 writes PTX 8.0, which drivers from 525 on load; later compilers would only raise that.
+/// Version of NVRTC.
+///
+/// CUDA 12.0 writes PTX 8.0, which drivers from 525 on load; a later version would only require newer drivers.
 const VERSION: (i32, i32) = (12, 0);
 const WHEELS: &[&str] = &["nvidia-cuda-nvrtc-cu12==12.0.140", "nvidia-cuda-nvcc-cu12==12.0.140"];
-/// No contraction, so that an operation rounds as it does in Rust; Turing and newer.
+/// Compiler options: Turing or newer; no contraction, so as to round as Rust does.
 const OPTIONS: &[&str] = &["--gpu-architecture=compute_75", "--fmad=false", "--std=c++17"];
-/// The architectures that PTX is assembled for, to see that it can be, and what it takes.
+/// Architectures that the check assembles the PTX for.
 const ASSEMBLED: &[&str] = &["sm_75", "sm_80", "sm_90"];
-/// Where the hashes of sources and of what they were compiled to are recorded.
+/// Record of the hashes of sources and of their PTX.
 const RECORD: &str = "rl-cuda/ptx/hashes.txt";
 
 /// NVRTC of the right version, and the assembler.
@@ -31,16 +36,16 @@ struct Compiler {
     ptxas: PathBuf,
 }
 
-/// A file of kernels.
+/// One file of kernels.
 struct Kernels {
     name: String,
     source: String,
-    /// Of the source, of everything that it may include, and of the options.
+    /// Hash of the source, all headers and the compiler options.
     hash: String,
     ptx: PathBuf,
 }
 
-/// Compiles every file of kernels and writes what comes of it.
+/// Compiles every file of kernels and writes the PTX and the record.
 pub(crate) fn write(root: &Path) -> Result<()> {
     let compiler = compiler(root)?;
     let mut record = String::new();
@@ -54,7 +59,7 @@ pub(crate) fn write(root: &Path) -> Result<()> {
     assemble(root, &compiler)
 }
 
-/// Compiles every file of kernels again and compares, where there is a compiler; elsewhere compares hashes.
+/// Compares hashes, and compiles every file again if a compiler is available.
 pub(crate) fn check(root: &Path) -> Result<()> {
     println!("\n==> ptx --check");
     let stale = "run `cargo xtask ptx` and commit rl-cuda/ptx";
@@ -64,11 +69,11 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         let ptx = fs::read_to_string(&kernels.ptx).with_context(|| format!("{}: {stale}", kernels.ptx.display()))?;
         expected += &line(kernels, &ptx);
     }
-    ensure!(recorded == expected, "rl-cuda/ptx was not compiled from rl-cuda/kernels as they are: {stale}");
+    ensure!(recorded == expected, "rl-cuda/ptx was compiled from other sources than rl-cuda/kernels: {stale}");
     for entry in fs::read_dir(root.join("rl-cuda/ptx"))? {
         let path = entry?.path();
         let known = path.ends_with("hashes.txt") || all.iter().any(|kernels| kernels.ptx == path);
-        ensure!(known, "{}: there are no such kernels", path.display());
+        ensure!(known, "{}: rl-cuda/kernels has no source for it", path.display());
     }
     match compiler(root) {
         Ok(compiler) => {
@@ -94,7 +99,7 @@ fn line(kernels: &Kernels, ptx: &str) -> String {
     format!("{} source {} ptx {}\n", kernels.name, kernels.hash, blake3::hash(ptx.as_bytes()).to_hex())
 }
 
-/// Every file of kernels, in the order of their names.
+/// Returns every file of kernels, sorted by name.
 fn kernels(root: &Path) -> Result<Vec<Kernels>> {
     let dir = root.join("rl-cuda/kernels");
     let mut paths = fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -121,19 +126,19 @@ fn compile(root: &Path, compiler: &Compiler, kernels: &Kernels) -> Result<String
     compiler.nvrtc.compile(&format!("{}.cu", kernels.name), &kernels.source, &options)
 }
 
-/// What the assembler says of a kernel.
+/// Properties of a kernel, as reported by the assembler.
 #[derive(Debug, PartialEq)]
 struct Properties {
     kernel: String,
-    /// What it needs of memory of a thread's own: spilled registers, or arrays.
+    /// Local memory: stack frame and spilled registers.
     memory: String,
     registers: u32,
 }
 
-/// No memory of a thread's own.
+/// Report of a kernel without local memory.
 const NO_MEMORY: &str = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
 
-/// Reads what `ptxas -v` says.
+/// Parses the output of `ptxas -v`.
 fn properties(said: &str) -> Result<Vec<Properties>> {
     let (mut found, mut kernel, mut memory) = (Vec::new(), None, None);
     for line in said.lines() {
@@ -151,10 +156,10 @@ fn properties(said: &str) -> Result<Vec<Properties>> {
     Ok(found)
 }
 
-/// Assembles what lies in rl-cuda/ptx for each architecture, and refuses kernels that spill registers or keep arrays.
+/// Assembles rl-cuda/ptx for each architecture, and rejects local memory.
 fn assemble(root: &Path, compiler: &Compiler) -> Result<()> {
     let mut spills = Vec::new();
-    println!("registers of a thread, {}:", ASSEMBLED.join(", "));
+    println!("registers per thread, {}:", ASSEMBLED.join(", "));
     for kernels in kernels(root)? {
         let mut registers = BTreeMap::<String, Vec<String>>::new();
         for arch in ASSEMBLED {
@@ -172,7 +177,7 @@ fn assemble(root: &Path, compiler: &Compiler) -> Result<()> {
         }
         let entries = fs::read_to_string(&kernels.ptx)?.matches(".visible .entry").count();
         let complete = registers.len() == entries && registers.values().all(|of| of.len() == ASSEMBLED.len());
-        ensure!(complete, "{}: ptxas speaks of {registers:?}, there are {entries} kernels", kernels.name);
+        ensure!(complete, "{}: ptxas reports {registers:?}, but the file has {entries} kernels", kernels.name);
         for (kernel, registers) in registers {
             println!("  {kernel}: {}", registers.join(", "));
         }
@@ -184,7 +189,7 @@ fn assemble(root: &Path, compiler: &Compiler) -> Result<()> {
     bail!("registers spilled:\n{}", spills.join("\n"))
 }
 
-/// The compiler, installed if need be.
+/// Returns the compiler, installing it if necessary.
 fn compiler(root: &Path) -> Result<Compiler> {
     let places = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
     for home in places {
@@ -208,7 +213,7 @@ fn compiler(root: &Path) -> Result<Compiler> {
         }
     }
     let nvrtc = Nvrtc::load(&library)?;
-    ensure!(nvrtc.version()? == VERSION, "{} is not of version {VERSION:?}", library.display());
+    ensure!(nvrtc.version()? == VERSION, "{} is not version {VERSION:?}", library.display());
     Ok(Compiler { nvrtc, ptxas })
 }
 

@@ -1,6 +1,7 @@
-//! Long runs side by side: `cargo xtask soak --hours N` samples memory, threads and file descriptors of each process, and writes
-//! `bench/soak.md` and `bench/soak.svg`. Growth after the warm-up, a run that ends early, or a run that cannot be resumed afterwards is
-//! an error.
+//! Long runs side by side, with memory, threads and file descriptors watched.
+//!
+//! `cargo xtask soak --hours N` writes `bench/soak.md` and `bench/soak.svg`. It fails on growth after the warm-up, on a run that
+//! ends early, and on a run that cannot be resumed afterwards.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,65 +14,65 @@ use anyhow::{Context as _, Result, bail};
 use crate::plot::{Axis, Chart};
 use crate::process::{Options, Process, machine, newest_checkpoint};
 
-/// The longest time from one sample to the next.
+/// Maximum interval between samples.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Buffers fill and allocators settle in this time, or in a quarter of a short soak.
+/// Warm-up, in which buffers fill and allocators settle; a quarter of a short soak.
 const WARM_UP: Duration = Duration::from_secs(300);
-/// The fastest growth of memory that counts as none, in MiB an hour.
+/// Maximum memory growth that counts as flat, in MiB per hour.
 const FLAT: f64 = 1.0;
-/// Growth over all of a short soak that is noise, in MiB.
+/// Memory growth over a whole short soak that counts as noise, in MiB.
 const NOISE: f64 = 0.5;
-/// What a niced process may take to finish an update and save.
+/// Time that a niced process may take to finish an update and save.
 const END: Duration = Duration::from_secs(300);
 
-/// A configuration.
-struct Arm {
+/// Configuration of one process.
+struct Workload {
     name: &'static str,
     color: &'static str,
-    /// Arguments of `rl`. One that trains ends by SIGTERM, `bench` by itself.
+    /// Arguments of `rl`. Training ends by SIGTERM, `bench` by itself.
     args: &'static str,
 }
 
-const ARMS: [Arm; 6] = [
-    Arm {
+const WORKLOADS: [Workload; 6] = [
+    Workload {
         name: "PPO, overlapped",
         color: "#1b9e77",
         args: "train cartpole --set pipeline=overlapped --set checkpoint_every=1000000 --set log_interval=1000 --set eval_episodes=5 \
                --eval-every 5000000",
     },
-    Arm {
+    Workload {
         name: "DQN, replay saved",
         color: "#d95f02",
         args: "train cartpole --algo dqn --set dqn.buffer_size=20000 --set dqn.save_replay=true --set dqn.prioritized=true \
                --set dqn.gradient_steps=4 --set checkpoint_every=50000 --set log_interval=1000 --set eval_episodes=5 \
                --eval-every 200000",
     },
-    Arm {
+    Workload {
         name: "A2C",
         color: "#7570b3",
         args: "train acrobot --algo a2c --set checkpoint_every=200000 --set log_interval=10000 --set eval_episodes=5 \
                --eval-every 1000000",
     },
-    Arm {
+    Workload {
         name: "PPO, convolutions",
         color: "#e7298a",
         args: "train snake --envs 16 --set conv=[[8,3,1]] --set hidden=[32] --set ppo.batch_size=256 --set checkpoint_every=200000 \
                --set log_interval=100 --set eval_episodes=5 --eval-every 500000",
     },
-    Arm {
+    Workload {
         name: "PPO, saved and evaluated often",
         color: "#66a61e",
         args: "train mountain_car_continuous --set checkpoint_every=4096 --set log_interval=1000 --set eval_episodes=2 \
                --eval-every 4096",
     },
-    Arm {
+    Workload {
         name: "environments that fail",
         color: "#a6761d",
         args: "bench pipeline --envs 16 --latency-ms 5 --update-ms 100 --n-steps 32 --fail 0.001",
     },
 ];
 
-/// A look at a process.
+/// Measurement of a process at one time.
 #[derive(Clone, Copy)]
 struct Sample {
     hours: f64,
@@ -80,7 +81,7 @@ struct Sample {
     descriptors: u32,
 }
 
-/// Runs all arms, and writes the record.
+/// Runs all workloads and writes the record.
 pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
     let options = Options::parse(args, &["--hours", "--program"])?;
     let hours: f64 = options.get("--hours")?.context("--hours: how long?")?;
@@ -91,24 +92,24 @@ pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
     let dir = root.join("target/soak");
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir)?;
-    // A copy, so that a build meanwhile does not change it.
+    // Run a copy, so that a build in the meantime does not change the program.
     let program = dir.join("rl");
     fs::copy(options.program(root)?, &program)?;
     let mut processes =
-        ARMS.iter().enumerate().map(|(i, arm)| start(&program, &dir, i, arm, time)).collect::<Result<Vec<_>>>()?;
+        WORKLOADS.iter().enumerate().map(|(i, arm)| start(&program, &dir, i, arm, time)).collect::<Result<Vec<_>>>()?;
     let samples = watch(&mut processes, time)?;
     let mut log = String::from("arm,hours,mib,threads,descriptors\n");
-    for (arm, samples) in ARMS.iter().zip(&samples) {
+    for (arm, samples) in WORKLOADS.iter().zip(&samples) {
         for Sample { hours, mib, threads, descriptors } in samples {
             let _ = writeln!(log, "\"{}\",{hours},{mib},{threads},{descriptors}", arm.name);
         }
     }
     fs::write(dir.join("samples.csv"), log)?;
     let mut problems = Vec::new();
-    for (process, arm) in processes.iter().zip(&ARMS).filter(|(_, arm)| arm.trains()) {
+    for (process, arm) in processes.iter().zip(&WORKLOADS).filter(|(_, arm)| arm.trains()) {
         process.terminate().context(arm.name)?;
     }
-    for (i, (process, arm)) in processes.iter_mut().zip(&ARMS).enumerate() {
+    for (i, (process, arm)) in processes.iter_mut().zip(&WORKLOADS).enumerate() {
         let code = if arm.trains() { 130 } else { 0 };
         match process.wait(END) {
             Ok(status) if status.code() == Some(code) => {
@@ -129,13 +130,13 @@ pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
     Ok(())
 }
 
-impl Arm {
+impl Workload {
     fn trains(&self) -> bool {
         self.args.starts_with("train")
     }
 }
 
-fn start(program: &Path, dir: &Path, i: usize, arm: &Arm, time: Duration) -> Result<Process> {
+fn start(program: &Path, dir: &Path, i: usize, arm: &Workload, time: Duration) -> Result<Process> {
     let mut command = Command::new("nice");
     command.args(["-n", "19"]).arg(program).args(arm.args.split_whitespace());
     if arm.trains() {
@@ -156,20 +157,21 @@ fn watch(processes: &mut [Process], time: Duration) -> Result<Vec<Vec<Sample>>> 
     while begin.elapsed() < time {
         std::thread::sleep(interval.min(time.saturating_sub(begin.elapsed())));
         let hours = begin.elapsed().as_secs_f64() / 3600.0;
-        for ((process, arm), samples) in processes.iter_mut().zip(&ARMS).zip(&mut samples) {
+        for ((process, arm), samples) in processes.iter_mut().zip(&WORKLOADS).zip(&mut samples) {
             match (process.ended()?, sample(process.id(), hours)) {
                 (None, Ok(sample)) => samples.push(sample),
-                // The bench counts its time from its first rollout on, and may end with the last sample.
+                // The bench starts its clock with its first rollout, and may end with the last sample.
                 _ if !arm.trains() && begin.elapsed() + interval > time => {}
                 (Some(status), _) => {
-                    bail!("{}: it ended after {hours:.3} hours, {status}\n{}", arm.name, process.complaint());
+                    bail!("{}: ended after {hours:.3} hours, {status}\n{}", arm.name, process.complaint());
                 }
                 (None, Err(error)) => return Err(error.context(arm.name)),
             }
         }
         if begin.elapsed() >= told {
             told += time / 24;
-            let last = ARMS.iter().zip(&samples).map(|(arm, s)| format!("{} {:.1}", arm.name, s.last().map_or(0.0, |s| s.mib)));
+            let last =
+                WORKLOADS.iter().zip(&samples).map(|(arm, s)| format!("{} {:.1}", arm.name, s.last().map_or(0.0, |s| s.mib)));
             println!("{hours:.3} h, MiB: {}", last.collect::<Vec<_>>().join("; "));
         }
     }
@@ -189,18 +191,18 @@ fn sample(id: u32, hours: f64) -> Result<Sample> {
 /// Trains a little further from the last checkpoint.
 fn resume(program: &Path, dir: &Path, i: usize) -> Result<()> {
     let run = dir.join(format!("{i}"));
-    let (_, steps) = newest_checkpoint(&run).context("it has left no checkpoint")?;
+    let (_, steps) = newest_checkpoint(&run).context("the run left no checkpoint")?;
     let mut command = Command::new(program);
     command.args(["train", "--steps", &(steps + 1).to_string(), "--resume"]).arg(&run);
     let mut process = Process::start(&mut command, &dir.join(format!("{i}.resume.err")))?;
     let status = process.wait(END)?;
     if !status.success() {
-        bail!("resumed, it ended with {status}\n{}", process.complaint());
+        bail!("the resumed run ended with {status}\n{}", process.complaint());
     }
     Ok(())
 }
 
-/// The straight line through the samples, by least squares: MiB an hour.
+/// Fits a line through the samples by least squares; returns MiB per hour.
 fn slope(samples: &[Sample]) -> f64 {
     let n = samples.len() as f64;
     let (x, y) = samples.iter().fold((0.0, 0.0), |(x, y), s| (x + s.hours / n, y + s.mib / n));
@@ -209,14 +211,16 @@ fn slope(samples: &[Sample]) -> f64 {
     xy / xx
 }
 
-/// The median of a few samples, so that a file that is being written does not count as growth.
+/// Returns the median of a few samples.
+///
+/// A file descriptor that is open for one sample then does not count as growth.
 fn median(samples: &[Sample], of: impl Fn(&Sample) -> u32) -> u32 {
     let mut values: Vec<u32> = samples.iter().map(of).collect();
     values.sort_unstable();
     values[values.len() / 2]
 }
 
-/// Writes the table and the picture, and adds what has grown to `problems`.
+/// Writes the table and the picture, and adds growth to `problems`.
 fn write(root: &Path, samples: &[Vec<Sample>], hours: f64, warm_up: f64, problems: &mut Vec<String>) -> Result<()> {
     let mut text = format!(
         "# Soak\n\nMade by `cargo xtask soak --hours {hours}`: {} processes side by side, niced, on {}. Samples every {:.0} s; a warm-up of \
@@ -224,7 +228,7 @@ fn write(root: &Path, samples: &[Vec<Sample>], hours: f64, warm_up: f64, problem
          had to exit with\n130, and were resumed.\n\n\
          | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads, first and last | descriptors, first and last |\n\
          |---|---|---|---|---|---|\n",
-        ARMS.len(),
+        WORKLOADS.len(),
         machine(root),
         INTERVAL.as_secs_f64().min(60.0 * hours),
         60.0 * warm_up,
@@ -234,17 +238,17 @@ fn write(root: &Path, samples: &[Vec<Sample>], hours: f64, warm_up: f64, problem
     let mut panel =
         chart.panel(Axis::linear("hours", hours), Axis::linear("resident memory, MiB", (1.6 * most / 4.0).ceil() * 4.0));
     let mut arguments = String::new();
-    for (arm, samples) in ARMS.iter().zip(samples) {
+    for (arm, samples) in WORKLOADS.iter().zip(samples) {
         panel.line(samples.iter().map(|s| (s.hours, s.mib)), arm.color);
         panel.label(arm.name, arm.color);
         let warm: Vec<Sample> = samples.iter().copied().filter(|s| s.hours >= warm_up).collect();
         let few = warm.len().min(5);
         let (Some(first), Some(last)) = (warm.first(), warm.last()) else {
-            bail!("{}: there are no samples after the warm-up", arm.name);
+            bail!("{}: no samples after the warm-up", arm.name);
         };
         let slope = slope(&warm);
         if slope > FLAT && slope * (last.hours - first.hours) > NOISE {
-            problems.push(format!("{}: its memory grows by {slope:.2} MiB/h", arm.name));
+            problems.push(format!("{}: memory grows by {slope:.2} MiB/h", arm.name));
         }
         let mut ends = Vec::new();
         for (what, of) in [("threads", (|s: &Sample| s.threads) as fn(&Sample) -> u32), ("descriptors", |s| s.descriptors)] {

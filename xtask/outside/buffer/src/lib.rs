@@ -1,4 +1,4 @@
-//! A crate outside the workspace that depends on rl-buffer alone.
+//! Crate outside the workspace that depends on rl-buffer alone.
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! A crate outside the workspace that depends on rl-envs alone.
+//! Crate outside the workspace that depends on rl-envs alone.
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
-//! A pipeline of one's own in one screen, from a crate outside the workspace: a producer, a transform and a consumer, each on its
-//! thread, and four buffers that go round between them.
+//! A custom pipeline in one screen, from a crate outside the workspace.
+//!
+//! A producer, a transform and a consumer run on a thread each, and four buffers circulate between them.
 
 use rl_envs::{Action, Env as _, Purpose, Rng, pendulum::Pendulum};
 use rl_runtime::Error;
@@ -11,18 +12,18 @@ use rl_runtime::ring::ring;
 struct Episode {
     actions: Vec<f32>,
     rewards: Vec<f32>,
-    /// What followed each step, discounted.
+    /// Discounted return after each step.
     returns: Vec<f32>,
 }
 
-/// The best first action of `n` episodes of random actions, and the return that followed it.
+/// Returns the best first action of `n` random episodes, and its return.
 pub fn best_of(n: u64) -> Result<(f32, f32), Error> {
     let [source, transform, sink] = ring(vec![Episode::default(); 4]);
 
     let producer = spawn("play", move || {
         let (mut env, mut obs) = (Pendulum::default(), [0.0; 3]);
         for i in 0..n {
-            // The consumer has gone: nothing is left to do.
+            // The consumer is gone: nothing is left to do.
             let Ok(mut episode) = source.recv() else { return };
             let mut rng = Rng::new(7, i as u32, 0, Purpose::RandomAction);
             env.reset(&mut Rng::new(7, 0, 0, Purpose::Reset), &mut obs);
@@ -61,7 +62,7 @@ pub fn best_of(n: u64) -> Result<(f32, f32), Error> {
             best = (episode.actions[0], episode.returns[0]);
         }
         if sink.send(episode).is_err() {
-            continue; // the producer has finished, but some episodes are still on their way
+            continue; // the producer has finished, but some episodes are still in flight
         }
     }
     producer.join()?;
