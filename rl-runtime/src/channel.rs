@@ -1,4 +1,5 @@
-//! The channels that [`ring`](crate::ring) is made of. Tests of its protocol put others in their place, whose threads take turns in
-//! every order.
+//! Channels of [`ring`](crate::ring).
+//!
+//! Tests of the protocol replace them with channels whose threads run in every order.
 
 pub(crate) use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};

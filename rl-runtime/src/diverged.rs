@@ -1,8 +1,9 @@
-//! A dump of the update at which learning was given up: the directory `diverged` of a run, complete or absent.
+//! Dump of the update at which training diverged.
 //!
-//! `params.safetensors` holds the parameters by name, as they were before the update, which was not applied. `minibatch.safetensors`
-//! holds the samples of its last step: observations as the network takes them, actions, rewards, targets. `metrics.json` holds the
-//! losses, the gradient's norm, the learning rate and the run's progress; numbers that are not finite are strings.
+//! The directory `diverged` of a run, complete or absent. `params.safetensors` holds the parameters by name, as they were before
+//! the update, which was not applied. `minibatch.safetensors` holds the samples of its last step: observations as the network takes
+//! them, actions, rewards, targets. `metrics.json` holds the losses, the gradient's norm, the learning rate and the run's progress;
+//! non-finite numbers are strings.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -19,7 +20,9 @@ use crate::print::quoted;
 use crate::run_dir::RunDir;
 use crate::{Algo, Config, Error};
 
-/// The error of a run whose agent has diverged in the rollout after `progress`. Writes the dump; if that fails, the error says so.
+/// Writes the dump and returns the error of a run that diverged after `progress`.
+///
+/// If the dump cannot be written, the error says so.
 pub(crate) fn error(
     divergence: Box<Divergence>,
     policy: &dyn Policy,
@@ -35,7 +38,7 @@ pub(crate) fn error(
     Error::Diverged { divergence, env_steps, iteration: iterations + 1, dump, advice: advice(config, dir) }
 }
 
-/// Settings that help, and the command that continues the run with one of them.
+/// Returns settings that help, and a command that continues the run with one.
 fn advice(config: &Config, dir: &RunDir) -> String {
     let algo = config.algo.name();
     let setting = |key: &'static str| key.strip_prefix(algo)?.strip_prefix('.').filter(|name| *name != "micro_batch");
@@ -60,7 +63,7 @@ fn advice(config: &Config, dir: &RunDir) -> String {
     )
 }
 
-/// A tenth, to three digits.
+/// Returns a tenth of `value`, rounded to three digits.
 fn tenth(value: f32) -> f64 {
     let tenth = f64::from(value) / 10.0;
     format!("{tenth:.2e}").parse().unwrap_or(tenth)
@@ -84,7 +87,7 @@ fn write(dir: &Path, divergence: &Divergence, policy: &dyn Policy, progress: &Pr
             file.sync_all()?;
         }
         sync_dir(&draft)?;
-        // Of an earlier divergence of this run.
+        // The dump of an earlier divergence of this run.
         remove(&target)?;
         fs::rename(&draft, &target)
     })();
@@ -94,7 +97,7 @@ fn write(dir: &Path, divergence: &Divergence, policy: &dyn Policy, progress: &Pr
     written.and_then(|()| sync_dir(dir)).map(|()| target)
 }
 
-/// Removes a directory, if it exists.
+/// Removes a directory if it exists.
 fn remove(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,127 +1,128 @@
-//! What can go wrong, and the exit code that says so.
+//! Errors, and their exit codes.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An error of this crate, with the facts in its variants.
+/// Error of this crate; each variant carries the facts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Settings that cannot be, all of them.
+    /// Invalid settings, all of them at once.
     #[error("{}", problems.join("\n"))]
     Config {
-        /// One line each: what, where, and what is allowed.
+        /// One line per problem: the setting, its source, and the allowed values.
         problems: Vec<String>,
     },
-    /// A run directory that is in use or holds something else.
+    /// Run directory in use, or with other contents.
     #[error("{path}: {why}")]
     RunDir {
         /// The directory.
         path: PathBuf,
-        /// What is the matter, and what to do.
+        /// The problem, and the remedy.
         why: String,
     },
-    /// A checkpoint that is damaged or belongs to something else.
+    /// Checkpoint that is damaged or belongs to something else.
     #[error("checkpoint {path}: {why}")]
     Checkpoint {
         /// The checkpoint.
         path: PathBuf,
-        /// What is the matter, and what to do.
+        /// The problem, and the remedy.
         why: String,
     },
-    /// Training was given up because no checkpoint could be saved.
+    /// Training stopped because no checkpoint could be saved.
     #[error(
-        "training was given up: its checkpoint could not be saved {attempts} times running, last because: {cause}\n{}",
+        "training stopped: the checkpoint could not be saved {attempts} times in a row, last because: {cause}\n{}",
         what_to_do(run, *saved)
     )]
     NotSaved {
-        /// The directory of the run.
+        /// The run directory.
         run: PathBuf,
         /// Number of attempts.
         attempts: u32,
         /// The last error.
         cause: Box<Error>,
-        /// The env steps of the last checkpoint that was saved.
+        /// Environment steps of the last saved checkpoint.
         saved: Option<u64>,
     },
-    /// A file that cannot be read or written.
+    /// File that cannot be read or written.
     #[error("{path}: {error}")]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// A device that is not there.
+    /// Device that cannot be opened.
     #[error("{0}; use --device cpu")]
     Device(#[from] rl_cuda::Error),
-    /// A device that this build cannot train on.
-    #[error("{0} is there, but training on it is not in this build, which trains on the CPU; use --device cpu")]
+    /// Device that this build cannot train on.
+    #[error("{0} is present, but this build trains on the CPU only; use --device cpu")]
     DeviceUnsupported(String),
-    /// A thread that could not be started, or that has ended too early.
+    /// Thread that cannot be spawned, or that has ended early.
     #[error("the thread \"{name}\" {cause}")]
     Thread {
-        /// Its name.
+        /// Name of the thread.
         name: String,
-        /// What happened to it.
+        /// Cause, as the rest of a sentence about the thread.
         cause: String,
     },
-    /// Losses that stayed not finite.
+    /// Losses that stayed non-finite.
     #[error("{divergence}, in iteration {iteration} after {env_steps} env steps\n  {dump}\n  {advice}")]
     Diverged {
-        /// The step of the optimizer at which learning was given up.
+        /// Optimizer step at which training stopped.
         divergence: Box<rl_agents::Divergence>,
         /// Environment steps before the rollout that was being learnt from.
         env_steps: u64,
         /// Number of that rollout, from 1.
         iteration: u64,
-        /// Path of the dump, or the reason that there is none.
+        /// Path of the dump, or the reason for its absence.
         dump: String,
         /// Settings that help, and a command.
         advice: String,
     },
-    /// The agent failed.
+    /// Error of the agent.
     #[error(transparent)]
     Agent(#[from] rl_agents::Error),
-    /// An environment breaks the contract.
-    #[error("{env} fails {n_failed} of {n_checks} checks; begin with the first")]
+    /// Environment that breaks its contract.
+    #[error("{env} fails {n_failed} of {n_checks} checks; start with the first")]
     CheckFailed {
-        /// The environment.
+        /// Name of the environment.
         env: String,
-        /// How many.
+        /// Number of failed checks.
         n_failed: usize,
-        /// Of how many.
+        /// Number of checks.
         n_checks: usize,
     },
-    /// Environments that had to be replaced too often.
-    #[error("environment {env_idx} had to be replaced too often, last because: {cause}; {n_failed} have failed for good")]
+    /// Environments that failed permanently.
+    #[error("environment {env_idx} was replaced too often, last because: {cause}; {n_failed} have failed permanently")]
     EnvFailed {
-        /// The last of them.
+        /// Index of the last of them.
         env_idx: usize,
-        /// Its last fault.
+        /// Last fault of that environment.
         cause: String,
-        /// How many.
+        /// Number of failed environments.
         n_failed: usize,
     },
-    /// The environments failed.
+    /// Error of an environment.
     #[error(transparent)]
     Env(#[from] rl_envs::Error),
 }
 
-/// Advice after a run that could not save.
+/// Returns advice after a run that could not save.
 fn what_to_do(run: &Path, saved: Option<u64>) -> String {
     let run = crate::print::quoted(run);
     match saved {
         Some(env_steps) => format!(
-            "make room or mend what is wrong, then `rl train --resume {run}` continues from the checkpoint at {env_steps} env steps"
+            "free some space or fix the cause, then `rl train --resume {run}` continues from the checkpoint at {env_steps} env steps"
         ),
-        None => format!("no checkpoint was saved: make room or mend what is wrong, remove {run}, then start again"),
+        None => format!("no checkpoint was saved: free some space or fix the cause, remove {run}, then start again"),
     }
 }
 
 impl Error {
-    /// The exit code of the program: 1 failed at run time, 2 bad usage or configuration, 3 checkpoint unusable, 4 diverged,
-    /// 5 environment failed.
+    /// Returns the exit code of the program.
+    ///
+    /// 1 failed at run time, 2 bad usage or configuration, 3 unusable checkpoint, 4 diverged, 5 environment failed.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         use rl_agents::Error as Agent;
@@ -146,13 +147,13 @@ impl Error {
         }
     }
 
-    /// A closure that adds the path to what the system said.
+    /// Returns a closure that adds the path to a system error.
     pub(crate) fn io(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
         let path = path.as_ref().to_path_buf();
         move |error| Self::Io { path, error }
     }
 
-    /// A single problem with the configuration.
+    /// Creates an error for a single configuration problem.
     pub(crate) fn config(problem: impl Into<String>) -> Self {
         Self::Config { problems: vec![problem.into()] }
     }

@@ -1,33 +1,38 @@
-//! Faults of environments that block: what may be done about them, how often, and when it is enough.
+//! Faults of blocking environments: retries, restarts, quarantine, circuit breaker.
 //!
-//! A fault ends an episode as truncated, never as terminated. After it an environment that still answers is started anew; one that
-//! hangs or has panicked is replaced, on a new thread, for a thread cannot be killed, after a wait that doubles. Who has to be replaced
-//! too often is put in quarantine, and with too many there the run ends. While nothing but faults comes from any of them, a circuit
-//! breaker lets only one at a time try again, by turns and uncounted: an outage of what they all talk to is outlived. Nothing here reads a
-//! clock: the time is handed in.
+//! A fault ends an episode as truncated, never as terminated. Afterwards an environment that still answers is restarted. One that
+//! hangs or has panicked is replaced on a new thread, because a thread cannot be killed, after a wait that doubles each time. An
+//! environment that is replaced too often is quarantined; too many in quarantine end the run. While all environments do nothing but
+//! fail, a circuit breaker lets only one at a time try again, in rotation and without counting. A run thus survives an outage of a
+//! service that all environments use. Nothing here reads a clock; callers pass the time in.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What is done about faults.
+/// Fault handling of blocking environments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultConfig {
-    /// How long a call may take, repetitions included, before its environment counts as hung.
+    /// Maximum duration of a call, retries included.
+    ///
+    /// Beyond it the environment counts as hung.
     pub timeout: Duration,
-    /// How often a call that may be repeated is repeated.
+    /// Maximum retries of a call that may be repeated.
     pub retries: u32,
-    /// The wait before the first repetition, and before the first replacement, which doubles from each to the next; half to one and a half
-    /// times as long by chance.
+    /// Wait before the first retry and before the first replacement.
+    ///
+    /// The wait doubles each time, and is multiplied by a random factor from 0.5 to 1.5.
     pub backoff: Duration,
-    /// How often one environment may be replaced within `window`.
+    /// Maximum replacements of one environment within `window`.
     pub max_restarts: u32,
-    /// See `max_restarts`. No longer may the circuit breaker stay open either.
+    /// Window of `max_restarts`, and maximum time that the breaker may stay open.
     pub window: Duration,
-    /// How many environments may be in quarantine.
+    /// Maximum number of environments in quarantine.
     pub max_quarantined: usize,
-    /// Faults in a row, of all environments together, that open the circuit breaker; at most twice as many as there are environments.
+    /// Consecutive faults, over all environments, that open the circuit breaker.
+    ///
+    /// At most twice the number of environments.
     pub breaker_faults: u32,
-    /// How long it stays open before one environment may try.
+    /// Time that the circuit breaker stays open before one environment may try.
     pub breaker_pause: Duration,
 }
 
@@ -46,36 +51,36 @@ impl Default for FaultConfig {
     }
 }
 
-/// Why a call has failed.
+/// Failure of a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It took longer than allowed.
+    /// The call took longer than allowed.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// It panicked.
+    /// The call panicked.
     #[error("panicked: {0}")]
     Panicked(String),
-    /// It returned an error.
+    /// The call returned an error.
     #[error("{0}")]
     Failed(String),
 }
 
-/// How many faults there were, of all environments together.
+/// Fault counts, summed over all environments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Calls that took too long.
     pub timeouts: u64,
     /// Calls that panicked.
     pub panics: u64,
-    /// Calls that returned an error, their repetitions too.
+    /// Calls that returned an error, after their retries.
     pub failures: u64,
-    /// Repetitions of calls.
+    /// Retries of calls.
     pub retries: u64,
     /// Environments replaced.
     pub restarts: u64,
     /// Environments in quarantine.
     pub quarantined: u64,
-    /// Times that the circuit breaker has opened.
+    /// Number of times the circuit breaker has opened.
     pub breaker_opened: u64,
 }
 
@@ -89,13 +94,13 @@ impl FaultCounts {
     }
 }
 
-/// Lets only one environment try at a time while nothing but faults comes.
+/// Circuit breaker: lets one environment try at a time while every call fails.
 #[derive(Clone, Debug)]
 pub(crate) struct Breaker {
     limit: u32,
     pause: Duration,
     in_a_row: u32,
-    /// While the breaker is open: since when, and when the next one may try.
+    /// While open: the opening time, and the time of the next attempt.
     open: Option<(Instant, Instant)>,
 }
 
@@ -105,12 +110,12 @@ impl Breaker {
         Self { limit, pause: config.breaker_pause, in_a_row: 0, open: None }
     }
 
-    /// For how long it has been open, if it is.
+    /// Returns how long the breaker has been open, or `None` if it is closed.
     pub(crate) fn open_for(&self, now: Instant) -> Option<Duration> {
         self.open.map(|(since, _)| now.saturating_duration_since(since))
     }
 
-    /// Notes a fault. Returns whether it has opened the breaker.
+    /// Records a fault; returns true if that opened the breaker.
     pub(crate) fn fault(&mut self, now: Instant) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         let opens = self.in_a_row >= self.limit && self.open.is_none();
@@ -124,7 +129,9 @@ impl Breaker {
         (self.in_a_row, self.open) = (0, None);
     }
 
-    /// Whether an environment that has failed may be started now; if so, and the breaker is open, the next one waits for another pause.
+    /// Returns true if a failed environment may start now.
+    ///
+    /// If the breaker is open, the next attempt has to wait for another pause.
     pub(crate) fn may_start(&mut self, now: Instant) -> bool {
         match self.open {
             None => true,
@@ -137,17 +144,17 @@ impl Breaker {
     }
 }
 
-/// When one environment was replaced.
+/// Times at which one environment was replaced.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Restarts(VecDeque<Instant>);
 
 impl Restarts {
-    /// How many are remembered.
+    /// Returns the number of remembered replacements.
     pub(crate) fn len(&self) -> u32 {
         self.0.len() as u32
     }
 
-    /// Notes a replacement, if there may be one.
+    /// Records a replacement and returns true, unless `config` forbids it.
     pub(crate) fn allow(&mut self, now: Instant, config: &FaultConfig) -> bool {
         while self.0.front().is_some_and(|&at| now.saturating_duration_since(at) > config.window) {
             self.0.pop_front();
@@ -160,16 +167,16 @@ impl Restarts {
     }
 }
 
-/// How long to wait before repetition or replacement `attempt`, counted from 0; `uniform` is from 0 to 1.
+/// Returns the wait before an attempt, counted from 0; `uniform` is from 0 to 1.
 pub(crate) fn backoff(config: &FaultConfig, attempt: u32, uniform: f32) -> Duration {
     let doubled = config.backoff.saturating_mul(2u32.saturating_pow(attempt.min(16)));
     doubled.min(YEAR).mul_f64(0.5 + f64::from(uniform)).min(config.timeout)
 }
 
-/// Longer than anybody waits.
+/// Upper bound on any wait.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// So much later, or a year if there is no such time.
+/// Returns `now + duration`, at most one year from now.
 pub(crate) fn after(now: Instant, duration: Duration) -> Instant {
     now + duration.min(YEAR)
 }

@@ -1,6 +1,6 @@
 //! Files that are complete or absent.
 //!
-//! A [`Draft`] is checked before any work and published when the work is done: written beside its target under a name of its own,
+//! A [`Draft`] is checked before any work and published when the work is done: it is written beside its target under a unique name,
 //! synced, and renamed. Until then nothing on disk changes.
 
 use std::ffi::OsString;
@@ -12,50 +12,51 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Symbolic links that are followed in a row, as many as Linux follows.
+/// Maximum length of a chain of symbolic links, as in Linux.
 const MAX_LINKS: usize = 40;
 
-/// A file that is going to be written. Dropped before [`Draft::publish`], it leaves everything as it was.
+/// File to be written; dropping it before [`Draft::publish`] changes nothing.
 #[derive(Debug)]
 pub struct Draft {
     target: PathBuf,
 }
 
 impl Draft {
-    /// Checks that `path` can be created, or replaced if it is a regular file. Symbolic links are followed; the target of a dangling
-    /// one is created.
+    /// Checks that `path` can be created, or replaced if it is a regular file.
+    ///
+    /// Symbolic links are followed; the target of a dangling link is created.
     ///
     /// # Errors
-    /// [`Error::Config`] if `path` is a directory, a device, a FIFO or a socket; [`Error::Io`] if it is read-only or its directory takes no
-    /// new file.
+    /// [`Error::Config`] if `path` is a directory, a device, a FIFO or a socket; [`Error::Io`] if it is read-only or its directory
+    /// accepts no new file.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let create = || {
-            // Also of what has no path of its own, such as the pipe behind /dev/stdout.
+            // Some files, such as the pipe behind /dev/stdout, have no path to resolve.
             fs::metadata(path).map_or(Ok(()), |found| regular(&found))?;
             let target = resolve(path)?;
             check(&target)?;
-            // An attempt is the only reliable test of permissions, quotas and read-only file systems.
+            // Only an attempt tests permissions, quotas and read-only file systems reliably.
             let (draft, _) = beside(&target)?;
             fs::remove_file(draft)?;
             Ok(Self { target })
         };
         create().map_err(|error: io::Error| match error.kind() {
-            // Refused here, not by the system.
+            // Refused by the checks above, not by the system.
             ErrorKind::Other => Error::config(format!("{}: {error}", path.display())),
             _ => Error::io(path)(error),
         })
     }
 
-    /// The absolute path of the file, without symbolic links.
+    /// Returns the absolute path of the file, without symbolic links.
     #[must_use]
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Writes the file, which keeps the permissions and, where possible, the owner of the one that it replaces.
+    /// Writes the file, keeping permissions and, if possible, owner of a replaced file.
     ///
     /// # Errors
-    /// [`Error::Io`]; then an older file is unharmed, and nothing is left behind.
+    /// [`Error::Io`]; an older file is then unchanged, and nothing is left behind.
     pub fn publish(self, bytes: &[u8]) -> Result<(), Error> {
         let publish = || {
             let old = check(&self.target)?;
@@ -79,20 +80,20 @@ impl Draft {
     }
 }
 
-/// Writes a file, complete or not at all.
+/// Writes a file completely or not at all.
 ///
 /// # Errors
-/// Those of [`Draft::create`] and [`Draft::publish`].
+/// The errors of [`Draft::create`] and [`Draft::publish`].
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     Draft::create(path)?.publish(bytes)
 }
 
-/// Makes the names in a directory durable. Only Unix can; elsewhere the rename has to do.
+/// Makes the names in a directory durable, on Unix; elsewhere the rename has to do.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
 }
 
-/// Follows the symbolic links at `path`. The directory must exist, the file need not.
+/// Follows the symbolic links at `path`, where the directory must exist.
 fn resolve(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..MAX_LINKS {
@@ -107,7 +108,7 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// The file that is at `target`, if any, after checking that it may be replaced.
+/// Checks that the file at `target`, if any, may be replaced, and returns it.
 fn check(target: &Path) -> io::Result<Option<Metadata>> {
     let found = match fs::symlink_metadata(target) {
         Ok(found) => found,
@@ -118,12 +119,12 @@ fn check(target: &Path) -> io::Result<Option<Metadata>> {
     if found.permissions().readonly() {
         return Err(ErrorKind::PermissionDenied.into());
     }
-    // Refused for an immutable file. Nothing is written.
+    // Fails for an immutable file; writes nothing.
     OpenOptions::new().write(true).open(target)?;
     Ok(Some(found))
 }
 
-/// Refuses all but regular files.
+/// Rejects everything except regular files.
 fn regular(found: &Metadata) -> io::Result<()> {
     let kind = match found.file_type() {
         kind if kind.is_file() => return Ok(()),
@@ -137,7 +138,7 @@ fn regular(found: &Metadata) -> io::Result<()> {
     Err(io::Error::other(format!("is {kind}, not a regular file; name another file")))
 }
 
-/// A new file beside `target`, under a name that nothing else has.
+/// Creates a new file beside `target` under a unique name.
 fn beside(target: &Path) -> io::Result<(PathBuf, File)> {
     let name = target.file_name().filter(|name| name.len() <= 200).unwrap_or("rl".as_ref());
     for number in 0.. {
@@ -154,7 +155,7 @@ fn beside(target: &Path) -> io::Result<(PathBuf, File)> {
     unreachable!("one of all numbers is free")
 }
 
-/// True if `name` is that of a draft of `target` that a process killed while publishing has left.
+/// Returns true if `name` is a draft of `target`, left behind by a killed process.
 pub(crate) fn is_draft_of(name: &str, target: &str) -> bool {
     name.strip_prefix('.').and_then(|rest| rest.strip_prefix(target)).is_some_and(|rest| {
         let middle = rest.strip_prefix('.').and_then(|rest| rest.strip_suffix(".tmp"));
@@ -162,7 +163,7 @@ pub(crate) fn is_draft_of(name: &str, target: &str) -> bool {
     })
 }
 
-/// Gives a file the owner of another. Only a privileged process can; for others the file stays their own.
+/// Copies the owner of another file, if the process is privileged.
 fn keep_owner(file: &File, old: &Metadata) {
     #[cfg(unix)]
     {

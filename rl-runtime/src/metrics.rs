@@ -1,6 +1,8 @@
-//! What is measured: one row of `metrics.csv` for each iteration that is logged, for each with an evaluation, and for the last one.
+//! Rows of `metrics.csv`.
 //!
-//! Names that Stable-Baselines3 has, too, have its meaning:
+//! There is a row for each logged iteration, for each iteration with an evaluation, and for the last one.
+//!
+//! Names shared with Stable-Baselines3 have the same meaning:
 //!
 //! | column | meaning |
 //! |---|---|
@@ -21,16 +23,16 @@
 //! | `train/learning_rate`, `train/clip_range` | schedules |
 //! | `train/n_updates` | PPO: epochs so far; A2C: rollouts learnt from; DQN: optimizer steps |
 //! | `rollout/exploration_rate` | DQN: epsilon |
-//! | `pipeline/lag_0` .. `pipeline/lag_over_8` | of overlapped runs: columns of rollouts, since the run began, by how many rollouts the agent had learnt from since it had the policy that acted there |
-//! | `time/queue` | of overlapped runs: rollouts that waited for the learner, on average |
-//! | `time/learner_waited`, `time/producer_waited` | of overlapped runs: seconds so far |
+//! | `pipeline/lag_0` .. `pipeline/lag_over_8` | overlapped runs: histogram of the policy lag, in columns of rollouts since the run began; the lag counts the rollouts that the agent has learnt from since the acting policy |
+//! | `time/queue` | overlapped runs: mean number of rollouts that waited for the learner |
+//! | `time/learner_waited`, `time/producer_waited` | overlapped runs: seconds so far |
 //! | `time/time_elapsed` | seconds of training |
-//! | `time/fps` | environment steps a second since the run began or was resumed |
+//! | `time/fps` | environment steps per second since the run began or was resumed |
 //!
-//! Columns under `time` are the only ones that differ between two runs of the same seed.
+//! Only columns under `time` differ between two runs of the same seed.
 //!
-//! Metrics never stop training. A row that cannot be written is lost, which is told once; writing is tried again with every later row, so
-//! that a disk that was full for a while costs only the rows of that time.
+//! Metrics never stop training. A row that cannot be written is lost, and the first such failure is reported. Writing is retried
+//! with every later row, so a disk that is full for a while costs only the rows of that time.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -40,23 +42,23 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::Progress;
 use crate::profile::{Phase, Profile};
 
-/// How many episodes the means of returns and lengths are taken over.
+/// Number of episodes in the means of returns and lengths.
 pub const WINDOW: usize = 100;
 
-/// How the file begins.
+/// Start of the file.
 const FIRST: &str = "time/total_timesteps,";
 
 const EVALUATION: &str = "eval/mean_reward";
 
-/// One row.
+/// One row of `metrics.csv`.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Names and values, in the order of the columns.
+    /// Names and values, in column order.
     pub values: Vec<(&'static str, f64)>,
 }
 
 impl Row {
-    /// From where a run stands, its last evaluation and its last update.
+    /// Creates a row from a run's progress, its last evaluation and its last update.
     #[must_use]
     pub fn new(progress: &Progress, eval_return: Option<f64>, update: &rl_agents::Metrics, fps: f64) -> Self {
         let mut values = vec![
@@ -73,7 +75,7 @@ impl Row {
     }
 }
 
-/// The bins of the lag's histogram, by their least lag.
+/// Bins of the lag histogram: minimum lag and column name.
 const LAGS: [(u64, &str); 6] = [
     (0, "pipeline/lag_0"),
     (1, "pipeline/lag_1"),
@@ -87,7 +89,7 @@ fn bin(lag: u64) -> usize {
     LAGS.iter().rposition(|(least, _)| lag >= *least).unwrap_or(0)
 }
 
-/// What is measured where collecting and learning overlap.
+/// Metrics of overlapped collecting and learning.
 #[derive(Clone, Debug, Default)]
 pub struct Overlap {
     lags: [u64; LAGS.len()],
@@ -96,8 +98,9 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// The counts of lags after `iterations` rollouts of `n_envs` columns in a run whose rollout i is acted in by the policy after update
-    /// i - `max_lag`.
+    /// Returns the lag counts after `iterations` rollouts of `n_envs` columns.
+    ///
+    /// The policy of rollout i is the one after update i - `max_lag`.
     #[must_use]
     pub fn after(iterations: u64, n_envs: usize, max_lag: usize) -> Self {
         let mut overlap = Self::default();
@@ -107,8 +110,10 @@ impl Overlap {
         overlap
     }
 
-    /// Counts a rollout whose columns were acted in by policies that had learnt from `acted` rollouts, as its learner has from `learnt`.
-    /// `waiting` rollouts lay before the learner.
+    /// Counts a rollout.
+    ///
+    /// The policies of its columns had learnt from `acted` rollouts, the learner has from `learnt`, and `waiting` rollouts are
+    /// queued.
     pub fn count(&mut self, waiting: usize, acted: &[u64], learnt: u64) {
         for acted in acted {
             self.lags[bin(learnt.saturating_sub(*acted))] += 1;
@@ -117,13 +122,13 @@ impl Overlap {
         self.rollouts += 1;
     }
 
-    /// Columns counted so far by lag: 0, 1, 2, 3 and 4, 5 to 8, more.
+    /// Returns the columns counted by lag: 0, 1, 2, 3 to 4, 5 to 8, more.
     #[must_use]
     pub fn lags(&self) -> [u64; LAGS.len()] {
         self.lags
     }
 
-    /// Adds its columns to a row, before the last two.
+    /// Inserts the columns into a row, before the last two.
     pub fn extend(&self, row: &mut Row, profile: &Profile) {
         let at = row.values.len() - 2;
         let lags = LAGS.iter().zip(self.lags).map(|((_, name), n)| (*name, n as f64));
@@ -136,7 +141,7 @@ impl Overlap {
     }
 }
 
-/// The env steps of the last whole row of a log, if there is one.
+/// Returns the env steps of the last complete row of a log.
 #[must_use]
 pub fn last_env_steps(path: &Path) -> Option<u64> {
     let bytes = fs::read(path).ok()?;
@@ -146,40 +151,42 @@ pub fn last_env_steps(path: &Path) -> Option<u64> {
 }
 
 impl Progress {
-    /// Mean return of the last episodes; NaN before the first has ended.
+    /// Returns the mean return of the last episodes; NaN before the first has ended.
     #[must_use]
     pub fn return_mean(&self) -> f64 {
         self.recent.iter().map(|e| e.episode_return).sum::<f64>() / self.recent.len() as f64
     }
 
-    /// Mean length of the last episodes; NaN before the first has ended.
+    /// Returns the mean length of the last episodes; NaN before the first has ended.
     #[must_use]
     pub fn length_mean(&self) -> f64 {
         self.recent.iter().map(|e| f64::from(e.length)).sum::<f64>() / self.recent.len() as f64
     }
 }
 
-/// `metrics.csv`. Of the failures in a row, the first is returned and the others are not.
+/// Writer of `metrics.csv`.
+///
+/// Of consecutive failures, only the first is returned.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,
-    /// Rows of later iterations are dropped when the file is opened.
+    /// Rows of later iterations are removed when the file is opened.
     iterations: u64,
     table: Option<Table>,
     failing: bool,
 }
 
 impl Log {
-    /// The log at `path` of a run that has come to `iterations` iterations.
+    /// Creates the log at `path` of a run after `iterations` iterations.
     #[must_use]
     pub fn new(path: &Path, iterations: u64) -> Self {
         Self { path: path.into(), iterations, table: None, failing: false }
     }
 
-    /// Opens the file and drops rows that a crashed run wrote after its last checkpoint, and a torn last line.
+    /// Opens the file, and removes a torn last line and rows after the last checkpoint.
     ///
     /// # Errors
-    /// What the system said; [`Log::write`] tries again.
+    /// The error of the system; [`Log::write`] retries.
     pub fn open(&mut self) -> io::Result<()> {
         let opened = self.table().map(drop);
         self.first(opened)
@@ -188,7 +195,7 @@ impl Log {
     /// Appends a row.
     ///
     /// # Errors
-    /// What the system said; the row is lost.
+    /// The error of the system; the row is lost.
     pub fn write(&mut self, row: &Row) -> io::Result<()> {
         let written = self.table().and_then(|table| table.append(row));
         self.first(written)
@@ -197,7 +204,7 @@ impl Log {
     /// Adds an evaluation made after the last iteration to that iteration's row.
     ///
     /// # Errors
-    /// What the system said; the evaluation is lost.
+    /// The error of the system; the evaluation is lost.
     pub fn evaluated(&mut self, progress: &Progress, eval_return: f64) -> io::Result<()> {
         let written = self.table().and_then(|table| table.evaluated(progress, eval_return));
         self.first(written)
@@ -216,13 +223,13 @@ impl Log {
     }
 }
 
-/// The file, with what it held when it was opened.
+/// The file, and its state when it was opened.
 #[derive(Debug)]
 struct Table {
     file: File,
-    /// Those of the header, which a resumed run keeps; empty before the first row.
+    /// Columns of the header, which a resumed run keeps; empty before the first row.
     columns: Vec<String>,
-    /// Bytes of complete rows.
+    /// Size of the complete rows, in bytes.
     end: u64,
     /// The last row without its line end.
     last: String,
@@ -239,7 +246,7 @@ impl Table {
         let mut start = Vec::new();
         (&file).take(FIRST.len() as u64).read_to_end(&mut start)?;
         if !FIRST.as_bytes().starts_with(&start) {
-            let why = "does not begin with the columns of metrics; move it away, and a new one is written";
+            let why = "is not a metrics file; move it away, and a new one is written";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let mut bytes = start;
@@ -299,31 +306,33 @@ impl Table {
         self.file.set_len(self.end)?;
         let written = self.put(&format!("{line}\n"));
         if written.is_err() {
-            // The row as it was still has its place.
+            // Restore the old row.
             self.put(&format!("{old}\n"))?;
         }
         self.last = if written.is_ok() { line } else { old };
         written
     }
 
-    /// Appends text, or leaves the file as it was.
+    /// Appends text, or leaves the file unchanged.
     fn put(&mut self, text: &str) -> io::Result<()> {
         let written = self.file.write_all(text.as_bytes());
         match &written {
             Ok(()) => self.end += text.len() as u64,
-            // A row that is torn off would spoil the next one.
+            // A torn row would corrupt the next one.
             Err(_) => drop(self.file.set_len(self.end)),
         }
         written
     }
 }
 
-/// The iteration of a row; none of a header.
+/// Returns the iteration of a row, or `None` for a header.
 fn iteration(line: &str) -> Option<u64> {
     line.split(',').nth(1)?.parse().ok()
 }
 
-/// A number in its shortest form; nothing for NaN. What is an f32 is written as one, so that 0.3 is not 0.30000001192092896.
+/// Formats a number in its shortest form, and NaN as an empty string.
+///
+/// Numbers that fit an f32 are written as one, so that 0.3 is not 0.30000001192092896.
 fn shortest(value: f64) -> String {
     match value as f32 {
         single if single.is_nan() => String::new(),
@@ -385,7 +394,7 @@ mod tests {
         log.write(&row(2)).unwrap();
         log.evaluated(&progress(2), 7.5).unwrap();
         assert_eq!(lines(), ["10,1,0,,,,0,5", "20,2,0,,,7.5,0,5"]);
-        // Resumed there, and evaluated again.
+        // Resume there, and evaluate again.
         let mut log = Log::new(&path, 2);
         log.evaluated(&progress(2), 8.0).unwrap();
         assert_eq!(lines(), ["10,1,0,,,,0,5", "20,2,0,,,8,0,5"]);

@@ -1,24 +1,24 @@
-//! Collecting and learning: in turn, or at the same time.
+//! Collecting and learning, one after the other or overlapped.
 //!
-//! [`Mode::Sync`] is the plain loop: a rollout is collected, then learnt from. [`Mode::Overlapped`] collects on a thread of its own:
-//! rollout i is acted in by the policy as it was after update i - k, so while the learner learns from rollout i - k the producer is up
-//! to k rollouts ahead, and never more: for rollout i it waits for that very policy. So the lag is bounded by how the threads are
-//! joined, results do not depend on timing, and k = 0 is the plain loop on two threads.
+//! [`Mode::Sync`] is the plain loop: it collects a rollout, then learns from it. [`Mode::Overlapped`] collects on its own thread.
+//! The policy of rollout i is the one after update i - k. While the learner learns from rollout i - k, the producer is up to k
+//! rollouts ahead and never more, because for rollout i it waits for exactly that policy. The protocol itself therefore bounds the
+//! lag, results do not depend on timing, and k = 0 is the plain loop on two threads.
 //!
-//! Two [rings](mod@crate::ring) join the threads. Rollouts go from the producer to the learner and back, policies from the learner to the
-//! producer and back; there are k + 1 of each, made once.
+//! Two [rings](mod@crate::ring) connect the threads. Rollouts go from the producer to the learner and back, policies from the
+//! learner to the producer and back. There are k + 1 of each, allocated once.
 //!
 //! ```text
 //!              policies: copies of the policy after update i - k
 //!       .-------------------------------------------------------.
 //!       v                                                        |
-//!   producer (Collect: acts in the environments)              learner (gives back what it has learnt from)
+//!   producer (Collect: acts in the environments)              learner (returns rollouts after learning)
 //!       |                                                        ^
 //!       '-------------------------------------------------------'
-//!              rollouts: filled, then given back
+//!              rollouts: filled, then returned
 //! ```
 //!
-//! A pipeline of another shape is made of the same parts, [`ring()`] and [`spawn`]: `xtask/outside/pipeline` is one.
+//! Custom pipelines use the same parts, [`ring()`] and [`spawn`]; `xtask/outside/pipeline` is an example.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,53 +35,55 @@ use crate::faults::FaultCounts;
 use crate::profile::{Phase, Profile, Timed, Track};
 use crate::ring::{Stage, ring};
 
-/// A thread with a name.
+/// Named thread.
 #[derive(Debug)]
 pub struct Thread<R> {
     name: String,
     handle: JoinHandle<R>,
 }
 
-/// Starts a thread.
+/// Spawns a named thread.
 ///
 /// # Errors
 /// [`Error::Thread`] if the system refuses.
 pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 'static) -> Result<Thread<R>, Error> {
     let handle = std::thread::Builder::new().name(name.into()).spawn(work);
-    let handle = handle.map_err(|error| Error::Thread { name: name.into(), cause: format!("cannot be started: {error}") })?;
+    let handle = handle.map_err(|error| Error::Thread { name: name.into(), cause: format!("cannot be spawned: {error}") })?;
     Ok(Thread { name: name.into(), handle })
 }
 
 impl<R> Thread<R> {
-    /// Waits for its end.
+    /// Waits for the thread to end.
     ///
     /// # Errors
-    /// [`Error::Thread`] if it has panicked.
+    /// [`Error::Thread`] if the thread has panicked.
     pub fn join(self) -> Result<R, Error> {
         let Self { name, handle } = self;
         handle.join().map_err(|panic| Error::Thread { name, cause: format!("panicked: {}", panic_text(&*panic)) })
     }
 }
 
-/// A rollout on its way from a producer to the learner.
+/// Rollout in flight from a producer to the learner.
 #[derive(Debug)]
 pub struct Filled {
     /// The rollout.
     pub rollout: Rollout,
-    /// The episodes that ended in it; where whichever environments come first fill the columns, those of stretches that were dropped, too.
+    /// Episodes that ended in the rollout.
+    ///
+    /// With first-come batching, those of dropped stretches too.
     pub episodes: Vec<Episode>,
-    /// For each column, how many rollouts the policy of its first action had learnt from, (N).
+    /// Rollouts that the policy of each column's first action had learnt from, (N).
     pub learnt: Vec<u64>,
-    /// Faults of environments until then.
+    /// Faults of environments so far.
     pub faults: FaultCounts,
-    /// Stretches that were dropped for their age until then.
+    /// Stretches dropped for their age so far.
     pub dropped: u64,
-    /// Numbers that environments should not have given until then.
+    /// Invalid numbers from environments so far.
     pub anomalies: Anomalies,
 }
 
 impl Filled {
-    /// One that is to be filled.
+    /// Wraps an empty rollout.
     #[must_use]
     pub fn new(rollout: Rollout) -> Self {
         let learnt = vec![0; rollout.shape().n_envs];
@@ -96,21 +98,25 @@ impl Filled {
     }
 }
 
-/// What collects: [`Collector`], or [`ReadyCollector`](crate::ready::ReadyCollector) for environments that block.
+/// Collector of rollouts.
+///
+/// Implemented by [`Collector`] and [`ReadyCollector`](crate::ready::ReadyCollector).
 pub trait Collect: Send + 'static {
     /// Fills `filled`, acting with `policy`, which has learnt from `learnt` rollouts.
     ///
     /// # Errors
-    /// Those of the environments and the policy.
+    /// The errors of the environments and the policy.
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error>;
 
-    /// An empty rollout of `n_steps` steps.
+    /// Creates an empty rollout of `n_steps` steps.
     ///
     /// # Errors
-    /// Those of [`Rollout::new`].
+    /// The errors of [`Rollout::new`].
     fn rollout(&self, n_steps: usize) -> Result<Rollout, Error>;
 
-    /// Set when nobody wants its rollouts any more: one that waits for long returns then, with any error.
+    /// Returns the stop flag, set when no more rollouts are wanted.
+    ///
+    /// A collector that blocks for long must then return, with any error.
     fn stopper(&self) -> Arc<AtomicBool> {
         Arc::default()
     }
@@ -122,7 +128,7 @@ impl Collect for Collector {
         filled.episodes = Collector::collect(self, &timed, &mut filled.rollout)?;
         filled.learnt.fill(learnt);
         filled.anomalies = self.anomalies();
-        // The threads' sum over their number, which is as long as it would have taken had they all acted all the time.
+        // The threads' time divided by their number: the wall time if all threads acted all the time.
         let (whole, policy) = (begin.elapsed(), timed.acted() / self.n_threads() as u32);
         let envs = whole.saturating_sub(policy);
         track.add(Phase::Envs, begin, envs);
@@ -135,20 +141,22 @@ impl Collect for Collector {
     }
 }
 
-/// How collecting and learning take turns.
+/// Schedule of collecting and learning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// One after the other, on one thread: the referee.
+    /// One after the other, on one thread; the reference for the other mode.
     Sync,
-    /// At the same time: rollouts are acted in by the policy of so many updates before.
+    /// At the same time, with a stale policy.
     Overlapped {
-        /// k.
+        /// Policy lag k: how many updates old the acting policy is.
         max_lag: usize,
     },
 }
 
 impl Mode {
-    /// Rollouts that are begun before anything has been learnt from them, each acted in by a policy of its own; 0 in turn.
+    /// Returns the number of rollouts that start before the first update.
+    ///
+    /// 0 for [`Mode::Sync`].
     #[must_use]
     pub fn n_ahead(self) -> usize {
         match self {
@@ -158,37 +166,37 @@ impl Mode {
     }
 }
 
-/// A policy to act with in one rollout.
+/// Policy for one rollout.
 struct Order {
     policy: Box<dyn Policy>,
     learnt: u64,
 }
 
-/// The producer's thread and the learner's ends of the rings.
+/// Producer thread, with the learner's ends of the rings.
 struct Running<C> {
     orders: Stage<Order>,
     rollouts: Stage<Filled>,
     producer: Thread<Result<Ended<C>, Error>>,
 }
 
-/// What a producer leaves behind when it is asked to stop.
+/// State that a producer returns when it ends.
 struct Ended<C> {
     collector: C,
     rollouts: Stage<Filled>,
 }
 
-/// A collector and the way that its rollouts take to a learner.
+/// Collector and the rings between it and a learner.
 pub struct Pipeline<C> {
     mode: Mode,
-    /// Here unless a producer has it.
+    /// `None` while a producer has it.
     collector: Option<C>,
-    /// Rollouts that nobody fills.
+    /// Rollouts that are free to fill.
     buffers: Vec<Filled>,
-    /// For the rollouts that have not been begun, oldest first.
+    /// Policies for the rollouts that have not started, oldest first.
     orders: VecDeque<Order>,
     running: Option<Running<C>>,
     in_flight: usize,
-    /// How many rollouts may still be begun.
+    /// Number of rollouts that may still start.
     left: u64,
     held: bool,
     stopper: Arc<AtomicBool>,
@@ -197,10 +205,10 @@ pub struct Pipeline<C> {
 }
 
 impl<C: Collect> Pipeline<C> {
-    /// A pipeline whose rollouts have `n_steps` steps. Nothing is collected yet.
+    /// Creates a pipeline of rollouts of `n_steps` steps, without collecting yet.
     ///
     /// # Errors
-    /// Those of [`Collect::rollout`], and [`Error::Config`] if all of them together do not fit into memory.
+    /// The errors of [`Collect::rollout`], and [`Error::Config`] if the rollouts do not fit into memory.
     pub fn new(mode: Mode, collector: C, n_steps: usize, profile: &Profile) -> Result<Self, Error> {
         let ahead = match mode {
             Mode::Sync => 0,
@@ -210,7 +218,7 @@ impl<C: Collect> Pipeline<C> {
         let n = ahead.saturating_add(1);
         first.shape().check_memory(n).map_err(|error| match error {
             rl_buffer::Error::OutOfMemory { needed, available, .. } => Error::config(format!(
-                "{n} rollouts, as max_lag wants, take {needed} bytes, {available} are available; lower max_lag, n_steps or n_envs"
+                "max_lag needs {n} rollouts, which take {needed} bytes; {available} are available: lower max_lag, n_steps or n_envs"
             )),
             error => rl_agents::Error::from(error).into(),
         })?;
@@ -234,50 +242,57 @@ impl<C: Collect> Pipeline<C> {
         })
     }
 
-    /// How many policies are wanted before the first rollout, by [`Pipeline::order`]: one for each of the rollouts that are begun
-    /// before anything has been learnt from them; none for [`Mode::Sync`].
+    /// Returns how many policies to [order](Pipeline::order) before the first rollout.
+    ///
+    /// One for each rollout that starts before the first update; 0 for [`Mode::Sync`].
     #[must_use]
     pub fn n_ahead(&self) -> usize {
         self.mode.n_ahead()
     }
 
-    /// Lets `policy` act in the rollout after those that have been ordered. It has learnt from `learnt` rollouts.
+    /// Queues `policy` for the next rollout that has none.
+    ///
+    /// `learnt` is the number of rollouts that it has learnt from.
     pub fn order(&mut self, policy: Box<dyn Policy>, learnt: u64) {
         self.orders.push_back(Order { policy, learnt });
     }
 
-    /// Begins no more than `left` rollouts from here on.
+    /// Limits the number of rollouts that may still start to `left`.
     pub fn limit(&mut self, left: u64) {
         self.left = left;
     }
 
-    /// Begins no further rollouts until the next call of [`Pipeline::next`] that finds none begun.
+    /// Starts no further rollouts until [`Pipeline::next`] finds none in flight.
     pub fn hold(&mut self) {
         self.held = true;
     }
 
-    /// How many rollouts have been begun and not been returned by [`Pipeline::next`].
+    /// Returns the number of rollouts in flight.
+    ///
+    /// They have started, and [`Pipeline::next`] has not returned them yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// See [`Collect::stopper`].
+    /// Returns the collector's stop flag; see [`Collect::stopper`].
     #[must_use]
     pub fn stopper(&self) -> Arc<AtomicBool> {
         self.stopper.clone()
     }
 
-    /// How many rollouts wait for the learner.
+    /// Returns the number of full rollouts that wait for the learner.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.running.as_ref().map_or(0, |running| running.rollouts.waiting())
     }
 
-    /// The next rollout: collected now with `policy` if in turn, else the next that the producer has, which is waited for.
+    /// Returns the next rollout.
+    ///
+    /// [`Mode::Sync`] collects it now with `policy`; otherwise the call waits for the producer.
     ///
     /// # Errors
-    /// Those of the collector, and [`Error::Thread`] if the producer has panicked or there is nothing to wait for.
+    /// The errors of the collector, and [`Error::Thread`] if the producer has panicked or has nothing to do.
     pub fn next(&mut self, policy: &dyn Policy, learnt: u64) -> Result<Filled, Error> {
         if self.mode == Mode::Sync {
             let (Some(collector), Some(mut filled)) = (&mut self.collector, self.buffers.pop()) else { return Err(lost()) };
@@ -301,21 +316,23 @@ impl<C: Collect> Pipeline<C> {
                 self.in_flight -= 1;
                 Ok(filled)
             }
-            // The producer has ended before it was asked to: with an error, or in a panic.
+            // The producer has ended early: with an error, or in a panic.
             Err(_) => Err(self.join().err().unwrap_or_else(lost)),
         }
     }
 
-    /// Gives a rollout back, to be filled again. `policy`, which has learnt from `learnt` rollouts, acts in the one that is k + 1 later.
+    /// Returns a rollout to the pipeline, to be filled again.
+    ///
+    /// `policy`, which has learnt from `learnt` rollouts, acts in the rollout k + 1 later.
     ///
     /// # Errors
-    /// Those of [`Policy::copy_from`], and those of the producer if it has ended.
+    /// The errors of [`Policy::copy_from`], and those of the producer if it has ended.
     pub fn give_back(&mut self, filled: Filled, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
         let Some(running) = &self.running else {
             self.buffers.push(filled);
             return Ok(());
         };
-        // The producer has returned the copy that it acted with before it passed the rollout on.
+        // The producer returns its copy of the policy before it passes the rollout on.
         let (Ok(Some(mut order)), Ok(())) = (running.orders.try_recv(), running.rollouts.send(filled)) else {
             return Err(self.join().err().unwrap_or_else(lost));
         };
@@ -338,7 +355,7 @@ impl<C: Collect> Pipeline<C> {
         Ok(())
     }
 
-    /// Starts the producer if it does not run, and sends it what has been ordered.
+    /// Spawns the producer if necessary, and sends it the queued orders.
     fn start(&mut self) -> Result<(), Error> {
         if self.running.is_none() {
             if self.orders.is_empty() {
@@ -346,7 +363,7 @@ impl<C: Collect> Pipeline<C> {
             }
             let Some(mut collector) = self.collector.take() else { return Err(lost()) };
             let [free, rollouts] = ring(self.buffers.drain(..));
-            // All orders begin with the learner.
+            // All orders start on the learner's side.
             let [orders, to_act] = ring(self.orders.drain(..));
             while let Ok(Some(order)) = orders.try_recv() {
                 self.orders.push_back(order);
@@ -367,7 +384,7 @@ impl<C: Collect> Pipeline<C> {
         self.send_orders()
     }
 
-    /// Ends the producer's thread.
+    /// Joins the producer's thread.
     fn join(&mut self) -> Result<(), Error> {
         let Some(Running { orders, rollouts, producer }) = self.running.take() else { return Ok(()) };
         drop(orders);
@@ -381,11 +398,12 @@ impl<C: Collect> Pipeline<C> {
         Ok(())
     }
 
-    /// Stops the producer, all of whose rollouts have been given back, and shows the collector as it stands after them. The next call
-    /// of [`Pipeline::next`] goes on as if nothing had been.
+    /// Stops the producer and returns the collector, as it is after the latest rollout.
+    ///
+    /// The next call of [`Pipeline::next`] continues as if the pipeline had not stopped.
     ///
     /// # Errors
-    /// Those of the producer.
+    /// The errors of the producer.
     ///
     /// # Panics
     /// If rollouts are in flight.
@@ -395,8 +413,9 @@ impl<C: Collect> Pipeline<C> {
         self.collector.as_mut().ok_or_else(lost)
     }
 
-    /// The policies that the rollouts which have not been begun are to be acted in by, oldest first, and how many rollouts each has learnt
-    /// from.
+    /// Returns the queued policies, oldest first.
+    ///
+    /// Each comes with the number of rollouts that it has learnt from.
     #[must_use]
     pub fn ordered(&self) -> Vec<(u64, Snapshot)> {
         self.orders.iter().map(|order| (order.learnt, order.policy.save())).collect()
@@ -409,7 +428,7 @@ impl<C> Drop for Pipeline<C> {
     }
 }
 
-/// The producer is not there.
+/// Error for a missing producer.
 fn lost() -> Error {
     Error::Thread { name: "collect".into(), cause: "has ended, or was given nothing to do".into() }
 }

@@ -1,7 +1,7 @@
-//! Where time goes: what each thread of a pipeline did, and for how long.
+//! Time spent by each thread of a pipeline, by phase.
 //!
-//! A thread has a [`Track`] and says what it begins and ends ([`Track::time`]). Sums are always kept; single spans, for a timeline that
-//! Chrome's `about:tracing` and Perfetto show, only if asked for, and so many at most.
+//! A thread records phases with its [`Track`] ([`Track::time`]). Sums are always kept. Single spans are kept on request and up to a
+//! maximum, for a timeline that Chrome's `about:tracing` and Perfetto read.
 
 use std::any::Any;
 use std::fmt::Write as _;
@@ -16,29 +16,29 @@ use serde_json::{Value, json};
 
 use crate::pipeline::Mode;
 
-/// What a thread does.
+/// Phase of a thread's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Environments step; for those that block, waiting until one is ready.
+    /// Environments step; blocking ones include the wait until one is ready.
     Envs,
     /// The policy chooses actions.
     Policy,
-    /// The agent computes what it is to learn: advantages, returns, values of next states.
+    /// The agent computes advantages, returns and values of next states.
     Targets,
-    /// It learns.
+    /// The agent learns.
     Update,
-    /// Greedy episodes, to judge the policy.
+    /// Greedy evaluation episodes run.
     Evaluation,
     /// A checkpoint is written.
     Checkpoint,
     /// The learner waits for a rollout.
     WaitProducers,
-    /// A producer waits for a policy, or a buffer to fill.
+    /// A producer waits for a policy or a free buffer.
     WaitLearner,
 }
 
 impl Phase {
-    /// All of them, with their names.
+    /// All phases with their names.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::Envs, "envs"),
         (Self::Policy, "policy"),
@@ -55,22 +55,24 @@ impl Phase {
     }
 }
 
-/// What environments do with a producer's time.
+/// Use of a producer's time by its environments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worlds {
-    /// They compute, on so many threads.
+    /// Environments compute.
     Computing {
-        /// Those that collect.
+        /// Number of collecting threads.
         threads: usize,
     },
-    /// They block, each on a thread of its own.
+    /// Environments block, each on its own thread.
     Blocking {
-        /// How many they are.
+        /// Number of environments.
         n_envs: usize,
     },
 }
 
-/// Spans of one thread that a timeline holds at most, the first ones: some 100 MB of JSON.
+/// Maximum spans per thread in a timeline, about 100 MB of JSON.
+///
+/// Later spans are dropped.
 const MAX_SPANS: usize = 1_000_000;
 
 #[derive(Debug)]
@@ -81,26 +83,26 @@ struct Span {
 }
 
 #[derive(Debug)]
-struct Thread {
+struct ThreadTimes {
     name: String,
     nanos: [AtomicU64; Phase::ALL.len()],
     spans: Mutex<Vec<Span>>,
 }
 
-/// The tracks of all threads. Clones share them.
+/// Tracks of all threads; clones share them.
 #[derive(Clone, Debug)]
 pub struct Profile {
     begin: Instant,
     timeline: bool,
-    threads: Arc<Mutex<Vec<Arc<Thread>>>>,
+    threads: Arc<Mutex<Vec<Arc<ThreadTimes>>>>,
 }
 
-/// One thread's account of its time.
+/// Time record of one thread.
 #[derive(Clone, Debug)]
 pub struct Track {
     begin: Instant,
     timeline: bool,
-    thread: Arc<Thread>,
+    thread: Arc<ThreadTimes>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -108,38 +110,38 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Profile {
-    /// Begins now. `timeline`: whether single spans are kept.
+    /// Starts the clock; `timeline` keeps single spans too.
     #[must_use]
     pub fn new(timeline: bool) -> Self {
         Self { begin: Instant::now(), timeline, threads: Arc::default() }
     }
 
-    /// The track of the thread of this name: the one that there is, or else a new one.
+    /// Returns the track of the thread `name`, creating it at first use.
     #[must_use]
     pub fn track(&self, name: &str) -> Track {
         let mut threads = locked(&self.threads);
         let known = threads.iter().find(|thread| thread.name == name).cloned();
         let thread = known.unwrap_or_else(|| {
-            let thread = Arc::new(Thread { name: name.into(), nanos: Default::default(), spans: Mutex::default() });
+            let thread = Arc::new(ThreadTimes { name: name.into(), nanos: Default::default(), spans: Mutex::default() });
             threads.push(thread.clone());
             thread
         });
         Track { begin: self.begin, timeline: self.timeline, thread }
     }
 
-    /// Seconds since the beginning.
+    /// Returns the seconds since the start.
     #[must_use]
     pub fn elapsed_s(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
     }
 
-    /// The seconds that the threads spent in a phase, all together.
+    /// Returns the seconds spent in a phase, summed over threads.
     #[must_use]
     pub fn seconds(&self, phase: Phase) -> f64 {
         locked(&self.threads).iter().map(|thread| seconds(thread, phase)).sum()
     }
 
-    /// A line for each thread: the share of the time since the beginning that each of its phases took.
+    /// Returns a line per thread with the share of time in each phase.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let whole = self.elapsed_s();
@@ -160,18 +162,18 @@ impl Profile {
         lines
     }
 
-    /// The same as JSON: seconds by thread and phase.
+    /// Returns the seconds by thread and phase as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let threads = locked(&self.threads);
-        let of = |thread: &Thread| -> Value {
+        let of = |thread: &ThreadTimes| -> Value {
             Phase::ALL.iter().map(|&(phase, name)| (String::from(name), Value::from(seconds(thread, phase)))).collect()
         };
         let threads: serde_json::Map<String, Value> = threads.iter().map(|t| (t.name.clone(), of(t))).collect();
         json!({"elapsed_s": self.elapsed_s(), "threads": threads})
     }
 
-    /// What to do about the slower side, from what was measured.
+    /// Returns advice for the slower side, based on the measured phases.
     #[must_use]
     pub fn advice(&self, mode: Mode, worlds: Worlds) -> String {
         let whole = self.elapsed_s();
@@ -222,7 +224,7 @@ impl Profile {
         }
     }
 
-    /// All spans, as a trace that Chrome and Perfetto read.
+    /// Returns all spans as a trace in the format of Chrome and Perfetto.
     #[must_use]
     pub fn timeline(&self) -> String {
         let mut text = String::from("{\"traceEvents\":[\n");
@@ -240,12 +242,12 @@ impl Profile {
     }
 }
 
-fn seconds(thread: &Thread, phase: Phase) -> f64 {
+fn seconds(thread: &ThreadTimes, phase: Phase) -> f64 {
     Duration::from_nanos(thread.nanos[phase as usize].load(Ordering::Relaxed)).as_secs_f64()
 }
 
 impl Track {
-    /// Does `work`, which counts as `phase`.
+    /// Runs `work` and records its time as `phase`.
     pub fn time<R>(&self, phase: Phase, work: impl FnOnce() -> R) -> R {
         let begin = Instant::now();
         let result = work();
@@ -253,10 +255,10 @@ impl Track {
         result
     }
 
-    /// Lets an agent learn, whose targets come before the rest or in between.
+    /// Runs an update, and records its time as targets and learning.
     ///
     /// # Errors
-    /// Those of `update`.
+    /// The errors of `update`.
     pub fn time_update(&self, update: impl FnOnce() -> Result<Metrics, rl_agents::Error>) -> Result<Metrics, rl_agents::Error> {
         let begin = Instant::now();
         let metrics = update()?;
@@ -266,7 +268,7 @@ impl Track {
         Ok(metrics)
     }
 
-    /// Adds what began at `begin` and took `length`.
+    /// Records a span of `length` that started at `begin`.
     pub fn add(&self, phase: Phase, begin: Instant, length: Duration) {
         self.thread.nanos[phase as usize].fetch_add(length.as_nanos() as u64, Ordering::Relaxed);
         if self.timeline {
@@ -278,7 +280,7 @@ impl Track {
     }
 }
 
-/// A policy that measures how long it takes to act, summed over the threads that let it.
+/// Policy wrapper that measures the time spent acting, summed over threads.
 pub(crate) struct Timed<'a> {
     policy: &'a dyn Policy,
     nanos: AtomicU64,

@@ -1,11 +1,12 @@
-//! First-come batching: environments that block, each on a thread of its own, whichever are ready acted for together.
+//! First-come batching of blocking environments, each on its own thread.
 //!
-//! [`ReadyEnvs`] is `send` and `recv`: a call goes to one environment, answers come from whichever have one. [`ReadyCollector`] makes
-//! rollouts of that. Each environment fills a stretch of T steps of its own trajectory; the first N stretches that are full become the
-//! columns of a rollout, and their environments run on into the next. So nobody waits for a slow one, which fills fewer columns. A
-//! stretch that began under a policy too old by the time it is full is dropped and counted.
+//! [`ReadyEnvs`] has `send` and `recv`: a call goes to one environment, and answers arrive in the order in which environments
+//! finish. [`ReadyCollector`] builds rollouts from it. Each environment fills a stretch of T steps of its own trajectory. The first
+//! N full stretches become the columns of a rollout, while their environments continue with the next stretch. A slow environment
+//! therefore delays nothing; it only fills fewer columns. A stretch is dropped and counted if its policy is too old by the time it
+//! is full.
 //!
-//! Faults are dealt with on the way: see [`faults`](crate::faults).
+//! Faults are handled as described in [`faults`](crate::faults).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,37 +26,37 @@ use crate::pipeline::{Collect, Filled, spawn};
 use crate::profile::{Phase, Track};
 use crate::{Error, print};
 
-/// How often somebody who waits looks whether it should stop.
+/// Poll interval for the stop flag.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Nobody waits for less.
+/// Minimum wait for a reply.
 const SHORT: Duration = Duration::from_micros(50);
 
-/// Makes environment i; called on that environment's thread, again after it had to be replaced.
+/// Creates environment i on its own thread; called again for a replacement.
 pub type Make<E> = Arc<dyn Fn(usize) -> Result<E, EnvError> + Send + Sync>;
 
-/// What is told about faults: the environment's index, the fault, and what is done about it.
+/// Callback for faults: environment index, fault, and the action taken.
 pub type OnFault = Box<dyn FnMut(usize, &Fault, &str) + Send>;
 
-/// What an environment is asked.
+/// Request to an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ask {
     Reset,
     Step,
 }
 
-/// Memory that goes to an environment and comes back.
+/// Buffers that travel to an environment and back.
 #[derive(Debug)]
 struct Cell<O> {
     obs: Vec<O>,      // (D)
     mask: Vec<u8>,    // (A), or empty without masks
-    vector: Vec<f32>, // (A), of continuous actions
+    vector: Vec<f32>, // (A), or empty for discrete actions
     discrete: u32,
 }
 
 struct Call<O> {
     ask: Ask,
-    /// Lifetime step, which numbers the randomness.
+    /// Lifetime step, the counter of the random numbers.
     step: u64,
     cell: Cell<O>,
 }
@@ -68,26 +69,28 @@ struct Reply<O> {
     result: Result<Step, Fault>,
 }
 
-/// What has come from an environment.
+/// Event of an environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
-    /// An episode has begun; [`ReadyEnvs::obs`] is its first observation.
+    /// An episode has started; [`ReadyEnvs::obs`] is its first observation.
     Started,
-    /// A step has been taken; [`ReadyEnvs::obs`] is what followed, of an episode that has ended the final one.
+    /// A step is done; [`ReadyEnvs::obs`] is the next or final observation.
     Stepped(Step),
-    /// A call has failed: the episode is over, and another will be `Started` without being asked for.
+    /// A call has failed and ended the episode.
+    ///
+    /// The environment is restarted without a request, which gives another `Started`.
     Faulted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Nothing is asked of it.
+enum SlotState {
+    /// Waiting for a request.
     Idle,
-    /// It is to answer since then.
+    /// Waiting for its answer since this time.
     Asked(Ask, Instant),
-    /// To be started anew as soon as may be.
+    /// Waiting to be restarted.
     Down,
-    /// To be started anew on a new thread, not before then.
+    /// Waiting to be replaced on a new thread, not before this time.
     Gone(Instant),
     Quarantined,
 }
@@ -95,17 +98,17 @@ enum State {
 struct Slot<O> {
     calls: Sender<Call<O>>,
     generation: u64,
-    state: State,
+    state: SlotState,
     /// Lifetime steps.
     steps: u64,
-    /// Steps that have succeeded since the last start.
+    /// Successful steps since the last start.
     since_start: u64,
     restarts: Restarts,
     /// `None` while the environment has it.
     cell: Option<Cell<O>>,
 }
 
-/// Environments that block, each on a thread of its own.
+/// Blocking environments, each on its own thread.
 pub struct ReadyEnvs<E: BlockingEnv> {
     make: Make<E>,
     config: FaultConfig,
@@ -114,19 +117,21 @@ pub struct ReadyEnvs<E: BlockingEnv> {
     action_space: ActionSpace,
     slots: Vec<Slot<E::Obs>>,
     replies: Receiver<Reply<E::Obs>>,
-    /// For the threads; also keeps the channel open.
+    /// Cloned into every thread; also keeps the channel open.
     answer: Sender<Reply<E::Obs>>,
     breaker: Breaker,
-    /// Whether any call has ever succeeded.
+    /// True once any call has succeeded.
     reached: bool,
-    /// The first to be started anew, where not all may be at once.
+    /// Start index of the search for environments to restart.
+    ///
+    /// The index rotates, so that each environment gets a turn while the breaker is open.
     first: usize,
     counts: FaultCounts,
     on_fault: OnFault,
     stop: Arc<AtomicBool>,
 }
 
-/// What the thread of an environment does all its life.
+/// Body of an environment's thread.
 fn serve<E: BlockingEnv>(
     env_idx: usize,
     generation: u64,
@@ -159,11 +164,11 @@ fn serve<E: BlockingEnv>(
             break;
         }
     }
-    // What panicked once may do so again as it is dropped.
+    // An environment that has panicked may panic again in its destructor.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(env)));
 }
 
-/// Makes a call once.
+/// Makes one attempt at a call.
 fn attempt<E: BlockingEnv>(
     env: &mut Option<E>,
     env_idx: usize,
@@ -201,7 +206,7 @@ fn attempt<E: BlockingEnv>(
     Err(EnvError { cause, may_repeat: false })
 }
 
-/// Tells an environment's first fault, its second, its fourth and so on.
+/// Returns a callback that warns of each environment's faults 1, 2, 4, 8 and so on.
 fn warn(n_envs: usize) -> OnFault {
     let mut counts = vec![0u64; n_envs];
     Box::new(move |env, fault, then| {
@@ -214,11 +219,13 @@ fn warn(n_envs: usize) -> OnFault {
 }
 
 impl<E: BlockingEnv> ReadyEnvs<E> {
-    /// `n_envs` environments with these spaces, made by `make` and started with randomness from `seed`. Each will be `Started`. Of each one's
-    /// faults the first, the second, the fourth and so on are told on stderr; see [`ReadyEnvs::on_fault`].
+    /// Starts `n_envs` environments, made by `make`, with randomness from `seed`.
+    ///
+    /// Each gives a `Started` event. Faults are reported on stderr, for each environment the first, second, fourth and so on;
+    /// [`ReadyEnvs::on_fault`] replaces that report.
     ///
     /// # Errors
-    /// [`Error::Thread`] if a thread cannot be started, [`rl_envs::Error::EnvCount`] without environments.
+    /// [`Error::Thread`] if a thread cannot be spawned, [`rl_envs::Error::EnvCount`] if `n_envs` is 0.
     pub fn new(
         n_envs: usize,
         spaces: (Space, ActionSpace),
@@ -229,7 +236,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         if n_envs == 0 {
             return Err(rl_envs::Error::EnvCount { n_envs }.into());
         }
-        // Room for the late answers of those that were given up, too.
+        // Twice the size, because abandoned threads may still answer.
         let (answer, replies) = bounded(2 * n_envs);
         let (observation_space, action_space) = spaces;
         let mut envs = Self {
@@ -250,43 +257,43 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         };
         for env in 0..n_envs {
             let (cell, calls) = (Some(envs.cell()), envs.thread(env, 0)?);
-            let (state, restarts) = (State::Idle, Restarts::default());
+            let (state, restarts) = (SlotState::Idle, Restarts::default());
             envs.slots.push(Slot { calls, generation: 0, state, steps: 0, since_start: 0, restarts, cell });
             envs.ask(env, Ask::Reset);
         }
         Ok(envs)
     }
 
-    /// Tells all faults to `told` instead of stderr.
+    /// Replaces the report on stderr by a callback, which receives every fault.
     pub fn on_fault(&mut self, told: OnFault) {
         self.on_fault = told;
     }
 
-    /// The number of environments.
+    /// Returns the number of environments.
     #[must_use]
     pub fn n_envs(&self) -> usize {
         self.slots.len()
     }
 
-    /// What faults there were.
+    /// Returns the fault counts.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
         self.counts
     }
 
-    /// Set it, and whoever waits in [`ReadyEnvs::recv`] returns soon.
+    /// Returns the stop flag, which makes a waiting [`ReadyEnvs::recv`] return soon.
     #[must_use]
     pub fn stopper(&self) -> Arc<AtomicBool> {
         self.stop.clone()
     }
 
-    /// What environment `env` last observed (D), until it is called again.
+    /// Returns the latest observation (D) of environment `env`; empty during a call.
     #[must_use]
     pub fn obs(&self, env: usize) -> &[E::Obs] {
         self.slots[env].cell.as_ref().map_or(&[], |cell| &cell.obs)
     }
 
-    /// The actions that are legal there, (A); empty without masks.
+    /// Returns the legal actions at the latest observation, (A); empty without masks.
     #[must_use]
     pub fn mask(&self, env: usize) -> &[u8] {
         self.slots[env].cell.as_ref().map_or(&[], |cell| &cell.mask)
@@ -302,29 +309,29 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     fn thread(&self, env: usize, generation: u64) -> Result<Sender<Call<E::Obs>>, Error> {
         let (calls, answered) = bounded(1);
         let (make, config, answer, seed) = (self.make.clone(), self.config.clone(), self.answer.clone(), self.seed);
-        // Never joined: it may hang for ever.
+        // Never joined, because an environment may hang forever.
         spawn(&format!("env-{env}"), move || serve(env, generation, seed, &config, &make, &answered, &answer))?;
         Ok(calls)
     }
 
-    /// Sends a call. The environment is idle.
+    /// Sends a request to an idle environment.
     fn ask(&mut self, env: usize, ask: Ask) {
         let fresh = self.slots[env].cell.is_none().then(|| self.cell());
         let slot = &mut self.slots[env];
         let Some(cell) = slot.cell.take().or(fresh) else { return };
         slot.steps += u64::from(ask == Ask::Step);
-        slot.state = State::Asked(ask, Instant::now());
-        // A thread that has gone will not answer, which its timeout tells.
+        slot.state = SlotState::Asked(ask, Instant::now());
+        // If the thread has ended, the request times out.
         let _ = slot.calls.send(Call { ask, step: slot.steps, cell });
     }
 
-    /// Sends an action, which the caller has clipped to the bounds, to an environment that waits for one.
+    /// Sends an action, already clipped to the bounds, to an idle environment.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the environment is not idle.
     pub fn send(&mut self, env: usize, action: Action<'_>) {
         let slot = &mut self.slots[env];
-        let Some(cell) = slot.cell.as_mut().filter(|_| slot.state == State::Idle) else {
+        let Some(cell) = slot.cell.as_mut().filter(|_| slot.state == SlotState::Idle) else {
             panic!("environment {env} is not ready")
         };
         match action {
@@ -334,20 +341,21 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         self.ask(env, Ask::Step);
     }
 
-    /// Starts another episode in an environment whose last one has ended.
+    /// Starts a new episode in an environment whose last one has ended.
     ///
     /// # Panics
-    /// If it is not idle.
+    /// If the environment is not idle.
     pub fn reset(&mut self, env: usize) {
-        assert_eq!(self.slots[env].state, State::Idle, "environment {env} is not ready");
+        assert_eq!(self.slots[env].state, SlotState::Idle, "environment {env} is not ready");
         self.ask(env, Ask::Reset);
     }
 
-    /// Waits until so many environments have something to tell, or one has and `deadline` has passed, and appends it to `events`.
-    /// Those that have failed are started anew on the way.
+    /// Waits for `min_ready` events, or for one once `deadline` has passed.
+    ///
+    /// Appends the events to `events`, and restarts environments that have failed.
     ///
     /// # Errors
-    /// As [`ReadyEnvs::recv_some`].
+    /// The errors of [`ReadyEnvs::recv_some`].
     pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let (until, wanted) = (after(Instant::now(), deadline), events.len() + min_ready.clamp(1, self.slots.len()));
         let before = events.len();
@@ -358,11 +366,13 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         Ok(())
     }
 
-    /// The same, but waits no longer than `deadline` even if nothing comes.
+    /// Waits for `enough` events, but never longer than `deadline`.
+    ///
+    /// Appends the events to `events`, and restarts environments that have failed.
     ///
     /// # Errors
-    /// [`Error::EnvFailed`] if too many environments have failed too often, [`Error::Thread`] if [`ReadyEnvs::stopper`] is set or a
-    /// thread cannot be started.
+    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`ReadyEnvs::stopper`] is set or a
+    /// thread cannot be spawned.
     pub fn recv_some(&mut self, enough: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let (until, before) = (after(Instant::now(), deadline), events.len());
         loop {
@@ -388,16 +398,16 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     fn answered(&mut self, reply: Reply<E::Obs>, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let Reply { env, generation, retries, cell, result } = reply;
         let slot = &mut self.slots[env];
-        let State::Asked(ask, _) = slot.state else { return Ok(()) };
+        let SlotState::Asked(ask, _) = slot.state else { return Ok(()) };
         if generation != slot.generation {
-            return Ok(()); // from a thread that was given up
+            return Ok(()); // from an abandoned thread
         }
         slot.cell = Some(cell);
         self.counts.retries += u64::from(retries);
         match result {
             Ok(step) => {
                 self.reached = true;
-                slot.state = State::Idle;
+                slot.state = SlotState::Idle;
                 slot.since_start = if ask == Ask::Step { slot.since_start + 1 } else { 0 };
                 self.breaker.success();
                 events.push((env, if ask == Ask::Step { Event::Stepped(step) } else { Event::Started }));
@@ -407,37 +417,37 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         }
     }
 
-    /// Notes a fault and decides what is done about it.
+    /// Records a fault and decides between restart, replacement and quarantine.
     fn fault(&mut self, env: usize, ask: Ask, fault: &Fault, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let now = Instant::now();
         self.counts.count(fault);
-        // One that tries while all of them fail does so for the others, too.
+        // During an outage one environment tries on behalf of all, so its restarts do not count.
         let outage = self.breaker.open_for(now).filter(|_| self.reached);
         self.counts.breaker_opened += u64::from(self.breaker.fault(now));
         let slot = &mut self.slots[env];
-        // One that answers and has taken a step since its last start may be started again; the others are replaced.
+        // Restart an environment that answers and has taken a step since its last start; replace any other.
         let replaced = !matches!(fault, Fault::Failed(_)) || ask == Ask::Reset || slot.since_start == 0;
         slot.steps += 1;
         slot.since_start = 0;
         events.push((env, Event::Faulted));
         if !replaced {
-            slot.state = State::Down;
-            (self.on_fault)(env, fault, "its episode is truncated");
+            slot.state = SlotState::Down;
+            (self.on_fault)(env, fault, "its episode is truncated and it is restarted");
             return Ok(());
         }
-        // The thread may hang with its cell, and may answer yet.
+        // The old thread may hang with its cell, and may still answer.
         slot.generation += 1;
         let uniform = rng::uniform(rng::block(self.seed, env as u32, slot.steps, Purpose::Retry, 0)[0]);
         let wait = backoff(&self.config, slot.restarts.len(), uniform);
         if outage.map_or_else(|| slot.restarts.allow(now, &self.config), |time| time <= self.config.window) {
-            slot.state = State::Gone(if outage.is_some() { now } else { after(now, wait) });
-            (self.on_fault)(env, fault, "its episode is truncated, it is replaced");
+            slot.state = SlotState::Gone(if outage.is_some() { now } else { after(now, wait) });
+            (self.on_fault)(env, fault, "its episode is truncated and it is replaced");
             return Ok(());
         }
-        slot.state = State::Quarantined;
-        slot.calls = bounded(0).0; // its thread ends, and with it whatever the environment holds
+        slot.state = SlotState::Quarantined;
+        slot.calls = bounded(0).0; // closes the channel, so the thread ends and drops its environment
         self.counts.quarantined += 1;
-        (self.on_fault)(env, fault, "it had to be replaced too often and is not asked any more");
+        (self.on_fault)(env, fault, "it was replaced too often and is quarantined");
         let n = self.counts.quarantined as usize;
         if outage.is_some() || n > self.config.max_quarantined || n == self.slots.len() {
             return Err(Error::EnvFailed { env_idx: env, cause: fault.to_string(), n_failed: n });
@@ -445,13 +455,13 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         Ok(())
     }
 
-    /// Gives up those that take too long and starts those that are down. Returns when to look again.
+    /// Abandons hung environments and restarts failed ones; returns the next due time.
     fn look_after(&mut self, now: Instant, events: &mut Vec<(usize, Event)>) -> Result<Instant, Error> {
         let mut soonest = now + LOOK;
         let n = self.slots.len();
         for env in (self.first..self.first + n).map(|env| env % n) {
             match self.slots[env].state {
-                State::Asked(ask, since) => {
+                SlotState::Asked(ask, since) => {
                     let due = after(since, self.config.timeout);
                     if now >= due {
                         self.slots[env].cell = None;
@@ -459,32 +469,35 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
                     }
                     soonest = soonest.min(due.max(now));
                 }
-                State::Gone(at) if now < at => soonest = soonest.min(at),
-                state @ (State::Down | State::Gone(_)) if self.breaker.may_start(now) => {
-                    if state != State::Down {
+                SlotState::Gone(at) if now < at => soonest = soonest.min(at),
+                state @ (SlotState::Down | SlotState::Gone(_)) if self.breaker.may_start(now) => {
+                    if state != SlotState::Down {
                         self.counts.restarts += 1;
                         self.slots[env].calls = self.thread(env, self.slots[env].generation)?;
                     }
                     self.first = env + 1;
                     self.ask(env, Ask::Reset);
                 }
-                State::Idle | State::Down | State::Gone(_) | State::Quarantined => {}
+                SlotState::Idle | SlotState::Down | SlotState::Gone(_) | SlotState::Quarantined => {}
             }
         }
         Ok(soonest)
     }
 }
 
-/// How [`ReadyCollector`] batches.
+/// Batching of a [`ReadyCollector`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadyConfig {
-    /// Environments that are waited for before the policy acts. Half of them make two groups by turns: the policy acts for one while the
-    /// other steps, which is for environments that compute instead of blocking.
+    /// Number of environments to wait for before the policy acts.
+    ///
+    /// With half of the environments, two groups alternate: the policy acts for one while the other steps. That suits environments
+    /// that compute instead of blocking.
     pub min_ready: usize,
-    /// How long the first of them waits for the others.
+    /// Maximum wait of the first environment in a batch for the others.
     pub deadline: Duration,
-    /// A stretch is dropped if its first action is by a policy that has learnt from so many rollouts fewer, and more, than the one that
-    /// acts when it is full.
+    /// Maximum age of a stretch, in rollouts.
+    ///
+    /// A stretch is dropped if, between its first action and its completion, the policy has learnt from more rollouts than this.
     pub max_age: u64,
 }
 
@@ -494,31 +507,32 @@ impl Default for ReadyConfig {
     }
 }
 
-/// T steps of one environment, and where it stands.
+/// T steps of one environment, partly filled.
 struct Stretch {
     column: Rollout, // (T, 1)
-    /// Steps that are full.
+    /// Number of filled steps.
     t: usize,
-    /// Rollouts that the policy of the first action had learnt from, and the most that one of them had.
+    /// Rollouts that the policy of the first action had learnt from.
     learnt: u64,
+    /// Maximum of `learnt` over the policies of all actions.
     newest: u64,
-    /// The episode that is running, and those that have ended in this stretch.
+    /// Current episode, and episodes that ended in this stretch.
     running: Episode,
     ended: Vec<Episode>,
-    /// Whether the environment waits for an action.
+    /// True while the environment waits for an action.
     waits: bool,
-    /// Whether an action of step t is under way.
+    /// True while the action of step `t` is in flight.
     acting: bool,
 }
 
-/// Makes rollouts of environments that block: see the [module](self).
+/// Builds rollouts from blocking environments; see the [module](self).
 pub struct ReadyCollector<E: BlockingEnv> {
     envs: ReadyEnvs<E>,
     config: ReadyConfig,
     stretches: Vec<Stretch>,
     events: Vec<(usize, Event)>,
     scratch: Option<Scratch>,
-    /// The environments of the batch at hand, what they observe and what they shall do.
+    /// Environments of the current batch, with their observations and actions.
     batch: Vec<usize>,
     obs: ObsRows,        // (n, D)
     masks: Vec<u8>,      // (n, A), or empty without masks
@@ -539,7 +553,7 @@ fn extend(rows: &mut ObsRows, row: ObsSlice<'_>) {
 }
 
 impl Stretch {
-    /// Writes what the environment observes as row `t`.
+    /// Writes an observation as row `t`.
     fn observe<O: rl_envs::Element>(&mut self, t: usize, obs: &[O], mask: &[u8]) {
         let mut columns = self.column.columns();
         if let Some(mut rows) = O::rows(obs_columns_view(&mut columns.obs, t)) {
@@ -550,7 +564,7 @@ impl Stretch {
         }
     }
 
-    /// Notes that step `t` was the last of its episode, which left observation row `row`.
+    /// Records that step `t` ended an episode whose final observation is row `row`.
     fn end(&mut self, t: usize, row: usize) {
         let mut obs = match &self.column.obs {
             ObsBuffer::F32(_) => ObsRows::F32(Vec::new()),
@@ -566,14 +580,14 @@ impl Stretch {
         self.t == self.column.shape().n_steps
     }
 
-    /// Begins anew, where the environment stands.
+    /// Clears the stretch, continuing the environment's current episode.
     fn begin(&mut self) {
         self.column.clear();
         self.ended.clear();
         self.t = 0;
     }
 
-    /// An action has led to observation `obs`.
+    /// Records a step and the observation after it.
     fn step<O: rl_envs::Element>(&mut self, step: Step, obs: &[O], mask: &[u8]) {
         let t = self.t;
         self.column.rewards[[t, 0]] = step.reward;
@@ -591,24 +605,24 @@ impl Stretch {
         self.waits = !step.done();
     }
 
-    /// The environment has failed: no transition follows, and the step before, if there is one here, is where its episode was cut off.
+    /// Records a fault: the failed call gives no transition, the one before is cut.
     fn fault(&mut self) {
         let t = self.t;
         if self.acting && t > 0 && self.column.terminated[[t - 1, 0]] | self.column.truncated[[t - 1, 0]] == 0 {
             self.column.truncated[[t - 1, 0]] = 1;
             self.end(t - 1, t);
         }
-        // Its return is not that of an episode, so it is in no statistics.
+        // The return of a broken episode is left out of the statistics.
         self.running = Episode::default();
         (self.acting, self.waits) = (false, false);
     }
 }
 
 impl<E: BlockingEnv> ReadyCollector<E> {
-    /// Collects stretches of `n_steps` steps of `envs`.
+    /// Creates a collector of stretches of `n_steps` steps.
     ///
     /// # Errors
-    /// Those of [`Rollout::new`].
+    /// The errors of [`Rollout::new`].
     pub fn new(envs: ReadyEnvs<E>, n_steps: usize, config: ReadyConfig) -> Result<Self, Error> {
         let (n, a) = (envs.n_envs(), envs.action_space.len());
         let stretch = |env| -> Result<Stretch, Error> {
@@ -641,19 +655,21 @@ impl<E: BlockingEnv> ReadyCollector<E> {
         })
     }
 
-    /// What faults there were.
+    /// Returns the fault counts.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
         self.envs.counts()
     }
 
-    /// Stretches that were dropped for their age.
+    /// Returns the number of stretches dropped for their age.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Moves full stretches into the columns from `n` on, in the order of their environments; returns the first that is still free.
+    /// Moves full stretches into the columns from `n`; returns the next free column.
+    ///
+    /// The order is that of the environments.
     fn place(&mut self, mut n: usize, policy: &dyn Policy, learnt: u64, filled: &mut Filled) -> Result<usize, Error> {
         let scratch = self.scratch.get_or_insert_with(|| policy.scratch());
         for (env, stretch) in self.stretches.iter_mut().enumerate().filter(|(_, s)| s.waits && s.is_full()) {
@@ -661,7 +677,7 @@ impl<E: BlockingEnv> ReadyCollector<E> {
                 break;
             }
             filled.episodes.append(&mut stretch.ended);
-            // One by a policy that has learnt from more is of a learner that has been put back since.
+            // If a newer policy has acted in it, the learner was rolled back in the meantime.
             if stretch.newest > learnt || learnt - stretch.learnt > self.config.max_age {
                 self.dropped += 1;
             } else {
@@ -679,7 +695,7 @@ impl<E: BlockingEnv> ReadyCollector<E> {
         Ok(n)
     }
 
-    /// Lets the policy act for all environments that wait, as one batch.
+    /// Runs the policy for all waiting environments as one batch.
     fn act(&mut self, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
         let Self { envs, stretches, batch, obs, masks, discrete, vectors, log_probs, values, .. } = self;
         batch.clear();
@@ -739,7 +755,9 @@ impl<E: BlockingEnv> ReadyCollector<E> {
         Ok(())
     }
 
-    /// Waits until enough environments wait for an action, or one does and the deadline has passed.
+    /// Waits for enough environments that wait for an action.
+    ///
+    /// That is `min_ready` environments, or one once the deadline has passed.
     fn wait(&mut self) -> Result<(), Error> {
         let ReadyConfig { min_ready, deadline, .. } = self.config;
         let alive = self.stretches.len() - self.envs.counts.quarantined as usize;
@@ -760,7 +778,7 @@ impl<E: BlockingEnv> ReadyCollector<E> {
         }
     }
 
-    /// Takes in what the environments have told.
+    /// Applies the environments' events to their stretches.
     fn take_events(&mut self) {
         let Self { envs, stretches, events, .. } = self;
         for &(env, event) in &*events {
@@ -793,7 +811,7 @@ impl<E: BlockingEnv> Collect for ReadyCollector<E> {
         loop {
             track.time(Phase::Policy, || {
                 n = self.place(n, policy, learnt, filled)?;
-                // Before a rollout is passed on, too, so that the environments run on meanwhile.
+                // Act before passing on a full rollout, so that the environments keep running.
                 self.act(policy, learnt)
             })?;
             if n == n_columns {

@@ -1,4 +1,4 @@
-//! In the steady state the pipeline itself allocates nothing.
+//! In the steady state, the pipeline itself allocates nothing.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -13,21 +13,21 @@ use rl_runtime::Error;
 use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 
-/// The system's allocator, counting.
+/// Counting wrapper of the system allocator.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: every call is passed on to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -35,12 +35,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Fills a rollout without allocating.
+/// Collector that fills rollouts without allocating.
 struct Plain(Rollout);
 
 impl Collect for Plain {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, _: &Track) -> Result<(), Error> {
-        // By turns slower than the learner and faster, at first: waiting for the first time allocates a place in a list.
+        // Make each side wait in turn at first, because the first wait on a channel allocates an entry.
         if learnt < 20 {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -54,7 +54,7 @@ impl Collect for Plain {
     }
 }
 
-// One test, so that no other runs at the same time and counts too.
+// A single test, so that no concurrent one adds to the count.
 #[test]
 fn rollouts_and_policies_go_round_without_allocating() {
     let pool = Pool::new(1).unwrap();

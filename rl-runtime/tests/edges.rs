@@ -1,4 +1,4 @@
-//! The `rl` program at the edges: files that are not what they should be, full disks, readers that go away, signals.
+//! Edge cases of the `rl` program: odd files, full disks, closed pipes, signals.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rl_runtime::checkpoint::{self, Checkpoint};
 use serde_json::Value;
 
-/// Nothing that these tests start takes longer.
+/// Time limit of everything that these tests start.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Settings of a run that takes a few milliseconds.
@@ -26,14 +26,14 @@ fn rl<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command
 }
 
-/// `rl train cartpole` with the settings of [`SMALL`] in `dir`.
+/// Builds `rl train cartpole` with the settings of [`SMALL`] in `dir`.
 fn small(dir: &Path, more: &[&str]) -> Command {
     let mut command = rl(&["train", "cartpole", "--run-dir"]);
     command.arg(dir).args(SMALL.iter().flat_map(|setting| ["--set", setting])).args(more);
     command
 }
 
-/// `rl` where a file takes no byte more than `blocks` times 1024: a disk that is full.
+/// Wraps `rl` so that no file may exceed `blocks` KiB, like a full disk.
 fn on_a_full_disk(command: &Command, blocks: u64) -> Command {
     let mut limited = Command::new("bash");
     limited.arg("-c").arg(format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"")).arg("bash");
@@ -46,7 +46,9 @@ fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
 
-/// Waits for the end, or fails after the time limit. What is printed must fit the pipes' buffers.
+/// Waits for the end, or fails after the time limit.
+///
+/// The output must fit into the pipes' buffers.
 fn wait(mut child: Child) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -90,7 +92,7 @@ fn until_it_listens(id: u32) {
     });
 }
 
-/// The columns of metrics.csv that two runs of the same seed share, header first.
+/// Returns the reproducible columns of metrics.csv, header first.
 fn metrics(dir: &Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(dir.join("metrics.csv")).unwrap();
     let names: Vec<&str> = text.lines().next().unwrap().split(',').collect();
@@ -99,7 +101,7 @@ fn metrics(dir: &Path) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split(',').enumerate().filter(|(i, _)| kept(i)).map(|(_, v)| v.into()).collect()).collect()
 }
 
-/// The values of a column of metrics.csv by env steps; rows without one are left out.
+/// Returns a column of metrics.csv by env steps, without empty values.
 fn column(dir: &Path, name: &str) -> Vec<(u64, f64)> {
     let rows = metrics(dir);
     let at = rows[0].iter().position(|column| column == name).unwrap();
@@ -123,7 +125,7 @@ fn a_timeline_replaces_regular_files_only_and_nothing_beside_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
-    // Without privileges there is no device that may be harmed.
+    // Without privileges, there is no device that the test could damage.
     let node = Command::new("mknod").arg(path("device")).args(["c", "1", "3"]).stderr(Stdio::null()).status();
     let device = node.unwrap().success().then_some("device");
     for name in ["fifo"].into_iter().chain(device) {
@@ -179,12 +181,12 @@ fn messages_that_cannot_be_printed_change_no_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(run(rl(&["train", "nope"]).stderr(full())).0, Some(2));
     assert_eq!(run(rl(&["train", "--nope"]).stderr(full())).0, Some(2), "clap's own message");
-    // Both streams lead to a reader that has gone.
+    // Nothing reads stdout or stderr.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut command = rl(&["train", "cartpole", "--set", "x=1"]);
     assert_eq!(run(command.stdout(writer.try_clone().unwrap()).stderr(writer)).0, Some(2));
-    // No checkpoint can be saved, each of which is told, and no metrics written: the third failure ends the run.
+    // Checkpoints and metrics cannot be written. Each failed save is reported, and the third ends the run.
     let run_dir = dir.path().join("run");
     let command = small(&run_dir, &["--set", "checkpoint_every=32", "--set", "hidden=[64,64]", "--steps", "1000"]);
     let mut command = on_a_full_disk(&command, 8);
@@ -232,7 +234,7 @@ fn a_run_directory_that_cannot_be_written_leaves_nothing_behind() {
     let (code, _, stderr) = run(&mut small(&empty, &[]));
     assert_eq!(code, Some(0), "{stderr}");
     assert!(!empty.join(".config.toml.123-0.tmp").exists());
-    // A directory that holds something else is not called a run.
+    // A directory with other contents is not treated as a run.
     let other = dir.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("lock"), "a file of another program").unwrap();
@@ -260,7 +262,7 @@ fn every_evaluation_is_in_the_metrics_the_last_one_too() {
             .collect();
         assert_eq!(made.len(), 6, "five on the way, one at the end");
         assert_eq!(column(&run_dir, "eval/mean_reward"), made);
-        // Evaluated again, the run has as many rows.
+        // A second evaluation adds no row.
         let before = metrics(&run_dir);
         assert_eq!(run(rl(&["train", "--resume"]).arg(&run_dir)).0, Some(0));
         assert_eq!(metrics(&run_dir), before);
@@ -292,7 +294,7 @@ fn metrics_that_cannot_be_written_never_stop_a_resumed_run() {
     type Damage = fn(&Path);
     let cases: [(&str, Damage, &str); 4] = [
         ("directory", |path| fs::remove_file(path).and_then(|()| fs::create_dir(path)).unwrap(), "is not a regular file"),
-        ("garbage", |path| fs::write(path, [0xff; 100]).unwrap(), "does not begin with the columns of metrics"),
+        ("garbage", |path| fs::write(path, [0xff; 100]).unwrap(), "is not a metrics file"),
         (
             "fifo",
             |path| {
@@ -301,7 +303,7 @@ fn metrics_that_cannot_be_written_never_stop_a_resumed_run() {
             },
             "is not a regular file",
         ),
-        // Larger than the disk, so that nothing can be added; checkpoints are small enough.
+        // The metrics exceed the disk, so that no row can be added; checkpoints still fit.
         (
             "full",
             |path| {

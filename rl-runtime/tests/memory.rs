@@ -1,4 +1,4 @@
-//! Budgets of memory beside what the `rl` program takes.
+//! Memory budgets compared with the memory that `rl` really uses.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -12,10 +12,10 @@ use rl_runtime::Algo;
 use rl_runtime::budget::Budget;
 use rl_runtime::config::Layers;
 
-/// Nothing that these tests start takes longer.
+/// Time limit of everything that these tests start.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// What a run takes by its budget, and what it takes at its peak (the largest resident set).
+/// Returns a run's budget and its peak resident set.
 fn budget_and_peak(env: &str, algo: Algo, settings: &[&str], dir: &Path) -> (u64, u64) {
     let mut layers = Layers::default();
     settings.iter().for_each(|setting| layers.add_assignment(setting));
@@ -62,7 +62,9 @@ fn a_run_takes_what_its_budget_says() {
     assert!(close(budget, peak), "{budget} bytes by the budget, {peak} at the peak");
 }
 
-/// A table for people: `cargo test --release -p rl-runtime --test memory -- --ignored --nocapture`.
+/// Prints a table of budgets and peaks.
+///
+/// `cargo test --release -p rl-runtime --test memory -- --ignored --nocapture`
 #[test]
 #[ignore = "takes minutes and gigabytes"]
 fn every_kind_of_run_takes_what_its_budget_says() {

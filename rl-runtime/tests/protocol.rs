@@ -1,4 +1,4 @@
-//! The protocol of rings, with threads that take turns in every order that shuttle thinks of.
+//! Model test of the ring protocol: shuttle runs its threads in many orders.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(unreachable_pub, dead_code, reason = "the whole of `ring` is compiled here, on other channels")]
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use shuttle::thread;
 
-/// The same file as in the library, on the channels below.
+/// The library's own file, on the channels below.
 #[path = "../src/ring.rs"]
 mod ring;
 
@@ -56,7 +56,9 @@ mod channel {
     }
 }
 
-/// The pipeline's two rings with lag k: a producer that dies after `dies.0` rollouts, a learner that dies after `dies.1`.
+/// Runs the pipeline's two rings with lag k.
+///
+/// The producer dies after `dies.0` rollouts, the learner after `dies.1`.
 fn pipeline(k: u64, n: u64, dies: (u64, u64)) {
     let [free, rollouts] = ring::ring((0..=k).map(|_| (0, 0)));
     let [orders, to_act] = ring::ring(0..=k);
@@ -124,7 +126,7 @@ fn a_ring_of_three_passes_every_buffer_on_in_order() {
             });
             for i in 0..5 {
                 assert_eq!(sink.recv(), Ok(10 * i));
-                // The source may have ended after its last.
+                // The source may have ended after its last rollout.
                 assert!(sink.send(0).is_ok() || i >= 3);
             }
             assert_eq!(sink.recv(), Err(ring::Closed));

@@ -1,4 +1,4 @@
-//! Environments that block, fail, hang and panic.
+//! Blocking environments that fail, hang and panic.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -16,7 +16,7 @@ use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 use rl_runtime::ready::{Event, Make, ReadyCollector, ReadyConfig, ReadyEnvs};
 
-/// CartPole as something that could block.
+/// CartPole as a blocking environment.
 struct Calls(CartPole);
 
 impl BlockingEnv for Calls {
@@ -40,10 +40,12 @@ impl BlockingEnv for Calls {
     }
 }
 
-/// What an environment does in its call number so-and-so, counted over its lives.
+/// Behaviour of a call, by the number of calls over the environment's lives.
 type Trouble = fn(call: u64) -> Result<Duration, EnvError>;
 
-/// Observes its life, its episode and its step; episodes end after 7 steps, by turns of either kind.
+/// Environment that observes its life, episode and step.
+///
+/// Episodes take 7 steps and end alternately as terminated and as truncated.
 struct Counting {
     trouble: Trouble,
     calls: Arc<Mutex<u64>>,
@@ -101,10 +103,10 @@ fn fine(_: u64) -> Result<Duration, EnvError> {
     Ok(Duration::ZERO)
 }
 
-/// The calls of each environment so far.
+/// Calls of each environment so far.
 type CallCounts = Vec<Arc<Mutex<u64>>>;
 
-/// Environments with troubles of their own, whose calls are counted.
+/// Creates environments, each with its own trouble, and counts their calls.
 fn counted(troubles: Vec<Trouble>, config: FaultConfig) -> (ReadyEnvs<Counting>, CallCounts) {
     let calls: CallCounts = troubles.iter().map(|_| Arc::default()).collect();
     let (n, counts, lives) = (troubles.len(), calls.clone(), Mutex::new(vec![0.0; troubles.len()]));
@@ -177,8 +179,9 @@ fn in_lockstep_it_is_the_plain_collector_bit_for_bit() {
     }
 }
 
-/// Checks that a rollout's columns are stretches of single trajectories with the right ends. `last` is what each environment observed
-/// at the end of its stretch before, if that is known.
+/// Checks that columns are stretches of single trajectories with the right ends.
+///
+/// `last` holds what each environment observed at the end of its previous stretch, if known.
 fn check_columns(rollout: &Rollout, last: &mut [Option<[f32; 3]>]) {
     let ends = rollout.final_at();
     let ObsSlice::F32(final_obs) = rollout.final_obs() else { panic!("f32") };
@@ -226,7 +229,7 @@ fn a_slow_environment_holds_up_nobody() {
         rollouts += 1;
         assert!(rollouts < 100_000, "the slow one is never seen");
     }
-    // In lockstep the slow one would have as many as the others.
+    // In lockstep, the slow environment would fill as many columns as the others.
     assert!(columns[1..].iter().all(|&n| n > 2 * columns[0]), "{columns:?}");
     assert!(oldest > 1, "its columns are of older policies");
 }
@@ -235,7 +238,7 @@ fn a_slow_environment_holds_up_nobody() {
 fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     let hangs: Trouble = |call| Ok(if call == 9 { Duration::from_secs(3600) } else { Duration::ZERO });
     let panics: Trouble = |call| if call == 12 { panic!("the twelfth call") } else { Ok(Duration::from_micros(200)) };
-    // Calls 20, 40, 60, ..: those that hit a step, for the call after a start is never one.
+    // Calls 20, 40, 60, ..: each is a step, because the call after a restart never has such a number.
     let fails: Trouble = |call| {
         let failed = EnvError { cause: "no luck".into(), may_repeat: false };
         if call % 20 == 0 { Err(failed) } else { Ok(Duration::from_micros(200)) }
@@ -267,10 +270,10 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     }
     let counts = ready.counts();
     assert_eq!((counts.timeouts, counts.panics), (1, 1));
-    let failed = *calls[3].lock().unwrap() / 20; // one of them may be on its way
+    let failed = *calls[3].lock().unwrap() / 20; // one of them may still be in flight
     assert!(failed > 5 && (counts.failures == failed || counts.failures + 1 == failed), "{failed} failed, {counts:?}");
     assert_eq!((counts.quarantined, counts.retries), (0, 0));
-    // Of the faults in the midst of an episode and of a stretch, each has truncated one; those at the first step of either, none.
+    // A fault truncates an episode, unless it hits the first step of an episode or of a stretch.
     assert!(by_fault > 0 && by_fault <= counts.timeouts + counts.panics + counts.failures, "{by_fault}, {counts:?}");
     assert!(lives[0] == 1.0 && lives[1] == 2.0 && lives[2] == 2.0, "{lives:?}");
     assert!(counts.restarts >= 2);
@@ -278,7 +281,7 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
 
 #[test]
 fn a_late_answer_is_not_taken_for_that_of_the_replacement() {
-    // Call 5 comes back long after it has been given up, in the midst of the replacement's slow episodes.
+    // Call 5 returns long after it was abandoned, during the replacement's slow episodes.
     let late: Trouble = |call| Ok(Duration::from_millis(if call == 5 { 200 } else { 10 }));
     let (timeout, backoff) = (Duration::from_millis(100), Duration::from_millis(1));
     let config = FaultConfig { timeout, backoff, max_restarts: 1000, ..FaultConfig::default() };
@@ -315,7 +318,7 @@ fn calls_that_may_be_repeated_are_and_nobody_notices() {
         rollouts += 1;
     }
     let counts = ready.counts();
-    // A start and twelve steps or more, and another start for each seven steps: each call was made three times.
+    // At least a start, twelve steps, and another start per seven steps; every call was made three times.
     assert!(counts.retries >= 2 * 14 && counts.retries.is_multiple_of(2), "{counts:?}");
     assert_eq!(FaultCounts { retries: 0, ..counts }, FaultCounts::default());
 }
@@ -358,7 +361,7 @@ fn while_all_of_them_fail_one_at_a_time_tries_again() {
         envs.recv(1, Duration::ZERO, &mut events).unwrap();
         started.extend(events.iter().filter(|(_, event)| *event == Event::Started).map(|(env, _)| *env));
         if envs.counts().breaker_opened == 1 && started.is_empty() {
-            // Eight faults have opened it; since then one call for each pause, the first of them after one.
+            // Eight faults have opened the breaker. Since then there is one call per pause, the first after one pause.
             let since = calls.iter().map(|calls| *calls.lock().unwrap()).sum::<u64>().saturating_sub(8);
             assert!(since <= 4 + (begin.elapsed().as_millis() / pause.as_millis()) as u64, "{since} calls");
         }
@@ -411,7 +414,7 @@ fn stretches_of_a_learner_that_was_put_back_are_dropped() {
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(4).unwrap());
     ready.collect(&policy, 10, &mut filled, &track).unwrap();
-    // Whoever filled the last column has gone on under the policy that had learnt from ten, and is dropped when it is its turn.
+    // The environment of the last column continued under the policy of 10 rollouts, so its next stretch is dropped.
     for _ in 0..10_000 {
         ready.collect(&policy, 3, &mut filled, &track).unwrap();
         assert_eq!(filled.learnt, [3, 3]);
@@ -422,7 +425,9 @@ fn stretches_of_a_learner_that_was_put_back_are_dropped() {
     panic!("nothing was dropped");
 }
 
-/// Observes whose it is, its step and its last action; slower the higher its index, so that batches are ever other ones.
+/// Environment that observes its index, its step and its last action.
+///
+/// The higher the index, the slower the environment, so that batches keep changing.
 struct Echo {
     index: usize,
     step: usize,
@@ -496,7 +501,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
                     ActionBuffer::Discrete(actions) => {
                         let action = actions[[t, n]];
                         assert!(legal.is_empty() || legal[action as usize] == 1);
-                        // Drawn until it comes again: its probability.
+                        // Draw until the same action comes again, for its log-probability.
                         let again = (0..1000).find_map(|step| {
                             let (mut drawn, mut log_prob) = (ndarray::Array1::zeros(1), [0.0]);
                             let choice = Choice::Sample { seed: 1, step, first_env: 0 };
@@ -519,11 +524,11 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
 
 #[test]
 fn an_outage_of_all_of_them_is_outlived() {
-    // Fine at first, then nine calls of each that fail.
+    // Each environment works at first, then fails in nine calls.
     let outage: Trouble = |call| {
         if (4..=12).contains(&call) { Err(EnvError { cause: "down".into(), may_repeat: false }) } else { Ok(Duration::ZERO) }
     };
-    // One of them that was always the first to try would have to be replaced more often.
+    // If the same environment always tried first, it would need more replacements than allowed.
     let (pause, backoff) = (Duration::from_millis(2), Duration::from_millis(3));
     let config = FaultConfig { max_restarts: 6, breaker_pause: pause, backoff, ..FaultConfig::default() };
     let (mut envs, calls) = counted(vec![outage; 3], config);
@@ -568,7 +573,7 @@ fn an_outage_that_does_not_end_ends_the_run() {
 
 #[test]
 fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
-    /// Tells when it is dropped, with the collector.
+    /// Collector that sends a message when it is dropped.
     struct Told(ReadyCollector<Counting>, std::sync::mpsc::Sender<()>);
 
     impl Drop for Told {
@@ -591,7 +596,7 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
         }
     }
 
-    // Two rollouts take sixteen steps, and there are twenty.
+    // Two rollouts take sixteen steps; the environments hang after twenty.
     let hangs: Trouble = |call| Ok(if call > 12 { Duration::from_secs(3600) } else { Duration::ZERO });
     let ready = ReadyCollector::new(envs(vec![hangs; 2], FaultConfig::default()), 4, ReadyConfig::default()).unwrap();
     let (told, dropped) = std::sync::mpsc::channel();
@@ -602,7 +607,7 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
         let filled = pipeline.next(&policy, learnt).unwrap();
         pipeline.give_back(filled, &policy, learnt + 1).unwrap();
     }
-    std::thread::sleep(Duration::from_millis(50)); // by now they hang
+    std::thread::sleep(Duration::from_millis(50)); // until they hang
     drop(pipeline);
     assert_eq!(dropped.recv_timeout(Duration::from_secs(1)), Ok(()), "the producer has ended");
 }
@@ -615,7 +620,7 @@ fn a_pipeline_without_orders_says_so() {
     assert!(error.to_string().contains("given nothing to do"), "{error}");
 }
 
-/// Steps only when it is told to, and draws where it begins.
+/// Environment that steps on command only.
 struct Led {
     inner: Counting,
     steps: Option<Arc<Mutex<std::sync::mpsc::Receiver<()>>>>,
@@ -661,7 +666,7 @@ fn a_stretch_with_actions_of_a_learner_that_was_put_back_is_dropped_though_it_be
     let mut ready = ReadyCollector::new(envs, 4, config).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(4).unwrap());
-    // Its first action is by the policy that has learnt from 2, the second by that of 10, the others by that of 3.
+    // The first action is by the policy of 2 rollouts, the second by that of 10, the others by that of 3.
     ready.collect(&policy, 2, &mut filled, &track).unwrap();
     go.send(()).unwrap();
     ready.collect(&policy, 10, &mut filled, &track).unwrap();
@@ -697,7 +702,9 @@ fn a_start_after_one_that_failed_has_randomness_of_its_own() {
     assert!(begins.len() == 4 && (1..4).all(|i| !begins[..i].contains(&begins[i])), "{begins:?}");
 }
 
-/// CartPole whose every tenth call gives a number that is not finite, a reward and an observation in turn.
+/// CartPole with a non-finite number in every tenth call.
+///
+/// Reward and observation alternate.
 struct Sick(CartPole, u32);
 
 impl BlockingEnv for Sick {

@@ -1,4 +1,4 @@
-//! Settings from every source meet the same check, and all that is wrong with them is told at once.
+//! Checks of settings from every source, which report all problems at once.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-/// Nothing that these tests start takes longer.
+/// Time limit of everything that these tests start.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 const SMALL: [&str; 6] = ["steps=64", "n_envs=4", "hidden=[2]", "ppo.n_steps=8", "ppo.batch_size=16", "eval_episodes=1"];
@@ -54,7 +54,7 @@ fn rl(args: &[&str]) -> Command {
     command
 }
 
-/// Runs `rl` and expects this exit code; returns what it wrote to stderr.
+/// Runs `rl`, expects this exit code, and returns stderr.
 fn ends(code: i32, args: &[&str]) -> String {
     let output = finish(&mut rl(args));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -76,7 +76,7 @@ fn small_run(dir: &Path) -> PathBuf {
     run
 }
 
-/// Replaces the line of a setting, or adds one at the top or the end of a section.
+/// Replaces the line of a setting.
 fn edited(toml: &str, key: &str, value: &str) -> String {
     let line = format!("{key} = {value}");
     let lines: Vec<String> =
@@ -85,7 +85,7 @@ fn edited(toml: &str, key: &str, value: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The values at the bounds of a kind, and those just outside.
+/// Returns the values at the bounds of a kind, and those just outside.
 fn bounds(kind: Kind) -> (Vec<Value>, Vec<Value>) {
     let float = |x: f32| Value::Float(f64::from(x));
     let outside = |low: f64, high: f64| vec![float((low as f32).next_down()), float((high as f32).next_up())];
@@ -116,14 +116,14 @@ fn bounds(kind: Kind) -> (Vec<Value>, Vec<Value>) {
     }
 }
 
-/// `config` with another value, unless its type cannot hold that.
+/// Returns `config` with another value, or `None` if its type cannot hold that.
 fn with<C: Serialize + DeserializeOwned>(config: &C, key: &Key, value: &Value) -> Option<C> {
     let mut table = Table::try_from(config).unwrap();
     assert!(table.insert(key.field().into(), value.clone()).is_some(), "{} is no field", key.name);
     table.try_into().ok()
 }
 
-/// True unless the constructor refuses the range of a setting.
+/// Returns true unless the constructor rejects the range of a setting.
 fn constructs(key: &Key, value: &Value) -> bool {
     let (obs, actions) = rl_envs::catalog::find("cartpole").unwrap().spaces();
     let small = NetConfig { hidden: vec![2], learner: Learner::Reference, ..NetConfig::default() };
@@ -188,7 +188,7 @@ fn everything_that_is_wrong_is_told_at_once() {
         assert!(text.contains(part), "{part}:\n{text}");
     }
     assert_eq!(text.lines().count(), 5, "{text}");
-    // A minibatch is not compared with the rollout of a default that the user has overridden in vain.
+    // A minibatch is not compared with a default rollout whose override is invalid.
     assert_eq!(problems(resolve("cartpole", Algo::Ppo, &["ppo.n_steps=0", "ppo.batch_size=511"])).lines().count(), 1);
 }
 
@@ -225,7 +225,7 @@ fn settings_without_effect_are_refused_and_surprising_ones_are_warned_of() {
     assert!(resolve("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=32"]).unwrap().warnings().is_empty());
 }
 
-/// Edits that a run's file, or a checkpoint's, may not have.
+/// Edits that the configuration of a run or checkpoint must not have.
 const EDITS: [(&str, &[&str]); 22] = [
     ("keep_checkpoints", &["0"]),
     ("device", &["\"zzz\"", "5"]),
@@ -270,7 +270,7 @@ fn an_edited_file_of_a_run_is_refused_with_its_name_and_key() {
         let text = error.to_string();
         assert!(text.contains("run/config.toml") && text.contains(key), "{key} = {value}: {text}");
 
-        // The same settings in a checkpoint, with a hash that fits.
+        // The same settings in a checkpoint, with a matching hash.
         let bad = edited(&fs::read_to_string(&saved).unwrap(), key, value);
         let hash = blake3::hash(bad.as_bytes()).to_string();
         let forged = good_manifest
@@ -285,7 +285,7 @@ fn an_edited_file_of_a_run_is_refused_with_its_name_and_key() {
         fs::write(&saved, before).unwrap();
         fs::write(&manifest, &good_manifest).unwrap();
     }
-    // Several at once, through the program, and nothing is lost by it.
+    // Several problems at once through the program, which reports all of them.
     fs::write(&file, edited(&edited(&good, "keep_checkpoints", "0"), "device", "\"zzz\"")).unwrap();
     let error = ends(2, &["train", "--resume", text(&run), "--steps", "128"]);
     assert!(error.contains("keep_checkpoints is 0") && error.contains("device is \"zzz\""), "{error}");

@@ -1,4 +1,4 @@
-//! Checkpoints that are resumed, lost, forged, forked and judged the best, from outside.
+//! Checkpoints that are resumed, lost, forged, forked and compared.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -14,7 +14,7 @@ use rl_envs::codec;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use serde_json::{Value, json};
 
-/// Nothing that these tests start takes longer.
+/// Time limit of everything that these tests start.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Settings of runs that take a few milliseconds.
@@ -47,7 +47,9 @@ fn rl(args: &[&str]) -> Command {
     command
 }
 
-/// Waits for the end, or fails after the time limit. What is printed must fit the pipes' buffers.
+/// Waits for the end, or fails after the time limit.
+///
+/// The output must fit into the pipes' buffers.
 fn wait(mut child: Child) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -60,7 +62,7 @@ fn wait(mut child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Exit code, stdout and stderr.
+/// Returns exit code, stdout and stderr.
 fn run(args: &[&str]) -> (i32, String, String) {
     told(wait(rl(args).spawn().unwrap()))
 }
@@ -89,7 +91,7 @@ fn newest(run: &Path) -> PathBuf {
     checkpoint::list(&run.join("checkpoints")).unwrap().pop().unwrap()
 }
 
-/// Every file below `dir`, with its content.
+/// Returns every file below `dir` with its contents.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -102,13 +104,13 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// Metrics without the two columns of time.
+/// Returns the metrics without the two columns of time.
 fn metrics(run: &Path) -> Vec<String> {
     let text = fs::read_to_string(run.join("metrics.csv")).unwrap();
     text.lines().filter_map(|line| line.rsplitn(3, ',').last().map(String::from)).collect()
 }
 
-/// Replaces a file of a checkpoint, or removes it, under a good manifest.
+/// Replaces or removes a file of a checkpoint, keeping the manifest valid.
 fn forge(checkpoint: &Path, name: &str, bytes: Option<&[u8]>) {
     let path = checkpoint.join("manifest.json");
     let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -142,7 +144,7 @@ fn a_checkpoint_with_later_ones_is_resumed_in_a_new_run_and_stays_as_it_is() {
     assert_eq!(metrics(&new), metrics(&old));
     assert!(new.join("checkpoints/ckpt-000000000064").is_dir(), "it begins with a copy");
 
-    // Without a name, in the first free directory.
+    // Without a name, the run goes to the first free directory.
     let (code, out, err) = told(wait(rl(&["train", "--resume", text(&from)]).current_dir(dir.path()).spawn().unwrap()));
     assert_eq!(code, 0, "{err}");
     assert!(
@@ -151,14 +153,14 @@ fn a_checkpoint_with_later_ones_is_resumed_in_a_new_run_and_stays_as_it_is() {
     );
     assert_eq!(files(&old), before);
 
-    // The best one begins new episodes.
+    // A resumed best checkpoint starts new episodes.
     let best = checkpoint::list(&old.join("checkpoints/best")).unwrap().pop().unwrap();
     let (code, out, err) = run(&["train", "--resume", text(&best), "--run-dir", text(&dir.path().join("from-best"))]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("new episodes begin"), "{out}");
     assert_eq!(files(&old), before);
 
-    // The newest one is the run itself; a run stays where it is.
+    // The newest checkpoint resumes the run itself, in its own directory.
     let (code, out, err) = run(&["train", "--resume", text(&newest(&old)), "--steps", "160"]);
     assert_eq!(code, 0, "{err}");
     assert!(!out.contains("new directory") && newest(&old).ends_with("ckpt-000000000160"), "{out}");
@@ -189,7 +191,7 @@ fn lost_checkpoints_are_an_error_and_nothing_is_emptied() {
         );
         assert_eq!(files(&run_dir), before);
     }
-    // As far as it comes before its first checkpoint is due, a run was merely killed.
+    // A run that was killed before its first checkpoint was due starts afresh.
     let text_before = fs::read_to_string(&log).unwrap();
     fs::write(&log, text_before.lines().take(2).map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     let (code, out, err) = run(&["train", "--resume", text(&run_dir)]);
@@ -243,14 +245,14 @@ fn stray_entries_are_ignored_and_what_cannot_be_removed_is_a_warning() {
     assert!(newest(&run_dir).ends_with("ckpt-000000000128"));
     assert_eq!(fs::read_dir(&checkpoints).unwrap().count(), strays + 2, "the newest and the best beside them");
 
-    // A file in the way of a rename: the checkpoint stays, and is counted.
+    // With a file in the way of a rename, the checkpoint stays and is counted.
     fs::write(checkpoints.join("ckpt-000000000128.tmp"), "x").unwrap();
     let (code, _, err) = run(&["train", "--resume", text(&run_dir), "--steps", "256"]);
     assert!(code == 0 && err.matches("1 old checkpoints cannot be removed, first: ").count() == 1, "{code}: {err}");
     assert!(!err.contains("not saved") && checkpoints.join("ckpt-000000000128").is_dir());
 }
 
-/// `rl` where a file takes no byte more than `blocks` times 1024: a disk that is full.
+/// Wraps `rl` so that no file may exceed `blocks` KiB, like a full disk.
 fn on_a_full_disk(args: &[&str], blocks: u32) -> Output {
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
     let mut command = Command::new("bash");
@@ -267,7 +269,7 @@ fn a_failed_save_leaves_nothing_behind_and_giving_up_says_what_to_do() {
     assert_eq!(code, 1, "{err}");
     assert_eq!(err.matches("checkpoint not saved, training continues").count(), 2, "{err}");
     assert!(
-        err.contains("training was given up: its checkpoint could not be saved 3 times running") && err.contains("make room"),
+        err.contains("training stopped: the checkpoint could not be saved 3 times in a row") && err.contains("free some space"),
         "{err}"
     );
     assert_eq!(fs::read_dir(run_dir.join("checkpoints")).unwrap().count(), 0, "half a checkpoint would keep the disk full");
@@ -351,7 +353,7 @@ fn a_crash_while_the_best_is_replaced_leaves_the_old_or_the_new_one() {
         save(&into, 2.0, 96, 0).1
     };
     assert!(steps >= 16, "{steps}");
-    // The new one may be of fewer steps, where the run was resumed from an older checkpoint.
+    // The new best may have fewer steps if the run was resumed from an older checkpoint.
     for (stop_at, env_steps) in (1..=steps).flat_map(|stop_at| [(stop_at, 96), (stop_at, 64), (stop_at, 32)]) {
         let into = dir.path().join(format!("stop-{stop_at}-{env_steps}"));
         assert!(save(&into, 1.0, 64, 0).0 && !save(&into, 2.0, env_steps, stop_at).0);
@@ -399,7 +401,7 @@ fn a_policy_is_read_while_its_run_replaces_the_only_checkpoint() {
     assert!(read.first().unwrap().as_ref().unwrap() < read.last().unwrap().as_ref().unwrap(), "the run went on");
 }
 
-/// The parameters' file with one more thing in its header, or other values.
+/// Returns the parameters' file with an extra header entry, or with other values.
 fn with_header(bytes: &[u8], change: impl FnOnce(&mut String)) -> Vec<u8> {
     let n = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let mut header = String::from_utf8(bytes[8..8 + n].to_vec()).unwrap();
@@ -418,7 +420,7 @@ fn forged_and_odd_files_are_refused_without_waiting() {
         Err(error) => assert!(error.exit_code() == 3 && error.to_string().contains(why), "{name}: {error}"),
         Ok(_) => panic!("{name}: loaded"),
     };
-    // Neither a FIFO nor a device ever ends.
+    // A FIFO and a device never reach an end of file.
     for name in ["manifest.json", "config.toml", "params.safetensors", "optimizer.safetensors", "state.bin"] {
         fs::remove_file(path.join(name)).unwrap();
         assert!(Command::new("mkfifo").arg(path.join(name)).status().unwrap().success());
@@ -430,7 +432,7 @@ fn forged_and_odd_files_are_refused_without_waiting() {
         fs::remove_file(path.join(name)).unwrap();
         restore();
     }
-    // A sparse file is longer than the manifest says, and is not read.
+    // The sparse file is longer than the manifest says, and is not read.
     fs::File::options().write(true).open(path.join("state.bin")).unwrap().set_len(6 << 30).unwrap();
     refused("sparse", "it has 6442450944 bytes instead of");
     restore();
@@ -478,7 +480,7 @@ fn forged_and_odd_files_are_refused_without_waiting() {
         restore();
     }
 
-    // A key twice in the manifest.
+    // A duplicate key in the manifest.
     let manifest = String::from_utf8(good[&path.join("manifest.json")].clone()).unwrap();
     let twice = manifest.replacen("\"config.toml\"", "\"config.toml\": {\"bytes\": 1, \"blake3\": \"\"}, \"config.toml\"", 1);
     fs::write(path.join("manifest.json"), twice).unwrap();
@@ -493,7 +495,7 @@ fn no_transition_crosses_the_rollouts_that_a_target_drops() {
         let more = ["dqn.save_replay=true", "eval_every=32", "max_lag=2", target, &format!("pipeline={mode}")];
         train(&run_dir, "dqn", &more);
         let bytes = fs::read(newest(&run_dir).join("replay.bin")).unwrap();
-        // It ends with the steps that wait: oldest and waiting (N), then sums and actions (N, n) and observations (N, n, D).
+        // The file ends with the waiting steps: oldest and waiting (N), sums and actions (N, n), observations (N, n, D).
         let (n_envs, n_steps, obs_len) = (4, 3, 4);
         let at = bytes.len() - 4 * (2 * n_envs + n_envs * n_steps * (2 + obs_len)) + 4 * n_envs;
         let waiting: Vec<u32> = bytes[at..][..4 * n_envs].as_chunks().0.iter().map(|&b| u32::from_le_bytes(b)).collect();

@@ -13,10 +13,10 @@ use rl_runtime::run_dir::RunDir;
 use rl_runtime::{Algo, Config, Error, train};
 use serde_json::{Value, json};
 
-/// Nothing that these tests start takes longer.
+/// Time limit of everything that these tests start.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// A run so small that its checkpoints can be damaged byte by byte.
+/// Settings of a run small enough to damage its checkpoints byte by byte.
 const SMALL: [&str; 6] = ["steps=256", "n_envs=4", "hidden=[2]", "ppo.n_steps=8", "ppo.batch_size=16", "checkpoint_every=64"];
 
 fn rl(args: &[&str]) -> Command {
@@ -30,7 +30,9 @@ fn finish(command: &mut Command) -> Output {
     wait(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
-/// Waits for the end, or fails after the time limit. What is printed must fit the pipes' buffers.
+/// Waits for the end, or fails after the time limit.
+///
+/// The output must fit into the pipes' buffers.
 fn wait(mut child: Child) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -51,7 +53,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The arguments that train a small run in `dir`.
+/// Returns the arguments that train a small run in `dir`.
 fn small_args<'a>(dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let settings = SMALL.iter().flat_map(|s| ["--set", *s]);
     ["train", "cartpole", "--run-dir", dir].into_iter().chain(settings).chain(more.iter().copied()).collect()
@@ -61,7 +63,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Metrics without the two columns of time.
+/// Returns the metrics without the two columns of time.
 fn metrics(dir: &Path) -> Vec<String> {
     let text = fs::read_to_string(dir.join("metrics.csv")).unwrap();
     text.lines().filter_map(|line| line.rsplitn(3, ',').last().map(String::from)).collect()
@@ -71,7 +73,7 @@ fn newest(dir: &Path) -> PathBuf {
     checkpoint::list(&dir.join("checkpoints")).unwrap().pop().unwrap()
 }
 
-/// Everything of a checkpoint that may not differ, as bits.
+/// Returns everything of a checkpoint that must be equal, as bits.
 fn contents(path: &Path) -> (Vec<u32>, Vec<Vec<u8>>) {
     let checkpoint = Checkpoint::load(path).unwrap();
     let moments = checkpoint.agent.moments.iter().flat_map(|(_, values)| values);
@@ -212,7 +214,7 @@ fn stopped_and_resumed_equals_uninterrupted_bit_for_bit() {
             path
         };
         let whole = train("whole");
-        // What a crash leaves: the newest checkpoint is not there, but metrics go on after the one before it.
+        // After a crash, the newest checkpoint is missing, but metrics continue past the one before it.
         let crashed = train("crashed");
         fs::remove_dir_all(newest(&crashed)).unwrap();
         let output = finish(&mut rl(&["train", "--resume", text(&crashed)]));
@@ -234,7 +236,7 @@ fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
         let mut state = original.clone();
         state.progress.env_steps = env_steps;
         let mut step = 0;
-        // Unwinding is a crash: nothing is cleaned up after it.
+        // Unwinding acts like a crash: no cleanup runs afterwards.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut crash = |_: &str| {
                 step += 1;
@@ -320,7 +322,7 @@ fn damage_is_told_with_the_exit_code_and_changes_nothing() {
         assert_eq!(metrics(&run), before);
     }
 
-    // A checkpoint of another network, whole but not this run's.
+    // An intact checkpoint of another network.
     fs::remove_dir_all(newest(&run)).unwrap();
     let target = run.join("checkpoints").join("ckpt-000000000999");
     fs::rename(newest(&other), &target).unwrap();
@@ -328,7 +330,7 @@ fn damage_is_told_with_the_exit_code_and_changes_nothing() {
     assert_eq!(output.status.code(), Some(3));
     assert!(stderr(&output).contains("hidden: [3] here, [2] there"), "{}", stderr(&output));
 
-    // Parameters of another network under a good manifest.
+    // Parameters of another network with a valid manifest.
     let checkpoint = Checkpoint::load(&target).unwrap();
     let layout = train::policy(&checkpoint.config).unwrap().layout().clone();
     let forged = Checkpoint { config: small_config(&["hidden=[5]"]), ..checkpoint };
@@ -452,7 +454,7 @@ fn training_is_judged_by_other_episodes_than_those_of_eval() {
         serde_json::from_str(stdout(&output).trim()).unwrap()
     };
     let greedy = eval(&[]);
-    // Twenty returns whose mean and deviation are the same to the last bit are the same episodes.
+    // If mean and deviation of twenty returns agree to the last bit, the episodes are the same.
     assert_ne!(done["eval"]["return_std"], greedy["return_std"]);
     let sampled = eval(&["--stochastic"]);
     assert_ne!(sampled["return_std"], greedy["return_std"]);
@@ -525,7 +527,7 @@ fn bench_pipeline_gives_a_rate_beside_the_ideal_one() {
     let answer: Value = serde_json::from_str(stdout(&output).trim()).unwrap();
     assert_eq!((answer["name"].as_str(), answer["ideal"].as_f64()), (Some("pipeline"), Some(2000.0)));
     assert!(answer["value"].as_f64().unwrap() > 0.0 && answer["learner_busy"].as_f64().unwrap() > 0.0);
-    // A rollout may have been all but full when the clock began.
+    // A rollout may have been almost full when the clock started.
     assert!(answer["share_of_ideal"].as_f64().unwrap() < 1.2, "{}", answer["share_of_ideal"]);
     assert_eq!((&answer["max_lag"], &answer["faults"]["timeouts"], &answer["dropped"]), (&json!(1), &json!(0), &json!(0)));
 }
@@ -660,7 +662,7 @@ fn one_run_directory_serves_one_process() {
 #[test]
 fn a_target_return_ends_training() {
     let dir = tempfile::tempdir().unwrap();
-    // Where rollouts are under way as it is reached, they are dropped.
+    // Rollouts in flight at that moment are dropped.
     for (name, how) in [("sync", &[][..]), ("overlapped", &["--set", "pipeline=overlapped", "--set", "max_lag=2"][..])] {
         let run = dir.path().join(name);
         let more = [&["--eval-every", "32", "--target-return", "1", "--json"][..], how].concat();
@@ -768,7 +770,9 @@ fn bench_replay_gives_two_rates() {
     }
 }
 
-/// A run of A2C with so deep a network that a learning rate of 10 overflows it.
+/// Returns arguments of an A2C run whose deep network overflows.
+///
+/// A learning rate of 10 is enough.
 fn deep_args<'a>(dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let settings =
         ["steps=2000", "n_envs=4", "hidden=[16, 16, 16, 16, 16, 16, 16, 16]", "activation=\"relu\"", "eval_episodes=1"];
@@ -785,7 +789,7 @@ fn a_divergence_leaves_a_dump_and_a_command_that_continues() {
     let before = newest(&run);
     let again = ["train", "--resume", text(&run), "--set", "steps=2000", "--set", "a2c.learning_rate=10"];
     for _ in 0..2 {
-        // The second time the dump of the first is replaced.
+        // The second dump replaces the first.
         let output = finish(&mut rl(&again));
         assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     }
@@ -803,7 +807,7 @@ fn a_divergence_leaves_a_dump_and_a_command_that_continues() {
     let minibatch = safetensors::SafeTensors::deserialize(&minibatch).unwrap();
     assert_eq!(minibatch.tensor("obs").unwrap().shape()[1], 4);
     assert!(!run.join("diverged.tmp").exists());
-    // The command that the message ends with, as a shell would take it.
+    // Parse the command at the end of the message as a shell would.
     let command = said.trim_end().rsplit("rl train ").next().unwrap();
     assert_eq!(command, format!("--resume '{}' --set a2c.learning_rate=1e0", text(&run)));
     let output = finish(&mut rl(&["train", "--resume", text(&run), "--set", "a2c.learning_rate=1e-4", "--set", "steps=500"]));
