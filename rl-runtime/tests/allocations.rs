@@ -40,7 +40,7 @@ struct Plain(Rollout);
 
 impl Collect for Plain {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, _: &Track) -> Result<(), Error> {
-        // Make each side wait in turn at first, because the first wait on a channel allocates an entry.
+        // Make both sides wait at first, because the first wait on a channel allocates an entry.
         if learnt < 20 {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,4 +1,4 @@
-//! Collecting and learning at the same time, against the same one after the other.
+//! Overlapped collecting and learning, compared with the plain loop.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -23,7 +23,7 @@ use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
 use rl_runtime::{Algo, Config, Error};
 
-/// Whoever waits longer hangs.
+/// Time limit of every wait.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn config(algo: Algo, more: &[&str]) -> Config {
@@ -64,7 +64,7 @@ fn agent(config: &Config) -> Box<dyn Agent> {
     }
 }
 
-/// The plain loop, on one thread, written out: rollout i is acted in by the policy of `lag` updates before.
+/// Plain loop on one thread, with a policy that is `lag` updates old.
 fn by_hand(config: &Config, lag: usize) -> Snapshot {
     let pool = Pool::new(1).unwrap();
     let slices = catalog::find(&config.env).unwrap().slices(config.n_envs, MAX_SLICES, MIN_SLICE).unwrap();
@@ -84,20 +84,20 @@ fn by_hand(config: &Config, lag: usize) -> Snapshot {
             policies.pop_front();
             statistics.pop_front();
         }
-        // A copy of today's policy, which explores as today's does, with the parameters and statistics of then.
+        // The current policy and its exploration, with the old parameters and statistics.
         let mut acting = agent.policy().copy();
         let (then, counters) = statistics[0].clone();
         acting.load(&Snapshot { params: policies[0].clone(), statistics: then, counters, ..now }).unwrap();
         collector.collect(&*acting, &mut rollout).unwrap();
         agent.update(&rollout, remaining, &pool).unwrap();
     }
-    // In the order of a checkpoint.
+    // The order of a checkpoint.
     let mut all = agent.save();
     all.moments.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
 
-/// Compares all that two agents are, without printing it.
+/// Compares two agents without printing them.
 #[track_caller]
 fn assert_same(found: &Snapshot, expected: &Snapshot, what: &str) {
     let parts = [
@@ -110,7 +110,7 @@ fn assert_same(found: &Snapshot, expected: &Snapshot, what: &str) {
     assert!(differ.is_empty(), "{what}: {} differ", differ.join(", "));
 }
 
-/// Trains in `dir` from a checkpoint, or from the beginning, and returns what the last checkpoint holds.
+/// Trains in `dir`, from a checkpoint or from scratch; returns the last checkpoint.
 fn trained(config: &Config, dir: &Path, from: Option<Checkpoint>) -> Checkpoint {
     let profile = Profile::new(false);
     let training = match from {
@@ -189,7 +189,7 @@ fn lag_is_counted_and_never_above_its_bound() {
     }
 }
 
-/// Collects nothing, but does something in rollout `at`.
+/// Collector that only calls `what` in rollout `at`.
 struct Odd {
     at: usize,
     done: usize,
@@ -353,7 +353,7 @@ fn what_was_passed_on_is_still_taken_when_its_sender_has_gone() {
     assert_eq!(b.send(1), Err(Closed));
 }
 
-/// CartPole that misbehaves at a step of its life.
+/// CartPole that fails at a given step of its life.
 #[derive(Clone)]
 struct Failing {
     env: CartPole,
@@ -406,7 +406,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         let samples = (config.n_steps() * config.n_envs) as u64;
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path().join("run");
-        // In the fourth rollout, counted from 0, so that four have been learnt from.
+        // The failure is in rollout 4, counted from 0, after four have been learnt from.
         let steps_left = 4 * config.n_steps() as u32 + 1;
         let env = Failing { env: CartPole::default(), steps_left, panics };
         let envs = Box::new(SyncVecEnv::new(config.n_envs, env));
@@ -424,7 +424,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         let newest = checkpoint::list(&dir.checkpoints()).unwrap().pop().unwrap();
         let saved = Checkpoint::load(&newest).unwrap();
         let learnt = saved.progress.env_steps / samples;
-        // A producer that has ended may be noticed before all that it had filled has been learnt from.
+        // The learner may notice the failure before it has learnt from every full rollout.
         assert!(if pipeline == "pipeline=sync" { learnt == 4 } else { (1..=4).contains(&learnt) }, "{algo:?}: {learnt}");
         assert!(!saved.collector.has_envs() && saved.agent.params.iter().all(|x| x.is_finite()));
         let mut training = Training::resume(&config, saved, Profile::new(false)).unwrap();
