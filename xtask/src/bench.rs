@@ -38,7 +38,7 @@ const GROUPS: [Group; 4] = [
         venv: "target/peers-envs",
         requirements: "requirements-envs.txt",
         record: "bench/peers-envs.md",
-        unit: "Environment steps a second with random actions, drawn inside the clock; observations, masks, rewards and flags written.\n\
+        unit: "Environment steps per second with random actions, drawn inside the clock; observations, masks, rewards and flags are written.\n\
                The peer's figure is that of its best size.",
         cases: ENVS,
     },
@@ -47,7 +47,7 @@ const GROUPS: [Group; 4] = [
         venv: "target/peers",
         requirements: "requirements.txt",
         record: "bench/peers.md",
-        unit: "Updates in samples a second, training in environment steps a second, everything included.",
+        unit: "Updates in samples per second, training in environment steps per second, everything included.",
         cases: LEARNERS,
     },
     Group {
@@ -55,7 +55,7 @@ const GROUPS: [Group; 4] = [
         venv: "target/peers-replay",
         requirements: "requirements-replay.txt",
         record: "bench/peers-replay.md",
-        unit: "Transitions a second of 4-float observations on one thread, a million of them held; with priorities, drawn and updated.",
+        unit: "Transitions per second on one thread: 4-float observations, a buffer of a million; by priorities, drawing and updating.",
         cases: REPLAY,
     },
     Group {
@@ -63,7 +63,7 @@ const GROUPS: [Group; 4] = [
         venv: "target/peers",
         requirements: "requirements.txt",
         record: "bench/peers-pipeline.md",
-        unit: "Environment steps a second where each step sleeps an exponential time of mean 50 ms; the environments alone could do 640.",
+        unit: "Environment steps per second. Each step sleeps an exponential time of mean 50 ms, so the environments alone reach 640.",
         cases: PIPELINE,
     },
 ];
@@ -227,8 +227,8 @@ fn compare(root: &Path, group: &Group) -> Result<()> {
         table.push('\n');
     }
     let head = format!(
-        "# Ours and others'\n\nMade by `cargo xtask bench --peers`: medians of {ROUNDS} runs each, ours and the peer's in turn, with the least \
-         and\nthe greatest. {}\n\n",
+        "# Comparisons with other libraries\n\nWritten by `cargo xtask bench --peers`: medians of {ROUNDS} alternating runs each, with \
+         minimum and maximum.\n{}\n\n",
         group.unit
     );
     fs::create_dir_all(root.join("bench"))?;

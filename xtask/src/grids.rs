@@ -33,10 +33,10 @@ struct Grid {
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let mut text = String::from(
-        "# What is learnt on grids\n\nMade by `cargo xtask bench --grids`: the presets of Snake (12 x 12, up to 4,000 steps) and Breakout (10 x 10, up to \
-         1,000 steps), on\nseeds 100 and 101, one line each: 100 greedy episodes after training, time as the whole training took it. \
-         The curves are of the\nepisodes of training, with all its exploration: the mean of the last 100. Random: a policy whose \
-         learning rate is 0.\n",
+        "# Learning curves on grids\n\nWritten by `cargo xtask bench --grids`: the presets of Snake (12 x 12, up to 4,000 steps) and Breakout \
+         (10 x 10, up to 1,000 steps).\nSeeds 100 and 101, a line each: the mean of 100 greedy episodes after training, and the time of the \
+         whole training. The curves are the mean\nof the last 100 training episodes, exploration included. Random is a policy with \
+         learning rate 0.\n",
     );
     for grid in GRIDS {
         let Grid { env, algos, what, start, .. } = grid;

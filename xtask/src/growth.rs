@@ -22,8 +22,8 @@ pub(crate) type Curve = (&'static str, &'static str, Vec<(f64, f64)>);
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let mut text = String::from(
-        "# How the cost of a step grows\n\nMade by `cargo xtask bench --growth`: random actions, two threads, medians with the least and the \
-         greatest of five parts. The time\nof one step of all N environments together, and what it comes to for each.\n\n![growth](growth.svg)\n",
+        "# Cost of a step\n\nWritten by `cargo xtask bench --growth`: random actions, two threads, medians of five parts with minimum and \
+         maximum. The time of\none step of all N environments together, and per environment.\n\n![growth](growth.svg)\n",
     );
     let (mut sizes, mut repeats) = (Vec::new(), Vec::new());
     for (env, n_envs, color) in ENVS {

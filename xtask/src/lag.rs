@@ -67,9 +67,10 @@ const PLOTS: [(Plot, &str); 2] = [
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let mut text = String::from(
-        "# What lag does to learning\n\nMade by `cargo xtask bench --lag`: CartPole with the presets, ten seeds on which nothing was tuned; greedy mean \
-         returns over 100\nepisodes, twenty times on the way and at the end. Solved is a return of 475.\n\n\
-         | runs | solved on the way | solved at the end | mean at the end | least at the end |\n|---|---|---|---|---|\n",
+        "# Learning with stale rollouts\n\nWritten by `cargo xtask bench --lag`: CartPole with the presets, ten seeds that were not used for \
+         tuning. Returns are greedy means over\n100 episodes, evaluated twenty times during training and at the end. Solved means a return \
+         of 475.\n\n\
+         | runs | solved during training | solved at the end | mean at the end | minimum at the end |\n|---|---|---|---|---|\n",
     );
     for (plot, file) in &PLOTS {
         for (Variant { label, .. }, returns) in plot.variants.iter().zip(draw_all(root, plot, file)?) {

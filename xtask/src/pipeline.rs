@@ -59,9 +59,9 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     }
     results.push(vec![rl(root, &format!("bench pipeline --json {}", LARGE.1))?]);
     let mut text = format!(
-        "# The pipeline\n\nMade by `cargo xtask bench --pipeline`: medians of {ROUNDS} runs each, in turn, with the least and the greatest. \
-         Load averages of the\nlast one and five minutes: {before} before, {} after. A step of an environment sleeps, exponentially with a \
-         mean of 50 ms; the\nideal is the number of environments over that. Updates of settable cost compute on one thread.\n\n\
+        "# The pipeline\n\nWritten by `cargo xtask bench --pipeline`: medians of {ROUNDS} interleaved runs each, with minimum and maximum. \
+         Load averages over\none and five minutes: {before} before, {} after. An environment's step sleeps an exponential time of mean \
+         50 ms; the ideal rate is the\nnumber of environments divided by that mean. Updates of adjustable cost compute on one thread.\n\n\
          | what | `rl bench pipeline` | env steps/s | of the ideal | the learner computed | and waited |\n|---|---|---|---|---|---|\n",
         load()
     );
@@ -82,8 +82,8 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     let (ratio, least, most) = spread(ratios);
     let _ = write!(
         text,
-        "\nEnvironments that are bound by the CPU, one thread for each of collecting and updates, which take about as long: `rl {}`.\n\
-         In turn (`{IN_TURN}`) {} env steps/s, at the same time (`{AT_ONCE}`) {}: {ratio:.2} times as many ({least:.2} to {most:.2}).\n",
+        "\nCPU-bound environments, with a thread each for collecting and updates, which cost about the same: `rl {}`.\n\
+         One after the other (`{IN_TURN}`) {} env steps/s, overlapped (`{AT_ONCE}`) {}: {ratio:.2} times ({least:.2} to {most:.2}).\n",
         BOUND.trim_end_matches(" --json"),
         k(in_turn),
         k(at_once),

@@ -53,10 +53,10 @@ fn table(root: &Path, presets: &[Preset], seeds: std::ops::Range<u64>, record: &
     let program = root.join("target/release/rl");
     let dir = root.join("target/presets-runs");
     let mut text = format!(
-        "# What the presets learn\n\nMade by `cargo xtask bench --presets`: mean return of {EPISODES} greedy episodes after training with \
-         seeds 100 to {}, on which no\npreset was tuned, with the standard error over them and the least; beside it that of \
-         the one agent that RL Baselines3\nZoo publishes, and its steps.\n\n\
-         | environment | algorithm | env steps | ours | least | RL Zoo's |\n|---|---|---|---|---|---|\n",
+        "# Returns of the presets\n\nWritten by `cargo xtask bench --presets`: mean return of {EPISODES} greedy episodes after training, for \
+         seeds 100 to {}, which were not\nused for tuning, with the standard error over seeds and the minimum. RL Zoo's is the return of the \
+         agent that RL Baselines3 Zoo publishes,\nwith its steps.\n\n\
+         | environment | algorithm | env steps | ours | minimum | RL Zoo's |\n|---|---|---|---|---|---|\n",
         seeds.end - 1
     );
     for (env, algo, steps_set, zoo, zoo_steps) in presets {

@@ -223,9 +223,9 @@ fn median(samples: &[Sample], of: impl Fn(&Sample) -> u32) -> u32 {
 /// Writes the table and the picture, and adds growth to `problems`.
 fn write(root: &Path, samples: &[Vec<Sample>], hours: f64, warm_up: f64, problems: &mut Vec<String>) -> Result<()> {
     let mut text = format!(
-        "# Soak\n\nMade by `cargo xtask soak --hours {hours}`: {} processes side by side, niced, on {}. Samples every {:.0} s; a warm-up of \
-         {:.1} minutes is\nleft out. The slope is that of a straight line by least squares. At the end the runs were interrupted (SIGTERM), \
-         had to exit with\n130, and were resumed.\n\n\
+        "# Soak\n\nWritten by `cargo xtask soak --hours {hours}`: {} processes side by side, niced, on {}. Samples every {:.0} s, without a \
+         warm-up of\n{:.1} minutes. The slope is a least-squares fit. At the end the runs were interrupted (SIGTERM), had to exit with 130, \
+         and were resumed.\n\n\
          | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads, first and last | descriptors, first and last |\n\
          |---|---|---|---|---|---|\n",
         WORKLOADS.len(),
@@ -262,7 +262,7 @@ fn write(root: &Path, samples: &[Vec<Sample>], hours: f64, warm_up: f64, problem
         let args = arm.args.split_whitespace().collect::<Vec<_>>().join(" ");
         let _ = writeln!(arguments, "- {}: `rl {args}`", arm.name);
     }
-    let _ = write!(text, "\n![Memory](soak.svg)\n\nOne thread each, two checkpoints kept, steps without end:\n\n{arguments}");
+    let _ = write!(text, "\n![Memory](soak.svg)\n\nOne thread each, two checkpoints kept, unlimited steps:\n\n{arguments}");
     fs::write(root.join("bench/soak.md"), &text)?;
     fs::write(root.join("bench/soak.svg"), chart.finish())?;
     println!("{text}");
