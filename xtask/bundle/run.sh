@@ -1,10 +1,10 @@
 #!/bin/sh
-# Runs what is packed here on a machine with an NVIDIA driver: kernels against Rust bit for bit, benches, peers where Python has them, then
-# the comparisons again under compute-sanitizer where it works.
+# Runs the bundle on a machine with an NVIDIA driver: kernels against Rust bit for bit, benchmarks, peers if Python has them, then the
+# comparisons again under compute-sanitizer if it works.
 #
 #   sh run.sh [RESULTS [STAGE..]]     stages: test bench peers sanitize (all); RESULTS: ./results
 #
-# Leaves bench.jsonl, peers.jsonl, results.jsonl and logs.tar.gz in RESULTS, whole after each stage, so that stages may be run one by one.
+# Writes bench.jsonl, peers.jsonl, results.jsonl and logs.tar.gz to RESULTS, complete after each stage, so that stages can run one by one.
 # Needs neither Rust nor a CUDA toolkit. Exit code 1 if a comparison fails or the sanitizer finds something.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -34,7 +34,7 @@ try() { # seconds, name, command ..
     fi
 }
 
-# The GPU is required: nothing here passes by being skipped. The comparison with the host's compiler is for machines without one.
+# RL_REQUIRE_GPU turns a skip into a failure. The comparison on the host's compiler is for machines without a GPU.
 RL_REQUIRE_GPU=1 RL_SKIP_CXX=1
 export RL_REQUIRE_GPU RL_SKIP_CXX
 
@@ -42,7 +42,7 @@ for stage in "$@"; do
     case $stage in
     test)
         for test in "$here"/bin/test-*; do
-            # Mistakes are planted into sources, which only the host compiles.
+            # Only the host compiles sources, so mistakes can only be planted there.
             try 300 "$(basename "$test")" "$test" --test-threads=1 --nocapture --skip planted
         done
         ;;
@@ -72,7 +72,7 @@ for stage in "$@"; do
         ;;
     sanitize)
         sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | tail -n 1)
-        # Kernels share no memory, so there are no races to look for; what is checked is every access.
+        # Kernels share no memory, so there are no races; memcheck checks every access instead.
         first="$here/bin/test-rl-cuda-copies"
         if [ -z "$sanitizer" ]; then
             note compute-sanitizer "not found, skipped"

@@ -1,4 +1,4 @@
-"""Environment steps a second of EnvPool with random actions: the best of several sizes.
+"""Environment steps per second of EnvPool with random actions: the best of several sizes.
 
     python env_envpool.py TASK THREADS SECONDS SIZE..
 """
@@ -13,7 +13,7 @@ task, threads, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 
 
 def rate(n_envs):
-    """Environment steps a second with so many environments."""
+    """Environment steps per second with n_envs environments."""
     env = envpool.make(task, env_type="gymnasium", num_envs=n_envs, num_threads=threads, seed=0)
     env.reset()
     rng = np.random.default_rng(0)

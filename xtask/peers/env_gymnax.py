@@ -1,4 +1,4 @@
-"""Environment steps a second of gymnax's CartPole with random actions, compiled by JAX: the best of several sizes.
+"""Environment steps per second of gymnax's CartPole with random actions, compiled by JAX: the best of several sizes.
 
     python env_gymnax.py rollout|nothing SECONDS SIZE..
 
@@ -18,7 +18,7 @@ env, params = gymnax.make("CartPole-v1")
 
 
 def rate(n_envs):
-    """Environment steps a second with so many environments."""
+    """Environment steps per second with n_envs environments."""
     step = jax.vmap(env.step, in_axes=(0, 0, 0, None))
 
     def one(carry, _):

@@ -1,4 +1,4 @@
-"""Environment steps a second of Stable-Baselines3's PPO where each step of CartPole sleeps an exponential time, everything included.
+"""Environment steps per second of Stable-Baselines3's PPO where each step of CartPole sleeps an exponential time, everything included.
 
     python latency_sb3.py ENVS MEAN_MS STEPS BATCH EPOCHS HIDDEN THREADS ROLLOUTS
 """

@@ -1,4 +1,4 @@
-"""Transitions a second that a replay buffer of cpprb takes or gives back: observations of four f32 numbers, one thread.
+"""Transitions per second that a cpprb replay buffer adds or draws: observations of four f32 numbers, one thread.
 
     python replay_cpprb.py add|sample|update CAPACITY BATCH SECONDS
 

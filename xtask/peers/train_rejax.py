@@ -1,4 +1,4 @@
-"""Environment steps a second of rejax's PPO on gymnax's CartPole, everything included but for the compilation.
+"""Environment steps per second of rejax's PPO on gymnax's CartPole, everything included except compilation.
 
     python train_rejax.py ENVS STEPS MINIBATCHES EPOCHS TOTAL
 """

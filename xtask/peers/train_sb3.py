@@ -1,4 +1,4 @@
-"""Environment steps a second of Stable-Baselines3's PPO on CartPole, everything included.
+"""Environment steps per second of Stable-Baselines3's PPO on CartPole, everything included.
 
     python train_sb3.py ENVS STEPS BATCH EPOCHS THREADS TOTAL
 """

@@ -1,4 +1,4 @@
-"""Environment steps a second of Stable-Baselines3's DQN on one CartPole, everything included: from the start, as ours are counted.
+"""Environment steps per second of Stable-Baselines3's DQN on one CartPole, everything included, from the start.
 
     python train_sb3_dqn.py BATCH EVERY TARGET THREADS TOTAL
 """

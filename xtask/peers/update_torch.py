@@ -1,4 +1,4 @@
-"""Samples a second of PyTorch for what `rl bench update` does: PPO's update of two 64-64 tanh networks on 8,192 samples.
+"""Samples per second of PyTorch for what `rl bench update` does: PPO's update of two 64-64 tanh networks on 8,192 samples.
 
     python update_torch.py MINIBATCH THREADS SECONDS [plain]
 

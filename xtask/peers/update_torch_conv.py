@@ -1,4 +1,4 @@
-"""Samples a second of PyTorch for what `rl bench update --env snake --conv 16x3x1,32x3x1` does: PPO's update of a shared network of
+"""Samples per second of PyTorch for what `rl bench update --env snake --conv 16x3x1,32x3x1` does: PPO's update of a shared network of
 convolutions and a dense layer of 128, with ReLU, on 8,192 samples of 5 planes of 12 by 12.
 
     python update_torch_conv.py MINIBATCH THREADS SECONDS
