@@ -1,6 +1,6 @@
-// Stands in for CUDA's built-ins where the C++ compiler of the host compiles the kernels, so that they can be compared with Rust on a
-// machine without a GPU. Threads run one after the other: blocks, and threads in a block, are loops. There are no barriers and no
-// shared memory, because no kernel uses any; one that did would not compile here.
+// Replaces CUDA's built-ins where the host's C++ compiler compiles the kernels, so that they can be compared with Rust on a machine
+// without a GPU. Threads run one after the other: blocks, and threads in a block, are loops. There are no barriers and no shared
+// memory, because no kernel uses any; a kernel that did would not compile here.
 
 #pragma once
 
@@ -62,7 +62,7 @@ static void run_kernel(void (*kernel)(Args...), unsigned int grid, unsigned int 
     run_kernel(kernel, grid, block, args, std::index_sequence_for<Args...>());
 }
 
-// A function for Rust with the arguments of cuLaunchKernel.
+// Exports a kernel to Rust, with the arguments of cuLaunchKernel.
 #define HOST_KERNEL(name)                                                              \
     extern "C" __attribute__((visibility("default"))) void host_##name(unsigned int grid, unsigned int block, void** args) {  \
         run_kernel(name, grid, block, args);                                           \
