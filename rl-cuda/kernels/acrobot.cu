@@ -11,7 +11,7 @@ struct Params {
         u32 elapsed;
     };
 
-    // Angles, then velocities, or what they change by in a second.
+    // Angles and velocities, or their derivatives.
     struct Vector {
         f32 theta1, theta2, theta1_dot, theta2_dot;
     };

@@ -76,7 +76,7 @@ struct Breakout {
         strike = last_action = elapsed = 0;
     }
 
-    // Directions after a bounce off a side wall (1 0 3 2), off anything flat (3 2 1 0), and off both (2 3 0 1).
+    // Direction after a bounce: off a side wall (1 0 3 2), off a flat surface (3 2 1 0), off both (2 3 0 1).
     __device__ Step advance(u32 action) {
         Step outcome = {0.0f, false, false};
         last_action = action;

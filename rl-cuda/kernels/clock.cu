@@ -1,4 +1,4 @@
-// The clock of a batch moved on: what a captured graph of steps ends with, so that its next replay draws the next random numbers.
+// Advances the clock of a batch, as the last launch of a captured graph, so that the next replay draws new random numbers.
 
 #include "vec_env.cuh"
 

@@ -1,12 +1,12 @@
-// Replayed transitions gathered to a batch: the twin of `gather` in rl-buffer/src/replay.rs, which has the layout of a row.
+// Gathers replayed transitions into a batch: the twin of `gather` in rl-buffer/src/replay.rs, which has the layout of a row.
 //
-// A row of words is obs (D), next_obs (D), action, reward, discount, next mask (A bytes, four a word); D is 0 where observations are
-// bytes, which then lie in rows of their own, obs (D), next_obs (D). One thread a word of a row, so that neighbouring threads read and
-// write neighbouring words. An index beyond the last row counts as the last. Nothing but copies: bitwise deterministic.
+// A row of words is obs (D), next_obs (D), action, reward, discount, next mask (A bytes, four per word). D is 0 for byte
+// observations, which have rows of their own: obs (D), next_obs (D). One thread per word of a row, so that neighbouring threads
+// read and write neighbouring words. An index past the end counts as the last row. Only copies, so bitwise deterministic.
 
 #include "numbers.cuh"
 
-// Numbers of words, and of bytes of a mask.
+// Words per part of a row, and bytes per mask.
 struct Row {
     u32 obs, action, mask_len;
 };
@@ -15,7 +15,7 @@ struct Row {
 struct Batch {
     u32* obs;        // (B, D)
     u32* next_obs;   // (B, D)
-    u32* actions;    // (B), or (B, A) of continuous ones
+    u32* actions;    // (B), or (B, A) for continuous actions
     u32* rewards;    // (B)
     u32* discounts;  // (B)
     u8* next_masks;  // (B, A)
@@ -59,7 +59,7 @@ extern "C" __global__ void gather_words(const u32* words, u32 n_rows, const u32*
 }
 HOST_KERNEL(gather_words)
 
-// Rows of bytes (C, 2 D) to obs and next_obs, (B, D) each.
+// Copies rows of bytes (C, 2 D) to obs and next_obs, (B, D) each.
 extern "C" __global__ void gather_bytes(
     const u8* bytes, u32 n_rows, const u32* indices, u32 d, u8* obs, u8* next_obs, u32 n) {
     u64 i = thread_number();

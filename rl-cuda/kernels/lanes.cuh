@@ -1,6 +1,6 @@
-// Environments that are arithmetic on a few numbers: the twin of Lane in rl-envs/src/lanes.rs.
+// Environments that are arithmetic on a few numbers: the twin of `Lane` in rl-envs/src/lanes.rs.
 //
-// Rules are a struct of constants with `start`, `advance`, `observe`, `pack` and `unpack`, as there.
+// The rules are a struct of constants with `start`, `advance`, `observe`, `pack` and `unpack`, as in Rust.
 
 #pragma once
 

@@ -1,8 +1,8 @@
-// The functions of math.cuh and philox.cuh, number by number: with these they are compared with rl-envs/src/math.rs and rng.rs.
+// Functions of math.cuh and philox.cuh, number by number, for comparison with rl-envs/src/math.rs and rng.rs.
 
 #include "philox.cuh"
 
-// y[i] = f(x[i]); (N) each. Functions in the order of `Function` in rl-cuda/src/elementary.rs.
+// y[i] = f(x[i]), (N) each. The functions are numbered as `Function` in rl-cuda/src/elementary.rs.
 extern "C" __global__ void math_apply(u32 function, const f32* x, f32* y, u32 n) {
     u64 i = thread_number();
     if (i >= n) return;

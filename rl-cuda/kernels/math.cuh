@@ -1,7 +1,7 @@
-// Elementary functions in f32: the twin of rl-envs/src/math.rs, operation by operation, which has the errors and the reasons.
+// Elementary functions in f32: the twin of rl-envs/src/math.rs, operation by operation, which has error bounds and reasons.
 //
-// Bit for bit the same as there if nothing is contracted (`--fmad=false`) and division and square root are rounded correctly
-// (NVRTC's default). NaN stays NaN, but its bits may differ.
+// The bits are the same as in Rust if nothing is contracted (`--fmad=false`) and division and square root round correctly (NVRTC's
+// default). NaN stays NaN, but its bits may differ.
 
 #pragma once
 

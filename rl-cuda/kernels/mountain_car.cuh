@@ -1,4 +1,4 @@
-// The car and its valley, which mountain_car.cu and mountain_car_continuous.cu share: the twin of `drive` and of the state in
+// Car and valley of mountain_car.cu and mountain_car_continuous.cu: the twin of `drive` and of the state in
 // rl-envs/src/mountain_car.rs.
 
 #pragma once
@@ -20,7 +20,7 @@ struct Car {
         return {rng.uniform_in(-0.6f, -0.4f), 0.0f, 0};
     }
 
-    // One step with this acceleration by the engine; says whether it leads to the goal.
+    // Takes one step with this engine acceleration; returns true at the goal.
     __device__ bool drive(State& state, f32 push) const {
         f32 velocity = state.velocity + (push - gravity * math::sin_cos(3.0f * state.position).cos);
         velocity = math::clamp(velocity, -max_speed, max_speed);

@@ -1,9 +1,10 @@
-// Observations normalized by running statistics, and those statistics: the twin of `Normalizer::apply` and `Moments::push` in
+// Normalization of observations and its running statistics: the twin of `Normalizer::apply` and `Moments::push` in
 // rl-agents/src/normalize.rs.
 
 #include "math.cuh"
 
-// x = clamp((x - mean) precision, -10, 10), in place; obs is (N, D), one thread a number. Bitwise deterministic, and the same bits.
+// x = clamp((x - mean) precision, -10, 10), in place; obs is (N, D). One thread per number; bitwise deterministic, and the same
+// bits as in Rust.
 extern "C" __global__ void normalize_apply(f32* obs, const f32* mean, const f32* precision, u64 len, u32 d) {
     u64 i = thread_number();
     if (i >= len) return;
@@ -12,9 +13,9 @@ extern "C" __global__ void normalize_apply(f32* obs, const f32* mean, const f32*
 }
 HOST_KERNEL(normalize_apply)
 
-// Mean and sum of squared distances from it (Welford, 1962), in f64, of each number of the observations (T, N, D) of each slice of
-// environments: slice s is columns starts[s] to starts[s + 1]. Results are (S, D). One thread a slice and number, in the order of the
-// steps and of the environments, so that they are the same bits as there.
+// Mean and sum of squared deviations (Welford, 1962), in f64, of the observations (T, N, D) of each slice of environments. Slice s
+// is columns starts[s] to starts[s + 1]; the results are (S, D). One thread per slice and dimension, in the order of steps and
+// environments, so that the bits are the same as in Rust.
 extern "C" __global__ void normalize_moments(
     const f32* obs, const u32* starts, u32 n_slices, u32 n_steps, u32 n_envs, u32 d, f64* means, f64* m2s) {
     u64 i = thread_number();

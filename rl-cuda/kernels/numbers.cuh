@@ -1,4 +1,4 @@
-// The numbers that kernels share with Rust, by their names there. NVRTC has no standard headers, so nothing here includes any.
+// Number types under their Rust names. NVRTC has no standard headers, so this file includes none.
 
 #pragma once
 
@@ -12,12 +12,12 @@ typedef double f64;
 
 static_assert(sizeof(u32) == 4 && sizeof(u64) == 8, "the sizes that Rust has");
 
-// Where the C++ compiler of the host stands in for CUDA's, this makes a kernel callable from Rust; for CUDA it is nothing.
+// Exports a kernel to Rust where the host's C++ compiler replaces CUDA; expands to nothing in CUDA.
 #ifndef HOST_KERNEL
 #define HOST_KERNEL(name)
 #endif
 
-// The number of this thread in the grid. Those beyond the work do nothing.
+// Index of this thread in the grid. Threads past the end of the work return at once.
 __device__ inline u64 thread_number() {
     return (u64)blockIdx.x * blockDim.x + threadIdx.x;
 }

@@ -1,5 +1,5 @@
-// Counter-based random numbers: the twin of rl-envs/src/rng.rs, which has the layout of the counter. Integers only, so bit for bit
-// the same.
+// Counter-based random numbers: the twin of rl-envs/src/rng.rs, which has the layout of the counter. Integers only, so the bits are
+// the same as in Rust.
 
 #pragma once
 
@@ -17,7 +17,7 @@ enum Purpose : u32 {
 struct Block {
     u32 a, b, c, d;
 
-    // Word i of 0 to 3, without an array that would have to lie in memory.
+    // Returns word i, 0 to 3, without an array, which would need local memory.
     __device__ u32 word(u32 i) const {
         u32 low = i & 1 ? b : a, high = i & 1 ? d : c;
         return i & 2 ? high : low;
@@ -54,13 +54,14 @@ __device__ inline u32 below(u32 word, u32 n) {
     return (u32)(((u64)word * n) >> 32);
 }
 
-// A word as a number between two bounds, as rl-envs/src/random_actions.rs draws continuous actions: rounding may not lead beyond.
+// Maps a word to a number between two bounds, as rl-envs/src/random_actions.rs draws continuous actions; rounding never exceeds the
+// upper bound.
 __device__ inline f32 between(u32 word, f32 low, f32 high) {
     f32 x = low + (high - low) * uniform(word);
     return math::select(x < high, x, high);
 }
 
-// The stream of one environment, one step and one purpose.
+// Random stream of one environment, step and purpose.
 struct Rng {
     u64 seed, step;
     u32 index, purpose, next;

@@ -1,8 +1,8 @@
-// Actions drawn from logits: the twin of `log_softmax` and `sample` in rl-agents/src/distributions.rs.
+// Draws actions from logits: the twin of `log_softmax` and `sample` in rl-agents/src/distributions.rs.
 //
-// log p_j = (logit_j - max) - ln(sum of exp(logit - max)), masked logits counting as -1e30; drawn is the first action whose cumulative
-// probability exceeds a uniform number, that of the environment's stream for policies at this step. One thread a row of logits (N, A),
-// sums in the order of the actions: bitwise deterministic, and the same bits as there.
+// log p_j = (logit_j - max) - ln(sum of exp(logit - max)), where masked logits count as -1e30. The action is the first whose
+// cumulative probability exceeds a uniform number from the environment's policy stream at this step. One thread per row of logits
+// (N, A), with sums in the order of the actions: bitwise deterministic, and the same bits as in Rust.
 
 #include "vec_env.cuh"
 

@@ -1,8 +1,8 @@
 // Snake: the twin of rl-envs/src/snake.rs, which has the task, the planes of an observation and the source.
 //
-// What a thread keeps in registers are the head, the lengths of things and the clock. The times at which the body leaves the cells of
-// the board, u16, lie behind these words in memory as columns, (rows * columns, N), so that threads which look at every cell read
-// neighbouring numbers; registers have no indices. rows * columns is a multiple of 4, for observations are written four cells at a
+// A thread keeps the head, the lengths and the clock in registers. Registers cannot be indexed, so the board is in memory behind
+// these words: for each cell the time at which the body leaves it, u16, as columns (rows * columns, N). Threads that look at every
+// cell therefore read neighbouring numbers. rows * columns is a multiple of 4, because observations are written four cells at a
 // time.
 
 #include "vec_env.cuh"
@@ -65,7 +65,7 @@ struct Snake {
         return below(word, 4);
     }
 
-    // The row and the column next to the head; off the board they wrap around to numbers that no board has.
+    // Row and column of the next head; off the board, they wrap around to numbers that no board has.
     __device__ u32 row_ahead(u32 action) const {
         return row + (action == 2 ? 1u : action == 0 ? ~0u : 0u);
     }
@@ -74,7 +74,7 @@ struct Snake {
         return column + (action == 1 ? 1u : action == 3 ? ~0u : 0u);
     }
 
-    // Which cells next to the head it may enter, a bit for each.
+    // Computes which neighbouring cells the head may enter, a bit per action.
     __device__ void look() {
         legal = 0;
 #pragma unroll
@@ -86,7 +86,7 @@ struct Snake {
         }
     }
 
-    // A free cell by its rank among them, uniformly.
+    // Draws a free cell uniformly, by its rank among the free cells.
     __device__ u32 free_cell(Rng& rng) const {
         u32 rank = rng.below(cells - length);
         u32 seen = 0, cell = 0;

@@ -1,17 +1,17 @@
-// N environments that step together, each restarted in the same step in which its episode ends: the twin of SyncVecEnv in
+// N environments that step together, each restarted in the step in which its episode ends: the twin of SyncVecEnv in
 // rl-envs/src/vec_env.rs.
 //
-// One thread an environment. Its state is read once, kept in registers for k steps and written once; it lies as columns of 32-bit
-// words, (W, N), so that neighbouring threads read neighbouring words. What a step gives lies as the caller's batches do: obs and
-// final_obs (k, N, D), rewards, terminated and truncated (k, N), masks and final_masks (k, N, A). Nothing is shared between threads,
-// so everything is bitwise deterministic.
+// One thread per environment. A launch reads its state once, keeps it in registers for k steps and writes it once. States are
+// columns of 32-bit words, (W, N), so that neighbouring threads read neighbouring words. Outputs have the layout of the caller's
+// batches: obs and final_obs (k, N, D), rewards, terminated and truncated (k, N), masks and final_masks (k, N, A). Threads share
+// nothing, so every output is bitwise deterministic.
 
 #pragma once
 
 #include "philox.cuh"
 #include "numbers.cuh"
 
-// What the random numbers of a batch go by. In memory of the device, so that a captured graph goes on where it stopped.
+// Counters of the random numbers, in device memory, so that a replayed graph continues where the last replay stopped.
 struct Clock {
     u64 seed;
     u64 steps; // lifetime steps at the beginning of a launch or of a graph
@@ -21,11 +21,11 @@ struct Clock {
 struct Envs {
     u32* words; // (W, N)
     const Clock* clock;
-    u32* fault; // the least index of an environment whose action was out of range; all ones if there is none
+    u32* fault; // lowest index of an environment whose action was out of range; all ones if there is none
     u32 n_envs;
 };
 
-// Where a batch writes the outcome of its steps. Rows of observations are aligned to 16 bytes if their size allows it.
+// Outputs of a batch's steps. Rows of observations are aligned to 16 bytes if their size is a multiple of 16.
 struct StepBatch {
     void* obs;       // (k, N, D)
     f32* rewards;    // (k, N)
@@ -33,7 +33,7 @@ struct StepBatch {
     u8* truncated;   // (k, N)
     void* final_obs; // (k, N, D), written only where either flag is set
     u8* masks;       // (k, N, A), or null without masks
-    u8* final_masks; // (k, N, A), likewise
+    u8* final_masks; // (k, N, A), or null without masks
 };
 
 struct Step {
@@ -41,7 +41,7 @@ struct Step {
     bool terminated, truncated;
 };
 
-// First observations.
+// Resets the environments and writes first observations.
 template <class World>
 __device__ inline void reset_envs(const typename World::Params& params, const Envs& envs, typename World::Obs* obs, u8* masks) {
     u64 i = thread_number();
@@ -54,9 +54,9 @@ __device__ inline void reset_envs(const typename World::Params& params, const En
     world.store(envs, i);
 }
 
-// Steps `t` to `t + k` after the clock's. The arrays of row j begin `j * stride` batches further on; with a stride of 0 each step
-// overwrites what the one before it wrote. With RANDOM, actions are drawn as rl-envs/src/random_actions.rs draws them with the
-// clock's seed, and written; otherwise they are read. An action that is out of range is noted, and 0 is taken in its place.
+// Steps `t` to `t + k` after the clock. Row j of the arrays is at offset `j * stride` batches; with a stride of 0, each step
+// overwrites the step before. With RANDOM, actions are drawn as in rl-envs/src/random_actions.rs with the clock's seed, and
+// written; otherwise they are read. An action out of range is recorded, and action 0 is taken instead.
 template <class World, bool RANDOM>
 __device__ inline void step_envs(const typename World::Params& params, const Envs& envs, typename World::Action* actions,
     const StepBatch& out, u64 t, u32 k, u32 stride) {
@@ -99,7 +99,7 @@ __device__ inline void step_envs(const typename World::Params& params, const Env
     world.store(envs, i);
 }
 
-// The kernels of an environment: NAME_reset, NAME_step with given actions, NAME_step_random with actions of its own.
+// Kernels of an environment: NAME_reset, NAME_step with given actions, NAME_step_random with random actions.
 #define ENV_KERNELS(NAME, World)                                                                                                  \
     extern "C" __global__ void NAME##_reset(World::Params params, Envs envs, World::Obs* obs, u8* masks) {                        \
         reset_envs<World>(params, envs, obs, masks);                                                                              \
