@@ -29,7 +29,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ndarray::{Array1, Array2, ArrayView2, ArrayViewMut2, Axis, s};
 use rl_buffer::{ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape};
 use rl_envs::{
-    ActionSpace, Actions, ActionsMut, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv, math, pool,
+    ActionSpace, Actions, ActionsMut, ActionsView, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv,
+    math, pool,
 };
 use serde::{Deserialize, Serialize};
 
@@ -351,7 +352,7 @@ impl Clipped {
     }
 
     /// Clips `actions`, (n, A), which stay as they are. NaN stays NaN, so that the environment refuses it.
-    fn clip(&mut self, actions: ArrayView2<'_, f32>) -> Actions<'_> {
+    fn clip(&mut self, actions: ArrayView2<'_, f32>) -> ActionsView<'_> {
         let a = self.low.len().max(1);
         for (to, from) in self.actions.chunks_exact_mut(a).zip(actions.rows()) {
             for (((to, &from), &low), &high) in to.iter_mut().zip(from).zip(&self.low).zip(&self.high) {
@@ -415,7 +416,7 @@ fn mask_view(masks: &mut [u8], n: usize) -> Option<ArrayViewMut2<'_, u8>> {
 }
 
 /// Actions as a batch of environments takes them: continuous ones are clipped to its bounds.
-fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> Actions<'a> {
+fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> ActionsView<'a> {
     match actions {
         ActionsMut::Discrete(actions) => Actions::Discrete(actions.view()),
         ActionsMut::Continuous(actions) => clipped.clip(actions.view()),
@@ -500,7 +501,7 @@ impl Slice {
                 Choice::Sample { seed, step: acting.step, first_env: *first_env as u32 },
                 &mut acting.scratch,
                 (
-                    row.reborrow(),
+                    row.view_mut(),
                     log_probs.row_mut(t).into_slice().expect(CONTIGUOUS),
                     values.row_mut(t).into_slice().expect(CONTIGUOUS),
                 ),
@@ -685,7 +686,7 @@ impl Slice {
         };
         let choice = Choice::Sample { seed, step, first_env: (self.first_env + i) as u32 };
         let (log_prob, value) = (&mut log_probs[[t, i]], &mut values[[t, i]]);
-        let out = (row.reborrow(), std::slice::from_mut(log_prob), std::slice::from_mut(value));
+        let out = (row.view_mut(), std::slice::from_mut(log_prob), std::slice::from_mut(value));
         policy.act(one_of(obs_row(obs, t), i, d), &legal, choice, scratch, out)?;
         let mut clipped = Clipped::new(self.envs.action_space(), 1);
         let final_masks = mask_view(&mut self.final_masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
@@ -968,7 +969,7 @@ pub fn evaluate_with(
     while over.contains(&false) && before_step(&*envs, &running).is_continue() {
         step += 1;
         let choice = if stochastic { Choice::Sample { seed, step, first_env } } else { Choice::Greedy };
-        policy.act(obs.as_slice(), &masks, choice, &mut scratch, (actions.reborrow(), &mut log_probs, &mut values))?;
+        policy.act(obs.as_slice(), &masks, choice, &mut scratch, (actions.view_mut(), &mut log_probs, &mut values))?;
         let out = StepBatch {
             obs: obs.view_mut(n, d),
             rewards: rewards.view_mut(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ndarray::ArrayViewMut2;
-use rl_envs::{ActionSpace, Actions, Canvas, Dtype, ObsViewMut, Space, StepBatch, StepRows, VecEnv, mask_rows};
+use rl_envs::{ActionSpace, Actions, ActionsView, Canvas, Dtype, ObsViewMut, Space, StepBatch, StepRows, VecEnv, mask_rows};
 
 use crate::kernel::{Args, Kernel, KernelInfo, long};
 use crate::stream::Graph;
@@ -669,7 +669,7 @@ impl CudaVecEnv {
     }
 
     /// Steps once, and copies the results to the host.
-    fn step_host<O: HostObs>(&mut self, actions: Actions<'_>, out: StepRows<'_, O>) -> Result<(), Error> {
+    fn step_host<O: HostObs>(&mut self, actions: ActionsView<'_>, out: StepRows<'_, O>) -> Result<(), Error> {
         let (d, a) = (self.observation_space.len(), self.action_space.len());
         self.with_host(|envs, stream, host| {
             match (actions, &mut host.steps.actions) {
@@ -734,7 +734,7 @@ impl VecEnv for CudaVecEnv {
         .map_err(of_envs)
     }
 
-    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), rl_envs::Error> {
+    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), rl_envs::Error> {
         let (n, space) = (self.n_envs, &self.observation_space);
         actions.check(&self.action_space, n)?;
         match space.dtype() {
@@ -758,7 +758,7 @@ impl VecEnv for CudaVecEnv {
     }
 
     /// Fails, as [`VecEnv::restart`] does.
-    fn repeat_step(&mut self, _: usize, _: Actions<'_>, _: StepBatch<'_>) -> Result<(), rl_envs::Error> {
+    fn repeat_step(&mut self, _: usize, _: ActionsView<'_>, _: StepBatch<'_>) -> Result<(), rl_envs::Error> {
         Err(rl_envs::Error::CannotRestart)
     }
 

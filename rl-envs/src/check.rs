@@ -20,9 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ndarray::{Array1, Array2};
 
 use crate::trace::OwnedAction;
-use crate::{
-    ActionSpace, Actions, Dtype, Element, Env, MaskBatch, ObsViewMut, Purpose, Rng, Step, StepBatch, SyncVecEnv, VecEnv, codec,
-};
+use crate::{ActionSpace, Actions, Element, Env, MaskBatch, ObsArray, Purpose, Rng, Step, StepBatch, SyncVecEnv, VecEnv, codec};
 
 /// What a check has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,45 +115,20 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
-/// Memory for observations of either type, (N, D).
-#[derive(Clone)]
-enum Rows {
-    F32(Array2<f32>),
-    U8(Array2<u8>),
+/// Fills observations with a byte, whatever they are made of.
+fn fill(rows: &mut ObsArray, byte: u8) {
+    rows.as_mut().either(|rows| rows.fill(f32::from_le_bytes([byte; 4])), |rows| rows.fill(byte));
 }
 
-impl Rows {
-    fn new<O: Element>(n: usize, d: usize) -> Self {
-        match O::DTYPE {
-            Dtype::F32 => Self::F32(Array2::zeros((n, d))),
-            Dtype::U8 => Self::U8(Array2::zeros((n, d))),
-        }
-    }
+/// The elements of all observations.
+fn elements<O: Element>(rows: &mut ObsArray) -> &mut [O] {
+    let rows = O::rows(rows.view_mut()).and_then(|rows| rows.into_slice());
+    rows.expect("contiguous rows of the environment's element type")
+}
 
-    fn fill(&mut self, byte: u8) {
-        match self {
-            Self::F32(rows) => rows.fill(f32::from_le_bytes([byte; 4])),
-            Self::U8(rows) => rows.fill(byte),
-        }
-    }
-
-    fn view(&mut self) -> ObsViewMut<'_> {
-        match self {
-            Self::F32(rows) => ObsViewMut::F32(rows.view_mut()),
-            Self::U8(rows) => ObsViewMut::U8(rows.view_mut()),
-        }
-    }
-
-    fn slice<O: Element>(&mut self) -> &mut [O] {
-        O::rows(self.view()).and_then(|rows| rows.into_slice()).unwrap_or_default()
-    }
-
-    fn row(&self, i: usize) -> Vec<f32> {
-        match self {
-            Self::F32(rows) => rows.row(i).to_vec(),
-            Self::U8(rows) => rows.row(i).iter().map(|&x| f32::from(x)).collect(),
-        }
-    }
+/// Observation `i`, as numbers.
+fn row(rows: &ObsArray, i: usize) -> Vec<f32> {
+    rows.as_ref().either(|rows| rows.row(i).to_vec(), |rows| rows.row(i).iter().map(|&x| f32::from(x)).collect())
 }
 
 /// All that a learner sees of a reset or a step.
@@ -219,7 +192,7 @@ struct Run<E> {
     /// Whether a reset is due.
     over: bool,
     action_space: ActionSpace,
-    row: Rows,
+    row: ObsArray,
     mask: Vec<u8>,
     /// What the row is filled with before each reset (true) or each step (false).
     poison: Option<(bool, u8)>,
@@ -241,7 +214,7 @@ impl<E: Env> Run<E> {
             index: 0,
             step: 0,
             over: true,
-            row: Rows::new::<E::Obs>(1, env.observation_space().len()),
+            row: ObsArray::zeros(E::Obs::DTYPE, (1, env.observation_space().len())),
             mask: vec![1; if action_space.masked() { action_space.len() } else { 0 }],
             action_space,
             poison: None,
@@ -271,7 +244,7 @@ impl<E: Env> Run<E> {
         self.poison(false);
         self.step += 1;
         let mut rng = Rng::new(self.seed, self.index, self.step, Purpose::Step);
-        let step = self.env.step(action.borrow(), &mut rng, self.row.slice());
+        let step = self.env.step(action.borrow(), &mut rng, elements(&mut self.row));
         self.over = step.done();
         self.frame(false, step, rng)
     }
@@ -279,7 +252,7 @@ impl<E: Env> Run<E> {
     fn reset(&mut self) -> Frame {
         self.poison(true);
         let mut rng = Rng::new(self.seed, self.index, self.step, Purpose::Reset);
-        self.env.reset(&mut rng, self.row.slice());
+        self.env.reset(&mut rng, elements(&mut self.row));
         self.over = false;
         self.frame(true, Step::default(), rng)
     }
@@ -288,7 +261,7 @@ impl<E: Env> Run<E> {
         if let Some((reset, byte)) = self.poison
             && reset == at_reset
         {
-            self.row.fill(byte);
+            fill(&mut self.row, byte);
         }
     }
 
@@ -304,7 +277,7 @@ impl<E: Env> Run<E> {
         Frame {
             step: self.step,
             first,
-            obs: self.row.row(0),
+            obs: row(&self.row, 0),
             reward: step.reward,
             terminated: step.terminated,
             truncated: step.truncated,
@@ -314,7 +287,7 @@ impl<E: Env> Run<E> {
 
     /// What follows, for a few episodes, as far as memory and patience go.
     fn record(mut self) -> Vec<Frame> {
-        let longest = (4_000_000 / self.row.row(0).len().max(1)).clamp(64, 2000);
+        let longest = (4_000_000 / row(&self.row, 0).len().max(1)).clamp(64, 2000);
         let (mut frames, mut ends) = (Vec::new(), 0);
         while frames.len() < longest && ends < EPISODES {
             let Some(frame) = self.next() else { break };
@@ -688,7 +661,7 @@ fn batch<E: Env>(env: &E) -> Found {
         let seed = 9;
         let mut alone: Vec<Run<E>> = (0..n).map(|i| Run { index: i as u32, ..Run::new(env, seed) }).collect();
         let mut envs = SyncVecEnv::new(n, env.clone());
-        let (mut obs, mut final_obs) = (Rows::new::<E::Obs>(n, d), Rows::new::<E::Obs>(n, d));
+        let (mut obs, mut final_obs) = (ObsArray::zeros(E::Obs::DTYPE, (n, d)), ObsArray::zeros(E::Obs::DTYPE, (n, d)));
         let mut masks = [Array2::<u8>::ones((n, if masked { a } else { 0 })), Array2::ones((n, if masked { a } else { 0 }))];
         let (mut rewards, mut terminated, mut truncated) = (Array1::<f32>::zeros(n), Array1::<u8>::zeros(n), Array1::zeros(n));
         let tell = |env_idx: usize, what: String| {
@@ -696,9 +669,9 @@ fn batch<E: Env>(env: &E) -> Found {
         };
 
         let first: Vec<Frame> = alone.iter_mut().map(Run::reset).collect();
-        envs.reset(seed, obs.view(), masked.then(|| masks[0].view_mut())).map_err(|e| e.to_string())?;
+        envs.reset(seed, obs.view_mut(), masked.then(|| masks[0].view_mut())).map_err(|e| e.to_string())?;
         for (i, first) in first.iter().enumerate() {
-            let found = Frame { obs: obs.row(i), mask: masks[0].row(i).to_vec(), ..first.clone() };
+            let found = Frame { obs: row(&obs, i), mask: masks[0].row(i).to_vec(), ..first.clone() };
             first.difference(&found).map_or(Ok(()), |what| Err(tell(i, what)))?;
         }
 
@@ -717,11 +690,11 @@ fn batch<E: Env>(env: &E) -> Found {
                     ActionSpace::Continuous { .. } => Actions::Continuous(continuous.view()),
                 },
                 StepBatch {
-                    obs: obs.view(),
+                    obs: obs.view_mut(),
                     rewards: rewards.view_mut(),
                     terminated: terminated.view_mut(),
                     truncated: truncated.view_mut(),
-                    final_obs: final_obs.view(),
+                    final_obs: final_obs.view_mut(),
                     masks: masked.then(|| MaskBatch { masks: next_masks.view_mut(), final_masks: final_masks.view_mut() }),
                 },
             )
@@ -732,7 +705,7 @@ fn batch<E: Env>(env: &E) -> Found {
                 let found = Frame {
                     step: t as u64,
                     first: false,
-                    obs: rows.row(i),
+                    obs: row(rows, i),
                     reward: rewards[i],
                     terminated: terminated[i] == 1,
                     truncated: truncated[i] == 1,
@@ -742,7 +715,7 @@ fn batch<E: Env>(env: &E) -> Found {
                 if expected.done() {
                     ends += 1;
                     let first = run.reset();
-                    let found = Frame { obs: obs.row(i), mask: masks[0].row(i).to_vec(), ..first.clone() };
+                    let found = Frame { obs: row(&obs, i), mask: masks[0].row(i).to_vec(), ..first.clone() };
                     first.difference(&found).map_or(Ok(()), |what| Err(tell(i, what)))?;
                 }
             }

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{ActionSpace, Canvas, Element, Error, Rng, Space};
+use crate::{Action, ActionSpace, Canvas, Element, Error, Rng, Space};
 
 /// What a step gives besides the observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -21,37 +21,6 @@ impl Step {
     #[must_use]
     pub fn done(&self) -> bool {
         self.terminated | self.truncated
-    }
-}
-
-/// One action for one environment.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Action<'a> {
-    /// One of the actions of a discrete space.
-    Discrete(u32),
-    /// A vector of a continuous space.
-    Continuous(&'a [f32]),
-}
-
-impl<'a> Action<'a> {
-    /// The discrete action. The batch has checked kind and range, so an environment with a discrete space may rely on it.
-    #[inline]
-    #[must_use]
-    pub fn discrete(self) -> u32 {
-        match self {
-            Self::Discrete(action) => action,
-            Self::Continuous(_) => 0,
-        }
-    }
-
-    /// The continuous action. The batch has checked kind and bounds, so an environment with a continuous space may rely on it.
-    #[inline]
-    #[must_use]
-    pub fn continuous(self) -> &'a [f32] {
-        match self {
-            Self::Continuous(action) => action,
-            Self::Discrete(_) => &[],
-        }
     }
 }
 

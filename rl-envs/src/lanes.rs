@@ -9,7 +9,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::isa::{self, Isa, Set, Work};
 use crate::vec_env::{Saved, StepRows, mask_rows};
-use crate::{Action, ActionSpace, Actions, Canvas, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, VecEnv, codec};
+use crate::{
+    Action, ActionSpace, Actions, ActionsView, Canvas, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, VecEnv,
+    codec,
+};
 
 /// The rules of an environment as functions of its state, which is `W` numbers of 32 bits; observations are `D` f32.
 ///
@@ -53,13 +56,13 @@ pub trait Dynamics<const W: usize, const D: usize>: Clone + Debug + Default + Se
 /// An action of a lane: `u32` or `[f32; A]`.
 pub trait LaneAction: Copy + 'static {
     /// This kind of actions, if `actions` are of it.
-    fn rows<'a>(actions: &Actions<'a>) -> Option<&'a [Self]>;
+    fn rows<'a>(actions: &ActionsView<'a>) -> Option<&'a [Self]>;
     /// One action.
     fn of(action: Action<'_>) -> Self;
 }
 
 impl LaneAction for u32 {
-    fn rows<'a>(actions: &Actions<'a>) -> Option<&'a [Self]> {
+    fn rows<'a>(actions: &ActionsView<'a>) -> Option<&'a [Self]> {
         if let Actions::Discrete(actions) = actions { actions.to_slice() } else { None }
     }
 
@@ -70,13 +73,13 @@ impl LaneAction for u32 {
 }
 
 impl<const A: usize> LaneAction for [f32; A] {
-    fn rows<'a>(actions: &Actions<'a>) -> Option<&'a [Self]> {
+    fn rows<'a>(actions: &ActionsView<'a>) -> Option<&'a [Self]> {
         if let Actions::Continuous(actions) = actions { actions.to_slice().map(|all| all.as_chunks().0) } else { None }
     }
 
     #[inline(always)]
     fn of(action: Action<'_>) -> Self {
-        action.continuous().first_chunk().copied().unwrap_or([0.0; A])
+        *action.continuous().first_chunk().expect("a checked action has A numbers")
     }
 }
 
@@ -315,7 +318,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         Ok(())
     }
 
-    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         actions.check(&self.action_space, self.n_envs)?;
         let out = StepRows::of(out, self.n_envs, &self.observation_space, &self.action_space)?;
         self.steps += 1;
@@ -335,7 +338,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         Ok(())
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         actions.check(&self.action_space, 1)?;
         let out = StepRows::of(out, 1, &self.observation_space, &self.action_space)?;
         let Self { params, isa, blocks, first_env, seed, steps, .. } = self;

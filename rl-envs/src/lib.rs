@@ -55,6 +55,7 @@ pub mod snake;
 pub mod wrappers;
 
 mod canvas;
+mod columns;
 mod env;
 mod error;
 mod random_actions;
@@ -64,12 +65,15 @@ mod vec_env;
 
 pub use canvas::{Canvas, Color};
 pub use check::check_env;
-pub use env::{Action, BlockingEnv, Env, EnvError, Step};
+pub use columns::{
+    Action, ActionArray, ActionRows, ActionSlice, Actions, ActionsMut, ActionsView, Obs, ObsArray, ObsRows, ObsSlice, ObsViewMut,
+};
+pub use env::{BlockingEnv, Env, EnvError, Step};
 pub use error::Error;
 pub use isa::Isa;
 pub use pool::Pool;
-pub use random_actions::{ActionsMut, RandomActions};
+pub use random_actions::RandomActions;
 pub use rng::{Purpose, Rng};
-pub use space::{ActionSpace, Dtype, Element, Space};
+pub use space::{ActionKind, ActionSpace, Dtype, Element, Space};
 pub use trace::TraceStep;
-pub use vec_env::{Actions, MaskBatch, ObsViewMut, PooledVecEnv, StepBatch, StepRows, SyncVecEnv, VecEnv, mask_rows};
+pub use vec_env::{MaskBatch, PooledVecEnv, StepBatch, StepRows, SyncVecEnv, VecEnv, mask_rows};

@@ -2,38 +2,8 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayViewMut1, ArrayViewMut2};
-
 use crate::isa::{self, Isa, Set, Work};
-use crate::{ActionSpace, Actions, Purpose, rng};
-
-/// Actions to be written.
-#[derive(Debug)]
-pub enum ActionsMut<'a> {
-    /// For a discrete space, (N).
-    Discrete(ArrayViewMut1<'a, u32>),
-    /// For a continuous space, (N, A).
-    Continuous(ArrayViewMut2<'a, f32>),
-}
-
-impl ActionsMut<'_> {
-    /// The same, lent for a while.
-    pub fn reborrow(&mut self) -> ActionsMut<'_> {
-        match self {
-            Self::Discrete(actions) => ActionsMut::Discrete(actions.view_mut()),
-            Self::Continuous(actions) => ActionsMut::Continuous(actions.view_mut()),
-        }
-    }
-
-    /// The actions, to be read.
-    #[must_use]
-    pub fn view(&self) -> Actions<'_> {
-        match self {
-            Self::Discrete(actions) => Actions::Discrete(actions.view()),
-            Self::Continuous(actions) => Actions::Continuous(actions.view()),
-        }
-    }
-}
+use crate::{ActionSpace, ActionsMut, Purpose, rng};
 
 /// Uniform actions for N environments, step by step; masks are not looked at.
 ///

@@ -2,7 +2,7 @@
 
 use ndarray::ArrayViewMut2;
 
-use crate::vec_env::ObsViewMut;
+use crate::ObsViewMut;
 
 /// Element type of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,17 @@ pub enum Dtype {
     F32,
     /// Bytes, which a learner multiplies by the space's scale.
     U8,
+}
+
+impl Dtype {
+    /// Bytes of an element.
+    #[must_use]
+    pub fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::U8 => 1,
+        }
+    }
 }
 
 /// A type that observations are made of: `f32` or `u8`.
@@ -26,10 +37,7 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
 impl Element for f32 {
     const DTYPE: Dtype = Dtype::F32;
     fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>> {
-        match obs {
-            ObsViewMut::F32(rows) => Some(rows),
-            ObsViewMut::U8(_) => None,
-        }
+        obs.either(Some, |_| None)
     }
 
     fn is_finite(self) -> bool {
@@ -40,10 +48,7 @@ impl Element for f32 {
 impl Element for u8 {
     const DTYPE: Dtype = Dtype::U8;
     fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>> {
-        match obs {
-            ObsViewMut::U8(rows) => Some(rows),
-            ObsViewMut::F32(_) => None,
-        }
+        obs.either(|_| None, Some)
     }
 
     fn is_finite(self) -> bool {
@@ -157,7 +162,31 @@ pub enum ActionSpace {
     },
 }
 
+/// The kind of actions, and the lengths of their arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActionKind {
+    /// One number each.
+    Discrete {
+        /// With masks: the number of actions A.
+        masked: Option<usize>,
+    },
+    /// A vector each.
+    Continuous {
+        /// Its length A.
+        len: usize,
+    },
+}
+
 impl ActionSpace {
+    /// The kind of the actions.
+    #[must_use]
+    pub fn kind(&self) -> ActionKind {
+        match self {
+            Self::Discrete { n, masked } => ActionKind::Discrete { masked: masked.then_some(*n as usize) },
+            Self::Continuous { low, .. } => ActionKind::Continuous { len: low.len() },
+        }
+    }
+
     /// The number of actions, or of dimensions of an action: A.
     #[expect(clippy::len_without_is_empty, reason = "a space is not a container")]
     #[must_use]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Action, ActionSpace, Env, Error, Purpose, Rng};
+use crate::{Action, ActionSpace, Actions, Env, Error, Purpose, Rng};
 
 /// One step of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -81,19 +81,12 @@ where
     Ok(steps)
 }
 
-/// One action for one environment, held.
-#[derive(Clone, Debug)]
-pub(crate) enum OwnedAction {
-    Discrete(u32),
-    Continuous(Vec<f32>),
-}
+/// One action for one environment, owned.
+pub(crate) type OwnedAction = Actions<u32, Vec<f32>>;
 
 impl OwnedAction {
     pub(crate) fn borrow(&self) -> Action<'_> {
-        match self {
-            Self::Discrete(action) => Action::Discrete(*action),
-            Self::Continuous(action) => Action::Continuous(action),
-        }
+        self.as_ref().map(|&action| action, Vec::as_slice)
     }
 }
 

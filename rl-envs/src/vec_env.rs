@@ -2,51 +2,15 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis};
+use ndarray::{ArrayViewMut1, ArrayViewMut2, Axis};
 use serde::{Deserialize, Serialize};
 
 use crate::isa::{self, Isa, Set, Work};
-use crate::{Action, ActionSpace, Canvas, Element, Env, Error, Pool, Purpose, Rng, Space, codec, pool};
-
-/// Observations to be written, (N, D), of either element type.
-#[derive(Debug)]
-pub enum ObsViewMut<'a> {
-    /// 32-bit floating point.
-    F32(ArrayViewMut2<'a, f32>),
-    /// Bytes.
-    U8(ArrayViewMut2<'a, u8>),
-}
+use crate::{
+    Action, ActionSpace, Actions, ActionsView, Canvas, Element, Env, Error, ObsViewMut, Pool, Purpose, Rng, Space, codec, pool,
+};
 
 impl<'a> ObsViewMut<'a> {
-    /// The same memory for a shorter time.
-    #[must_use]
-    pub fn reborrow(&mut self) -> ObsViewMut<'_> {
-        match self {
-            Self::F32(rows) => ObsViewMut::F32(rows.view_mut()),
-            Self::U8(rows) => ObsViewMut::U8(rows.view_mut()),
-        }
-    }
-
-    fn shape(&self) -> &[usize] {
-        match self {
-            Self::F32(rows) => rows.shape(),
-            Self::U8(rows) => rows.shape(),
-        }
-    }
-
-    fn split_at(self, row: usize) -> (Self, Self) {
-        match self {
-            Self::F32(rows) => {
-                let (a, b) = rows.split_at(Axis(0), row);
-                (Self::F32(a), Self::F32(b))
-            }
-            Self::U8(rows) => {
-                let (a, b) = rows.split_at(Axis(0), row);
-                (Self::U8(a), Self::U8(b))
-            }
-        }
-    }
-
     /// All elements in a row, if type and shape are as expected: for whoever implements [`VecEnv`].
     ///
     /// # Errors
@@ -63,16 +27,7 @@ impl<'a> ObsViewMut<'a> {
     }
 }
 
-/// Actions for N environments, contiguous.
-#[derive(Clone, Copy, Debug)]
-pub enum Actions<'a> {
-    /// For a discrete space, (N).
-    Discrete(ArrayView1<'a, u32>),
-    /// For a continuous space, (N, A).
-    Continuous(ArrayView2<'a, f32>),
-}
-
-impl<'a> Actions<'a> {
+impl ActionsView<'_> {
     /// Checks kind, shape and range, once for the whole batch: a step relies on it.
     ///
     /// # Errors
@@ -105,19 +60,6 @@ impl<'a> Actions<'a> {
             }
             (Self::Continuous(_), ActionSpace::Discrete { .. }) => {
                 Err(Error::Kind { what: "actions", expected: "discrete actions", found: "continuous ones" })
-            }
-        }
-    }
-
-    fn split_at(self, row: usize) -> (Self, Self) {
-        match self {
-            Self::Discrete(actions) => {
-                let (a, b) = actions.split_at(Axis(0), row);
-                (Self::Discrete(a), Self::Discrete(b))
-            }
-            Self::Continuous(actions) => {
-                let (a, b) = actions.split_at(Axis(0), row);
-                (Self::Continuous(a), Self::Continuous(b))
             }
         }
     }
@@ -162,22 +104,22 @@ impl StepBatch<'_> {
     #[must_use]
     pub fn reborrow(&mut self) -> StepBatch<'_> {
         StepBatch {
-            obs: self.obs.reborrow(),
+            obs: self.obs.view_mut(),
             rewards: self.rewards.view_mut(),
             terminated: self.terminated.view_mut(),
             truncated: self.truncated.view_mut(),
-            final_obs: self.final_obs.reborrow(),
+            final_obs: self.final_obs.view_mut(),
             masks: self.masks.as_mut().map(|m| MaskBatch { masks: m.masks.view_mut(), final_masks: m.final_masks.view_mut() }),
         }
     }
 
     /// The first `row` environments and the others.
     fn split_at(self, row: usize) -> (Self, Self) {
-        let (obs_a, obs_b) = self.obs.split_at(row);
+        let (obs_a, obs_b) = self.obs.split_at(Axis(0), row);
         let (rewards_a, rewards_b) = self.rewards.split_at(Axis(0), row);
         let (terminated_a, terminated_b) = self.terminated.split_at(Axis(0), row);
         let (truncated_a, truncated_b) = self.truncated.split_at(Axis(0), row);
-        let (final_obs_a, final_obs_b) = self.final_obs.split_at(row);
+        let (final_obs_a, final_obs_b) = self.final_obs.split_at(Axis(0), row);
         let (masks_a, masks_b) = self.masks.map(|masks| masks.split_at(row)).unzip();
         (
             Self {
@@ -287,7 +229,7 @@ pub trait VecEnv: Send {
     ///
     /// # Errors
     /// Those of [`Actions::check`], [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
-    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error>;
+    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error>;
 
     /// Starts another episode in environment `env_idx` of this batch, counted from 0, and writes its first observation, (1, D), and
     /// mask, (1, A), if there are any. For an episode that cannot be continued: its last step gave a number that is not finite.
@@ -306,7 +248,7 @@ pub trait VecEnv: Send {
     ///
     /// # Panics
     /// If there is no environment `env_idx`.
-    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error>;
+    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error>;
 
     /// Overwrites the rewards (N) of the last step with those that the environments gave, where they were changed on the way: a
     /// batch whose rewards are clipped is still judged by all of them.
@@ -352,7 +294,7 @@ impl VecEnv for Box<dyn VecEnv> {
         (**self).reset(seed, obs, masks)
     }
 
-    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         (**self).step(actions, out)
     }
 
@@ -360,7 +302,7 @@ impl VecEnv for Box<dyn VecEnv> {
         (**self).restart(env_idx, obs, masks)
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         (**self).repeat_step(env_idx, actions, out)
     }
 
@@ -417,7 +359,7 @@ impl<E: Env> SyncVecEnv<E> {
         }
     }
 
-    fn step_some(&mut self, range: Range<usize>, step: u64, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step_some(&mut self, range: Range<usize>, step: u64, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         let Self { envs, isa, seed, first_env, observation_space, action_space, .. } = self;
         actions.check(action_space, range.len())?;
         let out = StepRows::of(out, range.len(), observation_space, action_space)?;
@@ -437,7 +379,7 @@ impl<E: Env> SyncVecEnv<E> {
 /// One step of every environment, to be compiled for an instruction set.
 struct Steps<'a, 'b, E: Env> {
     envs: &'a mut [E],
-    actions: Actions<'b>,
+    actions: ActionsView<'b>,
     out: StepRows<'a, E::Obs>,
     d: usize,
     a: usize,
@@ -481,7 +423,7 @@ impl<E: Env> Work for Steps<'_, '_, E> {
                 }
             }
             Actions::Continuous(actions) => {
-                for (i, action) in actions.as_slice().unwrap_or_default().chunks_exact(self.a).enumerate() {
+                for (i, action) in actions.as_slice().expect("checked actions are contiguous").chunks_exact(self.a).enumerate() {
                     self.one(i, Action::Continuous(action));
                 }
             }
@@ -541,7 +483,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         Ok(())
     }
 
-    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         self.step_some(0..self.envs.len(), self.steps + 1, actions, out)?;
         self.steps += 1;
         Ok(())
@@ -558,7 +500,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         Ok(())
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         self.step_some(env_idx..env_idx + 1, self.steps, actions, out)
     }
 
@@ -625,7 +567,7 @@ fn reset_slices<V: VecEnv>(
 ) -> Result<(), Error> {
     let Some((first, rest)) = slices.split_first_mut() else { return Ok(()) };
     let n = first.n_envs();
-    let (obs_a, obs_b) = obs.split_at(n);
+    let (obs_a, obs_b) = obs.split_at(Axis(0), n);
     let (masks_a, masks_b) = masks.map(|masks| masks.split_at(Axis(0), n)).unzip();
     first.reset(seed, obs_a, masks_a)?;
     reset_slices(rest, seed, obs_b, masks_b)
@@ -675,7 +617,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         reset_slices(&mut self.slices, seed, obs, masks)
     }
 
-    fn step(&mut self, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         // All that could fail in one slice is checked before any slice steps.
         actions.check(self.action_space(), self.n_envs)?;
         let d = self.observation_space().len();
@@ -694,7 +636,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         for slice in &mut self.slices {
             let n = slice.n_envs();
             let (first_actions, first_out);
-            (first_actions, actions) = actions.split_at(n);
+            (first_actions, actions) = actions.split_at(Axis(0), n);
             (first_out, out) = out.split_at(n);
             work.push((slice, first_actions, Some(first_out), Ok(())));
         }
@@ -711,7 +653,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         self.slices[slice].restart(env_idx, obs, masks)
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         let (slice, env_idx) = self.slice_of(env_idx);
         self.slices[slice].repeat_step(env_idx, actions, out)
     }

@@ -26,7 +26,7 @@
 use ndarray::ArrayViewMut2;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Action, ActionSpace, Actions, Canvas, Env, Error, ObsViewMut, Rng, Space, Step, StepBatch, VecEnv, codec};
+use crate::{Action, ActionSpace, ActionsView, Canvas, Env, Error, ObsViewMut, Rng, Space, Step, StepBatch, VecEnv, codec};
 
 /// An environment whose episodes are truncated after `max_steps` steps, if they have not ended before. Never sets
 /// `terminated`; a step may set both.
@@ -343,7 +343,7 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         Ok(())
     }
 
-    fn step(&mut self, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+    fn step(&mut self, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
         self.envs.step(actions, out.reborrow())?;
         let ends = out.terminated.iter().zip(&out.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
         self.raw.iter_mut().zip(&out.rewards).for_each(|(raw, reward)| *raw = *reward);
@@ -361,7 +361,7 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         Ok(())
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
         self.envs.repeat_step(env_idx, actions, out.reborrow())?;
         self.raw[env_idx] = out.rewards[0];
         self.envs.raw_rewards(&mut self.raw);
@@ -443,7 +443,7 @@ impl<V: VecEnv> VecEnv for RewardClip<V> {
         self.envs.reset(seed, obs, masks)
     }
 
-    fn step(&mut self, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+    fn step(&mut self, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
         self.envs.step(actions, out.reborrow())?;
         self.raw.iter_mut().zip(&out.rewards).for_each(|(raw, reward)| *raw = *reward);
         self.envs.raw_rewards(&mut self.raw);
@@ -455,7 +455,7 @@ impl<V: VecEnv> VecEnv for RewardClip<V> {
         self.envs.restart(env_idx, obs, masks)
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: Actions<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
         self.envs.repeat_step(env_idx, actions, out.reborrow())?;
         self.raw[env_idx] = out.rewards[0];
         self.envs.raw_rewards(&mut self.raw);

@@ -4,7 +4,9 @@
 
 use ndarray::{Array1, Array2};
 use rl_cuda::{ActionSource, CudaVecEnv, Device, DeviceActions, DeviceSteps, Error};
-use rl_envs::{ActionSpace, Actions, ActionsMut, Dtype, MaskBatch, ObsViewMut, RandomActions, StepBatch, VecEnv, catalog};
+use rl_envs::{
+    ActionSpace, Actions, ActionsMut, ActionsView, Dtype, MaskBatch, ObsViewMut, RandomActions, StepBatch, VecEnv, catalog,
+};
 
 /// Batch sizes that the tests cover.
 pub(crate) const SIZES: [usize; 5] = [1, 31, 33, 65, 1000];
@@ -67,7 +69,7 @@ impl Driven {
         self.envs.reset(seed, obs, self.masked.then(|| self.masks.view_mut()))
     }
 
-    pub(crate) fn step(&mut self, actions: Actions<'_>) -> Result<(), rl_envs::Error> {
+    pub(crate) fn step(&mut self, actions: ActionsView<'_>) -> Result<(), rl_envs::Error> {
         let masks = MaskBatch { masks: self.masks.view_mut(), final_masks: self.final_masks.view_mut() };
         self.envs.step(
             actions,
@@ -130,7 +132,7 @@ impl Player {
         }
     }
 
-    pub(crate) fn play(&mut self, name: &str, driven: &Driven) -> Actions<'_> {
+    pub(crate) fn play(&mut self, name: &str, driven: &Driven) -> ActionsView<'_> {
         match self.space {
             ActionSpace::Discrete { .. } => {
                 self.random.fill(&mut ActionsMut::Discrete(self.discrete.view_mut()));

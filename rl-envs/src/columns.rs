@@ -1,0 +1,415 @@
+//! Columns of a step: observations of either element type and actions of either kind, in any storage.
+//!
+//! Slices, vectors, arrays, views and buffers of a device are all [`Obs`] and [`Actions`]: type aliases name the common ones, and
+//! their variants are written through the alias, `ObsSlice::F32(&row)`.
+
+use ndarray::{
+    Array, Array1, Array2, ArrayBase, ArrayView, ArrayView1, ArrayView2, ArrayViewMut, ArrayViewMut1, ArrayViewMut2, Axis, Data,
+    DataMut, Dimension, Ix1, Ix2, RemoveAxis, ShapeBuilder,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::Dtype;
+
+/// Observations of either element type, in the storage `F` or `U`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Obs<F, U> {
+    /// 32-bit floating point.
+    F32(F),
+    /// Bytes.
+    U8(U),
+}
+
+/// Actions of either kind, in the storage `D` or `C`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actions<D, C> {
+    /// Indices, for a discrete space.
+    Discrete(D),
+    /// Vectors of A numbers, for a continuous space.
+    Continuous(C),
+}
+
+/// One observation (D), or several one after the other.
+pub type ObsSlice<'a> = Obs<&'a [f32], &'a [u8]>;
+/// Observations one after the other, owned.
+pub type ObsRows = Obs<Vec<f32>, Vec<u8>>;
+/// Observations (N, D), owned.
+pub type ObsArray = Obs<Array2<f32>, Array2<u8>>;
+/// Observations (N, D) to be written.
+pub type ObsViewMut<'a> = Obs<ArrayViewMut2<'a, f32>, ArrayViewMut2<'a, u8>>;
+
+/// One action for one environment.
+pub type Action<'a> = Actions<u32, &'a [f32]>;
+/// Actions (N) or (N, A), one after the other.
+pub type ActionSlice<'a> = Actions<&'a [u32], &'a [f32]>;
+/// Actions (N) or (N, A), owned.
+pub type ActionRows = Actions<Vec<u32>, Vec<f32>>;
+/// Actions (N) or (N, A) as arrays, owned.
+pub type ActionArray = Actions<Array1<u32>, Array2<f32>>;
+/// Actions (N) or (N, A) to be read.
+pub type ActionsView<'a> = Actions<ArrayView1<'a, u32>, ArrayView2<'a, f32>>;
+/// Actions (N) or (N, A) to be written.
+pub type ActionsMut<'a> = Actions<ArrayViewMut1<'a, u32>, ArrayViewMut2<'a, f32>>;
+
+/// What an enum of two storages can do, whatever they are, and as arrays.
+macro_rules! storage {
+    ($Enum:ident, $First:ident($first:ty), $Second:ident($second:ty)) => {
+        impl<A, B> $Enum<A, B> {
+            /// Replaces the storage.
+            #[inline]
+            pub fn map<P, Q>(self, first: impl FnOnce(A) -> P, second: impl FnOnce(B) -> Q) -> $Enum<P, Q> {
+                match self {
+                    Self::$First(a) => $Enum::$First(first(a)),
+                    Self::$Second(b) => $Enum::$Second(second(b)),
+                }
+            }
+
+            /// Computes one value from either storage.
+            #[inline]
+            pub fn either<R>(self, first: impl FnOnce(A) -> R, second: impl FnOnce(B) -> R) -> R {
+                match self {
+                    Self::$First(a) => first(a),
+                    Self::$Second(b) => second(b),
+                }
+            }
+
+            /// Borrows the storage.
+            #[inline]
+            pub fn as_ref(&self) -> $Enum<&A, &B> {
+                match self {
+                    Self::$First(a) => $Enum::$First(a),
+                    Self::$Second(b) => $Enum::$Second(b),
+                }
+            }
+
+            /// Borrows the storage to write it.
+            #[inline]
+            pub fn as_mut(&mut self) -> $Enum<&mut A, &mut B> {
+                match self {
+                    Self::$First(a) => $Enum::$First(a),
+                    Self::$Second(b) => $Enum::$Second(b),
+                }
+            }
+
+            /// Pairs both, or returns `None` if they are of different kinds.
+            #[inline]
+            pub fn zip<P, Q>(self, other: $Enum<P, Q>) -> Option<$Enum<(A, P), (B, Q)>> {
+                match (self, other) {
+                    (Self::$First(a), $Enum::$First(p)) => Some($Enum::$First((a, p))),
+                    (Self::$Second(b), $Enum::$Second(q)) => Some($Enum::$Second((b, q))),
+                    _ => None,
+                }
+            }
+        }
+
+        impl<A, B, P, Q> $Enum<(A, P), (B, Q)> {
+            /// Separates pairs.
+            #[inline]
+            pub fn unzip(self) -> ($Enum<A, B>, $Enum<P, Q>) {
+                match self {
+                    Self::$First((a, p)) => ($Enum::$First(a), $Enum::$First(p)),
+                    Self::$Second((b, q)) => ($Enum::$Second(b), $Enum::$Second(q)),
+                }
+            }
+        }
+
+        impl<S, T, N, M> $Enum<ArrayBase<S, N>, ArrayBase<T, M>>
+        where
+            S: Data<Elem = $first>,
+            T: Data<Elem = $second>,
+            N: Dimension,
+            M: Dimension,
+        {
+            /// A view to read.
+            #[inline]
+            pub fn view(&self) -> $Enum<ArrayView<'_, $first, N>, ArrayView<'_, $second, M>> {
+                self.as_ref().map(|a| a.view(), |b| b.view())
+            }
+
+            /// A view to write, of the same memory for a shorter time.
+            #[inline]
+            pub fn view_mut(&mut self) -> $Enum<ArrayViewMut<'_, $first, N>, ArrayViewMut<'_, $second, M>>
+            where
+                S: DataMut,
+                T: DataMut,
+            {
+                self.as_mut().map(|a| a.view_mut(), |b| b.view_mut())
+            }
+
+            /// Lengths of the axes.
+            #[inline]
+            pub fn shape(&self) -> &[usize] {
+                self.as_ref().either(|a| a.shape(), |b| b.shape())
+            }
+
+            /// Row `index` of an axis, to read.
+            ///
+            /// # Panics
+            /// If there is no such row.
+            #[inline]
+            pub fn index_axis(
+                &self,
+                axis: Axis,
+                index: usize,
+            ) -> $Enum<ArrayView<'_, $first, N::Smaller>, ArrayView<'_, $second, M::Smaller>>
+            where
+                N: RemoveAxis,
+                M: RemoveAxis,
+            {
+                self.as_ref().map(|a| a.index_axis(axis, index), |b| b.index_axis(axis, index))
+            }
+
+            /// Row `index` of an axis, to write.
+            ///
+            /// # Panics
+            /// If there is no such row.
+            #[inline]
+            pub fn index_axis_mut(
+                &mut self,
+                axis: Axis,
+                index: usize,
+            ) -> $Enum<ArrayViewMut<'_, $first, N::Smaller>, ArrayViewMut<'_, $second, M::Smaller>>
+            where
+                S: DataMut,
+                T: DataMut,
+                N: RemoveAxis,
+                M: RemoveAxis,
+            {
+                self.as_mut().map(|a| a.index_axis_mut(axis, index), |b| b.index_axis_mut(axis, index))
+            }
+        }
+
+        impl<'a, N: Dimension, M: Dimension> $Enum<ArrayView<'a, $first, N>, ArrayView<'a, $second, M>> {
+            /// The rows of `axis` before `index`, and the others.
+            ///
+            /// # Panics
+            /// If there are fewer rows.
+            #[must_use]
+            pub fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
+                self.map(|a| a.split_at(axis, index), |b| b.split_at(axis, index)).unzip()
+            }
+
+            /// All elements in order.
+            ///
+            /// # Panics
+            /// If the array is not contiguous.
+            #[inline]
+            #[must_use]
+            pub fn to_slice(self) -> $Enum<&'a [$first], &'a [$second]> {
+                self.map(|a| a.to_slice().expect(CONTIGUOUS), |b| b.to_slice().expect(CONTIGUOUS))
+            }
+        }
+
+        impl<'a, N: Dimension, M: Dimension> $Enum<ArrayViewMut<'a, $first, N>, ArrayViewMut<'a, $second, M>> {
+            /// The rows of `axis` before `index`, and the others.
+            ///
+            /// # Panics
+            /// If there are fewer rows.
+            #[must_use]
+            pub fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
+                self.map(|a| a.split_at(axis, index), |b| b.split_at(axis, index)).unzip()
+            }
+        }
+    };
+}
+
+const CONTIGUOUS: &str = "an array of columns is contiguous";
+
+storage!(Obs, F32(f32), U8(u8));
+storage!(Actions, Discrete(u32), Continuous(f32));
+
+impl<F, U> Obs<F, U> {
+    /// Makes the storage for an element type.
+    #[inline]
+    pub fn new(dtype: Dtype, f32s: impl FnOnce() -> F, u8s: impl FnOnce() -> U) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32(f32s()),
+            Dtype::U8 => Self::U8(u8s()),
+        }
+    }
+
+    /// The element type.
+    #[inline]
+    #[must_use]
+    pub fn dtype(&self) -> Dtype {
+        match self {
+            Self::F32(_) => Dtype::F32,
+            Self::U8(_) => Dtype::U8,
+        }
+    }
+}
+
+impl<F: AsRef<[f32]>, U: AsRef<[u8]>> Obs<F, U> {
+    /// All elements.
+    #[inline]
+    pub fn as_slice(&self) -> ObsSlice<'_> {
+        self.as_ref().map(AsRef::as_ref, AsRef::as_ref)
+    }
+
+    /// The number of elements.
+    #[expect(clippy::len_without_is_empty, reason = "columns are rarely empty")]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.as_slice().either(<[f32]>::len, <[u8]>::len)
+    }
+}
+
+impl<'a> ObsSlice<'a> {
+    /// Observation `i` of several of `d` elements each.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    #[must_use]
+    pub fn row(self, i: usize, d: usize) -> Self {
+        self.rows(i..i + 1, d)
+    }
+
+    /// The observations in `range` of several of `d` elements each.
+    ///
+    /// # Panics
+    /// If there are none.
+    #[inline]
+    #[must_use]
+    pub fn rows(self, range: std::ops::Range<usize>, d: usize) -> Self {
+        let elements = range.start * d..range.end * d;
+        match self {
+            Self::F32(obs) => Self::F32(&obs[elements]),
+            Self::U8(obs) => Self::U8(&obs[elements]),
+        }
+    }
+
+    /// Writes the observations to `to`.
+    ///
+    /// # Panics
+    /// If element types or lengths differ.
+    #[inline]
+    pub fn copy_to(self, to: Obs<&mut [f32], &mut [u8]>) {
+        let both = to.zip(self).expect("observations of one element type");
+        both.either(|(to, from)| to.copy_from_slice(from), |(to, from)| to.copy_from_slice(from));
+    }
+}
+
+impl ObsRows {
+    /// Zeros.
+    #[must_use]
+    pub fn zeros(dtype: Dtype, len: usize) -> Self {
+        Self::new(dtype, || vec![0.0; len], || vec![0; len])
+    }
+
+    /// All elements, to be written.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> Obs<&mut [f32], &mut [u8]> {
+        self.as_mut().map(Vec::as_mut_slice, Vec::as_mut_slice)
+    }
+
+    /// A view (n, d) to write.
+    ///
+    /// # Panics
+    /// If there are not n times d elements.
+    pub fn view_rows_mut(&mut self, n: usize, d: usize) -> ObsViewMut<'_> {
+        const FITS: &str = "n times d elements";
+        self.as_mut_slice().map(
+            |rows| ArrayViewMut2::from_shape((n, d), rows).expect(FITS),
+            |rows| ArrayViewMut2::from_shape((n, d), rows).expect(FITS),
+        )
+    }
+
+    /// Appends observations.
+    ///
+    /// # Panics
+    /// If they are of the other element type.
+    pub fn extend(&mut self, more: ObsSlice<'_>) {
+        let both = self.as_mut().zip(more).expect("observations of one element type");
+        both.either(|(all, more)| all.extend_from_slice(more), |(all, more)| all.extend_from_slice(more));
+    }
+
+    /// Removes all observations.
+    pub fn clear(&mut self) {
+        self.as_mut().either(Vec::clear, Vec::clear);
+    }
+}
+
+impl<N: Dimension> Obs<Array<f32, N>, Array<u8, N>> {
+    /// Zeros.
+    #[must_use]
+    pub fn zeros<Sh: ShapeBuilder<Dim = N>>(dtype: Dtype, shape: Sh) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32(Array::zeros(shape)),
+            Dtype::U8 => Self::U8(Array::zeros(shape)),
+        }
+    }
+}
+
+impl ActionArray {
+    /// Zeros for `n` environments.
+    #[must_use]
+    pub fn zeros(space: &crate::ActionSpace, n: usize) -> Self {
+        match space {
+            crate::ActionSpace::Discrete { .. } => Self::Discrete(Array::zeros(Ix1(n))),
+            crate::ActionSpace::Continuous { low, .. } => Self::Continuous(Array::zeros(Ix2(n, low.len()))),
+        }
+    }
+}
+
+impl<'a> Action<'a> {
+    /// The index of a discrete action.
+    ///
+    /// # Panics
+    /// If it is continuous: a batch checks the kind before an environment sees the action.
+    #[inline]
+    #[must_use]
+    pub fn discrete(self) -> u32 {
+        self.either(|action| action, |_| panic!("a discrete space takes discrete actions"))
+    }
+
+    /// The numbers of a continuous action.
+    ///
+    /// # Panics
+    /// If it is discrete: a batch checks the kind before an environment sees the action.
+    #[inline]
+    #[must_use]
+    pub fn continuous(self) -> &'a [f32] {
+        self.either(|_| panic!("a continuous space takes continuous actions"), |action| action)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_different_kinds_do_not_pair() {
+        let (floats, bytes) = (ObsSlice::F32(&[1.0, 2.0]), ObsSlice::U8(&[3]));
+        assert!(floats.zip(bytes).is_none());
+        assert_eq!(floats.zip(floats).map(Obs::unzip), Some((floats, floats)));
+        assert_eq!((floats.dtype(), bytes.dtype()), (Dtype::F32, Dtype::U8));
+    }
+
+    #[test]
+    fn rows_are_counted_in_observations() {
+        let obs = ObsRows::U8((0..12).collect());
+        assert_eq!(obs.as_slice().row(1, 3), ObsSlice::U8(&[3, 4, 5]));
+        assert_eq!(obs.as_slice().rows(2..4, 3), ObsSlice::U8(&[6, 7, 8, 9, 10, 11]));
+        let mut to = ObsRows::zeros(Dtype::U8, 3);
+        obs.as_slice().row(1, 3).copy_to(to.as_mut_slice());
+        to.extend(obs.as_slice().row(0, 1));
+        assert_eq!((to.len(), &to), (4, &ObsRows::U8(vec![3, 4, 5, 0])));
+    }
+
+    #[test]
+    fn a_row_of_an_array_is_its_memory() {
+        let mut obs = ObsArray::zeros(Dtype::F32, (2, 3));
+        let (_, mut second) = obs.view_mut().split_at(Axis(0), 1);
+        second.as_mut().either(|rows| rows.fill(4.0), |rows| rows.fill(4));
+        assert_eq!(obs.index_axis(Axis(0), 0).to_slice(), ObsSlice::F32(&[0.0; 3]));
+        assert_eq!(obs.index_axis(Axis(0), 1).to_slice(), ObsSlice::F32(&[4.0; 3]));
+        assert_eq!(obs.shape(), [2, 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a discrete space takes discrete actions")]
+    fn a_continuous_action_is_no_index() {
+        let _ = Action::Continuous(&[0.5]).discrete();
+    }
+}
