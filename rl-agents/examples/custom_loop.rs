@@ -5,7 +5,7 @@
 //! mean of the next 256 (Rubinstein, 1999). The environments come from rl-envs, the memory from rl-buffer.
 
 use ndarray::{Array2, Axis, s};
-use rl_agents::collect::{obs_view, rollout};
+use rl_agents::collect::rollout;
 use rl_buffer::{ActionBuffer, ObsBuffer};
 use rl_envs::{Actions, Pool, PooledVecEnv, Purpose, Rng, StepBatch, VecEnv, cartpole::CartPole};
 
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for generation in 0..8u64 {
         let mut rng = Rng::new(0, 0, generation, Purpose::Init);
         let policies = Array2::from_shape_fn((n, 4), |(_, i)| mean[i] + deviation[i] * rng.normal());
-        envs.reset(generation, obs_view(&mut rollout.obs, 0), None)?;
+        envs.reset(generation, rollout.obs.index_axis_mut(Axis(0), 0), None)?;
         for t in 0..n_steps {
             let (ObsBuffer::F32(obs), ActionBuffer::Discrete(actions)) = (&rollout.obs, &mut rollout.actions) else {
                 unreachable!("CartPole has f32 observations and discrete actions")
@@ -29,11 +29,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             envs.step(
                 Actions::Discrete(actions.row(t)),
                 StepBatch {
-                    obs: obs_view(&mut rollout.obs, t + 1),
+                    obs: rollout.obs.index_axis_mut(Axis(0), t + 1),
                     rewards: rollout.rewards.row_mut(t),
                     terminated: rollout.terminated.row_mut(t),
                     truncated: rollout.truncated.row_mut(t),
-                    final_obs: obs_view(&mut final_obs, 0),
+                    final_obs: final_obs.index_axis_mut(Axis(0), 0),
                     masks: None,
                 },
             )?;

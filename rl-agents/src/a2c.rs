@@ -306,14 +306,14 @@ mod tests {
     /// Two steps of a bandit with equally good actions, each taken once by a policy with probabilities (1/2, 1/2), and an agent
     /// with (0.6, 0.4) whose critic says 0.
     fn bandit(config: A2cConfig) -> (A2c, Rollout) {
-        use rl_buffer::{ActionKind, ObsKind, RolloutShape};
+        use rl_buffer::{ActionKind, Dtype, RolloutShape};
         let (space, actions) = (rl_envs::Space::vector(&[0.0], &[1.0]), rl_envs::ActionSpace::Discrete { n: 2, masked: false });
         let net = crate::NetConfig { hidden: Vec::new(), ..crate::NetConfig::default() };
         let mut policy = ActorCritic::unset(&space, &actions, &net).unwrap();
         let bias = policy.layout().tensors().iter().find(|tensor| tensor.name == "actor.0.bias").unwrap().range.start;
         policy.change(|params| params[bias..bias + 2].copy_from_slice(&[0.6f32.ln(), 0.4f32.ln()]));
         let actions = ActionKind::Discrete { masked: None };
-        let shape = RolloutShape { n_steps: 1, n_envs: 2, obs_len: 1, obs: ObsKind::F32, actions };
+        let shape = RolloutShape { n_steps: 1, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions };
         let mut rollout = Rollout::new(shape).unwrap();
         let rl_buffer::ActionBuffer::Discrete(actions) = &mut rollout.actions else { panic!("discrete") };
         actions[[0, 1]] = 1;

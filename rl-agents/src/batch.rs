@@ -2,8 +2,8 @@
 
 use candle_core::{Device, Tensor};
 use ndarray::{Array1, Array2, ArrayView2};
-use rl_buffer::{ActionBuffer, Rollout, returns};
-use rl_envs::{Pool, math, pool};
+use rl_buffer::{ActionSlice, Rollout, returns};
+use rl_envs::{Actions, Pool, math, pool};
 
 use crate::agent::{Descent, NamedTensor};
 use crate::collect::MAX_SLICES;
@@ -11,6 +11,9 @@ use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, 
 use crate::samples::TILE;
 use crate::tile::{Stats, Tile, TileLoss};
 use crate::{ActorCritic, Error, Policy, Scratch};
+
+/// Why an array of a rollout has a slice.
+pub(crate) const CONTIGUOUS: &str = "a rollout's arrays are contiguous";
 
 /// Targets of actor and critic, row by row from (0, 0) to (T - 1, N - 1).
 pub(crate) struct Targets {
@@ -72,7 +75,7 @@ impl Targets {
         let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
         policy.values(rollout.final_obs(), &mut scratch, &mut final_values)?;
         let last_obs = rollout.obs_rows(n_steps * n_envs..(n_steps + 1) * n_envs);
-        policy.values(last_obs, &mut scratch, last_values.as_slice_mut().unwrap_or_default())?;
+        policy.values(last_obs, &mut scratch, last_values.as_slice_mut().expect(CONTIGUOUS))?;
         let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((n_steps, n_envs)));
         rollout.next_values_of(values.view(), last_values.view(), &final_values, next_values.view_mut());
         let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
@@ -129,12 +132,12 @@ fn judge(
     pool: &Pool,
 ) -> Result<(Array2<f32>, Array2<f32>), Error> {
     let a = policy.n_actions();
-    let chosen_actions = ChosenActions::new(policy, rollout)?;
+    let actions = chosen_actions(policy, rollout)?;
     let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice());
     let shape = rollout.values.dim();
     let mut values = Array2::zeros(shape);
     let mut log_probs = Array2::zeros(if with_log_probs { shape } else { (0, 0) });
-    let mut rest = (log_probs.as_slice_mut().unwrap_or_default(), values.as_slice_mut().unwrap_or_default());
+    let mut rest = (log_probs.as_slice_mut().expect(CONTIGUOUS), values.as_slice_mut().expect(CONTIGUOUS));
     let mut work = Vec::with_capacity(MAX_SLICES);
     for rows in pool::slices(rollout.values.len(), MAX_SLICES, TILE) {
         let (log_probs, more_log_probs) = rest.0.split_at_mut(if with_log_probs { rows.len() } else { 0 });
@@ -153,15 +156,15 @@ fn judge(
             let m = range.len();
             let of_all = rows.start + range.start..rows.start + range.end;
             let log_probs = &mut log_probs[range];
-            match chosen_actions {
-                ChosenActions::Discrete(actions) => {
+            match actions {
+                Actions::Discrete(actions) => {
                     let legal = masks.map_or(&[][..], |masks| &masks[of_all.start * a..of_all.end * a]);
                     log_softmax_columns(outputs, m, legal, &mut [0.0; 2 * TILE]);
                     for (s, (log_prob, &action)) in log_probs.iter_mut().zip(&actions[of_all]).enumerate() {
                         *log_prob = outputs[action as usize * m + s];
                     }
                 }
-                ChosenActions::Continuous { actions, log_std } => {
+                Actions::Continuous((actions, log_std)) => {
                     let columns = &mut chosen[..a * m];
                     for (s, row) in actions[of_all.start * a..of_all.end * a].chunks_exact(a).enumerate() {
                         columns[s..].iter_mut().step_by(m).zip(row).for_each(|(to, &action)| *to = action);
@@ -204,15 +207,15 @@ impl Batch {
         }
         let floats = |all: &[f32]| Tensor::from_vec(rows.iter().map(|row| all[at(row)]).collect(), b, device);
         let a = policy.n_actions();
-        let actions = match ChosenActions::new(policy, rollout)? {
-            ChosenActions::Discrete(actions) => Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device),
-            ChosenActions::Continuous { actions, .. } => {
+        let actions = match chosen_actions(policy, rollout)? {
+            Actions::Discrete(actions) => Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device),
+            Actions::Continuous((actions, _)) => {
                 let of_row = |row: usize| &actions[row * a..(row + 1) * a];
                 Tensor::from_vec(rows.iter().map(at).flat_map(of_row).copied().collect(), (b, a), device)
             }
         };
         let masks = rollout.masks.as_ref().map(|masks| {
-            let all = masks.as_slice().unwrap_or_default();
+            let all = masks.as_slice().expect(CONTIGUOUS);
             let rows: Vec<u8> = rows.iter().map(at).flat_map(|row| &all[row * a..(row + 1) * a]).copied().collect();
             Tensor::from_vec(rows, (b, a), device)
         });
@@ -220,7 +223,7 @@ impl Batch {
             obs: Tensor::from_vec(obs, (b, policy.obs_len()), device)?,
             masks: masks.transpose()?,
             actions: actions?,
-            log_probs: floats(rollout.log_probs.as_slice().unwrap_or_default())?,
+            log_probs: floats(rollout.log_probs.as_slice().expect(CONTIGUOUS))?,
             values: floats(&targets.values)?,
             advantages: Tensor::from_slice(advantages, b, device)?,
             returns: floats(&targets.returns)?,
@@ -300,27 +303,15 @@ impl Stats for TileSums {
 }
 
 /// The actions of a rollout, with the parameters that their probabilities need.
-#[derive(Clone, Copy)]
-enum ChosenActions<'a> {
-    Discrete(&'a [u32]), // (T N)
-    Continuous {
-        actions: &'a [f32], // (T N, A)
-        log_std: &'a [f32], // (A)
-    },
-}
+type ChosenActions<'a> = Actions<&'a [u32], (&'a [f32], &'a [f32])>;
 
-impl<'a> ChosenActions<'a> {
-    fn new(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<Self, Error> {
-        match (policy.distribution(), &rollout.actions) {
-            (Distribution::Categorical, ActionBuffer::Discrete(actions)) => {
-                Ok(Self::Discrete(actions.as_slice().unwrap_or_default()))
-            }
-            (Distribution::Gaussian { log_std }, ActionBuffer::Continuous(actions)) => Ok(Self::Continuous {
-                actions: actions.as_slice().unwrap_or_default(),
-                log_std: &policy.params()[log_std.clone()],
-            }),
-            _ => Err(Error::ActionKind),
+fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<ChosenActions<'a>, Error> {
+    match (policy.distribution(), rollout.actions.view().to_slice()) {
+        (Distribution::Categorical, ActionSlice::Discrete(actions)) => Ok(Actions::Discrete(actions)),
+        (Distribution::Gaussian { log_std }, ActionSlice::Continuous(actions)) => {
+            Ok(Actions::Continuous((actions, &policy.params()[log_std.clone()])))
         }
+        _ => Err(Error::ActionKind),
     }
 }
 
@@ -346,7 +337,7 @@ impl Minibatch<'_> {
     /// The samples as `policy` learns from them, and their rewards, for a dump.
     pub(crate) fn tensors(&self, policy: &ActorCritic) -> Result<Vec<NamedTensor>, Error> {
         let batch = Batch::gather(policy, self.rollout, self.targets, self.rows, self.advantages)?;
-        let rewards = self.rollout.rewards.as_slice().unwrap_or_default();
+        let rewards = self.rollout.rewards.as_slice().expect(CONTIGUOUS);
         let rewards: Vec<f32> = self.rows.iter().map(|&row| rewards[row as usize]).collect();
         let rewards = Tensor::from_vec(rewards, self.rows.len(), &Device::Cpu)?;
         let mut tensors = vec![
@@ -371,8 +362,8 @@ impl Minibatch<'_> {
         let loss = ActorCriticLoss {
             minibatch: *self,
             loss,
-            chosen_actions: ChosenActions::new(policy, self.rollout)?,
-            old_log_probs: self.rollout.log_probs.as_slice().unwrap_or_default(),
+            chosen_actions: chosen_actions(policy, self.rollout)?,
+            old_log_probs: self.rollout.log_probs.as_slice().expect(CONTIGUOUS),
             masks: self.rollout.masks.as_ref().and_then(|masks| masks.as_slice()),
             chains: policy.chains(),
             n_actions: policy.n_actions(),
@@ -419,7 +410,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         tile.column(critic, 0, &mut value[..m]);
         // The outputs become log-probabilities of discrete actions, or distances of continuous ones from the means.
         match self.chosen_actions {
-            ChosenActions::Discrete(actions) => {
+            Actions::Discrete(actions) => {
                 let mut legal = Vec::new();
                 if let Some(masks) = self.masks {
                     legal.extend(rows.iter().flat_map(|&row| &masks[row as usize * a..][..a]));
@@ -429,7 +420,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
                     new[s] = outputs[actions[row as usize] as usize * m + s];
                 }
             }
-            ChosenActions::Continuous { actions, log_std } => {
+            Actions::Continuous((actions, log_std)) => {
                 state.actions.resize(a * TILE, 0.0);
                 state.log_std.resize(a, 0.0);
                 let columns = &mut state.actions[..a * m];
@@ -474,7 +465,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         let mut d_output = [0.0f32; TILE];
         match self.chosen_actions {
             // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
-            ChosenActions::Discrete(actions) => {
+            Actions::Discrete(actions) => {
                 for column in outputs.chunks_exact(m) {
                     entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
                 }
@@ -492,7 +483,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
                 }
             }
             // With z = (a - mean) / std: d(log p)/d mean = z / std, d(log p)/d log_std = z^2 - 1, dH/d log_std = 1.
-            ChosenActions::Continuous { log_std, .. } => {
+            Actions::Continuous((_, log_std)) => {
                 entropy[..m].fill(gaussian_entropy(log_std));
                 let mut d_log_std = [0.0f32; TILE];
                 for (j, column) in outputs.chunks_exact(m).enumerate() {
@@ -530,6 +521,7 @@ pub(crate) mod fixture {
     use super::*;
     use crate::{Collector, Learner, NetConfig};
     use candle_core::{DType, Var};
+    use rl_buffer::ActionBuffer;
     use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole};
 
     /// What actions are.
@@ -570,7 +562,9 @@ pub(crate) mod fixture {
         }
 
         fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Step {
-            self.x.iter_mut().zip(action.continuous()).for_each(|(x, action)| *x += action);
+            if let Action::Continuous(action) = action {
+                self.x.iter_mut().zip(action).for_each(|(x, action)| *x += action);
+            }
             self.x[3] += rng.normal();
             obs.copy_from_slice(&self.x);
             self.elapsed += 1;

@@ -27,10 +27,10 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ndarray::{Array1, Array2, ArrayView2, ArrayViewMut2, Axis, s};
-use rl_buffer::{ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape};
+use rl_buffer::{ActionColumns, ObsColumns, Rollout, RolloutColumns, RolloutShape};
 use rl_envs::{
-    ActionSpace, Actions, ActionsMut, ActionsView, Dtype, Env, MaskBatch, ObsViewMut, Pool, Space, StepBatch, SyncVecEnv, VecEnv,
-    math, pool,
+    ActionSpace, Actions, ActionsMut, ActionsView, Env, MaskBatch, ObsRows, ObsSlice, ObsViewMut, Pool, Space, StepBatch,
+    SyncVecEnv, VecEnv, math, pool,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,64 +49,6 @@ pub struct Episode {
     pub episode_return: f64,
     /// Its steps.
     pub length: u32,
-}
-
-/// Observations, one after the other, of either type.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Rows {
-    F32(Vec<f32>),
-    U8(Vec<u8>),
-}
-
-impl Rows {
-    fn new(dtype: Dtype, len: usize) -> Self {
-        match dtype {
-            Dtype::F32 => Self::F32(vec![0.0; len]),
-            Dtype::U8 => Self::U8(vec![0; len]),
-        }
-    }
-
-    fn as_slice(&self) -> ObsSlice<'_> {
-        match self {
-            Self::F32(rows) => ObsSlice::F32(rows),
-            Self::U8(rows) => ObsSlice::U8(rows),
-        }
-    }
-
-    fn row(&self, i: usize, d: usize) -> ObsSlice<'_> {
-        one_of(self.as_slice(), i, d)
-    }
-
-    fn view_mut(&mut self, n: usize, d: usize) -> ObsViewMut<'_> {
-        const FITS: &str = "n times d elements";
-        match self {
-            Self::F32(rows) => ObsViewMut::F32(ArrayViewMut2::from_shape((n, d), rows).expect(FITS)),
-            Self::U8(rows) => ObsViewMut::U8(ArrayViewMut2::from_shape((n, d), rows).expect(FITS)),
-        }
-    }
-
-    fn fits(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::F32(a), Self::F32(b)) => a.len() == b.len(),
-            (Self::U8(a), Self::U8(b)) => a.len() == b.len(),
-            _ => false,
-        }
-    }
-
-    fn extend(&mut self, other: ObsSlice<'_>) {
-        match (self, other) {
-            (Self::F32(all), ObsSlice::F32(more)) => all.extend_from_slice(more),
-            (Self::U8(all), ObsSlice::U8(more)) => all.extend_from_slice(more),
-            _ => unreachable!("observations of one environment are of one type"),
-        }
-    }
-
-    fn clear(&mut self) {
-        match self {
-            Self::F32(rows) => rows.clear(),
-            Self::U8(rows) => rows.clear(),
-        }
-    }
 }
 
 /// A number that an environment should not have given.
@@ -251,28 +193,7 @@ fn guarded(
 /// # Errors
 /// Those of [`Rollout::new`].
 pub fn rollout(n_steps: usize, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Result<Rollout, Error> {
-    let actions = match actions {
-        ActionSpace::Discrete { n, masked } => ActionKind::Discrete { masked: masked.then_some(*n as usize) },
-        ActionSpace::Continuous { low, .. } => ActionKind::Continuous { len: low.len() },
-    };
-    let kind = if obs.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 };
-    Ok(Rollout::new(RolloutShape { n_steps, n_envs, obs_len: obs.len(), obs: kind, actions })?)
-}
-
-/// Row `t` of a rollout's observations, as a batch of environments writes them.
-pub fn obs_view(obs: &mut ObsBuffer, t: usize) -> ObsViewMut<'_> {
-    match obs {
-        ObsBuffer::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t)),
-        ObsBuffer::U8(obs) => ObsViewMut::U8(obs.index_axis_mut(Axis(0), t)),
-    }
-}
-
-/// The same for some of its columns.
-pub fn obs_columns_view<'a>(obs: &'a mut ObsColumns<'_>, t: usize) -> ObsViewMut<'a> {
-    match obs {
-        ObsColumns::F32(obs) => ObsViewMut::F32(obs.index_axis_mut(Axis(0), t)),
-        ObsColumns::U8(obs) => ObsViewMut::U8(obs.index_axis_mut(Axis(0), t)),
-    }
+    Ok(Rollout::new(RolloutShape { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() })?)
 }
 
 /// A batch of environments in the midst of their episodes, which fills one rollout after the other.
@@ -289,7 +210,7 @@ struct Slice {
     envs: Box<dyn VecEnv>,
     first_env: usize,
     state: State,
-    final_obs: Rows,      // (n, D)
+    final_obs: ObsRows,   // (n, D)
     final_masks: Vec<u8>, // (n, A), or empty without masks
     clipped: Clipped,
     scratch: Option<Scratch>,
@@ -302,7 +223,7 @@ struct Slice {
     /// True if an episode was given up between the rollout before and this one.
     cut_before: bool,
     ended: Vec<(usize, usize, Option<Episode>)>, // (t, n of all N, episode unless it was given up)
-    ended_obs: Rows,                             // (ended, D)
+    ended_obs: ObsRows,                          // (ended, D)
     ended_masks: Vec<u8>,                        // (ended, A), or empty without masks
     result: Result<(), Error>,
 }
@@ -311,26 +232,12 @@ const CONTIGUOUS: &str = "a row of a rollout's columns is contiguous";
 
 /// Row `t` of the observations of a rollout's columns, (n, D).
 fn obs_row<'a>(obs: &'a ObsColumns<'_>, t: usize) -> ObsSlice<'a> {
-    match obs {
-        ObsColumns::F32(obs) => ObsSlice::F32(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
-        ObsColumns::U8(obs) => ObsSlice::U8(obs.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS)),
-    }
-}
-
-/// Observation `i` of several, (D).
-fn one_of(obs: ObsSlice<'_>, i: usize, d: usize) -> ObsSlice<'_> {
-    match obs {
-        ObsSlice::F32(obs) => ObsSlice::F32(&obs[i * d..][..d]),
-        ObsSlice::U8(obs) => ObsSlice::U8(&obs[i * d..][..d]),
-    }
+    obs.index_axis(Axis(0), t).to_slice()
 }
 
 /// Row `i` of observations to be written, (1, D).
 fn one_row(obs: ObsViewMut<'_>, i: usize) -> ObsViewMut<'_> {
-    match obs {
-        ObsViewMut::F32(obs) => ObsViewMut::F32(obs.slice_move(s![i..=i, ..])),
-        ObsViewMut::U8(obs) => ObsViewMut::U8(obs.slice_move(s![i..=i, ..])),
-    }
+    obs.map(|obs| obs.slice_move(s![i..=i, ..]), |obs| obs.slice_move(s![i..=i, ..]))
 }
 
 /// Continuous actions as the environments take them, (n, A), and the bounds that they are clipped to; empty for discrete ones.
@@ -368,7 +275,7 @@ impl Clipped {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct State {
     /// What to act on next, (n, D).
-    obs: Rows,
+    obs: ObsRows,
     /// Legal actions there, (n, A), or empty without masks.
     masks: Vec<u8>,
     /// The episodes that are running, (n).
@@ -402,9 +309,9 @@ impl State {
     fn start(envs: &mut dyn VecEnv, seed: u64) -> Result<Self, Error> {
         let (n, d) = (envs.n_envs(), envs.observation_space().len());
         let a = if envs.action_space().masked() { envs.action_space().len() } else { 0 };
-        let mut obs = Rows::new(envs.observation_space().dtype(), n * d);
+        let mut obs = ObsRows::zeros(envs.observation_space().dtype(), n * d);
         let mut masks = vec![0; n * a];
-        guarded(envs, 0, |envs| envs.reset(seed, obs.view_mut(n, d), mask_view(&mut masks, n)))?;
+        guarded(envs, 0, |envs| envs.reset(seed, obs.view_rows_mut(n, d), mask_view(&mut masks, n)))?;
         Ok(Self { obs, masks, running: vec![Episode::default(); n] })
     }
 }
@@ -437,7 +344,7 @@ impl Slice {
     fn new(mut envs: Box<dyn VecEnv>, first_env: usize, seed: u64) -> Result<Self, Error> {
         let state = State::start(&mut *envs, seed)?;
         let (final_obs, final_masks) = (state.obs.clone(), state.masks.clone());
-        let ended_obs = Rows::new(envs.observation_space().dtype(), 0);
+        let ended_obs = ObsRows::zeros(envs.observation_space().dtype(), 0);
         let clipped = Clipped::new(envs.action_space(), envs.n_envs());
         Ok(Self {
             bounds: Bounds::new(envs.observation_space()),
@@ -473,15 +380,12 @@ impl Slice {
             self.check_start(steps)?;
         }
         let of_another_type = || Error::Snapshot("the rollout holds observations of another type".into());
-        match (&mut columns.obs, &self.state.obs) {
-            (ObsColumns::F32(to), Rows::F32(from)) => {
-                to.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(from);
-            }
-            (ObsColumns::U8(to), Rows::U8(from)) => {
-                to.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(from);
-            }
-            _ => return Err(of_another_type()),
-        }
+        let mut first = columns.obs.index_axis_mut(Axis(0), 0);
+        let both = first.as_mut().zip(self.state.obs.as_slice()).ok_or_else(of_another_type)?;
+        both.either(
+            |(to, from)| to.as_slice_mut().expect(CONTIGUOUS).copy_from_slice(from),
+            |(to, from)| to.as_slice_mut().expect(CONTIGUOUS).copy_from_slice(from),
+        );
         if let Some(masks) = &mut columns.masks {
             masks.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(&self.state.masks);
         }
@@ -491,10 +395,7 @@ impl Slice {
             let Self { envs, first_env, final_obs, final_masks, clipped, .. } = self;
             let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, .. } = columns;
             let legal = masks.as_ref().map_or(&[][..], |m| m.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS));
-            let mut row = match actions {
-                ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.row_mut(t)),
-                ActionColumns::Continuous(actions) => ActionsMut::Continuous(actions.index_axis_mut(Axis(0), t)),
-            };
+            let mut row = actions.index_axis_mut(Axis(0), t);
             policy.act(
                 obs_row(obs, t),
                 legal,
@@ -507,11 +408,11 @@ impl Slice {
                 ),
             )?;
             let out = StepBatch {
-                obs: obs_columns_view(obs, t + 1),
+                obs: obs.index_axis_mut(Axis(0), t + 1),
                 rewards: rewards.row_mut(t),
                 terminated: terminated.row_mut(t),
                 truncated: truncated.row_mut(t),
-                final_obs: final_obs.view_mut(n, d),
+                final_obs: final_obs.view_rows_mut(n, d),
                 masks: masks
                     .as_mut()
                     .zip(mask_view(final_masks, n))
@@ -526,21 +427,13 @@ impl Slice {
                 episode.length += 1;
                 if columns.terminated[[t, i]] | columns.truncated[[t, i]] == 1 {
                     self.ended.push((t, self.first_env + i, Some(std::mem::take(episode))));
-                    self.ended_obs.extend(self.final_obs.row(i, d));
+                    self.ended_obs.extend(self.final_obs.as_slice().row(i, d));
                     let a = self.final_masks.len() / n;
                     self.ended_masks.extend_from_slice(&self.final_masks[i * a..(i + 1) * a]);
                 }
             }
         }
-        match (&columns.obs, &mut self.state.obs) {
-            (ObsColumns::F32(from), Rows::F32(to)) => {
-                to.copy_from_slice(from.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
-            }
-            (ObsColumns::U8(from), Rows::U8(to)) => {
-                to.copy_from_slice(from.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
-            }
-            _ => return Err(of_another_type()),
-        }
+        obs_row(&columns.obs, n_steps).copy_to(self.state.obs.as_mut_slice());
         if let Some(masks) = &columns.masks {
             self.state.masks.copy_from_slice(masks.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
         }
@@ -559,7 +452,9 @@ impl Slice {
         let flags = columns.terminated.row(t).into_iter().zip(columns.truncated.row(t));
         all_finite(&self.raw_rewards)
             && self.bounds.hold(obs_row(&columns.obs, t + 1))
-            && flags.enumerate().all(|(i, (a, b))| a | b == 0 || self.bounds.hold(self.final_obs.row(i, self.bounds.d)))
+            && flags
+                .enumerate()
+                .all(|(i, (a, b))| a | b == 0 || self.bounds.hold(self.final_obs.as_slice().row(i, self.bounds.d)))
     }
 
     /// Checks the first observations of all environments.
@@ -569,16 +464,16 @@ impl Slice {
             return Ok(());
         }
         for i in 0..n {
-            if let Some(what) = not_finite(self.state.obs.row(i, d)) {
+            if let Some(what) = not_finite(self.state.obs.as_slice().row(i, d)) {
                 self.give_up(Anomaly { env_idx: self.first_env + i, step, action: None, what })?;
                 let masks = mask_view(&mut self.state.masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
-                let obs = one_row(self.state.obs.view_mut(n, d), i);
+                let obs = one_row(self.state.obs.view_rows_mut(n, d), i);
                 guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
-                if let Some(what) = not_finite(self.state.obs.row(i, d)) {
+                if let Some(what) = not_finite(self.state.obs.as_slice().row(i, d)) {
                     return Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what }));
                 }
             }
-            self.count_outside(i, step, None, self.bounds.outside(self.state.obs.row(i, d)));
+            self.count_outside(i, step, None, self.bounds.outside(self.state.obs.as_slice().row(i, d)));
         }
         Ok(())
     }
@@ -592,7 +487,8 @@ impl Slice {
         for i in 0..n {
             let env_idx = self.first_env + i;
             let led_to = |slice: &Self, columns: &RolloutColumns<'_>| {
-                let obs = if ended(columns, i) { slice.final_obs.row(i, d) } else { one_of(obs_row(&columns.obs, t + 1), i, d) };
+                let obs =
+                    if ended(columns, i) { slice.final_obs.as_slice().row(i, d) } else { obs_row(&columns.obs, t + 1).row(i, d) };
                 (bad_step(slice.raw_rewards[i], obs), slice.bounds.outside(obs))
             };
             if let (Some(what), _) = led_to(self, columns) {
@@ -609,11 +505,11 @@ impl Slice {
             let (_, outside) = led_to(self, columns);
             self.count_outside(i, step, action, outside);
             if ended(columns, i) {
-                if let Some(what) = not_finite(one_of(obs_row(&columns.obs, t + 1), i, d)) {
+                if let Some(what) = not_finite(obs_row(&columns.obs, t + 1).row(i, d)) {
                     self.give_up(Anomaly { env_idx, step, action: None, what })?;
                     self.restart(columns, t + 1, i, step)?;
                 }
-                let outside = self.bounds.outside(one_of(obs_row(&columns.obs, t + 1), i, d));
+                let outside = self.bounds.outside(obs_row(&columns.obs, t + 1).row(i, d));
                 self.count_outside(i, step, None, outside);
             }
         }
@@ -656,7 +552,7 @@ impl Slice {
         }
         columns.truncated[[t - 1, i]] = 1;
         self.ended.push((t - 1, self.first_env + i, None));
-        self.ended_obs.extend(one_of(obs_row(&columns.obs, t), i, self.bounds.d));
+        self.ended_obs.extend(obs_row(&columns.obs, t).row(i, self.bounds.d));
         if let Some(masks) = &columns.masks {
             self.ended_masks.extend(masks.slice(s![t, i, ..]));
         }
@@ -665,9 +561,9 @@ impl Slice {
     /// Restarts environment `i`, whose next episode begins in row `t`.
     fn restart(&mut self, columns: &mut RolloutColumns<'_>, t: usize, i: usize, step: u64) -> Result<(), Error> {
         let masks = columns.masks.as_mut().map(|masks| masks.slice_mut(s![t, i..=i, ..]));
-        let obs = one_row(obs_columns_view(&mut columns.obs, t), i);
+        let obs = one_row(columns.obs.index_axis_mut(Axis(0), t), i);
         guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
-        match not_finite(one_of(obs_row(&columns.obs, t), i, self.bounds.d)) {
+        match not_finite(obs_row(&columns.obs, t).row(i, self.bounds.d)) {
             Some(what) => Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what })),
             None => Ok(()),
         }
@@ -680,22 +576,20 @@ impl Slice {
         let (n, d) = (self.envs.n_envs(), self.bounds.d);
         let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, .. } = columns;
         let legal = masks.as_ref().map_or(Vec::new(), |masks| masks.slice(s![t, i, ..]).to_vec());
-        let mut row = match actions {
-            ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.slice_mut(s![t, i..=i])),
-            ActionColumns::Continuous(actions) => ActionsMut::Continuous(actions.slice_mut(s![t, i..=i, ..])),
-        };
+        let (one, vector) = (s![t, i..=i], s![t, i..=i, ..]);
+        let mut row = actions.as_mut().map(|actions| actions.slice_mut(one), |actions| actions.slice_mut(vector));
         let choice = Choice::Sample { seed, step, first_env: (self.first_env + i) as u32 };
         let (log_prob, value) = (&mut log_probs[[t, i]], &mut values[[t, i]]);
         let out = (row.view_mut(), std::slice::from_mut(log_prob), std::slice::from_mut(value));
-        policy.act(one_of(obs_row(obs, t), i, d), &legal, choice, scratch, out)?;
+        policy.act(obs_row(obs, t).row(i, d), &legal, choice, scratch, out)?;
         let mut clipped = Clipped::new(self.envs.action_space(), 1);
         let final_masks = mask_view(&mut self.final_masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
         let out = StepBatch {
-            obs: one_row(obs_columns_view(obs, t + 1), i),
+            obs: one_row(obs.index_axis_mut(Axis(0), t + 1), i),
             rewards: rewards.slice_mut(s![t, i..=i]),
             terminated: terminated.slice_mut(s![t, i..=i]),
             truncated: truncated.slice_mut(s![t, i..=i]),
-            final_obs: one_row(self.final_obs.view_mut(n, d), i),
+            final_obs: one_row(self.final_obs.view_rows_mut(n, d), i),
             masks: masks
                 .as_mut()
                 .zip(final_masks)
@@ -715,10 +609,9 @@ fn bad_step(reward: f32, obs: ObsSlice<'_>) -> Option<String> {
 
 /// The action that environment `i` took in row `t`, as the policy chose it.
 fn action_text(actions: &ActionColumns<'_>, t: usize, i: usize) -> String {
-    match actions {
-        ActionColumns::Discrete(actions) => actions[[t, i]].to_string(),
-        ActionColumns::Continuous(actions) => format!("{:?}", actions.slice(s![t, i, ..]).to_vec()),
-    }
+    actions
+        .as_ref()
+        .either(|actions| actions[[t, i]].to_string(), |actions| format!("{:?}", actions.slice(s![t, i, ..]).to_vec()))
 }
 
 impl Collector {
@@ -828,7 +721,7 @@ impl Collector {
             for (i, &(t, n, _)) in slice.ended.iter().enumerate() {
                 let a = slice.ended_masks.len() / slice.ended.len();
                 let mask = &slice.ended_masks[i * a..(i + 1) * a];
-                rollout.push_final(t, n, slice.ended_obs.row(i, shape.obs_len), mask);
+                rollout.push_final(t, n, slice.ended_obs.as_slice().row(i, shape.obs_len), mask);
             }
             ended.extend_from_slice(&slice.ended);
         }
@@ -857,7 +750,8 @@ impl Collector {
     pub fn load(&mut self, saved: CollectorState) -> Result<(), Error> {
         let fits = |(old, (state, _)): (&Slice, &(State, _))| {
             let same_masks = state.masks.len() == old.state.masks.len();
-            state.obs.fits(&old.state.obs) && same_masks && state.running.len() == old.state.running.len()
+            let kind = |obs: &ObsRows| (obs.dtype(), obs.len());
+            kind(&state.obs) == kind(&old.state.obs) && same_masks && state.running.len() == old.state.running.len()
         };
         if saved.steps > u64::MAX / 4 {
             return Err(Error::Snapshot(format!("its environments took {} steps each, which no run reaches", saved.steps)));
@@ -962,7 +856,7 @@ pub fn evaluate_with(
         Error::NotFinite(Anomaly { env_idx: first_env as usize + env_idx, step, action, what })
     };
     if !bounds.hold(obs.as_slice())
-        && let Some((i, what)) = (0..n).find_map(|i| not_finite(obs.row(i, d)).map(|what| (i, what)))
+        && let Some((i, what)) = (0..n).find_map(|i| not_finite(obs.as_slice().row(i, d)).map(|what| (i, what)))
     {
         return Err(not_finite_at(i, 0, None, what));
     }
@@ -971,11 +865,11 @@ pub fn evaluate_with(
         let choice = if stochastic { Choice::Sample { seed, step, first_env } } else { Choice::Greedy };
         policy.act(obs.as_slice(), &masks, choice, &mut scratch, (actions.view_mut(), &mut log_probs, &mut values))?;
         let out = StepBatch {
-            obs: obs.view_mut(n, d),
+            obs: obs.view_rows_mut(n, d),
             rewards: rewards.view_mut(),
             terminated: terminated.view_mut(),
             truncated: truncated.view_mut(),
-            final_obs: final_obs.view_mut(n, d),
+            final_obs: final_obs.view_rows_mut(n, d),
             masks: mask_view(&mut masks, n)
                 .zip(mask_view(&mut final_masks, n))
                 .map(|(masks, final_masks)| MaskBatch { masks, final_masks }),
@@ -985,7 +879,7 @@ pub fn evaluate_with(
         envs.raw_rewards(&mut raw_rewards);
         if !all_finite(&raw_rewards) || !bounds.hold(obs.as_slice()) {
             for i in 0..n {
-                let Some(what) = bad_step(raw_rewards[i], obs.row(i, d)) else { continue };
+                let Some(what) = bad_step(raw_rewards[i], obs.as_slice().row(i, d)) else { continue };
                 if on_nonfinite == OnNonfinite::Error {
                     let action = match &actions {
                         ActionsMut::Discrete(actions) => actions[i].to_string(),
@@ -998,8 +892,8 @@ pub fn evaluate_with(
                     cut += usize::from(!std::mem::replace(&mut over[i], true));
                 }
                 let row = mask_view(&mut masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
-                guarded(envs, step, |envs| envs.restart(i, one_row(obs.view_mut(n, d), i), row))?;
-                if let Some(what) = not_finite(obs.row(i, d)) {
+                guarded(envs, step, |envs| envs.restart(i, one_row(obs.view_rows_mut(n, d), i), row))?;
+                if let Some(what) = not_finite(obs.as_slice().row(i, d)) {
                     return Err(not_finite_at(i, step, None, what));
                 }
             }

@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
-    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer,
-    Rollout, StepSlices, TransitionShape,
+    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
+    StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{Divergence, NamedTensor, StepSums, check_contiguous};
+use crate::batch::CONTIGUOUS;
 use crate::optim::{Optimizer, Rule};
 use crate::q_network::best;
 use crate::samples::TILE;
@@ -339,14 +340,13 @@ impl Dqn {
         settings::check_micro_batch(config.micro_batch, network.learner())?;
         let &ActionSpace::Discrete { n, masked } = actions else { return Err(Error::ActionKind) };
         let a = n as usize;
-        let kind = if obs.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 };
         let shape = TransitionShape {
             n_envs,
             obs_len: obs.len(),
-            obs: kind,
+            obs: obs.dtype(),
             actions: ActionKind::Discrete { masked: masked.then_some(a) },
             n_step: config.n_steps,
-            stack: if kind == ObsKind::U8 { obs.stack() } else { 1 },
+            stack: if obs.dtype() == Dtype::U8 { obs.stack() } else { 1 },
             gamma: config.gamma,
         };
         let replay = if config.prioritized {
@@ -358,10 +358,7 @@ impl Dqn {
         let memory = Memory {
             words: vec![0; b],
             batch: Batch::new(&shape, b)?,
-            final_obs: match kind {
-                ObsKind::F32 => ObsRows::F32(vec![0.0; rows]),
-                ObsKind::U8 => ObsRows::U8(vec![0; rows]),
-            },
+            final_obs: ObsRows::zeros(obs.dtype(), rows),
             final_masks: vec![0; if masked { n_envs * a } else { 0 }],
             next_q: vec![0.0; b * a],
             online_q: vec![0.0; b * a],
@@ -389,21 +386,20 @@ impl Dqn {
         let Memory { final_obs, final_masks, .. } = &mut self.memory;
         let a = final_masks.len() / n;
         for &(_, column, i) in ended {
-            match (&mut *final_obs, rollout.final_obs()) {
-                (ObsRows::F32(to), ObsSlice::F32(from)) => to[column * d..][..d].copy_from_slice(&from[i * d..][..d]),
-                (ObsRows::U8(to), ObsSlice::U8(from)) => to[column * d..][..d].copy_from_slice(&from[i * d..][..d]),
-                _ => return Err(Error::Snapshot("the rollout holds observations of another type".into())),
-            }
+            let to = final_obs.as_mut().map(|obs| &mut obs[column * d..][..d], |obs| &mut obs[column * d..][..d]);
+            let both = to.zip(rollout.final_obs().row(i, d));
+            let both = both.ok_or_else(|| Error::Snapshot("the rollout holds observations of another type".into()))?;
+            both.either(|(to, from)| to.copy_from_slice(from), |(to, from)| to.copy_from_slice(from));
             final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
         }
         let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice()).map(|all| &all[(t + 1) * n * a..(t + 2) * n * a]);
         let row = t * n..(t + 1) * n;
         let step = StepSlices {
             obs: rollout.obs_rows(row.clone()),
-            actions: ActionSlice::Discrete(&actions.as_slice().unwrap_or_default()[row.clone()]),
-            rewards: &rollout.rewards.as_slice().unwrap_or_default()[row.clone()],
-            terminated: &rollout.terminated.as_slice().unwrap_or_default()[row.clone()],
-            truncated: &rollout.truncated.as_slice().unwrap_or_default()[row],
+            actions: ActionSlice::Discrete(&actions.as_slice().expect(CONTIGUOUS)[row.clone()]),
+            rewards: &rollout.rewards.as_slice().expect(CONTIGUOUS)[row.clone()],
+            terminated: &rollout.terminated.as_slice().expect(CONTIGUOUS)[row.clone()],
+            truncated: &rollout.truncated.as_slice().expect(CONTIGUOUS)[row],
             next_obs: rollout.obs_rows((t + 1) * n..(t + 2) * n),
             final_obs: final_obs.as_slice(),
             masks: masks.map(|masks| (masks, &final_masks[..])),
@@ -691,7 +687,7 @@ impl Agent for Dqn {
 mod tests {
     use super::*;
     use crate::{Choice, Collector, NetConfig};
-    use rl_buffer::ObsBuffer;
+    use rl_buffer::{ObsBuffer, ObsSlice};
     use rl_envs::cartpole::CartPole;
     use rl_envs::snake::Snake;
     use rl_envs::wrappers::FrameStack;

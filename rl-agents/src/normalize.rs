@@ -270,7 +270,7 @@ impl Statistics {
 mod tests {
     use super::*;
     use crate::{ActorCritic, Choice, Learner, NetConfig, Policy as _};
-    use rl_buffer::{ActionKind, ObsKind, RolloutShape};
+    use rl_buffer::{ActionKind, Dtype, RolloutShape};
     use rl_envs::ActionsMut;
     use rl_envs::{ActionSpace, Purpose, Rng, Space};
 
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(empty, before);
     }
 
-    fn rollout(n_steps: usize, n_envs: usize, obs: ObsKind) -> Rollout {
+    fn rollout(n_steps: usize, n_envs: usize, obs: Dtype) -> Rollout {
         let actions = ActionKind::Discrete { masked: None };
         Rollout::new(RolloutShape { n_steps, n_envs, obs_len: 3, obs, actions }).unwrap()
     }
@@ -306,7 +306,7 @@ mod tests {
         let (mut returns, mut rng) = (RunningReturns::default(), Rng::new(1, 0, 0, Purpose::Init));
         let (mut running, mut seen) = (vec![0.0f64; n_envs], Vec::new());
         for _ in 0..3 {
-            let mut rollout = rollout(7, n_envs, ObsKind::F32);
+            let mut rollout = rollout(7, n_envs, Dtype::F32);
             for t in 0..7 {
                 for (n, running) in running.iter_mut().enumerate() {
                     let (reward, end) = (2.0 + rng.normal(), rng.below(10));
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!((normalized_reward(-30.0, 0.5), normalized_reward(30.0, 0.5)), (-10.0, 10.0));
 
         let before = returns.clone();
-        let mut bad = rollout(7, n_envs, ObsKind::F32);
+        let mut bad = rollout(7, n_envs, Dtype::F32);
         bad.rewards[[3, 3]] = f32::NAN;
         returns.merge(&bad, gamma, &pool);
         assert_eq!(returns, before, "what is not finite is left out");
@@ -345,7 +345,7 @@ mod tests {
     fn both_learners_normalize_floats_and_bytes_alike() {
         let pool = Pool::new(1).unwrap();
         for (space, kind) in
-            [(Space::vector(&[f32::MIN; 3], &[f32::MAX; 3]), ObsKind::F32), (Space::bytes(&[3], 255, 1.0 / 255.0), ObsKind::U8)]
+            [(Space::vector(&[f32::MIN; 3], &[f32::MAX; 3]), Dtype::F32), (Space::bytes(&[3], 255, 1.0 / 255.0), Dtype::U8)]
         {
             let mut rollout = rollout(5, 8, kind);
             let mut rng = Rng::new(2, 0, 0, Purpose::Init);

@@ -46,10 +46,7 @@ pub(crate) struct Frames {
 
 /// Row `i` of bytes.
 fn bytes_row(obs: ObsSlice<'_>, i: usize, d: usize) -> &[u8] {
-    match obs {
-        ObsSlice::U8(obs) => &obs[i * d..][..d],
-        ObsSlice::F32(_) => unreachable!("stacks are of bytes"),
-    }
+    obs.row(i, d).either(|_| unreachable!("stacks are of bytes"), |row| row)
 }
 
 fn numbers(places: &mut [f32], from: &[u32]) {
@@ -211,13 +208,13 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{History, Words, shape};
+    use crate::testing::{History, random, shape};
     use crate::{
-        ActionSlice, Error, ObsKind, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, StepSlices, TransitionShape,
+        ActionSlice, Dtype, Error, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, StepSlices, TransitionShape,
     };
 
     fn stacked(n_envs: usize, n_step: usize, stack: usize) -> TransitionShape {
-        TransitionShape { obs: ObsKind::U8, obs_len: 3 * stack, stack, ..shape(n_envs, n_step) }
+        TransitionShape { obs: Dtype::U8, obs_len: 3 * stack, stack, ..shape(n_envs, n_step) }
     }
 
     #[test]
@@ -268,14 +265,14 @@ mod tests {
                 let shape = stacked(n_envs, n_step, stack);
                 let mut buffer = PrioritizedReplayBuffer::new(shape, 2000, 1.0, 0.0).expect("fits");
                 let mut history = History::new(shape, 3, ends);
-                let mut words = Words(1);
+                let mut rng = random(1);
                 for t in 0..6000 / n_envs {
                     history.step(|step| buffer.push(step).expect("finite"));
                     let replay = buffer.replay();
                     assert_eq!(buffer.priorities().total(), replay.len() as f64);
                     if t % 100 == 99 {
                         let mut batch = replay.batch(65).expect("fits");
-                        let words: Vec<u32> = (0..65).map(|_| words.next()).collect();
+                        let words: Vec<u32> = (0..65).map(|_| rng.next_u32()).collect();
                         for way in 0..3 {
                             match way {
                                 0 => replay.sample(&words, &mut batch),

@@ -46,8 +46,7 @@ pub use limiter::RateLimiter;
 pub use prefetch::{Fill, Prefetch};
 pub use prioritized::PrioritizedReplayBuffer;
 pub use replay::ReplayBuffer;
-pub use rollout::{
-    ActionBuffer, ActionColumns, ActionKind, ObsBuffer, ObsColumns, ObsKind, ObsSlice, Rollout, RolloutColumns, RolloutShape,
-};
+pub use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice};
+pub use rollout::{ActionBuffer, ActionColumns, ObsBuffer, ObsColumns, Rollout, RolloutColumns, RolloutShape};
 pub use sum_tree::SumTree;
-pub use transition::{ActionRows, ActionSlice, Batch, ObsRows, StepSlices, TransitionShape};
+pub use transition::{Batch, StepSlices, TransitionShape};

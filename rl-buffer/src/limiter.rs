@@ -105,7 +105,7 @@ impl RateLimiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Words;
+    use crate::testing::random;
     use proptest::prelude::*;
 
     #[test]
@@ -151,13 +151,13 @@ mod tests {
             low in -50.0..50.0f64, insert in 1u64..70, sample in 1u64..70,
             more in prop::sample::select(vec![0.0, 1.0, 40.0]),
         ) {
-            let mut words = Words(seed);
+            let mut rng = random(seed);
             let high = low + insert as f64 * rate + sample as f64 + more + 1e-9;
             let mut limiter = RateLimiter::new(rate, min_size, low..=high, insert, sample).expect("possible");
             let mut began = false;
             for _ in 0..500 {
                 prop_assert!(limiter.may_insert() || limiter.may_sample());
-                if limiter.may_sample() && (!limiter.may_insert() || words.next().is_multiple_of(2)) {
+                if limiter.may_sample() && (!limiter.may_insert() || rng.next_u32().is_multiple_of(2)) {
                     limiter.sampled(sample);
                     began = began || (low..=high).contains(&limiter.diff());
                     prop_assert!(limiter.diff() >= low);

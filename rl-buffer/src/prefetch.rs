@@ -64,7 +64,7 @@ impl Prefetch {
 mod tests {
     use super::*;
     use crate::ReplayBuffer;
-    use crate::testing::{History, Words, shape};
+    use crate::testing::{History, random, shape};
 
     #[test]
     fn batches_filled_on_another_thread_are_those_drawn_just_in_time() {
@@ -72,8 +72,8 @@ mod tests {
         let mut history = History::new(*replay.shape(), 5, 0.1);
         (0..20).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
         let words = |i: u64| {
-            let mut words = Words(i);
-            (0..31).map(|_| words.next()).collect::<Vec<u32>>()
+            let mut rng = random(i);
+            (0..31).map(|_| rng.next_u32()).collect::<Vec<u32>>()
         };
         let mut prefetch = Prefetch::new(replay.shape(), 31).expect("fits");
         assert!(prefetch.advance().is_none());

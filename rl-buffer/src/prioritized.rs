@@ -191,7 +191,7 @@ fn power(x: f32, y: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{History, Words, chi_square, shape};
+    use crate::testing::{History, chi_square, random, shape};
 
     /// A full buffer of transitions of one step.
     fn full(capacity: usize, alpha: f32, epsilon: f32) -> (PrioritizedReplayBuffer, History) {
@@ -201,9 +201,9 @@ mod tests {
         (buffer, history)
     }
 
-    fn drawn(buffer: &PrioritizedReplayBuffer, len: usize, beta: f32, words: &mut Words) -> Batch {
+    fn drawn(buffer: &PrioritizedReplayBuffer, len: usize, beta: f32, rng: &mut rl_envs::Rng) -> Batch {
         let mut batch = buffer.replay().batch(len).expect("fits");
-        let words: Vec<u32> = (0..len).map(|_| words.next()).collect();
+        let words: Vec<u32> = (0..len).map(|_| rng.next_u32()).collect();
         buffer.sample(&words, beta, &mut batch).expect("enough");
         batch
     }
@@ -216,16 +216,16 @@ mod tests {
         let (mut buffer, history) = full(4, 0.5, 0.5);
         let updated = buffer.update_priorities(&[0, 1, 2, 3], 4, &[0.5, -3.5, 15.5, 8.5]);
         assert_eq!(updated.expect("fine"), 4);
-        let batch = drawn(&buffer, 10, 1.0, &mut Words(1));
+        let batch = drawn(&buffer, 10, 1.0, &mut random(1));
         assert_eq!(batch.indices, [0, 1, 1, 2, 2, 2, 2, 3, 3, 3]);
         for (weight, index) in batch.weights.iter().zip(&batch.indices) {
             assert!((weight - [1.0, 0.5, 0.25, 1.0 / 3.0][*index as usize]).abs() < 1e-6);
         }
         history.assert_holds(&batch, 4);
         // Half of it: the square roots.
-        let batch = drawn(&buffer, 10, 0.5, &mut Words(1));
+        let batch = drawn(&buffer, 10, 0.5, &mut random(1));
         assert!((batch.weights[1] - 0.5f32.sqrt()).abs() < 1e-6);
-        assert_eq!(drawn(&buffer, 10, 0.0, &mut Words(1)).weights, [1.0; 10]);
+        assert_eq!(drawn(&buffer, 10, 0.0, &mut random(1)).weights, [1.0; 10]);
     }
 
     #[test]
@@ -235,9 +235,9 @@ mod tests {
             let errors: Vec<f32> = (0..capacity).map(|i| (i % 5) as f32 + f32::from(u8::from(capacity == 1))).collect();
             let indices: Vec<u32> = (0..capacity as u32).collect();
             buffer.update_priorities(&indices, capacity as u64, &errors).expect("fine");
-            let (mut words, mut counts) = (Words(2), vec![0.0; capacity]);
+            let (mut rng, mut counts) = (random(2), vec![0.0; capacity]);
             for _ in 0..3000 {
-                drawn(&buffer, 7, 0.4, &mut words).indices.iter().for_each(|&index| counts[index as usize] += 1.0);
+                drawn(&buffer, 7, 0.4, &mut rng).indices.iter().for_each(|&index| counts[index as usize] += 1.0);
             }
             let total: f32 = errors.iter().sum();
             let expected: Vec<f64> = errors.iter().map(|&error| f64::from(error / total) * 21_000.0).collect();
@@ -251,7 +251,7 @@ mod tests {
         let (mut buffer, _) = full(33, 1.0, 0.0);
         let indices: Vec<u32> = (0..33).collect();
         buffer.update_priorities(&indices, 33, &[0.0; 33]).expect("fine");
-        let batch = drawn(&buffer, 1000, 0.4, &mut Words(2));
+        let batch = drawn(&buffer, 1000, 0.4, &mut random(2));
         assert!((0..33).all(|index| batch.indices.contains(&index)));
         assert!(batch.weights.iter().all(|&weight| weight == 1.0));
     }
@@ -311,7 +311,7 @@ mod tests {
         // Errors as large as they get.
         let (mut buffer, _) = full(4, 1.0, 1.0);
         buffer.update_priorities(&[0, 1, 2, 3], 4, &[f32::MAX, 0.0, f32::MAX, 0.0]).expect("fine");
-        let batch = drawn(&buffer, 8, 1.0, &mut Words(2));
+        let batch = drawn(&buffer, 8, 1.0, &mut random(2));
         assert!(batch.weights.iter().all(|weight| weight.is_finite()));
     }
 }

@@ -26,11 +26,13 @@
 use std::hint::black_box;
 use std::ops::Range;
 
+use rl_envs::rng;
+
 use crate::frames::Frames;
 use crate::memory::{check, filled};
 use crate::returns::{discount, goes_on, has_future};
 use crate::transition::{Complete, Windows};
-use crate::{ActionRows, ActionSlice, Batch, Error, ObsKind, ObsRows, ObsSlice, StepSlices, TransitionShape};
+use crate::{ActionRows, ActionSlice, Batch, Dtype, Error, ObsRows, ObsSlice, StepSlices, TransitionShape};
 
 /// Words of a line of cache.
 const LINE: usize = 16;
@@ -75,7 +77,7 @@ struct Row {
 
 impl Row {
     fn new(shape: &TransitionShape) -> Self {
-        let (obs, bytes) = if shape.obs == ObsKind::F32 { (shape.obs_len, 0) } else { (0, shape.obs_len) };
+        let (obs, bytes) = if shape.obs == Dtype::F32 { (shape.obs_len, 0) } else { (0, shape.obs_len) };
         let action = 2 * obs;
         let reward = action + shape.action_len();
         let mask_len = shape.mask_len();
@@ -107,12 +109,6 @@ fn load_mask(mask: &mut [u8], words: &[u32]) {
     for (bytes, word) in mask.chunks_mut(4).zip(words) {
         bytes.iter_mut().zip(word.to_le_bytes()).for_each(|(byte, value)| *byte = value);
     }
-}
-
-/// A word as a uniform integer in 0..n, by multiplication (some values are favoured by at most n / 2^32).
-#[inline(always)]
-fn below(word: u32, n: usize) -> u32 {
-    ((u64::from(word) * n as u64) >> 32) as u32
 }
 
 /// Calls `$self.$method::<D>(..)` with the length of an observation as a constant where it is a common one.
@@ -186,7 +182,7 @@ impl ReplayBuffer {
         if shape.stack > 1 {
             return Self::bytes_each(&shape.stored()) + Frames::bytes_each(shape);
         }
-        let obs_size = if shape.obs == ObsKind::F32 { 4 } else { 1 };
+        let obs_size = shape.obs.size() as u128;
         let words = shape.action_len() as u128 + 2 + shape.mask_len().div_ceil(4) as u128;
         2 * obs_size * shape.obs_len as u128 + 4 * words
     }
@@ -436,8 +432,8 @@ impl ReplayBuffer {
     pub fn sample(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
         self.enough(1)?;
         assert_eq!(words.len(), batch.len(), "a word for each transition");
-        let n = self.len();
-        batch.indices.iter_mut().zip(words).for_each(|(index, &word)| *index = below(word, n));
+        let n = self.len() as u32; // at most the capacity, which fits
+        batch.indices.iter_mut().zip(words).for_each(|(index, &word)| *index = rng::below(word, n));
         self.shift(&mut batch.indices);
         batch.weights.fill(1.0);
         self.gather(batch);
@@ -475,7 +471,7 @@ impl ReplayBuffer {
         };
         let first = self.len() - len;
         for (i, (index, &word)) in batch.indices.iter_mut().zip(words).enumerate() {
-            let drawn = below(word, first + i + 1);
+            let drawn = rng::below(word, (first + i + 1) as u32);
             *index = if insert(drawn) { drawn } else { (first + i) as u32 };
             if *index != drawn {
                 insert(*index);
@@ -582,18 +578,16 @@ impl ReplayBuffer {
 mod tests {
     use super::*;
     use crate::ActionKind;
-    use crate::testing::{History, Words, chi_square, shape};
+    use crate::testing::{History, chi_square, random, shape};
     use proptest::prelude::*;
 
     #[test]
     fn a_transition_takes_the_bytes_that_are_documented() {
         let discrete = ActionKind::Discrete { masked: None };
         let masked = ActionKind::Discrete { masked: Some(6) };
-        for (obs, d, actions, bytes) in [
-            (ObsKind::F32, 4, discrete, 44),
-            (ObsKind::F32, 3, ActionKind::Continuous { len: 2 }, 40),
-            (ObsKind::U8, 84, masked, 188),
-        ] {
+        for (obs, d, actions, bytes) in
+            [(Dtype::F32, 4, discrete, 44), (Dtype::F32, 3, ActionKind::Continuous { len: 2 }, 40), (Dtype::U8, 84, masked, 188)]
+        {
             let shape = TransitionShape { obs_len: d, obs, actions, ..shape(1, 1) };
             let replay = ReplayBuffer::new(shape, 1000).expect("fits");
             assert_eq!(ReplayBuffer::bytes_per_transition(&shape), bytes);
@@ -630,13 +624,14 @@ mod tests {
             let mut added = Vec::new();
             for (t, reward) in [1.0, 2.0, 4.0, 64.0].into_iter().enumerate() {
                 let ended = t == 2;
+                let (obs, actions, next_obs) = ([t as f32], [10 + t as u32], [t as f32 + 1.0]);
                 let step = StepSlices {
-                    obs: ObsSlice::F32(&[t as f32]),
-                    actions: ActionSlice::Discrete(&[10 + t as u32]),
+                    obs: ObsSlice::F32(&obs),
+                    actions: ActionSlice::Discrete(&actions),
                     rewards: &[reward],
                     terminated: &[u8::from(ended) & terminated],
                     truncated: &[u8::from(ended)], // both flags: terminated
-                    next_obs: ObsSlice::F32(&[t as f32 + 1.0]),
+                    next_obs: ObsSlice::F32(&next_obs),
                     final_obs: ObsSlice::F32(&[100.0]),
                     masks: None,
                 };
@@ -730,10 +725,10 @@ mod tests {
     fn every_set_of_distinct_transitions_is_drawn_as_often() {
         let mut replay = ReplayBuffer::new(shape(5, 1), 5).expect("fits");
         History::new(*replay.shape(), 5, 0.2).step(|step| replay.push(step).expect("finite"));
-        let (mut words, mut counts) = (Words(7), vec![0.0; 32]);
+        let (mut rng, mut counts) = (random(7), vec![0.0; 32]);
         let mut batch = replay.batch(2).expect("fits");
         for _ in 0..10_000 {
-            replay.sample_distinct(&[words.next(), words.next()], &mut batch).expect("enough");
+            replay.sample_distinct(&[rng.next_u32(), rng.next_u32()], &mut batch).expect("enough");
             counts[batch.indices.iter().fold(0, |set, index| set | 1 << index)] += 1.0;
         }
         let pairs: Vec<f64> = (0..32usize).filter(|set| set.count_ones() == 2).map(|set| counts[set]).collect();
@@ -746,13 +741,13 @@ mod tests {
             let mut replay = ReplayBuffer::new(shape(1, 1), capacity).expect("fits");
             let mut history = History::new(*replay.shape(), 5, 0.2);
             (0..capacity + 3).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
-            let (mut words, draws) = (Words(7), 2000);
+            let (mut rng, draws) = (random(7), 2000);
             for distinct in [false, true] {
                 let len = if distinct { capacity.div_ceil(2) } else { 50 };
                 let mut batch = replay.batch(len).expect("fits");
                 let mut counts = vec![0.0; capacity];
                 for _ in 0..draws {
-                    let words: Vec<u32> = (0..len).map(|_| words.next()).collect();
+                    let words: Vec<u32> = (0..len).map(|_| rng.next_u32()).collect();
                     if distinct { replay.sample_distinct(&words, &mut batch) } else { replay.sample(&words, &mut batch) }
                         .expect("enough");
                     batch.indices.iter().for_each(|&index| counts[index as usize] += 1.0);
@@ -783,12 +778,12 @@ mod tests {
                 1..=2 => ActionKind::Discrete { masked: Some(3 * action) },
                 _ => ActionKind::Continuous { len: action - 2 },
             };
-            let obs = if bytes { ObsKind::U8 } else { ObsKind::F32 };
+            let obs = if bytes { Dtype::U8 } else { Dtype::F32 };
             let stack = if bytes { stack } else { 1 };
             let shape = TransitionShape { n_envs, obs_len: d * stack, obs, stack, actions, n_step, gamma: 0.9 };
             let mut replay = ReplayBuffer::new(shape, capacity).expect("fits");
             let mut history = History::new(shape, seed, ends);
-            let mut words = Words(seed);
+            let mut rng = random(seed);
             for t in 0..12 {
                 if t == anew {
                     replay.forget_waiting();
@@ -804,7 +799,7 @@ mod tests {
                     continue;
                 }
                 let mut batch = replay.batch(replay.len()).expect("fits");
-                let drawn: Vec<u32> = (0..batch.len()).map(|_| words.next()).collect();
+                let drawn: Vec<u32> = (0..batch.len()).map(|_| rng.next_u32()).collect();
                 replay.sample_distinct(&drawn, &mut batch).expect("enough");
                 history.assert_holds(&batch, capacity);
                 replay.sample(&drawn, &mut batch).expect("enough");

@@ -267,11 +267,9 @@ mod tests {
 
     #[test]
     fn vtrace_is_the_sum_of_its_definition() {
-        let mut words = crate::testing::Words(7);
+        let mut rng = crate::testing::random(7);
         let shape = (31, 33);
-        let mut random = |low: f32, high: f32| {
-            Array2::from_shape_simple_fn(shape, || low + (high - low) * (words.next() >> 8) as f32 / (1 << 24) as f32)
-        };
+        let mut random = |low: f32, high: f32| Array2::from_shape_simple_fn(shape, || rng.uniform_in(low, high));
         let (rewards, values, next_values, ratios) = (random(-1.0, 1.0), random(-2.0, 2.0), random(-2.0, 2.0), random(0.0, 2.0));
         let (terminated, truncated) =
             (random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)), random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)));

@@ -2,31 +2,9 @@
 
 use ndarray::{Array1, Array2, Array3, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, ArrayViewMut3, Axis, s};
 
+use rl_envs::{ActionKind, Actions, Dtype, Obs, ObsRows, ObsSlice};
+
 use crate::Error;
-
-/// The element type of observations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ObsKind {
-    /// 32-bit floating point.
-    F32,
-    /// Bytes.
-    U8,
-}
-
-/// The kind of actions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActionKind {
-    /// One number each.
-    Discrete {
-        /// With masks: the number of actions A.
-        masked: Option<usize>,
-    },
-    /// A vector each.
-    Continuous {
-        /// Its length A.
-        len: usize,
-    },
-}
 
 /// The dimensions of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,37 +16,22 @@ pub struct RolloutShape {
     /// Elements D of an observation.
     pub obs_len: usize,
     /// Their type.
-    pub obs: ObsKind,
+    pub obs: Dtype,
     /// The kind of actions.
     pub actions: ActionKind,
 }
 
 /// Observations as the environments gave them, (T + 1, N, D): row t is what step t acted on, row T what follows.
-#[derive(Clone, Debug)]
-pub enum ObsBuffer {
-    /// 32-bit floating point.
-    F32(Array3<f32>),
-    /// Bytes.
-    U8(Array3<u8>),
-}
+pub type ObsBuffer = Obs<Array3<f32>, Array3<u8>>;
 
-/// One observation of D elements, or several one after the other.
-#[derive(Clone, Copy, Debug)]
-pub enum ObsSlice<'a> {
-    /// 32-bit floating point.
-    F32(&'a [f32]),
-    /// Bytes.
-    U8(&'a [u8]),
-}
+/// Actions (T, N) or (T, N, A) as the policy chose them, before any clipping for the environment.
+pub type ActionBuffer = Actions<Array2<u32>, Array3<f32>>;
 
-/// Actions as the policy chose them, before any clipping for the environment.
-#[derive(Clone, Debug)]
-pub enum ActionBuffer {
-    /// (T, N)
-    Discrete(Array2<u32>),
-    /// (T, N, A)
-    Continuous(Array3<f32>),
-}
+/// Columns of observations, (T + 1, n, D).
+pub type ObsColumns<'a> = Obs<ArrayViewMut3<'a, f32>, ArrayViewMut3<'a, u8>>;
+
+/// Columns of actions, (T, n) or (T, n, A).
+pub type ActionColumns<'a> = Actions<ArrayViewMut2<'a, u32>, ArrayViewMut3<'a, f32>>;
 
 /// T steps of N environments. A column is a stretch of one environment's trajectory.
 #[derive(Clone, Debug)]
@@ -103,16 +66,10 @@ pub struct Rollout {
     /// The (t, n) of each episode that ended, in the order of `final_obs`.
     final_at: Vec<(usize, usize)>,
     /// The last observations of these episodes, one after the other.
-    final_obs: FinalObs,
+    final_obs: ObsRows,
     /// The actions that would have been legal there, A bytes each, where there are masks.
     final_masks: Vec<u8>,
     shape: RolloutShape,
-}
-
-#[derive(Clone, Debug)]
-enum FinalObs {
-    F32(Vec<f32>),
-    U8(Vec<u8>),
 }
 
 /// Some neighbouring columns of a rollout, to be filled by one thread. n of N columns.
@@ -138,49 +95,13 @@ pub struct RolloutColumns<'a> {
     pub last_values: ArrayViewMut1<'a, f32>,
 }
 
-/// Columns of observations, (T + 1, n, D).
-#[derive(Debug)]
-pub enum ObsColumns<'a> {
-    /// 32-bit floating point.
-    F32(ArrayViewMut3<'a, f32>),
-    /// Bytes.
-    U8(ArrayViewMut3<'a, u8>),
-}
-
-/// Columns of actions.
-#[derive(Debug)]
-pub enum ActionColumns<'a> {
-    /// (T, n)
-    Discrete(ArrayViewMut2<'a, u32>),
-    /// (T, n, A)
-    Continuous(ArrayViewMut3<'a, f32>),
-}
-
 impl RolloutColumns<'_> {
     /// The first `n` columns and the others.
     #[must_use]
     pub fn split_at(self, n: usize) -> (Self, Self) {
         let columns = Axis(1);
-        let (obs_a, obs_b) = match self.obs {
-            ObsColumns::F32(obs) => {
-                let (a, b) = obs.split_at(columns, n);
-                (ObsColumns::F32(a), ObsColumns::F32(b))
-            }
-            ObsColumns::U8(obs) => {
-                let (a, b) = obs.split_at(columns, n);
-                (ObsColumns::U8(a), ObsColumns::U8(b))
-            }
-        };
-        let (actions_a, actions_b) = match self.actions {
-            ActionColumns::Discrete(actions) => {
-                let (a, b) = actions.split_at(columns, n);
-                (ActionColumns::Discrete(a), ActionColumns::Discrete(b))
-            }
-            ActionColumns::Continuous(actions) => {
-                let (a, b) = actions.split_at(columns, n);
-                (ActionColumns::Continuous(a), ActionColumns::Continuous(b))
-            }
-        };
+        let (obs_a, obs_b) = self.obs.split_at(columns, n);
+        let (actions_a, actions_b) = self.actions.split_at(columns, n);
         let (log_probs_a, log_probs_b) = self.log_probs.split_at(columns, n);
         let (values_a, values_b) = self.values.split_at(columns, n);
         let (rewards_a, rewards_b) = self.rewards.split_at(columns, n);
@@ -223,8 +144,7 @@ impl RolloutShape {
             ActionKind::Discrete { masked } => masked.unwrap_or(1),
             ActionKind::Continuous { len } => len,
         };
-        let obs_size = if self.obs == ObsKind::F32 { 4 } else { 1 };
-        let per_step = (self.obs_len as u128) * obs_size + 4 * action_len as u128 + 14;
+        let per_step = self.obs_len as u128 * self.obs.size() as u128 + 4 * action_len as u128 + 14;
         (self.n_steps as u128 + 1).saturating_mul(self.n_envs as u128).saturating_mul(per_step)
     }
 
@@ -257,10 +177,7 @@ impl Rollout {
         }
         let steps = (n_steps, n_envs);
         Ok(Self {
-            obs: match shape.obs {
-                ObsKind::F32 => ObsBuffer::F32(Array3::zeros((n_steps + 1, n_envs, obs_len))),
-                ObsKind::U8 => ObsBuffer::U8(Array3::zeros((n_steps + 1, n_envs, obs_len))),
-            },
+            obs: ObsBuffer::zeros(shape.obs, (n_steps + 1, n_envs, obs_len)),
             actions: match shape.actions {
                 ActionKind::Discrete { .. } => ActionBuffer::Discrete(Array2::zeros(steps)),
                 ActionKind::Continuous { len } => ActionBuffer::Continuous(Array3::zeros((n_steps, n_envs, len))),
@@ -280,10 +197,7 @@ impl Rollout {
             cut_before: false,
             policy_version: Array1::zeros(n_envs),
             final_at: Vec::new(),
-            final_obs: match shape.obs {
-                ObsKind::F32 => FinalObs::F32(Vec::new()),
-                ObsKind::U8 => FinalObs::U8(Vec::new()),
-            },
+            final_obs: ObsRows::zeros(shape.obs, 0),
             final_masks: Vec::new(),
             shape,
         })
@@ -298,14 +212,8 @@ impl Rollout {
     /// All columns, to be cut up and filled by several threads.
     pub fn columns(&mut self) -> RolloutColumns<'_> {
         RolloutColumns {
-            obs: match &mut self.obs {
-                ObsBuffer::F32(obs) => ObsColumns::F32(obs.view_mut()),
-                ObsBuffer::U8(obs) => ObsColumns::U8(obs.view_mut()),
-            },
-            actions: match &mut self.actions {
-                ActionBuffer::Discrete(actions) => ActionColumns::Discrete(actions.view_mut()),
-                ActionBuffer::Continuous(actions) => ActionColumns::Continuous(actions.view_mut()),
-            },
+            obs: self.obs.view_mut(),
+            actions: self.actions.view_mut(),
             log_probs: self.log_probs.view_mut(),
             values: self.values.view_mut(),
             rewards: self.rewards.view_mut(),
@@ -321,20 +229,13 @@ impl Rollout {
         self.cut_before = false;
         self.final_at.clear();
         self.final_masks.clear();
-        match &mut self.final_obs {
-            FinalObs::F32(obs) => obs.clear(),
-            FinalObs::U8(obs) => obs.clear(),
-        }
+        self.final_obs.clear();
     }
 
     /// The observations of `rows`, counted through from (0, 0) to (T, N - 1), D elements each.
     #[must_use]
     pub fn obs_rows(&self, rows: std::ops::Range<usize>) -> ObsSlice<'_> {
-        let range = rows.start * self.shape.obs_len..rows.end * self.shape.obs_len;
-        match &self.obs {
-            ObsBuffer::F32(obs) => ObsSlice::F32(&obs.as_slice().unwrap_or_default()[range]),
-            ObsBuffer::U8(obs) => ObsSlice::U8(&obs.as_slice().unwrap_or_default()[range]),
-        }
+        self.obs.view().to_slice().rows(rows, self.shape.obs_len)
     }
 
     /// Notes that step `t` ended an episode of column `n`, which left `obs` and `mask`, empty without masks.
@@ -342,18 +243,8 @@ impl Rollout {
     /// # Panics
     /// If `obs` is of another type or length than the rollout's.
     pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>, mask: &[u8]) {
-        let len = match (&mut self.final_obs, obs) {
-            (FinalObs::F32(all), ObsSlice::F32(row)) => {
-                all.extend_from_slice(row);
-                row.len()
-            }
-            (FinalObs::U8(all), ObsSlice::U8(row)) => {
-                all.extend_from_slice(row);
-                row.len()
-            }
-            _ => panic!("a final observation of another type"),
-        };
-        assert_eq!(len, self.shape.obs_len, "a final observation of another length");
+        assert_eq!(obs.len(), self.shape.obs_len, "a final observation of another length");
+        self.final_obs.extend(obs);
         self.final_masks.extend_from_slice(mask);
         self.final_at.push((t, n));
     }
@@ -367,10 +258,7 @@ impl Rollout {
     /// The last observations of the episodes that ended, one after the other, D elements each.
     #[must_use]
     pub fn final_obs(&self) -> ObsSlice<'_> {
-        match &self.final_obs {
-            FinalObs::F32(obs) => ObsSlice::F32(obs),
-            FinalObs::U8(obs) => ObsSlice::U8(obs),
-        }
+        self.final_obs.as_slice()
     }
 
     /// The actions that would have been legal there, A bytes each; empty without masks.
@@ -413,18 +301,13 @@ impl Rollout {
     /// # Panics
     /// If there is no such column, or the two differ in the number of steps or the kind of observations or actions.
     pub fn copy_column(&mut self, n: usize, from: &Self, from_n: usize) {
-        match (&mut self.obs, &from.obs) {
-            (ObsBuffer::F32(to), ObsBuffer::F32(from)) => to.index_axis_mut(Axis(1), n).assign(&from.index_axis(Axis(1), from_n)),
-            (ObsBuffer::U8(to), ObsBuffer::U8(from)) => to.index_axis_mut(Axis(1), n).assign(&from.index_axis(Axis(1), from_n)),
-            _ => panic!("observations of another type"),
-        }
-        match (&mut self.actions, &from.actions) {
-            (ActionBuffer::Discrete(to), ActionBuffer::Discrete(from)) => to.column_mut(n).assign(&from.column(from_n)),
-            (ActionBuffer::Continuous(to), ActionBuffer::Continuous(from)) => {
-                to.index_axis_mut(Axis(1), n).assign(&from.index_axis(Axis(1), from_n));
-            }
-            _ => panic!("actions of another kind"),
-        }
+        let columns = Axis(1);
+        let both = self.obs.index_axis_mut(columns, n).zip(from.obs.index_axis(columns, from_n));
+        let both = both.expect("observations of one element type");
+        both.either(|(mut to, from)| to.assign(&from), |(mut to, from)| to.assign(&from));
+        let both = self.actions.index_axis_mut(columns, n).zip(from.actions.index_axis(columns, from_n));
+        let both = both.expect("actions of one kind");
+        both.either(|(mut to, from)| to.assign(&from), |(mut to, from)| to.assign(&from));
         for (to, from) in
             [(&mut self.log_probs, &from.log_probs), (&mut self.values, &from.values), (&mut self.rewards, &from.rewards)]
         {
@@ -443,11 +326,7 @@ impl Rollout {
         self.policy_version[n] = from.policy_version[from_n];
         let d = self.shape.obs_len;
         for (i, &(t, _)) in from.final_at.iter().enumerate().filter(|(_, (_, column))| *column == from_n) {
-            let obs = match &from.final_obs {
-                FinalObs::F32(obs) => ObsSlice::F32(&obs[i * d..(i + 1) * d]),
-                FinalObs::U8(obs) => ObsSlice::U8(&obs[i * d..(i + 1) * d]),
-            };
-            self.push_final(t, n, obs, &from.final_masks[i * mask_len..(i + 1) * mask_len]);
+            self.push_final(t, n, from.final_obs().row(i, d), &from.final_masks[i * mask_len..(i + 1) * mask_len]);
         }
     }
 
@@ -469,7 +348,7 @@ mod tests {
     use ndarray::array;
 
     const SHAPE: RolloutShape =
-        RolloutShape { n_steps: 3, n_envs: 2, obs_len: 1, obs: ObsKind::F32, actions: ActionKind::Discrete { masked: None } };
+        RolloutShape { n_steps: 3, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions: ActionKind::Discrete { masked: None } };
 
     #[test]
     fn the_value_after_an_end_is_that_of_the_final_observation() {

@@ -6,9 +6,11 @@
 
 use std::io::{ErrorKind, Read, Write};
 
+use rl_envs::{ActionKind, Dtype, ObsRows};
+
 use crate::frames::Frames;
 use crate::memory::filled;
-use crate::{ActionKind, Error, ObsKind, PrioritizedReplayBuffer, ReplayBuffer, TransitionShape};
+use crate::{Error, PrioritizedReplayBuffer, ReplayBuffer, TransitionShape};
 
 /// What a file begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"rlreplay");
@@ -91,7 +93,7 @@ fn header(shape: &TransitionShape, capacity: usize) -> [(&'static str, u64); 12]
         ("the version", VERSION),
         ("the number of environments", shape.n_envs as u64),
         ("the length of an observation", shape.obs_len as u64),
-        ("the type of observations", u64::from(shape.obs == ObsKind::U8)),
+        ("the type of observations", u64::from(shape.obs == Dtype::U8)),
         ("the number of stacked frames", shape.stack as u64),
         ("the kind of actions", kind),
         ("the length of an action", shape.action_len() as u64),
@@ -118,8 +120,10 @@ impl ReplayBuffer {
             write(out, &windows.waiting)?;
             write(out, &windows.sums)?;
             write(out, &windows.actions)?;
-            write(out, &windows.obs_f32)?;
-            write(out, &windows.obs_u8)?;
+            match &windows.obs {
+                ObsRows::F32(obs) => write(out, obs)?,
+                ObsRows::U8(obs) => write(out, obs)?,
+            }
         }
         if let Some(frames) = &self.frames {
             frames.save(self.used(), out)?;
@@ -179,8 +183,10 @@ impl ReplayBuffer {
             read(input, &mut windows.waiting)?;
             read(input, &mut windows.sums)?;
             read(input, &mut windows.actions)?;
-            read(input, &mut windows.obs_f32)?;
-            read(input, &mut windows.obs_u8)?;
+            match &mut windows.obs {
+                ObsRows::F32(obs) => read(input, obs)?,
+                ObsRows::U8(obs) => read(input, obs)?,
+            }
             ensure(
                 windows.oldest.iter().chain(&windows.waiting).all(|&x| x < n_step),
                 "has more steps waiting than there can be",
@@ -191,7 +197,7 @@ impl ReplayBuffer {
         if let Some(frames) = &mut self.frames {
             frames.fill_from(used, input)?;
             let places = frames.places as u32;
-            let mut waiting = self.windows.iter().flat_map(|windows| &windows.obs_f32);
+            let mut waiting = self.windows.iter().flat_map(|windows| windows.obs.as_ref().either(|obs| &obs[..], |_| &[]));
             let fine = self.places().all(|place| place < places) && waiting.all(|place| place.to_bits() < places);
             ensure(fine, "holds a place of a frame that there is not")?;
         }
@@ -298,12 +304,12 @@ impl PrioritizedReplayBuffer {
 mod tests {
     use super::*;
     use crate::Batch;
-    use crate::testing::{History, Words, shape};
+    use crate::testing::{History, random, shape};
     use proptest::prelude::*;
 
     fn drawn(buffer: &PrioritizedReplayBuffer) -> Batch {
-        let (mut batch, mut words) = (buffer.replay().batch(33).expect("fits"), Words(4));
-        let words: Vec<u32> = (0..33).map(|_| words.next()).collect();
+        let (mut batch, mut rng) = (buffer.replay().batch(33).expect("fits"), random(4));
+        let words: Vec<u32> = (0..33).map(|_| rng.next_u32()).collect();
         buffer.sample(&words, 0.4, &mut batch).expect("enough");
         batch
     }
@@ -316,10 +322,10 @@ mod tests {
     fn cases() -> impl Iterator<Item = (PrioritizedReplayBuffer, History)> {
         let shapes = [
             shape(1, 1),
-            TransitionShape { obs: ObsKind::U8, actions: ActionKind::Discrete { masked: Some(5) }, ..shape(3, 4) },
+            TransitionShape { obs: Dtype::U8, actions: ActionKind::Discrete { masked: Some(5) }, ..shape(3, 4) },
             TransitionShape { actions: ActionKind::Continuous { len: 2 }, ..shape(5, 3) },
-            TransitionShape { obs: ObsKind::U8, obs_len: 6, stack: 3, ..shape(2, 1) },
-            TransitionShape { obs: ObsKind::U8, obs_len: 6, stack: 2, ..shape(2, 3) },
+            TransitionShape { obs: Dtype::U8, obs_len: 6, stack: 3, ..shape(2, 1) },
+            TransitionShape { obs: Dtype::U8, obs_len: 6, stack: 2, ..shape(2, 3) },
         ];
         shapes.into_iter().flat_map(|shape| {
             [7, 60].map(|steps| {

@@ -203,7 +203,7 @@ pub(crate) fn check_priority(index: u32, priority: f32) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Words;
+    use crate::testing::random;
     use proptest::prelude::*;
 
     /// The index that is found by adding up.
@@ -222,11 +222,11 @@ mod tests {
     fn sums_do_not_drift_in_ten_million_updates() {
         let len = 5000;
         let mut tree = SumTree::new(len).expect("fits");
-        let mut words = Words(3);
+        let mut rng = random(3);
         let (mut indices, mut priorities) = (vec![0; 2500], vec![0.0; 2500]);
         for _ in 0..4000 {
-            indices.fill_with(|| words.next() % len as u32);
-            priorities.fill_with(|| (words.uniform() * 20.0 - 10.0).exp() as f32);
+            indices.fill_with(|| rng.next_u32() % len as u32);
+            priorities.fill_with(|| (f64::from(rng.uniform()) * 20.0 - 10.0).exp() as f32);
             tree.set(&indices, &priorities).expect("fine");
         }
         let exact: f64 = tree.iter().map(f64::from).sum();
@@ -293,24 +293,24 @@ mod tests {
         fn a_tree_finds_what_adding_up_finds(
             seed in any::<u64>(), len in prop::sample::select(vec![1usize, 31, 33, 65, 300, 5000]),
         ) {
-            let mut words = Words(seed);
+            let mut rng = random(seed);
             let mut tree = SumTree::new(len).expect("fits");
             let mut priorities = vec![0f32; len];
             for _ in 0..5 {
                 // Whole numbers, so that sums are exact in any order.
-                let start = words.next() as usize % len;
-                let end = start + words.next() as usize % (len - start + 1);
-                let all = (words.next() % 4) as f32;
+                let start = rng.next_u32() as usize % len;
+                let end = start + rng.next_u32() as usize % (len - start + 1);
+                let all = (rng.next_u32() % 4) as f32;
                 priorities[start..end].fill(all);
                 tree.fill(start..end, all);
-                let indices: Vec<u32> = (0..50).map(|_| words.next() % len as u32).collect();
-                let new: Vec<f32> = (0..50).map(|_| (words.next() % 5) as f32).collect();
+                let indices: Vec<u32> = (0..50).map(|_| rng.next_u32() % len as u32).collect();
+                let new: Vec<f32> = (0..50).map(|_| (rng.next_u32() % 5) as f32).collect();
                 indices.iter().zip(&new).for_each(|(&index, &priority)| priorities[index as usize] = priority);
                 tree.set(&indices, &new).expect("fine");
                 prop_assert_eq!(tree.iter().collect::<Vec<_>>(), priorities.clone());
                 let total: f64 = priorities.iter().map(|&p| f64::from(p)).sum();
                 prop_assert_eq!(tree.total(), total);
-                let mut targets: Vec<f64> = (0..50).map(|_| words.uniform() * total).collect();
+                let mut targets: Vec<f64> = (0..50).map(|_| f64::from(rng.uniform()) * total).collect();
                 let expected: Vec<u32> = targets.iter().map(|&target| slow_find(&priorities, target) as u32).collect();
                 let mut found = vec![0; 50];
                 tree.find(&mut targets, &mut found);

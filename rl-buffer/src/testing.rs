@@ -1,25 +1,12 @@
 //! What the tests of several files need: a slow and obvious buffer, and words that are random enough.
 
-use crate::{ActionKind, ActionRows, ActionSlice, Batch, ObsKind, ObsRows, ObsSlice, StepSlices, TransitionShape};
+use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, Purpose, Rng};
 
-/// Random words (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
-pub(crate) struct Words(pub(crate) u64);
+use crate::{Batch, StepSlices, TransitionShape};
 
-impl Words {
-    pub(crate) fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z >> 32) as u32
-    }
-
-    fn below(&mut self, n: u32) -> u32 {
-        self.next() % n
-    }
-
-    pub(crate) fn uniform(&mut self) -> f64 {
-        f64::from(self.next()) / 4_294_967_296.0
-    }
+/// Random words.
+pub(crate) fn random(seed: u64) -> Rng {
+    Rng::new(seed, 0, 0, Purpose::Init)
 }
 
 /// Four f32 numbers and a discrete action.
@@ -27,7 +14,7 @@ pub(crate) fn shape(n_envs: usize, n_step: usize) -> TransitionShape {
     TransitionShape {
         n_envs,
         obs_len: 4,
-        obs: ObsKind::F32,
+        obs: Dtype::F32,
         stack: 1,
         actions: ActionKind::Discrete { masked: None },
         n_step,
@@ -68,7 +55,7 @@ struct Did {
 /// Environments that do anything, all that they did, and the transitions that should come of it.
 pub(crate) struct History {
     shape: TransitionShape,
-    words: Words,
+    words: Rng,
     ends: f64,
     /// The current episode of each environment.
     episodes: Vec<Vec<Did>>,
@@ -79,22 +66,22 @@ pub(crate) struct History {
 impl History {
     /// Episodes end at each step with probability `ends`.
     pub(crate) fn new(shape: TransitionShape, seed: u64, ends: f64) -> Self {
-        let mut words = Words(seed);
+        let mut words = random(seed);
         let obs = (0..shape.n_envs).map(|_| Self::first_obs(&mut words, &shape)).collect();
         Self { shape, words, ends, episodes: vec![Vec::new(); shape.n_envs], obs, made: Vec::new() }
     }
 
-    fn any_obs(words: &mut Words, d: usize) -> Vec<f32> {
+    fn any_obs(words: &mut Rng, d: usize) -> Vec<f32> {
         (0..d).map(|_| words.below(256) as f32).collect()
     }
 
     /// The first observation of an episode: its first frame, as often as there are frames.
-    fn first_obs(words: &mut Words, shape: &TransitionShape) -> Vec<f32> {
+    fn first_obs(words: &mut Rng, shape: &TransitionShape) -> Vec<f32> {
         Self::any_obs(words, shape.obs_len / shape.stack).repeat(shape.stack)
     }
 
     /// The observation after `obs`: a new frame pushes the oldest out. Some are as the one before.
-    fn next_obs(words: &mut Words, shape: &TransitionShape, obs: &[f32]) -> Vec<f32> {
+    fn next_obs(words: &mut Rng, shape: &TransitionShape, obs: &[f32]) -> Vec<f32> {
         let len = shape.obs_len / shape.stack;
         let frame = if words.below(5) == 0 { obs[obs.len() - len..].to_vec() } else { Self::any_obs(words, len) };
         [&obs[len..], &frame].concat()
@@ -115,7 +102,7 @@ impl History {
         let (mut masks, mut final_masks) = (Vec::new(), Vec::new());
         for env in 0..n_envs {
             let words = &mut self.words;
-            let ended = words.uniform() < self.ends;
+            let ended = f64::from(words.uniform()) < self.ends;
             let terminates = ended && words.below(2) == 0;
             let truncates = ended && (!terminates || words.below(2) == 0);
             let action: Vec<f32> = (0..a).map(|_| words.below(5) as f32).collect();
@@ -169,8 +156,8 @@ impl History {
         let bytes = |obs: &[f32]| obs.iter().map(|&x| x as u8).collect::<Vec<_>>();
         let as_bytes = [bytes(&obs), bytes(&next_obs), bytes(&final_obs)];
         let [obs, next_obs, final_obs] = match self.shape.obs {
-            ObsKind::F32 => [ObsSlice::F32(&obs), ObsSlice::F32(&next_obs), ObsSlice::F32(&final_obs)],
-            ObsKind::U8 => [ObsSlice::U8(&as_bytes[0]), ObsSlice::U8(&as_bytes[1]), ObsSlice::U8(&as_bytes[2])],
+            Dtype::F32 => [ObsSlice::F32(&obs), ObsSlice::F32(&next_obs), ObsSlice::F32(&final_obs)],
+            Dtype::U8 => [ObsSlice::U8(&as_bytes[0]), ObsSlice::U8(&as_bytes[1]), ObsSlice::U8(&as_bytes[2])],
         };
         let numbers: Vec<u32> = actions.iter().map(|&action| action as u32).collect();
         push(&StepSlices {
@@ -191,9 +178,9 @@ impl History {
     /// Fails if something in the batch is not what a ring of `capacity` would hold at its index.
     pub(crate) fn assert_holds(&self, batch: &Batch, capacity: usize) {
         let (d, a, m) = (self.shape.obs_len, self.shape.action_len(), self.shape.mask_len());
-        let row = |rows: &ObsRows, i: usize| match rows {
-            ObsRows::F32(rows) => rows[i * d..][..d].to_vec(),
-            ObsRows::U8(rows) => rows[i * d..][..d].iter().map(|&x| f32::from(x)).collect(),
+        let row = |rows: &ObsRows, i: usize| {
+            let row = rows.as_slice().row(i, d);
+            row.either(<[f32]>::to_vec, |row| row.iter().map(|&x| f32::from(x)).collect())
         };
         for (i, &index) in batch.indices.iter().enumerate() {
             let expected = (0..self.made.len()).rev().find(|number| number % capacity == index as usize);

@@ -4,9 +4,11 @@
 //! observation and, where there are masks, the actions legal there. The flags with which an episode ends are gone by then: after
 //! termination the discount is 0, after truncation the next observation is the final one.
 
+use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice};
+
+use crate::Error;
 use crate::memory::filled;
 use crate::returns::{goes_on, has_future};
-use crate::{ActionKind, Error, ObsKind, ObsSlice};
 
 /// What the transitions of a buffer look like and how they are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +18,7 @@ pub struct TransitionShape {
     /// Elements D of an observation.
     pub obs_len: usize,
     /// Their type.
-    pub obs: ObsKind,
+    pub obs: Dtype,
     /// Frames k that an observation of bytes is stacked of, the oldest first: each is kept once. 1 if there is nothing to share.
     pub stack: usize,
     /// The kind of actions.
@@ -46,7 +48,7 @@ impl TransitionShape {
 
     /// What rows hold: of stacked observations the places of their frames, as the bits of numbers.
     pub(crate) fn stored(&self) -> Self {
-        if self.stack == 1 { *self } else { Self { obs: ObsKind::F32, obs_len: self.stack, stack: 1, ..*self } }
+        if self.stack == 1 { *self } else { Self { obs: Dtype::F32, obs_len: self.stack, stack: 1, ..*self } }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -64,7 +66,7 @@ impl TransitionShape {
         if matches!(self.actions, ActionKind::Discrete { masked: Some(0) }) {
             return Err(Error::Empty("action in a mask"));
         }
-        if self.stack > 1 && (self.obs != ObsKind::U8 || !self.obs_len.is_multiple_of(self.stack)) {
+        if self.stack > 1 && (self.obs != Dtype::U8 || !self.obs_len.is_multiple_of(self.stack)) {
             let range = "1 or, of observations that are bytes, a divisor of their length";
             return Err(Error::Setting { what: "stack", value: self.stack as f64, range });
         }
@@ -73,15 +75,6 @@ impl TransitionShape {
         }
         Ok(())
     }
-}
-
-/// Actions of several transitions, one after the other.
-#[derive(Clone, Copy, Debug)]
-pub enum ActionSlice<'a> {
-    /// (N)
-    Discrete(&'a [u32]),
-    /// (N, A)
-    Continuous(&'a [f32]),
 }
 
 /// One step of N environments, as it is added to a buffer.
@@ -111,16 +104,9 @@ impl StepSlices<'_> {
     pub(crate) fn assert_shape(&self, shape: &TransitionShape) {
         let n = shape.n_envs;
         for obs in [self.obs, self.next_obs, self.final_obs] {
-            let (kind, len) = match obs {
-                ObsSlice::F32(obs) => (ObsKind::F32, obs.len()),
-                ObsSlice::U8(obs) => (ObsKind::U8, obs.len()),
-            };
-            assert_eq!((kind, len), (shape.obs, n * shape.obs_len), "type and length of observations");
+            assert_eq!((obs.dtype(), obs.len()), (shape.obs, n * shape.obs_len), "type and length of observations");
         }
-        let (discrete, len) = match self.actions {
-            ActionSlice::Discrete(actions) => (true, actions.len()),
-            ActionSlice::Continuous(actions) => (false, actions.len()),
-        };
+        let (discrete, len) = self.actions.either(|actions| (true, actions.len()), |actions| (false, actions.len()));
         let expected = (matches!(shape.actions, ActionKind::Discrete { .. }), n * shape.action_len());
         assert_eq!((discrete, len), expected, "kind and length of actions");
         let lens = [self.rewards.len(), self.terminated.len(), self.truncated.len()];
@@ -138,40 +124,12 @@ impl StepSlices<'_> {
     }
 }
 
-/// Observations of a batch, one after the other.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ObsRows {
-    /// (B, D)
-    F32(Vec<f32>),
-    /// (B, D)
-    U8(Vec<u8>),
-}
-
-impl ObsRows {
-    fn new(kind: ObsKind, len: usize) -> Result<Self, Error> {
-        Ok(match kind {
-            ObsKind::F32 => Self::F32(filled(len, 0.0)?),
-            ObsKind::U8 => Self::U8(filled(len, 0)?),
-        })
-    }
-
-    /// All elements.
-    #[must_use]
-    pub fn as_slice(&self) -> ObsSlice<'_> {
-        match self {
-            Self::F32(rows) => ObsSlice::F32(rows),
-            Self::U8(rows) => ObsSlice::U8(rows),
-        }
-    }
-}
-
-/// Actions of a batch, one after the other.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ActionRows {
-    /// (B)
-    Discrete(Vec<u32>),
-    /// (B, A)
-    Continuous(Vec<f32>),
+/// Zeros, in memory that may be refused.
+fn filled_obs(dtype: Dtype, len: usize) -> Result<ObsRows, Error> {
+    Ok(match dtype {
+        Dtype::F32 => ObsRows::F32(filled(len, 0.0)?),
+        Dtype::U8 => ObsRows::U8(filled(len, 0)?),
+    })
 }
 
 /// B transitions drawn from a buffer, in memory that is used again and again.
@@ -211,19 +169,19 @@ impl Batch {
         if len == 0 {
             return Err(Error::Empty("transition in a batch"));
         }
-        let obs_size = if shape.obs == ObsKind::F32 { 4 } else { 1 };
+        let obs_size = shape.obs.size() as u128;
         let each = 2 * obs_size * shape.obs_len as u128 + 4 * shape.action_len() as u128 + shape.mask_len() as u128 + 32;
         crate::memory::check(len, each, 0)?;
         let obs_len = len * shape.obs_len;
         Ok(Self {
-            obs: ObsRows::new(shape.obs, obs_len)?,
+            obs: filled_obs(shape.obs, obs_len)?,
             actions: match shape.actions {
                 ActionKind::Discrete { .. } => ActionRows::Discrete(filled(len, 0)?),
                 ActionKind::Continuous { len: a } => ActionRows::Continuous(filled(len * a, 0.0)?),
             },
             rewards: filled(len, 0.0)?,
             discounts: filled(len, 0.0)?,
-            next_obs: ObsRows::new(shape.obs, obs_len)?,
+            next_obs: filled_obs(shape.obs, obs_len)?,
             next_masks: filled(len * shape.mask_len(), 0)?,
             weights: filled(len, 1.0)?,
             indices: filled(len, 0)?,
@@ -246,10 +204,8 @@ impl Batch {
 pub(crate) struct Windows {
     /// gamma^k for k from 0 to n.
     pub(crate) powers: Vec<f32>,
-    /// Observations, if they are f32, (N, n, D).
-    pub(crate) obs_f32: Vec<f32>,
-    /// Observations, if they are bytes, (N, n, D).
-    pub(crate) obs_u8: Vec<u8>,
+    /// Observations, (N, n, D).
+    pub(crate) obs: ObsRows,
     /// Actions as words, (N, n, A).
     pub(crate) actions: Vec<u32>,
     /// Sums of the rewards so far, (N, n).
@@ -270,19 +226,10 @@ pub(crate) struct Complete<'a> {
     pub(crate) next_mask: &'a [u8],
 }
 
-/// Row `i` of observations of length `d`.
-#[inline(always)]
-pub(crate) fn obs_row(obs: ObsSlice<'_>, i: usize, d: usize) -> ObsSlice<'_> {
-    match obs {
-        ObsSlice::F32(obs) => ObsSlice::F32(&obs[i * d..][..d]),
-        ObsSlice::U8(obs) => ObsSlice::U8(&obs[i * d..][..d]),
-    }
-}
-
 impl Windows {
     /// The bytes that they take.
     pub(crate) fn bytes(shape: &TransitionShape) -> u128 {
-        let obs_size = if shape.obs == ObsKind::F32 { 4 } else { 1 };
+        let obs_size = shape.obs.size() as u128;
         let each = obs_size * shape.obs_len as u128 + 4 * shape.action_len() as u128 + 4;
         let steps = (shape.n_envs as u128).saturating_mul(shape.n_step as u128);
         steps.saturating_mul(each).saturating_add(8 * shape.n_envs as u128 + 4 * shape.n_step as u128 + 4)
@@ -296,8 +243,7 @@ impl Windows {
         }
         Ok(Self {
             powers,
-            obs_f32: filled(if shape.obs == ObsKind::F32 { n * d } else { 0 }, 0.0)?,
-            obs_u8: filled(if shape.obs == ObsKind::U8 { n * d } else { 0 }, 0)?,
+            obs: filled_obs(shape.obs, n * d)?,
             actions: filled(n * shape.action_len(), 0)?,
             sums: filled(n, 0.0)?,
             oldest: filled(shape.n_envs, 0)?,
@@ -320,10 +266,8 @@ impl Windows {
             let (oldest, waiting) = (self.oldest[env] as usize, self.waiting[env] as usize + 1);
             let place = |j: usize| ring + if oldest + j < n { oldest + j } else { oldest + j - n };
             let at = place(waiting - 1);
-            match step.obs {
-                ObsSlice::F32(obs) => self.obs_f32[at * d..][..d].copy_from_slice(&obs[env * d..][..d]),
-                ObsSlice::U8(obs) => self.obs_u8[at * d..][..d].copy_from_slice(&obs[env * d..][..d]),
-            }
+            let waiting_obs = self.obs.as_mut().map(|obs| &mut obs[at * d..][..d], |obs| &mut obs[at * d..][..d]);
+            step.obs.row(env, d).copy_to(waiting_obs);
             match step.actions {
                 ActionSlice::Discrete(actions) => self.actions[at] = actions[env],
                 ActionSlice::Continuous(actions) => {
@@ -341,14 +285,11 @@ impl Windows {
             for j in 0..complete {
                 let at = place(j);
                 emit(Complete {
-                    obs: match shape.obs {
-                        ObsKind::F32 => ObsSlice::F32(&self.obs_f32[at * d..][..d]),
-                        ObsKind::U8 => ObsSlice::U8(&self.obs_u8[at * d..][..d]),
-                    },
+                    obs: self.obs.as_slice().row(at, d),
                     action: &self.actions[at * a..][..a],
                     reward: self.sums[at],
                     discount: if has_future(step.terminated[env]) { self.powers[waiting - j] } else { 0.0 },
-                    next_obs: obs_row(next_obs, env, d),
+                    next_obs: next_obs.row(env, d),
                     next_mask: &next_masks[env * m..][..m],
                 });
             }

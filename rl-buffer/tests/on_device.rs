@@ -3,7 +3,7 @@
 
 use ndarray::{Array2, ArrayView2};
 use rl_buffer::{
-    ActionKind, ActionRows, ActionSlice, ObsKind, ObsRows, ObsSlice, ReplayBuffer, StepSlices, TransitionShape, returns,
+    ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, ReplayBuffer, StepSlices, TransitionShape, returns,
 };
 use rl_cuda::targets::{self, Batch, Row, Targets};
 use rl_cuda::{Buffer, Device, Element};
@@ -107,7 +107,7 @@ fn compare_gae(device: &Device) {
 }
 
 /// A buffer that is full, the rows that a device would hold of it, and what lies where in a row.
-fn replay(obs: ObsKind, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>, Row) {
+fn replay(obs: Dtype, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>, Row) {
     let (d, n, capacity, forces_len) = (5, 7, 49, 3);
     let a = mask.unwrap_or(0);
     let actions = if mask.is_some() { ActionKind::Discrete { masked: mask } } else { ActionKind::Continuous { len: forces_len } };
@@ -124,8 +124,8 @@ fn replay(obs: ObsKind, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>
         let [terminated, truncated] = std::array::from_fn(|_| small(n, 2));
         let [masks, final_masks] = std::array::from_fn(|_| small(n * a, 2));
         let discrete: Vec<u32> = small(n, 4).into_iter().map(u32::from).collect();
-        fn of<'a>(kind: ObsKind, floats: &'a [f32], bytes: &'a [u8]) -> ObsSlice<'a> {
-            if kind == ObsKind::F32 { ObsSlice::F32(floats) } else { ObsSlice::U8(bytes) }
+        fn of<'a>(kind: Dtype, floats: &'a [f32], bytes: &'a [u8]) -> ObsSlice<'a> {
+            if kind == Dtype::F32 { ObsSlice::F32(floats) } else { ObsSlice::U8(bytes) }
         }
         let step = StepSlices {
             obs: of(obs, &from, &from_bytes),
@@ -141,7 +141,7 @@ fn replay(obs: ObsKind, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>
         for i in 0..n {
             let ended = terminated[i] | truncated[i] == 1;
             let at = |len: usize| i * len..(i + 1) * len;
-            if obs == ObsKind::F32 {
+            if obs == Dtype::F32 {
                 words.extend(bits(&from[at(d)]));
                 words.extend(bits(if ended { &finals[at(d)] } else { &next[at(d)] }));
             } else {
@@ -160,7 +160,7 @@ fn replay(obs: ObsKind, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>
             }
         }
     }
-    let obs = if obs == ObsKind::F32 { d } else { 0 };
+    let obs = if obs == Dtype::F32 { d } else { 0 };
     (buffer, words, bytes, Row { obs, action: if mask.is_some() { 1 } else { forces_len }, mask_len: a })
 }
 
@@ -171,7 +171,7 @@ fn a_batch_gathered_on_the_device_is_the_buffers() {
 
 fn compare_gather(device: &Device) {
     let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
-    for (obs, mask) in [(ObsKind::F32, None), (ObsKind::F32, Some(4)), (ObsKind::U8, Some(6)), (ObsKind::U8, None)] {
+    for (obs, mask) in [(Dtype::F32, None), (Dtype::F32, Some(4)), (Dtype::U8, Some(6)), (Dtype::U8, None)] {
         let (buffer, words, bytes, row) = replay(obs, mask);
         let (words, bytes) = (upload(device, &words), upload(device, &bytes));
         for n in [1, 31, 33, 65, 1000] {

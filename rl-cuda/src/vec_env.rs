@@ -1,9 +1,10 @@
 //! N environments on the device, one thread each.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ndarray::ArrayViewMut2;
-use rl_envs::{ActionSpace, Actions, ActionsView, Canvas, Dtype, ObsViewMut, Space, StepBatch, StepRows, VecEnv, mask_rows};
+use rl_envs::{ActionSpace, Actions, ActionsView, Canvas, Dtype, Obs, ObsViewMut, Space, StepBatch, StepRows, VecEnv, mask_rows};
 
 use crate::kernel::{Args, Kernel, KernelInfo, long};
 use crate::stream::Graph;
@@ -16,40 +17,16 @@ const BLOCK: u32 = 128;
 const NO_FAULT: u32 = u32::MAX;
 
 /// Observations in device memory, (k, N, D).
-#[derive(Debug)]
-pub enum DeviceObs {
-    /// 32-bit floating point.
-    F32(Buffer<f32>),
-    /// Bytes, `u8`.
-    U8(Buffer<u8>),
-}
+pub type DeviceObs = Obs<Buffer<f32>, Buffer<u8>>;
 
-/// Actions in device memory.
-#[derive(Debug)]
-pub enum DeviceActions {
-    /// Actions of a discrete space, (k, N).
-    Discrete(Buffer<u32>),
-    /// Actions of a continuous space, (k, N, A).
-    Continuous(Buffer<f32>),
-}
+/// Actions in device memory, (k, N) or (k, N, A).
+pub type DeviceActions = Actions<Buffer<u32>, Buffer<f32>>;
 
 /// Observations, borrowed for writing.
-#[derive(Debug)]
-pub enum ObsViews<'a> {
-    /// 32-bit floating point.
-    F32(ViewMut<'a, f32>),
-    /// Bytes, `u8`.
-    U8(ViewMut<'a, u8>),
-}
+pub type ObsViews<'a> = Obs<ViewMut<'a, f32>, ViewMut<'a, u8>>;
 
 /// Actions, read by a step or written where the kernel draws them.
-#[derive(Debug)]
-pub enum ActionViews<'a> {
-    /// Actions of a discrete space.
-    Discrete(ViewMut<'a, u32>),
-    /// Actions of a continuous space.
-    Continuous(ViewMut<'a, f32>),
-}
+pub type ActionViews<'a> = Actions<ViewMut<'a, u32>, ViewMut<'a, f32>>;
 
 /// Columns of k steps in device memory, borrowed.
 ///
@@ -99,36 +76,28 @@ pub struct DeviceSteps {
     pub masks: Option<[Buffer<u8>; 2]>,
 }
 
-impl DeviceObs {
-    fn zeros(device: &Device, dtype: Dtype, len: usize) -> Result<Self, Error> {
-        Ok(match dtype {
-            Dtype::F32 => Self::F32(Buffer::zeros(device, len)?),
-            Dtype::U8 => Self::U8(Buffer::zeros(device, len)?),
-        })
-    }
-
-    /// Borrows the elements in `range` for writing.
-    pub fn rows(&mut self, range: std::ops::Range<usize>) -> ObsViews<'_> {
-        match self {
-            Self::F32(buffer) => ObsViews::F32(buffer.view_mut().into_slice(range)),
-            Self::U8(buffer) => ObsViews::U8(buffer.view_mut().into_slice(range)),
-        }
-    }
+fn zeros(device: &Device, dtype: Dtype, len: usize) -> Result<DeviceObs, Error> {
+    Ok(match dtype {
+        Dtype::F32 => DeviceObs::F32(Buffer::zeros(device, len)?),
+        Dtype::U8 => DeviceObs::U8(Buffer::zeros(device, len)?),
+    })
 }
 
-impl ObsViews<'_> {
-    fn place(&self, what: &'static str, dtype: Dtype, len: usize, align: u64) -> Result<u64, Error> {
-        let (found, address) = match (self, dtype) {
-            (Self::F32(rows), Dtype::F32) => (rows.len(), rows.address()),
-            (Self::U8(rows), Dtype::U8) => (rows.len(), rows.address()),
-            (_, Dtype::F32) => return Err(Error::Kind { what, expected: "f32" }),
-            (_, Dtype::U8) => return Err(Error::Kind { what, expected: "u8" }),
-        };
-        if found != len {
-            return Err(Error::Length { what, expected: len, found });
-        }
-        aligned(what, address, align)
+/// Borrows the elements in `range` for writing.
+fn elements(obs: &mut DeviceObs, range: Range<usize>) -> ObsViews<'_> {
+    obs.as_mut().map(|obs| obs.view_mut().into_slice(range.clone()), |obs| obs.view_mut().into_slice(range.clone()))
+}
+
+/// The address of observations whose type, length and alignment are as expected.
+fn address(obs: &ObsViews<'_>, what: &'static str, dtype: Dtype, len: usize, align: u64) -> Result<u64, Error> {
+    if obs.dtype() != dtype {
+        return Err(Error::Kind { what, expected: if dtype == Dtype::F32 { "f32" } else { "u8" } });
     }
+    let (found, address) = obs.as_ref().either(|obs| (obs.len(), obs.address()), |obs| (obs.len(), obs.address()));
+    if found != len {
+        return Err(Error::Length { what, expected: len, found });
+    }
+    aligned(what, address, align)
 }
 
 fn aligned(what: &'static str, address: u64, align: u64) -> Result<u64, Error> {
@@ -149,7 +118,7 @@ impl DeviceSteps {
         action_space: &ActionSpace,
     ) -> Result<Self, Error> {
         let (n, obs_len, n_actions) = (n_steps * n_envs, observation_space.len(), action_space.len());
-        let obs = || DeviceObs::zeros(device, observation_space.dtype(), n * obs_len);
+        let obs = || zeros(device, observation_space.dtype(), n * obs_len);
         let actions = match action_space {
             ActionSpace::Discrete { .. } => DeviceActions::Discrete(Buffer::zeros(device, n)?),
             ActionSpace::Continuous { .. } => DeviceActions::Continuous(Buffer::zeros(device, n * n_actions)?),
@@ -180,19 +149,19 @@ impl DeviceSteps {
     ///
     /// # Panics
     /// If `steps` is out of bounds.
-    pub fn rows(&mut self, steps: std::ops::Range<usize>) -> StepViews<'_> {
+    pub fn rows(&mut self, steps: Range<usize>) -> StepViews<'_> {
         let Self { n_envs, obs_len, n_actions, .. } = *self;
         let by = |len: usize| steps.start * n_envs * len..steps.end * n_envs * len;
         StepViews {
-            actions: match &mut self.actions {
-                DeviceActions::Discrete(buffer) => ActionViews::Discrete(buffer.view_mut().into_slice(by(1))),
-                DeviceActions::Continuous(buffer) => ActionViews::Continuous(buffer.view_mut().into_slice(by(n_actions))),
-            },
-            obs: self.obs.rows(by(obs_len)),
+            actions: self
+                .actions
+                .as_mut()
+                .map(|actions| actions.view_mut().into_slice(by(1)), |actions| actions.view_mut().into_slice(by(n_actions))),
+            obs: elements(&mut self.obs, by(obs_len)),
             rewards: self.rewards.view_mut().into_slice(by(1)),
             terminated: self.terminated.view_mut().into_slice(by(1)),
             truncated: self.truncated.view_mut().into_slice(by(1)),
-            final_obs: self.final_obs.rows(by(obs_len)),
+            final_obs: elements(&mut self.final_obs, by(obs_len)),
             masks: self.masks.as_mut().map(|masks| masks.each_mut().map(|buffer| buffer.view_mut().into_slice(by(n_actions)))),
         }
     }
@@ -211,23 +180,23 @@ struct Memory {
 #[derive(Debug)]
 struct Host {
     steps: DeviceSteps, // (1, N, ..)
-    /// Final observations (N, D), in `floats` or `bytes`, and final masks (N, A).
+    /// Final observations (N, D), and final masks (N, A).
     ///
     /// Staged because the caller's rows must keep their contents where no episode ended.
-    floats: PinnedSlab<f32>,
-    bytes: PinnedSlab<u8>,
+    finals: Obs<PinnedSlab<f32>, PinnedSlab<u8>>,
     masks: PinnedSlab<u8>,
 }
 
 impl Host {
     fn zeros(device: &Device, n_envs: usize, observation_space: &Space, action_space: &ActionSpace) -> Result<Self, Error> {
         let len = n_envs * observation_space.len();
-        let (floats, bytes) = if observation_space.dtype() == Dtype::F32 { (len, 0) } else { (0, len) };
         let masks = if action_space.masked() { n_envs * action_space.len() } else { 0 };
         Ok(Self {
             steps: DeviceSteps::zeros(device, 1, n_envs, observation_space, action_space)?,
-            floats: PinnedSlab::zeros(Some(device), floats, CpuAccess::ReadWrite)?,
-            bytes: PinnedSlab::zeros(Some(device), bytes, CpuAccess::ReadWrite)?,
+            finals: match observation_space.dtype() {
+                Dtype::F32 => Obs::F32(PinnedSlab::zeros(Some(device), len, CpuAccess::ReadWrite)?),
+                Dtype::U8 => Obs::U8(PinnedSlab::zeros(Some(device), len, CpuAccess::ReadWrite)?),
+            },
             masks: PinnedSlab::zeros(Some(device), masks, CpuAccess::ReadWrite)?,
         })
     }
@@ -245,21 +214,21 @@ trait HostObs: Element {
 
 impl HostObs for f32 {
     fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>> {
-        if let DeviceObs::F32(buffer) = obs { Some(buffer) } else { None }
+        obs.as_ref().either(Some, |_| None)
     }
 
     fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)> {
-        Self::buffer(&host.steps.final_obs).map(|from| (from, &mut host.floats))
+        host.steps.final_obs.as_ref().zip(host.finals.as_mut())?.either(Some, |_| None)
     }
 }
 
 impl HostObs for u8 {
     fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>> {
-        if let DeviceObs::U8(buffer) = obs { Some(buffer) } else { None }
+        obs.as_ref().either(|_| None, Some)
     }
 
     fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)> {
-        Self::buffer(&host.steps.final_obs).map(|from| (from, &mut host.bytes))
+        host.steps.final_obs.as_ref().zip(host.finals.as_mut())?.either(|_| None, Some)
     }
 }
 
@@ -320,7 +289,7 @@ impl RolloutGraph {
     ///
     /// # Panics
     /// If `steps` is out of bounds.
-    pub fn rows(&mut self, steps: std::ops::Range<usize>) -> StepViews<'_> {
+    pub fn rows(&mut self, steps: Range<usize>) -> StepViews<'_> {
         self.steps.rows(steps)
     }
 }
@@ -429,7 +398,7 @@ impl CudaVecEnv {
     ///
     /// The kernels store up to 16 bytes at once; the alignment is the widest store that divides the observation's size.
     fn align(&self) -> u64 {
-        let bytes = self.observation_space.len() * if self.observation_space.dtype() == Dtype::F32 { 4 } else { 1 };
+        let bytes = self.observation_space.len() * self.observation_space.dtype().size();
         1 << bytes.trailing_zeros().min(4)
     }
 
@@ -447,7 +416,7 @@ impl CudaVecEnv {
         masks: Option<&ViewMut<'_, u8>>,
     ) -> Result<(), Error> {
         let (n, d) = (self.n_envs, self.observation_space.len());
-        let obs = obs.place("obs", self.observation_space.dtype(), n * d, self.align())?;
+        let obs = address(obs, "obs", self.observation_space.dtype(), n * d, self.align())?;
         let masks = self.masks_place("masks", masks, n)?;
         self.set_clock(stream, seed, 0)?;
         self.elsewhere = true;
@@ -501,8 +470,8 @@ impl CudaVecEnv {
         length("terminated", all, rows.terminated.len())?;
         length("truncated", all, rows.truncated.len())?;
         let d = self.observation_space.len();
-        let obs = rows.obs.place("obs", dtype, all * d, align)?;
-        let final_obs = rows.final_obs.place("final_obs", dtype, all * d, align)?;
+        let obs = address(&rows.obs, "obs", dtype, all * d, align)?;
+        let final_obs = address(&rows.final_obs, "final_obs", dtype, all * d, align)?;
         let (masks, final_masks) = rows.masks.as_ref().map(|[masks, final_masks]| (masks, final_masks)).unzip();
         let masks = self.masks_place("masks", masks, all)?;
         let final_masks = self.masks_place("final_masks", final_masks, all)?;
@@ -672,15 +641,9 @@ impl CudaVecEnv {
     fn step_host<O: HostObs>(&mut self, actions: ActionsView<'_>, out: StepRows<'_, O>) -> Result<(), Error> {
         let (d, a) = (self.observation_space.len(), self.action_space.len());
         self.with_host(|envs, stream, host| {
-            match (actions, &mut host.steps.actions) {
-                (Actions::Discrete(from), DeviceActions::Discrete(to)) => {
-                    stream.upload(&to.view_mut(), from.as_slice().unwrap_or_default())?;
-                }
-                (Actions::Continuous(from), DeviceActions::Continuous(to)) => {
-                    stream.upload(&to.view_mut(), from.as_slice().unwrap_or_default())?;
-                }
-                _ => return Err(Error::Kind { what: "actions", expected: "those of the action space" }),
-            }
+            let both = actions.to_slice().zip(host.steps.actions.as_mut());
+            let both = both.ok_or(Error::Kind { what: "actions", expected: "those of the action space" })?;
+            both.either(|(from, to)| stream.upload(&to.view_mut(), from), |(from, to)| stream.upload(&to.view_mut(), from))?;
             envs.step_on(stream, 1, ActionSource::Given, &host.steps.rows(0..1))?;
             stream.download(out.obs, &O::buffer(&host.steps.obs).ok_or(WRONG_OBS)?.view())?;
             stream.download(out.rewards, &host.steps.rewards.view())?;

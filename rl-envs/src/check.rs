@@ -20,7 +20,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ndarray::{Array1, Array2};
 
 use crate::trace::OwnedAction;
-use crate::{ActionSpace, Actions, Element, Env, MaskBatch, ObsArray, Purpose, Rng, Step, StepBatch, SyncVecEnv, VecEnv, codec};
+use crate::{
+    ActionArray, ActionSpace, Element, Env, MaskBatch, ObsArray, Purpose, Rng, Step, StepBatch, SyncVecEnv, VecEnv, codec,
+};
 
 /// What a check has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -678,17 +680,19 @@ fn batch<E: Env>(env: &E) -> Found {
         let mut ends = 0;
         for t in 1..=(8_000_000 / (n * d)).clamp(20, 500) {
             let actions: Vec<OwnedAction> = alone.iter().map(Run::action).collect();
-            let discrete: Array1<u32> = actions.iter().map(|action| action.borrow().discrete()).collect();
-            let continuous: Vec<f32> = actions.iter().flat_map(|action| action.borrow().continuous().to_vec()).collect();
-            let continuous = Array2::from_shape_vec((n, continuous.len() / n), continuous).map_err(|e| e.to_string())?;
+            let mut taken = ActionArray::zeros(&action_space, n);
+            for (i, action) in actions.iter().enumerate() {
+                let both = taken.as_mut().zip(action.as_ref()).expect("actions are of the space's kind");
+                both.either(
+                    |(taken, &action)| taken[i] = action,
+                    |(taken, action)| taken.row_mut(i).iter_mut().zip(action).for_each(|(to, &from)| *to = from),
+                );
+            }
             // As in a run alone: see `mask_fill`.
             masks.iter_mut().for_each(|masks| masks.fill(1));
             let [next_masks, final_masks] = &mut masks;
             envs.step(
-                match action_space {
-                    ActionSpace::Discrete { .. } => Actions::Discrete(discrete.view()),
-                    ActionSpace::Continuous { .. } => Actions::Continuous(continuous.view()),
-                },
+                taken.view(),
                 StepBatch {
                     obs: obs.view_mut(),
                     rewards: rewards.view_mut(),

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ndarray::{Array2, Array3, Axis};
-use rl_agents::collect::{MAX_SLICES, MIN_SLICE, obs_columns_view, obs_view, rollout};
+use ndarray::{Array2, Axis};
+use rl_agents::collect::{MAX_SLICES, MIN_SLICE, rollout};
 use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
 use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
 use rl_buffer::{
-    ActionColumns, ActionKind, ActionSlice, Batch, ObsBuffer, ObsKind, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
-    RolloutColumns, StepSlices, TransitionShape,
+    ActionKind, ActionSlice, Batch, ObsBuffer, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, RolloutColumns,
+    StepSlices, TransitionShape,
 };
 use rl_cuda::measure;
 use rl_cuda::{ActionSource, CudaVecEnv, Device};
-use rl_envs::{ActionsMut, Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
+use rl_envs::{Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
 use crate::budget::Budget;
@@ -51,27 +51,24 @@ impl Driven {
     /// Starts the environments and writes their first row.
     fn reset(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
         let masks = columns.masks.as_mut().map(|masks| masks.index_axis_mut(Axis(0), 0));
-        self.envs.reset(0, obs_columns_view(&mut columns.obs, 0), masks)
+        self.envs.reset(0, columns.obs.index_axis_mut(Axis(0), 0), masks)
     }
 
     /// Fills its columns with random actions and what follows from them.
     fn fill(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
         let RolloutColumns { obs, actions, rewards, terminated, truncated, masks, .. } = columns;
         for t in 0..rewards.nrows() {
-            let mut actions = match actions {
-                ActionColumns::Discrete(actions) => ActionsMut::Discrete(actions.row_mut(t)),
-                ActionColumns::Continuous(actions) => ActionsMut::Continuous(actions.index_axis_mut(Axis(0), t)),
-            };
+            let mut actions = actions.index_axis_mut(Axis(0), t);
             self.random.fill(&mut actions);
             for _ in 0..self.repeat {
                 self.envs.step(
                     actions.view(),
                     StepBatch {
-                        obs: obs_columns_view(obs, t + 1),
+                        obs: obs.index_axis_mut(Axis(0), t + 1),
                         rewards: rewards.row_mut(t),
                         terminated: terminated.row_mut(t),
                         truncated: truncated.row_mut(t),
-                        final_obs: obs_view(&mut self.final_obs, 0),
+                        final_obs: self.final_obs.index_axis_mut(Axis(0), 0),
                         masks: masks.as_mut().map(|masks| MaskBatch {
                             masks: masks.index_axis_mut(Axis(0), t + 1),
                             final_masks: self.final_masks.view_mut(),
@@ -113,7 +110,7 @@ pub fn env(name: &str, n_envs: usize, threads: usize, repeat: usize, seconds: f6
     let entry = catalog::find(name)?;
     let (observation_space, action_space) = entry.spaces();
     let (d, a) = (observation_space.len(), action_space.len());
-    let row = d * if observation_space.dtype() == Dtype::F32 { 4 } else { 1 };
+    let row = d * observation_space.dtype().size();
     let n_steps = (MAX_BYTES / (n_envs * row).max(1)).clamp(1, N_STEPS);
     Budget::bench(entry.spaces(), entry.bytes_per_env(), (n_envs, n_steps, 1), None).check()?;
     let mut first_env = 0;
@@ -121,10 +118,7 @@ pub fn env(name: &str, n_envs: usize, threads: usize, repeat: usize, seconds: f6
     for envs in entry.slices(n_envs, MAX_SLICES, MIN_ENVS)? {
         let n = envs.n_envs();
         let shape = (1, n, d);
-        let final_obs = match observation_space.dtype() {
-            Dtype::F32 => ObsBuffer::F32(Array3::zeros(shape)),
-            Dtype::U8 => ObsBuffer::U8(Array3::zeros(shape)),
-        };
+        let final_obs = ObsBuffer::zeros(observation_space.dtype(), shape);
         let random = RandomActions::slice(0, first_env..first_env + n, &action_space);
         slices.push(Driven { envs, random, final_obs, final_masks: Array2::zeros((n, a)), repeat });
         first_env += n;
@@ -342,7 +336,7 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
     let shape = TransitionShape {
         n_envs: REPLAY_ENVS,
         obs_len: REPLAY_OBS,
-        obs: ObsKind::F32,
+        obs: Dtype::F32,
         stack: 1,
         actions: ActionKind::Discrete { masked: None },
         n_step: 1,
@@ -368,9 +362,10 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
     let numbers: Vec<f32> = words.iter().map(|&word| rng::uniform(word)).collect();
     let obs = ObsSlice::F32(&numbers[..REPLAY_ENVS * REPLAY_OBS]);
     let ends: Vec<u8> = numbers[..REPLAY_ENVS].iter().map(|&x| u8::from(x < 0.05)).collect();
+    let actions = vec![1; REPLAY_ENVS];
     let step = StepSlices {
         obs,
-        actions: ActionSlice::Discrete(&vec![1; REPLAY_ENVS]),
+        actions: ActionSlice::Discrete(&actions),
         rewards: &numbers[..REPLAY_ENVS],
         terminated: &ends,
         truncated: &vec![0; REPLAY_ENVS],

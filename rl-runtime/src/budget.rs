@@ -7,7 +7,7 @@
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, Learner, NetConfig, NetSize, QNetwork};
-use rl_buffer::{ActionKind, ObsKind, PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
+use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
 use rl_envs::{ActionSpace, Dtype, Space, catalog};
 
 use crate::{Algo, Config, Error};
@@ -163,25 +163,14 @@ impl Budget {
         Self { replay: Some((shape, capacity as u64, prioritized)), names: ARGUMENTS, ..Self::new(spaces, 0, 0, 0, 0) }
     }
 
-    fn obs_kind(&self) -> ObsKind {
-        if self.obs.dtype() == Dtype::F32 { ObsKind::F32 } else { ObsKind::U8 }
-    }
-
-    fn action_kind(&self) -> ActionKind {
-        match &self.actions {
-            ActionSpace::Discrete { n, masked } => ActionKind::Discrete { masked: masked.then_some(*n as usize) },
-            ActionSpace::Continuous { low, .. } => ActionKind::Continuous { len: low.len() },
-        }
-    }
-
     fn transitions(&self, n_step: usize) -> TransitionShape {
         TransitionShape {
             n_envs: self.n_envs as usize,
             obs_len: self.obs.len(),
-            obs: self.obs_kind(),
-            actions: self.action_kind(),
+            obs: self.obs.dtype(),
+            actions: self.actions.kind(),
             n_step,
-            stack: if self.obs_kind() == ObsKind::U8 { self.obs.stack() } else { 1 },
+            stack: if self.obs.dtype() == Dtype::U8 { self.obs.stack() } else { 1 },
             gamma: 0.0,
         }
     }
@@ -198,14 +187,14 @@ impl Budget {
         };
         let (n, t) = (u128::from(self.n_envs), u128::from(self.n_steps));
         let a = self.actions.len() as u128;
-        let obs = self.obs.len() as u128 * if self.obs_kind() == ObsKind::F32 { 4 } else { 1 };
+        let obs = self.obs.len() as u128 * self.obs.dtype().size() as u128;
         let mask = if self.actions.masked() { a } else { 0 };
         let per_env = u128::from(self.bytes_per_env);
         let acting = |n: u128| n.div_ceil(MIN_SLICE as u128).min(MAX_SLICES as u128) * u128::from(size.acting);
         let envs = product(&[n, per_env + 2 * (obs + mask) + 4 * a + 24]) + acting(n);
 
-        let actions = self.action_kind();
-        let (obs_len, kind) = (self.obs.len(), self.obs_kind());
+        let actions = self.actions.kind();
+        let (obs_len, kind) = (self.obs.len(), self.obs.dtype());
         let shape = RolloutShape { n_steps: self.n_steps as usize, n_envs: self.n_envs as usize, obs_len, obs: kind, actions };
         let final_obs = product(&[n, t, obs + mask + 48]) / STEPS_AN_EPISODE;
         let rollouts = match self.rollouts {

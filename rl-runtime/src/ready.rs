@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ndarray::{ArrayViewMut2, Axis};
-use rl_agents::collect::{obs_columns_view, rollout};
+use rl_agents::collect::rollout;
 use rl_agents::{Choice, Episode, Policy, Scratch};
-use rl_buffer::{ActionBuffer, ObsBuffer, ObsRows, ObsSlice, Rollout};
+use rl_buffer::{ActionBuffer, ObsRows, Rollout};
 use rl_envs::pool::panic_text;
-use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Dtype, Element, EnvError, Purpose, Rng, Space, Step, math, rng};
+use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Element, EnvError, Purpose, Rng, Space, Step, math, rng};
 
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
@@ -544,19 +544,11 @@ pub struct ReadyCollector<E: BlockingEnv> {
     dropped: u64,
 }
 
-fn extend(rows: &mut ObsRows, row: ObsSlice<'_>) {
-    match (rows, row) {
-        (ObsRows::F32(rows), ObsSlice::F32(row)) => rows.extend_from_slice(row),
-        (ObsRows::U8(rows), ObsSlice::U8(row)) => rows.extend_from_slice(row),
-        _ => unreachable!("observations of one environment are of one type"),
-    }
-}
-
 impl Stretch {
     /// Writes an observation as row `t`.
     fn observe<O: rl_envs::Element>(&mut self, t: usize, obs: &[O], mask: &[u8]) {
         let mut columns = self.column.columns();
-        if let Some(mut rows) = O::rows(obs_columns_view(&mut columns.obs, t)) {
+        if let Some(mut rows) = O::rows(columns.obs.index_axis_mut(Axis(0), t)) {
             rows.iter_mut().zip(obs).for_each(|(to, &from)| *to = from);
         }
         if let Some(masks) = &mut columns.masks {
@@ -566,11 +558,8 @@ impl Stretch {
 
     /// Records that step `t` ended an episode whose final observation is row `row`.
     fn end(&mut self, t: usize, row: usize) {
-        let mut obs = match &self.column.obs {
-            ObsBuffer::F32(_) => ObsRows::F32(Vec::new()),
-            ObsBuffer::U8(_) => ObsRows::U8(Vec::new()),
-        };
-        extend(&mut obs, self.column.obs_rows(row..row + 1));
+        let mut obs = ObsRows::zeros(self.column.obs.dtype(), 0);
+        obs.extend(self.column.obs_rows(row..row + 1));
         let masks = self.column.masks.as_ref();
         let mask: Vec<u8> = masks.map_or_else(Vec::new, |masks| masks.index_axis(Axis(0), row).iter().copied().collect());
         self.column.push_final(t, 0, obs.as_slice(), &mask);
@@ -633,10 +622,7 @@ impl<E: BlockingEnv> ReadyCollector<E> {
         };
         let stretches = (0..n).map(stretch).collect::<Result<_, _>>()?;
         let d = envs.observation_space.len();
-        let obs = match envs.observation_space.dtype() {
-            Dtype::F32 => ObsRows::F32(Vec::with_capacity(n * d)),
-            Dtype::U8 => ObsRows::U8(Vec::with_capacity(n * d)),
-        };
+        let obs = ObsRows::new(envs.observation_space.dtype(), || Vec::with_capacity(n * d), || Vec::with_capacity(n * d));
         Ok(Self {
             stretches,
             config,
@@ -700,13 +686,10 @@ impl<E: BlockingEnv> ReadyCollector<E> {
         let Self { envs, stretches, batch, obs, masks, discrete, vectors, log_probs, values, .. } = self;
         batch.clear();
         masks.clear();
-        match obs {
-            ObsRows::F32(obs) => obs.clear(),
-            ObsRows::U8(obs) => obs.clear(),
-        }
+        obs.clear();
         for (env, stretch) in stretches.iter().enumerate().filter(|(_, stretch)| stretch.waits && !stretch.is_full()) {
             batch.push(env);
-            extend(obs, stretch.column.obs_rows(stretch.t..stretch.t + 1));
+            obs.extend(stretch.column.obs_rows(stretch.t..stretch.t + 1));
             masks.extend_from_slice(envs.mask(env));
         }
         let n = batch.len();

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("rl-envs", &[]),
     ("rl-cuda", &["rl-envs"]),
-    ("rl-buffer", &["rl-cuda"]),
+    ("rl-buffer", &["rl-envs", "rl-cuda"]),
     ("rl-agents", &["rl-envs", "rl-cuda", "rl-buffer"]),
     ("rl-runtime", &["rl-envs", "rl-cuda", "rl-buffer", "rl-agents"]),
     ("xtask", &[]),
