@@ -59,6 +59,7 @@ pub struct Budget {
 /// Names of the settings of a run.
 const SETTINGS: [&str; 3] = ["n_envs", "hidden", "dqn.buffer_size"];
 /// Names of the arguments of a bench.
+#[cfg(feature = "cli")]
 const ARGUMENTS: [&str; 3] = ["--envs", "--hidden", "--capacity"];
 
 fn product(factors: &[u128]) -> u128 {
@@ -138,6 +139,7 @@ impl Budget {
     }
 
     /// A bench of `n_envs` environments that fill rollouts of `n_steps` steps; with updates of PPO if there are networks.
+    #[cfg(feature = "cli")]
     pub(crate) fn bench(
         spaces: (Space, ActionSpace),
         bytes_per_env: usize,
@@ -158,6 +160,7 @@ impl Budget {
     }
 
     /// A bench of a replay memory.
+    #[cfg(feature = "cli")]
     pub(crate) fn replay(shape: TransitionShape, capacity: usize, prioritized: bool) -> Self {
         let spaces = (Space::vector(&[0.0], &[0.0]), ActionSpace::Discrete { n: 1, masked: false });
         Self { replay: Some((shape, capacity as u64, prioritized)), names: ARGUMENTS, ..Self::new(spaces, 0, 0, 0, 0) }

@@ -418,7 +418,8 @@ fn defaults(env: &str, algo: Algo) -> Config {
     }
 }
 
-/// The nearest of `known`, as a question, if one is near.
+/// The nearest of `known`, as a question, if one is near. A library whose program is not built does without it, and without strsim.
+#[cfg(feature = "cli")]
 fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let similarity = |name: &str| {
         // "learning_rate" is as near to "ppo.learning_rate" as to itself.
@@ -427,6 +428,11 @@ fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> Str
     };
     let best = known.into_iter().map(|name| (similarity(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
     best.filter(|(similarity, _)| *similarity > 0.8).map(|(_, name)| format!(" (did you mean \"{name}\"?)")).unwrap_or_default()
+}
+
+#[cfg(not(feature = "cli"))]
+fn did_you_mean<'a>(_: &str, _: impl IntoIterator<Item = &'a str>) -> String {
+    String::new()
 }
 
 /// Problems of several settings together, and their keys.

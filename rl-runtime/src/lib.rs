@@ -1,28 +1,29 @@
 //! Time and place: the training loop, its files, and the `rl` program.
 //!
 //! Read [`train`](mod@train) first: the loop stands there once. [`config`] says what a user may choose, [`run_dir`] and
-//! [`checkpoint`] what is written where, [`resume`] what a stopped run continues from, [`metrics`] what is measured, [`report`] what is shown; [`watch`] and [`animation`]
-//! let a policy be seen. [`pipeline`] lets collecting and learning go on at the same time, on [rings](mod@ring) of buffers; [`ready`] collects
+//! [`checkpoint`] what is written where, [`resume`] what a stopped run continues from, [`metrics`] what is measured; [`watch`](mod@watch)
+//! lets a policy be seen. [`pipeline`] lets collecting and learning go on at the same time, on [rings](mod@ring) of buffers; [`ready`] collects
 //! from environments that block, and outlives their [`faults`]; [`profile`] says where time goes. Every line is printed by [`print`](mod@print),
 //! every file that a user reads is written by [`file`](mod@file).
+//!
+//! The program is the default feature `cli`. A crate that needs the library alone depends on it with `default-features = false`, and
+//! compiles no command line, progress bar, signal handler or GIF.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod animation;
-pub mod bench;
 pub mod budget;
 pub mod checkpoint;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod config;
 pub mod faults;
 pub mod file;
 pub mod interrupt;
-pub mod latency;
 pub mod metrics;
 pub mod pipeline;
 pub mod print;
 pub mod profile;
 pub mod ready;
-pub mod report;
 pub mod resume;
 pub mod ring;
 pub mod run_dir;

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::pipeline::Mode;
+use crate::print::grouped;
 use crate::profile::Profile;
-use crate::report::grouped;
 use crate::run_dir::RunDir;
 use crate::train::Training;
 use crate::{Config, Error, metrics};

@@ -17,9 +17,8 @@ use crate::checkpoint::{self, Checkpoint, Progress, WriteReplay};
 use crate::config::{Device, parse_device};
 use crate::metrics::{Log, Overlap, Row, WINDOW};
 use crate::pipeline::{Mode, Pipeline};
-use crate::print::quoted;
+use crate::print::{grouped, quoted};
 use crate::profile::{Phase, Profile, Track};
-use crate::report::{Report, grouped};
 use crate::run_dir::RunDir;
 use crate::{Algo, Config, Error, diverged, interrupt};
 
@@ -40,6 +39,34 @@ pub enum End {
     Target,
     /// The user asked for it.
     Interrupted,
+}
+
+/// News of a training.
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A row of metrics.
+    Row {
+        /// The row.
+        row: &'a Row,
+        /// Progress of the run.
+        progress: &'a Progress,
+    },
+    /// An evaluation.
+    Evaluation {
+        /// Environment steps before it.
+        env_steps: u64,
+        /// Its figures.
+        result: &'a Evaluation,
+    },
+    /// Something that went wrong without ending the run.
+    Warning(&'a str),
+}
+
+/// Receiver of a training's events, on the thread that trains.
+type Listener<'a> = &'a mut dyn FnMut(Event<'_>);
+
+fn warn(listener: Listener<'_>, text: &str) {
+    listener(Event::Warning(text));
 }
 
 /// How training ended.
@@ -195,22 +222,22 @@ pub fn evaluate_policy(
 }
 
 /// Warns of the first number of each kind that an environment should not have given.
-fn warn_first(before: &Anomalies, now: &Anomalies, report: &mut Report) {
+fn warn_first(before: &Anomalies, now: &Anomalies, listener: Listener<'_>) {
     if let (None, Some(first)) = (&before.first_outside, &now.first_outside) {
-        report.warn(&format!("{first}; training continues, `rl check-env` tests an environment"));
+        warn(listener, &format!("{first}; training continues, `rl check-env` tests an environment"));
     }
     if let (None, Some(first)) = (&before.first_truncated, &now.first_truncated) {
-        report.warn(&format!("{first}; its episode is truncated and the environment restarted"));
+        warn(listener, &format!("{first}; its episode is truncated and the environment restarted"));
     }
 }
 
 /// Says how many such numbers there were.
-fn warn_all(all: &Anomalies, report: &mut Report) {
+fn warn_all(all: &Anomalies, listener: Listener<'_>) {
     if all.outside > 0 {
-        report.warn(&format!("{} observations were outside of their space", grouped(all.outside)));
+        warn(listener, &format!("{} observations were outside of their space", grouped(all.outside)));
     }
     if all.truncated > 0 {
-        report.warn(&format!("{} episodes were truncated because of numbers that are not finite", grouped(all.truncated)));
+        warn(listener, &format!("{} episodes were truncated because of numbers that are not finite", grouped(all.truncated)));
     }
 }
 
@@ -234,9 +261,9 @@ pub struct Training {
 }
 
 /// Warns of checkpoints that cannot be removed, with the first error.
-fn warn_of_stuck(stuck: &[Error], report: &mut Report) {
+fn warn_of_stuck(stuck: &[Error], listener: Listener<'_>) {
     if let Some(first) = stuck.first() {
-        report.warn(&format!("{} old checkpoints cannot be removed, first: {first}", stuck.len()));
+        warn(listener, &format!("{} old checkpoints cannot be removed, first: {first}", stuck.len()));
     }
 }
 
@@ -384,11 +411,11 @@ impl Training {
         Checkpoint { config, progress, agent: self.agent.save(), replay: None, collector, ahead }
     }
 
-    fn save(&mut self, dir: &RunDir, report: &mut Report) -> Result<(), Error> {
+    fn save(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<(), Error> {
         let collector = self.pipeline.rest()?.save()?;
         let mut ahead = self.pipeline.ordered();
         ahead.pop(); // the agent's own
-        self.save_with(dir, collector, ahead, report)
+        self.save_with(dir, collector, ahead, listener)
     }
 
     fn save_with(
@@ -396,7 +423,7 @@ impl Training {
         dir: &RunDir,
         collector: CollectorState,
         ahead: Vec<(u64, Snapshot)>,
-        report: &mut Report,
+        listener: Listener<'_>,
     ) -> Result<(), Error> {
         let checkpoint = self.checkpoint(collector, ahead);
         let (agent, keep) = (&*self.agent, self.config.keep_checkpoints);
@@ -406,7 +433,7 @@ impl Training {
         let saved = checkpoint::save(&dir.checkpoints(), &checkpoint, layout, replay, keep, &mut |_| Ok(()))?;
         self.saved = Some(self.progress.env_steps);
         if saved.stuck.len() > self.stuck {
-            warn_of_stuck(&saved.stuck, report);
+            warn_of_stuck(&saved.stuck, listener);
         }
         self.stuck = saved.stuck.len();
         Ok(())
@@ -414,31 +441,32 @@ impl Training {
 
     /// Saves what was learnt before an environment failed. Its rollout and all environments are lost, so new episodes begin when the
     /// checkpoint is loaded.
-    fn save_after_fault(&mut self, dir: &RunDir, report: &mut Report) {
+    fn save_after_fault(&mut self, dir: &RunDir, listener: Listener<'_>) {
         let Progress { env_steps, iterations, .. } = self.progress;
         if env_steps == 0 {
             return;
         }
         let collector = CollectorState::without_envs(iterations * self.config.n_steps() as u64);
-        match self.save_with(dir, collector, Vec::new(), report) {
+        match self.save_with(dir, collector, Vec::new(), listener) {
             Ok(()) => {
                 let (steps, dir) = (grouped(env_steps), quoted(dir.path()));
-                report.warn(&format!(
-                    "an environment has failed; {steps} env steps are saved, continue with: rl train --resume {dir}"
-                ));
+                warn(
+                    listener,
+                    &format!("an environment has failed; {steps} env steps are saved, continue with: rl train --resume {dir}"),
+                );
             }
-            Err(error) => report.warn(&format!("an environment has failed, and no checkpoint is saved: {error}")),
+            Err(error) => warn(listener, &format!("an environment has failed, and no checkpoint is saved: {error}")),
         }
     }
 
     /// Saves for the last time; what fails is tried again after a pause.
-    fn save_last(&mut self, dir: &RunDir, report: &mut Report) -> Result<(), Error> {
+    fn save_last(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<(), Error> {
         let mut pauses = PAUSES_MS.iter();
         loop {
-            match (self.save(dir, report), pauses.next()) {
+            match (self.save(dir, listener), pauses.next()) {
                 (Ok(()), _) => return Ok(()),
                 (Err(error), Some(&ms)) => {
-                    report.warn(&format!("the last checkpoint is not saved: {error}; trying again in {ms} ms"));
+                    warn(listener, &format!("the last checkpoint is not saved: {error}; trying again in {ms} ms"));
                     std::thread::sleep(Duration::from_millis(ms));
                 }
                 (Err(error), None) => return Err(self.gave_up(dir, PAUSES_MS.len() as u32 + 1, error)),
@@ -451,7 +479,7 @@ impl Training {
     }
 
     /// Keeps the agent as the best one if its evaluation is better than all before. What goes wrong is a warning.
-    fn keep_if_best(&mut self, dir: &RunDir, evaluation: &Evaluation, report: &mut Report) {
+    fn keep_if_best(&mut self, dir: &RunDir, evaluation: &Evaluation, listener: Listener<'_>) {
         let mean = evaluation.return_mean;
         if mean.is_nan() || self.best.is_some_and(|best| mean <= best) {
             return;
@@ -462,9 +490,9 @@ impl Training {
         match checkpoint::save_best(&dir.checkpoints(), &checkpoint, layout, mean, &mut |_| Ok(())) {
             Ok(saved) => {
                 self.best = Some(mean);
-                warn_of_stuck(&saved.stuck, report);
+                warn_of_stuck(&saved.stuck, listener);
             }
-            Err(error) => report.warn(&format!("the best checkpoint is not saved, training continues: {error}")),
+            Err(error) => warn(listener, &format!("the best checkpoint is not saved, training continues: {error}")),
         }
     }
 
@@ -477,31 +505,34 @@ impl Training {
     /// # Errors
     /// Those of the agent, the environments and the files. The last good checkpoint stays. Where an environment has failed, what was
     /// learnt before is saved, too.
-    pub fn run(&mut self, dir: &RunDir, report: &mut Report) -> Result<Outcome, Error> {
-        let outcome = self.run_to_end(dir, report);
+    pub fn run(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
+        let outcome = self.run_to_end(dir, listener);
         if outcome.as_ref().is_err_and(|error| error.exit_code() == ENV_FAILED) {
-            self.save_after_fault(dir, report);
+            self.save_after_fault(dir, listener);
         }
         outcome
     }
 
-    fn run_to_end(&mut self, dir: &RunDir, report: &mut Report) -> Result<Outcome, Error> {
+    fn run_to_end(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
         let config = self.config.clone();
         let overlapped = config.mode() != Mode::Sync;
         let samples = (config.n_steps() * config.n_envs) as u64;
-        warn_of_stuck(&checkpoint::clean(&dir.checkpoints()), report);
+        warn_of_stuck(&checkpoint::clean(&dir.checkpoints()), listener);
         self.best = checkpoint::best_return(&dir.checkpoints()).unwrap_or_else(|error| {
-            report.warn(&format!("the best checkpoint is not known any more, the next evaluation replaces it: {error}"));
+            warn(listener, &format!("the best checkpoint is not known any more, the next evaluation replaces it: {error}"));
             None
         });
         let mut log = Log::new(&dir.metrics(), self.progress.iterations);
-        let tell = |report: &mut Report, written: io::Result<()>| {
+        let tell = |listener: Listener<'_>, written: io::Result<()>| {
             if let Err(error) = written {
                 let path = dir.metrics();
-                report.warn(&format!("{}: {error}; training continues, rows are lost until it can be written", path.display()));
+                warn(
+                    listener,
+                    &format!("{}: {error}; training continues, rows are lost until it can be written", path.display()),
+                );
             }
         };
-        tell(report, log.open());
+        tell(listener, log.open());
         // A target without a cadence is looked for twenty times.
         let no_cadence = config.eval_every == 0 && config.target_return.is_some();
         let eval_every = if no_cadence { config.steps.div_ceil(20) } else { config.eval_every };
@@ -522,7 +553,7 @@ impl Training {
             }
             let waiting = self.pipeline.waiting();
             let mut filled = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
-            warn_first(&anomalies, &filled.anomalies, report);
+            warn_first(&anomalies, &filled.anomalies, listener);
             anomalies.clone_from(&filled.anomalies);
             let (agent, pool) = (&mut self.agent, &self.pool);
             let update = match self.track.time_update(|| agent.update(&filled.rollout, remaining, pool)) {
@@ -532,7 +563,7 @@ impl Training {
                 }
                 Err(error) => return Err(error.into()),
             };
-            skipped.count(&update).into_iter().for_each(|warning| report.warn(&warning));
+            skipped.count(&update).into_iter().for_each(|warning| warn(listener, &warning));
             overlap.count(waiting, &filled.learnt, self.progress.iterations);
 
             let before = self.progress.env_steps;
@@ -548,8 +579,8 @@ impl Training {
             if evaluate {
                 evaluation = self.track.time(Phase::Evaluation, || self.evaluate())?;
                 if let Some(result) = &evaluation {
-                    report.evaluation(self.progress.env_steps, result);
-                    self.keep_if_best(dir, result, report);
+                    listener(Event::Evaluation { env_steps: self.progress.env_steps, result });
+                    self.keep_if_best(dir, result, listener);
                 }
             }
             let wall_s = begin.elapsed().as_secs_f64();
@@ -566,8 +597,8 @@ impl Training {
                 if overlapped {
                     overlap.extend(&mut row, &self.profile);
                 }
-                tell(report, log.write(&row));
-                report.row(&row, &self.progress);
+                tell(listener, log.write(&row));
+                listener(Event::Row { row: &row, progress: &self.progress });
             }
 
             let last = end != End::Steps || all;
@@ -590,7 +621,7 @@ impl Training {
             if save_due && self.pipeline.in_flight() == 0 {
                 save_due = false;
                 let track = self.track.clone();
-                let save = || if last { self.save_last(dir, report) } else { self.save(dir, report) };
+                let save = || if last { self.save_last(dir, listener) } else { self.save(dir, listener) };
                 match track.time(Phase::Checkpoint, save) {
                     Ok(()) => failed_saves = 0,
                     Err(error) if last => return Err(error),
@@ -599,7 +630,7 @@ impl Training {
                         if failed_saves == MAX_FAILED_SAVES {
                             return Err(self.gave_up(dir, failed_saves, error));
                         }
-                        report.warn(&format!("checkpoint not saved, training continues: {error}"));
+                        warn(listener, &format!("checkpoint not saved, training continues: {error}"));
                     }
                 }
                 if end != End::Steps {
@@ -609,7 +640,7 @@ impl Training {
         }
 
         let wall_s = begin.elapsed().as_secs_f64();
-        warn_all(&anomalies, report);
+        warn_all(&anomalies, listener);
         if end == End::Interrupted && self.progress.env_steps >= config.steps {
             end = End::Steps; // the rollouts that were under way were the last
         }
@@ -619,9 +650,9 @@ impl Training {
             evaluation = self.track.time(Phase::Evaluation, || self.evaluate())?;
             match &evaluation {
                 Some(result) => {
-                    report.evaluation(self.progress.env_steps, result);
-                    self.keep_if_best(dir, result, report);
-                    tell(report, log.evaluated(&self.progress, result.return_mean));
+                    listener(Event::Evaluation { env_steps: self.progress.env_steps, result });
+                    self.keep_if_best(dir, result, listener);
+                    tell(listener, log.evaluated(&self.progress, result.return_mean));
                 }
                 None => end = End::Interrupted,
             }

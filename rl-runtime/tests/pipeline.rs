@@ -17,7 +17,6 @@ use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
 use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline, spawn};
 use rl_runtime::profile::{Profile, Track};
-use rl_runtime::report::Report;
 use rl_runtime::ring::{Closed, ring};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
@@ -119,7 +118,7 @@ fn trained(config: &Config, dir: &Path, from: Option<Checkpoint>) -> Checkpoint 
     };
     let mut training = training.unwrap();
     let dir = RunDir::create(Some(dir), config, "cpu").unwrap();
-    training.run(&dir, &mut Report::new(true)).unwrap();
+    training.run(&dir, &mut |_| ()).unwrap();
     Checkpoint::find(dir.path()).unwrap().1
 }
 
@@ -412,7 +411,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         let envs = Box::new(SyncVecEnv::new(config.n_envs, env));
         let mut training = Training::with_envs(&config, vec![envs], Profile::new(false)).unwrap();
         let dir = RunDir::create(Some(&path), &config, "cpu").unwrap();
-        let error = training.run(&dir, &mut Report::new(true)).unwrap_err();
+        let error = training.run(&dir, &mut |_| ()).unwrap_err();
         assert_eq!(error.exit_code(), 5, "{algo:?} {error}");
         let text = error.to_string();
         let expected = if panics { "panicked at step" } else { "the reward is NaN" };
@@ -428,7 +427,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         assert!(if pipeline == "pipeline=sync" { learnt == 4 } else { (1..=4).contains(&learnt) }, "{algo:?}: {learnt}");
         assert!(!saved.collector.has_envs() && saved.agent.params.iter().all(|x| x.is_finite()));
         let mut training = Training::resume(&config, saved, Profile::new(false)).unwrap();
-        let outcome = training.run(&dir, &mut Report::new(true)).unwrap();
+        let outcome = training.run(&dir, &mut |_| ()).unwrap();
         assert!(outcome.progress.env_steps >= config.steps);
     }
 }

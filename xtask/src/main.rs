@@ -130,6 +130,24 @@ fn has(subcommand: &str) -> bool {
     installed
 }
 
+/// Checks that a crate that uses rl-runtime without its program compiles nothing of a terminal.
+fn without_a_terminal(dir: &Path) -> Result<()> {
+    println!("\n==> cargo tree in {}", dir.display());
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let tree = Command::new(cargo).args(["tree", "--edges", "normal", "--prefix", "none"]).current_dir(dir).output()?;
+    let tree = String::from_utf8(tree.stdout)?;
+    let crates: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    if !crates.contains(&"rl-runtime") {
+        bail!("cargo tree does not list rl-runtime");
+    }
+    // Not strsim: a macro that candle uses brings it.
+    let terminal = ["clap", "console", "gif", "indicatif", "signal-hook"];
+    match crates.iter().find(|name| terminal.contains(name)) {
+        Some(name) => bail!("{} depends on {name}", dir.display()),
+        None => Ok(()),
+    }
+}
+
 fn test() -> Result<()> {
     let root = root();
     tidy::check(&root)?;
@@ -150,6 +168,7 @@ fn test() -> Result<()> {
         let target = root.join("target/outside");
         cargo(&outside, &["test"], &[("CARGO_TARGET_DIR", &target.to_string_lossy())])?;
     }
+    without_a_terminal(&root.join("xtask/outside/pipeline"))?;
     // The tests above have built this program.
     for (harness, args) in [
         (fuzz::run as fn(&Path, &[String]) -> Result<()>, "--minutes 1 --seed 1 --program target/debug/rl"),

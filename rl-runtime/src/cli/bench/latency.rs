@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// How delays are distributed around their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Distribution {
+pub(in crate::cli) enum Distribution {
     /// All alike.
     Fixed,
     /// Exponential.
@@ -21,7 +21,7 @@ pub enum Distribution {
 impl Distribution {
     /// The delay at `uniform`, from 0 to 1 (without), for this mean.
     #[must_use]
-    pub fn at(self, uniform: f32, mean: Duration) -> Duration {
+    pub(super) fn at(self, uniform: f32, mean: Duration) -> Duration {
         let rest = f64::from(1.0 - uniform);
         mean.mul_f64(match self {
             Self::Fixed => 1.0,
@@ -33,20 +33,20 @@ impl Distribution {
 
 /// What each step costs besides CartPole's own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Latency {
+pub(super) struct Latency {
     /// How delays are distributed.
-    pub distribution: Distribution,
+    pub(super) distribution: Distribution,
     /// Their mean, slept.
-    pub mean: Duration,
+    pub(super) mean: Duration,
     /// Computing, as long for each step.
-    pub work: Duration,
+    pub(super) work: Duration,
     /// The share of steps that fail, without repetition.
-    pub fail: f32,
+    pub(super) fail: f32,
 }
 
 /// CartPole behind a delay.
 #[derive(Clone, Debug)]
-pub struct SlowCartPole {
+pub(super) struct SlowCartPole {
     env: CartPole,
     latency: Latency,
 }
@@ -54,13 +54,13 @@ pub struct SlowCartPole {
 impl SlowCartPole {
     /// With this latency.
     #[must_use]
-    pub fn new(latency: Latency) -> Self {
+    pub(super) fn new(latency: Latency) -> Self {
         Self { env: CartPole::default(), latency }
     }
 
     /// Its spaces.
     #[must_use]
-    pub fn spaces() -> (Space, ActionSpace) {
+    pub(super) fn spaces() -> (Space, ActionSpace) {
         (CartPole::default().observation_space(), CartPole::default().action_space())
     }
 }

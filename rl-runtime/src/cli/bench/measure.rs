@@ -17,10 +17,10 @@ use rl_cuda::{ActionSource, CudaVecEnv, Device};
 use rl_envs::{Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, catalog, rng};
 use serde_json::{Value, json};
 
+use super::latency::{Latency, SlowCartPole, spin};
 use crate::budget::Budget;
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::file::Draft;
-use crate::latency::{Latency, SlowCartPole, spin};
 use crate::metrics::Overlap;
 use crate::pipeline::{Mode, Pipeline};
 use crate::profile::{Phase, Profile, Worlds};
@@ -105,7 +105,7 @@ fn on_slices(
 ///
 /// # Errors
 /// Those of the environments.
-pub fn env(name: &str, n_envs: usize, threads: usize, repeat: usize, seconds: f64) -> Result<Value, Error> {
+pub(super) fn env(name: &str, n_envs: usize, threads: usize, repeat: usize, seconds: f64) -> Result<Value, Error> {
     let pool = Pool::new(threads)?;
     let entry = catalog::find(name)?;
     let (observation_space, action_space) = entry.spaces();
@@ -148,7 +148,7 @@ pub fn env(name: &str, n_envs: usize, threads: usize, repeat: usize, seconds: f6
 ///
 /// # Errors
 /// [`Error::Device`] without a device, or if it refuses.
-pub fn env_on_device(
+pub(super) fn env_on_device(
     name: &str,
     n_envs: usize,
     ordinal: usize,
@@ -207,27 +207,27 @@ fn spread(mut rates: Vec<f64>) -> (f64, f64, f64) {
 
 /// What `bench update` measures.
 #[derive(Clone, Debug)]
-pub struct Update {
+pub(super) struct Update {
     /// The environment.
-    pub env: String,
+    pub(super) env: String,
     /// Convolutions.
-    pub conv: Vec<[usize; 3]>,
+    pub(super) conv: Vec<[usize; 3]>,
     /// What follows each layer.
-    pub activation: Activation,
+    pub(super) activation: Activation,
     /// Whether policy and value function share the hidden layers.
-    pub shared_trunk: bool,
+    pub(super) shared_trunk: bool,
     /// Samples of a minibatch.
-    pub minibatch: usize,
+    pub(super) minibatch: usize,
     /// Sizes of the hidden layers.
-    pub hidden: Vec<usize>,
+    pub(super) hidden: Vec<usize>,
     /// Threads.
-    pub threads: usize,
+    pub(super) threads: usize,
     /// What computes.
-    pub learner: Learner,
+    pub(super) learner: Learner,
     /// The instruction set of the tile kernel.
-    pub isa: Isa,
+    pub(super) isa: Isa,
     /// How long to measure.
-    pub seconds: f64,
+    pub(super) seconds: f64,
 }
 
 /// Samples a second of whole PPO updates on rollouts of an environment, everything included: targets, shuffling, gathering,
@@ -239,7 +239,7 @@ pub struct Update {
 ///
 /// # Errors
 /// Those of the environments and the agent.
-pub fn update(bench: &Update) -> Result<Value, Error> {
+pub(super) fn update(bench: &Update) -> Result<Value, Error> {
     let Update { env, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds } = bench;
     let pool = Pool::new(*threads)?;
     // A rollout of 8,192 samples or more, of whole minibatches and of whole steps.
@@ -331,7 +331,7 @@ const REPLAY_ENVS: usize = 4096;
 ///
 /// # Errors
 /// [`Error::Config`] if there cannot be such a buffer.
-pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) -> Result<[Value; 2], Error> {
+pub(super) fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) -> Result<[Value; 2], Error> {
     let config = |error: rl_buffer::Error| Error::Config { problems: vec![error.to_string()] };
     let shape = TransitionShape {
         n_envs: REPLAY_ENVS,
@@ -412,29 +412,29 @@ pub fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) ->
 
 /// What `bench pipeline` measures.
 #[derive(Clone, Debug)]
-pub struct PipelineBench {
+pub(super) struct PipelineBench {
     /// Environments N.
-    pub envs: usize,
+    pub(super) envs: usize,
     /// What a step of one costs.
-    pub latency: Latency,
+    pub(super) latency: Latency,
     /// Steps T of a rollout.
-    pub n_steps: usize,
+    pub(super) n_steps: usize,
     /// In turn, or at the same time.
-    pub mode: Mode,
+    pub(super) mode: Mode,
     /// Environments that are waited for before the policy acts, and for how long.
-    pub ready: ReadyConfig,
+    pub(super) ready: ReadyConfig,
     /// What an update costs: computing for so long on one thread, or else PPO's work.
-    pub update: Option<Duration>,
+    pub(super) update: Option<Duration>,
     /// Settings of PPO, whose number of steps is `n_steps`.
-    pub ppo: PpoConfig,
+    pub(super) ppo: PpoConfig,
     /// Sizes of the hidden layers.
-    pub hidden: Vec<usize>,
+    pub(super) hidden: Vec<usize>,
     /// Threads of PPO's updates.
-    pub threads: usize,
+    pub(super) threads: usize,
     /// How long to measure.
-    pub seconds: f64,
+    pub(super) seconds: f64,
     /// Where to write a timeline, if anywhere.
-    pub timeline: Option<PathBuf>,
+    pub(super) timeline: Option<PathBuf>,
 }
 
 /// Resident memory in bytes, threads and open files of this process, where the system tells.
@@ -454,7 +454,7 @@ fn resources() -> [u64; 3] {
 ///
 /// # Errors
 /// Those of the environments and the agent.
-pub fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
+pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let PipelineBench { envs: n_envs, latency, n_steps, mode, ready, update, ppo, hidden, threads, seconds, timeline } = bench;
     let (n_envs, n_steps, latency) = (*n_envs, *n_steps, *latency);
     let profile = Profile::new(timeline.is_some());

@@ -15,14 +15,14 @@ use crate::Error;
 use crate::file::Draft;
 
 /// An animation holds at most so many frames: the first ones.
-pub const MAX_FRAMES: usize = 1000;
+pub(super) const MAX_FRAMES: usize = 1000;
 
 /// How long a frame that is dwelt on stays, in hundredths of a second.
 const DWELL: u16 = 100;
 
 /// An animation in the making. Dropped before [`Animation::finish`], it leaves nothing behind.
 #[derive(Debug)]
-pub struct Animation {
+pub(super) struct Animation {
     draft: Draft,
     fps: u32,
     width: usize,
@@ -40,7 +40,7 @@ impl Animation {
     ///
     /// # Errors
     /// [`Error::Io`] if that cannot be written.
-    pub fn create(path: &Path, fps: u32) -> Result<Self, Error> {
+    pub(super) fn create(path: &Path, fps: u32) -> Result<Self, Error> {
         Ok(Self {
             draft: Draft::create(path)?,
             fps,
@@ -55,13 +55,13 @@ impl Animation {
 
     /// The number of frames.
     #[must_use]
-    pub fn frames(&self) -> usize {
+    pub(super) fn frames(&self) -> usize {
         self.frames.len()
     }
 
     /// Width and height in pixels, 0 before the first frame.
     #[must_use]
-    pub fn size(&self) -> (usize, usize) {
+    pub(super) fn size(&self) -> (usize, usize) {
         (self.width, self.height)
     }
 
@@ -69,7 +69,7 @@ impl Animation {
     ///
     /// # Panics
     /// If the canvas is empty, larger than 65,535 pixels, or of another size than the first one.
-    pub fn push(&mut self, canvas: &Canvas) {
+    pub(super) fn push(&mut self, canvas: &Canvas) {
         let i = self.frames.len() as u32;
         if self.frames.len() == MAX_FRAMES {
             return;
@@ -97,7 +97,7 @@ impl Animation {
     }
 
     /// Lets the last frame stay for a second.
-    pub fn dwell(&mut self) {
+    pub(super) fn dwell(&mut self) {
         if let Some(frame) = self.frames.last_mut() {
             frame.delay = frame.delay.max(DWELL);
         }
@@ -107,7 +107,7 @@ impl Animation {
     ///
     /// # Errors
     /// [`Error::Io`]; then what was there before is unharmed.
-    pub fn finish(self) -> Result<usize, Error> {
+    pub(super) fn finish(self) -> Result<usize, Error> {
         let encode = || -> Result<Vec<u8>, EncodingError> {
             let mut encoder = Encoder::new(Vec::new(), self.width as u16, self.height as u16, &self.palette)?;
             encoder.set_repeat(Repeat::Infinite)?;

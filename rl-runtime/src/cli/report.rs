@@ -7,18 +7,19 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use crate::Config;
 use crate::checkpoint::Progress;
 use crate::metrics::Row;
+use crate::print::{self, grouped};
 use crate::profile::{Profile, Worlds};
-use crate::train::{End, Evaluation, Outcome};
-use crate::{Config, print};
+use crate::train::{End, Evaluation, Event, Outcome};
 
 /// Plain lines come this far apart.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// Where and how a run is shown.
 #[derive(Debug)]
-pub struct Report {
+pub(super) struct Report {
     kind: Kind,
 }
 
@@ -29,24 +30,10 @@ enum Kind {
     Json,
 }
 
-/// 1234567 as 1,234,567.
-#[must_use]
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 impl Report {
     /// JSON, or what suits the place that stdout leads to.
     #[must_use]
-    pub fn new(json: bool) -> Self {
+    pub(super) fn new(json: bool) -> Self {
         let kind = if json {
             Kind::Json
         } else if std::io::stdout().is_terminal() && std::io::stderr().is_terminal() {
@@ -58,7 +45,7 @@ impl Report {
     }
 
     /// What is going to be run.
-    pub fn start(&mut self, config: &Config, device: &str, dir: &Path, from: u64) {
+    pub(super) fn start(&mut self, config: &Config, device: &str, dir: &Path, from: u64) {
         let Config { env, algo, n_envs, threads, seed, steps, .. } = config;
         let algo = algo.name();
         if let Kind::Json = self.kind {
@@ -84,8 +71,17 @@ impl Report {
         }
     }
 
+    /// Shows an event of the training.
+    pub(super) fn event(&mut self, event: &Event<'_>) {
+        match *event {
+            Event::Row { row, progress } => self.row(row, progress),
+            Event::Evaluation { env_steps, result } => self.evaluation(env_steps, result),
+            Event::Warning(text) => self.warn(text),
+        }
+    }
+
     /// Where the run stands.
-    pub fn row(&mut self, row: &Row, progress: &Progress) {
+    fn row(&mut self, row: &Row, progress: &Progress) {
         let fps = row.values.last().map_or(0.0, |(_, fps)| *fps);
         let episodes = match progress.return_mean() {
             mean if mean.is_nan() => "no episode has ended".into(),
@@ -113,7 +109,7 @@ impl Report {
     }
 
     /// How an evaluation went.
-    pub fn evaluation(&mut self, env_steps: u64, result: &Evaluation) {
+    fn evaluation(&mut self, env_steps: u64, result: &Evaluation) {
         match &self.kind {
             Kind::Json => {
                 let mut object = evaluation_json(result);
@@ -126,7 +122,7 @@ impl Report {
     }
 
     /// Something worth knowing.
-    pub fn note(&mut self, text: &str) {
+    pub(super) fn note(&mut self, text: &str) {
         match &self.kind {
             Kind::Json => print::out(&json!({"event": "note", "text": text}).to_string()),
             _ => self.say(text),
@@ -134,7 +130,7 @@ impl Report {
     }
 
     /// Something that went wrong without ending the run.
-    pub fn warn(&mut self, text: &str) {
+    pub(super) fn warn(&mut self, text: &str) {
         match &self.kind {
             Kind::Bar(bar) => bar.suspend(|| print::err(&format!("warning: {text}"))),
             Kind::Json => {
@@ -146,7 +142,7 @@ impl Report {
     }
 
     /// Where time went, thread by thread if `in_full`, and what to do about it.
-    pub fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
+    pub(super) fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
         let advice = profile.advice(config.mode(), Worlds::Computing { threads: config.collector_threads() });
         if let Kind::Json = self.kind {
             let mut object = profile.json();
@@ -168,7 +164,7 @@ impl Report {
     }
 
     /// How the run ended.
-    pub fn done(&mut self, outcome: &Outcome, dir: &Path) {
+    pub(super) fn done(&mut self, outcome: &Outcome, dir: &Path) {
         let Outcome { end, progress, env_steps, wall_s, evaluation } = outcome;
         let rate = *env_steps as f64 / wall_s;
         match &self.kind {
@@ -204,7 +200,7 @@ impl Report {
 
 /// An evaluation as JSON.
 #[must_use]
-pub fn evaluation_json(result: &Evaluation) -> Value {
+pub(super) fn evaluation_json(result: &Evaluation) -> Value {
     json!({
         "episodes": result.episodes,
         "cut": result.cut,
@@ -216,21 +212,11 @@ pub fn evaluation_json(result: &Evaluation) -> Value {
 
 /// An evaluation in words.
 #[must_use]
-pub fn in_words(result: &Evaluation, stochastic: bool) -> String {
+pub(super) fn in_words(result: &Evaluation, stochastic: bool) -> String {
     let Evaluation { episodes, cut, return_mean, return_std, length_mean } = result;
     let kind = if stochastic { "stochastic" } else { "greedy" };
     let cut = if *cut == 0 { String::new() } else { format!(", {cut} of them cut by eval_max_steps") };
     format!(
         "{episodes} {kind} episodes in fresh environments{cut}, return {return_mean:.1} +- {return_std:.1}, length {length_mean:.1}"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-    }
 }

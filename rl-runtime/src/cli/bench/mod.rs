@@ -1,0 +1,344 @@
+//! `rl bench`.
+
+mod latency;
+mod measure;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use rl_agents::settings::{MAX_CONV, MAX_UNITS};
+use rl_agents::{Activation, Isa, Learner, PpoConfig};
+
+use self::latency::{Distribution, Latency};
+use super::{set_matrix_threads, threads};
+use crate::pipeline::Mode;
+use crate::ready::ReadyConfig;
+use crate::{Error, print};
+
+/// Where environments are measured.
+#[derive(Clone, Copy)]
+pub(super) enum BenchDevice {
+    Cpu,
+    Cuda(usize),
+}
+
+fn parse_bench_device(text: &str) -> Result<BenchDevice, String> {
+    match text {
+        "cpu" => Ok(BenchDevice::Cpu),
+        "cuda" => Ok(BenchDevice::Cuda(0)),
+        _ => text.strip_prefix("cuda:").and_then(|i| i.parse().ok()).map(BenchDevice::Cuda).ok_or("cpu, cuda or cuda:i".into()),
+    }
+}
+
+#[derive(Subcommand)]
+pub(super) enum Bench {
+    /// Environment steps a second with random actions
+    #[command(after_help = "\
+Examples:
+  rl bench env cartpole --envs 4096 --threads 2
+  rl bench env cartpole --envs 1048576 --device cuda --sweep-block")]
+    Env {
+        /// The environment
+        env: String,
+        /// Number of environments
+        #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+        envs: u32,
+        /// Threads [default: one a core]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        threads: Option<u32>,
+        /// cpu, cuda or cuda:i
+        #[arg(long, default_value = "cpu", value_parser = parse_bench_device)]
+        device: BenchDevice,
+        /// On a CUDA device: measure every block size with 1 to 4,194,304 environments, and take the best
+        #[arg(long)]
+        sweep_block: bool,
+        /// Do the work of each step so often, in place, and count it once
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+        repeat: u32,
+        /// How long to measure
+        #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+        seconds: f64,
+    },
+    /// Samples a second of whole PPO updates
+    #[command(after_help = "\
+Examples:
+  rl bench update --minibatch 512 --hidden 64,64 --threads 2
+  rl bench update --env snake --conv 16x3x1,32x3x1 --hidden 128 --shared-trunk --activation relu --minibatch 256")]
+    Update {
+        /// The environment
+        #[arg(long, default_value = "cartpole")]
+        env: String,
+        /// Convolutions, each CHANNELSxKERNELxSTRIDE
+        #[arg(long, value_delimiter = ',', value_parser = parse_conv)]
+        conv: Vec<[usize; 3]>,
+        /// tanh or relu
+        #[arg(long, default_value = "tanh", value_parser = parse_name::<Activation>)]
+        activation: Activation,
+        /// Policy and value function share the hidden layers
+        #[arg(long)]
+        shared_trunk: bool,
+        /// Samples of a minibatch
+        #[arg(long, default_value_t = 512, value_parser = parse_minibatch)]
+        minibatch: usize,
+        /// Sizes of the hidden layers
+        #[arg(long, default_value = "64,64", value_delimiter = ',', value_parser = parse_units)]
+        hidden: Vec<usize>,
+        /// Threads [default: one a core]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        threads: Option<u32>,
+        /// fused or reference
+        #[arg(long, default_value = "fused", value_parser = parse_name::<Learner>)]
+        learner: Learner,
+        /// avx512, avx2 or plain [default: the best that the machine has]
+        #[arg(long, value_parser = parse_name::<Isa>)]
+        isa: Option<Isa>,
+        /// How long to measure
+        #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+        seconds: f64,
+    },
+    /// Environment steps a second where environments block and updates take time
+    #[command(after_help = "\
+Examples:
+  rl bench pipeline --envs 32 --latency exp --latency-ms 50 --update-ms 1600
+  rl bench pipeline --preset half-busy
+  rl bench pipeline --preset large-nets --profile
+
+Presets (what is given besides goes before them):
+  half-busy   32 environments, exponential latency of 50 ms, updates about half of the time
+  wide        the same with 256 environments
+  balanced    the same with 32 environments and updates that take as long as collecting
+  large-nets  32 environments, rollouts of 8192 steps, PPO with batch 512, 30 epochs, nets of 1024-1024-512-256")]
+    Pipeline {
+        /// half-busy, wide, balanced or large-nets
+        #[arg(long, value_parser = ["half-busy", "wide", "balanced", "large-nets"])]
+        preset: Option<String>,
+        /// Number of environments [default: 32]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+        envs: Option<u32>,
+        /// fixed, exp or pareto
+        #[arg(long, default_value = "exp", value_parser = parse_name::<Distribution>)]
+        latency: Distribution,
+        /// Mean time that a step sleeps
+        #[arg(long, default_value_t = 50.0, value_parser = parse_ms)]
+        latency_ms: f64,
+        /// Time that a step computes
+        #[arg(long, default_value_t = 0.0, value_parser = parse_ms)]
+        work_ms: f64,
+        /// The share of steps that fail
+        #[arg(long, default_value_t = 0.0, value_parser = parse_share)]
+        fail: f32,
+        /// Time that an update computes, on one thread [default: PPO's work]
+        #[arg(long, value_parser = parse_ms)]
+        update_ms: Option<f64>,
+        /// Steps of a rollout [default: 64]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+        n_steps: Option<u32>,
+        /// Samples of a minibatch of PPO
+        #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+        batch: u32,
+        /// Epochs of PPO
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+        epochs: u32,
+        /// Sizes of the hidden layers [default: 256,256]
+        #[arg(long, value_delimiter = ',', value_parser = parse_units)]
+        hidden: Vec<usize>,
+        /// Threads of PPO's updates
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+        threads: u32,
+        /// Collect and learn in turn
+        #[arg(long)]
+        sync: bool,
+        /// Rollouts are acted in by the policy of so many updates before
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000), conflicts_with = "sync")]
+        max_lag: u32,
+        /// Environments that are waited for before the policy acts
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        min_ready: u32,
+        /// How long they are waited for
+        #[arg(long, default_value_t = 1.0, value_parser = parse_ms)]
+        deadline_ms: f64,
+        /// How long to measure, from the end of the first rollout on: a short time counts too little, for stretches that have been begun
+        #[arg(long, default_value_t = 60.0, value_parser = parse_seconds)]
+        seconds: f64,
+        /// Say what each thread did for how long
+        #[arg(long)]
+        profile: bool,
+        /// Write what each thread did when, to be opened in Perfetto or Chrome's about:tracing
+        #[arg(long, value_name = "FILE")]
+        timeline: Option<PathBuf>,
+    },
+    /// Transitions a second that a replay buffer takes and gives back
+    #[command(after_help = "Example:\n  rl bench replay --capacity 1000000 --batch 256 --prioritized")]
+    Replay {
+        /// Transitions that fit
+        #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+        capacity: u32,
+        /// Transitions of a batch
+        #[arg(long, default_value_t = 256, value_parser = parse_minibatch)]
+        batch: usize,
+        /// Draw by priorities, and update them
+        #[arg(long)]
+        prioritized: bool,
+        /// How long to measure
+        #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+        seconds: f64,
+    },
+}
+
+/// A value of an enum by its name in settings.
+fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn parse_conv(text: &str) -> Result<[usize; 3], String> {
+    let size = |size: &str| size.parse().ok().filter(|size| (1..=MAX_CONV as usize).contains(size));
+    let sizes: Option<Vec<usize>> = text.split('x').map(size).collect();
+    let sizes = sizes.and_then(|sizes| sizes.try_into().ok());
+    sizes.ok_or_else(|| format!("not CHANNELSxKERNELxSTRIDE, such as 16x3x1, with numbers from 1 to {MAX_CONV}"))
+}
+
+fn parse_units(text: &str) -> Result<usize, String> {
+    let units = text.parse().ok().filter(|units| (1..=MAX_UNITS as usize).contains(units));
+    units.ok_or_else(|| format!("not a whole number from 1 to {MAX_UNITS}"))
+}
+
+fn parse_minibatch(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (2..=1 << 20).contains(n)).ok_or_else(|| "not a whole number from 2 to 1048576".into())
+}
+
+fn parse_ms(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|ms| (0.0..=3.6e6).contains(ms)).ok_or_else(|| "not a number from 0 to 3600000".into())
+}
+
+fn parse_share(text: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|share| (0.0..1.0).contains(share)).ok_or_else(|| "not a number from 0 to below 1".into())
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|s| (0.01..=86_400.0).contains(s)).ok_or_else(|| "not a number from 0.01 to 86400".into())
+}
+
+pub(super) fn run(what: Bench, json: bool) -> Result<ExitCode, Error> {
+    let results = match what {
+        Bench::Env { env, envs, threads: n, device, sweep_block, repeat, seconds } => match device {
+            BenchDevice::Cpu if sweep_block => {
+                let problems = vec!["--sweep-block: a CPU has no blocks; use --device cuda".into()];
+                return Err(Error::Config { problems });
+            }
+            BenchDevice::Cpu => vec![measure::env(&env, envs as usize, threads(n), repeat as usize, seconds)?],
+            BenchDevice::Cuda(ordinal) => measure::env_on_device(&env, envs as usize, ordinal, sweep_block, repeat, seconds)?,
+        },
+        Bench::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
+            let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
+            set_matrix_threads(threads);
+            let update =
+                measure::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
+            vec![measure::update(&update)?]
+        }
+        Bench::Pipeline {
+            preset,
+            envs,
+            latency,
+            latency_ms,
+            work_ms,
+            fail,
+            update_ms,
+            n_steps,
+            batch,
+            epochs,
+            hidden,
+            threads,
+            sync,
+            max_lag,
+            min_ready,
+            deadline_ms,
+            seconds,
+            profile,
+            timeline,
+        } => {
+            set_matrix_threads(threads as usize);
+            let preset = preset.as_deref().unwrap_or_default();
+            let nets: &[usize] = if preset == "large-nets" { &[1024, 1024, 512, 256] } else { &[256, 256] };
+            let steps = match preset {
+                "large-nets" => 256,
+                "wide" => 32,
+                _ => 64,
+            };
+            let n_steps = n_steps.map_or(steps, |n| n as usize);
+            let update_ms = update_ms.or_else(|| {
+                let collecting = n_steps as f64 * (latency_ms + work_ms);
+                match preset {
+                    "half-busy" | "wide" => Some(0.5 * collecting),
+                    "balanced" => Some(collecting),
+                    _ => None,
+                }
+            });
+            let ms = |ms: f64| Duration::from_secs_f64(1e-3 * ms);
+            let envs = envs.map_or(if preset == "wide" { 256 } else { 32 }, |n| n as usize);
+            let mut problems = Vec::new();
+            if latency_ms + work_ms == 0.0 {
+                problems.push(
+                    "--latency-ms and --work-ms are both 0: there is nothing to wait for; `rl bench env` measures that".into(),
+                );
+            }
+            if min_ready as usize > envs {
+                problems.push(format!("--min-ready {min_ready}: there are {envs} environments"));
+            }
+            if !problems.is_empty() {
+                return Err(Error::Config { problems });
+            }
+            let bench = measure::PipelineBench {
+                envs,
+                latency: Latency { distribution: latency, mean: ms(latency_ms), work: ms(work_ms), fail },
+                n_steps,
+                mode: if sync { Mode::Sync } else { Mode::Overlapped { max_lag: max_lag as usize } },
+                ready: ReadyConfig { min_ready: min_ready as usize, deadline: ms(deadline_ms), ..ReadyConfig::default() },
+                update: update_ms.map(ms),
+                ppo: PpoConfig { batch_size: batch as usize, n_epochs: epochs as usize, ..PpoConfig::default() },
+                hidden: if hidden.is_empty() { nets.into() } else { hidden },
+                threads: threads as usize,
+                seconds,
+                timeline,
+            };
+            let mut result = measure::pipeline(&bench)?;
+            if !profile && let Some(result) = result.as_object_mut() {
+                result.remove("profile");
+            }
+            vec![result]
+        }
+        Bench::Replay { capacity, batch, prioritized, seconds } => {
+            measure::replay(capacity as usize, batch, prioritized, seconds)?.into()
+        }
+    };
+    for result in &results {
+        if json { print::out(&result.to_string()) } else { print_bench(result) }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_bench(result: &serde_json::Value) {
+    if result["name"] == "env_block" {
+        let rate =
+            result["value"].as_f64().map_or("cannot be launched".into(), |rate| format!("{:.2} M env_steps/s", rate / 1e6));
+        return print::out(&format!("{} environments, {} threads a block: {rate}", result["envs"], result["block"]));
+    }
+    let of = |key: &str| result[key].as_f64().unwrap_or_default();
+    let unit = result["unit"].as_str().unwrap_or_default();
+    if result["name"] == "pipeline" {
+        print::out(&format!(
+            "{:.0} {unit}, {:.1}% of what the environments alone could do",
+            of("value"),
+            100.0 * of("share_of_ideal")
+        ));
+    } else {
+        let (value, min, max) = (of("value") / 1e6, of("min") / 1e6, of("max") / 1e6);
+        print::out(&format!("{value:.2} M {unit} ({min:.2} to {max:.2})"));
+    }
+    for (key, value) in result.as_object().into_iter().flatten() {
+        if !["event", "value", "unit", "min", "max"].contains(&key.as_str()) {
+            print::out(&format!("  {key}: {value}"));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! `rl eval`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use rl_agents::EvalConfig;
+use rl_envs::Pool;
+
+use super::report::{evaluation_json, in_words};
+use super::{saved_policy, signals, threads};
+use crate::budget::Budget;
+use crate::checkpoint::SavedPolicy;
+use crate::{Config, Error, interrupt, print, train};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  rl eval runs/cartpole-ppo-seed0-1 --episodes 100
+  rl eval runs/cartpole-ppo-seed0-1 --stochastic
+
+The episodes are never those that training was judged by, whatever the seeds.")]
+pub(super) struct EvalArgs {
+    /// The directory of a run, or of one of its checkpoints
+    path: PathBuf,
+    /// Take the checkpoint with the best evaluation instead of the newest
+    #[arg(long)]
+    best: bool,
+    /// How many episodes, each in an environment of its own
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    episodes: u32,
+    /// Decides how the environments start
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Sample actions as in training instead of taking the most likely ones
+    #[arg(long)]
+    stochastic: bool,
+    /// Threads [default: one a core]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    threads: Option<u32>,
+}
+
+pub(super) fn run(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
+    if let Err(error) = signals::listen(None) {
+        print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
+    }
+    let threads = threads(args.threads);
+    let SavedPolicy { path, config, policy, .. } = saved_policy(&args.path, args.best, threads)?;
+    Budget::playing(&config, args.episodes as usize)?.check()?;
+    let Config { env, eval_max_steps, on_nonfinite, .. } = config;
+    let (seed, stochastic) = (train::evaluation_seed(args.seed), args.stochastic);
+    let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps, on_nonfinite };
+    let pool = Pool::new(threads)?;
+    let Some(result) = train::evaluate_policy(&*policy, &env, args.episodes as usize, &config, &pool)? else {
+        print::err("interrupted: the evaluation is not complete");
+        return Ok(ExitCode::from(interrupt::EXIT_CODE));
+    };
+    if json {
+        let mut object = evaluation_json(&result);
+        object["event"] = "eval".into();
+        object["env"] = env.as_str().into();
+        object["seed"] = args.seed.into();
+        object["stochastic"] = stochastic.into();
+        object["checkpoint"] = path.display().to_string().into();
+        print::out(&object.to_string());
+    } else {
+        print::out(&format!("{env}, {}: {}", path.display(), in_words(&result, stochastic)));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,47 @@
+//! `rl list`.
+
+use std::process::ExitCode;
+
+use rl_envs::catalog;
+use serde_json::json;
+
+use crate::config::{self, PRESETS};
+use crate::{Algo, Error, print};
+
+pub(super) fn run(json: bool) -> Result<ExitCode, Error> {
+    if json {
+        for entry in catalog::ENVS {
+            print::out(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
+        }
+        for (algo, about) in Algo::ALL {
+            print::out(&json!({"event": "algorithm", "name": algo.name(), "about": about}).to_string());
+        }
+        for (env, algo, _) in PRESETS {
+            print::out(&json!({"event": "preset", "env": env, "algo": algo.name()}).to_string());
+        }
+        for key in config::keys() {
+            print::out(
+                &json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about}).to_string(),
+            );
+        }
+        print::out(&json!({"event": "list"}).to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    print::out("environments");
+    for entry in catalog::ENVS {
+        print::out(&format!("  {:<12} {}", entry.name, entry.about));
+    }
+    print::out("\nalgorithms");
+    for (algo, about) in Algo::ALL {
+        print::out(&format!("  {:<12} {about}", algo.name()));
+    }
+    print::out("\npresets (environment and algorithm; others train with the defaults)");
+    for (env, algo, _) in PRESETS {
+        print::out(&format!("  {env} {}", algo.name()));
+    }
+    print::out("\nsettings (--set KEY=VALUE, or in a TOML file)");
+    for key in config::keys() {
+        print::out(&format!("  {:<24} {}; {}", key.name, key.about, key.kind.allowed()));
+    }
+    Ok(ExitCode::SUCCESS)
+}

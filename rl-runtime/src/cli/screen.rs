@@ -1,0 +1,152 @@
+//! Showing episodes: in a terminal, as an animated GIF, or nowhere.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rl_agents::Episode;
+use rl_envs::{Canvas, VecEnv};
+
+use super::animation::Animation;
+use crate::watch::Seen;
+use crate::{interrupt, print};
+
+/// A wait is cut into pieces of this length, so that Ctrl-C is answered soon.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Where episodes are shown.
+#[derive(Debug)]
+pub(super) enum Show {
+    /// Nowhere.
+    Nowhere,
+    /// In the terminal that stdout leads to.
+    Screen(Screen),
+    /// In an animation, in pictures that fit the canvas.
+    Animation(Animation, Canvas),
+}
+
+impl Show {
+    /// Shows a moment of an episode.
+    pub(super) fn look(&mut self, seen: &Seen<'_>) {
+        match (self, seen) {
+            (Self::Screen(screen), Seen::Step { envs, number, running }) => screen.show(*envs, *number, running),
+            (Self::Animation(animation, canvas), Seen::Step { envs, .. }) => {
+                envs.render(0, canvas);
+                animation.push(canvas);
+            }
+            (Self::Animation(animation, _), Seen::End(_)) => animation.dwell(),
+            (Self::Nowhere, _) | (Self::Screen(_), Seen::End(_)) => {}
+        }
+    }
+}
+
+/// A picture in characters for a terminal with 24-bit colours: two pixels, one above the other, in each.
+fn terminal(canvas: &Canvas) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    for row in (0..canvas.height()).step_by(2) {
+        let mut before = None;
+        for column in 0..canvas.width() {
+            let top = canvas.pixel(column, row);
+            let bottom = (row + 1 < canvas.height()).then(|| canvas.pixel(column, row + 1));
+            if before != Some((top, bottom)) {
+                let [r, g, b] = top;
+                let _ = write!(text, "\x1b[38;2;{r};{g};{b}");
+                let _ = match bottom {
+                    Some([r, g, b]) => write!(text, ";48;2;{r};{g};{b}m"),
+                    None => write!(text, ";49m"),
+                };
+                before = Some((top, bottom));
+            }
+            text.push('\u{2580}');
+        }
+        text.push_str("\x1b[0m\n");
+    }
+    text
+}
+
+/// True while a [`Screen`] has the terminal.
+static OPEN: AtomicBool = AtomicBool::new(false);
+
+/// A terminal that shows pictures. What it showed before, cursor included, returns when this is dropped, in a panic, and by
+/// [`Screen::restore`].
+#[derive(Debug)]
+pub(super) struct Screen {
+    canvas: Canvas,
+    period: Duration,
+    next: Instant,
+}
+
+impl Screen {
+    /// Pictures as large as the terminal has room for, and no side longer than `max_size` pixels, `fps` of them a second.
+    ///
+    /// # Panics
+    /// If `fps` is 0.
+    #[must_use]
+    pub(super) fn open(max_size: usize, fps: u32) -> Self {
+        let (rows, columns) = console::Term::stdout().size();
+        // A line for words below, and one for the cursor.
+        let height = 2 * usize::from(rows.saturating_sub(2).max(1));
+        let canvas = Canvas::new(usize::from(columns).min(max_size), height.min(max_size));
+        let panicked = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // First, so that the message stays readable.
+            Self::restore();
+            panicked(panic);
+        }));
+        OPEN.store(true, Ordering::Relaxed);
+        print::raw("\x1b[?1049h\x1b[?25l\x1b[2J");
+        Self { canvas, period: Duration::from_secs(1) / fps, next: Instant::now() }
+    }
+
+    /// Gives the terminal back. Later pictures are not shown.
+    pub(super) fn restore() {
+        // Held, so that no picture comes in between.
+        let _stdout = std::io::stdout().lock();
+        if OPEN.swap(false, Ordering::Relaxed) {
+            print::raw("\x1b[0m\x1b[?25h\x1b[?1049l");
+        }
+    }
+
+    fn show(&mut self, envs: &dyn VecEnv, number: usize, running: &Episode) {
+        envs.render(0, &mut self.canvas);
+        let Episode { episode_return, length } = running;
+        let words = format!("episode {}, step {length}, return {episode_return:.1}", number + 1);
+        let picture = format!("\x1b[H{}{words}\x1b[K", terminal(&self.canvas));
+        let stdout = std::io::stdout().lock();
+        if OPEN.load(Ordering::Relaxed) {
+            print::raw(&picture);
+        }
+        drop(stdout);
+        self.next = self.next.max(Instant::now()) + self.period;
+        while !interrupt::requested() {
+            let left = self.next.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(PATIENCE));
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        Self::restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_shows_two_pixels_and_colours_are_named_once_a_run() {
+        let mut canvas = Canvas::new(3, 3);
+        canvas.view(0.0..3.0, 0.0..3.0, [1, 2, 3]);
+        canvas.rect(2.0..3.0, 1.0..2.0, [4, 5, 6]);
+        let expected = "\x1b[38;2;1;2;3;48;2;1;2;3m\u{2580}\u{2580}\x1b[38;2;1;2;3;48;2;4;5;6m\u{2580}\x1b[0m\n\
+                        \x1b[38;2;1;2;3;49m\u{2580}\u{2580}\u{2580}\x1b[0m\n";
+        assert_eq!(terminal(&canvas), expected);
+        assert_eq!(terminal(&Canvas::new(3, 3)), "");
+    }
+}

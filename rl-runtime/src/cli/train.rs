@@ -1,0 +1,213 @@
+//! `rl train`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::report::Report;
+use super::{parse_count, set_matrix_threads, signals};
+use crate::budget::Budget;
+use crate::config::{Layers, RESUMABLE};
+use crate::file::Draft;
+use crate::pipeline::Mode;
+use crate::profile::Profile;
+use crate::resume::{Resumed, Source};
+use crate::run_dir::RunDir;
+use crate::train::{self, End, Training};
+use crate::{Algo, Config, Error, interrupt, print};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  rl train cartpole
+  rl train cartpole --algo a2c --seed 3 --set hidden=[32,32] --set a2c.learning_rate=1e-3
+  rl train --resume runs/cartpole-ppo-seed0-1
+
+Settings come in layers: defaults, preset, --config, command line. `rl list` shows them all.
+--resume RUN goes on with the settings that the run has, except those given now (steps, threads, ...), which it keeps from then on.
+With more --steps, what falls with progress (lin_X, exploration) jumps back up. --resume RUN/checkpoints/ckpt-N goes on from that
+checkpoint, in a new run if later ones exist.
+Ctrl-C, or one of the signals TERM, HUP and USR1, finishes the update, saves and says how to continue; a second one ends the run at once.")]
+pub(super) struct TrainArgs {
+    /// The environment (see `rl list`)
+    env: Option<String>,
+    /// ppo, a2c or dqn [default: ppo]
+    #[arg(long)]
+    algo: Option<String>,
+    /// Environment steps to train for, such as 200000, 200_000 or 2e5
+    #[arg(long, value_parser = parse_count)]
+    steps: Option<i64>,
+    /// Number of environments
+    #[arg(long, value_parser = parse_count)]
+    envs: Option<i64>,
+    /// Decides all randomness [default: 0]
+    #[arg(long)]
+    seed: Option<i64>,
+    /// auto, cpu, cuda or cuda:i [default: auto]
+    #[arg(long)]
+    device: Option<String>,
+    /// Threads; results do not depend on them [default: one a core]
+    #[arg(long)]
+    threads: Option<i64>,
+    /// A setting, such as ppo.n_steps=128
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Settings from a TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to write [default: the first free runs/ENV-ALGO-seedS-NUMBER]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Continue the run in this directory from its last checkpoint, or, in a new run, from one of its checkpoints
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+    /// Evaluate every so many environment steps
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    eval_every: Option<i64>,
+    /// Stop when an evaluation's mean return reaches this
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    target_return: Option<f64>,
+    /// Say at the end what each thread did for how long
+    #[arg(long)]
+    profile: bool,
+    /// Write what each thread did when, to be opened in Perfetto or Chrome's about:tracing
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+}
+
+/// The settings of the command line over those of --config, and the algorithm and environment that they name.
+fn layers(args: &TrainArgs) -> Result<Layers, Error> {
+    let mut layers = Layers::default();
+    if let Some(path) = &args.config {
+        layers.add_file(path)?;
+    }
+    args.settings.iter().for_each(|assignment| layers.add_assignment(assignment));
+    for (key, value) in [("env", &args.env), ("algo", &args.algo), ("device", &args.device)] {
+        if let Some(value) = value {
+            layers.add(key, value.as_str(), if key == "env" { "the command line".into() } else { format!("--{key}") });
+        }
+    }
+    for (key, flag, value) in [
+        ("steps", "--steps", args.steps),
+        ("n_envs", "--envs", args.envs),
+        ("seed", "--seed", args.seed),
+        ("threads", "--threads", args.threads),
+        ("eval_every", "--eval-every", args.eval_every),
+    ] {
+        if let Some(value) = value {
+            layers.add(key, value, flag.into());
+        }
+    }
+    if let Some(target) = args.target_return {
+        layers.add("target_return", target, "--target-return".into());
+    }
+    Ok(layers)
+}
+
+pub(super) fn run(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
+    if let Err(error) = signals::listen(None) {
+        print::err(&format!("warning: Ctrl-C will not save: {error}"));
+    }
+    let layers = layers(&args)?;
+    let mut report = Report::new(json);
+    let profile = Profile::new(args.timeline.is_some());
+    // A timeline in the run directory is checked when that is there.
+    let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());
+    let inside = |path: &Path| run_dir.is_some_and(|dir| absolute(path).starts_with(absolute(dir)));
+    args.timeline.as_deref().filter(|path| !inside(path)).map(Draft::create).transpose()?;
+    let (config, dir, mut training, notes, timeline) = match &args.resume {
+        None => {
+            let none =
+                || Error::Config { problems: vec!["which environment? `rl list` shows them; try `rl train cartpole`".into()] };
+            let env = layers.text("env")?.ok_or_else(none)?;
+            let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
+            let config = layers.resolve(&env, algo)?;
+            let device = train::device(&config)?;
+            Budget::training(&config)?.check()?;
+            let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
+            let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
+            // Before wide networks take seconds to initialise.
+            report.start(&config, &device, dir.path(), 0);
+            set_matrix_threads(config.threads);
+            match Training::new(&config, profile.clone()) {
+                Ok(training) => (config, dir, training, Vec::new(), timeline),
+                Err(error) => {
+                    dir.discard();
+                    return Err(error);
+                }
+            }
+        }
+        Some(path) => {
+            let source = Source::open(path, args.run_dir.is_some())?;
+            let config = resumed_config(&args, layers, path, source.config())?;
+            let device = train::device(&config)?;
+            set_matrix_threads(config.threads);
+            let forks = source.forks();
+            let Resumed { dir, training, mut notes } =
+                source.begin(&config, args.run_dir.as_deref(), &device, profile.clone())?;
+            let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, forks)?;
+            if let Err(error) = dir.replace_config(&config) {
+                notes.push(format!("{error}; a later --resume needs the settings given now once more"));
+            }
+            report.start(&config, &device, dir.path(), training.progress().env_steps);
+            (config, dir, training, notes, timeline)
+        }
+    };
+    config.warnings().iter().for_each(|warning| report.warn(warning));
+    notes.iter().for_each(|note| report.note(note));
+    let outcome = training.run(&dir, &mut |event| report.event(&event));
+    if let Some(Err(error)) = timeline.map(|draft| draft.publish(profile.timeline().as_bytes())) {
+        report.warn(&format!("no timeline is written: {error}"));
+    }
+    let outcome = outcome?;
+    if args.profile || config.mode() != Mode::Sync {
+        report.profile(&profile, &config, args.profile);
+    }
+    report.done(&outcome, dir.path());
+    Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// Adds the draft of the timeline to a run's directory. A path that is refused, such as one of the run's own files, leaves nothing of a
+/// directory that is `new`.
+fn with_timeline(path: Option<&Path>, dir: RunDir, new: bool) -> Result<(RunDir, Option<Draft>), Error> {
+    let draft = |path: &Path| {
+        dir.check_foreign(path)?;
+        let draft = Draft::create(path)?;
+        dir.check_foreign(draft.target())?;
+        Ok(draft)
+    };
+    match path.map(draft).transpose() {
+        Ok(draft) => Ok((dir, draft)),
+        Err(error) => {
+            if new {
+                dir.discard();
+            }
+            Err(error)
+        }
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
+/// The settings to resume with: those of the run or checkpoint, and those given that may change.
+fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config) -> Result<Config, Error> {
+    let foreign = |what: &str, given: &Option<String>, saved: &str| match given {
+        Some(given) if given != saved => {
+            Err(Error::Config { problems: vec![format!("the run in {} is of {what} {saved}, not {given}", path.display())] })
+        }
+        _ => Ok(()),
+    };
+    foreign("environment", &args.env, &saved.env)?;
+    foreign("algorithm", &args.algo, saved.algo.name())?;
+    let config = layers.over(saved)?;
+    let differences = config.differences(saved);
+    if !differences.is_empty() {
+        let may = RESUMABLE.join(", ");
+        let problem = format!("a resumed run keeps its settings ({may} may change), but (given here, saved there):{differences}");
+        return Err(Error::Config { problems: vec![problem] });
+    }
+    Ok(config)
+}

@@ -1,0 +1,120 @@
+//! `rl watch`.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use rl_agents::Episode;
+use rl_envs::Canvas;
+
+use super::animation::Animation;
+use super::report::evaluation_json;
+use super::screen::{Screen, Show};
+use super::{saved_policy, signals};
+use crate::checkpoint::SavedPolicy;
+use crate::print::grouped;
+use crate::train::Evaluation;
+use crate::{Config, Error, interrupt, print, watch};
+
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  rl watch runs/cartpole-ppo-seed0-1
+  rl watch runs/cartpole-ppo-seed0-1 --gif cartpole.gif --episodes 3
+
+The episodes are those that `rl eval` plays with the same seed. Every state that the policy acted on is
+shown: an episode's start, but not the state that it ends in. A GIF holds the first 1000 steps. Without --gif the terminal shows
+the episodes (it needs 24-bit colours); where stdout is no terminal, there is a line for each.")]
+pub(super) struct WatchArgs {
+    /// The directory of a run, or of one of its checkpoints
+    path: PathBuf,
+    /// Take the checkpoint with the best evaluation instead of the newest
+    #[arg(long)]
+    best: bool,
+    /// Write an animated GIF, replacing what is there
+    #[arg(long, value_name = "FILE")]
+    gif: Option<PathBuf>,
+    /// How many episodes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    episodes: u32,
+    /// Decides how the environments start
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Pixels of the picture's longer side [default: 400, or what the terminal has room for]
+    #[arg(long, value_name = "PX", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    size: Option<u32>,
+    /// Steps shown a second
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=50))]
+    fps: u32,
+}
+
+pub(super) fn run(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
+    let WatchArgs { gif, fps, seed, .. } = args;
+    let SavedPolicy { path, config: Config { env, .. }, policy, .. } = saved_policy(&args.path, args.best, 1)?;
+    let seen = watch::can_be_seen(&*policy, &env)?;
+    let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    if let Err(error) = signals::listen(Some(Screen::restore)) {
+        print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
+    }
+    let mut show = match gif {
+        Some(_) if !seen => {
+            return Err(Error::Config { problems: vec![format!("{env} does not draw itself; leave out --gif")] });
+        }
+        Some(gif) => {
+            let size = args.size.unwrap_or(400) as usize;
+            Show::Animation(Animation::create(gif, *fps)?, Canvas::new(size, size))
+        }
+        None if at_terminal && seen && !json => Show::Screen(Screen::open(args.size.unwrap_or(4096) as usize, *fps)),
+        None => Show::Nowhere,
+    };
+    let mut lines = Vec::new();
+    let shows_now = !json && !matches!(show, Show::Screen(_));
+    let played = watch::play(&*policy, &env, args.episodes as usize, *seed, &mut |seen| {
+        show.look(&seen);
+        let watch::Seen::End(episode) = seen else { return };
+        let Episode { episode_return, length } = episode;
+        lines.push(format!("episode {}: return {episode_return:.1}, length {length}", lines.len() + 1));
+        if shows_now {
+            print::out(&lines[lines.len() - 1]);
+        }
+    });
+    let animation = match show {
+        Show::Animation(animation, _) => Some(animation),
+        // A screen ends here, so that words stay readable.
+        Show::Screen(_) | Show::Nowhere => None,
+    };
+    let played = played?;
+    if !json && !shows_now {
+        lines.iter().for_each(|line| print::out(line));
+    }
+    if interrupt::requested() {
+        if animation.is_some() {
+            print::err("interrupted: no GIF is written");
+        }
+        return Ok(ExitCode::from(interrupt::EXIT_CODE));
+    }
+    let frames = animation.as_ref().map_or(0, Animation::frames);
+    let (width, height) = animation.as_ref().map_or((0, 0), Animation::size);
+    let bytes = animation.map(Animation::finish).transpose()?;
+    if json {
+        let mut object = evaluation_json(&Evaluation::new(&played, 0));
+        object["event"] = "watch".into();
+        object["env"] = env.into();
+        object["seed"] = (*seed).into();
+        object["checkpoint"] = path.display().to_string().into();
+        object["returns"] = played.iter().map(|episode| episode.episode_return).collect();
+        object["lengths"] = played.iter().map(|episode| episode.length).collect();
+        object["frames"] = frames.into();
+        object["gif"] = gif.as_ref().map(|gif| gif.display().to_string()).into();
+        print::out(&object.to_string());
+    } else if let (Some(gif), Some(bytes)) = (gif, bytes) {
+        let bytes = grouped(bytes as u64);
+        print::out(&format!("{}: {frames} frames of {width} x {height} pixels, {bytes} bytes", gif.display()));
+        let steps: u64 = played.iter().map(|episode| u64::from(episode.length)).sum();
+        if steps > frames as u64 {
+            print::out(&format!("it holds the first {} of {} steps", grouped(frames as u64), grouped(steps)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
