@@ -9,6 +9,7 @@ use crate::check::{Check, check_env};
 use crate::lanes::{Dynamics, Lane, LanesVecEnv};
 use crate::snake::Snake;
 use crate::trace::{TraceStep, trace};
+use crate::wrappers::Wrappers;
 use crate::{
     ActionSpace, Env, Error, Isa, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, acrobot, cartpole, mountain_car,
     mountain_car_continuous, pendulum, pool,
@@ -35,12 +36,13 @@ pub struct Entry {
     pub name: &'static str,
     /// The task in a line.
     pub about: &'static str,
-    spaces: fn() -> (Space, ActionSpace),
-    sync: fn(usize) -> Box<dyn VecEnv>,
-    slice: fn(Range<usize>) -> Box<dyn VecEnv>,
+    wrappers: Wrappers,
+    spaces: fn(&Wrappers) -> (Space, ActionSpace),
+    sync: fn(usize, &Wrappers) -> Box<dyn VecEnv>,
+    slice: fn(Range<usize>, &Wrappers) -> Box<dyn VecEnv>,
     trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
     check: fn() -> Vec<Check>,
-    bytes: fn() -> usize,
+    bytes: fn(&Wrappers) -> usize,
 }
 
 impl Entry {
@@ -53,12 +55,25 @@ impl Entry {
         Self {
             name,
             about,
-            spaces: || (E::default().observation_space(), E::default().action_space()),
-            sync: |n_envs| Box::new(SyncVecEnv::new(n_envs, E::default())),
-            slice: |range| Box::new(SyncVecEnv::slice(range, E::default()).with_isa(Isa::best())),
+            wrappers: Wrappers { frame_stack: 1, time_limit: 0, action_repeat: 1, reward_clip: 0.0 },
+            spaces: |wrappers| {
+                let env = wrappers.around(E::default());
+                (env.observation_space(), env.action_space())
+            },
+            sync: |n_envs, wrappers| match wrappers.leave_env() {
+                true => Box::new(SyncVecEnv::new(n_envs, E::default())),
+                false => Box::new(SyncVecEnv::new(n_envs, wrappers.around(E::default()))),
+            },
+            slice: |range, wrappers| match wrappers.leave_env() {
+                true => Box::new(SyncVecEnv::slice(range, E::default()).with_isa(Isa::best())),
+                false => wrapped_slice::<E>(range, wrappers),
+            },
             trace: |init, actions| trace(E::default(), init, actions),
             check: || check_env(&E::default()),
-            bytes: || size_of::<E>() + E::default().heap_bytes(),
+            bytes: |wrappers| match wrappers.leave_env() {
+                true => size_of::<E>() + E::default().heap_bytes(),
+                false => wrapped_bytes::<E>(wrappers),
+            },
         }
     }
 
@@ -68,20 +83,34 @@ impl Entry {
         name: &'static str,
         about: &'static str,
     ) -> Self {
-        let slice: fn(Range<usize>) -> Box<dyn VecEnv> = |range| Box::new(LanesVecEnv::slice(range, P::default()));
-        Self { slice, bytes: || W * size_of::<u32>(), ..Self::of::<Lane<P, W, D>>(name, about) }
+        let slice: fn(Range<usize>, &Wrappers) -> Box<dyn VecEnv> = |range, wrappers| match wrappers.leave_env() {
+            true => Box::new(LanesVecEnv::slice(range, P::default())),
+            false => wrapped_slice::<Lane<P, W, D>>(range, wrappers),
+        };
+        let bytes: fn(&Wrappers) -> usize = |wrappers| match wrappers.leave_env() {
+            true => W * size_of::<u32>(),
+            false => wrapped_bytes::<Lane<P, W, D>>(wrappers),
+        };
+        Self { slice, bytes, ..Self::of::<Lane<P, W, D>>(name, about) }
+    }
+
+    /// This environment in `wrappers`, in place of those that it has. [`trace`](Self::trace) and [`check`](Self::check) are of the
+    /// environment without wrappers; wrapped ones are stepped one after the other, without vector lanes.
+    #[must_use]
+    pub fn wrapped(&self, wrappers: Wrappers) -> Self {
+        Self { wrappers, ..*self }
     }
 
     /// The spaces of observations and actions.
     #[must_use]
     pub fn spaces(&self) -> (Space, ActionSpace) {
-        (self.spaces)()
+        (self.spaces)(&self.wrappers)
     }
 
     /// Bytes of memory that each of them takes in a slice.
     #[must_use]
     pub fn bytes_per_env(&self) -> usize {
-        (self.bytes)()
+        (self.bytes)(&self.wrappers)
     }
 
     /// `n_envs` of them, stepped one after the other: the referee.
@@ -90,7 +119,7 @@ impl Entry {
     /// [`Error::EnvCount`].
     pub fn sync(&self, n_envs: usize) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
-        Ok((self.sync)(n_envs))
+        Ok(self.wrappers.around_rewards((self.sync)(n_envs, &self.wrappers)))
     }
 
     /// `n_envs` of them, stepped by the threads of `pool`.
@@ -99,7 +128,7 @@ impl Entry {
     /// [`Error::EnvCount`].
     pub fn pooled(&self, n_envs: usize, pool: &Pool) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
-        Ok(Box::new(PooledVecEnv::of(n_envs, pool, self.slice)))
+        Ok(Box::new(PooledVecEnv::of(n_envs, pool, |range| self.make(range))))
     }
 
     /// `n_envs` of them in fixed slices, for threads that each step slices of their own.
@@ -108,7 +137,7 @@ impl Entry {
     /// [`Error::EnvCount`].
     pub fn slices(&self, n_envs: usize, max_slices: usize, min_len: usize) -> Result<Vec<Box<dyn VecEnv>>, Error> {
         check_count(n_envs)?;
-        Ok(pool::slices(n_envs, max_slices, min_len).map(self.slice).collect())
+        Ok(pool::slices(n_envs, max_slices, min_len).map(|range| self.make(range)).collect())
     }
 
     /// The environments with the indices `range` of a batch, which do what they would do there.
@@ -118,7 +147,11 @@ impl Entry {
     pub fn slice(&self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
         check_count(range.len())?;
         check_count(range.end)?;
-        Ok((self.slice)(range))
+        Ok(self.make(range))
+    }
+
+    fn make(&self, range: Range<usize>) -> Box<dyn VecEnv> {
+        self.wrappers.around_rewards((self.slice)(range, &self.wrappers))
     }
 
     /// Steps one of them from `init`, a JSON object of its state by field name (steps then follow on each other, up to the one that
@@ -137,6 +170,15 @@ impl Entry {
     }
 }
 
+fn wrapped_slice<E: Env + Default + 'static>(range: Range<usize>, wrappers: &Wrappers) -> Box<dyn VecEnv> {
+    Box::new(SyncVecEnv::slice(range, wrappers.around(E::default())).with_isa(Isa::best()))
+}
+
+fn wrapped_bytes<E: Env + Default>(wrappers: &Wrappers) -> usize {
+    let env = wrappers.around(E::default());
+    size_of_val(&env) + env.heap_bytes()
+}
+
 fn check_count(n_envs: usize) -> Result<(), Error> {
     if n_envs > 0 && u32::try_from(n_envs).is_ok() { Ok(()) } else { Err(Error::EnvCount { n_envs }) }
 }
@@ -146,8 +188,16 @@ fn check_count(n_envs: usize) -> Result<(), Error> {
 /// # Errors
 /// [`Error::UnknownEnv`], which names those that exist.
 pub fn find(name: &str) -> Result<&'static Entry, Error> {
-    ENVS.iter().find(|entry| entry.name == name).ok_or_else(|| Error::UnknownEnv {
+    find_among(ENVS, name)
+}
+
+/// The environment with this name among `entries`.
+///
+/// # Errors
+/// [`Error::UnknownEnv`], which names those that exist.
+pub fn find_among<'a>(entries: &'a [Entry], name: &str) -> Result<&'a Entry, Error> {
+    entries.iter().find(|entry| entry.name == name).ok_or_else(|| Error::UnknownEnv {
         name: name.into(),
-        known: ENVS.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
+        known: entries.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
     })
 }

@@ -1,6 +1,8 @@
 //! What observations and actions look like.
 
 use ndarray::ArrayViewMut2;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::ObsViewMut;
 
@@ -25,7 +27,7 @@ impl Dtype {
 }
 
 /// A type that observations are made of: `f32` or `u8`.
-pub trait Element: Copy + Default + Send + Sync + 'static {
+pub trait Element: Copy + Default + Send + Sync + Serialize + DeserializeOwned + 'static {
     /// The type as a value.
     const DTYPE: Dtype;
     /// The rows of `obs`, if they are of this type.

@@ -24,9 +24,50 @@
 //! ```
 
 use ndarray::ArrayViewMut2;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use crate::{Action, ActionSpace, ActionsView, Canvas, Env, Error, ObsViewMut, Rng, Space, Step, StepBatch, VecEnv, codec};
+
+/// Wrappers of any environment of the catalog, as values. The default is none.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wrappers {
+    /// Observations seen at once ([`FrameStack`]); 1 for the last alone.
+    pub frame_stack: usize,
+    /// Steps after which an episode is truncated ([`TimeLimit`]), repeated ones counted; 0 for the environment's own limit alone.
+    pub time_limit: u32,
+    /// Times that each action is taken ([`ActionRepeat`]).
+    pub action_repeat: u32,
+    /// Largest reward and, negated, the smallest ([`RewardClip`]); 0 for no bounds.
+    pub reward_clip: f32,
+}
+
+impl Default for Wrappers {
+    fn default() -> Self {
+        Self { frame_stack: 1, time_limit: 0, action_repeat: 1, reward_clip: 0.0 }
+    }
+}
+
+impl Wrappers {
+    /// True if an environment, apart from its rewards, is as it is without these wrappers.
+    pub(crate) fn leave_env(&self) -> bool {
+        Self { reward_clip: 0.0, ..*self } == Self::default()
+    }
+
+    /// Wraps an environment, in all wrappers but that of rewards. Those that are off change nothing.
+    ///
+    /// # Panics
+    /// If `frame_stack` or `action_repeat` is 0.
+    pub fn around<E: Env>(&self, env: E) -> FrameStack<ActionRepeat<TimeLimit<E>>> {
+        let max_steps = if self.time_limit == 0 { u32::MAX } else { self.time_limit };
+        FrameStack::new(ActionRepeat::new(TimeLimit::new(env, max_steps), self.action_repeat), self.frame_stack)
+    }
+
+    /// Wraps a batch, in the wrapper of rewards if it is on.
+    pub(crate) fn around_rewards(&self, envs: Box<dyn VecEnv>) -> Box<dyn VecEnv> {
+        if self.reward_clip > 0.0 { Box::new(RewardClip::new(envs, -self.reward_clip, self.reward_clip)) } else { envs }
+    }
+}
 
 /// An environment whose episodes are truncated after `max_steps` steps, if they have not ended before. Never sets
 /// `terminated`; a step may set both.
@@ -87,6 +128,10 @@ impl<E: Env> Env for TimeLimit<E> {
 
     fn mask(&self, mask: &mut [u8]) {
         self.env.mask(mask);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes()
     }
 
     fn render(&self, canvas: &mut Canvas) {
@@ -163,6 +208,10 @@ impl<E: Env> Env for ActionRepeat<E> {
         self.env.mask(mask);
     }
 
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes()
+    }
+
     fn render(&self, canvas: &mut Canvas) {
         self.env.render(canvas);
     }
@@ -210,10 +259,7 @@ impl<E: Env> FrameStack<E> {
     }
 }
 
-impl<E: Env> Env for FrameStack<E>
-where
-    E::Obs: Serialize + DeserializeOwned,
-{
+impl<E: Env> Env for FrameStack<E> {
     type Obs = E::Obs;
     type State = FrameStackState<E::State, E::Obs>;
 
@@ -242,6 +288,10 @@ where
 
     fn mask(&self, mask: &mut [u8]) {
         self.env.mask(mask);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes() + size_of_val(&self.frames[..])
     }
 
     fn render(&self, canvas: &mut Canvas) {

@@ -8,7 +8,8 @@
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, Learner, NetConfig, NetSize, QNetwork};
 use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
-use rl_envs::{ActionSpace, Dtype, Space, catalog};
+use rl_envs::catalog::Entry;
+use rl_envs::{ActionSpace, Dtype, Space};
 
 use crate::{Algo, Config, Error};
 
@@ -86,11 +87,9 @@ impl Budget {
     }
 
     /// A run with these settings, evaluations and checkpoints included.
-    ///
-    /// # Errors
-    /// Those of [`catalog::find`].
-    pub fn training(config: &Config) -> Result<Self, Error> {
-        let entry = catalog::find(&config.env)?;
+    #[must_use]
+    pub fn training(config: &Config, entry: &Entry) -> Self {
+        let entry = config.wrapped(entry);
         let ahead = config.mode().n_ahead();
         let budget = Self::new(entry.spaces(), entry.bytes_per_env(), config.n_envs, config.n_steps(), ahead.max(1));
         let rollout = config.n_steps().saturating_mul(config.n_envs);
@@ -115,15 +114,13 @@ impl Budget {
             let shape = TransitionShape { gamma: dqn.gamma, ..budget.transitions(dqn.n_steps) };
             (shape, dqn.buffer_size as u64, dqn.prioritized)
         });
-        Ok(Self { nets: Some(nets), replay, episodes: config.eval_episodes as u64, ..budget })
+        Self { nets: Some(nets), replay, episodes: config.eval_episodes as u64, ..budget }
     }
 
     /// A policy that is loaded and plays `episodes` episodes.
-    ///
-    /// # Errors
-    /// Those of [`catalog::find`].
-    pub fn playing(config: &Config, episodes: usize) -> Result<Self, Error> {
-        let entry = catalog::find(&config.env)?;
+    #[must_use]
+    pub fn playing(config: &Config, entry: &Entry, episodes: usize) -> Self {
+        let entry = config.wrapped(entry);
         let nets = Nets {
             config: config.net(),
             values: config.dqn.as_ref().map(|dqn| dqn.dueling),
@@ -135,7 +132,7 @@ impl Budget {
             drawn: false,
         };
         let budget = Self::new(entry.spaces(), entry.bytes_per_env(), 0, 0, 0);
-        Ok(Self { nets: Some(nets), episodes: episodes as u64, names: ["--episodes", "hidden", ""], ..budget })
+        Self { nets: Some(nets), episodes: episodes as u64, names: ["--episodes", "hidden", ""], ..budget }
     }
 
     /// A bench of `n_envs` environments that fill rollouts of `n_steps` steps; with updates of PPO if there are networks.
@@ -345,12 +342,15 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rl_envs::catalog;
+
     use crate::config::Layers;
 
     fn budget(env: &str, algo: Algo, assignments: &[&str]) -> Budget {
         let mut layers = Layers::default();
         assignments.iter().for_each(|assignment| layers.add_assignment(assignment));
-        Budget::training(&layers.resolve(env, algo).unwrap()).unwrap()
+        let entry = catalog::find(env).unwrap();
+        Budget::training(&layers.resolve(entry, algo).unwrap(), entry)
     }
 
     #[test]
@@ -396,8 +396,9 @@ mod tests {
     fn a_policy_that_plays_takes_less_than_a_run() {
         let mut layers = Layers::default();
         layers.add_assignment("hidden=[1024, 1024]");
-        let config = layers.resolve("cartpole", Algo::Ppo).unwrap();
-        let (playing, training) = (Budget::playing(&config, 100).unwrap(), Budget::training(&config).unwrap());
+        let entry = catalog::find("cartpole").unwrap();
+        let config = layers.resolve(entry, Algo::Ppo).unwrap();
+        let (playing, training) = (Budget::playing(&config, entry, 100), Budget::training(&config, entry));
         assert!(playing.bytes().unwrap() < training.bytes().unwrap());
     }
 }

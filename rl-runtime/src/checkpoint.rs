@@ -18,6 +18,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use rl_agents::{CollectorState, Counters, Episode, Layout, Policy, Snapshot, Statistics};
+use rl_envs::catalog::Entry;
 use rl_envs::codec;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
@@ -614,14 +615,6 @@ impl<'a> Opened<'a> {
         Config::from_toml(&text, CONFIG).map_err(|e| e.to_string())
     }
 
-    /// The configuration, if its networks fit into memory.
-    fn config_that_fits(&self) -> Result<Config, String> {
-        let config = self.config()?;
-        let fits = Budget::playing(&config, 0).and_then(|budget| budget.check());
-        fits.map_err(|e| format!("{CONFIG}: {e}"))?;
-        Ok(config)
-    }
-
     fn head(&self) -> Result<Head, String> {
         let decode = |input: &mut dyn Read, len| codec::decode_from(input, len).map_err(|e| e.to_string());
         let (head, _): (Head, u64) = self.read(STATE, decode)?;
@@ -629,22 +622,27 @@ impl<'a> Opened<'a> {
         Ok(head)
     }
 
-    fn policy(&self) -> Result<SavedPolicy, String> {
-        let config = self.config_that_fits()?;
+    fn policy(&self, entry: &Entry) -> Result<SavedPolicy, String> {
+        let config = self.config()?;
+        if config.env.name != entry.name {
+            return Err(format!("it is of the environment {}, not {}", config.env.name, entry.name));
+        }
+        Budget::playing(&config, entry, 0).check().map_err(|e| format!("{CONFIG}: {e}"))?;
         let tensors = self.read(PARAMS, read_tensors)?;
         let Head { progress, counters, statistics } = self.head()?;
-        let mut policy = crate::train::policy(&config).map_err(|e| e.to_string())?;
+        let mut policy = crate::train::policy(&config, entry).map_err(|e| e.to_string())?;
         let params = in_order(policy.layout(), tensors).map_err(|e| format!("{PARAMS}: {e}"))?;
         let snapshot = Snapshot { params, moments: Vec::new(), statistics, counters };
         snapshot.check().and_then(|()| policy.load(&snapshot)).map_err(|e| e.to_string())?;
         let lacks_replay = config.dqn.as_ref().is_some_and(|dqn| dqn.save_replay) && !self.manifest.files.contains_key(REPLAY);
         // A best checkpoint never has one.
         let lacks_replay = lacks_replay && self.manifest.return_mean.is_none();
-        Ok(SavedPolicy { path: self.dir.into(), config, progress, policy, lacks_replay })
+        let entry = config.wrapped(entry);
+        Ok(SavedPolicy { path: self.dir.into(), config, entry, progress, policy, lacks_replay })
     }
 
-    fn all(&self) -> Result<Checkpoint, String> {
-        let config = self.config_that_fits()?;
+    fn all(&self, layout: &Layout) -> Result<Checkpoint, String> {
+        let config = self.config()?;
         let params = self.read(PARAMS, read_tensors)?;
         let moments = self.read(OPTIMIZER, read_tensors)?;
         let state: State = self.read(STATE, |input, len| match codec::decode_from(input, len) {
@@ -654,8 +652,7 @@ impl<'a> Opened<'a> {
         })?;
         let replay = self.manifest.files.contains_key(REPLAY).then(|| self.read(REPLAY, |_, _| Ok(self.dir.join(REPLAY))));
 
-        let params = in_order(crate::train::policy(&config).map_err(|e| e.to_string())?.layout(), params);
-        let params = params.map_err(|e| format!("{PARAMS}: {e}"))?;
+        let params = in_order(layout, params).map_err(|e| format!("{PARAMS}: {e}"))?;
         let moments = moments.into_iter().map(|(name, _, values)| (name, values)).collect();
         let State { progress, counters, statistics, collector, ahead } = state;
         let agent = Snapshot { params, moments, statistics, counters };
@@ -673,6 +670,8 @@ pub struct SavedPolicy {
     pub path: PathBuf,
     /// Configuration of the run.
     pub config: Config,
+    /// The environment, in the wrappers of the run.
+    pub entry: Entry,
     /// Progress of the run when it was saved.
     pub progress: Progress,
     /// The policy.
@@ -686,19 +685,16 @@ pub struct SavedPolicy {
 ///
 /// # Errors
 /// [`Error::Checkpoint`] if there is none or it is damaged, [`Error::Config`] if `best` is asked of a single checkpoint.
-pub fn policy(path: &Path, best: bool) -> Result<SavedPolicy, Error> {
-    if best && is_one(path) {
-        return Err(Error::config(format!("--best takes the directory of a run; {} is a checkpoint", path.display())));
-    }
-    newest(path, best, |opened| opened.policy())
+pub fn policy(path: &Path, best: bool, entry: &Entry) -> Result<SavedPolicy, Error> {
+    newest(path, best, |opened| opened.policy(entry))
 }
 
-/// Reads the configuration of the checkpoint at `path`.
+/// Reads the configuration of the checkpoint that [`policy`] would read.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] if it is damaged.
-pub fn config(path: &Path) -> Result<Config, Error> {
-    read(path, |opened| opened.config())
+/// Those of [`policy`].
+pub fn config(path: &Path, best: bool) -> Result<Config, Error> {
+    newest(path, best, |opened| opened.config())
 }
 
 fn read<T>(path: &Path, read: impl Fn(&Opened<'_>) -> Result<T, String>) -> Result<T, Error> {
@@ -730,6 +726,9 @@ fn choose(path: &Path, best: bool) -> Result<PathBuf, Error> {
     if !path.is_dir() {
         return Err(none("there is no such directory"));
     }
+    if best && is_one(path) {
+        return Err(Error::config(format!("--best takes the directory of a run; {} is a checkpoint", path.display())));
+    }
     if is_one(path) {
         return Ok(path.into());
     }
@@ -746,20 +745,12 @@ fn choose(path: &Path, best: bool) -> Result<PathBuf, Error> {
 }
 
 impl Checkpoint {
-    /// Reads the checkpoint at `path`, or the newest one of the run at `path`.
-    ///
-    /// # Errors
-    /// [`Error::Checkpoint`] if there is none or it is damaged.
-    pub fn find(path: &Path) -> Result<(PathBuf, Self), Error> {
-        newest(path, false, |opened| Ok((opened.dir.into(), opened.all()?)))
-    }
-
-    /// Reads the checkpoint at `path`.
+    /// Reads the checkpoint at `path`, whose parameters are those of `layout`.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if it is damaged.
-    pub fn load(path: &Path) -> Result<Self, Error> {
-        read(path, |opened| opened.all())
+    pub fn load(path: &Path, layout: &Layout) -> Result<Self, Error> {
+        read(path, |opened| opened.all(layout))
     }
 }
 

@@ -13,6 +13,8 @@ use rl_agents::collect::MAX_EVAL_STEPS;
 use rl_agents::settings::{MAX_STEPS, OnNonfinite, check_micro_batch, key};
 use rl_agents::{A2cConfig, Activation, DqnConfig, Learner, NetConfig, PpoConfig, QNetwork};
 use rl_envs::ActionSpace;
+use rl_envs::catalog::Entry;
+use rl_envs::wrappers::Wrappers;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -78,12 +80,48 @@ pub enum Overlap {
     Overlapped,
 }
 
+/// The environment of a run: its name, or a table of its name and of the wrappers that are around it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "WrittenEnv", into = "WrittenEnv")]
+pub struct EnvConfig {
+    /// Name of the environment.
+    pub name: String,
+    /// What is around it, in training, evaluations and `rl watch` alike. Rewards are clipped for learning alone.
+    pub wrappers: Wrappers,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenEnv {
+    Plain(String),
+    Wrapped {
+        name: String,
+        #[serde(flatten)]
+        wrappers: Wrappers,
+    },
+}
+
+impl From<WrittenEnv> for EnvConfig {
+    fn from(written: WrittenEnv) -> Self {
+        match written {
+            WrittenEnv::Plain(name) => Self { name, wrappers: Wrappers::default() },
+            WrittenEnv::Wrapped { name, wrappers } => Self { name, wrappers },
+        }
+    }
+}
+
+impl From<EnvConfig> for WrittenEnv {
+    fn from(EnvConfig { name, wrappers }: EnvConfig) -> Self {
+        if wrappers == Wrappers::default() { Self::Plain(name) } else { Self::Wrapped { name, wrappers } }
+    }
+}
+
 /// Everything that decides a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Name of the environment.
-    pub env: String,
+    /// The environment.
+    pub env: EnvConfig,
     /// The algorithm.
     pub algo: Algo,
     /// Environment steps to train for.
@@ -173,9 +211,21 @@ const RUN: &[Key] = &[
     key("target_return", Kind::Float(f64::MIN, f64::MAX), "stop when an evaluation's mean return reaches this"),
 ];
 
+/// The wrappers of any environment.
+const ENV: &[Key] = &[
+    key("env.frame_stack", Kind::Int(1, 64), "observations seen at once, the oldest first; 1: the last alone"),
+    key(
+        "env.time_limit",
+        Kind::Int(0, u32::MAX as i64),
+        "steps after which an episode is truncated; 0: the environment's own limit",
+    ),
+    key("env.action_repeat", Kind::Int(1, 1000), "times that each action is taken; rewards are summed, time_limit counts each"),
+    key("env.reward_clip", Kind::Float(0.0, 1e9), "bound of the rewards that are learnt from; returns are unclipped; 0: none"),
+];
+
 /// Every setting but the environment and the algorithm.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    [RUN, NetConfig::KEYS, PpoConfig::KEYS, A2cConfig::KEYS, DqnConfig::KEYS].into_iter().flatten()
+    [RUN, ENV, NetConfig::KEYS, PpoConfig::KEYS, A2cConfig::KEYS, DqnConfig::KEYS].into_iter().flatten()
 }
 
 /// The device that a text names: `None` within for `auto`, a CUDA ordinal or the CPU.
@@ -274,6 +324,7 @@ impl Layers {
 
     /// Adds one setting.
     pub fn add(&mut self, key: &str, value: impl Into<Value>, origin: String) {
+        let key = if key == "env.name" { "env" } else { key };
         self.settings.insert(key.into(), Setting { value: value.into(), origin });
     }
 
@@ -291,38 +342,35 @@ impl Layers {
     /// Puts these settings over the preset and the defaults, and checks everything.
     ///
     /// # Errors
-    /// [`Error::Config`] with all problems, or those of [`rl_envs::catalog::find`].
-    pub fn resolve(mut self, env: &str, algo: Algo) -> Result<Config, Error> {
-        let entry = rl_envs::catalog::find(env).map_err(|error| {
-            let names = rl_envs::catalog::ENVS.iter().map(|entry| entry.name);
-            Error::config(format!("{error}{}", did_you_mean(env, names)))
-        })?;
+    /// [`Error::Config`] with all problems.
+    pub fn resolve(mut self, entry: &Entry, algo: Algo) -> Result<Config, Error> {
+        let env = entry.name;
         let own = std::mem::take(&mut self.settings);
         if let Some((_, _, preset)) = PRESETS.iter().find(|(name, of, _)| *name == env && *of == algo) {
             self.add_toml(preset, &format!("preset {env}-{}", algo.name()))?;
         }
         self.settings.extend(own);
 
-        self.over(&defaults(entry.name, algo))
+        self.over(&defaults(env, algo), entry)
     }
 
-    /// Puts these settings over those of `base`, and checks everything.
+    /// Puts these settings over those of `base`, a run in `entry`'s environment, and checks everything.
     ///
     /// # Errors
     /// [`Error::Config`] with all problems.
-    pub fn over(mut self, base: &Config) -> Result<Config, Error> {
-        for (key, ours) in [("env", base.env.as_str()), ("algo", base.algo.name())] {
+    pub fn over(mut self, base: &Config, entry: &Entry) -> Result<Config, Error> {
+        for (key, ours) in [("env", base.env.name.as_str()), ("algo", base.algo.name())] {
             if let Some(Setting { value, origin }) = self.settings.remove(key)
                 && value.as_str() != Some(ours)
             {
                 self.problems.push(format!("{origin}: {key} is {value}, this run's is \"{ours}\""));
             }
         }
-        let mut table = Table::try_from(base).map_err(|e| Error::config(e.to_string()))?;
+        let mut table = base.table()?;
         let refused = self.apply(base.algo, &mut table);
         // What is refused keeps the value of `base`, so that the rest can be looked at.
         let config: Config = table.try_into().map_err(|e| Error::config(e.to_string()))?;
-        let concerns = config.impossible().into_iter().chain(config.pointless());
+        let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless());
         self.problems.extend(concerns.filter(|(keys, _)| keys.iter().all(|key| !refused.contains(*key))).map(|(_, text)| text));
         if self.problems.is_empty() { Ok(config) } else { Err(Error::Config { problems: self.problems }) }
     }
@@ -334,14 +382,15 @@ impl Layers {
             let section = key.split_once('.').map(|(section, _)| section);
             let problem = match keys().find(|known| known.name == key) {
                 None => {
-                    let apt = |name: &&str| name.split_once('.').is_none_or(|(section, _)| section == algo.name());
+                    let apt =
+                        |name: &&str| name.split_once('.').is_none_or(|(section, _)| section == "env" || section == algo.name());
                     let near = did_you_mean(&key, keys().map(|known| known.name).filter(apt));
                     format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all")
                 }
                 Some(known) if !known.kind.allows(&value) => {
                     format!("{origin}: {key} is {value}, allowed is {}", known.kind.allowed())
                 }
-                Some(_) if section.is_some_and(|section| section != algo.name()) => {
+                Some(_) if section.is_some_and(|section| section != "env" && section != algo.name()) => {
                     format!("{origin}: {key} has no effect, the algorithm is {}", algo.name())
                 }
                 Some(known) => {
@@ -387,7 +436,7 @@ fn max_eval_steps() -> u32 {
 fn defaults(env: &str, algo: Algo) -> Config {
     let net = NetConfig::default();
     Config {
-        env: env.into(),
+        env: EnvConfig { name: env.into(), wrappers: Wrappers::default() },
         algo,
         steps: 1_000_000,
         n_envs: 8,
@@ -420,7 +469,7 @@ fn defaults(env: &str, algo: Algo) -> Config {
 
 /// The nearest of `known`, as a question, if one is near. A library whose program is not built does without it, and without strsim.
 #[cfg(feature = "cli")]
-fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let similarity = |name: &str| {
         // "learning_rate" is as near to "ppo.learning_rate" as to itself.
         let bare = name.rsplit('.').next().unwrap_or(name);
@@ -439,6 +488,12 @@ fn did_you_mean<'a>(_: &str, _: impl IntoIterator<Item = &'a str>) -> String {
 type Concern = (Vec<&'static str>, String);
 
 impl Config {
+    /// The environment of these settings, in its wrappers.
+    #[must_use]
+    pub fn wrapped(&self, entry: &Entry) -> Entry {
+        entry.wrapped(self.env.wrappers)
+    }
+
     /// Steps of a rollout.
     #[must_use]
     pub fn n_steps(&self) -> usize {
@@ -502,21 +557,24 @@ impl Config {
             (None, None, Some(dqn)) if self.algo == Algo::Dqn => note(&["dqn.batch_size", "dqn.buffer_size"], dqn.check()),
             _ => found.push((vec![], format!("algo is {0}, which needs the section [{0}] and no other", self.algo.name()))),
         }
-        let (env, net) = (&self.env, self.net());
-        match (rl_envs::catalog::find(env).map(rl_envs::catalog::Entry::spaces), &self.dqn) {
-            (Err(error), _) => found.push((vec![], error.to_string())),
-            (Ok((_, ActionSpace::Continuous { .. })), Some(_)) => {
+        found
+    }
+
+    /// Problems of the settings with the spaces of the environment.
+    fn unfit(&self, entry: &Entry) -> Option<Concern> {
+        let (env, net) = (entry.name, self.net());
+        match (self.wrapped(entry).spaces(), &self.dqn) {
+            ((_, ActionSpace::Continuous { .. }), Some(_)) => {
                 let text = format!("algo is dqn, which needs discrete actions, but {env}'s are continuous; choose ppo or a2c");
-                found.push((vec![], text));
+                Some((vec![], text))
             }
-            (Ok((obs, actions)), Some(dqn)) => {
+            ((obs, actions), Some(dqn)) => {
                 let keys = ["conv", "hidden", "normalize_obs", "dqn.dueling"];
                 let result = QNetwork::check(&obs, &actions, &net, dqn.dueling);
-                found.extend(result.err().map(|error| (keys.to_vec(), error.to_string())));
+                result.err().map(|error| (keys.to_vec(), error.to_string()))
             }
-            (Ok((obs, _)), None) => found.extend(net.check(&obs).err().map(|error| (vec!["conv"], error.to_string()))),
+            ((obs, _), None) => net.check(&obs).err().map(|error| (vec!["conv"], error.to_string())),
         }
-        found
     }
 
     /// Settings that could be trained with, but to no purpose. Runs that were begun before this was refused can still be read.
@@ -557,13 +615,24 @@ impl Config {
         warnings
     }
 
+    /// As a table, in which the environment is a table too.
+    fn table(&self) -> Result<Table, Error> {
+        let bad = |e: toml::ser::Error| Error::config(e.to_string());
+        let mut env = Table::try_from(self.env.wrappers).map_err(bad)?;
+        env.insert("name".into(), self.env.name.as_str().into());
+        let mut table = Table::try_from(self).map_err(bad)?;
+        table.insert("env".into(), Value::Table(env));
+        Ok(table)
+    }
+
     /// As TOML.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Reads the TOML of a run or a checkpoint, which `name` names.
+    /// Reads the TOML of a run or a checkpoint, which `name` names. Whether the settings fit the environment is checked where that is
+    /// known.
     ///
     /// # Errors
     /// [`Error::Config`] with all problems, each with its line.
@@ -577,7 +646,7 @@ impl Config {
         layers.settings.remove("env");
         layers.settings.remove("algo");
         let mut table = Table::new();
-        table.insert("env".into(), env.into());
+        table.insert("env".into(), Value::Table([("name".into(), env.into())].into_iter().collect()));
         table.insert("algo".into(), algo.name().into());
         table.insert(algo.name().into(), Value::Table(Table::new()));
         layers.apply(algo, &mut table);
@@ -596,7 +665,12 @@ impl Config {
     #[must_use]
     pub fn differences(&self, other: &Self) -> String {
         let flat = |config: &Self| -> BTreeMap<String, String> {
-            let table: Table = toml::from_str(&config.to_toml()).unwrap_or_default();
+            // Through text, which holds the shortest decimal form of an f32.
+            let read = |text: &str| -> Table { toml::from_str(text).unwrap_or_default() };
+            let (mut table, mut env) =
+                (read(&config.to_toml()), read(&toml::to_string(&config.env.wrappers).unwrap_or_default()));
+            env.insert("name".into(), config.env.name.as_str().into());
+            table.insert("env".into(), Value::Table(env));
             let mut flat = BTreeMap::new();
             for (key, value) in table {
                 match value {
@@ -656,11 +730,12 @@ pub const RESUMABLE: [&str; 29] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rl_envs::catalog::find;
 
     fn resolve(assignments: &[&str]) -> Result<Config, Error> {
         let mut layers = Layers::default();
         assignments.iter().for_each(|a| layers.add_assignment(a));
-        layers.resolve("cartpole", Algo::Ppo)
+        layers.resolve(find("cartpole").unwrap(), Algo::Ppo)
     }
 
     fn problems(result: Result<Config, Error>) -> Vec<String> {
@@ -695,7 +770,7 @@ mod tests {
     fn a_problem_in_a_file_names_its_line() {
         let mut layers = Layers::default();
         layers.add_toml("steps = 10\n\n[ppo]\ngamma = 1.5\nn_epochs = \"many\"\n", "my.toml").unwrap();
-        let problems = problems(layers.resolve("cartpole", Algo::Ppo));
+        let problems = problems(layers.resolve(find("cartpole").unwrap(), Algo::Ppo));
         assert!(problems[0].starts_with("my.toml:4: ppo.gamma is 1.5, allowed is a number from 0 to 1"), "{problems:?}");
         assert!(problems[1].starts_with("my.toml:5: ppo.n_epochs is \"many\""), "{problems:?}");
         let mut layers = Layers::default();
@@ -728,14 +803,14 @@ mod tests {
     fn every_setting_has_a_key_and_every_key_a_setting() {
         let mut found: Vec<String> = vec!["target_return".into()];
         for (algo, _) in Algo::ALL {
-            for (key, value) in Table::try_from(defaults("cartpole", algo)).unwrap() {
+            for (key, value) in defaults("cartpole", algo).table().unwrap() {
                 match value {
                     Value::Table(section) => found.extend(section.keys().map(|inner| format!("{key}.{inner}"))),
                     _ => found.push(key),
                 }
             }
         }
-        found.retain(|key| key != "env" && key != "algo");
+        found.retain(|key| key != "env.name" && key != "algo");
         found.sort();
         found.dedup();
         let mut keys: Vec<&str> = keys().map(|key| key.name).collect();
@@ -746,14 +821,14 @@ mod tests {
     #[test]
     fn every_preset_and_every_default_is_allowed() {
         for (env, algo, _) in PRESETS {
-            Layers::default().resolve(env, *algo).unwrap();
+            Layers::default().resolve(find(env).unwrap(), *algo).unwrap();
         }
     }
 
     #[test]
     fn a_resolved_config_survives_its_file() {
         for (algo, _) in Algo::ALL {
-            let config = Layers::default().resolve("cartpole", algo).unwrap();
+            let config = Layers::default().resolve(find("cartpole").unwrap(), algo).unwrap();
             assert_eq!(Config::from_toml(&config.to_toml(), "config.toml").unwrap(), config);
         }
     }

@@ -11,6 +11,9 @@
 
 use std::path::{Path, PathBuf};
 
+use rl_envs::catalog::Entry;
+
+use crate::budget::Budget;
 use crate::checkpoint::{self, Checkpoint};
 use crate::pipeline::Mode;
 use crate::print::grouped;
@@ -64,7 +67,7 @@ impl Source {
                 return Ok(Self { saved, run: Some(dir), checkpoint: Some(path.into()) });
             }
         }
-        Ok(Self { saved: checkpoint::config(path)?, run: None, checkpoint: Some(path.into()) })
+        Ok(Self { saved: checkpoint::config(path, false)?, run: None, checkpoint: Some(path.into()) })
     }
 
     /// The settings to continue with, unless some are given that may change.
@@ -79,26 +82,36 @@ impl Source {
         self.run.is_none()
     }
 
-    /// Loads the checkpoint into a new training with the settings of `config`, and makes the directory of a new run if there is to be
+    /// Loads the checkpoint into a new training in `entry`'s environment with the settings of `config`, and makes the directory of a new run if there is to be
     /// one: at `run_dir`, or else the first free `runs/NAME-NUMBER`. An existing run keeps its `config.toml` until
     /// [`RunDir::replace_config`].
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if it is damaged or another run's, those of [`Training::new`] and [`RunDir::create`].
-    pub fn begin(self, config: &Config, run_dir: Option<&Path>, device: &str, profile: Profile) -> Result<Resumed, Error> {
+    pub fn begin(
+        self,
+        config: &Config,
+        entry: &Entry,
+        run_dir: Option<&Path>,
+        device: &str,
+        profile: Profile,
+    ) -> Result<Resumed, Error> {
         let Self { saved, run, checkpoint } = self;
         let Some(path) = checkpoint else {
-            let training = Training::new(config, profile)?;
+            let training = Training::new(config, entry, profile)?;
             let dir = run.ok_or_else(|| Error::config("a run or a checkpoint is needed"))?;
             let notes = vec!["the run was stopped before its first checkpoint: it starts afresh".into()];
             return Ok(Resumed { dir, training, notes });
         };
-        let checkpoint = Checkpoint::load(&path)?;
-        let differences = checkpoint.config.differences(&saved);
+        let differences = checkpoint::config(&path, false)?.differences(&saved);
         if !differences.is_empty() {
             let why = format!("it belongs to another run:{differences}");
             return Err(Error::Checkpoint { path, why });
         }
+        let fits = Budget::playing(config, entry, 0).check();
+        fits.map_err(|error| Error::Checkpoint { path: path.clone(), why: format!("config.toml: {error}") })?;
+        let mut training = Training::unset(config, entry, profile)?;
+        let checkpoint = Checkpoint::load(&path, training.agent().policy().layout())?;
         let env_steps = checkpoint.progress.env_steps;
         let mut notes = vec![format!("resumed from {} env steps", grouped(env_steps))];
         if !checkpoint.collector.has_envs() {
@@ -120,7 +133,7 @@ impl Source {
                 grouped(config.steps)
             ));
         }
-        let training = Training::resume(config, checkpoint, profile).map_err(|error| match error.exit_code() {
+        training.load(checkpoint).map_err(|error| match error.exit_code() {
             3 => Error::Checkpoint { path: path.clone(), why: error.to_string() },
             _ => error,
         })?;

@@ -56,7 +56,7 @@ impl RunDir {
     ) -> Result<Self, Error> {
         let dir = match path {
             Some(path) => Self::at(path)?,
-            None => Self::first_free(&format!("{}-{}-seed{}", config.env, config.algo.name(), config.seed))?,
+            None => Self::first_free(&format!("{}-{}-seed{}", config.env.name, config.algo.name(), config.seed))?,
         };
         let machine = Machine {
             program: concat!("rl ", env!("CARGO_PKG_VERSION")),

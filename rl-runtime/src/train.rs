@@ -10,7 +10,8 @@ use rl_agents::{
     A2c, ActorCritic, Agent, Anomalies, Collector, CollectorState, Dqn, DqnConfig, Episode, EvalConfig, Metrics, Played, Policy,
     Ppo, QNetwork, Snapshot, evaluate_with,
 };
-use rl_envs::{Pool, VecEnv, catalog, pool};
+use rl_envs::catalog::Entry;
+use rl_envs::{Pool, VecEnv, pool};
 
 use crate::budget::Budget;
 use crate::checkpoint::{self, Checkpoint, Progress, WriteReplay};
@@ -132,22 +133,23 @@ pub fn device(config: &Config) -> Result<String, Error> {
 /// are sampled, DQN's takes the share `exploration_final_eps` of random ones.
 ///
 /// # Errors
-/// Those of [`catalog::find`] and of the policy.
-pub fn policy(config: &Config) -> Result<Box<dyn Policy>, Error> {
+/// Those of the policy.
+pub fn policy(config: &Config, entry: &Entry) -> Result<Box<dyn Policy>, Error> {
+    let entry = &config.wrapped(entry);
     Ok(match &config.dqn {
         Some(dqn) => {
-            let mut network = q_network(config, dqn, Parameters::Unset)?;
+            let mut network = q_network(config, entry, dqn, Parameters::Unset)?;
             network.explore(dqn.exploration_final_eps, 0.0, 1);
             Box::new(network)
         }
-        None => Box::new(actor_critic(config, Parameters::Unset)?),
+        None => Box::new(actor_critic(config, entry, Parameters::Unset)?),
     })
 }
 
-/// The environments of `config`, as the catalog makes them, if there is memory for them and for all that a training needs.
-fn slices(config: &Config) -> Result<Vec<Box<dyn VecEnv>>, Error> {
-    Budget::training(config)?.check()?;
-    Ok(catalog::find(&config.env)?.slices(config.n_envs, MAX_SLICES, MIN_SLICE)?)
+/// The environments of a run, if there is memory for them and for all that a training needs.
+fn slices(config: &Config, entry: &Entry) -> Result<Vec<Box<dyn VecEnv>>, Error> {
+    Budget::training(config, entry).check()?;
+    Ok(entry.slices(config.n_envs, MAX_SLICES, MIN_SLICE)?)
 }
 
 /// The parameters that a network begins with. Fresh ones of wide layers take seconds.
@@ -159,19 +161,38 @@ enum Parameters {
     Unset,
 }
 
-fn actor_critic(config: &Config, params: Parameters) -> Result<ActorCritic, Error> {
-    let (obs, actions) = catalog::find(&config.env)?.spaces();
+fn actor_critic(config: &Config, entry: &Entry, params: Parameters) -> Result<ActorCritic, Error> {
+    let (obs, actions) = entry.spaces();
     Ok(match params {
         Parameters::Fresh => ActorCritic::new(&obs, &actions, &config.net(), config.seed)?,
         Parameters::Unset => ActorCritic::unset(&obs, &actions, &config.net())?,
     })
 }
 
-fn q_network(config: &Config, dqn: &DqnConfig, params: Parameters) -> Result<QNetwork, Error> {
-    let (obs, actions) = catalog::find(&config.env)?.spaces();
+fn q_network(config: &Config, entry: &Entry, dqn: &DqnConfig, params: Parameters) -> Result<QNetwork, Error> {
+    let (obs, actions) = entry.spaces();
     Ok(match params {
         Parameters::Fresh => QNetwork::new(&obs, &actions, &config.net(), dqn.dueling, config.seed)?,
         Parameters::Unset => QNetwork::unset(&obs, &actions, &config.net(), dqn.dueling)?,
+    })
+}
+
+/// The agent of a run.
+fn agent(config: &Config, entry: &Entry, params: Parameters) -> Result<Box<dyn Agent>, Error> {
+    let (n_envs, seed) = (config.n_envs, config.seed);
+    Ok(match config.algo {
+        Algo::Ppo => {
+            Box::new(Ppo::new(actor_critic(config, entry, params)?, config.ppo.clone().unwrap_or_default(), n_envs, seed)?)
+        }
+        Algo::A2c => {
+            Box::new(A2c::new(actor_critic(config, entry, params)?, config.a2c.clone().unwrap_or_default(), n_envs, seed)?)
+        }
+        Algo::Dqn => {
+            let dqn = config.dqn.clone().unwrap_or_default();
+            let network = q_network(config, entry, &dqn, params)?;
+            let (obs, actions) = entry.spaces();
+            Box::new(Dqn::new(network, dqn, &obs, &actions, n_envs, seed)?)
+        }
     })
 }
 
@@ -196,12 +217,11 @@ fn training_evaluation_seed(seed: u64) -> u64 {
 /// Those of the environments and of candle.
 pub fn evaluate_policy(
     policy: &dyn Policy,
-    env: &str,
+    entry: &Entry,
     episodes: usize,
     config: &EvalConfig,
     pool: &Pool,
 ) -> Result<Option<Evaluation>, Error> {
-    let env = catalog::find(env)?;
     // Each slice is built by the thread that plays it, so that a million episodes need the memory of a few.
     let slices = pool::slices(episodes, MAX_SLICES.max(episodes.div_ceil(MAX_EVAL_SLICE)), MIN_SLICE);
     let mut work: Vec<_> = slices.map(|range| (range, Ok(Played::default()))).collect();
@@ -209,7 +229,7 @@ pub fn evaluate_policy(
     pool.each(&mut work, &|(range, played)| {
         if go_on().is_continue() {
             let play = |mut envs| evaluate_with(policy, &mut envs, config, &mut |_, _| go_on());
-            *played = env.slice(range.clone()).map_err(Into::into).and_then(play);
+            *played = entry.slice(range.clone()).map_err(Into::into).and_then(play);
         }
     });
     let played = work.into_iter().map(|(_, played)| played).collect::<Result<Vec<_>, _>>()?;
@@ -244,6 +264,7 @@ fn warn_all(all: &Anomalies, listener: Listener<'_>) {
 /// Everything that training needs, made before anything is written.
 pub struct Training {
     config: Config,
+    entry: Entry,
     pool: Pool,
     pipeline: Pipeline<Collector>,
     agent: Box<dyn Agent>,
@@ -288,62 +309,81 @@ impl Skipped {
 }
 
 impl Training {
-    /// A training at its beginning.
+    /// A training at its beginning, in the environment of `entry`.
     ///
     /// # Errors
     /// Those of [`Budget::check`], the environments, the agent and the rollout.
-    pub fn new(config: &Config, profile: Profile) -> Result<Self, Error> {
-        Self::build(config, slices(config)?, Parameters::Fresh, profile)
+    pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
+        let entry = &config.wrapped(entry);
+        Self::build(config, entry, slices(config, entry)?, || agent(config, entry, Parameters::Fresh), profile)
     }
 
-    /// A training at its beginning, in `envs` instead of those of the catalog: they have the same spaces, and are wrapped, say.
-    /// Evaluations are played in the catalog's.
+    /// A training at its beginning whose agent is the caller's. Of the algorithm's settings, `config`'s number of steps of a rollout
+    /// counts, and no other.
+    ///
+    /// # Errors
+    /// Those of [`Training::new`].
+    pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
+        let entry = &config.wrapped(entry);
+        Self::build(config, entry, slices(config, entry)?, || Ok(agent), profile)
+    }
+
+    /// A training whose parameters are still to be loaded.
+    pub(crate) fn unset(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
+        let entry = &config.wrapped(entry);
+        Self::build(config, entry, slices(config, entry)?, || agent(config, entry, Parameters::Unset), profile)
+    }
+
+    /// A training at its beginning, in `envs` instead of those of the entry: they have the same spaces, and are wrapped, say.
+    /// Evaluations are played in the entry's.
     ///
     /// # Errors
     /// Those of [`Training::new`] and [`Collector::of`].
     ///
     /// # Panics
     /// If `envs` is empty.
-    pub fn with_envs(config: &Config, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
-        Budget::training(config)?.check()?;
-        Self::build(config, envs, Parameters::Fresh, profile)
+    pub fn with_envs(config: &Config, entry: &Entry, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
+        let entry = &config.wrapped(entry);
+        Budget::training(config, entry).check()?;
+        Self::build(config, entry, envs, || agent(config, entry, Parameters::Fresh), profile)
     }
 
     /// A training that continues from a checkpoint, with the settings of `config`.
     ///
     /// # Errors
     /// Those of [`Training::new`], and those of the agent and the environments if the checkpoint does not fit.
-    pub fn resume(config: &Config, checkpoint: Checkpoint, profile: Profile) -> Result<Self, Error> {
-        let mut training = Self::build(config, slices(config)?, Parameters::Unset, profile)?;
+    pub fn resume(config: &Config, entry: &Entry, checkpoint: Checkpoint, profile: Profile) -> Result<Self, Error> {
+        let mut training = Self::unset(config, entry, profile)?;
         training.load(checkpoint)?;
         Ok(training)
     }
 
-    fn build(config: &Config, envs: Vec<Box<dyn VecEnv>>, params: Parameters, profile: Profile) -> Result<Self, Error> {
+    fn build(
+        config: &Config,
+        entry: &Entry,
+        envs: Vec<Box<dyn VecEnv>>,
+        agent: impl FnOnce() -> Result<Box<dyn Agent>, Error>,
+        profile: Profile,
+    ) -> Result<Self, Error> {
         let pool = Pool::new(config.learner_threads())?;
-        let (n_envs, seed) = (config.n_envs, config.seed);
         let collecting = match config.mode() {
             Mode::Sync => pool.clone(),
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
-        let collector = Collector::of(envs, &collecting, seed)?.with_on_nonfinite(config.on_nonfinite);
-        let agent: Box<dyn Agent> = match config.algo {
-            Algo::Ppo => Box::new(Ppo::new(actor_critic(config, params)?, config.ppo.clone().unwrap_or_default(), n_envs, seed)?),
-            Algo::A2c => Box::new(A2c::new(actor_critic(config, params)?, config.a2c.clone().unwrap_or_default(), n_envs, seed)?),
-            Algo::Dqn => {
-                let dqn = config.dqn.clone().unwrap_or_default();
-                let network = q_network(config, &dqn, params)?;
-                Box::new(Dqn::new(network, dqn, collector.observation_space(), collector.action_space(), n_envs, seed)?)
-            }
-        };
+        let collector = Collector::of(envs, &collecting, config.seed)?.with_on_nonfinite(config.on_nonfinite);
+        let agent = agent()?;
         let pipeline = Pipeline::new(config.mode(), collector, config.n_steps(), &profile)?;
         let track = profile.track("learner");
         let (config, progress) = (config.clone(), Progress::default());
         let (ahead, saved, best, stuck) = (Vec::new(), None, None, 0);
-        Ok(Self { config, pool, pipeline, agent, progress, ahead, saved, best, stuck, profile, track })
+        Ok(Self { config, entry: *entry, pool, pipeline, agent, progress, ahead, saved, best, stuck, profile, track })
     }
 
-    fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
+    /// Continues from a checkpoint, which was saved by an agent of the same kind.
+    ///
+    /// # Errors
+    /// Those of the agent and the environments if the checkpoint does not fit.
+    pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         let Checkpoint { agent, replay, collector, progress, ahead, .. } = checkpoint;
         self.agent.load(&agent)?;
         match replay {
@@ -368,6 +408,12 @@ impl Training {
         Ok(())
     }
 
+    /// The agent.
+    #[must_use]
+    pub fn agent(&self) -> &dyn Agent {
+        &*self.agent
+    }
+
     /// How far it has come.
     #[must_use]
     pub fn progress(&self) -> &Progress {
@@ -375,10 +421,10 @@ impl Training {
     }
 
     fn evaluate(&self) -> Result<Option<Evaluation>, Error> {
-        let &Config { ref env, eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = &self.config;
+        let &Config { eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = &self.config;
         let seed = training_evaluation_seed(seed);
         let config = EvalConfig { seed, stochastic: false, max_steps: eval_max_steps, on_nonfinite };
-        evaluate_policy(self.agent.policy(), env, eval_episodes, &config, &self.pool)
+        evaluate_policy(self.agent.policy(), &self.entry, eval_episodes, &config, &self.pool)
     }
 
     /// What remains of training after so many more rollouts, 1 at the start.

@@ -7,7 +7,8 @@
 use std::ops::ControlFlow;
 
 use rl_agents::{Episode, EvalConfig, Policy, evaluate_with};
-use rl_envs::{Canvas, VecEnv, catalog};
+use rl_envs::catalog::Entry;
+use rl_envs::{Canvas, VecEnv};
 
 use crate::train::evaluation_seed;
 use crate::{Error, interrupt};
@@ -34,13 +35,13 @@ pub enum Seen<'a> {
 /// Those of the environments and of candle.
 pub fn play(
     policy: &dyn Policy,
-    env: &str,
+    entry: &Entry,
     episodes: usize,
     seed: u64,
     look: &mut dyn FnMut(Seen<'_>),
 ) -> Result<Vec<Episode>, Error> {
     let mut played = Vec::new();
-    for (number, mut envs) in catalog::find(env)?.slices(episodes, episodes, 1)?.into_iter().enumerate() {
+    for (number, mut envs) in entry.slices(episodes, episodes, 1)?.into_iter().enumerate() {
         let mut before_step = |envs: &dyn VecEnv, running: &[Episode]| {
             if interrupt::requested() {
                 return ControlFlow::Break(());
@@ -63,9 +64,9 @@ pub fn play(
 ///
 /// # Errors
 /// Those of the environments and of candle.
-pub fn can_be_seen(policy: &dyn Policy, env: &str) -> Result<bool, Error> {
+pub fn can_be_seen(policy: &dyn Policy, entry: &Entry) -> Result<bool, Error> {
     let mut canvas = Canvas::new(8, 8);
-    let mut envs = catalog::find(env)?.sync(1)?;
+    let mut envs = entry.sync(1)?;
     evaluate_with(policy, &mut *envs, &EvalConfig::new(0), &mut |envs, _| {
         envs.render(0, &mut canvas);
         ControlFlow::Break(())

@@ -3,28 +3,22 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod program;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rl_runtime::checkpoint::{self, Checkpoint};
+use program::{TIME_LIMIT, load, newest, rl, wait};
+use rl_runtime::checkpoint;
 use serde_json::Value;
-
-/// Time limit of everything that these tests start.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Settings of a run that takes a few milliseconds.
 const SMALL: [&str; 6] = ["steps=64", "n_envs=4", "hidden=[2]", "ppo.n_steps=8", "ppo.batch_size=16", "eval_episodes=1"];
-
-fn rl<S: AsRef<OsStr>>(args: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
 
 /// Builds `rl train cartpole` with the settings of [`SMALL`] in `dir`.
 fn small(dir: &Path, more: &[&str]) -> Command {
@@ -44,21 +38,6 @@ fn on_a_full_disk(command: &Command, blocks: u64) -> Command {
 
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
-}
-
-/// Waits for the end, or fails after the time limit.
-///
-/// The output must fit into the pipes' buffers.
-fn wait(mut child: Child) -> Output {
-    let begin = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begin.elapsed() > TIME_LIMIT {
-            child.kill().unwrap();
-            panic!("it hangs");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    child.wait_with_output().unwrap()
 }
 
 /// Runs to the end; returns exit code, stdout and stderr.
@@ -106,10 +85,6 @@ fn column(dir: &Path, name: &str) -> Vec<(u64, f64)> {
     let rows = metrics(dir);
     let at = rows[0].iter().position(|column| column == name).unwrap();
     rows[1..].iter().filter_map(|row| Some((row[0].parse().unwrap(), row[at].parse().ok()?))).collect()
-}
-
-fn newest(dir: &Path) -> PathBuf {
-    checkpoint::list(&dir.join("checkpoints")).unwrap().pop().unwrap()
 }
 
 fn entries(dir: &Path) -> usize {
@@ -200,7 +175,7 @@ fn output_that_is_lost_is_told_once_and_is_a_failure() {
     let told = "error: stdout: No space left on device (os error 28); output is lost\n";
     let (code, _, stderr) = run(small(&run_dir, &["--json"]).stdout(full()));
     assert_eq!((code, stderr.as_str()), (Some(1), told), "training continues to its end");
-    assert_eq!(Checkpoint::load(&newest(&run_dir)).unwrap().progress.env_steps, 64);
+    assert_eq!(load(&newest(&run_dir)).unwrap().progress.env_steps, 64);
     let eval = ["eval", run_dir.to_str().unwrap(), "--episodes", "1"];
     for args in [&["list"][..], &["check-env", "cartpole"], &["--help"], &["--version"], &eval] {
         let (code, _, stderr) = run(rl(args).stdout(full()));
@@ -325,7 +300,7 @@ fn metrics_that_cannot_be_written_never_stop_a_resumed_run() {
         assert_eq!(code, Some(0), "{name}: {stderr}");
         assert!(stderr.contains(message) && stderr.lines().count() == 1, "{name}: one warning: {stderr}");
         assert_eq!(fs::metadata(run_dir.join("metrics.csv")).unwrap().len(), size, "{name}: nothing is destroyed");
-        assert_eq!(Checkpoint::load(&newest(&run_dir)).unwrap().progress.env_steps, 256, "{name}");
+        assert_eq!(load(&newest(&run_dir)).unwrap().progress.env_steps, 256, "{name}");
     }
 }
 
@@ -346,7 +321,7 @@ fn each_signal_saves_and_stops_and_an_ignored_hup_stays_ignored() {
         signal(child.id(), name);
         let output = wait(child);
         assert_eq!(output.status.code(), Some(130), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        Checkpoint::load(&newest(&run_dir)).unwrap();
+        load(&newest(&run_dir)).unwrap();
     }
     let (_, mut child) = start("nohup", "trap '' HUP;");
     signal(child.id(), "-HUP");
@@ -364,7 +339,7 @@ fn an_evaluation_is_interrupted_and_what_was_trained_is_saved() {
     until("the last checkpoint", || checkpoint::list(&run_dir.join("checkpoints")).is_ok_and(|found| !found.is_empty()));
     signal(child.id(), "-INT");
     assert_eq!(wait(child).status.code(), Some(130));
-    assert_eq!(Checkpoint::load(&newest(&run_dir)).unwrap().progress.env_steps, 64);
+    assert_eq!(load(&newest(&run_dir)).unwrap().progress.env_steps, 64);
 
     let child = rl(&["eval", "--episodes", "1000000"]).arg(&run_dir).spawn().unwrap();
     until_it_listens(child.id());

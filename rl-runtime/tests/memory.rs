@@ -19,7 +19,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(300);
 fn budget_and_peak(env: &str, algo: Algo, settings: &[&str], dir: &Path) -> (u64, u64) {
     let mut layers = Layers::default();
     settings.iter().for_each(|setting| layers.add_assignment(setting));
-    let budget = Budget::training(&layers.resolve(env, algo).unwrap()).unwrap().bytes().unwrap();
+    let entry = rl_envs::catalog::find(env).unwrap();
+    let budget = Budget::training(&layers.resolve(entry, algo).unwrap(), entry).bytes().unwrap();
     let run = dir.join("run");
     let _ = fs::remove_dir_all(&run);
     let args = settings.iter().flat_map(|setting| ["--set", *setting]);

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod program;
+
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use rl_runtime::ring::{Closed, ring};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
 use rl_runtime::{Algo, Config, Error};
+
+use program::{entry, load};
 
 /// Time limit of every wait.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -45,11 +49,11 @@ fn config(algo: Algo, more: &[&str]) -> Config {
     for setting in [&["n_envs=8", "threads=3", "hidden=[5]", "eval_episodes=2", "log_interval=1"], own, more].concat() {
         layers.add_assignment(setting);
     }
-    layers.resolve("cartpole", algo).unwrap()
+    layers.resolve(catalog::find("cartpole").unwrap(), algo).unwrap()
 }
 
 fn agent(config: &Config) -> Box<dyn Agent> {
-    let (obs, actions) = catalog::find(&config.env).unwrap().spaces();
+    let (obs, actions) = catalog::find(&config.env.name).unwrap().spaces();
     let (n_envs, seed) = (config.n_envs, config.seed);
     let policy = || ActorCritic::new(&obs, &actions, &config.net(), seed).unwrap();
     match config.algo {
@@ -66,7 +70,7 @@ fn agent(config: &Config) -> Box<dyn Agent> {
 /// Plain loop on one thread, with a policy that is `lag` updates old.
 fn by_hand(config: &Config, lag: usize) -> Snapshot {
     let pool = Pool::new(1).unwrap();
-    let slices = catalog::find(&config.env).unwrap().slices(config.n_envs, MAX_SLICES, MIN_SLICE).unwrap();
+    let slices = catalog::find(&config.env.name).unwrap().slices(config.n_envs, MAX_SLICES, MIN_SLICE).unwrap();
     let mut collector = Collector::of(slices, &pool, config.seed).unwrap();
     let mut rollout = collector.rollout(config.n_steps()).unwrap();
     let mut agent = agent(config);
@@ -113,13 +117,13 @@ fn assert_same(found: &Snapshot, expected: &Snapshot, what: &str) {
 fn trained(config: &Config, dir: &Path, from: Option<Checkpoint>) -> Checkpoint {
     let profile = Profile::new(false);
     let training = match from {
-        Some(checkpoint) => Training::resume(config, checkpoint, profile),
-        None => Training::new(config, profile),
+        Some(checkpoint) => Training::resume(config, entry(config), checkpoint, profile),
+        None => Training::new(config, entry(config), profile),
     };
     let mut training = training.unwrap();
     let dir = RunDir::create(Some(dir), config, "cpu").unwrap();
     training.run(&dir, &mut |_| ()).unwrap();
-    Checkpoint::find(dir.path()).unwrap().1
+    load(&checkpoint::list(&dir.checkpoints()).unwrap().pop().unwrap()).unwrap()
 }
 
 #[test]
@@ -160,7 +164,7 @@ fn a_resumed_overlapped_run_equals_an_uninterrupted_one() {
         let checkpoints = checkpoint::list(&dir.path().join("whole/checkpoints")).unwrap();
         assert!(checkpoints.len() > 2);
         for (i, path) in checkpoints[..checkpoints.len() - 1].iter().enumerate() {
-            let from = Checkpoint::load(path).unwrap();
+            let from = load(path).unwrap();
             assert_eq!(from.ahead.len(), 2, "two policies lag");
             let resumed = trained(&config, &dir.path().join(format!("resumed-{i}")), Some(from));
             assert_same(&resumed.agent, &whole.agent, &format!("{algo:?}, from {}", path.display()));
@@ -409,7 +413,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         let steps_left = 4 * config.n_steps() as u32 + 1;
         let env = Failing { env: CartPole::default(), steps_left, panics };
         let envs = Box::new(SyncVecEnv::new(config.n_envs, env));
-        let mut training = Training::with_envs(&config, vec![envs], Profile::new(false)).unwrap();
+        let mut training = Training::with_envs(&config, entry(&config), vec![envs], Profile::new(false)).unwrap();
         let dir = RunDir::create(Some(&path), &config, "cpu").unwrap();
         let error = training.run(&dir, &mut |_| ()).unwrap_err();
         assert_eq!(error.exit_code(), 5, "{algo:?} {error}");
@@ -421,13 +425,34 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         }
 
         let newest = checkpoint::list(&dir.checkpoints()).unwrap().pop().unwrap();
-        let saved = Checkpoint::load(&newest).unwrap();
+        let saved = load(&newest).unwrap();
         let learnt = saved.progress.env_steps / samples;
         // The learner may notice the failure before it has learnt from every full rollout.
         assert!(if pipeline == "pipeline=sync" { learnt == 4 } else { (1..=4).contains(&learnt) }, "{algo:?}: {learnt}");
         assert!(!saved.collector.has_envs() && saved.agent.params.iter().all(|x| x.is_finite()));
-        let mut training = Training::resume(&config, saved, Profile::new(false)).unwrap();
+        let mut training = Training::resume(&config, entry(&config), saved, Profile::new(false)).unwrap();
         let outcome = training.run(&dir, &mut |_| ()).unwrap();
         assert!(outcome.progress.env_steps >= config.steps);
     }
+}
+
+#[test]
+fn a_training_whose_agent_is_given_equals_one_that_makes_it_and_goes_on_from_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let train = |name: &str, config: &Config, from: Option<&Path>| {
+        let mut training = Training::with_agent(config, entry(config), agent(config), Profile::new(false)).unwrap();
+        if let Some(path) = from {
+            let checkpoint = Checkpoint::load(path, training.agent().policy().layout()).unwrap();
+            training.load(checkpoint).unwrap();
+        }
+        let dir = RunDir::create(Some(&dir.path().join(name)), config, "cpu").unwrap();
+        training.run(&dir, &mut |_| ()).unwrap();
+        checkpoint::list(&dir.checkpoints()).unwrap().pop().unwrap()
+    };
+    let config = config(Algo::Ppo, &["checkpoint_every=320", "keep_checkpoints=9"]);
+    let expected = by_hand(&config, 0);
+    let last = train("whole", &config, None);
+    assert_same(&load(&last).unwrap().agent, &expected, "given");
+    let first = last.with_file_name("ckpt-000000000320");
+    assert_same(&load(&train("resumed", &config, Some(&first))).unwrap().agent, &expected, "given and resumed");
 }

@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod program;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
+use program::{finish, load, rl, text};
 use rl_agents::settings::{Key, Kind, OnNonfinite};
 use rl_agents::{A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Learner, NetConfig, Ppo, PpoConfig, QNetwork};
-use rl_runtime::checkpoint::{self, Checkpoint};
+use rl_runtime::checkpoint;
 use rl_runtime::config::{self, Layers};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::{Algo, Config, Error};
@@ -17,41 +19,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-/// Time limit of everything that these tests start.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
 const SMALL: [&str; 6] = ["steps=64", "n_envs=4", "hidden=[2]", "ppo.n_steps=8", "ppo.batch_size=16", "eval_episodes=1"];
 
 fn resolve(env: &str, algo: Algo, assignments: &[&str]) -> Result<Config, Error> {
     let mut layers = Layers::default();
     assignments.iter().for_each(|assignment| layers.add_assignment(assignment));
-    layers.resolve(env, algo)
+    layers.resolve(rl_envs::catalog::find(env)?, algo)
 }
 
 fn problems(result: Result<Config, Error>) -> String {
     let error = result.unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     error.to_string()
-}
-
-/// Runs to the end, or fails after the time limit.
-fn finish(command: &mut Command) -> Output {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let begin = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begin.elapsed() > TIME_LIMIT {
-            child.kill().unwrap();
-            panic!("it hangs");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().unwrap()
-}
-
-fn rl(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
-    command.args(args);
-    command
 }
 
 /// Runs `rl`, expects this exit code, and returns stderr.
@@ -61,10 +40,6 @@ fn ends(code: i32, args: &[&str]) -> String {
     assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
     assert!(!text.contains("panicked"), "{args:?}: {text}");
     text
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// Trains a small run in `dir`.
@@ -153,7 +128,7 @@ fn every_setting_is_judged_alike_by_the_program_and_by_the_constructor() {
         let algo = Algo::ALL.map(|(algo, _)| algo).into_iter().find(|algo| key.name.starts_with(&format!("{}.", algo.name())));
         let mut layers = Layers::default();
         layers.add(key.name, value.clone(), "here".into());
-        match layers.resolve("cartpole", algo.unwrap_or(Algo::Ppo)) {
+        match layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), algo.unwrap_or(Algo::Ppo)) {
             Err(Error::Config { problems }) => !problems.iter().any(|problem| problem.contains("allowed is")),
             other => other.is_ok(),
         }
@@ -238,7 +213,7 @@ const EDITS: [(&str, &[&str]); 22] = [
     ("n_envs", &["0"]),
     ("seed", &["-1"]),
     ("hidden", &["[0]", "[4611686018427387904]"]),
-    ("conv", &["[[1, 1, 1]]", "[[0, 1, 1]]"]),
+    ("conv", &["[[0, 1, 1]]"]),
     ("gamma", &["-1", "7", "nan"]),
     ("learning_rate", &["-1", "nan", "\"lin_nan\""]),
     ("clip_range", &["nan", "-0.1"]),
@@ -246,7 +221,7 @@ const EDITS: [(&str, &[&str]); 22] = [
     ("max_grad_norm", &["0", "nan"]),
     ("vf_coef", &["nan", "-1"]),
     ("batch_size", &["0", "5"]),
-    ("env", &["\"cartpool\"", "5"]),
+    ("env", &["5"]),
     ("algo", &["\"a2c\"", "\"ppq\"", "5"]),
     ("log_std_init", &["inf"]),
 ];
@@ -279,17 +254,23 @@ fn an_edited_file_of_a_run_is_refused_with_its_name_and_key() {
         let before = fs::read(&saved).unwrap();
         fs::write(&saved, &bad).unwrap();
         fs::write(&manifest, &forged).unwrap();
-        let error = Checkpoint::load(&newest).unwrap_err();
+        let error = load(&newest).unwrap_err();
         assert_eq!(error.exit_code(), 3, "{key} = {value}: {error}");
         assert!(error.to_string().contains("config.toml") && error.to_string().contains(key), "{key} = {value}: {error}");
         fs::write(&saved, before).unwrap();
         fs::write(&manifest, &good_manifest).unwrap();
     }
+    // What does not fit the environment, or names none.
+    for (key, value) in [("conv", "[[1, 1, 1]]"), ("env", "\"cartpool\"")] {
+        fs::write(&file, edited(&good, key, value)).unwrap();
+        let error = ends(2, &["train", "--resume", text(&run), "--steps", "128"]);
+        assert!(error.contains(if key == "env" { "cartpool" } else { key }), "{key} = {value}: {error}");
+    }
     // Several problems at once through the program, which reports all of them.
     fs::write(&file, edited(&edited(&good, "keep_checkpoints", "0"), "device", "\"zzz\"")).unwrap();
     let error = ends(2, &["train", "--resume", text(&run), "--steps", "128"]);
     assert!(error.contains("keep_checkpoints is 0") && error.contains("device is \"zzz\""), "{error}");
-    assert_eq!(Checkpoint::load(&newest).unwrap().progress.env_steps, 64);
+    assert_eq!(load(&newest).unwrap().progress.env_steps, 64);
 }
 
 #[test]

@@ -3,19 +3,19 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod program;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use program::{TIME_LIMIT, entry, load, metrics, newest, rl, saved_policy, text, wait};
 use rl_agents::Episode;
 use rl_envs::codec;
-use rl_runtime::checkpoint::{self, Checkpoint};
+use rl_runtime::checkpoint;
 use serde_json::{Value, json};
-
-/// Time limit of everything that these tests start.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Settings of runs that take a few milliseconds.
 const PPO: &[&str] = &[
@@ -41,27 +41,6 @@ const DQN: &[&str] = &[
     "dqn.n_steps=3",
 ];
 
-fn rl(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// Waits for the end, or fails after the time limit.
-///
-/// The output must fit into the pipes' buffers.
-fn wait(mut child: Child) -> Output {
-    let begin = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begin.elapsed() > TIME_LIMIT {
-            child.kill().unwrap();
-            panic!("it hangs");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    child.wait_with_output().unwrap()
-}
-
 /// Returns exit code, stdout and stderr.
 fn run(args: &[&str]) -> (i32, String, String) {
     told(wait(rl(args).spawn().unwrap()))
@@ -70,10 +49,6 @@ fn run(args: &[&str]) -> (i32, String, String) {
 fn told(output: Output) -> (i32, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn train_args<'a>(dir: &'a Path, algo: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
@@ -87,10 +62,6 @@ fn train(dir: &Path, algo: &str, settings: &[&str]) {
     assert_eq!(code, 0, "{stderr}");
 }
 
-fn newest(run: &Path) -> PathBuf {
-    checkpoint::list(&run.join("checkpoints")).unwrap().pop().unwrap()
-}
-
 /// Returns every file below `dir` with its contents.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
@@ -102,12 +73,6 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     all
-}
-
-/// Returns the metrics without the two columns of time.
-fn metrics(run: &Path) -> Vec<String> {
-    let text = fs::read_to_string(run.join("metrics.csv")).unwrap();
-    text.lines().filter_map(|line| line.rsplitn(3, ',').last().map(String::from)).collect()
 }
 
 /// Replaces or removes a file of a checkpoint, keeping the manifest valid.
@@ -314,7 +279,7 @@ fn the_best_evaluation_is_kept_evaluated_and_known_after_a_resume() {
         }
         let (best, at) = best_of(&all);
         assert_eq!(checkpoint::best_return(&checkpoints).unwrap(), Some(best));
-        let saved = checkpoint::policy(&run_dir, true).unwrap();
+        let saved = saved_policy(&run_dir, true).unwrap();
         assert_eq!(saved.progress.env_steps, at);
         assert!(saved.path.starts_with(checkpoints.join("best")));
         assert_eq!(checkpoint::list(&checkpoints).unwrap().len(), 1, "others are pruned");
@@ -332,8 +297,8 @@ fn the_best_evaluation_is_kept_evaluated_and_known_after_a_resume() {
 fn a_crash_while_the_best_is_replaced_leaves_the_old_or_the_new_one() {
     let dir = tempfile::tempdir().unwrap();
     train(&dir.path().join("run"), "ppo", &["steps=64"]);
-    let original = Checkpoint::load(&newest(&dir.path().join("run"))).unwrap();
-    let policy = rl_runtime::train::policy(&original.config).unwrap();
+    let original = load(&newest(&dir.path().join("run"))).unwrap();
+    let policy = rl_runtime::train::policy(&original.config, entry(&original.config)).unwrap();
     let save = |into: &Path, mean: f64, env_steps: u64, stop_at: usize| {
         let mut state = original.clone();
         state.progress.env_steps = env_steps;
@@ -359,7 +324,7 @@ fn a_crash_while_the_best_is_replaced_leaves_the_old_or_the_new_one() {
         assert!(save(&into, 1.0, 64, 0).0 && !save(&into, 2.0, env_steps, stop_at).0);
         let mean = checkpoint::best_return(&into).unwrap();
         assert!(mean == Some(1.0) || mean == Some(2.0), "stopped at {stop_at}: {mean:?}");
-        let found = checkpoint::policy(&into.join("best"), false).unwrap();
+        let found = saved_policy(&into.join("best"), false).unwrap();
         assert_eq!(found.progress.env_steps, if mean == Some(1.0) { 64 } else { env_steps });
         assert!(checkpoint::clean(&into).is_empty());
         assert!(save(&into, 3.0, 16, 0).0);
@@ -393,7 +358,7 @@ fn a_policy_is_read_while_its_run_replaces_the_only_checkpoint() {
         assert!(begin.elapsed() < TIME_LIMIT);
         std::thread::sleep(Duration::from_millis(2));
     }
-    let read: Vec<_> = (0..300).map(|_| checkpoint::policy(&run_dir, false).map(|saved| saved.progress.env_steps)).collect();
+    let read: Vec<_> = (0..300).map(|_| saved_policy(&run_dir, false).map(|saved| saved.progress.env_steps)).collect();
     child.kill().unwrap();
     child.wait().unwrap();
     let failed = read.iter().filter_map(|read| read.as_ref().err()).next();
@@ -416,7 +381,7 @@ fn forged_and_odd_files_are_refused_without_waiting() {
     train(&run_dir, "dqn", &["steps=64"]);
     let (path, good) = (newest(&run_dir), files(&newest(&run_dir)));
     let restore = || good.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
-    let refused = |name: &str, why: &str| match Checkpoint::load(&path) {
+    let refused = |name: &str, why: &str| match load(&path) {
         Err(error) => assert!(error.exit_code() == 3 && error.to_string().contains(why), "{name}: {error}"),
         Ok(_) => panic!("{name}: loaded"),
     };

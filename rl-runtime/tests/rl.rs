@@ -2,48 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod program;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use program::{TIME_LIMIT, entry, finish, load, metrics, newest, rl, text, wait};
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::{Algo, Config, Error, train};
 use serde_json::{Value, json};
 
-/// Time limit of everything that these tests start.
-const TIME_LIMIT: Duration = Duration::from_secs(120);
-
 /// Settings of a run small enough to damage its checkpoints byte by byte.
 const SMALL: [&str; 6] = ["steps=256", "n_envs=4", "hidden=[2]", "ppo.n_steps=8", "ppo.batch_size=16", "checkpoint_every=64"];
-
-fn rl(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
-    command.args(args).stdin(Stdio::null());
-    command
-}
-
-/// Runs to the end, or fails after the time limit.
-fn finish(command: &mut Command) -> Output {
-    wait(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
-}
-
-/// Waits for the end, or fails after the time limit.
-///
-/// The output must fit into the pipes' buffers.
-fn wait(mut child: Child) -> Output {
-    let begin = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begin.elapsed() > TIME_LIMIT {
-            child.kill().unwrap();
-            panic!("it hangs");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().unwrap()
-}
 
 fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -59,23 +33,9 @@ fn small_args<'a>(dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     ["train", "cartpole", "--run-dir", dir].into_iter().chain(settings).chain(more.iter().copied()).collect()
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// Returns the metrics without the two columns of time.
-fn metrics(dir: &Path) -> Vec<String> {
-    let text = fs::read_to_string(dir.join("metrics.csv")).unwrap();
-    text.lines().filter_map(|line| line.rsplitn(3, ',').last().map(String::from)).collect()
-}
-
-fn newest(dir: &Path) -> PathBuf {
-    checkpoint::list(&dir.join("checkpoints")).unwrap().pop().unwrap()
-}
-
 /// Returns everything of a checkpoint that must be equal, as bits.
 fn contents(path: &Path) -> (Vec<u32>, Vec<Vec<u8>>) {
-    let checkpoint = Checkpoint::load(path).unwrap();
+    let checkpoint = load(path).unwrap();
     let moments = checkpoint.agent.moments.iter().flat_map(|(_, values)| values);
     let floats = checkpoint.agent.params.iter().chain(moments).map(|x| x.to_bits()).collect();
     let progress = checkpoint::Progress { elapsed_s: 0.0, ..checkpoint.progress };
@@ -90,7 +50,7 @@ fn contents(path: &Path) -> (Vec<u32>, Vec<Vec<u8>>) {
 fn small_config(more: &[&str]) -> Config {
     let mut layers = Layers::default();
     SMALL.iter().chain(more).for_each(|s| layers.add_assignment(s));
-    layers.resolve("cartpole", Algo::Ppo).unwrap()
+    layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), Algo::Ppo).unwrap()
 }
 
 /// Trains a small run.
@@ -229,8 +189,8 @@ fn stopped_and_resumed_equals_uninterrupted_bit_for_bit() {
 fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     small_run(&dir.path().join("run"), &[]);
-    let original = Checkpoint::load(&newest(&dir.path().join("run"))).unwrap();
-    let policy = train::policy(&original.config).unwrap();
+    let original = load(&newest(&dir.path().join("run"))).unwrap();
+    let policy = train::policy(&original.config, entry(&original.config)).unwrap();
     assert!(policy.params().iter().all(|&x| x == 0.0), "parameters that are loaded are not initialised before");
     let save = |into: &Path, env_steps: u64, stop_at: usize| {
         let mut state = original.clone();
@@ -259,11 +219,11 @@ fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
         let found = checkpoint::list(&into).unwrap();
         assert!(found.len() >= 2, "stopped at {stop_at}: {found:?}");
         for path in &found {
-            Checkpoint::load(path).unwrap_or_else(|e| panic!("stopped at {stop_at}: {e}"));
+            load(path).unwrap_or_else(|e| panic!("stopped at {stop_at}: {e}"));
         }
         let last = found.last().unwrap();
         let expected = if last.ends_with("ckpt-000000000003") { 3 } else { 2 };
-        assert_eq!(Checkpoint::load(last).unwrap().progress.env_steps, expected);
+        assert_eq!(load(last).unwrap().progress.env_steps, expected);
         assert!(checkpoint::clean(&into).is_empty());
         assert!(save(&into, 4, 0).0, "the next save succeeds");
         assert_eq!(checkpoint::list(&into).unwrap().len(), 2);
@@ -277,7 +237,7 @@ fn a_checkpoint_with_any_byte_changed_or_cut_is_refused() {
     let run = dir.path().join("run");
     small_run(&run, &["steps=64"]);
     let path = newest(&run);
-    let refused = |what: &str| match Checkpoint::load(&path) {
+    let refused = |what: &str| match load(&path) {
         Err(error @ Error::Checkpoint { .. }) => assert_eq!(error.exit_code(), 3),
         other => panic!("{what}: {:?}", other.map(|_| "loaded")),
     };
@@ -299,7 +259,7 @@ fn a_checkpoint_with_any_byte_changed_or_cut_is_refused() {
         files += 1;
     }
     assert_eq!(files, 5);
-    Checkpoint::load(&path).unwrap();
+    load(&path).unwrap();
 }
 
 #[test]
@@ -331,8 +291,8 @@ fn damage_is_told_with_the_exit_code_and_changes_nothing() {
     assert!(stderr(&output).contains("hidden: [3] here, [2] there"), "{}", stderr(&output));
 
     // Parameters of another network with a valid manifest.
-    let checkpoint = Checkpoint::load(&target).unwrap();
-    let layout = train::policy(&checkpoint.config).unwrap().layout().clone();
+    let checkpoint = load(&target).unwrap();
+    let layout = train::policy(&checkpoint.config, entry(&checkpoint.config)).unwrap().layout().clone();
     let forged = Checkpoint { config: small_config(&["hidden=[5]"]), ..checkpoint };
     let forged = checkpoint::save(&dir.path().join("forged"), &forged, &layout, None, 2, &mut |_| Ok(())).unwrap();
     let output = finish(&mut rl(&["eval", text(&forged.path)]));
@@ -363,7 +323,7 @@ fn killed_at_fifty_moments_a_run_goes_on_from_its_last_checkpoint() {
             ended += 1;
         }
         if let Some(path) = checkpoint::list(&killed.join("checkpoints")).unwrap().pop() {
-            let now = Checkpoint::load(&path).unwrap().progress.env_steps;
+            let now = load(&path).unwrap().progress.env_steps;
             assert!(now >= last, "never back");
             last = now;
         }
@@ -399,7 +359,7 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
     let output = wait(child);
     assert_eq!(output.status.code(), Some(130));
     assert!(stdout(&output).contains(&format!("rl train --resume {}", run.display())), "{}", stdout(&output));
-    Checkpoint::load(&newest(&run)).unwrap();
+    load(&newest(&run)).unwrap();
 
     let (run, child) = start("two", "ppo.n_epochs=10000");
     signal(&child, "-INT");
@@ -724,7 +684,7 @@ fn a_reader_that_goes_away_stops_the_run_and_saves() {
     let mut child = rl(&small_args(text(&run), &["--steps", "1e9", "--json"])).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(wait(child).status.code(), Some(130));
-    Checkpoint::load(&newest(&run)).unwrap();
+    load(&newest(&run)).unwrap();
 }
 
 #[test]

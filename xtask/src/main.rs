@@ -161,7 +161,7 @@ fn test() -> Result<()> {
     cargo(&root, &["test", "--workspace", "--all-targets"], &[])?;
     cargo(&root, &["test", "--workspace", "--doc"], &[])?;
     cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    for name in ["envs", "buffer", "pipeline"] {
+    for name in ["envs", "buffer", "pipeline", "program"] {
         let outside = root.join("xtask/outside").join(name);
         // Use the versions of the workspace's lock file, and share its compiled dependencies.
         std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;

@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use rl_envs::catalog;
+use rl_envs::catalog::Entry;
 use rl_envs::check::Outcome;
 use serde_json::json;
 
 use crate::{Error, print};
 
-pub(super) fn run(env: &str, json: bool) -> Result<ExitCode, Error> {
-    let checks = catalog::find(env)?.check();
+pub(super) fn run(entry: &Entry, json: bool) -> Result<ExitCode, Error> {
+    let checks = entry.check();
     let n_failed = checks.iter().filter(|check| check.failed()).count();
     for check in &checks {
         let (outcome, what) = match &check.outcome {
@@ -24,10 +24,10 @@ pub(super) fn run(env: &str, json: bool) -> Result<ExitCode, Error> {
         });
     }
     if json {
-        print::out(&json!({"event": "check-env", "env": env, "checks": checks.len(), "failed": n_failed}).to_string());
+        print::out(&json!({"event": "check-env", "env": entry.name, "checks": checks.len(), "failed": n_failed}).to_string());
     }
     if n_failed > 0 {
-        Err(Error::CheckFailed { env: env.into(), n_failed, n_checks: checks.len() })
+        Err(Error::CheckFailed { env: entry.name.into(), n_failed, n_checks: checks.len() })
     } else {
         Ok(ExitCode::SUCCESS)
     }

@@ -8,7 +8,7 @@ use rl_agents::EvalConfig;
 use rl_envs::Pool;
 
 use super::report::{evaluation_json, in_words};
-use super::{saved_policy, signals, threads};
+use super::{Envs, saved_policy, signals, threads};
 use crate::budget::Budget;
 use crate::checkpoint::SavedPolicy;
 use crate::{Config, Error, interrupt, print, train};
@@ -40,31 +40,31 @@ pub(super) struct EvalArgs {
     threads: Option<u32>,
 }
 
-pub(super) fn run(args: &EvalArgs, json: bool) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &EvalArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     if let Err(error) = signals::listen(None) {
         print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
     }
     let threads = threads(args.threads);
-    let SavedPolicy { path, config, policy, .. } = saved_policy(&args.path, args.best, threads)?;
-    Budget::playing(&config, args.episodes as usize)?.check()?;
-    let Config { env, eval_max_steps, on_nonfinite, .. } = config;
+    let SavedPolicy { path, config, entry, policy, .. } = saved_policy(&args.path, args.best, threads, envs)?;
+    Budget::playing(&config, &entry, args.episodes as usize).check()?;
+    let Config { eval_max_steps, on_nonfinite, .. } = config;
     let (seed, stochastic) = (train::evaluation_seed(args.seed), args.stochastic);
     let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps, on_nonfinite };
     let pool = Pool::new(threads)?;
-    let Some(result) = train::evaluate_policy(&*policy, &env, args.episodes as usize, &config, &pool)? else {
+    let Some(result) = train::evaluate_policy(&*policy, &entry, args.episodes as usize, &config, &pool)? else {
         print::err("interrupted: the evaluation is not complete");
         return Ok(ExitCode::from(interrupt::EXIT_CODE));
     };
     if json {
         let mut object = evaluation_json(&result);
         object["event"] = "eval".into();
-        object["env"] = env.as_str().into();
+        object["env"] = entry.name.into();
         object["seed"] = args.seed.into();
         object["stochastic"] = stochastic.into();
         object["checkpoint"] = path.display().to_string().into();
         print::out(&object.to_string());
     } else {
-        print::out(&format!("{env}, {}: {}", path.display(), in_words(&result, stochastic)));
+        print::out(&format!("{}, {}: {}", entry.name, path.display(), in_words(&result, stochastic)));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-use rl_envs::catalog;
 use serde_json::json;
 
+use super::Envs;
 use crate::config::{self, PRESETS};
 use crate::{Algo, Error, print};
 
-pub(super) fn run(json: bool) -> Result<ExitCode, Error> {
+pub(super) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     if json {
-        for entry in catalog::ENVS {
+        for entry in &envs.0 {
             print::out(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
         }
         for (algo, about) in Algo::ALL {
@@ -28,7 +28,7 @@ pub(super) fn run(json: bool) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     print::out("environments");
-    for entry in catalog::ENVS {
+    for entry in &envs.0 {
         print::out(&format!("  {:<12} {}", entry.name, entry.about));
     }
     print::out("\nalgorithms");

@@ -17,8 +17,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rl_envs::catalog::{self, Entry};
 
 use crate::checkpoint::{self, SavedPolicy};
+use crate::config::did_you_mean;
 use crate::{Error, print};
 
 /// Reinforcement learning that keeps the hardware busy.
@@ -67,11 +69,23 @@ enum Verb {
     },
 }
 
-/// Runs the program with the arguments of the process, and returns its exit code.
+/// Runs the `rl` program with the arguments of the process, and returns its exit code. The environments `own` stand beside the built-in
+/// ones: every verb finds them by their names.
 ///
 /// It sets an environment variable: to be called before other threads start.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use rl_envs::catalog::Entry;
+/// use rl_envs::cartpole::CartPole;
+///
+/// fn main() -> ExitCode {
+///     rl_runtime::cli::main(&[Entry::of::<CartPole>("my_cartpole", "an environment of my own")])
+/// }
+/// ```
 #[must_use]
-pub fn main() -> ExitCode {
+pub fn main(own: &[Entry]) -> ExitCode {
     let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // An environment's panic becomes an error, which is printed once, with the environment.
@@ -83,20 +97,48 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let result = match verb {
-        Verb::List => list::run(json),
-        Verb::Train(args) => train::run(args, json),
-        Verb::Eval(args) => eval::run(&args, json),
-        Verb::Watch(args) => watch::run(&args, json),
-        Verb::CheckEnv { env } => check_env::run(&env, json),
-        Verb::Trace(args) => trace::run(&args),
-        Verb::Bench { what } => bench::run(what, json),
-    };
+    let result = Envs::new(own).and_then(|envs| match verb {
+        Verb::List => list::run(&envs, json),
+        Verb::Train(args) => train::run(args, &envs, json),
+        Verb::Eval(args) => eval::run(&args, &envs, json),
+        Verb::Watch(args) => watch::run(&args, &envs, json),
+        Verb::CheckEnv { env } => check_env::run(envs.find(&env)?, json),
+        Verb::Trace(args) => trace::run(&args, &envs),
+        Verb::Bench { what } => bench::run(what, &envs, json),
+    });
     let code = result.unwrap_or_else(|error| {
         print::err(&format!("error: {error}"));
         ExitCode::from(error.exit_code())
     });
     if code == ExitCode::SUCCESS && print::lost() { ExitCode::FAILURE } else { code }
+}
+
+/// The environments that the program knows: the built-in ones, then the user's.
+struct Envs(Vec<Entry>);
+
+impl Envs {
+    /// Adds `own` to the built-in ones, unless a name is taken or cannot be part of a path.
+    fn new(own: &[Entry]) -> Result<Self, Error> {
+        let mut all = catalog::ENVS.to_vec();
+        for entry in own {
+            let name = entry.name;
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                return Err(Error::config(format!("the environment \"{name}\" needs a name of letters, digits and _")));
+            }
+            if all.iter().any(|other| other.name == name) {
+                let kind = if catalog::find(name).is_ok() { "a built-in environment" } else { "another environment" };
+                return Err(Error::config(format!("{kind} is called \"{name}\", too; give yours another name")));
+            }
+            all.push(*entry);
+        }
+        Ok(Self(all))
+    }
+
+    /// The environment with this name.
+    fn find(&self, name: &str) -> Result<&Entry, Error> {
+        catalog::find_among(&self.0, name)
+            .map_err(|error| Error::config(format!("{error}{}", did_you_mean(name, self.0.iter().map(|entry| entry.name)))))
+    }
 }
 
 /// Prints help, the version, or what is wrong with the arguments.
@@ -115,9 +157,12 @@ fn parse_count(text: &str) -> Result<i64, String> {
 }
 
 /// The policy of the checkpoint that a path means.
-fn saved_policy(path: &Path, best: bool, threads: usize) -> Result<SavedPolicy, Error> {
+fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs) -> Result<SavedPolicy, Error> {
     set_matrix_threads(threads);
-    let saved = checkpoint::policy(path, best)?;
+    let entry = envs
+        .find(&checkpoint::config(path, best)?.env.name)
+        .map_err(|error| Error::Checkpoint { path: path.into(), why: error.to_string() })?;
+    let saved = checkpoint::policy(path, best, entry)?;
     if saved.lacks_replay {
         print::err(&format!("note: {} lacks its replay memory: training cannot continue from it", saved.path.display()));
     }
@@ -142,4 +187,26 @@ fn set_matrix_threads(threads: usize) {
 
 fn threads(given: Option<u32>) -> usize {
     given.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use rl_envs::cartpole::CartPole;
+
+    use super::*;
+
+    #[test]
+    fn an_own_environment_is_found_and_a_name_that_is_taken_or_no_name_is_refused() {
+        let of = |name| Entry::of::<CartPole>(name, "mine");
+        assert_eq!(Envs::new(&[of("mine")]).unwrap().find("mine").unwrap().about, "mine");
+        for (own, why) in [
+            (vec![of("cartpole")], "a built-in environment is called \"cartpole\", too"),
+            (vec![of("mine"), of("mine")], "another environment is called \"mine\", too"),
+            (vec![of("a/b")], "the environment \"a/b\" needs a name of letters, digits and _"),
+            (vec![of("")], "needs a name"),
+        ] {
+            let error = Envs::new(&own).err().unwrap();
+            assert!(error.to_string().contains(why) && error.exit_code() == 2, "{error}");
+        }
+    }
 }

@@ -56,7 +56,7 @@ impl Report {
             );
         }
         let (n, to) = (grouped(*n_envs as u64), grouped(*steps));
-        print::out(&format!("{env}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}"));
+        print::out(&format!("{}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}", env.name));
         print::out(&format!("run directory: {}", dir.display()));
         match &mut self.kind {
             Kind::Bar(bar) => {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use rl_envs::catalog;
 use serde_json::Value;
 
+use super::Envs;
 use crate::{Error, config, print};
 
 #[derive(Args)]
@@ -31,12 +31,12 @@ pub(super) struct TraceArgs {
 /// Largest file of states or actions.
 const MAX_TRACE: u64 = 256 << 20;
 
-pub(super) fn run(args: &TraceArgs) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &TraceArgs, envs: &Envs) -> Result<ExitCode, Error> {
     let read = |path: &Path| -> Result<Value, Error> {
         let text = config::read_small(path, MAX_TRACE)?;
         serde_json::from_str(&text).map_err(|e| Error::Config { problems: vec![format!("{}: {e}", path.display())] })
     };
-    let entry = catalog::find(&args.env)?;
+    let entry = envs.find(&args.env)?;
     let actions = read(&args.actions)?;
     let steps = entry.trace(&read(&args.init)?, &actions).map_err(|error| match error {
         rl_envs::Error::BadState(why) => Error::Config { problems: vec![format!("the initial state: {why}")] },

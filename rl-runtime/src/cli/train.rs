@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use rl_envs::catalog::Entry;
 
 use super::report::Report;
-use super::{parse_count, set_matrix_threads, signals};
+use super::{Envs, parse_count, set_matrix_threads, signals};
 use crate::budget::Budget;
 use crate::config::{Layers, RESUMABLE};
 use crate::file::Draft;
@@ -105,7 +106,7 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
     Ok(layers)
 }
 
-pub(super) fn run(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
+pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     if let Err(error) = signals::listen(None) {
         print::err(&format!("warning: Ctrl-C will not save: {error}"));
     }
@@ -122,15 +123,16 @@ pub(super) fn run(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
                 || Error::Config { problems: vec!["which environment? `rl list` shows them; try `rl train cartpole`".into()] };
             let env = layers.text("env")?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
-            let config = layers.resolve(&env, algo)?;
+            let entry = envs.find(&env)?;
+            let config = layers.resolve(entry, algo)?;
             let device = train::device(&config)?;
-            Budget::training(&config)?.check()?;
+            Budget::training(&config, entry).check()?;
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialise.
             report.start(&config, &device, dir.path(), 0);
             set_matrix_threads(config.threads);
-            match Training::new(&config, profile.clone()) {
+            match Training::new(&config, entry, profile.clone()) {
                 Ok(training) => (config, dir, training, Vec::new(), timeline),
                 Err(error) => {
                     dir.discard();
@@ -140,12 +142,12 @@ pub(super) fn run(args: TrainArgs, json: bool) -> Result<ExitCode, Error> {
         }
         Some(path) => {
             let source = Source::open(path, args.run_dir.is_some())?;
-            let config = resumed_config(&args, layers, path, source.config())?;
+            let (config, entry) = resumed_config(&args, layers, path, source.config(), envs)?;
             let device = train::device(&config)?;
             set_matrix_threads(config.threads);
             let forks = source.forks();
             let Resumed { dir, training, mut notes } =
-                source.begin(&config, args.run_dir.as_deref(), &device, profile.clone())?;
+                source.begin(&config, entry, args.run_dir.as_deref(), &device, profile.clone())?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, forks)?;
             if let Err(error) = dir.replace_config(&config) {
                 notes.push(format!("{error}; a later --resume needs the settings given now once more"));
@@ -192,22 +194,30 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
-/// The settings to resume with: those of the run or checkpoint, and those given that may change.
-fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config) -> Result<Config, Error> {
+/// The settings to resume with (those of the run or checkpoint, and those given that may change), and the environment.
+fn resumed_config<'a>(
+    args: &TrainArgs,
+    layers: Layers,
+    path: &Path,
+    saved: &Config,
+    envs: &'a Envs,
+) -> Result<(Config, &'a Entry), Error> {
     let foreign = |what: &str, given: &Option<String>, saved: &str| match given {
         Some(given) if given != saved => {
             Err(Error::Config { problems: vec![format!("the run in {} is of {what} {saved}, not {given}", path.display())] })
         }
         _ => Ok(()),
     };
-    foreign("environment", &args.env, &saved.env)?;
+    foreign("environment", &args.env, &saved.env.name)?;
     foreign("algorithm", &args.algo, saved.algo.name())?;
-    let config = layers.over(saved)?;
+    let unknown = |error| Error::Config { problems: vec![format!("{}: {error}", path.display())] };
+    let entry = envs.find(&saved.env.name).map_err(unknown)?;
+    let config = layers.over(saved, entry)?;
     let differences = config.differences(saved);
     if !differences.is_empty() {
         let may = RESUMABLE.join(", ");
         let problem = format!("a resumed run keeps its settings ({may} may change), but (given here, saved there):{differences}");
         return Err(Error::Config { problems: vec![problem] });
     }
-    Ok(config)
+    Ok((config, entry))
 }

@@ -11,11 +11,11 @@ use rl_envs::Canvas;
 use super::animation::Animation;
 use super::report::evaluation_json;
 use super::screen::{Screen, Show};
-use super::{saved_policy, signals};
+use super::{Envs, saved_policy, signals};
 use crate::checkpoint::SavedPolicy;
 use crate::print::grouped;
 use crate::train::Evaluation;
-use crate::{Config, Error, interrupt, print, watch};
+use crate::{Error, interrupt, print, watch};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -49,17 +49,17 @@ pub(super) struct WatchArgs {
     fps: u32,
 }
 
-pub(super) fn run(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
+pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     let WatchArgs { gif, fps, seed, .. } = args;
-    let SavedPolicy { path, config: Config { env, .. }, policy, .. } = saved_policy(&args.path, args.best, 1)?;
-    let seen = watch::can_be_seen(&*policy, &env)?;
+    let SavedPolicy { path, entry, policy, .. } = saved_policy(&args.path, args.best, 1, envs)?;
+    let seen = watch::can_be_seen(&*policy, &entry)?;
     let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     if let Err(error) = signals::listen(Some(Screen::restore)) {
         print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
     }
     let mut show = match gif {
         Some(_) if !seen => {
-            return Err(Error::Config { problems: vec![format!("{env} does not draw itself; leave out --gif")] });
+            return Err(Error::Config { problems: vec![format!("{} does not draw itself; leave out --gif", entry.name)] });
         }
         Some(gif) => {
             let size = args.size.unwrap_or(400) as usize;
@@ -70,7 +70,7 @@ pub(super) fn run(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     };
     let mut lines = Vec::new();
     let shows_now = !json && !matches!(show, Show::Screen(_));
-    let played = watch::play(&*policy, &env, args.episodes as usize, *seed, &mut |seen| {
+    let played = watch::play(&*policy, &entry, args.episodes as usize, *seed, &mut |seen| {
         show.look(&seen);
         let watch::Seen::End(episode) = seen else { return };
         let Episode { episode_return, length } = episode;
@@ -100,7 +100,7 @@ pub(super) fn run(args: &WatchArgs, json: bool) -> Result<ExitCode, Error> {
     if json {
         let mut object = evaluation_json(&Evaluation::new(&played, 0));
         object["event"] = "watch".into();
-        object["env"] = env.into();
+        object["env"] = entry.name.into();
         object["seed"] = (*seed).into();
         object["checkpoint"] = path.display().to_string().into();
         object["returns"] = played.iter().map(|episode| episode.episode_return).collect();

@@ -12,7 +12,7 @@ use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 use rl_agents::{Activation, Isa, Learner, PpoConfig};
 
 use self::latency::{Distribution, Latency};
-use super::{set_matrix_threads, threads};
+use super::{Envs, set_matrix_threads, threads};
 use crate::pipeline::Mode;
 use crate::ready::ReadyConfig;
 use crate::{Error, print};
@@ -220,21 +220,23 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|s| (0.01..=86_400.0).contains(s)).ok_or_else(|| "not a number from 0.01 to 86400".into())
 }
 
-pub(super) fn run(what: Bench, json: bool) -> Result<ExitCode, Error> {
+pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Error> {
     let results = match what {
         Bench::Env { env, envs, threads: n, device, sweep_block, repeat, seconds } => match device {
             BenchDevice::Cpu if sweep_block => {
                 let problems = vec!["--sweep-block: a CPU has no blocks; use --device cuda".into()];
                 return Err(Error::Config { problems });
             }
-            BenchDevice::Cpu => vec![measure::env(&env, envs as usize, threads(n), repeat as usize, seconds)?],
-            BenchDevice::Cuda(ordinal) => measure::env_on_device(&env, envs as usize, ordinal, sweep_block, repeat, seconds)?,
+            BenchDevice::Cpu => vec![measure::env(known.find(&env)?, envs as usize, threads(n), repeat as usize, seconds)?],
+            BenchDevice::Cuda(ordinal) => {
+                measure::env_on_device(known.find(&env)?.name, envs as usize, ordinal, sweep_block, repeat, seconds)?
+            }
         },
         Bench::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
-            let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
+            let (entry, threads, isa) = (*known.find(&env)?, threads(n), isa.unwrap_or_else(Isa::best));
             set_matrix_threads(threads);
             let update =
-                measure::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
+                measure::Update { entry, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
             vec![measure::update(&update)?]
         }
         Bench::Pipeline {
