@@ -16,81 +16,46 @@ use std::time::Instant;
 use candle_core::Tensor;
 use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng};
-use serde::{Deserialize, Serialize};
 
 use crate::agent::{Descent, StepSums};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
 use crate::optim::Rule;
-use crate::settings::{self, Key, Kind, key};
+use crate::settings::{self, Kind};
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
 
-/// What a user chooses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct A2cConfig {
-    /// Steps T of a rollout.
-    pub n_steps: usize,
-    /// Samples of a minibatch; divides the rollout. 0 takes the whole rollout.
-    pub batch_size: usize,
-    /// Discount.
-    pub gamma: f32,
-    /// Lambda of generalized advantage estimation; 1 gives n-step returns.
-    pub gae_lambda: f32,
-    /// Whether rewards are divided by the running standard deviation of discounted returns.
-    pub normalize_reward: bool,
-    /// Whether advantages are normalized per minibatch.
-    pub normalize_advantage: bool,
-    /// Weight of the entropy.
-    pub ent_coef: f32,
-    /// Weight of the value loss.
-    pub vf_coef: f32,
-    /// The largest norm of a gradient.
-    pub max_grad_norm: f32,
-    /// Learning rate of RMSprop.
-    pub learning_rate: Schedule,
-    /// Whether targets of rollouts that an older policy acted in are V-trace's.
-    pub vtrace: bool,
-    /// Samples whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
-    /// anyway and takes nothing but 0.
-    pub micro_batch: usize,
-}
-
-impl Default for A2cConfig {
-    fn default() -> Self {
-        Self {
-            n_steps: 5,
-            batch_size: 0,
-            gamma: 0.99,
-            gae_lambda: 1.0,
-            normalize_reward: false,
-            normalize_advantage: false,
-            ent_coef: 0.0,
-            vf_coef: 0.5,
-            max_grad_norm: 0.5,
-            learning_rate: Schedule::Constant(7e-4),
-            vtrace: true,
-            micro_batch: 0,
-        }
+crate::settings! {
+    /// Settings of A2C.
+    pub struct A2cConfig, "a2c." {
+        /// Steps of a rollout.
+        n_steps: usize = 5, Kind::Int(1, 1 << 24);
+        /// Samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout.
+        batch_size: usize = 0, Kind::Int(0, 1 << 32);
+        /// Discount of future rewards.
+        gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
+        /// Lambda of generalized advantage estimation; 1: n-step returns.
+        gae_lambda: f32 = 1.0, Kind::Float(0.0, 1.0);
+        /// Divides rewards by the running standard deviation of discounted returns.
+        normalize_reward: bool = false, Kind::Bool;
+        /// Normalizes advantages per minibatch.
+        normalize_advantage: bool = false, Kind::Bool;
+        /// Weight of the entropy in the loss.
+        ent_coef: f32 = 0.0, Kind::Float(0.0, 1e3);
+        /// Weight of the value loss.
+        vf_coef: f32 = 0.5, Kind::Float(0.0, 1e3);
+        /// Largest norm of a gradient; longer ones are scaled down.
+        max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9);
+        /// Learning rate of RMSprop.
+        learning_rate: Schedule = Schedule::Constant(7e-4), Kind::Schedule(0.0, 10.0);
+        /// Corrects the targets of stale rollouts by V-trace.
+        vtrace: bool = true, Kind::Bool;
+        /// Samples per micro-batch of learner = "reference"; 0: the whole minibatch.
+        ///
+        /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
+        micro_batch: usize = 0, Kind::Int(0, 1 << 32);
     }
 }
 
 impl A2cConfig {
-    /// Names, types and ranges of the settings.
-    pub const KEYS: &'static [Key] = &[
-        key("a2c.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
-        key("a2c.batch_size", Kind::Int(0, 1 << 32), "samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout"),
-        key("a2c.gamma", Kind::Float(0.0, 1.0), "discount"),
-        key("a2c.gae_lambda", Kind::Float(0.0, 1.0), "lambda of generalized advantage estimation; 1: n-step returns"),
-        key("a2c.normalize_reward", Kind::Bool, "divide rewards by the running standard deviation of discounted returns"),
-        key("a2c.normalize_advantage", Kind::Bool, "normalize advantages per minibatch"),
-        key("a2c.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
-        key("a2c.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
-        key("a2c.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
-        key("a2c.micro_batch", Kind::Int(0, 1 << 32), "samples that learner = \"reference\" holds at a time; 0: all"),
-        key("a2c.vtrace", Kind::Bool, "targets of rollouts that an older policy acted in are V-trace's"),
-        key("a2c.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of RMSprop"),
-    ];
-
     /// Checks every range, and what concerns several settings at once.
     ///
     /// # Errors

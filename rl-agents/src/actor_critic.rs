@@ -16,7 +16,7 @@ use crate::mlp::Mlp;
 use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
 use crate::samples::{Samples, TILE};
-use crate::settings::{self, Key, Kind, key};
+use crate::settings::{self, Kind};
 use crate::tile::{self, Kernel, Net, Workspace};
 use crate::{Counters, Error, NetSize, Policy, Scratch, Snapshot, Statistics};
 
@@ -31,60 +31,29 @@ pub enum Learner {
     Reference,
 }
 
-/// The networks that a user chooses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NetConfig {
-    /// Convolutions of [channels, kernel, stride], which policy and value function share, for observations in planes; none if empty.
-    pub conv: Vec<[usize; 3]>,
-    /// Sizes of the hidden layers of the policy, and of the value function unless they share them.
-    pub hidden: Vec<usize>,
-    /// What follows each hidden layer.
-    pub activation: Activation,
-    /// Whether policy and value function share the hidden layers.
-    pub shared_trunk: bool,
-    /// What computes.
-    pub learner: Learner,
-    /// Where the logarithms of the standard deviations of continuous actions begin.
-    pub log_std_init: f32,
-    /// Whether observations are normalized by their running mean and variance.
-    pub normalize_obs: bool,
-}
-
-impl Default for NetConfig {
-    fn default() -> Self {
-        Self {
-            conv: Vec::new(),
-            hidden: vec![64, 64],
-            activation: Activation::Tanh,
-            shared_trunk: false,
-            learner: Learner::Fused,
-            log_std_init: 0.0,
-            normalize_obs: false,
-        }
+crate::settings! {
+    /// Settings of the networks.
+    pub struct NetConfig, "" {
+        /// Convolutions before the hidden layers, each [channels, kernel, stride].
+        ///
+        /// Policy and value function share them. Observations are planes (channels, height, width).
+        conv: Vec<[usize; 3]> = Vec::new(), Kind::Conv;
+        /// Sizes of the hidden layers of each network.
+        hidden: Vec<usize> = vec![64, 64], Kind::Sizes;
+        /// Activation after each hidden layer.
+        activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu"]);
+        /// Shares the hidden layers between policy and value function.
+        shared_trunk: bool = false, Kind::Bool;
+        /// Implementation of networks: fused: the tile kernel; reference: candle, slow.
+        learner: Learner = Learner::Fused, Kind::Choice(&["fused", "reference"]);
+        /// Initial logarithm of the standard deviations of continuous actions.
+        log_std_init: f32 = 0.0, Kind::Float(-20.0, 20.0);
+        /// Normalizes observations by their running mean and variance.
+        normalize_obs: bool = false, Kind::Bool;
     }
 }
 
 impl NetConfig {
-    /// Names, types and ranges of the settings.
-    pub const KEYS: &'static [Key] = &[
-        key(
-            "conv",
-            Kind::Conv,
-            "convolutions before the hidden layers, shared, for observations in planes; each [channels, kernel, stride]",
-        ),
-        key("hidden", Kind::Sizes, "sizes of the hidden layers of each network"),
-        key("activation", Kind::Choice(&["tanh", "relu"]), "what follows each hidden layer"),
-        key("shared_trunk", Kind::Bool, "policy and value function share the hidden layers"),
-        key("learner", Kind::Choice(&["fused", "reference"]), "fused: the tile kernel; reference: candle's operations, slow"),
-        key(
-            "log_std_init",
-            Kind::Float(-20.0, 20.0),
-            "where the logarithms of the standard deviations of continuous actions begin",
-        ),
-        key("normalize_obs", Kind::Bool, "normalize observations by their running mean and variance"),
-    ];
-
     /// Checks every range, and that convolutions fit observations of this space.
     ///
     /// # Errors

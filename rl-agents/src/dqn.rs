@@ -20,132 +20,75 @@ use rl_buffer::{
     StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
-use serde::{Deserialize, Serialize};
 
 use crate::agent::{Divergence, NamedTensor, StepSums, check_contiguous};
 use crate::batch::CONTIGUOUS;
 use crate::optim::{Optimizer, Rule};
 use crate::q_network::best;
 use crate::samples::TILE;
-use crate::settings::{self, Key, Kind, MAX_STEPS, key};
+use crate::settings::{self, Kind, MAX_STEPS};
 use crate::tile::{Slices, Stats, Tile, TileLoss};
 use crate::{Agent, Counters, Error, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot};
 
-/// What a user chooses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DqnConfig {
-    /// Transitions of the replay memory.
-    pub buffer_size: usize,
-    /// Transitions of a minibatch.
-    pub batch_size: usize,
-    /// Env steps before the first update, with uniformly random actions.
-    pub learning_starts: u64,
-    /// Env steps (summed over environments) between updates.
-    pub train_freq: u64,
-    /// Updates for every `train_freq` env steps: `gradient_steps * batch_size / train_freq` samples per insert.
-    pub gradient_steps: u64,
-    /// Env steps between updates of the target network.
-    pub target_update_interval: u64,
-    /// How far the target network follows: `target += tau (online - target)`; 1 makes it a copy.
-    pub tau: f32,
-    /// Discount.
-    pub gamma: f32,
-    /// Steps of a return before it is bootstrapped.
-    pub n_steps: usize,
-    /// Whether the online network chooses the action that the target network values.
-    pub double: bool,
-    /// Whether the network is a dueling one.
-    pub dueling: bool,
-    /// Whether transitions are replayed in proportion to their errors.
-    pub prioritized: bool,
-    /// Exponent of priorities.
-    pub priority_alpha: f32,
-    /// Exponent of importance weights at the start; it rises to 1.
-    pub priority_beta: f32,
-    /// Share of training in which epsilon falls.
-    pub exploration_fraction: f32,
-    /// Epsilon at the start.
-    pub exploration_initial_eps: f32,
-    /// Epsilon when it has fallen.
-    pub exploration_final_eps: f32,
-    /// Environment i of N explores with `epsilon^(1 + spread i / (N - 1))`; 0: all alike.
-    pub exploration_spread: f32,
-    /// The largest norm of a gradient.
-    pub max_grad_norm: f32,
-    /// Learning rate of Adam.
-    pub learning_rate: Schedule,
-    /// Transitions whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
-    /// anyway and takes nothing but 0.
-    pub micro_batch: usize,
-    /// True if checkpoints hold the replay memory. Without it a resumed run refills the memory before it learns again.
-    pub save_replay: bool,
-}
-
-impl Default for DqnConfig {
-    fn default() -> Self {
-        Self {
-            buffer_size: 100_000,
-            batch_size: 32,
-            learning_starts: 1000,
-            train_freq: 4,
-            gradient_steps: 1,
-            target_update_interval: 1000,
-            tau: 1.0,
-            gamma: 0.99,
-            n_steps: 1,
-            double: true,
-            dueling: false,
-            prioritized: false,
-            priority_alpha: 0.6,
-            priority_beta: 0.4,
-            exploration_fraction: 0.1,
-            exploration_initial_eps: 1.0,
-            exploration_final_eps: 0.05,
-            exploration_spread: 0.0,
-            max_grad_norm: 10.0,
-            learning_rate: Schedule::Constant(1e-4),
-            micro_batch: 0,
-            save_replay: false,
-        }
+crate::settings! {
+    /// Settings of DQN.
+    pub struct DqnConfig, "dqn." {
+        /// Transitions of the replay memory.
+        buffer_size: usize = 100_000, Kind::Int(1, 1 << 32);
+        /// Transitions of a minibatch.
+        batch_size: usize = 32, Kind::Int(1, 1 << 24);
+        /// Env steps before the first update, with uniformly random actions.
+        learning_starts: u64 = 1000, Kind::Int(0, MAX_STEPS);
+        /// Env steps (summed over environments) between updates.
+        train_freq: u64 = 4, Kind::Int(1, 1 << 24);
+        /// Updates for every train_freq env steps.
+        ///
+        /// Samples per insert: `gradient_steps * batch_size / train_freq`.
+        gradient_steps: u64 = 1, Kind::Int(1, 1 << 16);
+        /// Env steps between updates of the target network.
+        target_update_interval: u64 = 1000, Kind::Int(1, MAX_STEPS);
+        /// Step of the target network towards the online network; 1: a copy.
+        ///
+        /// `target += tau (online - target)`.
+        tau: f32 = 1.0, Kind::Float(1e-9, 1.0);
+        /// Discount of future rewards.
+        gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
+        /// Steps of a return before the bootstrap.
+        n_steps: usize = 1, Kind::Int(1, 64);
+        /// Double DQN: the online network picks the action, the target network its value.
+        double: bool = true, Kind::Bool;
+        /// Dueling network: a value and advantages instead of action values.
+        dueling: bool = false, Kind::Bool;
+        /// Samples transitions in proportion to their errors.
+        prioritized: bool = false, Kind::Bool;
+        /// Exponent of priorities.
+        priority_alpha: f32 = 0.6, Kind::Float(0.0, 1.0);
+        /// Exponent of importance weights at the start; it rises to 1.
+        priority_beta: f32 = 0.4, Kind::Float(0.0, 1.0);
+        /// Fraction of training over which epsilon falls.
+        exploration_fraction: f32 = 0.1, Kind::Float(0.0, 1.0);
+        /// Epsilon at the start.
+        exploration_initial_eps: f32 = 1.0, Kind::Float(0.0, 1.0);
+        /// Epsilon at the end.
+        exploration_final_eps: f32 = 0.05, Kind::Float(0.0, 1.0);
+        /// Spread of exploration: environment i of N has epsilon^(1 + spread i / (N - 1)).
+        exploration_spread: f32 = 0.0, Kind::Float(0.0, 100.0);
+        /// Largest norm of a gradient; longer ones are scaled down.
+        max_grad_norm: f32 = 10.0, Kind::Float(1e-9, 1e9);
+        /// Learning rate of Adam.
+        learning_rate: Schedule = Schedule::Constant(1e-4), Kind::Schedule(0.0, 10.0);
+        /// Transitions per micro-batch of learner = "reference"; 0: the whole minibatch.
+        ///
+        /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
+        micro_batch: usize = 0, Kind::Int(0, 1 << 32);
+        /// Saves the replay memory in checkpoints.
+        ///
+        /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning continues.
+        save_replay: bool = false, Kind::Bool;
     }
 }
 
 impl DqnConfig {
-    /// Names, types and ranges of the settings.
-    pub const KEYS: &'static [Key] = &[
-        key("dqn.buffer_size", Kind::Int(1, 1 << 32), "transitions of the replay memory"),
-        key("dqn.batch_size", Kind::Int(1, 1 << 24), "transitions of a minibatch"),
-        key("dqn.learning_starts", Kind::Int(0, MAX_STEPS), "env steps before the first update"),
-        key("dqn.train_freq", Kind::Int(1, 1 << 24), "env steps (summed over environments) between updates"),
-        key("dqn.gradient_steps", Kind::Int(1, 1 << 16), "updates for every train_freq env steps"),
-        key("dqn.target_update_interval", Kind::Int(1, MAX_STEPS), "env steps between updates of the target network"),
-        key("dqn.tau", Kind::Float(1e-9, 1.0), "how far the target network follows; 1: it becomes a copy"),
-        key("dqn.gamma", Kind::Float(0.0, 1.0), "discount"),
-        key("dqn.n_steps", Kind::Int(1, 64), "steps of a return before it is bootstrapped"),
-        key("dqn.double", Kind::Bool, "the online network chooses the action that the target network values"),
-        key("dqn.dueling", Kind::Bool, "a value and advantages instead of action values"),
-        key("dqn.prioritized", Kind::Bool, "replay transitions in proportion to their errors"),
-        key("dqn.priority_alpha", Kind::Float(0.0, 1.0), "exponent of priorities"),
-        key("dqn.priority_beta", Kind::Float(0.0, 1.0), "exponent of importance weights at the start; 1 at the end"),
-        key("dqn.exploration_fraction", Kind::Float(0.0, 1.0), "share of training in which epsilon falls"),
-        key("dqn.exploration_initial_eps", Kind::Float(0.0, 1.0), "epsilon at the start"),
-        key("dqn.exploration_final_eps", Kind::Float(0.0, 1.0), "epsilon at the end"),
-        key(
-            "dqn.exploration_spread",
-            Kind::Float(0.0, 100.0),
-            "environment i of N explores with epsilon^(1 + spread i / (N - 1))",
-        ),
-        key("dqn.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
-        key("dqn.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of Adam"),
-        key("dqn.micro_batch", Kind::Int(0, 1 << 32), "transitions that learner = \"reference\" holds at a time; 0: all"),
-        key(
-            "dqn.save_replay",
-            Kind::Bool,
-            "checkpoints hold the replay memory, so that a resumed run equals an uninterrupted one",
-        ),
-    ];
-
     /// Checks every range, and what concerns several settings at once.
     ///
     /// # Errors

@@ -16,93 +16,52 @@ use std::time::Instant;
 use candle_core::Tensor;
 use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng, math};
-use serde::{Deserialize, Serialize};
 
 use crate::agent::{Descent, StepSums};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
 use crate::optim::Rule;
-use crate::settings::{self, Key, Kind, key};
+use crate::settings::{self, Kind};
 use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
 
-/// What a user chooses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PpoConfig {
-    /// Steps T of a rollout.
-    pub n_steps: usize,
-    /// Samples of a minibatch; divides the rollout.
-    pub batch_size: usize,
-    /// Passes over a rollout.
-    pub n_epochs: usize,
-    /// Discount.
-    pub gamma: f32,
-    /// Lambda of generalized advantage estimation.
-    pub gae_lambda: f32,
-    /// How far the ratio of probabilities may leave 1.
-    pub clip_range: Schedule,
-    /// How far values may leave the old ones; 0 switches it off.
-    pub clip_range_vf: f32,
-    /// Whether rewards are divided by the running standard deviation of discounted returns.
-    pub normalize_reward: bool,
-    /// Whether advantages are normalized per minibatch.
-    pub normalize_advantage: bool,
-    /// Weight of the entropy.
-    pub ent_coef: f32,
-    /// Weight of the value loss.
-    pub vf_coef: f32,
-    /// The largest norm of a gradient.
-    pub max_grad_norm: f32,
-    /// Learning rate of Adam.
-    pub learning_rate: Schedule,
-    /// Samples whose activations the reference learner holds at a time, its gradients added up; 0: all. The tile kernel holds few
-    /// anyway and takes nothing but 0.
-    pub micro_batch: usize,
-    /// An update stops when the approximate KL divergence exceeds 1.5 times this; 0 switches it off.
-    pub target_kl: f32,
-}
-
-impl Default for PpoConfig {
-    fn default() -> Self {
-        Self {
-            n_steps: 2048,
-            batch_size: 64,
-            n_epochs: 10,
-            gamma: 0.99,
-            gae_lambda: 0.95,
-            clip_range: Schedule::Constant(0.2),
-            clip_range_vf: 0.0,
-            normalize_reward: false,
-            normalize_advantage: true,
-            ent_coef: 0.0,
-            vf_coef: 0.5,
-            max_grad_norm: 0.5,
-            learning_rate: Schedule::Constant(3e-4),
-            target_kl: 0.0,
-            micro_batch: 0,
-        }
+crate::settings! {
+    /// Settings of PPO.
+    pub struct PpoConfig, "ppo." {
+        /// Steps of a rollout.
+        n_steps: usize = 2048, Kind::Int(1, 1 << 24);
+        /// Samples of a minibatch; divides n_steps x n_envs.
+        batch_size: usize = 64, Kind::Int(1, 1 << 32);
+        /// Passes over a rollout.
+        n_epochs: usize = 10, Kind::Int(1, 10_000);
+        /// Discount of future rewards.
+        gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
+        /// Lambda of generalized advantage estimation.
+        gae_lambda: f32 = 0.95, Kind::Float(0.0, 1.0);
+        /// Clip range of the probability ratio around 1.
+        clip_range: Schedule = Schedule::Constant(0.2), Kind::Schedule(0.0, 100.0);
+        /// Clip range of values around the old values; 0: off.
+        clip_range_vf: f32 = 0.0, Kind::Float(0.0, 1e9);
+        /// Divides rewards by the running standard deviation of discounted returns.
+        normalize_reward: bool = false, Kind::Bool;
+        /// Normalizes advantages per minibatch.
+        normalize_advantage: bool = true, Kind::Bool;
+        /// Weight of the entropy in the loss.
+        ent_coef: f32 = 0.0, Kind::Float(0.0, 1e3);
+        /// Weight of the value loss.
+        vf_coef: f32 = 0.5, Kind::Float(0.0, 1e3);
+        /// Largest norm of a gradient; longer ones are scaled down.
+        max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9);
+        /// Learning rate of Adam.
+        learning_rate: Schedule = Schedule::Constant(3e-4), Kind::Schedule(0.0, 10.0);
+        /// Samples per micro-batch of learner = "reference"; 0: the whole minibatch.
+        ///
+        /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
+        micro_batch: usize = 0, Kind::Int(0, 1 << 32);
+        /// KL divergence that ends an update when exceeded 1.5 times; 0: off.
+        target_kl: f32 = 0.0, Kind::Float(0.0, 1e9);
     }
 }
 
 impl PpoConfig {
-    /// Names, types and ranges of the settings.
-    pub const KEYS: &'static [Key] = &[
-        key("ppo.n_steps", Kind::Int(1, 1 << 24), "steps of a rollout"),
-        key("ppo.batch_size", Kind::Int(1, 1 << 32), "samples of a minibatch; divides n_steps x n_envs"),
-        key("ppo.n_epochs", Kind::Int(1, 10_000), "passes over a rollout"),
-        key("ppo.gamma", Kind::Float(0.0, 1.0), "discount"),
-        key("ppo.gae_lambda", Kind::Float(0.0, 1.0), "lambda of generalized advantage estimation"),
-        key("ppo.clip_range", Kind::Schedule(0.0, 100.0), "how far the ratio of probabilities may leave 1"),
-        key("ppo.clip_range_vf", Kind::Float(0.0, 1e9), "how far values may leave the old ones; 0: off"),
-        key("ppo.normalize_reward", Kind::Bool, "divide rewards by the running standard deviation of discounted returns"),
-        key("ppo.normalize_advantage", Kind::Bool, "normalize advantages per minibatch"),
-        key("ppo.ent_coef", Kind::Float(0.0, 1e3), "weight of the entropy"),
-        key("ppo.vf_coef", Kind::Float(0.0, 1e3), "weight of the value loss"),
-        key("ppo.max_grad_norm", Kind::Float(1e-9, 1e9), "largest norm of a gradient"),
-        key("ppo.learning_rate", Kind::Schedule(0.0, 10.0), "learning rate of Adam"),
-        key("ppo.micro_batch", Kind::Int(0, 1 << 32), "samples that learner = \"reference\" holds at a time; 0: all"),
-        key("ppo.target_kl", Kind::Float(0.0, 1e9), "stop an update at 1.5 times this KL divergence; 0: off"),
-    ];
-
     /// Checks every range, and what concerns several settings at once.
     ///
     /// # Errors

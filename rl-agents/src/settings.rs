@@ -1,5 +1,5 @@
-//! Names, types and ranges of settings, declared once: constructors check their configuration against the same tables as programs
-//! that read settings from text.
+//! Settings, each declared once: [`settings!`](crate::settings!) makes the struct, its defaults and its keys of one list. Constructors check their
+//! configuration against the same keys as programs that read settings from text.
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -24,8 +24,8 @@ pub struct Key {
     pub name: &'static str,
     /// Type and range.
     pub kind: Kind,
-    /// Description in a line.
-    pub about: &'static str,
+    /// First line of the documentation, as it stands there.
+    pub doc: &'static str,
 }
 
 /// Type and range of a setting. Numbers are compared as f32, which is how most of them are stored.
@@ -49,10 +49,58 @@ pub enum Kind {
     Conv,
 }
 
-/// One line of a table of settings.
+/// Declares a struct of settings: for each its documentation, name, type, default, and range.
+///
+/// Generates the struct, `Default`, and `KEYS`. The text after the name of the struct is the section of all names, with a dot.
+/// The first line of a setting's documentation describes it to users of a program.
+///
+/// ```
+/// use rl_agents::settings::Kind;
+///
+/// rl_agents::settings! {
+///     /// Settings of an optimizer.
+///     pub struct Momentum, "momentum." {
+///         /// Learning rate.
+///         learning_rate: f32 = 0.01, Kind::Float(0.0, 1.0);
+///         /// Share of the last step in the next one.
+///         share: f32 = 0.9, Kind::Float(0.0, 1.0);
+///     }
+/// }
+/// assert_eq!((Momentum::default().share, Momentum::KEYS[1].name), (0.9, "momentum.share"));
+/// ```
+#[macro_export]
+macro_rules! settings {
+    ($(#[$attribute:meta])* pub struct $name:ident, $section:literal {
+        $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr, $kind:expr;)+
+    }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $($(#[doc = $doc])+ pub $field: $type,)+
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+
+        impl $name {
+            /// Names, types, ranges and descriptions of the settings.
+            pub const KEYS: &'static [$crate::settings::Key] = &[$($crate::settings::Key {
+                name: concat!($section, stringify!($field)),
+                kind: $kind,
+                doc: [$($doc),+][0],
+            },)+];
+        }
+    };
+}
+
+/// A key by hand, for a setting whose struct is not made by [`settings!`](crate::settings!).
 #[must_use]
-pub const fn key(name: &'static str, kind: Kind, about: &'static str) -> Key {
-    Key { name, kind, about }
+pub const fn key(name: &'static str, kind: Kind, doc: &'static str) -> Key {
+    Key { name, kind, doc }
 }
 
 /// Most environment steps of a run.
@@ -69,6 +117,12 @@ impl Key {
     #[must_use]
     pub fn field(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or(self.name)
+    }
+
+    /// Description in a line, without a full stop.
+    #[must_use]
+    pub fn about(&self) -> &'static str {
+        self.doc.trim().trim_end_matches('.')
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
         }
         for key in config::keys() {
             print::out(
-                &json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about}).to_string(),
+                &json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about()}).to_string(),
             );
         }
         print::out(&json!({"event": "list"}).to_string());
@@ -41,7 +41,7 @@ pub(super) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     }
     print::out("\nsettings (--set KEY=VALUE, or in a TOML file)");
     for key in config::keys() {
-        print::out(&format!("  {:<24} {}; {}", key.name, key.about, key.kind.allowed()));
+        print::out(&format!("  {:<24} {}; {}", key.name, key.about(), key.kind.allowed()));
     }
     Ok(ExitCode::SUCCESS)
 }
