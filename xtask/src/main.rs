@@ -1,6 +1,7 @@
 //! Development tasks; `cargo xtask test` runs every check.
 
 mod bench;
+mod counts;
 mod full_disk;
 mod fuzz;
 mod gpu_bundle;
@@ -56,7 +57,10 @@ usage: cargo xtask <command>
                  run on a disk that is full at the start, while saving, while logging, and at resume
   soak --hours N [--program FILE]
                  run six configurations for N hours and watch memory, threads and descriptors; writes bench/soak.md and .svg
-  tidy           check the workspace's rules: dependencies between crates, unsafe code, the map of files
+  tidy           check the workspace's rules: dependencies between crates, what each crate never does, unsafe code, names, prose,
+                 the map of files
+  tidy --counts  print lines, public items, enums over element type or action kind, structs of a step, long files, circles of
+                 imports
 ";
 
 fn main() -> ExitCode {
@@ -86,7 +90,11 @@ fn main() -> ExitCode {
         Some("kill9") => kill9::run(&root(), &args()),
         Some("full-disk") => full_disk::run(&root(), &args()),
         Some("soak") => soak::measure(&root(), &args()),
-        Some("tidy") => tidy::check(&root()),
+        Some("tidy") => match std::env::args().nth(2).as_deref() {
+            None => tidy::check(&root()),
+            Some("--counts") => counts::print(&root()),
+            _ => return usage(),
+        },
         _ => return usage(),
     };
     match result {
@@ -130,7 +138,7 @@ fn has(subcommand: &str) -> bool {
     installed
 }
 
-/// Checks that a crate that uses rl-runtime without its program compiles nothing of a terminal.
+/// Checks that rl-runtime without `cli` compiles no crate for a terminal.
 fn without_a_terminal(dir: &Path) -> Result<()> {
     println!("\n==> cargo tree in {}", dir.display());
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());

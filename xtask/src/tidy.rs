@@ -1,11 +1,14 @@
-//! Rules that the compiler does not know: who may use whom, where unsafe code may stand, whether the map is complete.
+//! Rules that the compiler does not know: `cargo xtask tidy` checks them all.
+//!
+//! Rules about dependencies, words that a crate never has, unsafe code, names, prose, the map of files, the table of faults.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Who may depend on whom among our own crates.
+/// Our crates, and those of our crates that each may depend on.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("rl-envs", &[]),
     ("rl-cuda", &["rl-envs"]),
@@ -15,39 +18,221 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// Words that the code of a crate, or of one file, never contains, and the reason.
+const NEVER: &[(&str, &[&str], &str)] = &[
+    ("rl-envs/src", &["cudarc", "std::process", "std::net"], "an environment touches no device, process or socket"),
+    ("rl-cuda/src", &["ppo", "Ppo", "a2c", "A2c", "dqn", "Dqn"], "the device knows no algorithm"),
+    (
+        "rl-buffer/src",
+        &["acrobot", "breakout", "cartpole", "catalog", "mountain_car", "mountain_car_continuous", "pendulum", "snake"],
+        "a buffer names no environment",
+    ),
+    (
+        "rl-agents/src",
+        &["std::fs", "std::net", "std::process", "thread::scope", "thread::spawn", "thread::Builder"],
+        "an agent starts no thread and opens no file",
+    ),
+    ("rl-agents/src/a2c.rs", &["crate::dqn", "crate::ppo"], "no algorithm imports another"),
+    ("rl-agents/src/dqn.rs", &["crate::a2c", "crate::ppo"], "no algorithm imports another"),
+    ("rl-agents/src/ppo.rs", &["crate::a2c", "crate::dqn"], "no algorithm imports another"),
+    ("rl-runtime/src", &["KernelInfo", "ptx"], "the runtime names no kernel"),
+];
+
+/// Types that each environment's file has its own of.
+const IN_EACH_ENVIRONMENT: [&str; 2] = ["Params", "State"];
+
+/// Words that no doc comment begins with: its first line names a thing.
+const NO_FIRST_WORD: [&str; 11] = ["How", "Of", "So", "These", "They", "What", "Whatever", "Whether", "Which", "Who", "Whoever"];
+
+/// Words with a term of art in their place.
+const NO_WORDS: [&str; 8] = ["anew", "as may be", "by turns", "goes on", "is to be", "nobody", "so many", "whoever"];
+
+/// Characters of a doc comment's first line that an index of items shows.
+const FIRST_LINE: usize = 80;
+
+/// Files whose prose is still to be rewritten, one per line.
+///
+/// A file that needs no rewriting is refused, so that the list only gets shorter.
+const OLD_PROSE: &str = include_str!("../old_prose.txt");
+
+/// Names that two types of a crate still share; refused without need, too.
+const OLD_NAMES: [&str; 5] = ["Event", "Loss", "Overlap", "Steps", "Work"];
+
+/// A source file.
+pub(crate) struct Source {
+    /// From the root, with slashes.
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+impl Source {
+    pub(crate) fn crate_name(&self) -> &str {
+        self.path.split('/').next().unwrap_or_default()
+    }
+
+    /// The lines before the test module, with their numbers.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let end = self.text.find("#[cfg(test)]\nmod ").unwrap_or(self.text.len());
+        self.text[..end].lines().enumerate().map(|(i, line)| (i + 1, line))
+    }
+
+    /// The same lines without comments.
+    pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.lines().map(|(i, line)| (i, line.split("//").next().unwrap_or_default()))
+    }
+}
+
 /// Checks the rules and reports everything that breaks one.
 pub(crate) fn check(root: &Path) -> Result<()> {
     println!("==> tidy");
-    let map = fs::read_to_string(root.join("ARCHITECTURE.md")).context("ARCHITECTURE.md")?;
+    let read = |file: &str| fs::read_to_string(root.join(file)).with_context(|| file.to_string());
+    let map = read("ARCHITECTURE.md")?;
     let mut problems = Vec::new();
+    let mut all = Vec::new();
     for (name, may_use) in MAY_USE {
-        let manifest: toml::Table = fs::read_to_string(root.join(name).join("Cargo.toml"))?.parse()?;
-        let dependencies = manifest.get("dependencies").and_then(|d| d.as_table()).into_iter().flat_map(|table| table.keys());
-        for used in dependencies.filter(|used| MAY_USE.iter().any(|(ours, _)| ours == used) && !may_use.contains(&used.as_str()))
-        {
-            problems.push(format!("{name} may not use {used}"));
-        }
-        for file in sources(&root.join(name).join("src"))? {
-            let path = file.strip_prefix(root)?.display().to_string();
-            let text = fs::read_to_string(&file)?;
-            let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            if !["lib", "main", "mod"].contains(&stem) && !map.contains(&format!("`{stem}`")) {
-                problems.push(format!("ARCHITECTURE.md does not mention `{stem}` ({path})"));
-            }
-            if text.contains(concat!("allow(unsafe", "_code)")) && !map.contains(&format!("`{path}`")) {
-                problems.push(format!("{path} allows unsafe code, but ARCHITECTURE.md does not name it"));
-            }
-            if !text.starts_with("//! ") {
-                problems.push(format!("{path} does not begin with a header"));
+        problems.extend(dependencies(name, may_use, &read(&format!("{name}/Cargo.toml"))?)?);
+        for folder in ["src", "tests", "examples"] {
+            for file in sources(&root.join(name).join(folder))? {
+                let path = file.strip_prefix(root)?.display().to_string();
+                all.push(Source { text: read(&path)?, path });
             }
         }
     }
-    let faults = fs::read_to_string(root.join("docs/faults.md")).context("docs/faults.md")?;
-    problems.extend(unproven(&faults, &|file| fs::read_to_string(root.join(file)).unwrap_or_default()));
-    if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n")) }
+    for source in &all {
+        if source.path.contains("/src/") {
+            problems.extend(mapped(source, &map));
+            problems.extend(never(source));
+        }
+        if !OLD_PROSE.lines().any(|path| path == source.path) {
+            problems.extend(prose(source));
+        }
+    }
+    problems.extend(OLD_PROSE.lines().filter_map(|path| {
+        let source = all.iter().find(|source| source.path == path);
+        source.is_none_or(|source| prose(source).is_empty()).then(|| format!("xtask/old_prose.txt names {path} without need"))
+    }));
+    let twice = one_name_one_type(&all);
+    let unneeded = OLD_NAMES.iter().filter(|old| !twice.iter().any(|(name, _)| name == *old));
+    problems.extend(unneeded.map(|old| format!("OLD_NAMES names {old} without need")));
+    problems.extend(twice.into_iter().filter(|(name, _)| !OLD_NAMES.contains(&name.as_str())).map(|(_, problem)| problem));
+    problems.extend(unproven(&read("docs/faults.md")?, &|file| read(file).unwrap_or_default()));
+    if problems.is_empty() { Ok(()) } else { bail!("{}\n{} problems", problems.join("\n"), problems.len()) }
 }
 
-/// Rows of docs/faults.md that name no test and are not marked absent, and tests that they name and that `read` does not find.
+/// Our crates among the dependencies of a manifest that the crate may not use.
+fn dependencies(name: &str, may_use: &[&str], manifest: &str) -> Result<Vec<String>> {
+    let manifest: toml::Table = manifest.parse()?;
+    let used = manifest.get("dependencies").and_then(|d| d.as_table()).into_iter().flat_map(|table| table.keys());
+    let ours = used.filter(|used| MAY_USE.iter().any(|(ours, _)| ours == used));
+    Ok(ours.filter(|used| !may_use.contains(&used.as_str())).map(|used| format!("{name} may not use {used}")).collect())
+}
+
+/// Problems of a file with its header, its place on the map, or unsafe code.
+fn mapped(source: &Source, map: &str) -> Vec<String> {
+    let Source { path, text } = source;
+    let stem = path.rsplit('/').next().and_then(|name| name.strip_suffix(".rs")).unwrap_or_default();
+    let mut problems = Vec::new();
+    if !["lib", "main", "mod"].contains(&stem) && !map.contains(&format!("`{stem}`")) {
+        problems.push(format!("ARCHITECTURE.md does not mention `{stem}` ({path})"));
+    }
+    if text.contains(concat!("allow(unsafe", "_code)")) && !map.contains(&format!("`{path}`")) {
+        problems.push(format!("{path} allows unsafe code, but ARCHITECTURE.md does not name it"));
+    }
+    if !text.starts_with("//! ") {
+        problems.push(format!("{path} does not begin with a header"));
+    }
+    problems
+}
+
+/// Words in code that [`NEVER`] forbids.
+fn never(source: &Source) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (place, words, reason) in NEVER.iter().filter(|(place, ..)| source.path.starts_with(place)) {
+        for (i, line) in source.code() {
+            let found = words.iter().filter(|word| has_word(line, word));
+            problems.extend(found.map(|word| format!("{}:{i} has `{word}`, but in {place} {reason}", source.path)));
+        }
+    }
+    problems
+}
+
+/// True if `line` contains `word` as a whole word.
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
+    let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(i, _)| {
+        !line[..i].chars().next_back().is_some_and(part_of_word)
+            && !line[i + word.len()..].chars().next().is_some_and(part_of_word)
+    })
+}
+
+/// Names that types in two files of a crate share, each with a message.
+fn one_name_one_type(all: &[Source]) -> Vec<(String, String)> {
+    let mut files: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for source in all.iter().filter(|source| source.path.contains("/src/")) {
+        let is_environment = source.path.starts_with("rl-envs/");
+        for (_, line) in source.code() {
+            let Some(name) = type_name(line) else { continue };
+            if !(is_environment && IN_EACH_ENVIRONMENT.contains(&name)) {
+                files.entry((source.crate_name(), name)).or_default().push(&source.path);
+            }
+        }
+    }
+    let twice = files.into_iter().filter(|(_, paths)| paths.len() > 1);
+    twice.map(|((_, name), paths)| (name.into(), format!("two types are called {name}: {}", paths.join(", ")))).collect()
+}
+
+/// Name of the type that a line of code declares outside of an `impl`.
+fn type_name(line: &str) -> Option<&str> {
+    let (visibility, item) = line.split_once("pub").map_or(("", line), |(indent, rest)| (indent, rest));
+    let item = item.strip_prefix('(').map_or(item, |rest| rest.split_once(')').map_or(rest, |(_, rest)| rest)).trim_start();
+    let (keyword, rest) = item.split_once(' ')?;
+    let is_alias_of_a_trait = keyword == "type" && line.starts_with(' ');
+    if !visibility.trim().is_empty() || !["enum", "struct", "trait", "type", "union"].contains(&keyword) || is_alias_of_a_trait {
+        return None;
+    }
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
+/// Doc comments whose first line names nothing or is long, and forbidden words.
+fn prose(source: &Source) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut in_doc = false;
+    for (i, line) in source.lines() {
+        let Some((code, comment)) = comment(line) else {
+            in_doc = false;
+            continue;
+        };
+        let doc = comment.strip_prefix(['/', '!']).filter(|_| code.is_empty());
+        let text = doc.unwrap_or(comment).trim();
+        let mut problem = |what: String| problems.push(format!("{}:{i}: {what}", source.path));
+        if doc.is_some() && !in_doc {
+            let first = text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+            if NO_FIRST_WORD.contains(&first) {
+                problem(format!("a doc comment begins with \"{first}\": name the thing"));
+            }
+            if text.chars().count() > FIRST_LINE {
+                problem(format!("the first line of a doc comment has more than {FIRST_LINE} characters"));
+            }
+        }
+        in_doc = doc.is_some();
+        let lower = text.to_lowercase();
+        for word in NO_WORDS.iter().filter(|word| has_word(&lower, word)) {
+            problem(format!("\"{word}\": use the term of art"));
+        }
+    }
+    problems
+}
+
+/// Splits a line with a comment into its code and the text after the slashes.
+fn comment(line: &str) -> Option<(&str, &str)> {
+    // Slashes in a string are no comment: an address has a colon before them.
+    let (code, comment) = line.split_once("//").filter(|(code, _)| !code.ends_with(':'))?;
+    Some((code.trim(), comment))
+}
+
+/// Rows of docs/faults.md without a test, and tests named there that do not exist.
+///
+/// A row marked absent needs none; `read` returns a file's text.
 fn unproven(faults: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
     let mut problems = Vec::new();
     for row in faults.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| fault |")) {
@@ -69,8 +254,24 @@ fn unproven(faults: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
     problems
 }
 
+/// The source files of the library crates.
+pub(crate) fn library_sources(root: &Path) -> Result<Vec<Source>> {
+    let mut all = Vec::new();
+    for (name, _) in MAY_USE.iter().filter(|(name, _)| *name != "xtask") {
+        for file in sources(&root.join(name).join("src"))? {
+            let path = file.strip_prefix(root)?.display().to_string();
+            all.push(Source { text: fs::read_to_string(&file)?, path });
+        }
+    }
+    Ok(all)
+}
+
+/// The Rust files in a folder and its folders, in order; none if it is absent.
 fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
+    if !dir.exists() {
+        return Ok(found);
+    }
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         if path.is_dir() {
@@ -100,6 +301,71 @@ mod tests {
             ["| x | y | |", "| x | y | `a.rs::helper` |", "| x | y | `a.rs::shown`, `b.rs::shown` |", "| x | y | `a.rs::show` |"]
         {
             assert_eq!(unproven(row), 1, "{row}");
+        }
+    }
+
+    fn source(path: &str, text: &str) -> Source {
+        Source { path: path.into(), text: text.into() }
+    }
+
+    #[test]
+    fn a_dependency_that_the_table_lacks_is_found() {
+        let found = |manifest| dependencies("rl-buffer", &["rl-envs"], manifest).unwrap();
+        assert!(found("[dependencies]\nserde = \"1\"\nrl-envs.workspace = true").is_empty());
+        assert_eq!(found("[dependencies]\nrl-agents.workspace = true"), ["rl-buffer may not use rl-agents"]);
+    }
+
+    #[test]
+    fn a_file_needs_a_header_its_place_on_the_map_and_leave_for_unsafe_code() {
+        let found = |text: &str, map: &str| mapped(&source("rl-envs/src/new.rs", text), map).len();
+        assert_eq!(found("//! Header.\n", "`new`"), 0);
+        assert_eq!(found("//! Header.\n", "`old`"), 1);
+        assert_eq!(found("use std::fmt;\n", "`new`"), 1);
+        let allowed = concat!("//! Header.\n#![allow(unsafe", "_code)]\n");
+        assert_eq!(found(allowed, "`new`"), 1);
+        assert_eq!(found(allowed, "`new`, `rl-envs/src/new.rs`"), 0);
+    }
+
+    #[test]
+    fn a_word_that_a_crate_never_has_is_found_in_code_alone() {
+        for (place, words, _) in NEVER {
+            for word in *words {
+                let path = if place.ends_with(".rs") { (*place).to_string() } else { format!("{place}/file.rs") };
+                let found = |text: String| never(&source(&path, &text)).len();
+                assert_eq!(found(format!("use x::{word};\n")), 1, "{place}: {word}");
+                assert_eq!(found(format!("// {word}\nuse x_{word}_y;\n#[cfg(test)]\nmod tests {{ use {word}; }}\n")), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_is_of_one_type_in_a_crate() {
+        let found = |a: &str, b: &str, path: &str| one_name_one_type(&[source("rl-envs/src/a.rs", a), source(path, b)]).len();
+        for declaration in
+            ["struct Row;", "pub struct Row<'a> {", "pub(crate) enum Row {", "type Row = u8;", "    struct Row(u8);"]
+        {
+            assert_eq!(found("trait Row {", declaration, "rl-envs/src/b.rs"), 1, "{declaration}");
+            assert_eq!(found("trait Row {", declaration, "rl-cuda/src/b.rs"), 0, "another crate");
+        }
+        for other in ["struct Rows;", "    type Row = u8;", "// struct Row;", "#[cfg(test)]\nmod tests {\n    struct Row;"] {
+            assert_eq!(found("trait Row {", other, "rl-envs/src/b.rs"), 0, "{other}");
+        }
+        assert_eq!(found("struct State {", "struct State {", "rl-envs/src/b.rs"), 0, "each environment has a state");
+        assert_eq!(found("trait Row {", "struct Row;", "rl-envs/tests/b.rs"), 0, "tests are crates of their own");
+    }
+
+    #[test]
+    fn a_doc_comment_names_a_thing_in_a_line_that_an_index_shows() {
+        let found = |text: &str| prose(&source("rl-envs/src/a.rs", text)).len();
+        assert_eq!(found("/// Number of rows.\n/// What else there is.\nfn f() {}\n"), 0);
+        for first in NO_FIRST_WORD {
+            assert_ne!(found(&format!("/// {first} it is.\nfn f() {{}}\n")), 0, "{first}");
+        }
+        assert_eq!(found(&format!("/// {}\n", "a".repeat(80))), 0);
+        assert_eq!(found(&format!("/// {}\n", "a".repeat(81))), 1);
+        for word in NO_WORDS {
+            assert_eq!(found(&format!("let a = 1; // it {word} here\n")), 1, "{word}");
+            assert_eq!(found(&format!("let a = \"it {word} here\";\n")), 0, "{word}");
         }
     }
 }

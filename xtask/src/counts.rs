@@ -1,0 +1,149 @@
+//! Sizes of the workspace, printed by `cargo xtask tidy --counts`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::tidy::{Source, has_word, library_sources};
+
+/// Lines without tests above which a file is worth a second look.
+const LONG: usize = 500;
+
+/// Prints the counts.
+pub(crate) fn print(root: &Path) -> Result<()> {
+    let all = library_sources(root)?;
+    let mut crates: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for source in &all {
+        let (lines, items) = crates.entry(source.crate_name()).or_default();
+        *lines += source.code().filter(|(_, line)| !line.trim().is_empty()).count();
+        *items += source.code().filter(|(_, line)| is_public_item(line)).count();
+    }
+    println!("{:<12} {:>13} {:>13}", "crate", "lines of code", "public items");
+    for (name, (lines, items)) in &crates {
+        println!("{name:<12} {lines:>13} {items:>13}");
+    }
+    let (lines, items) = crates.values().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+    println!("{:<12} {lines:>13} {items:>13}", "all");
+    list("enums over element type or action kind", &declarations(&all, "enum", &[&["F32", "U8"], &["Discrete", "Continuous"]]));
+    list("structs of a step's columns", &declarations(&all, "struct", &[&["rewards", "terminated", "truncated"]]));
+    let long = all.iter().map(|source| (source.lines().count(), &source.path)).filter(|(n, _)| *n > LONG);
+    list("files over 500 lines without tests", &long.map(|(n, path)| format!("{path} {n}")).collect::<Vec<_>>());
+    list("circles of imports", &circles(&all));
+    Ok(())
+}
+
+fn list(what: &str, found: &[String]) {
+    println!("{what}: {}", found.len());
+    found.iter().for_each(|line| println!("  {line}"));
+}
+
+/// True if a line of code declares something public with a name of its own.
+fn is_public_item(line: &str) -> bool {
+    let Some(rest) = line.trim_start().strip_prefix("pub ") else { return false };
+    let words = ["const", "enum", "fn", "static", "struct", "trait", "type", "union", "unsafe"];
+    rest.split(' ').next().is_some_and(|word| words.contains(&word))
+}
+
+/// Enums or structs with all members of one of the sets.
+fn declarations(all: &[Source], keyword: &str, sets: &[&[&str]]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in all {
+        let lines: Vec<&str> = source.code().map(|(_, line)| line).collect();
+        for (i, line) in lines.iter().enumerate().filter(|(_, line)| has_word(line, keyword) && line.contains('{')) {
+            let indent = line.len() - line.trim_start().len();
+            let ends = |line: &str| line.len() - line.trim_start().len() == indent && line.trim_start().starts_with('}');
+            let body = if line.contains('}') { *line } else { "" };
+            let members = lines[i + 1..].iter().take_while(|line| body.is_empty() && !ends(line)).copied();
+            let text: String = members.chain([body]).collect::<Vec<_>>().join("\n");
+            if sets.iter().any(|set| set.iter().all(|member| has_word(&text, member))) {
+                let name = line.trim_start().split([' ', '<', '(', '{']).skip_while(|word| *word != keyword).nth(1);
+                found.push(format!("{} {}", source.path, name.unwrap_or_default()));
+            }
+        }
+    }
+    found
+}
+
+/// Groups of a crate's files that import each other, directly or by way of others.
+fn circles(all: &[Source]) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    let imports: BTreeMap<&str, BTreeSet<&str>> = all
+        .iter()
+        .map(|source| {
+            let others = all.iter().filter(|other| other.crate_name() == source.crate_name() && other.path != source.path);
+            let code: String = source.code().map(|(_, line)| line).collect::<Vec<_>>().join(" ");
+            let groups: Vec<&str> = code.split("use crate::{").skip(1).filter_map(|rest| rest.split(';').next()).collect();
+            let used = others.filter(|other| {
+                let module = module(&other.path);
+                let grouped = groups.iter().any(|group| has_word(group, &module));
+                !module.is_empty() && (grouped || has_word(&code, &format!("crate::{module}")))
+            });
+            (source.path.as_str(), used.map(|other| other.path.as_str()).collect())
+        })
+        .collect();
+    let reach: BTreeMap<&str, BTreeSet<&str>> = imports.keys().map(|path| (*path, reached(&imports, path))).collect();
+    for (path, seen) in &reach {
+        let circle: Vec<&str> = seen.iter().filter(|other| reach[*other].contains(path)).copied().collect();
+        if seen.contains(path) {
+            found.insert(circle.join(", "));
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// The files that one imports, directly or by way of others.
+fn reached<'a>(imports: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &'a str) -> BTreeSet<&'a str> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(path) = next.pop() {
+        next.extend(imports[path].iter().filter(|path| seen.insert(**path)));
+    }
+    seen
+}
+
+/// The path of a file's module within its crate; empty for the crate's root.
+fn module(path: &str) -> String {
+    let inside = path.split_once("/src/").map_or("", |(_, inside)| inside);
+    let name = inside.trim_end_matches(".rs").trim_end_matches("/mod");
+    if ["lib", "main"].contains(&name) || name.starts_with("bin/") { String::new() } else { name.replace('/', "::") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(path: &str, text: &str) -> Source {
+        Source { path: path.into(), text: text.into() }
+    }
+
+    #[test]
+    fn public_items_and_nothing_else_count() {
+        for line in ["pub fn f() {", "    pub const fn f() {", "pub struct S;", "pub enum E {"] {
+            assert!(is_public_item(line), "{line}");
+        }
+        for line in ["pub(crate) fn f() {", "pub use x::y;", "pub mod x;", "    pub field: u8,", "fn f() {"] {
+            assert!(!is_public_item(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn enums_are_found_by_their_variants() {
+        let text = "pub enum Obs<F, U> {\n    F32(F),\n    U8(U),\n}\nenum Other {\n    F32,\n    F64,\n}\nenum Kind { Discrete, Continuous }\n";
+        let found = declarations(&[source("a/src/a.rs", text)], "enum", &[&["F32", "U8"], &["Discrete", "Continuous"]]);
+        assert_eq!(found, ["a/src/a.rs Obs", "a/src/a.rs Kind"]);
+    }
+
+    #[test]
+    fn a_circle_is_found_once_and_a_chain_is_none() {
+        let all = |c: &str| {
+            [
+                source("x/src/a.rs", "use crate::b::B;\n"),
+                source("x/src/b.rs", "use crate::{\n    Error,\n    c::C,\n};\n"),
+                source("x/src/c.rs", c),
+                source("y/src/c.rs", "use crate::a;\n"),
+            ]
+        };
+        assert!(circles(&all("")).is_empty());
+        assert_eq!(circles(&all("use crate::a::A;\n")), ["x/src/a.rs, x/src/b.rs, x/src/c.rs"]);
+    }
+}
