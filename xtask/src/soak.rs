@@ -93,6 +93,7 @@ pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir)?;
     // Run a copy, so that a build in the meantime does not change the program.
+    let machine = machine(root); // now: hours later there may be another commit
     let program = dir.join("rl");
     fs::copy(options.program(root)?, &program)?;
     let mut processes =
@@ -121,7 +122,7 @@ pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
         }
     }
     let warm_up = WARM_UP.min(time / 4).as_secs_f64() / 3600.0;
-    write(root, &samples, hours, warm_up, &mut problems)?;
+    write(root, &machine, &samples, (hours, warm_up), &mut problems)?;
     if !problems.is_empty() {
         bail!("{}\nruns and samples are in {}", problems.join("\n"), dir.display());
     }
@@ -221,7 +222,13 @@ fn median(samples: &[Sample], of: impl Fn(&Sample) -> u32) -> u32 {
 }
 
 /// Writes the table and the picture, and adds growth to `problems`.
-fn write(root: &Path, samples: &[Vec<Sample>], hours: f64, warm_up: f64, problems: &mut Vec<String>) -> Result<()> {
+fn write(
+    root: &Path,
+    machine: &str,
+    samples: &[Vec<Sample>],
+    (hours, warm_up): (f64, f64),
+    problems: &mut Vec<String>,
+) -> Result<()> {
     let mut text = format!(
         "# Soak\n\nWritten by `cargo xtask soak --hours {hours}`: {} processes side by side, niced, on {}. Samples every {:.0} s, without a \
          warm-up of\n{:.1} minutes. The slope is a least-squares fit. At the end the runs were interrupted (SIGTERM), had to exit with 130, \
@@ -229,7 +236,7 @@ fn write(root: &Path, samples: &[Vec<Sample>], hours: f64, warm_up: f64, problem
          | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads, first and last | descriptors, first and last |\n\
          |---|---|---|---|---|---|\n",
         WORKLOADS.len(),
-        machine(root),
+        machine,
         INTERVAL.as_secs_f64().min(60.0 * hours),
         60.0 * warm_up,
     );
