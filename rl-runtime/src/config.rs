@@ -189,38 +189,38 @@ pub(crate) const MAX_FILE: u64 = 1 << 20;
 
 /// The settings of a run as a whole.
 const RUN: &[Key] = &[
-    key("steps", Kind::Int(1, MAX_STEPS), "environment steps to train for"),
-    key("n_envs", Kind::Int(1, 1 << 24), "environments"),
-    key("seed", Kind::Int(0, i64::MAX), "decides all randomness"),
-    key("threads", Kind::Int(1, 4096), "threads; results do not depend on them"),
-    key("device", Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda or cuda:i"), "device to train on"),
-    key("pipeline", Kind::Choice(&["sync", "overlapped"]), "overlapped: collect the next rollout while one is learnt from"),
-    key("max_lag", Kind::Int(0, 1000), "overlapped: policy lag: how many updates old the acting policy may be"),
-    key("collect_threads", Kind::Int(0, 4096), "overlapped: how many of the threads collect; 0: half of them"),
-    key("checkpoint_every", Kind::Int(1, MAX_STEPS), "environment steps between checkpoints"),
-    key("keep_checkpoints", Kind::Int(1, 1_000_000), "how many checkpoints are kept"),
-    key("log_interval", Kind::Int(1, MAX_STEPS), "iterations between rows of metrics"),
-    key("eval_every", Kind::Int(0, MAX_STEPS), "environment steps between evaluations; 0: at the end only, or 20 with a target"),
-    key("eval_episodes", Kind::Int(1, 1_000_000), "episodes of an evaluation"),
-    key("eval_max_steps", Kind::Int(0, u32::MAX as i64), "steps after which an evaluation cuts an episode; 0: no limit"),
+    key("steps", Kind::Int(1, MAX_STEPS), "Environment steps to train for"),
+    key("n_envs", Kind::Int(1, 1 << 24), "Environments"),
+    key("seed", Kind::Int(0, i64::MAX), "Seed of all randomness"),
+    key("threads", Kind::Int(1, 4096), "Threads; results do not depend on them"),
+    key("device", Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda or cuda:i"), "Device to train on"),
+    key("pipeline", Kind::Choice(&["sync", "overlapped"]), "Order of collecting and learning: in turn, or at the same time"),
+    key("max_lag", Kind::Int(0, 1000), "Policy lag of pipeline = overlapped: how many updates old the acting policy may be"),
+    key("collect_threads", Kind::Int(0, 4096), "Threads that collect if pipeline = overlapped; 0: half of them"),
+    key("checkpoint_every", Kind::Int(1, MAX_STEPS), "Environment steps between checkpoints"),
+    key("keep_checkpoints", Kind::Int(1, 1_000_000), "Number of checkpoints kept"),
+    key("log_interval", Kind::Int(1, MAX_STEPS), "Iterations between rows of metrics"),
+    key("eval_every", Kind::Int(0, MAX_STEPS), "Environment steps between evaluations; 0: at the end only, or 20 with a target"),
+    key("eval_episodes", Kind::Int(1, 1_000_000), "Episodes of an evaluation"),
+    key("eval_max_steps", Kind::Int(0, u32::MAX as i64), "Steps after which an evaluation cuts an episode; 0: no limit"),
     key(
         "on_nonfinite",
         Kind::Choice(&["error", "truncate"]),
-        "a reward or observation that is not finite: end the run, or truncate the episode at the step before",
+        "A reward or observation that is not finite: end the run, or truncate the episode at the step before",
     ),
-    key("target_return", Kind::Float(f64::MIN, f64::MAX), "stop when an evaluation's mean return reaches this"),
+    key("target_return", Kind::Float(f64::MIN, f64::MAX), "Stop when an evaluation's mean return reaches this"),
 ];
 
 /// The wrappers of any environment.
 const ENV: &[Key] = &[
-    key("env.frame_stack", Kind::Int(1, 64), "observations seen at once, the oldest first; 1: the last alone"),
+    key("env.frame_stack", Kind::Int(1, 64), "Observations seen at once, the oldest first; 1: the last alone"),
     key(
         "env.time_limit",
         Kind::Int(0, u32::MAX as i64),
-        "steps after which an episode is truncated; 0: the environment's own limit",
+        "Steps after which an episode is truncated; 0: the environment's own limit",
     ),
-    key("env.action_repeat", Kind::Int(1, 1000), "times that each action is taken; rewards are summed, time_limit counts each"),
-    key("env.reward_clip", Kind::Float(0.0, 1e9), "bound of the rewards that are learnt from; returns are unclipped; 0: none"),
+    key("env.action_repeat", Kind::Int(1, 1000), "Times that each action is taken; rewards are summed, time_limit counts each"),
+    key("env.reward_clip", Kind::Float(0.0, 1e9), "Bound of the rewards that are learnt from; returns are unclipped; 0: none"),
 ];
 
 /// Every setting but the environment and the algorithm.
