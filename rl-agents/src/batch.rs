@@ -27,7 +27,7 @@ pub(crate) struct Targets {
     pub(crate) log_probs: Vec<f32>, // (T N)
 }
 
-/// What the learning policy computes for a rollout that another policy acted in.
+/// Quantities that the learning policy computes for a stale rollout.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Refresh {
     Values,

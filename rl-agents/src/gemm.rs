@@ -220,7 +220,7 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
 ) {
     assert!(n.is_multiple_of(LANES) && m > 0 && k > 0);
     assert!(to.ascend(m) && a.rows.ascend(m) && a.columns.ascend(k) && b.len() >= k * n);
-    // SAFETY: the assertion above says that there are so many rows and columns.
+    // SAFETY: the assertion above says that the rows and columns exist.
     let (c_end, a_end) = unsafe { (to.at(m - 1) + n, a.rows.at(m - 1) + a.columns.at(k - 1)) };
     assert!(c.len() >= c_end && a.data.len() > a_end);
     if let Init::Bias(bias) = init {
@@ -253,7 +253,7 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
 /// Computes the rows and terms of a range of a product, columns `column..column + N`. Returns N.
 ///
 /// # Safety
-/// These rows, columns and terms are within the arrays.
+/// The ranges of rows, columns and terms are within the arrays.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "operands and ranges of a product")]
 unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
@@ -289,7 +289,7 @@ unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
 /// Computes rows `i..i + M`, columns `column..column + N` of a product, in registers. Returns M.
 ///
 /// # Safety
-/// These rows and columns and the terms are within the arrays.
+/// The ranges of rows, columns and terms are within the arrays.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "operands and ranges of a product")]
 unsafe fn block<S: Set, const M: usize, const N: usize>(

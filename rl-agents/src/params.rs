@@ -68,7 +68,7 @@ pub fn orthogonal(weight: &mut [f32], rows: usize, columns: usize, gain: f32, se
         weight.iter_mut().zip(basis).for_each(|(to, x)| *to = gain * x as f32);
         return;
     }
-    // Transposed, by so many rows at a time that the lines they are read from stay in the cache.
+    // A transpose in strips of rows: their cache lines stay in the cache.
     const ROWS: usize = 16;
     for (i, to) in weight.chunks_mut((ROWS * columns).max(1)).enumerate() {
         for column in 0..columns {

@@ -279,7 +279,7 @@ pub struct RolloutGraph {
 impl RolloutGraph {
     /// Returns the columns that the last replay wrote.
     ///
-    /// They are complete once the stream has finished the replay.
+    /// The columns are complete once the stream has finished the replay.
     #[must_use]
     pub fn steps(&self) -> &DeviceSteps {
         &self.steps

@@ -51,7 +51,7 @@ pub type ActionsView<'a> = Actions<ArrayView1<'a, u32>, ArrayView2<'a, f32>>;
 /// Actions (N) or (N, A) to be written.
 pub type ActionsMut<'a> = Actions<ArrayViewMut1<'a, u32>, ArrayViewMut2<'a, f32>>;
 
-/// What an enum of two storages can do, whatever they are, and as arrays.
+/// Methods of an enum of two storages: of any storage, then of arrays.
 macro_rules! storage {
     ($Enum:ident, $First:ident($first:ty), $Second:ident($second:ty)) => {
         impl<A, B> $Enum<A, B> {

@@ -233,8 +233,8 @@ pub(super) struct Update {
 /// normalization, losses, gradients, clipping, Adam. With it the share that the networks' products have of the multiply-adds
 /// that the machine can do, measured beside it.
 ///
-/// All updates learn from one rollout. It lags behind all but the first, which compute its values anew: a pass that training
-/// without lag is spared.
+/// All updates learn from one rollout. It is stale for every update but the first, so each recomputes its values: a pass that
+/// training without lag does not need.
 ///
 /// # Errors
 /// Those of the environments and the agent.

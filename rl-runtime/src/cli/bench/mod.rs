@@ -57,7 +57,7 @@ Examples:
         /// Do the work of each step so often, in place, and count it once
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
         repeat: u32,
-        /// How long to measure
+        /// Seconds to measure
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
@@ -94,7 +94,7 @@ Examples:
         /// avx512, avx2 or plain [default: the best that the machine has]
         #[arg(long, value_parser = parse_name::<Isa>)]
         isa: Option<Isa>,
-        /// How long to measure
+        /// Seconds to measure
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
@@ -150,16 +150,16 @@ Presets (what is given besides goes before them):
         /// Collect and learn in turn
         #[arg(long)]
         sync: bool,
-        /// Rollouts are acted in by the policy of so many updates before
+        /// Policy lag: how many updates old the acting policy may be
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000), conflicts_with = "sync")]
         max_lag: u32,
         /// Environments that are waited for before the policy acts
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         min_ready: u32,
-        /// How long they are waited for
+        /// Longest wait for them
         #[arg(long, default_value_t = 1.0, value_parser = parse_ms)]
         deadline_ms: f64,
-        /// How long to measure, from the end of the first rollout on: a short time counts too little, for stretches that have been begun
+        /// Seconds to measure after the first rollout; a short time misses the steps of unfinished stretches
         #[arg(long, default_value_t = 60.0, value_parser = parse_seconds)]
         seconds: f64,
         /// Say what each thread did for how long
@@ -181,7 +181,7 @@ Presets (what is given besides goes before them):
         /// Draw by priorities, and update them
         #[arg(long)]
         prioritized: bool,
-        /// How long to measure
+        /// Seconds to measure
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
