@@ -1,7 +1,7 @@
-//! Acrobot: swing the free end of two linked rods above a line by a torque on the joint between them.
+//! Acrobot: swing the end of two linked rods above a line by a torque on the joint.
 //!
-//! Source: Gymnasium 1.3 `Acrobot-v1` (Sutton, 1996; the equations of the book of Sutton and Barto), in f32 where that computes
-//! in f64.
+//! Source: Gymnasium 1.3 `Acrobot-v1` (Sutton, 1996; the equations of the book of Sutton and Barto), in f32 (the reference uses
+//! f64).
 //!
 //! - Observation, f32 (6): cosine and sine of the first rod's angle from hanging, cosine and sine of the second's relative to the
 //!   first, the two angular velocities (rad/s).
@@ -19,7 +19,7 @@ use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
 
 use std::f32::consts::PI;
 
-/// The constants. Both rods are alike.
+/// Constants of the environment. Both rods are alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
     /// Gravity, m/s^2.
@@ -28,17 +28,17 @@ pub struct Params {
     pub length: f32,
     /// Mass of a rod, kg.
     pub mass: f32,
-    /// From a rod's joint to its centre of mass, m.
+    /// Distance from a rod's joint to its centre of mass, m.
     pub center: f32,
     /// Moment of inertia of a rod, kg m^2.
     pub moment: f32,
     /// Torque of an action, N m.
     pub torque: f32,
-    /// Time from one step to the next, s.
+    /// Duration of a step, s.
     pub tau: f32,
-    /// The greatest angular speed of the first rod, rad/s.
+    /// Maximum angular speed of the first rod, rad/s.
     pub max_speed1: f32,
-    /// The greatest angular speed of the second rod, rad/s.
+    /// Maximum angular speed of the second rod, rad/s.
     pub max_speed2: f32,
     /// Steps after which an episode is truncated.
     pub max_steps: u32,
@@ -61,7 +61,7 @@ impl Default for Params {
     }
 }
 
-/// What changes from step to step.
+/// State of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -77,11 +77,11 @@ pub struct State {
     pub elapsed: u32,
 }
 
-/// The environment.
+/// The Acrobot environment.
 pub type Acrobot = Lane<Params, 5, 6>;
 
 impl Params {
-    /// What the state (angles, then velocities) changes by in a second.
+    /// Time derivative of the state (angles, then velocities).
     #[inline(always)]
     fn derivative(&self, [theta1, theta2, theta1_dot, theta2_dot]: [f32; 4], torque: f32) -> [f32; 4] {
         let Self { gravity, length, mass, center, moment, .. } = *self;
@@ -101,7 +101,7 @@ impl Params {
     }
 }
 
-/// `y + h k`, number by number.
+/// Returns `y + h k`, element by element.
 #[inline(always)]
 fn ahead(y: [f32; 4], h: f32, k: [f32; 4]) -> [f32; 4] {
     std::array::from_fn(|i| y[i] + h * k[i])
@@ -129,7 +129,7 @@ impl Dynamics<5, 6> for Params {
     fn advance(&self, state: State, action: u32) -> (State, Step) {
         let y = [state.theta1, state.theta2, state.theta1_dot, state.theta2_dot];
         let torque = (action as f32 - 1.0) * self.torque;
-        // One step of the classical method of Runge and Kutta.
+        // One step of the classical Runge-Kutta method.
         let k1 = self.derivative(y, torque);
         let k2 = self.derivative(ahead(y, self.tau / 2.0, k1), torque);
         let k3 = self.derivative(ahead(y, self.tau / 2.0, k2), torque);

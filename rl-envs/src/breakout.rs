@@ -10,23 +10,24 @@
 //! - `truncated`: at step 1000. A step may set both.
 //! - Start: the paddle in column 4, all of rows 1 to 3 bricks, the ball in row 3, at the left or at the right wall with equal chances,
 //!   moving down and inwards. When all bricks are gone, new ones come as the ball reaches the bottom.
-//! - State, by field name (MinAtar's): `ball_x`, `ball_y`, `ball_dir` (0 up left, 1 up right, 2 down right, 3 down left), `pos` (the
-//!   paddle's column), `brick_map` (rows 1 to 3), `strike` (whether a brick was just hit), `last_x`, `last_y`, `last_action`, `elapsed`.
+//! - State, by field name (MinAtar's): `ball_x`, `ball_y`, `ball_dir` (0 up left, 1 up right, 2 down right, 3 down left), `pos`
+//!   (the paddle's column), `brick_map` (rows 1 to 3), `strike` (true if a brick was just hit), `last_x`, `last_y`,
+//!   `last_action`, `elapsed`.
 //!
-//! Departures from the reference: it has no time limit (this one is gymnax's); planes come first (there last) and are u8.
+//! Departures from the reference: a time limit (gymnax's; the reference has none); planes come first (there last) and are u8.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
 
-/// Rows and columns.
+/// Number of rows, and of columns.
 const SIZE: usize = 10;
 const CELLS: usize = SIZE * SIZE;
 
-/// The constants.
+/// Constants of the environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
-    /// The chance that the last action is repeated.
+    /// Probability that the last action is repeated.
     pub sticky: f32,
     /// Steps after which an episode is truncated.
     pub max_steps: u32,
@@ -38,7 +39,7 @@ impl Default for Params {
     }
 }
 
-/// What changes from step to step.
+/// State of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -46,19 +47,19 @@ pub struct State {
     pub ball_x: u8,
     /// Row of the ball.
     pub ball_y: u8,
-    /// Where it moves: 0 up left, 1 up right, 2 down right, 3 down left.
+    /// Direction of the ball: 0 up left, 1 up right, 2 down right, 3 down left.
     pub ball_dir: u8,
     /// Column of the paddle.
     pub pos: u8,
     /// 1 for each brick in rows 1 to 3.
     pub brick_map: [[u8; SIZE]; 3],
-    /// Whether a brick was hit in the last step: the next one is passed through.
+    /// True if the last step hit a brick; the ball passes through the next one.
     pub strike: bool,
     /// Column of the ball before the last step.
     pub last_x: u8,
     /// Row of the ball before the last step.
     pub last_y: u8,
-    /// The action that was last taken.
+    /// The last action taken.
     pub last_action: u8,
     /// Steps taken in this episode.
     pub elapsed: u32,
@@ -74,7 +75,7 @@ impl State {
     }
 }
 
-/// The environment.
+/// The Breakout environment.
 #[derive(Clone, Debug)]
 pub struct Breakout {
     params: Params,
@@ -88,13 +89,13 @@ impl Default for Breakout {
 }
 
 impl Breakout {
-    /// With constants of your own.
+    /// Creates an environment with the given constants.
     #[must_use]
     pub fn new(params: Params) -> Self {
         Self { params, state: State::start(0, 2) }
     }
 
-    /// One step with the action that is really taken.
+    /// Takes one step with `action`, which sticky actions have already replaced.
     #[inline(always)]
     fn advance(&mut self, action: u8) -> Step {
         let State { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed } = &mut self.state;

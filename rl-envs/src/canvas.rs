@@ -1,39 +1,40 @@
-//! A picture that environments draw themselves into, with the few shapes that they need.
+//! RGB picture that an environment draws itself into, with a few shapes.
 //!
-//! An environment first says with [`Canvas::view`] which part of its own plane is seen, y pointing up, and then draws in its own
-//! units at any size in pixels. Edges are smoothed by how far a pixel's centre lies from them, in few shades, so that a whole
-//! animation gets along with the 256 colours of a GIF. The same shapes give the same bytes on every machine.
+//! An environment chooses the visible part of its plane with [`Canvas::view`], y pointing up, and then draws in its own units at
+//! any size in pixels. Edges are smoothed by the distance of a pixel's centre, in few shades, so that a whole animation fits the
+//! 256 colours of a GIF. The same shapes give the same bytes on every machine.
 
 use std::ops::Range;
 
 /// Red, green, blue.
 pub type Color = [u8; 3];
 
-/// A pixel on an edge takes one of so many steps from one colour to the other.
+/// Number of steps from one colour to the other that a pixel on an edge may take.
 const SHADES: f32 = 4.0;
 
-/// An RGB picture. It is empty until an environment has chosen a view.
+/// An RGB picture, empty until an environment chooses a view.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Canvas {
     room: [usize; 2],
     width: usize,
     height: usize,
     pixels: Vec<u8>, // (H, W, 3), the top row first
-    /// Pixels to a unit of the scene.
+    /// Pixels per unit of the scene.
     scale: f32,
-    /// What lies at the left edge and at the top.
+    /// Coordinates of the left edge and of the top.
     corner: [f32; 2],
 }
 
 impl Canvas {
-    /// An empty canvas, which a view may make so large, in pixels.
+    /// Creates an empty canvas; a view is at most this large, in pixels.
     #[must_use]
     pub fn new(max_width: usize, max_height: usize) -> Self {
         Self { room: [max_width, max_height], width: 0, height: 0, pixels: Vec::new(), scale: 1.0, corner: [0.0; 2] }
     }
 
-    /// Begins a picture of this part of the scene, all `background`. It gets the largest size that fits the canvas and has the
-    /// scene's proportions.
+    /// Starts a picture of this part of the scene, filled with `background`.
+    ///
+    /// The picture gets the largest size that fits the canvas and has the scene's proportions.
     ///
     /// # Panics
     /// If a range is empty or not finite.
@@ -60,22 +61,22 @@ impl Canvas {
         self.height
     }
 
-    /// Whether there is nothing to see, as when an environment does not draw itself.
+    /// True if nothing has been drawn, as when an environment does not draw itself.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pixels.is_empty()
     }
 
-    /// All bytes, (H, W, 3), the top row first.
+    /// All bytes, (H, W, 3), top row first.
     #[must_use]
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
 
-    /// The colour of a pixel, counted from the left and from the top.
+    /// Returns the colour of a pixel, counted from the left and from the top.
     ///
     /// # Panics
-    /// If it is not there.
+    /// If the pixel is outside the picture.
     #[must_use]
     pub fn pixel(&self, column: usize, row: usize) -> Color {
         assert!(column < self.width && row < self.height, "no pixel ({column}, {row})");
@@ -83,22 +84,22 @@ impl Canvas {
         [self.pixels[at], self.pixels[at + 1], self.pixels[at + 2]]
     }
 
-    /// Covers everything.
+    /// Fills the picture.
     pub fn fill(&mut self, color: Color) {
         self.pixels.chunks_exact_mut(3).for_each(|pixel| pixel.copy_from_slice(&color));
     }
 
-    /// A rectangle along the axes.
+    /// Draws a rectangle along the axes.
     pub fn rect(&mut self, x: Range<f32>, y: Range<f32>, color: Color) {
         self.polygon(&[[x.start, y.start], [x.end, y.start], [x.end, y.end], [x.start, y.end]], color);
     }
 
-    /// A disc.
+    /// Draws a disc.
     pub fn disc(&mut self, center: [f32; 2], radius: f32, color: Color) {
         self.line(center, center, 2.0 * radius, color);
     }
 
-    /// A straight line with round ends.
+    /// Draws a straight line with round ends.
     pub fn line(&mut self, from: [f32; 2], to: [f32; 2], width: f32, color: Color) {
         let ([ax, ay], [bx, by]) = (self.place(from), self.place(to));
         let (dx, dy, radius) = (bx - ax, by - ay, 0.5 * width * self.scale);
@@ -111,7 +112,7 @@ impl Canvas {
         });
     }
 
-    /// A convex polygon, its corners in either sense of rotation. One without area draws nothing.
+    /// Draws a convex polygon, corners in either order; one without area is skipped.
     pub fn polygon(&mut self, corners: &[[f32; 2]], color: Color) {
         let corners: Vec<[f32; 2]> = corners.iter().map(|corner| self.place(*corner)).collect();
         let edges = || corners.iter().zip(corners.iter().cycle().skip(1));
@@ -119,11 +120,11 @@ impl Canvas {
         if !area.is_normal() {
             return;
         }
-        // A point is as far outside as it is from the edge that it is farthest beyond: exact but at corners.
+        // The distance to the edge that a point is farthest outside of: exact except at corners.
         let lines: Vec<[f32; 3]> = edges()
             .map(|(a, b)| {
                 let (dx, dy) = (b[0] - a[0], b[1] - a[1]);
-                // Not hypot, which the platform's mathematics provides.
+                // Not hypot, whose result depends on the platform.
                 let length = area.signum() * (dx * dx + dy * dy).sqrt();
                 [dy / length, -dx / length, (dx * a[1] - dy * a[0]) / length]
             })
@@ -134,18 +135,18 @@ impl Canvas {
         });
     }
 
-    /// A point of the scene in pixels from the left and from the top.
+    /// Converts a point of the scene to pixels from the left and from the top.
     fn place(&self, [x, y]: [f32; 2]) -> [f32; 2] {
         [(x - self.corner[0]) * self.scale, (self.corner[1] - y) * self.scale]
     }
 
-    /// Colours every pixel near `points` by its centre's distance from a shape, negative inside.
+    /// Colours the pixels near `points` by their distance, negative inside.
     fn paint(&mut self, points: &[[f32; 2]], margin: f32, color: Color, distance: impl Fn(f32, f32) -> f32) {
         let [columns, rows] = [(0, self.width), (1, self.height)].map(|(axis, len)| {
             let (low, high) = points
                 .iter()
                 .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), point| (low.min(point[axis]), high.max(point[axis])));
-            // A conversion stops at 0.
+            // A conversion to usize saturates at 0.
             (low - margin - 1.0) as usize..((high + margin + 2.0) as usize).min(len)
         });
         for row in rows {

@@ -1,6 +1,6 @@
 //! CartPole: balance a pole on a cart by pushing the cart left or right.
 //!
-//! Source: Gymnasium 1.3 `CartPole-v1` (Barto, Sutton and Anderson, 1983), in f32 where that computes in f64.
+//! Source: Gymnasium 1.3 `CartPole-v1` (Barto, Sutton and Anderson, 1983), in f32 (the reference uses f64).
 //!
 //! - Observation, f32 (4): position of the cart (m), its velocity (m/s), angle of the pole from upright (rad), its angular
 //!   velocity (rad/s).
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::lanes::{self, Dynamics, Lane};
 use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
 
-/// The constants.
+/// Constants of the environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
     /// Gravity, m/s^2.
@@ -29,11 +29,11 @@ pub struct Params {
     pub half_length: f32,
     /// Force of a push, N.
     pub force: f32,
-    /// Time from one step to the next, s.
+    /// Duration of a step, s.
     pub tau: f32,
-    /// The cart fails beyond this position, m.
+    /// Distance from the centre beyond which the cart fails, m.
     pub x_limit: f32,
-    /// The pole fails beyond this angle, rad.
+    /// Angle beyond which the pole fails, rad.
     pub theta_limit: f32,
     /// Steps after which an episode is truncated.
     pub max_steps: u32,
@@ -55,7 +55,7 @@ impl Default for Params {
     }
 }
 
-/// What changes from step to step.
+/// State of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -71,7 +71,7 @@ pub struct State {
     pub elapsed: u32,
 }
 
-/// The environment.
+/// The CartPole environment.
 pub type CartPole = Lane<Params, 5, 4>;
 
 impl Dynamics<5, 4> for Params {
@@ -79,7 +79,7 @@ impl Dynamics<5, 4> for Params {
     type Action = u32;
 
     fn observation_space(&self) -> Space {
-        // The last observation of an episode may lie beyond the limits, so the bounds are twice as wide.
+        // The last observation of an episode may exceed the limits, so the bounds are twice as wide.
         let high = [2.0 * self.x_limit, f32::INFINITY, 2.0 * self.theta_limit, f32::INFINITY];
         Space::vector(&high.map(|x| -x), &high)
     }

@@ -1,4 +1,4 @@
-//! Every environment, by name.
+//! Catalog of all environments, by name.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::{
     mountain_car_continuous, pendulum, pool,
 };
 
-/// Every environment. A new one adds its line here.
+/// All environments. A new one adds its line here.
 pub const ENVS: &[Entry] = &[
     Entry::lanes::<cartpole::Params, _, _>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)"),
     Entry::lanes::<mountain_car::Params, _, _>("mountain_car", "drive out of a valley (Gymnasium's MountainCar-v0)"),
@@ -32,9 +32,9 @@ pub const ENVS: &[Entry] = &[
 /// One environment of the catalog.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The name that programs use.
+    /// Name of the environment.
     pub name: &'static str,
-    /// The task in a line.
+    /// Description of the task in a line.
     pub about: &'static str,
     wrappers: Wrappers,
     spaces: fn(&Wrappers) -> (Space, ActionSpace),
@@ -46,7 +46,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// An environment as its `Default` makes it. For one of your own, too: all that an entry offers comes with it.
+    /// Creates an entry for an environment made by its `Default`.
+    ///
+    /// Environments of other crates can have entries too.
     #[must_use]
     pub const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self
     where
@@ -77,7 +79,7 @@ impl Entry {
         }
     }
 
-    /// The same for one that steps in vector instructions.
+    /// Creates an entry for an environment that steps in vector instructions.
     #[must_use]
     pub const fn lanes<P: Dynamics<W, D> + 'static, const W: usize, const D: usize>(
         name: &'static str,
@@ -94,56 +96,58 @@ impl Entry {
         Self { slice, bytes, ..Self::of::<Lane<P, W, D>>(name, about) }
     }
 
-    /// This environment in `wrappers`, in place of those that it has. [`trace`](Self::trace) and [`check`](Self::check) are of the
-    /// environment without wrappers; wrapped ones are stepped one after the other, without vector lanes.
+    /// Returns this environment in `wrappers`, which replace those of the entry.
+    ///
+    /// [`trace`](Self::trace) and [`check`](Self::check) ignore wrappers. Wrapped environments step one after the other, without
+    /// vector lanes.
     #[must_use]
     pub fn wrapped(&self, wrappers: Wrappers) -> Self {
         Self { wrappers, ..*self }
     }
 
-    /// The spaces of observations and actions.
+    /// Returns the spaces of observations and actions.
     #[must_use]
     pub fn spaces(&self) -> (Space, ActionSpace) {
         (self.spaces)(&self.wrappers)
     }
 
-    /// Bytes of memory that each of them takes in a slice.
+    /// Bytes of memory per environment of a batch.
     #[must_use]
     pub fn bytes_per_env(&self) -> usize {
         (self.bytes)(&self.wrappers)
     }
 
-    /// `n_envs` of them, stepped one after the other: the referee.
+    /// Creates a batch of `n_envs`, stepped one after the other: the referee.
     ///
     /// # Errors
-    /// [`Error::EnvCount`].
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32.
     pub fn sync(&self, n_envs: usize) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
         Ok(self.wrappers.around_rewards((self.sync)(n_envs, &self.wrappers)))
     }
 
-    /// `n_envs` of them, stepped by the threads of `pool`.
+    /// Creates a batch of `n_envs`, stepped by the threads of `pool`.
     ///
     /// # Errors
-    /// [`Error::EnvCount`].
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32.
     pub fn pooled(&self, n_envs: usize, pool: &Pool) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
         Ok(Box::new(PooledVecEnv::of(n_envs, pool, |range| self.make(range))))
     }
 
-    /// `n_envs` of them in fixed slices, for threads that each step slices of their own.
+    /// Creates a batch of `n_envs` in fixed slices, for threads that step their own.
     ///
     /// # Errors
-    /// [`Error::EnvCount`].
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32.
     pub fn slices(&self, n_envs: usize, max_slices: usize, min_len: usize) -> Result<Vec<Box<dyn VecEnv>>, Error> {
         check_count(n_envs)?;
         Ok(pool::slices(n_envs, max_slices, min_len).map(|range| self.make(range)).collect())
     }
 
-    /// The environments with the indices `range` of a batch, which do what they would do there.
+    /// Creates the environments `range` of a larger batch, equal to those of the whole.
     ///
     /// # Errors
-    /// [`Error::EnvCount`] if there is none, or if their indices do not fit u32.
+    /// [`Error::EnvCount`] if the range is empty, or its indices do not fit u32.
     pub fn slice(&self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
         check_count(range.len())?;
         check_count(range.end)?;
@@ -154,16 +158,18 @@ impl Entry {
         self.wrappers.around_rewards((self.slice)(range, &self.wrappers))
     }
 
-    /// Steps one of them from `init`, a JSON object of its state by field name (steps then follow on each other, up to the one that
-    /// ends the episode) or an array with one for each action, with `actions`, a JSON array. Never resets.
+    /// Steps one environment with `actions`, a JSON array.
+    ///
+    /// `init` is a JSON object with a state by field name (steps then follow on each other, up to the one that ends the episode),
+    /// or an array with one for each action. The environment is never reset.
     ///
     /// # Errors
-    /// [`Error::BadTrace`] or [`Error::BadState`].
+    /// [`Error::BadTrace`] if `init` or `actions` do not fit the environment; [`Error::BadState`] if it refuses a state.
     pub fn trace(&self, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error> {
         (self.trace)(init, actions)
     }
 
-    /// Tests it against the contract: see [`check_env`].
+    /// Tests the environment against the contract: see [`check_env`].
     #[must_use]
     pub fn check(&self) -> Vec<Check> {
         (self.check)()
@@ -183,18 +189,18 @@ fn check_count(n_envs: usize) -> Result<(), Error> {
     if n_envs > 0 && u32::try_from(n_envs).is_ok() { Ok(()) } else { Err(Error::EnvCount { n_envs }) }
 }
 
-/// The environment with this name.
+/// Returns the environment called `name`.
 ///
 /// # Errors
-/// [`Error::UnknownEnv`], which names those that exist.
+/// [`Error::UnknownEnv`], with the known names, if there is none.
 pub fn find(name: &str) -> Result<&'static Entry, Error> {
     find_among(ENVS, name)
 }
 
-/// The environment with this name among `entries`.
+/// Returns the environment called `name` among `entries`.
 ///
 /// # Errors
-/// [`Error::UnknownEnv`], which names those that exist.
+/// [`Error::UnknownEnv`], with the known names, if there is none.
 pub fn find_among<'a>(entries: &'a [Entry], name: &str) -> Result<&'a Entry, Error> {
     entries.iter().find(|entry| entry.name == name).ok_or_else(|| Error::UnknownEnv {
         name: name.into(),

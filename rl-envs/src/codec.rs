@@ -1,9 +1,9 @@
 //! Values to bytes and back: the project's only use of bincode.
 //!
 //! bincode's layout with fixed-width integers: numbers are little-endian, lengths are u64, an option or a bool is one byte, a
-//! variant is a u32; structs, tuples and arrays are their fields one after the other. bincode encodes. The decoder is our own,
-//! because bincode's either allocates whatever a length claims or refuses everything above a constant: it would refuse to read
-//! what it has written. This one never allocates more than the input holds, and refuses bytes that are left over.
+//! variant is a u32; structs, tuples and arrays are their fields in order. bincode encodes. The decoder is our own, because
+//! bincode's either allocates whatever a length claims or refuses everything above a constant, including what bincode has
+//! written. This one never allocates more than the input holds, and refuses bytes left over.
 
 use std::io::{self, BufReader, BufWriter, Read, Write};
 
@@ -13,9 +13,9 @@ use serde::{Deserializer, Serialize};
 
 use crate::Error;
 
-/// The most elements of a sequence whose elements take no bytes.
+/// Maximum number of elements of a sequence whose elements take no bytes.
 const MAX_EMPTY: u64 = u32::MAX as u64;
-/// Bytes that are written or read at a time.
+/// Bytes written or read at a time.
 const BUFFER: usize = 1 << 16;
 
 /// Returns the bytes of `value`.
@@ -34,7 +34,7 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
 /// [`Error::BadState`] if the value refuses to be serialized or the bytes cannot be written.
 pub fn encode_into<T: Serialize>(value: &T, out: &mut dyn Write) -> Result<(), Error> {
     let config = bincode::config::standard().with_fixed_int_encoding();
-    // bincode writes number by number: into a buffer of a known type each is a copy, not a virtual call.
+    // bincode writes number by number: into a buffer of a known type, each is a copy instead of a virtual call.
     let mut out = BufWriter::with_capacity(BUFFER, out);
     match bincode::serde::encode_into_std_write(value, &mut out, config) {
         Ok(_) => out.flush().map_err(|error| Error::BadState(error.to_string())),
@@ -44,18 +44,20 @@ pub fn encode_into<T: Serialize>(value: &T, out: &mut dyn Write) -> Result<(), E
 }
 
 /// Returns the value that `bytes` hold.
-///
+/// Returns the value encoded in `bytes`.
 /// # Errors
-/// [`Error::BadState`] if they are too few, too many, or not a value of this type.
+/// [`Error::BadState`] if there are too few or too many bytes, or they do not encode this type.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     let (value, left) = decode_first(bytes, bytes.len() as u64)?;
     if left == 0 { Ok(value) } else { Err(Error::BadState(format!("{left} bytes are left over"))) }
 }
 
-/// Returns the value that `input` begins with, and how many of its `len` bytes follow. More may have been read than the value takes.
+/// Returns the first value of `input`, and how many of its `len` bytes follow it.
+///
+/// More bytes may have been read than the value takes.
 ///
 /// # Errors
-/// [`Error::BadState`] if the input ends too early, cannot be read, or does not hold a value of this type.
+/// [`Error::BadState`] if the input ends too early, cannot be read, or does not encode this type.
 pub fn decode_from<T: DeserializeOwned>(input: impl Read, len: u64) -> Result<(T, u64), Error> {
     decode_first(BufReader::with_capacity(BUFFER, input), len)
 }
@@ -66,7 +68,7 @@ fn decode_first<T: DeserializeOwned>(input: impl Read, len: u64) -> Result<(T, u
     Ok((value, decoder.left))
 }
 
-/// An input and how many bytes it still holds.
+/// An input and the number of bytes left in it.
 struct Decoder<R> {
     input: R,
     left: u64,
@@ -91,7 +93,7 @@ impl<R: Read> Decoder<R> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Bytes after their length.
+    /// Reads a length, then as many bytes.
     fn bytes(&mut self) -> Result<Vec<u8>, Failure> {
         let length = self.length()?;
         if length > self.left {
@@ -122,7 +124,7 @@ fn ends() -> Failure {
 }
 
 fn unsupported<T>() -> Result<T, Failure> {
-    Err(Failure::custom("its type is not told by the bytes"))
+    Err(Failure::custom("the type cannot be read from the bytes"))
 }
 
 macro_rules! numbers {
@@ -245,7 +247,7 @@ impl<'de, R: Read> Deserializer<'de> for &mut Decoder<R> {
     }
 }
 
-/// The elements of a sequence or a map that are still to come.
+/// Remaining elements of a sequence or a map.
 struct Items<'a, R> {
     decoder: &'a mut Decoder<R>,
     left: u64,
@@ -259,7 +261,7 @@ impl<R: Read> Items<'_, R> {
         let before = self.decoder.left;
         let item = seed.deserialize(&mut *self.decoder)?;
         if self.decoder.left == before && self.left > MAX_EMPTY {
-            return Err(ends()); // a loop that no byte ends
+            return Err(ends()); // a loop that consumes no bytes
         }
         self.left -= 1;
         Ok(Some(item))
@@ -273,7 +275,7 @@ impl<'de, R: Read> de::SeqAccess<'de> for Items<'_, R> {
         self.next(seed)
     }
 
-    // A claim: serde allocates a megabyte on its word at most.
+    // Unverified: serde allocates at most a megabyte on this hint.
     fn size_hint(&self) -> Option<usize> {
         usize::try_from(self.left.min(self.decoder.left)).ok()
     }

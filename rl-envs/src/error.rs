@@ -1,100 +1,100 @@
-//! What can go wrong with a batch of environments.
+//! Errors of environments and batches.
 
-/// An error of this crate, with the facts in its variants.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No environment has this name.
+    /// Unknown name of an environment.
     #[error("unknown environment \"{name}\"; there are: {known}")]
     UnknownEnv {
-        /// The name that was asked for.
+        /// Requested name.
         name: String,
-        /// The names that exist, separated by commas.
+        /// Known names, separated by commas.
         known: String,
     },
-    /// A batch needs at least one environment, and its indices fit u32.
+    /// Number of environments that is 0 or does not fit u32.
     #[error("{n_envs} environments: there must be 1 to {}", u32::MAX)]
     EnvCount {
-        /// How many were asked for.
+        /// Requested number.
         n_envs: usize,
     },
-    /// An array does not have the shape that the batch needs, or its rows are not contiguous.
+    /// Array of the wrong shape, or with rows that are not contiguous.
     #[error("{what}: expected a contiguous array of shape {expected:?}, found {found:?}")]
     Shape {
-        /// Which array.
+        /// Name of the array.
         what: &'static str,
-        /// The shape that is needed.
+        /// Required shape.
         expected: Vec<usize>,
-        /// The shape that was given.
+        /// Given shape.
         found: Vec<usize>,
     },
-    /// An array has the wrong element type or kind, or is missing.
+    /// Array of the wrong element type or kind, or a missing one.
     #[error("{what}: expected {expected}, found {found}")]
     Kind {
-        /// Which array.
+        /// Name of the array.
         what: &'static str,
-        /// What is needed.
+        /// Required type or kind.
         expected: &'static str,
-        /// What was given.
+        /// Given type or kind.
         found: &'static str,
     },
-    /// A discrete action is out of range.
+    /// Discrete action out of range.
     #[error("environment {env_idx}: action {action} is out of range, the action space is 0..{n}")]
     ActionOutOfRange {
-        /// Which environment of the batch.
+        /// Index of the environment in the batch.
         env_idx: usize,
         /// The action.
         action: u32,
-        /// The number of actions.
+        /// Number of actions.
         n: u32,
     },
-    /// A continuous action is not finite or leaves the action space.
+    /// Continuous action that is not finite or is outside the action space.
     #[error("environment {env_idx}: action {action} in dimension {dim} is not within [{low}, {high}]")]
     ActionOutOfBounds {
-        /// Which environment of the batch.
+        /// Index of the environment in the batch.
         env_idx: usize,
-        /// Which dimension of the action.
+        /// Dimension of the action.
         dim: usize,
-        /// The action.
+        /// Value in that dimension.
         action: f32,
-        /// The least value of this dimension.
+        /// Lower bound of that dimension.
         low: f32,
-        /// The greatest value of this dimension.
+        /// Upper bound of that dimension.
         high: f32,
     },
-    /// A batch that cannot restart a single environment.
+    /// Batch that cannot restart a single environment.
     #[error("a single environment of this batch cannot be restarted; set on_nonfinite to error")]
     CannotRestart,
-    /// Slices of a batch that leave environments out or hold them twice.
+    /// Slices of a batch with missing or duplicate environments.
     #[error(
         "slice {slice} of the batch begins with environment {found}, expected {expected}: make each with the range of its environments"
     )]
     Slices {
-        /// Which slice.
+        /// Index of the slice.
         slice: usize,
-        /// The index after the last one of the slice before.
+        /// Index after the last environment of the previous slice.
         expected: usize,
-        /// The index of its first environment.
+        /// Index of the slice's first environment.
         found: usize,
     },
-    /// The environment has no state that can be saved.
+    /// Environment whose state cannot be saved.
     #[error("the state of this environment cannot be saved")]
     CannotSave,
-    /// A saved state does not fit this batch, or is damaged.
+    /// Saved state that is damaged or belongs to another batch.
     #[error("saved state: {0}")]
     BadState(String),
-    /// The files of a trace are not what they should be.
+    /// Input of a trace that does not fit the environment.
     #[error("trace: {0}")]
     BadTrace(String),
-    /// The device that the environments run on failed.
+    /// Failure of the device that the environments run on.
     #[error("{0}")]
     Device(String),
-    /// The threads of a pool could not be started.
+    /// Threads of a pool that could not be started.
     #[error("cannot start {n_threads} threads: {reason}")]
     Threads {
-        /// How many were asked for.
+        /// Requested number.
         n_threads: usize,
-        /// What the operating system said.
+        /// Message of the operating system.
         reason: String,
     },
 }

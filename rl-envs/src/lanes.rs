@@ -1,5 +1,7 @@
-//! Environments that are arithmetic on a few numbers: their rules are written once, as functions of a state, and stepped alone
-//! ([`Lane`]) or side by side in the lanes of vector instructions ([`LanesVecEnv`]), with the same bits.
+//! Environments that are arithmetic on a few numbers, for vector instructions.
+//!
+//! Their rules are written once, as functions of a state, and stepped alone ([`Lane`]) or side by side in the lanes of vector
+//! instructions ([`LanesVecEnv`]), with the same bits.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -14,50 +16,50 @@ use crate::{
     codec,
 };
 
-/// The rules of an environment as functions of its state, which is `W` numbers of 32 bits; observations are `D` f32.
+/// Rules of an environment with `W` 32-bit words of state and `D` f32 observed.
 ///
-/// `advance`, `observe`, `pack` and `unpack` have to be `inline(always)` and without a branch, for they are compiled into loops
-/// over lanes. An implementor is the environment's constants; [`Lane`] makes an [`Env`] of them.
+/// `advance`, `observe`, `pack` and `unpack` must be `inline(always)` and branch-free: they are compiled into loops over lanes.
+/// The implementor holds the environment's constants; [`Lane`] makes an [`Env`] of it.
 pub trait Dynamics<const W: usize, const D: usize>: Clone + Debug + Default + Send {
-    /// What changes from step to step.
+    /// State of an episode.
     type State: Copy + Debug + Send + Serialize + DeserializeOwned;
 
-    /// `u32` for discrete actions, `[f32; A]` for continuous ones.
+    /// Type of an action: `u32` if discrete, `[f32; A]` if continuous.
     type Action: LaneAction;
 
-    /// The space of observations.
+    /// Returns the observation space.
     fn observation_space(&self) -> Space;
 
-    /// The space of actions, which has no masks.
+    /// Returns the action space, which has no masks.
     fn action_space(&self) -> ActionSpace;
 
-    /// The start of an episode.
+    /// Draws the initial state of an episode.
     fn start(&self, rng: &mut Rng) -> Self::State;
 
-    /// One step.
+    /// Takes one step.
     fn advance(&self, state: Self::State, action: Self::Action) -> (Self::State, Step);
 
-    /// What is seen of a state.
+    /// Returns the observation of a state.
     fn observe(&self, state: &Self::State) -> [f32; D];
 
     /// Draws a state.
     fn render(&self, _state: &Self::State, _canvas: &mut Canvas) {}
 
-    /// The problem with a state that no running episode can be in.
+    /// Returns the problem with a state that no running episode can have.
     fn fault(&self, state: &Self::State) -> Option<String>;
 
-    /// A state as words.
+    /// Encodes a state as words.
     fn pack(state: Self::State) -> [u32; W];
 
-    /// The state of these words.
+    /// Decodes a state from words.
     fn unpack(words: [u32; W]) -> Self::State;
 }
 
-/// An action of a lane: `u32` or `[f32; A]`.
+/// Type of a lane's action: `u32` or `[f32; A]`.
 pub trait LaneAction: Copy + 'static {
-    /// This kind of actions, if `actions` are of it.
+    /// Returns `actions` as a slice, or `None` if their kind differs.
     fn rows<'a>(actions: &ActionsView<'a>) -> Option<&'a [Self]>;
-    /// One action.
+    /// Converts one action.
     fn of(action: Action<'_>) -> Self;
 }
 
@@ -83,12 +85,12 @@ impl<const A: usize> LaneAction for [f32; A] {
     }
 }
 
-/// The problem with the steps that an episode has taken, if they are not below the limit.
+/// Returns the problem with `elapsed` if it is not below the limit.
 pub(crate) fn elapsed_fault(elapsed: u32, max_steps: u32) -> Option<String> {
     (elapsed >= max_steps).then(|| format!("elapsed is {elapsed}, an episode ends at step {max_steps}"))
 }
 
-/// One environment with the rules `P`.
+/// A single environment with the rules `P`.
 #[derive(Clone, Debug)]
 pub struct Lane<P: Dynamics<W, D>, const W: usize, const D: usize> {
     params: P,
@@ -96,13 +98,13 @@ pub struct Lane<P: Dynamics<W, D>, const W: usize, const D: usize> {
 }
 
 impl<P: Dynamics<W, D>, const W: usize, const D: usize> Lane<P, W, D> {
-    /// With constants of your own.
+    /// Creates an environment with the given constants.
     #[must_use]
     pub fn new(params: P) -> Self {
         Self { params, state: P::unpack([0; W]) }
     }
 
-    /// The constants.
+    /// Constants of the environment.
     pub fn params(&self) -> &P {
         &self.params
     }
@@ -158,11 +160,12 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> Env for Lane<P, W, D> {
     }
 }
 
-/// Environments that lie in memory together: enough for whole vectors of every instruction set.
+/// Environments per block: enough for whole vectors of every instruction set.
 const LANES: usize = 64;
 
-/// N environments with the rules `P` as blocks of columns, stepped in vector instructions. Equal to [`SyncVecEnv`] of
-/// [`Lane`]s bit for bit.
+/// N environments with the rules `P` as blocks of columns, in vector instructions.
+///
+/// Equal to [`SyncVecEnv`] of [`Lane`]s bit for bit.
 ///
 /// [`SyncVecEnv`]: crate::SyncVecEnv
 #[derive(Clone, Debug)]
@@ -179,7 +182,7 @@ pub struct LanesVecEnv<P: Dynamics<W, D>, const W: usize, const D: usize> {
 }
 
 impl<P: Dynamics<W, D>, const W: usize, const D: usize> LanesVecEnv<P, W, D> {
-    /// The environments with the indices `range` of a batch.
+    /// Creates the environments with the indices `range` of a batch.
     pub fn slice(range: Range<usize>, params: P) -> Self {
         let mut words = [[0; LANES]; W];
         for (column, word) in words.iter_mut().zip(P::pack(Lane::<P, W, D>::new(params.clone()).state)) {
@@ -198,7 +201,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> LanesVecEnv<P, W, D> {
         }
     }
 
-    /// Steps with another instruction set than the best; the same bits.
+    /// Replaces the instruction set (by default the best); results have the same bits.
     #[must_use]
     pub fn with_isa(mut self, isa: Isa) -> Self {
         self.isa = isa;
@@ -218,7 +221,7 @@ fn set<P: Dynamics<W, D>, const W: usize, const D: usize>(block: &mut [[u32; LAN
     }
 }
 
-/// One step of every environment, to be compiled for an instruction set.
+/// One step of every environment, compiled for an instruction set.
 struct Steps<'a, P: Dynamics<W, D>, const W: usize, const D: usize> {
     params: &'a P,
     blocks: &'a mut [[[u32; LANES]; W]],
@@ -244,7 +247,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> Work for Steps<'_, P, W,
         for ((block, actions), (((obs, final_obs), rewards), (terminated, truncated))) in inputs.zip(outputs) {
             let n = actions.len();
             if n == LANES {
-                // The same with a count that the compiler knows.
+                // The same call with a count known to the compiler.
                 lanes(LANES, params, block, actions, obs, rewards, terminated, truncated);
             } else {
                 lanes(n, params, block, actions, obs, rewards, terminated, truncated);
@@ -262,7 +265,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> Work for Steps<'_, P, W,
     }
 }
 
-/// One step of the first `n` lanes of a block.
+/// Steps the first `n` lanes of a block.
 #[expect(clippy::too_many_arguments, reason = "columns")]
 #[inline(always)]
 fn lanes<P: Dynamics<W, D>, const W: usize, const D: usize>(
@@ -344,7 +347,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         let Self { params, isa, blocks, first_env, seed, steps, .. } = self;
         let actions = P::Action::rows(&actions).expect("actions that were checked are of the space's kind");
         let (block, lane) = (&mut blocks[env_idx / LANES], env_idx % LANES);
-        // As the only environment of a block of its own.
+        // As the only environment of a separate block.
         let mut alone = [[[0; LANES]; W]];
         set::<P, W, D>(&mut alone[0], 0, get::<P, W, D>(block, lane));
         let first_env = *first_env + env_idx as u32;

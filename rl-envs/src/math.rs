@@ -1,9 +1,9 @@
 //! Elementary functions in f32 that give the same bits everywhere.
 //!
-//! Only IEEE additions, multiplications, divisions, comparisons and integer operations in a fixed order, no fused
-//! multiply-add and no table: scalar code, vector code and a CUDA twin (compiled without contraction) agree to the last
-//! bit. All are branch-free, so that a loop over them vectorizes. Errors are against the exact value, in units in the last
-//! place of the result; the tests measure them. The polynomials are those of Moshier's Cephes library (single precision).
+//! They use IEEE additions, multiplications, divisions, comparisons and integer operations in a fixed order, no fused
+//! multiply-add and no table, so scalar code, vector code and a CUDA twin (compiled without contraction) agree to the last bit.
+//! All are branch-free, so a loop over them vectorizes. Errors are against the exact value, in units in the last place of the
+//! result; the tests measure them. The polynomials are those of Moshier's Cephes library (single precision).
 //!
 //! | function | error | over |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! | [`tanh`] | < 2 ulp | all numbers |
 //! | [`wrap_angle`] | < 1e-6 absolute | \|x\| <= 100 |
 
-/// Beyond this magnitude [`sin_cos`] takes its argument for 0.
+/// Largest magnitude that [`sin_cos`] accepts; it treats larger arguments as 0.
 pub const SIN_COS_MAX: f32 = 8192.0;
 
-/// Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, which the low bits of the sum hold.
+/// 1.5 * 2^23: a sum with it holds the nearest integer in its low bits.
 const ROUND: f32 = 12_582_912.0;
 
 #[inline(always)]
@@ -30,7 +30,7 @@ fn select(condition: bool, yes: f32, no: f32) -> f32 {
 #[inline(always)]
 #[must_use]
 pub fn sin_cos(x: f32) -> (f32, f32) {
-    // pi / 2 in three parts of so few bits that a product with a quadrant number is exact.
+    // pi / 2 in three parts with few enough bits that a product with a quadrant number is exact.
     const PI_2_A: f32 = 1.570_312_5;
     const PI_2_B: f32 = 4.837_513e-4;
     const PI_2_C: f32 = 7.549_79e-8;
@@ -49,12 +49,13 @@ pub fn sin_cos(x: f32) -> (f32, f32) {
     (f32::from_bits(s.to_bits() ^ sin_sign), f32::from_bits(c.to_bits() ^ cos_sign))
 }
 
-/// The angle `x` (radians, of a magnitude up to [`SIN_COS_MAX`]) less whole turns: in +-pi but for rounding, and `x` itself if it
-/// lies there.
+/// Wraps the angle `x` (radians, of a magnitude up to [`SIN_COS_MAX`]) into +-pi.
+///
+/// Rounding may exceed pi; an angle already in +-pi is returned unchanged.
 #[inline(always)]
 #[must_use]
 pub fn wrap_angle(x: f32) -> f32 {
-    // 2 pi in three parts of so few bits that a product with a number of turns is exact.
+    // 2 pi in three parts with few enough bits that a product with a number of turns is exact.
     const TAU_A: f32 = 6.281_25;
     const TAU_B: f32 = 1.935_005_2e-3;
     const TAU_C: f32 = 3.019_916e-7;
@@ -62,7 +63,7 @@ pub fn wrap_angle(x: f32) -> f32 {
     ((x - k * TAU_A) - k * TAU_B) - k * TAU_C
 }
 
-/// The nearest of `low` and `high` if `x` lies beyond them; NaN stays NaN.
+/// Clamps `x` to `low..=high`; NaN stays NaN.
 #[inline(always)]
 #[must_use]
 pub fn clamp(x: f32, low: f32, high: f32) -> f32 {
@@ -70,7 +71,9 @@ pub fn clamp(x: f32, low: f32, high: f32) -> f32 {
     select(x > high, high, x)
 }
 
-/// `floor(x + 0.5)` for `x` from 0 to 255. (`as u8` looks at each number for NaN, which does not vectorize.)
+/// Returns `floor(x + 0.5)` for `x` from 0 to 255.
+///
+/// `as u8` tests each number for NaN, which does not vectorize.
 #[inline(always)]
 #[must_use]
 pub fn round_to_byte(x: f32) -> u8 {

@@ -1,6 +1,6 @@
-//! MountainCar: drive an underpowered car out of a valley by swinging back and forth.
+//! MountainCar: drive an underpowered car out of a valley by swinging to and fro.
 //!
-//! Source: Gymnasium 1.3 `MountainCar-v0` (Moore, 1990), in f32 where that computes in f64.
+//! Source: Gymnasium 1.3 `MountainCar-v0` (Moore, 1990), in f32 (the reference uses f64).
 //!
 //! - Observation, f32 (2): position along the track (the valley's bottom is at -0.52), velocity (per step).
 //! - Action, discrete (3): accelerate to the left (0), not at all (1), to the right (2).
@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 use crate::lanes::{self, Dynamics, Lane};
 use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
 
-/// The constants.
+/// Constants of the environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
-    /// The left end of the track, where the car stops.
+    /// Left end of the track, where the car stops.
     pub min_position: f32,
-    /// The right end of the track.
+    /// Right end of the track.
     pub max_position: f32,
-    /// The greatest speed, per step.
+    /// Maximum speed, per step.
     pub max_speed: f32,
-    /// The goal.
+    /// Position of the goal.
     pub goal_position: f32,
-    /// The least velocity at the goal.
+    /// Minimum velocity at the goal.
     pub goal_velocity: f32,
     /// Acceleration by the engine at full force.
     pub force: f32,
@@ -51,7 +51,7 @@ impl Default for Params {
     }
 }
 
-/// What changes from step to step.
+/// State of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -63,11 +63,11 @@ pub struct State {
     pub elapsed: u32,
 }
 
-/// The environment.
+/// The MountainCar environment.
 pub type MountainCar = Lane<Params, 3, 2>;
 
 impl Params {
-    /// The state after one step with this acceleration by the engine, and whether it is the goal.
+    /// Takes a step with engine acceleration `push`; returns true at the goal.
     #[inline(always)]
     pub(crate) fn drive(&self, state: State, push: f32) -> (State, bool) {
         let State { position, velocity, elapsed } = state;

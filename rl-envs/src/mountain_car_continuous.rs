@@ -1,6 +1,6 @@
-//! MountainCarContinuous: drive an underpowered car out of a valley with as little force as possible.
+//! MountainCarContinuous: drive a weak car out of a valley with little force.
 //!
-//! Source: Gymnasium 1.3 `MountainCarContinuous-v0` (Moore, 1990), in f32 where that computes in f64.
+//! Source: Gymnasium 1.3 `MountainCarContinuous-v0` (Moore, 1990), in f32 (the reference uses f64).
 //!
 //! - Observation, f32 (2): position along the track (the valley's bottom is at -0.52), velocity (per step).
 //! - Action, continuous (1): force, in +-1.
@@ -10,7 +10,7 @@
 //! - Start: position uniform in -0.6 to -0.4, at rest.
 //! - State, by field name: `position`, `velocity`, `elapsed`.
 //!
-//! The car and its valley are those of [`mountain_car`]; engine, goal, limit and reward are not.
+//! The car and its valley are those of [`mountain_car`]; engine, goal, limit and reward differ.
 
 use crate::lanes::{Dynamics, Lane};
 use crate::mountain_car;
@@ -18,10 +18,10 @@ use crate::{ActionSpace, Canvas, Rng, Space, Step};
 
 pub use crate::mountain_car::State;
 
-/// The constants.
+/// Constants of the environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
-    /// The car and its valley.
+    /// Constants of the car and its valley.
     pub car: mountain_car::Params,
 }
 
@@ -32,7 +32,7 @@ impl Default for Params {
     }
 }
 
-/// The environment.
+/// The MountainCarContinuous environment.
 pub type MountainCarContinuous = Lane<Params, 3, 2>;
 
 impl Dynamics<3, 2> for Params {

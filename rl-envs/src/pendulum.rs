@@ -1,6 +1,6 @@
-//! Pendulum: swing a pendulum up and hold it there with a torque that cannot lift it at once.
+//! Pendulum: swing a pendulum up and balance it with a torque too weak to lift it.
 //!
-//! Source: Gymnasium 1.3 `Pendulum-v1`, in f32 where that computes in f64.
+//! Source: Gymnasium 1.3 `Pendulum-v1`, in f32 (the reference uses f64).
 //!
 //! - Observation, f32 (3): cosine and sine of the angle from upright, angular velocity (rad/s).
 //! - Action, continuous (1): torque, in +-2 N m.
@@ -8,14 +8,14 @@
 //! - `terminated`: never.
 //! - `truncated`: at step 200.
 //! - Start: angle uniform in +-pi, velocity uniform in +-1.
-//! - State, by field name: `theta`, `theta_dot`, `elapsed`; `theta` counts whole turns on.
+//! - State, by field name: `theta`, `theta_dot`, `elapsed`; `theta` is not wrapped.
 
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{self, Dynamics, Lane};
 use crate::{ActionSpace, Canvas, Rng, Space, Step, math};
 
-/// The constants.
+/// Constants of the environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
     /// Gravity, m/s^2.
@@ -24,11 +24,11 @@ pub struct Params {
     pub mass: f32,
     /// Length of the rod, m.
     pub length: f32,
-    /// Time from one step to the next, s.
+    /// Duration of a step, s.
     pub tau: f32,
-    /// The greatest angular speed, rad/s.
+    /// Maximum angular speed, rad/s.
     pub max_speed: f32,
-    /// The greatest torque, N m.
+    /// Maximum torque, N m.
     pub max_torque: f32,
     /// Steps after which an episode is truncated.
     pub max_steps: u32,
@@ -40,11 +40,11 @@ impl Default for Params {
     }
 }
 
-/// What changes from step to step.
+/// State of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// Angle from upright, rad.
+    /// Angle from upright, rad, not wrapped.
     pub theta: f32,
     /// Angular velocity, rad/s.
     pub theta_dot: f32,
@@ -52,7 +52,7 @@ pub struct State {
     pub elapsed: u32,
 }
 
-/// The environment.
+/// The Pendulum environment.
 pub type Pendulum = Lane<Params, 3, 3>;
 
 impl Dynamics<3, 3> for Params {

@@ -1,8 +1,8 @@
-//! Threads, and the fixed slices that work is cut into.
+//! A pool of threads, and the fixed slices that work is cut into.
 //!
-//! Updates of small networks fork and join every hundred microseconds. A pool whose idle threads go to sleep (rayon's does after
-//! some ten microseconds) spends as long on waking them as on the work: PPO with minibatches of 512 came to 2.6 M samples/s on two
-//! threads, against 2.4 M on one. So here an idle thread looks for work for a while before it sleeps.
+//! Updates of small networks fork and join every hundred microseconds. A pool whose idle threads sleep (rayon's do after some ten
+//! microseconds) spends as long on waking them as on the work: PPO with minibatches of 512 reached 2.6 M samples/s on two
+//! threads, against 2.4 M on one. Idle threads of this pool spin for a while before they sleep.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -15,25 +15,27 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 
-/// Cuts `n` rows into at most `max_slices` slices of at least `min_len` rows, in order. They depend on these numbers alone, so
-/// that whatever is computed per slice does not depend on the number of threads.
+/// Cuts `n` rows, in order, into at most `max_slices` slices of at least `min_len`.
+///
+/// The slices depend on these numbers alone, so a result computed per slice does not depend on the number of threads.
 pub fn slices(n: usize, max_slices: usize, min_len: usize) -> impl Iterator<Item = Range<usize>> {
     let len = n.div_ceil(max_slices).max(min_len);
     (0..n).step_by(len).map(move |start| start..(start + len).min(n))
 }
 
-/// The text of a panic that was caught.
+/// Returns the message of a caught panic.
 #[must_use]
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| String::from(*text));
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a text".into())
 }
 
-/// A fork-join pool of threads. Clones share them; they end when the last clone is dropped. The default runs everything on the calling
-/// thread.
+/// A fork-join pool of threads.
+///
+/// Clones share the threads, which end when the last clone is dropped. The default pool runs everything on the calling thread.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    /// `None` for a single thread, which is the caller's own.
+    /// `None` for a pool of the calling thread alone.
     team: Option<Arc<Team>>,
 }
 
@@ -43,7 +45,7 @@ struct Team {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The job at hand: `call(data, i)` for every i below `n`.
+/// The current job: `call(data, i)` for every i below `n`.
 #[derive(Clone, Copy)]
 struct Job {
     call: unsafe fn(*const (), usize),
@@ -52,17 +54,17 @@ struct Job {
 }
 
 struct Shared {
-    /// Number of the job (from bit 32), whether it may be entered (`OPEN`), and how many threads of the team are in it.
+    /// Job number (from bit 32), `OPEN` flag, and number of team threads inside.
     state: AtomicU64,
-    /// Written only while the job is closed and no thread is in it.
+    /// Written only while the job is closed and no thread is inside it.
     job: UnsafeCell<Job>,
-    /// The next item of the job.
+    /// Index of the next item of the job.
     next: AtomicUsize,
-    /// Held by whoever has a job done. Who finds it taken does the work alone.
+    /// Held while a job runs; a caller that finds it taken runs its items inline.
     owner: Mutex<()>,
-    /// The first panic in the team's threads.
+    /// First panic in one of the team's threads.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    /// How many threads sleep; true when all are to end.
+    /// Number of sleeping threads; the flag tells threads to exit.
     sleeping: Mutex<(usize, bool)>,
     wake: Condvar,
     sleepers: AtomicUsize,
@@ -71,7 +73,7 @@ struct Shared {
 // SAFETY: `job` holds pointers that are valid for any thread while the job is open (see `each`), and is written only by the
 // holder of `owner` while no thread is in the job.
 unsafe impl Sync for Shared {}
-// SAFETY: as above; nothing in it belongs to a thread.
+// SAFETY: as above; no field is bound to a thread.
 unsafe impl Send for Shared {}
 
 impl std::fmt::Debug for Shared {
@@ -84,7 +86,9 @@ const OPEN: u64 = 1 << 31;
 const INSIDE: u64 = OPEN - 1;
 const NUMBER: u64 = 1 << 32;
 
-/// How often an idle thread looks for work at once, and then with a yield between, before it sleeps: some 100 microseconds.
+/// Polls of an idle thread before it sleeps: some 100 microseconds.
+///
+/// The last `YIELDS` polls yield in between.
 const LOOKS: u32 = 2_000;
 const YIELDS: u32 = 100;
 
@@ -93,7 +97,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Does items until none is left.
+    /// Runs items until none is left.
     fn work(&self, job: Job) {
         loop {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// What a thread of the team does all its life.
+    /// Main loop of a thread of the team.
     fn serve(&self) {
         let mut last = 0;
         loop {
@@ -115,7 +119,7 @@ impl Shared {
                 continue;
             }
             last = state / NUMBER;
-            // SAFETY: this thread has entered the open job, so nobody writes it until the thread has left.
+            // SAFETY: this thread has entered the open job, so no thread writes it until this one has left.
             let job = unsafe { *self.job.get() };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(job))) {
                 locked(&self.panic).get_or_insert(panic);
@@ -124,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Waits for an open job other than `last`; `None` when all is over.
+    /// Waits for an open job other than `last`; returns `None` on shutdown.
     fn await_job(&self, last: u64) -> Option<u64> {
         let is_new = |state: u64| state & OPEN != 0 && state / NUMBER != last;
         for look in 0..LOOKS + YIELDS {
@@ -149,7 +153,7 @@ impl Shared {
         (!sleeping.1).then_some(state)
     }
 
-    /// Closes the job and waits until no thread is in it.
+    /// Closes the job and waits until no thread is inside it.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::Relaxed);
         let mut looks = 0u32;
@@ -165,17 +169,19 @@ impl Drop for Team {
         locked(&self.shared.sleeping).1 = true;
         self.shared.wake.notify_all();
         for thread in self.threads.drain(..) {
-            // Panics have been passed on by `each`.
+            // `each` has already passed on panics.
             let _ = thread.join();
         }
     }
 }
 
 impl Pool {
-    /// A pool of `n_threads` threads, the caller's among them. With one, everything runs on the thread that calls.
+    /// Starts a pool of `n_threads` threads, including the caller's.
+    ///
+    /// With one thread, everything runs on the calling thread.
     ///
     /// # Errors
-    /// [`Error::Threads`] if there are none to start or the system refuses.
+    /// [`Error::Threads`] if `n_threads` is 0 or the system refuses to start a thread.
     pub fn new(n_threads: usize) -> Result<Self, Error> {
         let error = |reason: String| Error::Threads { n_threads, reason };
         if n_threads == 0 {
@@ -204,23 +210,24 @@ impl Pool {
         Ok(Self { team: Some(Arc::new(team)) })
     }
 
-    /// The number of threads.
+    /// Number of threads, including the caller's.
     #[must_use]
     pub fn n_threads(&self) -> usize {
         self.team.as_ref().map_or(1, |team| team.threads.len() + 1)
     }
 
-    /// Runs `f` on each item, at the same time where threads are free, and returns when all are done. Called while the pool is
-    /// at work, from within it or by another thread, it does the work on the thread that calls.
+    /// Runs `f` on each item, in parallel where threads are free, and waits for all.
+    ///
+    /// While the pool is busy (a call from within it, or from another thread), all items run on the calling thread.
     ///
     /// # Panics
-    /// If `f` does.
+    /// If `f` panics.
     pub fn each<T: Send>(&self, items: &mut [T], f: &(impl Fn(&mut T) + Sync)) {
         let Some(team) = self.team.as_ref().filter(|_| items.len() > 1) else { return items.iter_mut().for_each(f) };
         let shared = &*team.shared;
         let _owner = match shared.owner.try_lock() {
             Ok(owner) => owner,
-            // A panic of an earlier job went through here; the job was closed all the same.
+            // An earlier job panicked while it held the lock; it closed its job all the same.
             Err(TryLockError::Poisoned(owner)) => owner.into_inner(),
             Err(TryLockError::WouldBlock) => return items.iter_mut().for_each(f),
         };
@@ -230,17 +237,17 @@ impl Pool {
             f: &'a F,
         }
         /// # Safety
-        /// `data` points to a `Work<T, F>` of more than `i` items, of which nobody else uses this one.
+        /// `data` points to a `Work<T, F>` with more than `i` items, and no other thread uses item `i`.
         unsafe fn call<T, F: Fn(&mut T)>(data: *const (), i: usize) {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             let work = unsafe { &*data.cast::<Work<'_, T, F>>() };
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             (work.f)(unsafe { &mut *work.items.add(i) });
         }
         fn call_of<T, F: Fn(&mut T)>(_: &Work<'_, T, F>) -> unsafe fn(*const (), usize) {
             call::<T, F>
         }
-        /// Closes the job also when this thread's own part of it panics: the others use what lies on this stack.
+        /// Closes the job even if this thread panics: other threads use its stack frame.
         struct Closing<'a>(&'a Shared);
         impl Drop for Closing<'_> {
             fn drop(&mut self) {
@@ -250,7 +257,7 @@ impl Pool {
 
         let work = Work { items: items.as_mut_ptr(), f };
         let job = Job { call: call_of(&work), data: (&raw const work).cast(), n: items.len() };
-        // SAFETY: we hold `owner`, and the last job was closed before it was let go, so no thread reads this.
+        // SAFETY: this thread holds `owner`, and the last job was closed before `owner` was released, so no thread reads this.
         unsafe { *shared.job.get() = job };
         *locked(&shared.panic) = None;
         shared.next.store(0, Ordering::Relaxed);
@@ -258,7 +265,7 @@ impl Pool {
         shared.state.store(number.wrapping_mul(NUMBER) | OPEN, Ordering::SeqCst);
         let closing = Closing(shared);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
-            // Whoever is about to sleep holds this lock until it does.
+            // A thread that is about to sleep holds this lock until it does.
             drop(locked(&shared.sleeping));
             shared.wake.notify_all();
         }

@@ -1,26 +1,27 @@
-//! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
+//! Counter-based random numbers: Philox4x32-10.
 //!
-//! A random number is a pure function of a key and a counter, so it does not matter who draws it, when, or on which thread.
+//! Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+//!
+//! A random number is a pure function of a key and a counter, so it does not matter where, when, or on which thread it is drawn.
 //! The key is the 64-bit seed. The counter is
 //!
 //! | word | holds |
 //! |---|---|
-//! | 0 | index of the environment (or of whatever else has a stream of its own) |
+//! | 0 | index of the environment (or of another owner of a stream) |
 //! | 1, 2 | lifetime step of that environment, low word first |
 //! | 3 | purpose `<< 24` \| block |
 //!
-//! where a block is four words of output. A step that needs a single word takes it economically, four steps to a block:
-//! see [`word`].
+//! where a block is four words of output. A step that needs a single word shares a block with three others: see [`word`].
 
 use crate::math;
 
-/// What random numbers are drawn for: no two purposes share a stream.
+/// Purpose of random numbers: no two purposes share a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Purpose {
-    /// The start of an episode.
+    /// Start of an episode.
     Reset = 0,
-    /// Chance in the dynamics.
+    /// Randomness in the dynamics.
     Step = 1,
     /// Actions drawn uniformly, without a policy.
     RandomAction = 2,
@@ -28,17 +29,17 @@ pub enum Purpose {
     Policy = 3,
     /// Initial parameters of a network.
     Init = 4,
-    /// The order of samples in an update.
+    /// Order of samples in an update.
     Shuffle = 5,
-    /// Which transitions are replayed.
+    /// Choice of replayed transitions.
     Replay = 6,
-    /// How long to wait before a call is repeated.
+    /// Delay before a call is retried.
     Retry = 7,
-    /// The start of an episode after one that gave a number that is not finite.
+    /// Start of an episode after one that gave a non-finite number.
     Restart = 8,
 }
 
-/// Ten rounds of Philox4x32.
+/// Computes ten rounds of Philox4x32.
 #[inline(always)]
 #[must_use]
 pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -53,7 +54,7 @@ pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// One block: four words.
+/// Returns one block: four words.
 #[inline(always)]
 #[must_use]
 pub fn block(seed: u64, index: u32, step: u64, purpose: Purpose, block: u32) -> [u32; 4] {
@@ -61,22 +62,25 @@ pub fn block(seed: u64, index: u32, step: u64, purpose: Purpose, block: u32) -> 
     philox4x32(counter, [seed as u32, (seed >> 32) as u32])
 }
 
-/// The single random word of a step: word `step & 3` of the block of counter step `step >> 2`.
+/// Returns the single random word of a step.
+///
+/// It is word `step & 3` of the block of counter step `step >> 2`.
 #[inline(always)]
 #[must_use]
 pub fn word(seed: u64, index: u32, step: u64, purpose: Purpose) -> u32 {
     block(seed, index, step >> 2, purpose, 0)[(step & 3) as usize]
 }
 
-/// A word as a uniform number in [0, 1): its upper 24 bits.
+/// Converts a word to a uniform number in [0, 1): its upper 24 bits.
 #[inline(always)]
 #[must_use]
 pub fn uniform(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / 16_777_216.0)
 }
 
-/// A block as four standard normal numbers (Box and Muller, 1958): words 0 and 1 make the first two, words 2 and 3 the others,
-/// each pair the sine and the cosine half of one radius.
+/// Converts a block to four standard normal numbers (Box and Muller, 1958).
+///
+/// Words 0 and 1 make the first two, words 2 and 3 the others; each pair is the sine and the cosine half of one radius.
 #[inline(always)]
 #[must_use]
 pub fn normals(block: [u32; 4]) -> [f32; 4] {
@@ -89,14 +93,18 @@ pub fn normals(block: [u32; 4]) -> [f32; 4] {
     [a, b, c, d]
 }
 
-/// A word as a uniform integer in 0..n, by multiplication (some values are favoured by at most n / 2^32).
+/// Converts a word to a uniform integer in 0..n by multiplication.
+///
+/// Some values are favoured by at most n / 2^32.
 #[inline(always)]
 #[must_use]
 pub fn below(word: u32, n: u32) -> u32 {
     ((u64::from(word) * u64::from(n)) >> 32) as u32
 }
 
-/// The stream of random numbers of one environment, one step and one purpose. Costs nothing until it is used.
+/// Stream of random numbers of one environment, one step and one purpose.
+///
+/// It costs nothing until it is used.
 #[derive(Clone, Debug)]
 pub struct Rng {
     seed: u64,
@@ -109,14 +117,14 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The stream at its beginning.
+    /// Creates the stream at its beginning.
     #[inline]
     #[must_use]
     pub fn new(seed: u64, index: u32, step: u64, purpose: Purpose) -> Self {
         Self { seed, index, step, purpose, next_block: 0, words: [0; 4], left: 0 }
     }
 
-    /// 32 random bits. A stream holds 2^26 words; then it starts again.
+    /// Returns 32 random bits; the stream repeats after 2^26 words.
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         if self.left == 0 {
@@ -129,31 +137,33 @@ impl Rng {
         word
     }
 
-    /// A uniform number in [0, 1), a multiple of 2^-24.
+    /// Returns a uniform number in [0, 1), a multiple of 2^-24.
     #[inline]
     pub fn uniform(&mut self) -> f32 {
         uniform(self.next_u32())
     }
 
-    /// A uniform number in [low, high) (rounding may give `high`).
+    /// Returns a uniform number in [low, high) (rounding may give `high`).
     #[inline]
     pub fn uniform_in(&mut self, low: f32, high: f32) -> f32 {
         low + (high - low) * self.uniform()
     }
 
-    /// A uniform integer in 0..n; see [`below`].
+    /// Returns a uniform integer in 0..n; see [`below`].
     #[inline]
     pub fn below(&mut self, n: u32) -> u32 {
         below(self.next_u32(), n)
     }
 
-    /// A standard normal number (Box and Muller, 1958; its sine half is thrown away).
+    /// Returns a standard normal number (Box and Muller, 1958).
+    ///
+    /// The sine half of the pair is discarded.
     pub fn normal(&mut self) -> f32 {
         let radius = (-2.0 * math::ln(1.0 - self.uniform())).sqrt();
         radius * math::sin_cos(std::f32::consts::TAU * self.uniform()).1
     }
 
-    /// Puts `items` into a uniformly random order (Fisher and Yates).
+    /// Shuffles `items` uniformly (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i as u32 + 1) as usize);

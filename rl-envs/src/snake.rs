@@ -11,8 +11,8 @@
 //! - Reward: 1 for eating a fruit, the last step included.
 //! - `terminated`: an illegal action (nothing moves, the observation stays); no legal action is left; the board is full.
 //! - `truncated`: at step 4000. A step may set both.
-//! - Start: a head anywhere and a fruit on any other cell, uniformly. A fruit that is eaten comes back on a free cell, uniformly, but
-//!   for a full board, where it stays under the head.
+//! - Start: a head anywhere and a fruit on any other cell, uniformly. An eaten fruit reappears on a free cell, uniformly; on a
+//!   full board it stays under the head.
 //! - State, by field name: `body` (pairs of row and column, head first), `fruit` (row and column), `elapsed`.
 //!
 //! Departures from the reference: step 4000 truncates (there it terminates); planes come first (there last) and are u8.
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step, math};
 
-/// The constants.
+/// Constants of the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// Rows of the board, 4 to 64.
@@ -38,7 +38,7 @@ impl Default for Params {
     }
 }
 
-/// A board, as a person would write it down.
+/// State of an episode, as a person would write it down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -50,9 +50,10 @@ pub struct State {
     pub elapsed: u16,
 }
 
-/// The environment.
+/// The Snake environment.
 ///
-/// The snake's clock stands still while it eats. A cell holds the time at which the body leaves it, so a step writes one cell.
+/// The snake's clock stops while the snake eats. Each cell holds the clock at which the body leaves it, so a step writes one
+/// cell.
 #[derive(Clone, Debug)]
 pub struct Snake {
     params: Params,
@@ -72,10 +73,10 @@ impl Default for Snake {
 }
 
 impl Snake {
-    /// With constants of your own.
+    /// Creates an environment with the given constants.
     ///
     /// # Panics
-    /// If they are out of range.
+    /// If a constant is out of range.
     #[must_use]
     pub fn new(params: Params) -> Self {
         let Params { rows, columns, max_steps } = params;
@@ -97,7 +98,9 @@ impl Snake {
         [(cell / columns) as u8, (cell % columns) as u8]
     }
 
-    /// The cell next to the head; off the board, a row or a column wraps around to a number that no board has.
+    /// Returns the cell next to the head.
+    ///
+    /// Off the board, a coordinate wraps around to a number that no board has.
     #[inline(always)]
     fn ahead(&self, action: usize) -> [u8; 2] {
         const MOVES: [[u8; 2]; 4] = [[u8::MAX, 0], [0, 1], [1, 0], [0, u8::MAX]];
@@ -105,7 +108,7 @@ impl Snake {
         [row.wrapping_add(down), column.wrapping_add(right)]
     }
 
-    /// Which cells next to the head it may enter.
+    /// Updates the mask: the cells next to the head that it may enter.
     #[inline(always)]
     fn look(&mut self) {
         let leaves = self.clock + 1;
@@ -116,7 +119,7 @@ impl Snake {
         });
     }
 
-    /// Lays a body, head first, onto an empty board.
+    /// Places a body, head first, on an empty board.
     fn place(&mut self, body: &[[u8; 2]]) {
         self.vacated.fill(0);
         self.clock = 0;
@@ -129,7 +132,7 @@ impl Snake {
         self.look();
     }
 
-    /// A free cell by its rank among them, uniformly: the number of cells with no more than so many free ones up to them.
+    /// Draws a free cell uniformly, by its rank.
     #[inline(always)]
     fn free_cell(&self, rng: &mut Rng) -> u16 {
         let rank = rng.below(self.vacated.len() as u32 - u32::from(self.length)) as u16;
@@ -191,7 +194,7 @@ impl Env for Snake {
             let head = self.cell(self.head);
             let ate = head == usize::from(self.fruit);
             let (clock, length) = (self.clock + u16::from(!ate), self.length + u16::from(ate));
-            // Before the fields are written, which the compiler must otherwise read back.
+            // Computed before the fields are written; otherwise the compiler reads them back.
             self.vacated[head] = clock + length;
             (self.clock, self.length) = (clock, length);
             let full = usize::from(self.length) == self.vacated.len();
@@ -213,7 +216,7 @@ impl Env for Snake {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.vacated.capacity() * size_of::<u16>() + 16 // and the allocator's own
+        self.vacated.capacity() * size_of::<u16>() + 16 // plus the allocator's overhead
     }
 
     fn render(&self, canvas: &mut Canvas) {
@@ -225,7 +228,7 @@ impl Env for Snake {
         };
         square(self.position(self.fruit.into()), [200, 55, 60]);
         for (cell, &vacated) in self.vacated.iter().enumerate().filter(|(_, vacated)| **vacated > self.clock) {
-            // Eight shades from tail to head, so that a picture of it has few colours.
+            // Eight shades from tail to head, so that a picture has few colours.
             let shade = (8 * u32::from(vacated - self.clock) / u32::from(self.length)) as u8;
             square(self.position(cell), [100 - 8 * shade, 180 - 8 * shade, 110 - 8 * shade]);
         }
@@ -255,14 +258,14 @@ impl Env for Snake {
             return bad(format!("cell {i} of body is not next to the one before it, or is there twice"));
         }
         if body.contains(&fruit) {
-            return bad("fruit lies on body".into());
+            return bad("the fruit is on the body".into());
         }
         // The tail leaves its cell as the head moves.
         let blocked = &body[..body.len() - 1];
         let [row, column] = body[0];
         let around = [[row.wrapping_sub(1), column], [row, column + 1], [row + 1, column], [row, column.wrapping_sub(1)]];
         if around.iter().all(|next| next[0] >= rows || next[1] >= columns || blocked.contains(next)) {
-            return bad("the head is shut in, where the episode is over".into());
+            return bad("the head is shut in, so the episode is over".into());
         }
         if elapsed >= max_steps {
             return bad(format!("elapsed is {elapsed}, an episode ends at step {max_steps}"));

@@ -1,4 +1,4 @@
-//! What observations and actions look like.
+//! Spaces: shape, element type and bounds of observations and actions.
 
 use ndarray::ArrayViewMut2;
 use serde::Serialize;
@@ -9,14 +9,14 @@ use crate::ObsViewMut;
 /// Element type of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
-    /// 32-bit floating point, as it is.
+    /// 32-bit floating point.
     F32,
     /// Bytes, which a learner multiplies by the space's scale.
     U8,
 }
 
 impl Dtype {
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     #[must_use]
     pub fn size(self) -> usize {
         match self {
@@ -26,13 +26,13 @@ impl Dtype {
     }
 }
 
-/// A type that observations are made of: `f32` or `u8`.
+/// An element type of observations: `f32` or `u8`.
 pub trait Element: Copy + Default + Send + Sync + Serialize + DeserializeOwned + 'static {
     /// The type as a value.
     const DTYPE: Dtype;
-    /// The rows of `obs`, if they are of this type.
+    /// Returns the rows of `obs`, or `None` if their element type differs.
     fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>>;
-    /// Returns true unless this is an infinite number or NaN.
+    /// Returns false for infinities and NaN.
     fn is_finite(self) -> bool;
 }
 
@@ -58,7 +58,7 @@ impl Element for u8 {
     }
 }
 
-/// The space of observations of one environment.
+/// The observation space of one environment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Space {
     shape: Vec<usize>,
@@ -70,7 +70,9 @@ pub struct Space {
 }
 
 impl Space {
-    /// Vectors of f32 between `low` and `high` (which may be infinite), dimension by dimension.
+    /// Creates a space of f32 vectors with bounds for each dimension.
+    ///
+    /// Bounds may be infinite.
     ///
     /// # Panics
     /// If the two differ in length.
@@ -80,57 +82,61 @@ impl Space {
         Self { shape: vec![low.len()], dtype: Dtype::F32, scale: 1.0, stack: 1, low: low.into(), high: high.into() }
     }
 
-    /// Bytes from 0 to `high`, which a learner multiplies by `scale`.
+    /// Creates a space of bytes from 0 to `high`.
+    ///
+    /// A learner multiplies the bytes by `scale`.
     #[must_use]
     pub fn bytes(shape: &[usize], high: u8, scale: f32) -> Self {
         let len = shape.iter().product();
         Self { shape: shape.into(), dtype: Dtype::U8, scale, stack: 1, low: vec![0.0; len], high: vec![f32::from(high); len] }
     }
 
-    /// The shape of one observation.
+    /// Shape of one observation.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of elements D of one observation.
+    /// Number of elements D of one observation.
     #[expect(clippy::len_without_is_empty, reason = "a space is not a container")]
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The type of its elements.
+    /// Element type.
     #[must_use]
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// What a learner multiplies an element by.
+    /// Factor that a learner multiplies elements by.
     #[must_use]
     pub fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// How many observations, the oldest first, each of these holds: 1 if it is not stacked.
+    /// Number of stacked observations, oldest first; 1 without stacking.
     #[must_use]
     pub fn stack(&self) -> usize {
         self.stack
     }
 
-    /// The least value of each element, D of them.
+    /// Lower bound of each element, (D).
     #[must_use]
     pub fn low(&self) -> &[f32] {
         &self.low
     }
 
-    /// The greatest value of each element, D of them.
+    /// Upper bound of each element, (D).
     #[must_use]
     pub fn high(&self) -> &[f32] {
         &self.high
     }
 
-    /// The space of `k` such observations, one after the other: the first axis is k times as long.
+    /// Returns the space of `k` stacked observations.
+    ///
+    /// The first axis is k times as long.
     #[must_use]
     pub fn stacked(&self, k: usize) -> Self {
         let mut shape = self.shape.clone();
@@ -138,49 +144,49 @@ impl Space {
         Self { shape, stack: k * self.stack, low: self.low.repeat(k), high: self.high.repeat(k), ..*self }
     }
 
-    /// Whether `obs` (D elements, not scaled) lies within the bounds; NaN never does.
+    /// True if `obs` (D elements, not scaled) is within the bounds; NaN never is.
     #[must_use]
     pub fn contains(&self, obs: &[f32]) -> bool {
         obs.len() == self.len() && obs.iter().zip(&self.low).zip(&self.high).all(|((x, low), high)| low <= x && x <= high)
     }
 }
 
-/// The space of actions of one environment.
+/// The action space of one environment.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ActionSpace {
     /// One of `n` actions, 0 to n - 1.
     Discrete {
-        /// The number of actions A.
+        /// Number of actions A.
         n: u32,
-        /// Whether the environment says, step by step, which of them are legal.
+        /// True if the environment reports at each step which actions are legal.
         masked: bool,
     },
     /// A vector of A numbers between `low` and `high`.
     Continuous {
-        /// The least value of each dimension.
+        /// Lower bound of each dimension.
         low: Vec<f32>,
-        /// The greatest value of each dimension.
+        /// Upper bound of each dimension.
         high: Vec<f32>,
     },
 }
 
-/// The kind of actions, and the lengths of their arrays.
+/// Kind of actions, with the lengths of their arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionKind {
-    /// One number each.
+    /// An index.
     Discrete {
-        /// With masks: the number of actions A.
+        /// Number of actions A, if there are masks.
         masked: Option<usize>,
     },
-    /// A vector each.
+    /// A vector.
     Continuous {
-        /// Its length A.
+        /// Length A of the vector.
         len: usize,
     },
 }
 
 impl ActionSpace {
-    /// The kind of the actions.
+    /// Kind of the actions.
     #[must_use]
     pub fn kind(&self) -> ActionKind {
         match self {
@@ -189,7 +195,7 @@ impl ActionSpace {
         }
     }
 
-    /// The number of actions, or of dimensions of an action: A.
+    /// Number of actions, or of dimensions of an action: A.
     #[expect(clippy::len_without_is_empty, reason = "a space is not a container")]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -199,7 +205,7 @@ impl ActionSpace {
         }
     }
 
-    /// Whether there are action masks.
+    /// True if there are action masks.
     #[must_use]
     pub fn masked(&self) -> bool {
         matches!(self, Self::Discrete { masked: true, .. })

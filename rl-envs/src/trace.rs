@@ -1,4 +1,4 @@
-//! One environment stepped from given states with given actions, to be compared with any reference.
+//! One environment stepped with given actions, to compare with a reference.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -10,23 +10,24 @@ use crate::{Action, ActionSpace, Actions, Env, Error, Purpose, Rng};
 pub struct TraceStep {
     /// The observation after the step, D elements.
     pub obs: Vec<Value>,
-    /// The reward.
+    /// Reward of the step.
     pub reward: f32,
-    /// See [`Step`](crate::Step).
+    /// True if the task is over; see [`Step`](crate::Step).
     pub terminated: bool,
-    /// See [`Step`](crate::Step).
+    /// True if the episode was cut off; see [`Step`](crate::Step).
     pub truncated: bool,
-    /// The legal actions that follow, where there are masks.
+    /// Legal actions after the step, if the action space has masks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mask: Option<Vec<u8>>,
 }
 
-/// Steps `env` with each of `actions` from `init`: one state (then steps follow on each other) or one for each action.
-/// Never resets: from one state, the step that ends the episode is the last one, and the actions after it are left out.
-/// Chance in the dynamics comes from seed 0.
+/// Steps `env` with each of `actions` from `init`: one state, or one per action.
+///
+/// From one state, steps follow on each other up to the one that ends the episode; later actions are ignored. The environment is
+/// never reset. Randomness in the dynamics comes from seed 0.
 ///
 /// # Errors
-/// [`Error::BadTrace`] or [`Error::BadState`].
+/// [`Error::BadTrace`] if `init` or `actions` do not fit the environment; [`Error::BadState`] if it refuses a state.
 pub(crate) fn trace<E: Env>(mut env: E, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error>
 where
     Value: From<E::Obs>,
