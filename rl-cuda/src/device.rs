@@ -149,7 +149,7 @@ impl Device {
 
     /// Returns true if the host emulates the device.
     #[must_use]
-    pub fn is_emulated(&self) -> bool {
+    pub(crate) fn is_emulated(&self) -> bool {
         matches!(self.driver(), Driver::Emulated(_))
     }
 

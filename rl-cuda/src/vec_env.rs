@@ -511,7 +511,7 @@ impl CudaVecEnv {
     ///
     /// # Errors
     /// The errors of [`CudaVecEnv::step_on`].
-    pub fn step_repeatedly(
+    pub(crate) fn step_repeatedly(
         &mut self,
         stream: &Stream,
         repeat: u32,

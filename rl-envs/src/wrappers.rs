@@ -58,7 +58,7 @@ impl Wrappers {
     ///
     /// # Panics
     /// If `frame_stack` or `action_repeat` is 0.
-    pub fn around<E: Env>(&self, env: E) -> FrameStack<ActionRepeat<TimeLimit<E>>> {
+    pub(crate) fn around<E: Env>(&self, env: E) -> FrameStack<ActionRepeat<TimeLimit<E>>> {
         let max_steps = if self.time_limit == 0 { u32::MAX } else { self.time_limit };
         FrameStack::new(ActionRepeat::new(TimeLimit::new(env, max_steps), self.action_repeat), self.frame_stack)
     }

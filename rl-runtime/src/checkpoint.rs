@@ -229,7 +229,7 @@ pub fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// True if `path` is a checkpoint, complete or damaged.
 #[must_use]
-pub fn is_one(path: &Path) -> bool {
+pub(crate) fn is_one(path: &Path) -> bool {
     path.join(MANIFEST).symlink_metadata().is_ok()
 }
 
@@ -344,7 +344,7 @@ pub fn copy(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
 ///
 /// # Errors
 /// Those of [`copy`].
-pub fn copy_best(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
+pub(crate) fn copy_best(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
     let Some(best) = list(&from.join(BEST))?.pop() else { return Ok(()) };
     let head = Opened::new(&best).and_then(|opened| opened.head());
     match head.map_err(|why| Error::Checkpoint { path: best.clone(), why })?.progress.env_steps {

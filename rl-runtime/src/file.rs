@@ -84,7 +84,7 @@ impl Draft {
 ///
 /// # Errors
 /// The errors of [`Draft::create`] and [`Draft::publish`].
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     Draft::create(path)?.publish(bytes)
 }
 

@@ -43,7 +43,7 @@ use crate::checkpoint::Progress;
 use crate::profile::{Phase, Profile};
 
 /// Number of episodes in the means of returns and lengths.
-pub const WINDOW: usize = 100;
+pub(crate) const WINDOW: usize = 100;
 
 /// Start of the file.
 const FIRST: &str = "time/total_timesteps,";
@@ -143,7 +143,7 @@ impl Overlap {
 
 /// Returns the env steps of the last complete row of a log.
 #[must_use]
-pub fn last_env_steps(path: &Path) -> Option<u64> {
+pub(crate) fn last_env_steps(path: &Path) -> Option<u64> {
     let bytes = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));

@@ -48,7 +48,7 @@ impl RunDir {
     ///
     /// # Errors
     /// Those of [`RunDir::create`] and of `begin`.
-    pub fn create_from(
+    pub(crate) fn create_from(
         path: Option<&Path>,
         config: &Config,
         device: &str,
@@ -83,8 +83,7 @@ impl RunDir {
         }
     }
 
-    /// Removes a directory that [`RunDir::create`] or [`RunDir::create_from`] has just created, and its parents if they were created for
-    /// it.
+    /// Removes a directory that this process has just created, and its parents if they were created too.
     pub fn discard(self) {
         // The directory was empty, so all of this is ours. A removal that fails leaves it for the user to see.
         for name in ["config.toml", "machine.toml", "metrics.csv", "lock"] {
