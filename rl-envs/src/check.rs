@@ -1,18 +1,18 @@
-//! Tests any environment against the contract of [`Env`], one check for each of its clauses.
+//! Checks of an environment against the contract of [`Env`], one per clause.
 //!
-//! Every check runs whatever the others found, on clones of the given environment, with fixed seeds: the same environment
-//! always gets the same answer. A panic inside a check is that check's failure (in a build that unwinds). Actions are drawn
-//! uniformly: under a mask from the legal ones, and an illegal one now and then, as that is the environment's own affair; of
-//! continuous ones a quarter lies on a bound. What random actions never reach is not checked.
+//! Every check runs whatever the others found, on clones of the given environment, with fixed seeds: the same environment always
+//! gets the same answer. A panic inside a check is that check's failure (in a build that unwinds). Actions are drawn uniformly:
+//! under a mask from the legal ones, with an occasional illegal one, which the environment must handle; a quarter of continuous
+//! actions is at a bound. Behaviour that random actions never reach is not checked.
 //!
-//! Faults have company: an environment with hidden randomness fails `same_seed`, and with it whatever compares two runs. The
-//! first failure is the one to begin with.
+//! Faults come together: an environment with hidden randomness fails `same_seed`, and with it every check that compares two runs.
+//! Fix the first failure first.
 //!
-//! Checks look at what a learner sees: observations, rewards, flags and masks, compared bit for bit. Beyond that, an
-//! environment may do as it likes.
+//! Checks look at what a learner sees: observations, rewards, flags and masks, compared bit for bit. Everything else is up to the
+//! environment.
 //!
-//! An environment that never ends is lawful, but cannot be told from one that has forgotten its time limit, and no return is
-//! ever reported of it. So `episodes_end` fails, and says what to do.
+//! An environment that never ends is legal, but looks like one that forgot its time limit, and reports no return. `episodes_end`
+//! fails on it, and suggests a remedy.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,30 +24,30 @@ use crate::{
     ActionArray, ActionSpace, Element, Env, MaskBatch, ObsArray, Purpose, Rng, Step, StepBatch, SyncVecEnv, VecEnv, codec,
 };
 
-/// What a check has found.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The environment does what the contract says.
+    /// The environment fulfils the clause.
     Passed,
-    /// There is nothing to check, and why.
+    /// Nothing to check, with the reason.
     Skipped(String),
-    /// What went wrong, where, and what to do.
+    /// The fault, its place, and a remedy.
     Failed(String),
 }
 
-/// One clause of the contract, checked.
+/// Result for one clause of the contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// A name for programs.
+    /// Identifier of the check.
     pub name: &'static str,
-    /// The clause.
+    /// Text of the clause.
     pub about: &'static str,
-    /// What was found.
+    /// Result.
     pub outcome: Outcome,
 }
 
 impl Check {
-    /// Whether the environment breaks this clause.
+    /// True if the environment breaks this clause.
     #[must_use]
     pub fn failed(&self) -> bool {
         matches!(self.outcome, Outcome::Failed(_))
@@ -55,7 +55,7 @@ impl Check {
 }
 
 impl fmt::Display for Check {
-    /// One line: `PASS`, `SKIP` or `FAIL`, the name, and what there is to say.
+    /// Writes one line: `PASS`, `SKIP` or `FAIL`, the name, and the details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, what) = match &self.outcome {
             Outcome::Passed => ("PASS", self.about),
@@ -66,7 +66,9 @@ impl fmt::Display for Check {
     }
 }
 
-/// Tests `env` against the contract. Takes about a second for an environment whose steps take a few microseconds.
+/// Checks `env` against the contract.
+///
+/// Takes about a second for an environment whose steps take a few microseconds.
 pub fn check_env<E: Env>(env: &E) -> Vec<Check> {
     type Clause<E> = (&'static str, &'static str, fn(&E) -> Found);
     let clauses: [Clause<E>; 21] = [
@@ -79,7 +81,7 @@ pub fn check_env<E: Env>(env: &E) -> Vec<Check> {
         ("same_seed", "the same seed and actions give the same bits", same_seed),
         ("whole_row_at_reset", "reset writes all of the observation and does not read what was there", whole_row_at_reset),
         ("whole_row_at_step", "step writes all of the observation and does not read what was there", whole_row_at_step),
-        ("other_seeds", "chance comes from the generator that is handed in", other_seeds),
+        ("other_seeds", "randomness comes from the generator passed in", other_seeds),
         ("reset_forgets", "nothing is left of an episode after a reset", reset_forgets),
         ("independent_clones", "clones share nothing that changes", independent_clones),
         ("every_action", "every action can be taken in a first state", every_action),
@@ -103,13 +105,13 @@ pub fn check_env<E: Env>(env: &E) -> Vec<Check> {
     clauses.map(run).into()
 }
 
-/// What a clause finds: `Passed`, `Skipped`, or what is wrong.
+/// Result of a clause: `Passed`, `Skipped`, or the fault.
 type Found = Result<Outcome, String>;
 
-/// Episodes that a recording covers, if they are short enough.
+/// Number of episodes that a recording covers, if they are short enough.
 const EPISODES: usize = 3;
 
-/// Steps without the end of an episode after which none is expected.
+/// Number of steps after which an episode counts as endless.
 const ENDLESS: usize = 20_000;
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -117,28 +119,28 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
-/// Fills observations with a byte, whatever they are made of.
+/// Fills observations of either type with a byte.
 fn fill(rows: &mut ObsArray, byte: u8) {
     rows.as_mut().either(|rows| rows.fill(f32::from_le_bytes([byte; 4])), |rows| rows.fill(byte));
 }
 
-/// The elements of all observations.
+/// Returns the elements of all observations.
 fn elements<O: Element>(rows: &mut ObsArray) -> &mut [O] {
     let rows = O::rows(rows.view_mut()).and_then(|rows| rows.into_slice());
     rows.expect("contiguous rows of the environment's element type")
 }
 
-/// Observation `i`, as numbers.
+/// Returns observation `i` as numbers.
 fn row(rows: &ObsArray, i: usize) -> Vec<f32> {
     rows.as_ref().either(|rows| rows.row(i).to_vec(), |rows| rows.row(i).iter().map(|&x| f32::from(x)).collect())
 }
 
-/// All that a learner sees of a reset or a step.
+/// Everything a learner sees of a reset or a step.
 #[derive(Clone)]
 struct Frame {
-    /// Lifetime steps so far.
+    /// Number of lifetime steps so far.
     step: u64,
-    /// Whether a reset gave it.
+    /// True for a reset, false for a step.
     first: bool,
     obs: Vec<f32>,
     reward: f32,
@@ -152,7 +154,7 @@ impl Frame {
         self.terminated | self.truncated
     }
 
-    /// What is not the same bits.
+    /// Describes the first difference in bits.
     fn difference(&self, other: &Self) -> Option<String> {
         let tell = |what: &str, a: &dyn fmt::Display, b: &dyn fmt::Display| Some(format!("{self}: {what} is {a} and then {b}"));
         if (self.first, self.step) != (other.first, other.step) {
@@ -183,7 +185,7 @@ impl fmt::Display for Frame {
     }
 }
 
-/// One environment that is given random actions, and reset where an episode has ended: an iterator without an end.
+/// An endless iterator over one environment under random actions, with resets.
 #[derive(Clone)]
 struct Run<E> {
     env: E,
@@ -191,18 +193,20 @@ struct Run<E> {
     action_seed: u64,
     index: u32,
     step: u64,
-    /// Whether a reset is due.
+    /// True if a reset is due.
     over: bool,
     action_space: ActionSpace,
     row: ObsArray,
     mask: Vec<u8>,
-    /// What the row is filled with before each reset (true) or each step (false).
+    /// Byte that fills the row before each reset (true) or each step (false).
     poison: Option<(bool, u8)>,
-    /// What the mask is filled with before it is asked for. Not 0: a mask that is not written then looks like no mask.
+    /// Byte that fills the mask before the environment writes it.
+    ///
+    /// Not 0: a mask that is not written then looks like no mask.
     mask_fill: u8,
-    /// How many times the mask is asked for.
+    /// Number of times that the mask is requested per step.
     mask_asks: u32,
-    /// Whether a random number has been drawn.
+    /// True if a random number has been drawn.
     has_drawn: bool,
 }
 
@@ -226,7 +230,7 @@ impl<E: Env> Run<E> {
         }
     }
 
-    /// The next action, from a stream of its own.
+    /// Draws the next action, from a stream used for nothing else.
     fn action(&self) -> OwnedAction {
         let mut rng = Rng::new(self.action_seed, self.index, self.step, Purpose::RandomAction);
         match &self.action_space {
@@ -287,7 +291,7 @@ impl<E: Env> Run<E> {
         }
     }
 
-    /// What follows, for a few episodes, as far as memory and patience go.
+    /// Records the next few episodes, within limits of memory and time.
     fn record(mut self) -> Vec<Frame> {
         let longest = (4_000_000 / row(&self.row, 0).len().max(1)).clamp(64, 2000);
         let (mut frames, mut ends) = (Vec::new(), 0);
@@ -312,7 +316,9 @@ impl<E: Env> Iterator for Run<E> {
     }
 }
 
-/// A number between bounds: now and then one of them, normally distributed where a bound is infinite.
+/// Draws a number between bounds.
+///
+/// Each finite bound comes up one time in eight; towards an infinite bound, the distribution is normal.
 fn number(rng: &mut Rng, low: f32, high: f32) -> f32 {
     let x = match (low.is_finite(), high.is_finite(), rng.below(8)) {
         (true, _, 0) => low,
@@ -322,7 +328,7 @@ fn number(rng: &mut Rng, low: f32, high: f32) -> f32 {
         (false, true, _) => high - rng.normal().abs(),
         (false, false, _) => rng.normal(),
     };
-    // Not clamp, which panics where the bounds are crossed: that is for `spaces` to tell.
+    // Not clamp, which panics if the bounds are crossed: `spaces` reports that.
     x.max(low).min(high)
 }
 
@@ -330,7 +336,7 @@ fn compare(expected: &[Frame], found: impl Iterator<Item = Frame>) -> Result<(),
     expected.iter().zip(found).find_map(|(expected, found)| expected.difference(&found)).map_or(Ok(()), Err)
 }
 
-/// Looks at what two long runs and the first steps of many others give.
+/// Applies `look` to two long runs and to the first steps of many others.
 fn look_at<E: Env>(env: &E, look: impl Fn(&Frame) -> Result<(), String>) -> Found {
     for seed in 0..100 {
         for frame in Run::new(env, seed).take(if seed < 2 { 5000 } else { 3 }) {
@@ -402,7 +408,7 @@ fn finite_observations<E: Env>(env: &E) -> Found {
 fn observations_in_space<E: Env>(env: &E) -> Found {
     let space = env.observation_space();
     let (low, high) = (space.low(), space.high());
-    // What is not finite has a check of its own.
+    // Another check reports numbers that are not finite.
     let lies_outside = |(i, &x): (usize, &f32)| (x.is_finite() && !(low[i] <= x && x <= high[i])).then_some((i, x));
     look_at(env, |frame| match frame.obs.iter().enumerate().find_map(lies_outside) {
         Some((i, x)) => {
@@ -424,14 +430,14 @@ fn episodes_end<E: Env>(env: &E) -> Found {
     if Run::new(env, 0).take(ENDLESS).any(|frame| frame.done()) {
         return Ok(Outcome::Passed);
     }
-    Err(format!("no episode has ended in {ENDLESS} steps of random actions, so no return can be told: add a time limit"))
+    Err(format!("no episode has ended in {ENDLESS} steps of random actions, so no return can be reported: add a time limit"))
 }
 
 fn same_seed<E: Env>(env: &E) -> Found {
     for seed in 0..3 {
-        // One after the other: a hidden counter or clock has gone on in between.
+        // One after the other: a hidden counter or clock has advanced in between.
         compare(&Run::new(env, seed).record(), Run::new(env, seed))
-            .map_err(|what| format!("{what}, with the same seed {seed}: take all chance from the generator that is handed in"))?;
+            .map_err(|what| format!("{what}, with the same seed {seed}: draw all randomness from the generator passed in"))?;
     }
     Ok(Outcome::Passed)
 }
@@ -465,12 +471,12 @@ fn other_seeds<E: Env>(env: &E) -> Found {
     if has_drawn {
         return Err("random numbers are drawn, but nothing that a learner sees depends on the seed: use what is drawn".into());
     }
-    Ok(Outcome::Skipped("no random number is drawn and all seeds give the same: an environment without chance".into()))
+    Ok(Outcome::Skipped("no random number is drawn and all seeds give the same: an environment without randomness".into()))
 }
 
 fn reset_forgets<E: Env>(env: &E) -> Found {
     let expected = Run::new(env, 3).record();
-    // The longest is for what adds up over episodes: steps that are not set back exceed most time limits then.
+    // The longest run finds sums over episodes: a step counter that is not reset exceeds most time limits.
     for used in [2, 3, 8, 50, 5000] {
         let mut run = Run::new(env, 4);
         run.skip_frames(used);
@@ -483,7 +489,8 @@ fn reset_forgets<E: Env>(env: &E) -> Found {
 }
 
 fn independent_clones<E: Env>(env: &E) -> Found {
-    let advice = |what| format!("{what}, alone and then beside a clone: share nothing that changes, by no Arc and no static");
+    let advice =
+        |what| format!("{what}, alone and then beside a clone: share nothing mutable, neither by an Arc nor by a static");
     let (a, b) = (Run::new(env, 5).record(), Run::new(env, 6).record());
     let (mut beside_a, mut beside_b) = (Run::new(env, 5), Run::new(env, 6));
     for (a, b) in a.iter().zip(&b) {
@@ -504,7 +511,7 @@ fn independent_clones<E: Env>(env: &E) -> Found {
 fn every_action<E: Env>(env: &E) -> Found {
     let middle = |low: f32, high: f32| if low.is_finite() && high.is_finite() { low / 2.0 + high / 2.0 } else { 0.0 };
     let actions: Vec<OwnedAction> = match env.action_space() {
-        // Of more than a few hundred, the first and the last.
+        // Of more than a few hundred, only the first and the last.
         ActionSpace::Discrete { n, .. } => (0..n).filter(|i| *i < 200 || n - *i <= 200).map(OwnedAction::Discrete).collect(),
         ActionSpace::Continuous { low, high } => {
             let extreme = |dim: usize, upper: bool| match if upper { high[dim] } else { low[dim] } {
@@ -562,7 +569,7 @@ fn legal_actions<E: Env>(env: &E) -> Found {
     with_masks(env, || {
         look_at(env, |frame| match frame.done() || frame.mask.iter().any(|&x| x != 0) {
             true => Ok(()),
-            false => Err("the mask is all 0, but the episode goes on: end it, or add an action that does nothing".into()),
+            false => Err("the mask is all 0, but the episode continues: end it, or add an action that does nothing".into()),
         })
     })
 }
@@ -586,7 +593,7 @@ fn repeated_mask<E: Env>(env: &E) -> Found {
     })
 }
 
-/// Calls `check` at a few points of running episodes, if there is a state to check.
+/// Calls `check` at a few points of running episodes, if the state can be saved.
 fn with_states<E: Env>(env: &E, check: impl Fn(&Run<E>, E::State) -> Result<(), String>) -> Found {
     let mut run = Run::new(env, 7);
     for (frames, i) in [1, 1, 1, 3, 8, 27, 110].into_iter().zip(0..) {
@@ -626,8 +633,9 @@ fn saved_state<E: Env>(env: &E) -> Found {
     })
 }
 
-/// Compares an environment restored from the state itself with one restored from a copy: loss in `state` or `set_state` is
-/// for `saved_state` to tell.
+/// Compares an environment restored from the state itself with one from a copy.
+///
+/// `saved_state` reports losses in `state` or `set_state`.
 fn copied_state<E: Env>(env: &E, copy: impl Fn(&E::State) -> Result<E::State, String>) -> Found {
     with_states(env, |run, state| {
         let copied = copy(&state)?;
@@ -645,14 +653,16 @@ fn copied_state<E: Env>(env: &E, copy: impl Fn(&E::State) -> Result<E::State, St
 fn state_as_bytes<E: Env>(env: &E) -> Found {
     copied_state(env, |state| {
         let copy = codec::encode(state).and_then(|bytes| codec::decode(&bytes));
-        copy.map_err(|e| format!("{e}: no attribute of serde that looks at the format, such as untagged or flatten, will do"))
+        copy.map_err(|e| {
+            format!("{e}: avoid attributes of serde that need a self-describing format, such as untagged or flatten")
+        })
     })
 }
 
 fn state_as_json<E: Env>(env: &E) -> Found {
     copied_state(env, |state| {
         let copy = serde_json::to_string(state).and_then(|text| serde_json::from_str(&text));
-        copy.map_err(|e| format!("{e}: JSON has neither NaN nor infinity (take an Option), and only strings as keys"))
+        copy.map_err(|e| format!("{e}: JSON has neither NaN nor infinity (take an Option), and only string keys"))
     })
 }
 
@@ -667,7 +677,7 @@ fn batch<E: Env>(env: &E) -> Found {
         let mut masks = [Array2::<u8>::ones((n, if masked { a } else { 0 })), Array2::ones((n, if masked { a } else { 0 }))];
         let (mut rewards, mut terminated, mut truncated) = (Array1::<f32>::zeros(n), Array1::<u8>::zeros(n), Array1::zeros(n));
         let tell = |env_idx: usize, what: String| {
-            format!("environment {env_idx} of {n}: {what}, alone and then in the batch: let nothing but seed and actions decide")
+            format!("environment {env_idx} of {n}: {what}, alone and then in the batch: depend on nothing but seed and actions")
         };
 
         let first: Vec<Frame> = alone.iter_mut().map(Run::reset).collect();
@@ -688,7 +698,7 @@ fn batch<E: Env>(env: &E) -> Found {
                     |(taken, action)| taken.row_mut(i).iter_mut().zip(action).for_each(|(to, &from)| *to = from),
                 );
             }
-            // As in a run alone: see `mask_fill`.
+            // As in a run on its own: see `mask_fill`.
             masks.iter_mut().for_each(|masks| masks.fill(1));
             let [next_masks, final_masks] = &mut masks;
             envs.step(

@@ -1,22 +1,24 @@
-//! What every environment is.
+//! The contract of an environment.
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Action, ActionSpace, Canvas, Element, Error, Rng, Space};
 
-/// What a step gives besides the observation.
+/// Outcome of a step, apart from the observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
-    /// The reward of this step.
+    /// Reward of this step.
     pub reward: f32,
-    /// The episode has ended because the task is over: nothing follows, the value of what follows is 0.
+    /// True if the task is over: nothing follows, so the value of what follows is 0.
     pub terminated: bool,
-    /// The episode has been cut off, by a time limit say: something would have followed, and has a value.
+    /// True if the episode was cut off, for example by a time limit.
+    ///
+    /// The episode would have continued, so the value of what follows counts.
     pub truncated: bool,
 }
 
 impl Step {
-    /// Whether the episode is over, for whichever reason.
+    /// True if the episode is over, for either reason.
     #[inline]
     #[must_use]
     pub fn done(&self) -> bool {
@@ -24,87 +26,94 @@ impl Step {
     }
 }
 
-/// One environment: rules, constants and state. A batch of them is a [`VecEnv`](crate::VecEnv).
+/// One environment: rules, constants and state.
 ///
-/// A step cannot fail and allocates nothing; actions have been checked before it. All chance comes from the generator that is
-/// handed in. The time limit is part of the environment's own state: it sets `truncated`.
+/// A batch of environments is a [`VecEnv`](crate::VecEnv).
+///
+/// A step cannot fail and allocates nothing; the caller has checked the action. All randomness comes from the generator passed
+/// in. The time limit is part of the environment's state: it sets `truncated`.
 pub trait Env: Clone + Send {
-    /// What observations are made of.
+    /// Element type of observations.
     type Obs: Element;
 
-    /// What has to be known to continue an episode: what a checkpoint holds, and what a trace starts from, by field name.
+    /// State to continue an episode from, by field name in checkpoints and traces.
     type State: Serialize + DeserializeOwned;
 
-    /// The space of observations.
+    /// Returns the observation space.
     fn observation_space(&self) -> Space;
 
-    /// The space of actions.
+    /// Returns the action space.
     fn action_space(&self) -> ActionSpace;
 
     /// Starts an episode and writes its first observation, D elements.
     fn reset(&mut self, rng: &mut Rng, obs: &mut [Self::Obs]);
 
-    /// Takes one step and writes the observation that follows, D elements, the last one of an episode too. After that one, the
-    /// caller resets before the next step.
+    /// Takes one step and writes the next observation, D elements.
+    ///
+    /// The step that ends an episode writes the last observation; the caller then resets before the next step.
     fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [Self::Obs]) -> Step;
 
-    /// Writes 1 for each legal action and 0 for the others, A elements. Asked for only if the action space is masked; one
-    /// action at least must be legal unless the episode is over.
+    /// Writes 1 for each legal action and 0 for the others, A elements.
+    ///
+    /// Called only if the action space is masked. At least one action must be legal unless the episode is over.
     fn mask(&self, _mask: &mut [u8]) {}
 
-    /// Bytes on the heap that it takes beside its own size.
+    /// Bytes on the heap, in addition to the environment's own size.
     fn heap_bytes(&self) -> usize {
         0
     }
 
-    /// Draws the environment as it stands, beginning with [`Canvas::view`]. One that does not draw itself leaves it empty.
+    /// Draws the current state, beginning with [`Canvas::view`]; by default nothing.
     fn render(&self, _canvas: &mut Canvas) {}
 
-    /// The state, or `None` if this environment cannot be saved.
+    /// Returns the state, or `None` if this environment cannot be saved.
     fn state(&self) -> Option<Self::State>;
 
     /// Continues from `state`.
     ///
     /// # Errors
-    /// [`Error::BadState`] if it is none that this environment can be in; then nothing has changed.
+    /// [`Error::BadState`] if this environment cannot be in that state; nothing has changed then.
     fn set_state(&mut self, state: Self::State) -> Result<(), Error>;
 }
 
-/// A call of a [`BlockingEnv`] that has failed.
+/// A failed call of a [`BlockingEnv`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
 pub struct EnvError {
-    /// What has happened, in words.
+    /// Description of the failure.
     pub cause: String,
-    /// Whether the same call may be made again: nothing has changed on the other side, or it would notice the repetition.
+    /// True if the same call may be retried.
+    ///
+    /// Either nothing has changed on the other side, or it detects the repetition.
     pub may_repeat: bool,
 }
 
-/// An environment that talks to something and so may block, and may fail: as [`Env`] but for the errors. Each has a thread of its own.
+/// An environment that talks to a process or device, so it may block and fail.
 ///
-/// A step that has failed gives no transition: the step before it counts as truncated.
+/// Its methods follow [`Env`], apart from the errors. Each environment runs on its own thread. A failed step gives no transition:
+/// the step before it counts as truncated.
 pub trait BlockingEnv: Send + 'static {
-    /// What observations are made of.
+    /// Element type of observations.
     type Obs: Element;
 
-    /// The space of observations.
+    /// Returns the observation space.
     fn observation_space(&self) -> Space;
 
-    /// The space of actions.
+    /// Returns the action space.
     fn action_space(&self) -> ActionSpace;
 
     /// Starts an episode and writes its first observation, D elements.
     ///
     /// # Errors
-    /// [`EnvError`].
+    /// [`EnvError`] if the call fails.
     fn reset(&mut self, rng: &mut Rng, obs: &mut [Self::Obs]) -> Result<(), EnvError>;
 
-    /// Takes one step and writes the observation that follows, D elements, the last one of an episode too.
+    /// Takes one step and writes the next observation, D elements; see [`Env::step`].
     ///
     /// # Errors
-    /// [`EnvError`].
+    /// [`EnvError`] if the call fails.
     fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [Self::Obs]) -> Result<Step, EnvError>;
 
-    /// As [`Env::mask`].
+    /// Writes the legal actions: see [`Env::mask`].
     fn mask(&self, _mask: &mut [u8]) {}
 }

@@ -1,4 +1,4 @@
-//! The check of environments: sound ones pass, and every fault is caught by the check that names it.
+//! Checks of environments: sound ones pass, and the right check catches each fault.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use rl_envs::check::{Check, Outcome, check_env};
 use rl_envs::{Action, ActionSpace, Element, Env, Error, Rng, Space, Step, catalog};
 use serde::{Deserialize, Serialize};
 
-/// What is wrong with a [`Walk`].
+/// A fault of a [`Walk`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -39,15 +39,17 @@ enum Fault {
     StateThatJsonCannotHold,
 }
 
-/// The hidden counter of a fault: it goes on whatever is reset.
+/// Hidden counter of a fault: no reset sets it back.
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// A walk on -4..=4, stepping by -1, 0 or 1 (or by up to 1): off either end it terminates, after 12 steps it is truncated.
+/// A walk on -4..=4, by -1, 0 or 1 (or by up to 1) a step.
+///
+/// It terminates off either end and is truncated after 12 steps.
 #[derive(Clone)]
 struct Walk<O> {
     fault: Fault,
     discrete: bool,
-    /// From the numbers 0 to 20, which observations are made of.
+    /// Converts the numbers 0 to 20 to elements of observations.
     element: fn(f32) -> O,
     space: Space,
     state: State,
@@ -245,7 +247,9 @@ fn the_same_environment_gets_the_same_answer() {
     assert_eq!(masked(Fault::NanObs), masked(Fault::NanObs));
 }
 
-/// An environment as it may also be: without chance, without a state to save, episodes of a single step.
+/// An unusual but sound environment.
+///
+/// It has no randomness, no state to save, and episodes of a single step.
 #[derive(Clone)]
 struct Lamp;
 
@@ -299,7 +303,7 @@ fn what_an_environment_does_not_have_is_skipped() {
 
 #[test]
 fn every_fault_is_caught_by_the_check_that_names_it() {
-    // Hidden randomness and shared state are in whatever compares two runs.
+    // Hidden randomness and shared state affect every check that compares two runs.
     let comparisons = &[
         "same_seed",
         "whole_row_at_reset",
@@ -314,7 +318,7 @@ fn every_fault_is_caught_by_the_check_that_names_it() {
         "batch",
     ];
     let any: Vec<&str> = masked(Fault::None).iter().map(|check| check.name).collect();
-    // The fault, the check that names it, and those that may fail with it.
+    // The fault, the check that names it, and the checks that may fail with it.
     let cases: &[(Fault, &str, &[&str])] = &[
         (Fault::CrossedBounds, "spaces", &["observations_in_space"]),
         (Fault::NoScale, "spaces", &[]),
@@ -328,7 +332,7 @@ fn every_fault_is_caught_by_the_check_that_names_it() {
         (Fault::HiddenCounter, "same_seed", comparisons),
         (Fault::HiddenReward, "same_seed", comparisons),
         (Fault::IgnoredSeed, "other_seeds", &[]),
-        // Its steps add up beyond the space, and a state beyond the time limit is refused.
+        // Its steps add up beyond the space, and it refuses a state beyond the time limit.
         (Fault::KeptElapsed, "reset_forgets", &["observations_in_space", "saved_state"]),
         (Fault::SharedByClones, "independent_clones", comparisons),
         (Fault::SharedByClones, "batch", comparisons),
@@ -337,7 +341,7 @@ fn every_fault_is_caught_by_the_check_that_names_it() {
         (Fault::MaskOfTwo, "mask_values", &[]),
         (Fault::NothingLegal, "legal_actions", &[]),
         (Fault::MaskNotWritten, "whole_mask", &[]),
-        // What it counts is no part of its state.
+        // The counter is not part of its state.
         (Fault::MaskThatCounts, "repeated_mask", &["saved_state"]),
         (Fault::StateWithoutElapsed, "saved_state", &[]),
         (Fault::RefusedState, "saved_state", &[]),

@@ -1,4 +1,4 @@
-//! Every environment of the catalog against the contract, and against the references.
+//! Every environment of the catalog against the contract and the references.
 
 use ndarray::{Array1, Array2};
 use rl_envs::{
@@ -7,7 +7,7 @@ use rl_envs::{
 };
 use serde_json::Value;
 
-/// Rows of observations of either type; the other type's are empty.
+/// Rows of observations of either type; the other type's rows are empty.
 struct Rows(Array2<f32>, Array2<u8>);
 
 impl Rows {
@@ -25,7 +25,7 @@ impl Rows {
         self.0.row(i).iter().copied().chain(self.1.row(i).iter().map(|&x| f32::from(x))).collect()
     }
 
-    /// Values that no environment writes.
+    /// Fills the rows with values that no environment writes.
     fn poison(&mut self) {
         self.0.fill(f32::NAN);
         self.1.fill(238);
@@ -36,7 +36,7 @@ impl Rows {
     }
 }
 
-/// All that a batch writes, and the actions that drive it.
+/// The output of a batch, and the actions that drive it.
 struct Memory {
     obs: Rows,
     final_obs: Rows,
@@ -69,7 +69,7 @@ impl Memory {
         envs.reset(seed, self.obs.view_mut(), self.masks.as_mut().map(|[masks, _]| masks.view_mut())).expect("resets");
     }
 
-    /// Draws actions: uniform ones, but where there are masks mostly legal ones, so that episodes last.
+    /// Draws uniform actions; with masks mostly legal ones, so that episodes last.
     fn draw(&mut self, space: &ActionSpace) {
         match space {
             ActionSpace::Discrete { n, .. } => {
@@ -108,7 +108,7 @@ impl Memory {
         )
     }
 
-    /// Everything as bits, so that equal means equal.
+    /// Returns everything as bits, so that equal means bitwise equal.
     fn bits(&self) -> Vec<u32> {
         let flags = self.terminated.iter().chain(&self.truncated).chain(self.masks.iter().flatten().flatten());
         let floats = self.obs.bits().chain(self.final_obs.bits()).chain(self.rewards.iter().map(|x| x.to_bits()));
@@ -363,8 +363,10 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
     assert!(error.to_string().starts_with("unknown environment \"cartpool\"; there are: cartpole"), "{error}");
 }
 
-/// Compares with rows of {init, action, obs, reward, terminated, truncated} from a reference: observations within `tolerance` times
-/// the row's greatest magnitude (in Acrobot a fast joint's rounding reaches the slow one) or 1, rewards within it times their own.
+/// Compares with rows of {init, action, obs, reward, terminated, truncated}.
+///
+/// Observations must agree within `tolerance` times the row's greatest magnitude (in Acrobot a fast joint's rounding reaches the
+/// slow one) or 1, rewards within it times their own.
 fn compare_with_golden(name: &str, json: &str, tolerance: f64) -> Vec<Value> {
     let rows: Vec<Value> = serde_json::from_str(json).expect("is JSON");
     let column = |key: &str| Value::Array(rows.iter().map(|row| row[key].clone()).collect());
@@ -381,7 +383,7 @@ fn compare_with_golden(name: &str, json: &str, tolerance: f64) -> Vec<Value> {
         }
         let scale = expected.iter().fold(1.0, |scale: f64, x| scale.max(x.abs()));
         let got: Vec<f64> = step.obs.iter().map(|x| x.as_f64().expect("a number")).collect();
-        // The place of a new fruit is chance: that plane is not compared where a fruit was eaten.
+        // A new fruit is placed at random: that plane is not compared where a fruit was eaten.
         let chance = if name == "snake" && row["reward"] == 1.0 { 3 * 144..4 * 144 } else { 0..0 };
         for (j, (expected, got)) in expected.iter().zip(&got).enumerate().filter(|(j, _)| !chance.contains(j)) {
             let error = (expected - got).abs();
@@ -433,14 +435,14 @@ fn snake_follows_envpool_and_breakout_follows_minatar() {
     }
 }
 
-/// States that episodes were in, from the records of the references.
+/// Returns states of episodes recorded from the references.
 fn recorded_states(name: &str) -> Vec<Value> {
     let path = format!("{}/tests/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
     let rows: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(path).expect("is recorded")).expect("is JSON");
     rows.into_iter().map(|mut row| row["init"].take()).collect()
 }
 
-/// Actions as a trace takes them: more than any episode has steps.
+/// Draws more actions than any episode has steps, as a trace takes them.
 fn random_actions(space: &ActionSpace, seed: u64) -> Value {
     let (mut random, mut discrete, mut continuous) =
         (RandomActions::new(seed, 4100, space), Array1::zeros(4100), Array2::zeros((4100, space.len())));
@@ -456,7 +458,7 @@ fn random_actions(space: &ActionSpace, seed: u64) -> Value {
     }
 }
 
-/// Checks that only the last step of a trace ends its episode, and that every observation is in its space.
+/// Checks that only the last step ends the episode, and observations are in space.
 fn check_trace(entry: &catalog::Entry, steps: &[TraceStep], context: &Value) {
     let space = entry.spaces().0;
     for (i, step) in steps.iter().enumerate() {
@@ -479,7 +481,7 @@ fn a_trace_ends_with_its_episode_in_every_environment() {
 
 #[test]
 fn states_that_no_episode_is_in_are_refused_or_harmless() {
-    /// Puts `value` in the place of the `k`-th number, if there are as many.
+    /// Replaces the `k`-th number by `value`, if there are that many.
     fn replace(json: &mut Value, k: &mut usize, value: &Value) -> bool {
         match json {
             Value::Number(_) => {
