@@ -3,7 +3,6 @@
 //! - [`Rollout`] holds T steps of N environments in time-major arrays that are filled in place.
 //! - [`ReplayBuffer`] holds the latest transitions of one or more steps and gives back a [`Batch`] of any of them;
 //!   [`PrioritizedReplayBuffer`] prefers those whose values were wrong.
-//! - [`Prefetch`] lets one batch be drawn while another is learnt from, [`RateLimiter`] keeps adding and drawing in step.
 //! - [`returns`] defines advantages, returns and discounts, and is the only place that interprets the two flags with which an
 //!   episode ends.
 //!
@@ -29,9 +28,7 @@ pub mod returns;
 
 mod error;
 mod frames;
-mod limiter;
 pub mod memory;
-mod prefetch;
 mod prioritized;
 mod replay;
 mod rollout;
@@ -42,8 +39,6 @@ mod testing;
 mod transition;
 
 pub use error::Error;
-pub use limiter::RateLimiter;
-pub use prefetch::{Fill, Prefetch};
 pub use prioritized::PrioritizedReplayBuffer;
 pub use replay::ReplayBuffer;
 pub use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice};

@@ -2,8 +2,8 @@
 //!
 //! Read [`train`](mod@train) first: the loop stands there once. [`config`] says what a user may choose, [`run_dir`] and
 //! [`checkpoint`] what is written where, [`resume`] what a stopped run continues from, [`metrics`] what is measured; [`watch`](mod@watch)
-//! lets a policy be seen. [`pipeline`] lets collecting and learning go on at the same time, on [rings](mod@ring) of buffers; [`ready`] collects
-//! from environments that block, and outlives their [`faults`]; [`profile`] says where time goes. Every line is printed by [`print`](mod@print),
+//! lets a policy be seen. [`pipeline`] lets collecting and learning go on at the same time, on [rings](mod@ring) of buffers; [`blocking`] and
+//! [`first_come`] collect from environments that block and survive their [`faults`]; [`profile`] says where time goes. Every line is printed by [`print`](mod@print),
 //! every file that a user reads is written by [`file`](mod@file).
 //!
 //! The program is the default feature `cli`. A crate that needs the library alone depends on it with `default-features = false`, and
@@ -11,6 +11,7 @@
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod blocking;
 pub mod budget;
 pub mod checkpoint;
 #[cfg(feature = "cli")]
@@ -18,12 +19,12 @@ pub mod cli;
 pub mod config;
 pub mod faults;
 pub mod file;
+pub mod first_come;
 pub mod interrupt;
 pub mod metrics;
 pub mod pipeline;
 pub mod print;
 pub mod profile;
-pub mod ready;
 pub mod resume;
 pub mod ring;
 pub mod run_dir;

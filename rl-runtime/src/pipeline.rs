@@ -100,7 +100,7 @@ impl Filled {
 
 /// Collector of rollouts.
 ///
-/// Implemented by [`Collector`] and [`ReadyCollector`](crate::ready::ReadyCollector).
+/// Implemented by [`Collector`] and [`FirstComeCollector`](crate::first_come::FirstComeCollector).
 pub trait Collect: Send + 'static {
     /// Fills `filled`, acting with `policy`, which has learnt from `learnt` rollouts.
     ///

@@ -19,13 +19,14 @@ use rl_envs::{Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, Ve
 use serde_json::{Value, json};
 
 use super::latency::{Latency, SlowCartPole, spin};
+use crate::blocking::{BlockingEnvs, Make};
 use crate::budget::Budget;
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::file::Draft;
+use crate::first_come::{FirstComeCollector, FirstComeConfig};
 use crate::metrics::Overlap;
 use crate::pipeline::{Mode, Pipeline};
 use crate::profile::{Phase, Profile, Worlds};
-use crate::ready::{Make, ReadyCollector, ReadyConfig, ReadyEnvs};
 use crate::{Error, print};
 
 /// Steps of the rollout that the bench writes to: enough that it is written to memory and not to one cached row.
@@ -420,7 +421,7 @@ pub(super) struct PipelineBench {
     /// In turn, or at the same time.
     pub(super) mode: Mode,
     /// Environments that are waited for before the policy acts, and for how long.
-    pub(super) ready: ReadyConfig,
+    pub(super) ready: FirstComeConfig,
     /// What an update costs: computing for so long on one thread, or else PPO's work.
     pub(super) update: Option<Duration>,
     /// Settings of PPO, whose number of steps is `n_steps`.
@@ -470,9 +471,9 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     // None is as slow as to be taken for hung, unless by a chance of less than one in a million, and none is given up.
     let timeout = Duration::from_secs(30) + 500 * latency.mean + 2 * latency.work;
     let faults = FaultConfig { timeout, max_restarts: u32::MAX, ..FaultConfig::default() };
-    let mut envs = ReadyEnvs::new(n_envs, spaces, make, faults, 0)?;
+    let mut envs = BlockingEnvs::new(n_envs, spaces, make, faults, 0)?;
     envs.on_fault(Box::new(|_, _, _| ())); // counted
-    let collector = ReadyCollector::new(envs, n_steps, *ready)?;
+    let collector = FirstComeCollector::new(envs, n_steps, *ready)?;
     let mut pipeline = Pipeline::new(*mode, collector, n_steps, &profile)?;
     (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.policy().copy(), 0));
     let track = profile.track("learner");

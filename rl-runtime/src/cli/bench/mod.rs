@@ -13,8 +13,8 @@ use rl_agents::{Activation, Isa, Learner, PpoConfig};
 
 use self::latency::{Distribution, Latency};
 use super::{Envs, set_matrix_threads, threads};
+use crate::first_come::FirstComeConfig;
 use crate::pipeline::Mode;
-use crate::ready::ReadyConfig;
 use crate::{Error, print};
 
 /// Where environments are measured.
@@ -296,7 +296,7 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
                 latency: Latency { distribution: latency, mean: ms(latency_ms), work: ms(work_ms), fail },
                 n_steps,
                 mode: if sync { Mode::Sync } else { Mode::Overlapped { max_lag: max_lag as usize } },
-                ready: ReadyConfig { min_ready: min_ready as usize, deadline: ms(deadline_ms), ..ReadyConfig::default() },
+                ready: FirstComeConfig { min_ready: min_ready as usize, deadline: ms(deadline_ms), ..FirstComeConfig::default() },
                 update: update_ms.map(ms),
                 ppo: PpoConfig { batch_size: batch as usize, n_epochs: epochs as usize, ..PpoConfig::default() },
                 hidden: if hidden.is_empty() { nets.into() } else { hidden },

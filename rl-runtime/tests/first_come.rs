@@ -11,10 +11,11 @@ use rl_buffer::{ActionBuffer, ObsBuffer, ObsSlice, Rollout};
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Env, EnvError, Pool, Rng, Space, Step};
 use rl_runtime::Error;
+use rl_runtime::blocking::{BlockingEnvs, Event, Make};
 use rl_runtime::faults::{FaultConfig, FaultCounts};
+use rl_runtime::first_come::{FirstComeCollector, FirstComeConfig};
 use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline};
 use rl_runtime::profile::{Profile, Track};
-use rl_runtime::ready::{Event, Make, ReadyCollector, ReadyConfig, ReadyEnvs};
 
 /// CartPole as a blocking environment.
 struct Calls(CartPole);
@@ -107,7 +108,7 @@ fn fine(_: u64) -> Result<Duration, EnvError> {
 type CallCounts = Vec<Arc<Mutex<u64>>>;
 
 /// Creates environments, each with its own trouble, and counts their calls.
-fn counted(troubles: Vec<Trouble>, config: FaultConfig) -> (ReadyEnvs<Counting>, CallCounts) {
+fn counted(troubles: Vec<Trouble>, config: FaultConfig) -> (BlockingEnvs<Counting>, CallCounts) {
     let calls: CallCounts = troubles.iter().map(|_| Arc::default()).collect();
     let (n, counts, lives) = (troubles.len(), calls.clone(), Mutex::new(vec![0.0; troubles.len()]));
     let make: Make<Counting> = Arc::new(move |env| {
@@ -115,12 +116,12 @@ fn counted(troubles: Vec<Trouble>, config: FaultConfig) -> (ReadyEnvs<Counting>,
         lives[env] += 1.0;
         Ok(Counting { trouble: troubles[env], calls: calls[env].clone(), life: lives[env], episode: 0.0, step: 0.0 })
     });
-    let mut envs = ReadyEnvs::new(n, Counting::space(), make, config, 0).unwrap();
+    let mut envs = BlockingEnvs::new(n, Counting::space(), make, config, 0).unwrap();
     envs.on_fault(Box::new(|_, _, _| ()));
     (envs, counts)
 }
 
-fn envs(troubles: Vec<Trouble>, config: FaultConfig) -> ReadyEnvs<Counting> {
+fn envs(troubles: Vec<Trouble>, config: FaultConfig) -> BlockingEnvs<Counting> {
     counted(troubles, config).0
 }
 
@@ -144,9 +145,9 @@ fn in_lockstep_it_is_the_plain_collector_bit_for_bit() {
     let mut plain = Collector::new(n, &CartPole::default(), &pool, 3).unwrap();
     let spaces = (plain.observation_space().clone(), plain.action_space().clone());
     let make: Make<Calls> = Arc::new(|_| Ok(Calls(CartPole::default())));
-    let envs = ReadyEnvs::new(n, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
-    let config = ReadyConfig { min_ready: n, deadline: Duration::from_secs(60), max_age: 100 };
-    let mut ready = ReadyCollector::new(envs, 40, config).unwrap();
+    let envs = BlockingEnvs::new(n, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
+    let config = FirstComeConfig { min_ready: n, deadline: Duration::from_secs(60), max_age: 100 };
+    let mut ready = FirstComeCollector::new(envs, 40, config).unwrap();
     let policy = policy(&spaces);
     let (mut expected, mut found) = (plain.rollout(40).unwrap(), filled(ready.rollout(40).unwrap()));
     let track = Profile::new(false).track("test");
@@ -216,7 +217,8 @@ fn check_columns(rollout: &Rollout, last: &mut [Option<[f32; 3]>]) {
 fn a_slow_environment_holds_up_nobody() {
     let slow: Trouble = |_| Ok(Duration::from_millis(30));
     let envs = envs(vec![slow, fine, fine, fine], FaultConfig::default());
-    let mut ready = ReadyCollector::new(envs, 5, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
+    let mut ready =
+        FirstComeCollector::new(envs, 5, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() }).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(5).unwrap());
     let (mut columns, mut last) = ([0; 4], [None; 4]);
@@ -247,7 +249,8 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     let config = FaultConfig { timeout, max_restarts: 1000, ..FaultConfig::default() };
     let slowly: Trouble = |_| Ok(Duration::from_micros(500));
     let (envs, calls) = counted(vec![slowly, hangs, panics, fails], config);
-    let mut ready = ReadyCollector::new(envs, 6, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
+    let mut ready =
+        FirstComeCollector::new(envs, 6, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() }).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(6).unwrap());
     let mut last = [None; 4];
@@ -286,7 +289,8 @@ fn a_late_answer_is_not_taken_for_that_of_the_replacement() {
     let (timeout, backoff) = (Duration::from_millis(100), Duration::from_millis(1));
     let config = FaultConfig { timeout, backoff, max_restarts: 1000, ..FaultConfig::default() };
     let mut ready =
-        ReadyCollector::new(envs(vec![late], config), 4, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
+        FirstComeCollector::new(envs(vec![late], config), 4, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() })
+            .unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(4).unwrap());
     let (mut last, begin, mut rollouts) = ([None], Instant::now(), 0);
@@ -305,9 +309,12 @@ fn calls_that_may_be_repeated_are_and_nobody_notices() {
         if call % 3 == 0 { Ok(Duration::ZERO) } else { Err(EnvError { cause: "busy".into(), may_repeat: true }) }
     };
     let config = FaultConfig { retries: 2, backoff: Duration::from_micros(10), ..FaultConfig::default() };
-    let mut ready =
-        ReadyCollector::new(envs(vec![twice, fine], config), 4, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() })
-            .unwrap();
+    let mut ready = FirstComeCollector::new(
+        envs(vec![twice, fine], config),
+        4,
+        FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() },
+    )
+    .unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(4).unwrap());
     let (mut last, mut seen, mut rollouts) = ([None; 2], 0, 0);
@@ -377,7 +384,7 @@ fn while_all_of_them_fail_one_at_a_time_tries_again() {
 fn whoever_waits_for_environments_that_hang_closes_within_a_second() {
     let hangs: Trouble = |_| Ok(Duration::from_secs(3600));
     let envs = envs(vec![hangs, hangs], FaultConfig::default());
-    let ready = ReadyCollector::new(envs, 4, ReadyConfig::default()).unwrap();
+    let ready = FirstComeCollector::new(envs, 4, FirstComeConfig::default()).unwrap();
     let policy = policy(&Counting::space());
     let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, ready, 4, &Profile::new(false)).unwrap();
     let stopper = pipeline.stopper();
@@ -395,7 +402,7 @@ fn whoever_waits_for_environments_that_hang_closes_within_a_second() {
 fn stretches_that_are_too_old_are_dropped_and_counted() {
     let slow: Trouble = |_| Ok(Duration::from_millis(5));
     let envs = envs(vec![slow, fine], FaultConfig::default());
-    let mut ready = ReadyCollector::new(envs, 4, ReadyConfig { max_age: 2, ..ReadyConfig::default() }).unwrap();
+    let mut ready = FirstComeCollector::new(envs, 4, FirstComeConfig { max_age: 2, ..FirstComeConfig::default() }).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(4).unwrap());
     for learnt in 0..100_000 {
@@ -410,7 +417,7 @@ fn stretches_that_are_too_old_are_dropped_and_counted() {
 
 #[test]
 fn stretches_of_a_learner_that_was_put_back_are_dropped() {
-    let mut ready = ReadyCollector::new(envs(vec![fine; 2], FaultConfig::default()), 4, ReadyConfig::default()).unwrap();
+    let mut ready = FirstComeCollector::new(envs(vec![fine; 2], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(4).unwrap());
     ready.collect(&policy, 10, &mut filled, &track).unwrap();
@@ -474,8 +481,8 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
         let spaces = (Space::vector(&[-10.0; 3], &[10.0; 3]), kind.clone());
         let made = kind.clone();
         let make: Make<Echo> = Arc::new(move |index| Ok(Echo { index, step: 0, kind: made.clone() }));
-        let envs = ReadyEnvs::new(5, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
-        let mut ready = ReadyCollector::new(envs, 6, ReadyConfig::default()).unwrap();
+        let envs = BlockingEnvs::new(5, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
+        let mut ready = FirstComeCollector::new(envs, 6, FirstComeConfig::default()).unwrap();
         let (mut policy, track) = (policy(&spaces), Profile::new(false).track("test"));
         let mut of_version = policy.save();
         of_version.counters.version = 7;
@@ -574,7 +581,7 @@ fn an_outage_that_does_not_end_ends_the_run() {
 #[test]
 fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
     /// Collector that sends a message when it is dropped.
-    struct Told(ReadyCollector<Counting>, std::sync::mpsc::Sender<()>);
+    struct Told(FirstComeCollector<Counting>, std::sync::mpsc::Sender<()>);
 
     impl Drop for Told {
         fn drop(&mut self) {
@@ -598,7 +605,7 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
 
     // Two rollouts take sixteen steps; the environments hang after twenty.
     let hangs: Trouble = |call| Ok(if call > 12 { Duration::from_secs(3600) } else { Duration::ZERO });
-    let ready = ReadyCollector::new(envs(vec![hangs; 2], FaultConfig::default()), 4, ReadyConfig::default()).unwrap();
+    let ready = FirstComeCollector::new(envs(vec![hangs; 2], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
     let (told, dropped) = std::sync::mpsc::channel();
     let policy = policy(&Counting::space());
     let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, Told(ready, told), 4, &Profile::new(false)).unwrap();
@@ -614,7 +621,7 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
 
 #[test]
 fn a_pipeline_without_orders_says_so() {
-    let ready = ReadyCollector::new(envs(vec![fine], FaultConfig::default()), 4, ReadyConfig::default()).unwrap();
+    let ready = FirstComeCollector::new(envs(vec![fine], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
     let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 0 }, ready, 4, &Profile::new(false)).unwrap();
     let error = pipeline.next(&policy(&Counting::space()), 0).map(drop).unwrap_err();
     assert!(error.to_string().contains("given nothing to do"), "{error}");
@@ -661,9 +668,9 @@ fn a_stretch_with_actions_of_a_learner_that_was_put_back_is_dropped_though_it_be
     let steps = Arc::new(Mutex::new(steps));
     let slowly: Trouble = |_| Ok(Duration::from_millis(2));
     let make: Make<Led> = Arc::new(move |env| Ok(led(slowly, (env == 1).then(|| steps.clone()), Arc::default())));
-    let envs = ReadyEnvs::new(2, Counting::space(), make, FaultConfig::default(), 0).unwrap();
-    let config = ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() };
-    let mut ready = ReadyCollector::new(envs, 4, config).unwrap();
+    let envs = BlockingEnvs::new(2, Counting::space(), make, FaultConfig::default(), 0).unwrap();
+    let config = FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() };
+    let mut ready = FirstComeCollector::new(envs, 4, config).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
     let mut filled = filled(ready.rollout(4).unwrap());
     // The first action is by the policy of 2 rollouts, the second by that of 10, the others by that of 3.
@@ -692,7 +699,7 @@ fn a_start_after_one_that_failed_has_randomness_of_its_own() {
         Ok(env)
     });
     let config = FaultConfig { backoff: Duration::from_micros(10), ..FaultConfig::default() };
-    let mut envs = ReadyEnvs::new(1, Counting::space(), make, config, 0).unwrap();
+    let mut envs = BlockingEnvs::new(1, Counting::space(), make, config, 0).unwrap();
     envs.on_fault(Box::new(|_, _, _| ()));
     let mut events = Vec::new();
     while !events.contains(&(0, Event::Started)) {
@@ -740,10 +747,11 @@ fn a_number_that_is_not_finite_is_a_failure_and_gives_no_transition() {
     let spaces = (CartPole::default().observation_space(), CartPole::default().action_space());
     let make: Make<Sick> = Arc::new(|_| Ok(Sick(CartPole::default(), 0)));
     let told = Arc::new(Mutex::new(Vec::new()));
-    let mut envs = ReadyEnvs::new(2, spaces.clone(), make, FaultConfig::default(), 0).unwrap();
+    let mut envs = BlockingEnvs::new(2, spaces.clone(), make, FaultConfig::default(), 0).unwrap();
     let all = told.clone();
     envs.on_fault(Box::new(move |_, fault, _| all.lock().unwrap().push(fault.to_string())));
-    let mut ready = ReadyCollector::new(envs, 50, ReadyConfig { max_age: u64::MAX, ..ReadyConfig::default() }).unwrap();
+    let mut ready =
+        FirstComeCollector::new(envs, 50, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() }).unwrap();
     let mut filled = filled(ready.rollout(50).unwrap());
     let policy = policy(&spaces);
     ready.collect(&policy, 0, &mut filled, &Profile::new(false).track("test")).unwrap();

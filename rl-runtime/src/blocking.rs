@@ -1,29 +1,20 @@
-//! First-come batching of blocking environments, each on its own thread.
+//! Blocking environments, each on its own thread.
 //!
-//! [`ReadyEnvs`] has `send` and `recv`: a call goes to one environment, and answers arrive in the order in which environments
-//! finish. [`ReadyCollector`] builds rollouts from it. Each environment fills a stretch of T steps of its own trajectory. The first
-//! N full stretches become the columns of a rollout, while their environments continue with the next stretch. A slow environment
-//! therefore delays nothing; it only fills fewer columns. A stretch is dropped and counted if its policy is too old by the time it
-//! is full.
-//!
-//! Faults are handled as described in [`faults`](crate::faults).
+//! [`BlockingEnvs`] has `send` and `recv`: a call goes to one environment, and answers arrive in the order in which environments
+//! finish. Faults are handled as described in [`faults`](crate::faults).
+//! [`FirstComeCollector`](crate::first_come::FirstComeCollector) builds rollouts from it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ndarray::{ArrayViewMut2, Axis};
-use rl_agents::collect::rollout;
-use rl_agents::{Choice, Episode, Policy, Scratch};
-use rl_buffer::{ActionBuffer, ObsRows, Rollout};
 use rl_envs::pool::panic_text;
-use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Element, EnvError, Purpose, Rng, Space, Step, math, rng};
+use rl_envs::{Action, ActionSpace, BlockingEnv, Element, EnvError, Purpose, Rng, Space, Step, rng};
 
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
-use crate::pipeline::{Collect, Filled, spawn};
-use crate::profile::{Phase, Track};
+use crate::pipeline::spawn;
 use crate::{Error, print};
 
 /// Poll interval for the stop flag.
@@ -72,9 +63,9 @@ struct Reply<O> {
 /// Event of an environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {
-    /// An episode has started; [`ReadyEnvs::obs`] is its first observation.
+    /// An episode has started; [`BlockingEnvs::obs`] is its first observation.
     Started,
-    /// A step is done; [`ReadyEnvs::obs`] is the next or final observation.
+    /// A step is done; [`BlockingEnvs::obs`] is the next or final observation.
     Stepped(Step),
     /// A call has failed and ended the episode.
     ///
@@ -109,12 +100,12 @@ struct Slot<O> {
 }
 
 /// Blocking environments, each on its own thread.
-pub struct ReadyEnvs<E: BlockingEnv> {
+pub struct BlockingEnvs<E: BlockingEnv> {
     make: Make<E>,
     config: FaultConfig,
-    seed: u64,
-    observation_space: Space,
-    action_space: ActionSpace,
+    pub(crate) seed: u64,
+    pub(crate) observation_space: Space,
+    pub(crate) action_space: ActionSpace,
     slots: Vec<Slot<E::Obs>>,
     replies: Receiver<Reply<E::Obs>>,
     /// Cloned into every thread; also keeps the channel open.
@@ -218,11 +209,11 @@ fn warn(n_envs: usize) -> OnFault {
     })
 }
 
-impl<E: BlockingEnv> ReadyEnvs<E> {
+impl<E: BlockingEnv> BlockingEnvs<E> {
     /// Starts `n_envs` environments, made by `make`, with randomness from `seed`.
     ///
     /// Each gives a `Started` event. Faults are reported on stderr, for each environment the first, second, fourth and so on;
-    /// [`ReadyEnvs::on_fault`] replaces that report.
+    /// [`BlockingEnvs::on_fault`] replaces that report.
     ///
     /// # Errors
     /// [`Error::Thread`] if a thread cannot be spawned, [`rl_envs::Error::EnvCount`] if `n_envs` is 0.
@@ -281,7 +272,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
         self.counts
     }
 
-    /// Returns the stop flag, which makes a waiting [`ReadyEnvs::recv`] return soon.
+    /// Returns the stop flag, which makes a waiting [`BlockingEnvs::recv`] return soon.
     #[must_use]
     pub fn stopper(&self) -> Arc<AtomicBool> {
         self.stop.clone()
@@ -355,7 +346,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     /// Appends the events to `events`, and restarts environments that have failed.
     ///
     /// # Errors
-    /// The errors of [`ReadyEnvs::recv_some`].
+    /// The errors of [`BlockingEnvs::recv_some`].
     pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let (until, wanted) = (after(Instant::now(), deadline), events.len() + min_ready.clamp(1, self.slots.len()));
         let before = events.len();
@@ -371,7 +362,7 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
     /// Appends the events to `events`, and restarts environments that have failed.
     ///
     /// # Errors
-    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`ReadyEnvs::stopper`] is set or a
+    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`BlockingEnvs::stopper`] is set or a
     /// thread cannot be spawned.
     pub fn recv_some(&mut self, enough: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let (until, before) = (after(Instant::now(), deadline), events.len());
@@ -482,334 +473,5 @@ impl<E: BlockingEnv> ReadyEnvs<E> {
             }
         }
         Ok(soonest)
-    }
-}
-
-/// Batching of a [`ReadyCollector`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReadyConfig {
-    /// Number of environments to wait for before the policy acts.
-    ///
-    /// With half of the environments, two groups alternate: the policy acts for one while the other steps. That suits environments
-    /// that compute instead of blocking.
-    pub min_ready: usize,
-    /// Maximum wait of the first environment in a batch for the others.
-    pub deadline: Duration,
-    /// Maximum age of a stretch, in rollouts.
-    ///
-    /// A stretch is dropped if, between its first action and its completion, the policy has learnt from more rollouts than this.
-    pub max_age: u64,
-}
-
-impl Default for ReadyConfig {
-    fn default() -> Self {
-        Self { min_ready: 1, deadline: Duration::from_millis(1), max_age: 4 }
-    }
-}
-
-/// T steps of one environment, partly filled.
-struct Stretch {
-    column: Rollout, // (T, 1)
-    /// Number of filled steps.
-    t: usize,
-    /// Rollouts that the policy of the first action had learnt from.
-    learnt: u64,
-    /// Maximum of `learnt` over the policies of all actions.
-    newest: u64,
-    /// Current episode, and episodes that ended in this stretch.
-    running: Episode,
-    ended: Vec<Episode>,
-    /// True while the environment waits for an action.
-    waits: bool,
-    /// True while the action of step `t` is in flight.
-    acting: bool,
-}
-
-/// Builds rollouts from blocking environments; see the [module](self).
-pub struct ReadyCollector<E: BlockingEnv> {
-    envs: ReadyEnvs<E>,
-    config: ReadyConfig,
-    stretches: Vec<Stretch>,
-    events: Vec<(usize, Event)>,
-    scratch: Option<Scratch>,
-    /// Environments of the current batch, with their observations and actions.
-    batch: Vec<usize>,
-    obs: ObsRows,        // (n, D)
-    masks: Vec<u8>,      // (n, A), or empty without masks
-    discrete: Vec<u32>,  // (N)
-    vectors: Vec<f32>,   // (N, A)
-    log_probs: Vec<f32>, // (N)
-    values: Vec<f32>,    // (N)
-    batches: u64,
-    dropped: u64,
-}
-
-impl Stretch {
-    /// Writes an observation as row `t`.
-    fn observe<O: rl_envs::Element>(&mut self, t: usize, obs: &[O], mask: &[u8]) {
-        let mut columns = self.column.columns();
-        if let Some(mut rows) = O::rows(columns.obs.index_axis_mut(Axis(0), t)) {
-            rows.iter_mut().zip(obs).for_each(|(to, &from)| *to = from);
-        }
-        if let Some(masks) = &mut columns.masks {
-            masks.index_axis_mut(Axis(0), t).iter_mut().zip(mask).for_each(|(to, &from)| *to = from);
-        }
-    }
-
-    /// Records that step `t` ended an episode whose final observation is row `row`.
-    fn end(&mut self, t: usize, row: usize) {
-        let mut obs = ObsRows::zeros(self.column.obs.dtype(), 0);
-        obs.extend(self.column.obs_rows(row..row + 1));
-        let masks = self.column.masks.as_ref();
-        let mask: Vec<u8> = masks.map_or_else(Vec::new, |masks| masks.index_axis(Axis(0), row).iter().copied().collect());
-        self.column.push_final(t, 0, obs.as_slice(), &mask);
-    }
-
-    fn is_full(&self) -> bool {
-        self.t == self.column.shape().n_steps
-    }
-
-    /// Clears the stretch, continuing the environment's current episode.
-    fn begin(&mut self) {
-        self.column.clear();
-        self.ended.clear();
-        self.t = 0;
-    }
-
-    /// Records a step and the observation after it.
-    fn step<O: rl_envs::Element>(&mut self, step: Step, obs: &[O], mask: &[u8]) {
-        let t = self.t;
-        self.column.rewards[[t, 0]] = step.reward;
-        self.column.terminated[[t, 0]] = step.terminated.into();
-        self.column.truncated[[t, 0]] = step.truncated.into();
-        self.observe(t + 1, obs, mask);
-        self.running.episode_return += f64::from(step.reward);
-        self.running.length += 1;
-        self.acting = false;
-        self.t += 1;
-        if step.done() {
-            self.end(t, t + 1);
-            self.ended.push(std::mem::take(&mut self.running));
-        }
-        self.waits = !step.done();
-    }
-
-    /// Records a fault: the failed call gives no transition, the one before is cut.
-    fn fault(&mut self) {
-        let t = self.t;
-        if self.acting && t > 0 && self.column.terminated[[t - 1, 0]] | self.column.truncated[[t - 1, 0]] == 0 {
-            self.column.truncated[[t - 1, 0]] = 1;
-            self.end(t - 1, t);
-        }
-        // The return of a broken episode is left out of the statistics.
-        self.running = Episode::default();
-        (self.acting, self.waits) = (false, false);
-    }
-}
-
-impl<E: BlockingEnv> ReadyCollector<E> {
-    /// Creates a collector of stretches of `n_steps` steps.
-    ///
-    /// # Errors
-    /// The errors of [`Rollout::new`].
-    pub fn new(envs: ReadyEnvs<E>, n_steps: usize, config: ReadyConfig) -> Result<Self, Error> {
-        let (n, a) = (envs.n_envs(), envs.action_space.len());
-        let stretch = |env| -> Result<Stretch, Error> {
-            let mut column = rollout(n_steps, 1, &envs.observation_space, &envs.action_space)?;
-            column.env_idx[0] = env as u32;
-            let (running, ended) = (Episode::default(), Vec::new());
-            Ok(Stretch { column, t: 0, learnt: 0, newest: 0, running, ended, waits: false, acting: false })
-        };
-        let stretches = (0..n).map(stretch).collect::<Result<_, _>>()?;
-        let d = envs.observation_space.len();
-        let obs = ObsRows::new(envs.observation_space.dtype(), || Vec::with_capacity(n * d), || Vec::with_capacity(n * d));
-        Ok(Self {
-            stretches,
-            config,
-            events: Vec::with_capacity(2 * n),
-            scratch: None,
-            batch: Vec::with_capacity(n),
-            obs,
-            masks: Vec::with_capacity(n * a),
-            discrete: vec![0; n],
-            vectors: vec![0.0; n * a],
-            log_probs: vec![0.0; n],
-            values: vec![0.0; n],
-            batches: 0,
-            dropped: 0,
-            envs,
-        })
-    }
-
-    /// Returns the fault counts.
-    #[must_use]
-    pub fn counts(&self) -> FaultCounts {
-        self.envs.counts()
-    }
-
-    /// Returns the number of stretches dropped for their age.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-
-    /// Moves full stretches into the columns from `n`; returns the next free column.
-    ///
-    /// The order is that of the environments.
-    fn place(&mut self, mut n: usize, policy: &dyn Policy, learnt: u64, filled: &mut Filled) -> Result<usize, Error> {
-        let scratch = self.scratch.get_or_insert_with(|| policy.scratch());
-        for (env, stretch) in self.stretches.iter_mut().enumerate().filter(|(_, s)| s.waits && s.is_full()) {
-            if n == filled.rollout.shape().n_envs {
-                break;
-            }
-            filled.episodes.append(&mut stretch.ended);
-            // If a newer policy has acted in it, the learner was rolled back in the meantime.
-            if stretch.newest > learnt || learnt - stretch.learnt > self.config.max_age {
-                self.dropped += 1;
-            } else {
-                let last = stretch.t;
-                let mut value = [0.0];
-                policy.values(stretch.column.obs_rows(last..last + 1), scratch, &mut value)?;
-                stretch.column.last_values[0] = value[0];
-                filled.rollout.copy_column(n, &stretch.column, 0);
-                filled.learnt[n] = stretch.learnt;
-                n += 1;
-            }
-            stretch.begin();
-            stretch.observe(0, self.envs.obs(env), self.envs.mask(env));
-        }
-        Ok(n)
-    }
-
-    /// Runs the policy for all waiting environments as one batch.
-    fn act(&mut self, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
-        let Self { envs, stretches, batch, obs, masks, discrete, vectors, log_probs, values, .. } = self;
-        batch.clear();
-        masks.clear();
-        obs.clear();
-        for (env, stretch) in stretches.iter().enumerate().filter(|(_, stretch)| stretch.waits && !stretch.is_full()) {
-            batch.push(env);
-            obs.extend(stretch.column.obs_rows(stretch.t..stretch.t + 1));
-            masks.extend_from_slice(envs.mask(env));
-        }
-        let n = batch.len();
-        if n == 0 {
-            return Ok(());
-        }
-        let a = envs.action_space.len();
-        self.batches += 1;
-        let choice = Choice::Sample { seed: envs.seed, step: self.batches, first_env: 0 };
-        let actions = match envs.action_space {
-            ActionSpace::Discrete { .. } => ActionsMut::Discrete((&mut discrete[..n]).into()),
-            ActionSpace::Continuous { .. } => {
-                let rows = ArrayViewMut2::from_shape((n, a), &mut vectors[..n * a]);
-                ActionsMut::Continuous(rows.map_err(|error| Error::Thread { name: "collect".into(), cause: error.to_string() })?)
-            }
-        };
-        let scratch = self.scratch.get_or_insert_with(|| policy.scratch());
-        policy.act(obs.as_slice(), masks, choice, scratch, (actions, &mut log_probs[..n], &mut values[..n]))?;
-        for (i, &env) in batch.iter().enumerate() {
-            let stretch = &mut stretches[env];
-            let t = stretch.t;
-            if t == 0 {
-                (stretch.learnt, stretch.newest) = (learnt, learnt);
-                stretch.column.policy_version[0] = policy.version();
-            }
-            stretch.newest = stretch.newest.max(learnt);
-            stretch.column.log_probs[[t, 0]] = log_probs[i];
-            stretch.column.values[[t, 0]] = values[i];
-            (stretch.waits, stretch.acting) = (false, true);
-            match (&mut stretch.column.actions, &envs.action_space) {
-                (ActionBuffer::Continuous(actions), ActionSpace::Continuous { low, high }) => {
-                    let vector = &mut vectors[i * a..(i + 1) * a];
-                    for (j, x) in vector.iter_mut().enumerate() {
-                        actions[[t, 0, j]] = *x;
-                        *x = math::clamp(*x, low[j], high[j]);
-                    }
-                    envs.send(env, Action::Continuous(vector));
-                }
-                (ActionBuffer::Discrete(actions), _) => {
-                    actions[[t, 0]] = discrete[i];
-                    envs.send(env, Action::Discrete(discrete[i]));
-                }
-                (ActionBuffer::Continuous(_), ActionSpace::Discrete { .. }) => return Err(rl_agents::Error::ActionKind.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for enough environments that wait for an action.
-    ///
-    /// That is `min_ready` environments, or one once the deadline has passed.
-    fn wait(&mut self) -> Result<(), Error> {
-        let ReadyConfig { min_ready, deadline, .. } = self.config;
-        let alive = self.stretches.len() - self.envs.counts.quarantined as usize;
-        let min_ready = min_ready.clamp(1, alive.max(1));
-        let mut first = None;
-        loop {
-            let ready = self.stretches.iter().filter(|stretch| stretch.waits).count();
-            if ready > 0 {
-                let waited = first.get_or_insert_with(Instant::now).elapsed();
-                if ready >= min_ready || waited >= deadline {
-                    return Ok(());
-                }
-                self.envs.recv_some(min_ready - ready, deadline - waited, &mut self.events)?;
-            } else {
-                self.envs.recv(1, Duration::ZERO, &mut self.events)?;
-            }
-            self.take_events();
-        }
-    }
-
-    /// Applies the environments' events to their stretches.
-    fn take_events(&mut self) {
-        let Self { envs, stretches, events, .. } = self;
-        for &(env, event) in &*events {
-            let stretch = &mut stretches[env];
-            match event {
-                Event::Started => {
-                    stretch.waits = true;
-                    stretch.observe(stretch.t, envs.obs(env), envs.mask(env));
-                }
-                Event::Stepped(step) => {
-                    stretch.step(step, envs.obs(env), envs.mask(env));
-                    if step.done() {
-                        envs.reset(env);
-                    }
-                }
-                Event::Faulted => stretch.fault(),
-            }
-        }
-        events.clear();
-    }
-}
-
-impl<E: BlockingEnv> Collect for ReadyCollector<E> {
-    fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
-        let n_columns = filled.rollout.shape().n_envs;
-        filled.rollout.clear();
-        filled.rollout.contiguous = false;
-        filled.episodes.clear();
-        let mut n = 0;
-        loop {
-            track.time(Phase::Policy, || {
-                n = self.place(n, policy, learnt, filled)?;
-                // Act before passing on a full rollout, so that the environments keep running.
-                self.act(policy, learnt)
-            })?;
-            if n == n_columns {
-                (filled.faults, filled.dropped) = (self.envs.counts, self.dropped);
-                return Ok(());
-            }
-            track.time(Phase::Envs, || self.wait())?;
-        }
-    }
-
-    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-        Ok(rollout(n_steps, self.envs.n_envs(), &self.envs.observation_space, &self.envs.action_space)?)
-    }
-
-    fn stopper(&self) -> Arc<AtomicBool> {
-        self.envs.stopper()
     }
 }
