@@ -23,8 +23,9 @@ fn main() -> Result<(), Error> {
 
     let mut episodes = Vec::new();
     for iteration in 0..iterations {
-        episodes.extend(collector.collect(agent.policy(), &mut rollout)?);
-        let metrics = agent.update(&rollout, 1.0 - iteration as f32 / iterations as f32, &pool)?;
+        let remaining = 1.0 - iteration as f32 / iterations as f32;
+        episodes.extend(collector.collect(agent.acting(remaining), &mut rollout)?);
+        let metrics = agent.update(&rollout, remaining, &pool)?;
         if iteration % 20 == 19 {
             let mean = episodes.iter().map(|e| e.episode_return).sum::<f64>() / episodes.len() as f64;
             episodes.clear();

@@ -18,11 +18,17 @@ use crate::{ActorCritic, Error, Policy};
 
 /// An agent that learns from rollouts: [`Ppo`](crate::Ppo), [`A2c`](crate::A2c) or, through a replay memory, [`Dqn`](crate::Dqn).
 pub trait Agent: Send {
-    /// The policy as it is now.
+    /// Returns the policy to evaluate, copy and save.
+    ///
+    /// Its exploration is that of the last [`Agent::acting`]; rollouts are collected with [`Agent::acting`].
     fn policy(&self) -> &dyn Policy;
 
-    /// Lets exploration follow its schedule, where there is one: called before a rollout is collected, with `remaining` as in `update`.
-    fn explore(&mut self, _remaining: f32) {}
+    /// Returns the policy to collect the next rollout with.
+    ///
+    /// Exploration follows its schedule to `remaining`, which is as in [`Agent::update`]. The default explores by sampling alone.
+    fn acting(&mut self, _remaining: f32) -> &dyn Policy {
+        self.policy()
+    }
 
     /// Learns from one rollout, on the threads of `pool`. `remaining` is the fraction of training
     /// that was still to come before the rollout, 1 at the start: schedules follow it.

@@ -455,7 +455,7 @@ mod tests {
                 PpoConfig { n_steps: 32, batch_size: 144, n_epochs: 1, learning_rate, clip_range, ..PpoConfig::default() };
             let mut agent = Ppo::new(policy, config, 9, 0).unwrap();
             let mut rollout = collector.rollout(32).unwrap();
-            collector.collect(agent.policy(), &mut rollout).unwrap();
+            collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
             let moved = ["train/approx_kl", "train/clip_fraction"].map(|name| metrics.get(name).unwrap());
             (moved, agent.save().params)

@@ -129,9 +129,6 @@ enum Replay {
 
 /// The agent.
 ///
-/// Exploration follows its schedule only if [`Agent::explore`] is called before each rollout: without it epsilon stays
-/// `exploration_initial_eps`.
-///
 /// ```
 /// use rl_agents::{Agent, Collector, Dqn, DqnConfig, NetConfig, QNetwork};
 /// use rl_envs::{Pool, cartpole::CartPole};
@@ -145,8 +142,7 @@ enum Replay {
 /// let mut rollout = collector.rollout(n_steps)?;
 /// for env_steps in (0..steps).step_by(n_envs * n_steps) {
 ///     let remaining = 1.0 - env_steps as f32 / steps as f32;
-///     agent.explore(remaining);
-///     collector.collect(agent.policy(), &mut rollout)?;
+///     collector.collect(agent.acting(remaining), &mut rollout)?;
 ///     agent.update(&rollout, remaining, &pool)?;
 /// }
 /// # Ok::<(), rl_agents::Error>(())
@@ -317,7 +313,7 @@ impl Dqn {
         let (env_steps, empty_at, credit, updates) = (0, 0, 0, 0);
         let mut agent =
             Self { network, target, config, n_envs, optimizer, replay, seed, env_steps, empty_at, credit, updates, memory };
-        agent.explore(1.0);
+        agent.acting(1.0);
         Ok(agent)
     }
 
@@ -526,8 +522,9 @@ impl Agent for Dqn {
         &self.network
     }
 
-    fn explore(&mut self, remaining: f32) {
+    fn acting(&mut self, remaining: f32) -> &dyn Policy {
         self.network.explore(self.config.epsilon(1.0 - remaining), self.config.exploration_spread, self.n_envs);
+        &self.network
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
@@ -664,7 +661,7 @@ mod tests {
             Dqn::new(network, DqnConfig { learning_starts: MAX_STEPS as u64, ..config }, &obs, &actions, 4, 7).unwrap();
         let mut rollout = collector.rollout(20).unwrap();
         for _ in 0..5 {
-            collector.collect(agent.policy(), &mut rollout).unwrap();
+            collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             agent.update(&rollout, 0.5, &pool).unwrap();
         }
         agent
@@ -677,7 +674,7 @@ mod tests {
         let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
         let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
         let mut rollout = collector.rollout(3).unwrap();
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         rollout.contiguous = false;
         let before = agent.save();
         let error = agent.update(&rollout, 0.5, &pool).unwrap_err();
@@ -695,7 +692,7 @@ mod tests {
             let mut agent = Dqn::new(network, DqnConfig { n_steps: 3, ..DqnConfig::default() }, &obs, &actions, 4, 7).unwrap();
             let mut rollout = collector.rollout(2).unwrap();
             for i in 0..2 {
-                collector.collect(agent.policy(), &mut rollout).unwrap();
+                collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 rollout.cut_before = cut_before && i == 1;
                 agent.update(&rollout, 0.5, &pool).unwrap();
             }
@@ -718,7 +715,7 @@ mod tests {
             let mut agent = Dqn::new(network, config, if stacked { &obs } else { &whole }, &actions, 4, 7).unwrap();
             let mut rollout = collector.rollout(20).unwrap();
             for _ in 0..5 {
-                collector.collect(agent.policy(), &mut rollout).unwrap();
+                collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 0.5, &pool).unwrap();
             }
             let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
@@ -815,7 +812,7 @@ mod tests {
             let mut env_steps = 0;
             let mut followed = 0;
             while env_steps < 700 {
-                collector.collect(agent.policy(), &mut rollout).unwrap();
+                collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 0.5, &pool).unwrap();
                 env_steps += (n_envs * n_steps) as u64;
                 // Steps count from the first one that leaves more than learning_starts behind.
@@ -837,7 +834,7 @@ mod tests {
             DqnConfig { learning_starts: 1001, exploration_fraction: 0.0, exploration_final_eps: 0.0, ..DqnConfig::default() };
         let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 1).unwrap();
         let mut agent = Dqn::new(network, config, &obs, &actions, 4, 1).unwrap();
-        agent.explore(0.9);
+        agent.acting(0.9);
         // The copies that act in rollouts that lag, both ways of making them.
         let mut refreshed: Box<dyn Policy> = Box::new(QNetwork::new(&obs, &actions, &NetConfig::default(), false, 2).unwrap());
         refreshed.copy_from(agent.policy()).unwrap();
@@ -875,7 +872,7 @@ mod tests {
         let config = DqnConfig { prioritized: true, batch_size: 128, learning_starts: MAX_STEPS as u64, ..DqnConfig::default() };
         let mut agent = Dqn::new(network, config, &obs, &actions, 4, 7).unwrap();
         let mut rollout = collector.rollout(101).unwrap();
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         let ObsBuffer::F32(obs) = &mut rollout.obs else { panic!("CartPole's observations are f32") };
         obs[[101, 2, 0]] = f32::NAN; // the next observation of one transition
         agent.update(&rollout, 0.5, &pool).unwrap();

@@ -15,7 +15,7 @@
 //! let mut agent = Ppo::new(policy, config, 4, 0)?;
 //! let mut rollout = collector.rollout(16)?;
 //!
-//! collector.collect(agent.policy(), &mut rollout)?;
+//! collector.collect(agent.acting(1.0), &mut rollout)?;
 //! let metrics = agent.update(&rollout, 1.0, &pool)?;
 //! assert!(metrics.get("train/loss").is_some_and(f32::is_finite));
 //! # Ok::<(), rl_agents::Error>(())

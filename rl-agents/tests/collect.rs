@@ -259,7 +259,7 @@ fn train(algo: &str, kind: Kind, on_nonfinite: OnNonfinite) -> (Collector, Box<d
     let mut rollout = collector.rollout(5).unwrap();
     let mut episodes = 0;
     for _ in 0..20 {
-        match collector.collect(agent.policy(), &mut rollout) {
+        match collector.collect(agent.acting(1.0), &mut rollout) {
             Ok(ended) => {
                 assert!(ended.iter().all(|episode| episode.length == 7 && episode.episode_return == 7.0), "{kind:?} {ended:?}");
                 episodes += ended.len() as u32;
@@ -349,13 +349,13 @@ fn column(rollout: &Rollout, n: usize) -> (Vec<f32>, Vec<u8>, Vec<u8>) {
 
 #[test]
 fn a_fault_truncates_the_step_before_and_its_row_holds_a_new_episode() {
-    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let mut agent = agent("ppo", &Faulty::new(Kind::Fine, true));
     let mut healthy = two_slices(Kind::Fine);
     let mut faulty = two_slices(Kind::NanReward).with_on_nonfinite(OnNonfinite::Truncate);
     let (mut expected, mut found) = (healthy.rollout(6).unwrap(), faulty.rollout(6).unwrap());
-    healthy.collect(agent.policy(), &mut expected).unwrap();
+    healthy.collect(agent.acting(1.0), &mut expected).unwrap();
     assert!(
-        faulty.collect(agent.policy(), &mut found).unwrap().is_empty(),
+        faulty.collect(agent.acting(1.0), &mut found).unwrap().is_empty(),
         "an episode that is given up counts in no statistics"
     );
     for n in 0..4 {
@@ -373,7 +373,7 @@ fn a_fault_truncates_the_step_before_and_its_row_holds_a_new_episode() {
     assert_eq!(finals, [3.0; 4], "what the step before led to");
     assert!(!found.cut_before);
     // The value after the last row is that of what was observed there, as of an episode that is cut there.
-    faulty.collect(agent.policy(), &mut found).unwrap();
+    faulty.collect(agent.acting(1.0), &mut found).unwrap();
     assert!(found.cut_before);
     for n in [4, 5] {
         assert_eq!(column(&found, n).0[..4], [0.0, 1.0, 2.0, 0.0]);
@@ -384,31 +384,31 @@ fn a_fault_truncates_the_step_before_and_its_row_holds_a_new_episode() {
 
 #[test]
 fn a_fault_in_the_last_step_gives_up_the_episode_and_one_right_after_a_restart_is_an_error() {
-    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let mut agent = agent("ppo", &Faulty::new(Kind::Fine, true));
     let mut faulty = two_slices(Kind::NanFinalObs).with_on_nonfinite(OnNonfinite::Truncate);
     let mut rollout = faulty.rollout(8).unwrap();
-    assert_eq!(faulty.collect(agent.policy(), &mut rollout).unwrap().len(), 4, "those of the other slice");
+    assert_eq!(faulty.collect(agent.acting(1.0), &mut rollout).unwrap().len(), 4, "those of the other slice");
     assert_eq!(column(&rollout, 5).0, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 1.0, 2.0]);
     assert_eq!(column(&rollout, 5).2, [0, 0, 0, 0, 0, 1, 0, 0]);
 
     let mut faulty = two_slices(Kind::NanFirstObs).with_on_nonfinite(OnNonfinite::Truncate);
-    let error = faulty.collect(agent.policy(), &mut rollout).unwrap_err();
+    let error = faulty.collect(agent.acting(1.0), &mut rollout).unwrap_err();
     assert!(matches!(&error, rl_agents::Error::NotFiniteAgain(anomaly) if anomaly.env_idx == 4), "{error}");
     let mut faulty = two_slices(Kind::NanFirstObs);
-    let error = faulty.collect(agent.policy(), &mut rollout).unwrap_err().to_string();
+    let error = faulty.collect(agent.acting(1.0), &mut rollout).unwrap_err().to_string();
     assert!(error.starts_with("environment 4, start of an episode after step 0: element 1 of the observation is NaN"), "{error}");
 }
 
 #[test]
 fn a_state_without_environments_begins_new_episodes() {
-    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let mut agent = agent("ppo", &Faulty::new(Kind::Fine, true));
     let mut collector = two_slices(Kind::Fine);
     let mut rollout = collector.rollout(5).unwrap();
-    collector.collect(agent.policy(), &mut rollout).unwrap();
+    collector.collect(agent.acting(1.0), &mut rollout).unwrap();
     let state = CollectorState::without_envs(40);
     assert!(!state.has_envs() && collector.save().unwrap().has_envs());
     collector.load(state).unwrap();
-    collector.collect(agent.policy(), &mut rollout).unwrap();
+    collector.collect(agent.acting(1.0), &mut rollout).unwrap();
     assert_eq!(column(&rollout, 0).0[..3], [0.0, 1.0, 2.0]);
 }
 
@@ -448,12 +448,12 @@ fn slices_that_are_the_same_environments_twice_are_refused() {
 
 #[test]
 fn clipped_rewards_are_learnt_from_and_raw_ones_are_told() {
-    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let mut agent = agent("ppo", &Faulty::new(Kind::Fine, true));
     let clipped = |range| RewardClip::new(SyncVecEnv::slice(range, Faulty::new(Kind::Fine, true)), -0.5, 0.5);
     let envs: [Box<dyn VecEnv>; 2] = [Box::new(clipped(0..4)), Box::new(EpisodeStats::new(clipped(4..6)))];
     let mut collector = Collector::of(envs.into(), &Pool::new(1).unwrap(), 5).unwrap();
     let mut rollout = collector.rollout(8).unwrap();
-    let episodes = collector.collect(agent.policy(), &mut rollout).unwrap();
+    let episodes = collector.collect(agent.acting(1.0), &mut rollout).unwrap();
     assert!(episodes.len() == 6 && episodes.iter().all(|episode| episode.episode_return == 7.0), "{episodes:?}");
     assert!(rollout.rewards.iter().all(|reward| *reward == 0.5));
     let episodes = evaluate(agent.policy(), &mut clipped(0..3), 0).unwrap();
@@ -462,11 +462,11 @@ fn clipped_rewards_are_learnt_from_and_raw_ones_are_told() {
 
 #[test]
 fn an_infinite_reward_is_noticed_though_it_is_clipped() {
-    let agent = agent("ppo", &Faulty::new(Kind::Fine, true));
+    let mut agent = agent("ppo", &Faulty::new(Kind::Fine, true));
     let envs = RewardClip::new(SyncVecEnv::new(6, Faulty::new(Kind::InfReward, true)), -1.0, 1.0);
     let mut collector = Collector::of(vec![Box::new(envs)], &Pool::new(1).unwrap(), 5).unwrap();
     let mut rollout = collector.rollout(5).unwrap();
-    let error = collector.collect(agent.policy(), &mut rollout).unwrap_err();
+    let error = collector.collect(agent.acting(1.0), &mut rollout).unwrap_err();
     assert!(error.to_string().contains("the reward is inf"), "{error}");
 }
 

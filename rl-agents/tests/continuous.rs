@@ -92,8 +92,8 @@ fn actions(rollout: &mut Rollout) -> &mut ndarray::Array3<f32> {
 
 #[test]
 fn environments_get_clipped_actions_and_the_rollout_keeps_them_unclipped() {
-    let (mut collector, agent, mut rollout) = start(1, true, Learner::Fused, &Pool::new(1).unwrap());
-    collector.collect(agent.policy(), &mut rollout).unwrap();
+    let (mut collector, mut agent, mut rollout) = start(1, true, Learner::Fused, &Pool::new(1).unwrap());
+    collector.collect(agent.acting(1.0), &mut rollout).unwrap();
     let actions = actions(&mut rollout).clone();
     let ObsBuffer::F32(obs) = &rollout.obs else { panic!("f32") };
     let std = (-0.5f32).exp();
@@ -118,7 +118,7 @@ fn the_same_seed_gives_the_same_bits_for_any_number_of_threads() {
             let pool = Pool::new(n_threads).unwrap();
             let (mut collector, mut agent, mut rollout) = start(5, ppo, Learner::Fused, &pool);
             for _ in 0..3 {
-                collector.collect(agent.policy(), &mut rollout).unwrap();
+                collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 1.0, &pool).unwrap();
             }
             (agent.save(), actions(&mut rollout).clone())
@@ -133,7 +133,7 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
     let pool = Pool::new(1).unwrap();
     let (mut collector, mut agent, mut rollout) = start(3, true, Learner::Fused, &pool);
     let mut step = |collector: &mut Collector, agent: &mut dyn Agent| -> Snapshot {
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         agent.update(&rollout, 0.5, &pool).unwrap();
         agent.save()
     };
@@ -153,7 +153,7 @@ fn log_std_begins_where_the_setting_says_and_is_learnt() {
         let (mut collector, mut agent, mut rollout) = start(3, true, learner, &pool);
         let range = agent.policy().layout().tensors().last().filter(|t| t.name == "log_std").unwrap().range.clone();
         assert_eq!(agent.policy().params()[range.clone()], [-0.5]);
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         agent.update(&rollout, 1.0, &pool).unwrap();
         assert_ne!(agent.policy().params()[range], [-0.5]);
     }
@@ -168,7 +168,7 @@ fn a_policy_with_the_other_kind_of_actions_is_refused() {
     assert!(matches!(collector.collect(&policy, &mut rollout), Err(Error::ActionKind)));
     let mut discrete = other.rollout(N_STEPS).unwrap();
     other.collect(&policy, &mut discrete).unwrap();
-    assert!(matches!(other.collect(agent.policy(), &mut discrete), Err(Error::ActionKind)));
+    assert!(matches!(other.collect(agent.acting(1.0), &mut discrete), Err(Error::ActionKind)));
     assert!(agent.update(&rollout, 1.0, &pool).is_ok(), "zeros, but of the right kind");
 }
 
@@ -177,7 +177,7 @@ fn learn(seed: u64, ppo: bool, learner: Learner, tamper: impl Fn(&mut Rollout)) 
     let pool = Pool::new(1).unwrap();
     let (mut collector, mut agent, mut rollout) = start(seed, ppo, learner, &pool);
     for _ in 0..if ppo { 20 } else { 60 } {
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         tamper(&mut rollout);
         agent.update(&rollout, 1.0, &pool).unwrap();
     }

@@ -76,7 +76,7 @@ fn learn_fork(seed: u64, ppo: bool, tamper: impl Fn(&mut Rollout)) -> f32 {
     };
     let mut rollout = collector.rollout(8).unwrap();
     for _ in 0..60 {
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         tamper(&mut rollout);
         agent.update(&rollout, 1.0, &pool).unwrap();
     }
@@ -132,7 +132,7 @@ fn ppo_learns_cartpole_in_a_small_budget_and_a_mutant_does_not() {
         let pool = Pool::new(1).unwrap();
         let (mut collector, mut agent, mut rollout) = cartpole_agent(seed, true, &pool);
         for _ in 0..60 {
-            collector.collect(agent.policy(), &mut rollout).unwrap();
+            collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             rollout.rewards.mapv_inplace(|reward| sign * reward);
             agent.update(&rollout, 1.0, &pool).unwrap();
         }
@@ -153,7 +153,7 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
         let (one, two) = (Pool::new(1).unwrap(), Pool::new(2).unwrap());
         let (mut collector, mut agent, mut rollout) = cartpole_agent(3, ppo, &one);
         let mut step = |collector: &mut Collector, agent: &mut dyn Agent, pool: &Pool| {
-            let episodes = collector.collect(agent.policy(), &mut rollout).unwrap();
+            let episodes = collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             (episodes, agent.update(&rollout, 0.5, pool).unwrap())
         };
         (0..5).for_each(|_| drop(step(&mut collector, &mut *agent, &one)));
@@ -183,10 +183,10 @@ fn a_snapshot_of_another_agent_is_refused_and_changes_nothing() {
 
 #[test]
 fn collected_episodes_have_the_returns_of_the_rewards_between_their_ends() {
-    let (mut collector, agent, mut rollout) = cartpole_agent(2, true, &Pool::new(1).unwrap());
+    let (mut collector, mut agent, mut rollout) = cartpole_agent(2, true, &Pool::new(1).unwrap());
     let (mut running, mut expected, mut got) = ([0u32; 8], Vec::new(), Vec::new());
     for _ in 0..10 {
-        got.extend(collector.collect(agent.policy(), &mut rollout).unwrap());
+        got.extend(collector.collect(agent.acting(1.0), &mut rollout).unwrap());
         for t in 0..32 {
             for (n, running) in running.iter_mut().enumerate() {
                 *running += 1;
@@ -203,12 +203,12 @@ fn collected_episodes_have_the_returns_of_the_rewards_between_their_ends() {
 
 #[test]
 fn a_rollout_begins_where_the_last_one_stopped() {
-    let (mut collector, agent, mut rollout) = cartpole_agent(2, true, &Pool::new(1).unwrap());
-    collector.collect(agent.policy(), &mut rollout).unwrap();
+    let (mut collector, mut agent, mut rollout) = cartpole_agent(2, true, &Pool::new(1).unwrap());
+    collector.collect(agent.acting(1.0), &mut rollout).unwrap();
     let last = rollout.obs_rows(32 * 8..33 * 8);
     let rl_buffer::ObsSlice::F32(last) = last else { panic!("f32") };
     let last = last.to_vec();
-    collector.collect(agent.policy(), &mut rollout).unwrap();
+    collector.collect(agent.acting(1.0), &mut rollout).unwrap();
     let rl_buffer::ObsSlice::F32(first) = rollout.obs_rows(0..8) else { panic!("f32") };
     assert_eq!(first, last);
 }

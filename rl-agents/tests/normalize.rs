@@ -95,7 +95,7 @@ fn statistics_are_those_of_all_rollouts_and_stand_still_during_one() {
     let mut seen = Vec::new();
     for _ in 0..4 {
         let before = agent.save().statistics;
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         assert_eq!(agent.save().statistics, before);
         let ObsSlice::F32(obs) = rollout.obs_rows(0..N_STEPS * N_ENVS) else { panic!("f32") };
         seen.extend(obs.iter().map(|&x| f64::from(x)));
@@ -123,7 +123,7 @@ fn neither_threads_nor_the_collector_s_slices_change_a_bit() {
             let mut agent = agent(&collector, ppo, true, 2);
             let mut rollout = collector.rollout(N_STEPS).unwrap();
             for _ in 0..3 {
-                collector.collect(agent.policy(), &mut rollout).unwrap();
+                collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 1.0, &pool).unwrap();
             }
             agent.save()
@@ -141,7 +141,7 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
         let pool = Pool::new(1).unwrap();
         let (mut collector, mut agent, mut rollout) = start(ppo, &pool);
         let mut step = |collector: &mut Collector, agent: &mut dyn Agent| {
-            collector.collect(agent.policy(), &mut rollout).unwrap();
+            collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             agent.update(&rollout, 0.5, &pool).unwrap()
         };
         (0..3).for_each(|_| drop(step(&mut collector, &mut *agent)));
@@ -176,7 +176,7 @@ fn evaluation_applies_the_statistics_and_leaves_them() {
     let pool = Pool::new(1).unwrap();
     let (mut collector, mut agent, mut rollout) = start(true, &pool);
     for _ in 0..30 {
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         agent.update(&rollout, 1.0, &pool).unwrap();
     }
     let before = agent.save();
@@ -197,7 +197,7 @@ fn nothing_is_learnt_from_observations_that_are_not_normalized() {
     let pool = Pool::new(1).unwrap();
     for ppo in [true, false] {
         let (mut collector, mut agent, mut rollout) = start(ppo, &pool);
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         assert!(
             rollout.values.iter().all(|&value| value == rollout.values[[0, 0]]),
             "clipped, all observations of a walk are 10"
@@ -216,7 +216,7 @@ fn learning_applies_what_acting_applied_so_that_first_ratios_are_one() {
     let mut agent = agent(&collector, true, true, 1);
     let mut rollout = collector.rollout(N_STEPS).unwrap();
     for i in 0..4 {
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
         // The first rollout is acted in before there are statistics, and learnt from with its own.
         if i > 0 {
@@ -236,7 +236,7 @@ fn both_learners_learn_the_same_from_normalized_rollouts() {
         let mut agent = A2c::new(policy, config, N_ENVS, 1).unwrap();
         let mut rollout = collector.rollout(N_STEPS).unwrap();
         for _ in 0..2 {
-            collector.collect(agent.policy(), &mut rollout).unwrap();
+            collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             agent.update(&rollout, 1.0, &pool).unwrap();
         }
         agent.save().params
@@ -252,7 +252,7 @@ fn learn(normalize: bool, seed: u64) -> f64 {
     let mut agent = agent(&collector, true, normalize, 4);
     let mut rollout = collector.rollout(N_STEPS).unwrap();
     for _ in 0..40 {
-        collector.collect(agent.policy(), &mut rollout).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         agent.update(&rollout, 1.0, &pool).unwrap();
     }
     let mut envs = SyncVecEnv::new(50, Walk::default());

@@ -437,8 +437,8 @@ impl Training {
     fn order_first(&mut self) -> Result<(), Error> {
         let n = self.pipeline.n_ahead();
         for i in 0..n {
-            self.agent.explore(self.remaining(i));
-            let mut policy = self.agent.policy().copy();
+            let remaining = self.remaining(i);
+            let mut policy = self.agent.acting(remaining).copy();
             // The last one is the agent's own as it is now; at the very start they all are.
             let learnt = match self.ahead.get(i).filter(|_| i + 1 < n) {
                 Some((learnt, snapshot)) => {
@@ -594,11 +594,8 @@ impl Training {
 
         while self.progress.env_steps < config.steps {
             let remaining = self.remaining(0);
-            if !overlapped {
-                self.agent.explore(remaining);
-            }
             let waiting = self.pipeline.waiting();
-            let mut filled = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
+            let mut filled = self.pipeline.next(self.agent.acting(remaining), self.progress.iterations)?;
             warn_first(&anomalies, &filled.anomalies, listener);
             anomalies.clone_from(&filled.anomalies);
             let (agent, pool) = (&mut self.agent, &self.pool);
@@ -652,17 +649,16 @@ impl Training {
             if save_due {
                 self.pipeline.hold();
             }
-            if overlapped {
-                self.agent.explore(self.remaining(self.pipeline.n_ahead() - 1));
-            }
-            self.pipeline.give_back(filled, self.agent.policy(), self.progress.iterations)?;
+            let remaining = self.remaining(self.pipeline.n_ahead().saturating_sub(1));
+            let (agent, learnt) = (&mut self.agent, self.progress.iterations);
+            self.pipeline.give_back(filled, agent.acting(remaining), learnt)?;
             if end == End::Target && self.pipeline.in_flight() > 0 {
                 while self.pipeline.in_flight() > 0 {
-                    let dropped = self.pipeline.next(self.agent.policy(), self.progress.iterations)?;
-                    self.pipeline.give_back(dropped, self.agent.policy(), self.progress.iterations)?;
+                    let dropped = self.pipeline.next(agent.acting(remaining), learnt)?;
+                    self.pipeline.give_back(dropped, agent.acting(remaining), learnt)?;
                 }
                 // The environments stand behind the rollouts that were dropped.
-                self.agent.gap();
+                agent.gap();
             }
             if save_due && self.pipeline.in_flight() == 0 {
                 save_due = false;

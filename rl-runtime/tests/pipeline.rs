@@ -79,8 +79,7 @@ fn by_hand(config: &Config, lag: usize) -> Snapshot {
     let mut statistics = VecDeque::new();
     for i in 0..config.steps.div_ceil(samples) {
         let remaining = (1.0 - (i * samples) as f64 / config.steps as f64) as f32;
-        agent.explore(remaining);
-        let now = agent.policy().save();
+        let now = agent.acting(remaining).save();
         policies.push_back(now.params.clone());
         statistics.push_back((now.statistics.clone(), now.counters));
         if policies.len() > lag + 1 {
@@ -88,7 +87,7 @@ fn by_hand(config: &Config, lag: usize) -> Snapshot {
             statistics.pop_front();
         }
         // The current policy and its exploration, with the old parameters and statistics.
-        let mut acting = agent.policy().copy();
+        let mut acting = agent.acting(remaining).copy();
         let (then, counters) = statistics[0].clone();
         acting.load(&Snapshot { params: policies[0].clone(), statistics: then, counters, ..now }).unwrap();
         collector.collect(&*acting, &mut rollout).unwrap();
@@ -247,15 +246,15 @@ fn a_producer_that_fails_or_panics_ends_the_learner_s_wait() {
         for at in [0, 1, 5] {
             let (odd, ended) = Odd::new(at, what);
             let config = config(Algo::Ppo, &[]);
-            let agent = agent(&config);
+            let mut agent = agent(&config);
             let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 2 }, odd, 2, &Profile::new(false)).unwrap();
-            (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.policy().copy(), 0));
+            (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.acting(1.0).copy(), 0));
             let mut learnt = 0;
             let error = loop {
                 assert!(learnt <= at as u64);
-                let step = pipeline.next(agent.policy(), learnt).and_then(|filled| {
+                let step = pipeline.next(agent.acting(1.0), learnt).and_then(|filled| {
                     learnt += 1;
-                    pipeline.give_back(filled, agent.policy(), learnt)
+                    pipeline.give_back(filled, agent.acting(1.0), learnt)
                 });
                 if let Err(error) = step {
                     break error.to_string();
@@ -272,14 +271,14 @@ fn a_learner_that_goes_ends_the_producer() {
     for taken in 0..4 {
         let (odd, ended) = Odd::new(usize::MAX, || ());
         let config = config(Algo::Ppo, &[]);
-        let agent = agent(&config);
+        let mut agent = agent(&config);
         let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, odd, 2, &Profile::new(false)).unwrap();
-        (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.policy().copy(), 0));
+        (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.acting(1.0).copy(), 0));
         let mut kept = Vec::new();
         for i in 0..taken {
-            let filled = pipeline.next(agent.policy(), i).unwrap();
+            let filled = pipeline.next(agent.acting(1.0), i).unwrap();
             if i % 2 == 0 {
-                pipeline.give_back(filled, agent.policy(), i + 1).unwrap()
+                pipeline.give_back(filled, agent.acting(1.0), i + 1).unwrap()
             } else {
                 kept.push(filled)
             }

@@ -261,7 +261,7 @@ pub(super) fn update(bench: &Update) -> Result<Value, Error> {
     let config = PpoConfig { n_steps, batch_size: *minibatch, n_epochs: 1, ..PpoConfig::default() };
     let mut agent = Ppo::new(policy, config, n_envs, 0)?;
     let mut rollout = collector.rollout(n_steps)?;
-    collector.collect(agent.policy(), &mut rollout)?;
+    collector.collect(agent.acting(1.0), &mut rollout)?;
     agent.update(&rollout, 1.0, &pool)?;
     let (mut rates, mut ceilings) = (Vec::new(), Vec::new());
     for _ in 0..PARTS {
@@ -475,14 +475,14 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     envs.on_fault(Box::new(|_, _, _| ())); // counted
     let collector = FirstComeCollector::new(envs, n_steps, *ready)?;
     let mut pipeline = Pipeline::new(*mode, collector, n_steps, &profile)?;
-    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.policy().copy(), 0));
+    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.acting(1.0).copy(), 0));
     let track = profile.track("learner");
     let (mut learnt, mut overlap, mut begun) = (0, Overlap::default(), None);
     let of = |phase| profile.seconds(phase);
     let computed = || of(Phase::Targets) + of(Phase::Update);
     loop {
         let waiting = pipeline.waiting();
-        let filled = pipeline.next(agent.policy(), learnt)?;
+        let filled = pipeline.next(agent.acting(1.0), learnt)?;
         overlap.count(waiting, &filled.learnt, learnt);
         match update {
             Some(time) => track.time(Phase::Update, || spin(*time)),
@@ -498,7 +498,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
                 // Everything that grows at first has grown.
                 begun = begun.map(|(begin, from, busy, idle, _)| (begin, from, busy, idle, resources()));
             }
-            pipeline.give_back(filled, agent.policy(), learnt)?;
+            pipeline.give_back(filled, agent.acting(1.0), learnt)?;
             continue;
         }
         let last = resources();
