@@ -1,8 +1,7 @@
-//! A loop of your own from the single crates: the cross-entropy method, which needs no gradient, on a batch of environments.
-//! `cargo run --release --example custom_loop`.
+//! A custom loop on the single crates: `cargo run --release --example custom_loop`.
 //!
-//! Each of 256 environments plays 500 steps with a linear policy of its own; the best 32 policies are the
-//! mean of the next 256 (Rubinstein, 1999). The environments come from rl-envs, the memory from rl-buffer.
+//! The cross-entropy method (Rubinstein, 1999) needs no gradient. Each of 256 environments plays 500 steps with its own linear
+//! policy; mean and standard deviation of the best 32 draw the next 256. The environments come from rl-envs, the memory from rl-buffer.
 
 use ndarray::{Array2, Axis, s};
 use rl_agents::collect::rollout;
@@ -38,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 },
             )?;
         }
-        // How long each policy's first episode lasted.
+        // Length of each policy's first episode.
         let lengths: Vec<usize> = (0..n)
             .map(|i| rollout.terminated.slice(s![.., i]).iter().position(|&over| over == 1).map_or(n_steps, |t| t + 1))
             .collect();

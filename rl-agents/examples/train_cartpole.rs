@@ -1,4 +1,4 @@
-//! PPO learns CartPole from the library: `cargo run --release --example train_cartpole`.
+//! PPO learns CartPole: `cargo run --release --example train_cartpole`.
 
 use rl_agents::{ActorCritic, Agent, Collector, Error, NetConfig, Ppo, PpoConfig, Schedule, evaluate};
 use rl_envs::{Pool, SyncVecEnv, cartpole::CartPole};

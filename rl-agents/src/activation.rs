@@ -1,4 +1,4 @@
-//! Activations: as operations of candle, and in place for the network kernel.
+//! Activations: as candle operations, and in place for the network kernel.
 
 use candle_core::Tensor;
 use rl_envs::isa::Set;
@@ -16,7 +16,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Applies the activation to a tensor, with candle's operations.
+    /// Applies the activation to a tensor with candle operations.
     pub(crate) fn forward(self, x: &Tensor) -> candle_core::Result<Tensor> {
         match self {
             Self::Tanh => x.tanh(),
@@ -33,7 +33,7 @@ impl Activation {
         }
     }
 
-    /// Multiplies `dx` by the derivative, which follows from the activation's value `y`.
+    /// Multiplies `dx` by the derivative, computed from the activation's value `y`.
     #[inline(always)]
     pub(crate) fn derive<S: Set>(self, y: &[f32], dx: &mut [f32]) {
         match self {
@@ -43,10 +43,10 @@ impl Activation {
     }
 }
 
-/// Hyperbolic tangent, within 2.5 units in the last place.
+/// Returns the hyperbolic tangent, within 2.5 units in the last place.
 ///
-/// With `t = exp(-2 |x|)` and `e = t - 1`, which is accurate where it is small, it is `-e / (2 + e)` near 0 and `1 - 2 t / (1 + t)`
-/// elsewhere, with the sign of x. Gradients need this accuracy: `1 - tanh^2` magnifies the error.
+/// With `t = exp(-2 |x|)` and `e = t - 1`, which is accurate where it is small, the result is `-e / (2 + e)` near 0 and `1 - 2 t
+/// / (1 + t)` elsewhere, with the sign of x. Gradients need this accuracy: `1 - tanh^2` magnifies the error.
 #[inline(always)]
 fn tanh<S: Set>(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding and subtracting it rounds to an integer

@@ -1,7 +1,9 @@
-//! Convolutions in front of the dense layers: composed of candle's operations (the referee), and as a stage of the tile kernel.
+//! Convolutions in front of the dense layers.
 //!
-//! Observations are planes, (channels, rows, columns). A layer has a square kernel, a stride, no padding, and the activation after
-//! it; its weights are (out, in, kernel, kernel). Outputs, and so the features that the dense layers read, are (rows, columns,
+//! Composed of candle operations they are the referee; as a stage of the tile kernel they run.
+//!
+//! Observations are planes, (channels, rows, columns). A layer has a square kernel, a stride, no padding, and the activation
+//! after it; its weights are (out, in, kernel, kernel). Outputs, and the features that the dense layers read, are (rows, columns,
 //! channels).
 //!
 //! The kernel gathers no patches. The index of element (position, term) of the matrix of patches is the sum of two offsets, one for
@@ -20,7 +22,7 @@ use crate::gemm::{Init, Matrix, OffsetTable, Stride, multiply, multiply_onto, pa
 use crate::params::{Layout, orthogonal};
 use crate::samples::{Samples, TILE};
 
-/// Numbers, observations and outputs together, that go through the layers at a time.
+/// Numbers (observations and outputs) that pass through the layers at a time.
 const NUMBERS: usize = 48 << 10;
 
 /// Shape of one layer, and its ranges of the parameter vector.
@@ -41,25 +43,25 @@ impl ConvShape {
         self.out_size[0] * self.out_size[1]
     }
 
-    /// Terms of one output: inputs under the kernel.
+    /// Number of terms of one output: inputs under the kernel.
     fn n_terms(&self) -> usize {
         self.n_in * self.kernel * self.kernel
     }
 
-    /// Offsets of the positions' patches in an input whose columns are `distance` apart.
+    /// Offsets of the positions' patches in an input with columns `distance` apart.
     fn positions(&self, distance: usize) -> impl Iterator<Item = usize> {
         let ([_, columns], [out_rows, out_columns], stride) = (self.in_size, self.out_size, self.stride);
         (0..out_rows).flat_map(move |y| (0..out_columns).map(move |x| (y * columns + x) * stride * distance))
     }
 
-    /// The terms (channel, row, column) in the order of the weights.
+    /// Terms (channel, row, column) in the order of the weights.
     fn terms(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let (n_in, kernel) = (self.n_in, self.kernel);
         (0..n_in).flat_map(move |c| (0..kernel).flat_map(move |y| (0..kernel).map(move |x| (c, y, x))))
     }
 }
 
-/// Convolutions, or none: then the features are the observations.
+/// Convolutions, possibly none: the features are the observations then.
 #[derive(Clone, Debug)]
 pub(crate) struct Conv {
     layers: Vec<ConvShape>,
@@ -68,8 +70,9 @@ pub(crate) struct Conv {
 }
 
 impl Conv {
-    /// Layers of [channels, kernel, stride] over observations of `shape`, whose tensors are appended to `layout` as
-    /// `conv.0.weight`, `conv.0.bias`, ...
+    /// Creates layers of [channels, kernel, stride] over observations of `shape`.
+    ///
+    /// Appends the tensors to `layout` as `conv.0.weight`, `conv.0.bias`, ...
     pub(crate) fn new(layout: &mut Layout, shape: &[usize], sizes: &[[usize; 3]], activation: Activation) -> Result<Self, Error> {
         let obs_len = shape.iter().product();
         let refused = |what: String, allowed| Err(Error::Setting { name: "conv", value: format!("{sizes:?}{what}"), allowed });
@@ -102,27 +105,29 @@ impl Conv {
         Ok(Self { layers, activation, obs_len })
     }
 
-    /// The number of layers.
+    /// Number of layers.
     pub(crate) fn n_layers(&self) -> u32 {
         self.layers.len() as u32
     }
 
-    /// The number of features.
+    /// Number of features.
     pub(crate) fn n_out(&self) -> usize {
         self.layers.last().map_or(self.obs_len, |layer| layer.n_positions() * layer.n_out)
     }
 
-    /// Numbers of one sample's outputs and patches, all layers together.
+    /// Numbers of one sample's outputs and patches in all layers.
     pub(crate) fn patches(&self) -> usize {
         self.layers.iter().map(|layer| layer.n_positions() * (layer.n_terms() + layer.n_out)).sum()
     }
 
-    /// Multiplications of a forward pass of one sample, layer by layer.
+    /// Multiplications of a forward pass of one sample, by layer.
     pub(crate) fn products(&self) -> impl Iterator<Item = usize> {
         self.layers.iter().map(|layer| layer.n_positions() * layer.weight.len())
     }
 
-    /// Orthogonal weights with gain sqrt(2) and zero biases; layer i has index i among all that are drawn from one seed.
+    /// Draws orthogonal weights with gain sqrt(2) and zero biases.
+    ///
+    /// Layer i has index i among all layers drawn from one seed.
     pub(crate) fn init(&self, params: &mut [f32], seed: u64) {
         for (layer, index) in self.layers.iter().zip(0..) {
             let gain = std::f32::consts::SQRT_2;
@@ -131,13 +136,14 @@ impl Conv {
         }
     }
 
-    /// Features (B, F) for observations (B, D), composed of candle's operations; `params` is the whole vector (P). candle's own
-    /// convolutions are not used: their gradients are slow.
+    /// Computes features (B, F) of observations (B, D) with candle operations.
+    ///
+    /// `params` is the whole vector (P). candle's own convolutions are not used: their gradients are slow.
     pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
         let (b, mut x) = (obs.dim(0)?, obs.clone());
         for (l, layer) in self.layers.iter().enumerate() {
             let ([rows, columns], n_in, k) = (layer.in_size, layer.n_in, layer.n_terms());
-            // Planes come first in observations, channels come last in what layers give.
+            // In observations planes come first; in outputs of layers channels come last.
             let (channel, column) = if l == 0 { (rows * columns, 1) } else { (1, n_in) };
             let term = |(c, y, x): (usize, usize, usize)| c * channel + (y * columns + x) * column;
             let index = layer.positions(column).flat_map(|at| layer.terms().map(move |t| (at + term(t)) as u32));
@@ -152,35 +158,36 @@ impl Conv {
     }
 }
 
-/// One layer as the kernel runs it.
+/// One layer in the layouts of the kernel.
 #[derive(Clone, Debug)]
 struct ConvLayer {
     shape: ConvShape,
-    /// Numbers of one sample's input: planes, or (rows, columns, padded channels).
+    /// Length of one sample's input: planes, or (rows, columns, padded channels).
     in_len: usize,
-    /// Offsets of the positions' patches, for as many samples as go together.
+    /// Offsets of the positions' patches, for all samples that pass together.
     positions: OffsetTable,
     /// Offsets of the terms within a patch, ascending.
     terms: OffsetTable,
-    /// Index of each of these terms within the weight.
+    /// Index of each term within the weight.
     order: Vec<usize>,
-    /// In the packed parameters: (terms, padded out), (padded out), and but for the first layer, for each row of the kernel, the
-    /// transpose (out, kernel, padded in).
+    /// Offsets in the packed parameters: (terms, padded out), (padded out), transpose.
+    ///
+    /// The transpose, absent in the first layer, is (out, kernel, padded in) for each row of the kernel.
     packed_weight: usize,
     packed_bias: usize,
     packed_transpose: usize,
-    /// In the gradient: (terms, padded out), and (padded out).
+    /// Offsets in the gradient: (terms, padded out), (padded out).
     grad_weight: usize,
     grad_bias: usize,
 }
 
 impl ConvLayer {
-    /// Numbers of one sample's output, padding included.
+    /// Length of one sample's output, including padding.
     fn out_len(&self) -> usize {
         self.shape.n_positions() * pad(self.shape.n_out)
     }
 
-    /// Numbers of one row of the kernel over one position of the input.
+    /// Length of one row of the kernel over one position of the input.
     fn kernel_row(&self) -> usize {
         self.shape.kernel * pad(self.shape.n_in)
     }
@@ -192,7 +199,7 @@ pub(crate) struct ConvStage {
     layers: Vec<ConvLayer>,
     activation: Activation,
     obs_len: usize,
-    /// Number of samples that go through the layers together.
+    /// Number of samples that pass through the layers together.
     together: usize,
 }
 
@@ -206,7 +213,7 @@ pub(crate) struct ConvWorkspace {
 }
 
 impl ConvStage {
-    /// Reserves room in the packed parameters and the gradient; `None` if there are no layers.
+    /// Reserves space in the packed parameters and the gradient; `None` without layers.
     pub(crate) fn new(conv: &Conv, packed_len: &mut usize, grad_len: &mut usize) -> Option<Self> {
         let last = conv.layers.last()?;
         let numbers: usize = conv.layers.iter().map(|layer| layer.n_positions() * pad(layer.n_out)).sum();
@@ -242,13 +249,15 @@ impl ConvStage {
         &self.layers[self.layers.len() - 1]
     }
 
-    /// Number of one sample's features, padding included, and the length of their runs: real and padded channels.
+    /// Length of one sample's padded features, and of their runs of channels.
+    ///
+    /// A run is given by its real and its padded length.
     pub(crate) fn features(&self) -> (usize, (usize, usize)) {
         let n_out = self.last().shape.n_out;
         (self.last().out_len(), (n_out, pad(n_out)))
     }
 
-    /// Length of [`ConvStage::workspace`].
+    /// Length of the buffers of [`ConvStage::workspace`].
     pub(crate) fn workspace_len(&self, learning: bool) -> usize {
         let kept = if learning { TILE } else { self.together };
         let hidden: usize = self.layers[..self.layers.len() - 1].iter().map(|layer| kept * layer.out_len()).sum();
@@ -256,7 +265,7 @@ impl ConvStage {
         hidden + self.together * (self.obs_len + if learning { 2 * widest } else { 0 })
     }
 
-    /// Buffers to act with or to learn with.
+    /// Allocates buffers to act with or to learn with.
     pub(crate) fn workspace(&self, learning: bool) -> ConvWorkspace {
         let kept = if learning { TILE } else { self.together };
         let hidden = self.layers[..self.layers.len() - 1].iter().map(|layer| vec![0.0; kept * layer.out_len()]).collect();
@@ -265,7 +274,7 @@ impl ConvStage {
         ConvWorkspace { obs: vec![0.0; self.together * self.obs_len], hidden, next: delta.clone(), delta }
     }
 
-    /// Copies the parameters into the layouts that the kernel reads.
+    /// Copies the parameters into the layouts of the kernel.
     pub(crate) fn pack(&self, params: &[f32], packed: &mut [f32]) {
         for (l, layer) in self.layers.iter().enumerate() {
             let shape = &layer.shape;
@@ -302,7 +311,9 @@ impl ConvStage {
         }
     }
 
-    /// Writes the padded features (TILE, F) of the samples of a tile. `learning` keeps what backward needs.
+    /// Writes the padded features (TILE, F) of the samples of a tile.
+    ///
+    /// With `learning`, it keeps the data that the backward pass needs.
     #[inline(always)]
     pub(crate) fn forward<S: Set>(
         &self,
@@ -339,7 +350,7 @@ impl ConvStage {
         }
     }
 
-    /// Adds the gradient of the weights that follows from the features', for the tile that has just gone forward.
+    /// Adds the gradient of the weights, from that of the features, after `forward`.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "buffers of a tile")]
     pub(crate) fn backward<S: Set>(
@@ -389,7 +400,9 @@ impl ConvStage {
     }
 }
 
-/// Adds the rows of `from` to `to`, `some` rows at a time; the number of columns is a multiple of 16.
+/// Adds the rows of `from` to `to`, `some` rows at a time.
+///
+/// The number of columns is a multiple of 16.
 #[inline(always)]
 fn add_rows(from: &[f32], some: usize, to: &mut [f32]) {
     let n = to.len();

@@ -1,25 +1,28 @@
-//! The distributions that actions are drawn from: categorical over discrete ones, a diagonal Gaussian over continuous ones.
+//! Distributions of actions: categorical or, if continuous, diagonal Gaussian.
 //!
-//! Illegal actions, where there is a mask, have probability 0: acting, log-probabilities and entropy all see the same mask.
+//! Under a mask, illegal actions have probability 0; acting, log-probabilities and entropy use the same mask.
 //!
-//! The Gaussian's means are the network's outputs, its standard deviations are parameters that do not depend on the observation.
-//! Actions are not clipped here: what is learnt from is what was drawn, and its density is that of the Gaussian.
+//! The Gaussian's means are the network's outputs; its standard deviations are parameters that do not depend on the observation.
+//! Actions are not clipped here: a learner sees the action that was drawn, with its density under the Gaussian.
 
 use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 use rl_envs::{Purpose, math, rng};
 
-/// What masked logits become: far below any other, yet finite, so that 0 times it is 0 in the entropy and its gradient.
+/// Masked logit: far below any other, yet finite: in the entropy, 0 times it is 0.
 const MASKED: f32 = -1e30;
 
-/// Turns the logits of one row (A) into log-probabilities, in place. `mask` holds 1 for legal actions; empty means all.
+/// Converts the logits of one row (A) to log-probabilities, in place.
+///
+/// `mask` holds 1 for legal actions; an empty one allows all.
 pub fn log_softmax(logits: &mut [f32], mask: &[u8]) {
     log_softmax_columns(logits, 1, mask, &mut [0.0; 2]);
 }
 
-/// The same for m rows that lie as columns, (A, m), so that the compiler can take many rows at once. `masks` is (m, A) or empty,
-/// `scratch` holds 2 m numbers.
+/// Applies [`log_softmax`] to m rows stored as columns, (A, m), many rows at once.
+///
+/// `masks` is (m, A) or empty, `scratch` holds 2 m numbers.
 #[inline(always)]
 pub(crate) fn log_softmax_columns(logits: &mut [f32], m: usize, masks: &[u8], scratch: &mut [f32]) {
     let a = logits.len() / m;
@@ -43,8 +46,9 @@ pub(crate) fn log_softmax_columns(logits: &mut [f32], m: usize, masks: &[u8], sc
     }
 }
 
-/// Draws an action from log-probabilities (A) with one uniform number in [0, 1): the first whose cumulative probability
-/// exceeds it.
+/// Draws an action from log-probabilities (A) with one uniform number in [0, 1).
+///
+/// Returns the first action with a cumulative probability above that number.
 #[must_use]
 pub fn sample(log_probs: &[f32], uniform: f32) -> u32 {
     let mut cumulative = 0.0;
@@ -62,7 +66,7 @@ pub fn sample(log_probs: &[f32], uniform: f32) -> u32 {
     last // where rounding left the sum below `uniform`, the last possible action
 }
 
-/// The most likely action, the first of equals.
+/// Returns the most likely action, the first of equals.
 #[must_use]
 pub fn greedy(log_probs: &[f32]) -> u32 {
     let mut best = 0;
@@ -77,23 +81,25 @@ pub fn greedy(log_probs: &[f32]) -> u32 {
 /// ln(2 pi) / 2
 const HALF_LN_2_PI: f32 = 0.918_938_5;
 
-/// Which distribution a policy draws its actions from, and what it has besides the network's outputs.
+/// Distribution of a policy's actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// Over A discrete actions; the network's outputs are logits.
+    /// Categorical over A discrete actions; the network's outputs are logits.
     Categorical,
-    /// Over vectors of length A, a normal distribution for each dimension; the network's outputs are their means.
+    /// Normal in each dimension of vectors of length A; the outputs are the means.
     Gaussian {
-        /// Where the logarithms of the standard deviations (A) lie in the parameter vector.
+        /// Range of the logarithmic standard deviations (A) in the parameter vector.
         log_std: Range<usize>,
     },
 }
 
 impl Distribution {
-    /// The distributions of a batch, with gradients with respect to `params` (P) and the network's `outputs` (B, A).
+    /// Creates the distributions of a batch.
+    ///
+    /// They have gradients with respect to `params` (P) and the network's `outputs` (B, A).
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn of_batch(&self, params: &Tensor, outputs: &Tensor, mask: Option<&Tensor>) -> candle_core::Result<Distributions> {
         Ok(match self {
             Self::Categorical => Distributions::Categorical(Categorical::new(outputs, mask)?),
@@ -104,12 +110,12 @@ impl Distribution {
     }
 }
 
-/// The distributions of a batch, with gradients.
+/// Distributions of a batch, with gradients.
 #[derive(Clone, Debug)]
 pub enum Distributions {
-    /// Over discrete actions.
+    /// Categorical, over discrete actions.
     Categorical(Categorical),
-    /// Over vectors.
+    /// Gaussian, over vectors.
     Gaussian(Gaussian),
 }
 
@@ -117,7 +123,7 @@ impl Distributions {
     /// Log-probabilities or log-densities (B) of actions, (B) or (B, A).
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn log_prob(&self, actions: &Tensor) -> candle_core::Result<Tensor> {
         match self {
             Self::Categorical(categorical) => categorical.log_prob(actions),
@@ -128,7 +134,7 @@ impl Distributions {
     /// Entropies (B).
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn entropy(&self) -> candle_core::Result<Tensor> {
         match self {
             Self::Categorical(categorical) => categorical.entropy(),
@@ -137,8 +143,10 @@ impl Distributions {
     }
 }
 
-/// Adds the noise of one step to means that lie as columns, (A, m): for row s, dimension j the standard deviation times normal
-/// number `j & 3` of block `j >> 2` of the stream [`Purpose::Policy`] of environment `first_env + s`; see [`rng::normals`].
+/// Adds the noise of one step to means stored as columns, (A, m).
+///
+/// The noise of row s, dimension j is the standard deviation times number `j & 3` of block `j >> 2` of the stream
+/// [`Purpose::Policy`] of environment `first_env + s`; see [`rng::normals`].
 pub(crate) fn add_noise(means: &mut [f32], m: usize, log_std: &[f32], seed: u64, step: u64, first_env: u32) {
     for ((block, columns), log_std) in (0..).zip(means.chunks_mut(4 * m)).zip(log_std.chunks(4)) {
         let mut std = [0.0; 4];
@@ -152,8 +160,10 @@ pub(crate) fn add_noise(means: &mut [f32], m: usize, log_std: &[f32], seed: u64,
     }
 }
 
-/// Turns means that lie as columns, (A, m), into `z = (action - mean) / std`, and writes the actions' log-densities (m),
-/// `sum_j -z_j^2 / 2 - log_std_j - ln(2 pi) / 2`. Acting and learning both call this, so that they see the same bits.
+/// Converts means stored as columns, (A, m), to `z = (action - mean) / std`.
+///
+/// Also writes the actions' log-densities (m), `sum_j -z_j^2 / 2 - log_std_j - ln(2 pi) / 2`. Acting and learning both call this
+/// function, so they get the same bits.
 #[inline(always)]
 pub(crate) fn standardize_columns(means: &mut [f32], actions: &[f32], m: usize, log_std: &[f32], log_probs: &mut [f32]) {
     log_probs.fill(0.0);
@@ -166,7 +176,7 @@ pub(crate) fn standardize_columns(means: &mut [f32], actions: &[f32], m: usize, 
     }
 }
 
-/// The entropy of a diagonal Gaussian, `sum_j log_std_j + ln(2 pi e) / 2`.
+/// Returns the entropy of a diagonal Gaussian, `sum_j log_std_j + ln(2 pi e) / 2`.
 #[inline(always)]
 #[must_use]
 pub fn gaussian_entropy(log_std: &[f32]) -> f32 {
@@ -177,7 +187,7 @@ pub fn gaussian_entropy(log_std: &[f32]) -> f32 {
     entropy
 }
 
-/// Diagonal Gaussians with the same standard deviations, with gradients.
+/// Diagonal Gaussians with common standard deviations, with gradients.
 #[derive(Clone, Debug)]
 pub struct Gaussian {
     means: Tensor,   // (B, A)
@@ -185,7 +195,7 @@ pub struct Gaussian {
 }
 
 impl Gaussian {
-    /// From means (B, A) and the logarithms of the standard deviations (A).
+    /// Creates Gaussians from means (B, A) and logarithmic standard deviations (A).
     #[must_use]
     pub fn new(means: &Tensor, log_std: &Tensor) -> Self {
         Self { means: means.clone(), log_std: log_std.clone() }
@@ -194,7 +204,7 @@ impl Gaussian {
     /// Log-densities (B) of actions (B, A).
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn log_prob(&self, actions: &Tensor) -> candle_core::Result<Tensor> {
         let z = (actions - &self.means)?.broadcast_mul(&self.log_std.neg()?.exp()?)?;
         let constant = (&self.log_std + f64::from(HALF_LN_2_PI))?;
@@ -204,24 +214,26 @@ impl Gaussian {
     /// Entropies (B), which do not depend on the means.
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn entropy(&self) -> candle_core::Result<Tensor> {
         let entropy = (&self.log_std + (f64::from(HALF_LN_2_PI) + 0.5))?.sum_all()?;
         entropy.broadcast_as(self.means.dim(0)?)
     }
 }
 
-/// The categorical distributions of a batch, with gradients.
+/// Categorical distributions of a batch, with gradients.
 #[derive(Clone, Debug)]
 pub struct Categorical {
     log_probs: Tensor, // (B, A)
 }
 
 impl Categorical {
-    /// From logits (B, A) and, where there are masks, (B, A) with 1 for legal actions.
+    /// Creates distributions from logits (B, A) and an optional mask.
+    ///
+    /// The mask is (B, A), with 1 for legal actions.
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn new(logits: &Tensor, mask: Option<&Tensor>) -> candle_core::Result<Self> {
         let logits = match mask {
             Some(mask) => {
@@ -235,7 +247,7 @@ impl Categorical {
     /// Log-probabilities (B) of actions (B).
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn log_prob(&self, actions: &Tensor) -> candle_core::Result<Tensor> {
         debug_assert_eq!(actions.dtype(), DType::U32);
         self.log_probs.gather(&actions.unsqueeze(1)?, 1)?.squeeze(1)
@@ -244,7 +256,7 @@ impl Categorical {
     /// Entropies (B).
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn entropy(&self) -> candle_core::Result<Tensor> {
         (self.log_probs.exp()? * &self.log_probs)?.sum(1)?.neg()
     }
@@ -318,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Log-density and entropy, straight from the definition.
+    /// Log-density and entropy, directly from the definition.
     fn gaussian(means: &[f32], log_std: &[f32], action: &[f32]) -> (f64, f64) {
         let tau = 2.0 * std::f64::consts::PI;
         let mut both = (0.0, 0.0);

@@ -1,84 +1,86 @@
-//! What can go wrong while acting or learning.
+//! Errors of agents.
 
 use crate::Divergence;
 use crate::collect::Anomaly;
 
-/// An error of this crate, with the facts in its variants.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The batch size does not divide the rollout.
+    /// Batch size that does not divide the rollout.
     #[error(
         "batch_size {batch_size} does not divide the rollout of {rollout} samples ({n_steps} steps x {n_envs} environments); \
          choose a divisor of it"
     )]
     BatchSize {
-        /// Samples of a minibatch.
+        /// Number of samples in a minibatch.
         batch_size: usize,
-        /// Samples of a rollout.
+        /// Number of samples in a rollout.
         rollout: usize,
-        /// Steps of a rollout.
+        /// Number of steps in a rollout.
         n_steps: usize,
-        /// Environments.
+        /// Number of environments.
         n_envs: usize,
     },
-    /// A setting does not fit the others.
+    /// Setting that does not fit the others.
     #[error("{name} is {value}, {allowed}")]
     Setting {
-        /// Its name.
+        /// Name of the setting.
         name: &'static str,
-        /// What was given.
+        /// Given value.
         value: String,
-        /// What is allowed.
+        /// Allowed values, in words.
         allowed: &'static str,
     },
-    /// A setting is out of its range.
+    /// Setting out of its range.
     #[error("{name} is {value}, allowed is {allowed}")]
     Range {
         /// Name of the setting.
         name: &'static str,
-        /// Value that was given.
+        /// Given value.
         value: String,
         /// Allowed values, in words.
         allowed: String,
     },
-    /// Discrete actions where the policy's are continuous, or the other way round.
-    #[error("discrete actions where the policy's are continuous, or the other way round; policy and environment do not fit")]
+    /// Discrete actions for a continuous policy, or the reverse.
+    #[error("discrete actions for a continuous policy, or the reverse; policy and environment do not fit")]
     ActionKind,
-    /// Columns that environments have filled as they came, though something is to run on in each of them from rollout to rollout.
-    #[error("{0} from rollout to rollout, but whichever environments came first have filled the columns; collect in step")]
+    /// First-come rollout columns, given to a part that needs fixed columns.
+    #[error("{0} across rollouts, but this rollout was collected first-come; collect in step")]
     Columns(&'static str),
-    /// The loss or its gradient was not finite in several steps of the optimizer in a row; none of them was taken.
+    /// Loss or gradient that was not finite in several consecutive optimizer steps.
+    ///
+    /// None of the steps was taken.
     #[error("{0}")]
     Diverged(Box<Divergence>),
-    /// A snapshot is not one of this agent.
+    /// Snapshot of another agent.
     #[error("snapshot does not fit: {0}")]
     Snapshot(String),
-    /// An environment gave a number that is not finite.
+    /// Number from an environment that is not finite.
     #[error("{0}; correct the environment (`check_env` tests it), or set on_nonfinite to truncate")]
     NotFinite(Anomaly),
-    /// An environment gave a number that is not finite twice in a row, before and after it was restarted.
+    /// Number that is not finite, again after the environment was restarted.
     #[error("{0}, right after it was restarted for the same reason; correct the environment (`check_env` tests it)")]
     NotFiniteAgain(Anomaly),
-    /// An environment panicked.
-    #[error("an environment of {first} to {last} panicked at step {step}: {cause}")]
+    /// Panic of an environment.
+    #[error("one of the environments {first} to {last} panicked at step {step}: {cause}")]
     EnvPanicked {
-        /// The first environment of the slice that was stepped.
+        /// Index of the first environment of the slice.
         first: usize,
-        /// The last one.
+        /// Index of the last environment of the slice.
         last: usize,
-        /// Their lifetime step; 0 if they were reset.
+        /// Lifetime step; 0 for a reset.
         step: u64,
-        /// The text of the panic.
+        /// Message of the panic.
         cause: String,
     },
-    /// Environments refused.
+    /// Error of an environment.
     #[error(transparent)]
     Env(#[from] rl_envs::Error),
-    /// A buffer refused.
+    /// Error of a buffer.
     #[error(transparent)]
     Buffer(#[from] rl_buffer::Error),
-    /// candle refused.
+    /// Error of candle.
     #[error("candle: {0}")]
     Candle(#[from] candle_core::Error),
 }

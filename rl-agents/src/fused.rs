@@ -1,7 +1,7 @@
-//! The tile kernel as an operation of candle, so that any loss can be written in candle and still runs on it.
+//! The tile kernel as a candle operation, so that any candle loss can run on it.
 //!
-//! The operation takes the parameter vector (P) and observations (B, D) and gives logits and values packed into one tensor,
-//! (B, A + 1). Backward puts the samples forward once more, tile by tile, instead of keeping their activations.
+//! The operation takes the parameter vector (P) and observations (B, D) and returns logits and values packed into one tensor, (B,
+//! A + 1). Backward repeats the forward pass, tile by tile, instead of keeping activations.
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Shape, Tensor};
 use rl_buffer::ObsSlice;
@@ -10,17 +10,17 @@ use rl_envs::{Isa, Pool};
 use crate::samples::{Samples, TILE};
 use crate::tile::{Net, Slices, Tile, TileLoss, Workspace, forward};
 
-/// Outputs of policy and value function as an operation of candle.
+/// Outputs of policy and value function as a candle operation.
 pub(crate) struct Fused {
     pub(crate) isa: Isa,
     pub(crate) net: Net,
-    /// Indices of the chains of policy and value function.
+    /// Indices of the policy's and the value function's chain.
     pub(crate) chains: (usize, usize),
     pub(crate) n_actions: usize,
     pub(crate) obs_len: usize,
 }
 
-/// The gradient with respect to the outputs, given by candle.
+/// Gradient with respect to the outputs, computed by candle.
 struct GivenGradient<'a> {
     grad: &'a [f32], // (B, A + 1)
     chains: (usize, usize),
@@ -41,7 +41,7 @@ impl TileLoss<()> for GivenGradient<'_> {
     }
 }
 
-/// The elements of a contiguous f32 tensor.
+/// Returns the elements of a contiguous f32 tensor.
 fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
@@ -106,7 +106,7 @@ mod tests {
     use candle_core::{Device, Var};
     use rl_envs::{ActionSpace, Purpose, Rng, Space};
 
-    /// A loss in candle's operations that sees every output.
+    /// A candle loss that reads every output.
     fn loss(logits: &Tensor, values: &Tensor) -> Tensor {
         let entropy = (candle_nn::ops::log_softmax(logits, 1).unwrap() * logits.tanh().unwrap()).unwrap();
         (entropy.mean_all().unwrap() + values.sqr().unwrap().mean_all().unwrap()).unwrap()
@@ -125,7 +125,7 @@ mod tests {
         grads.get(&params).unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap()
     }
 
-    /// The relative error of each tensor's gradient, in the Euclidean norm.
+    /// Relative error of each tensor's gradient, in the Euclidean norm.
     fn errors(policy: &ActorCritic, got: &[f64], exact: &[f64]) -> Vec<f64> {
         let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
         let error = |tensor: &crate::TensorInfo| {
@@ -136,7 +136,7 @@ mod tests {
         policy.layout().tensors().iter().map(error).collect()
     }
 
-    /// The median of one tensor's errors over several draws.
+    /// Median of one tensor's errors over several draws.
     fn median(draws: &[Vec<f64>], tensor: usize) -> f64 {
         let mut errors: Vec<f64> = draws.iter().map(|errors| errors[tensor]).collect();
         errors.sort_unstable_by(f64::total_cmp);
@@ -152,7 +152,8 @@ mod tests {
         let (obs_len, n_actions) = (space.len(), 3);
         let actions = ActionSpace::Discrete { n: n_actions, masked: false };
         let policy = ActorCritic::new(space, &actions, net, 7).unwrap().with_isa(isa).unwrap();
-        // Single roundings are a matter of luck, so medians over several draws are compared, and one unit in the last place is allowed for candle.
+        // Single roundings are random, so medians over several draws are compared, and candle is allowed one unit in the last
+        // place.
         let (mut fused, mut reference) = (Vec::new(), Vec::new());
         for draw in 0..draws {
             let mut rng = Rng::new(b as u64, 0, draw, Purpose::Init);
@@ -189,7 +190,7 @@ mod tests {
         compare(&[1024, 64], true, Activation::Tanh, 65, Isa::best(), 25);
     }
 
-    /// Observations' shapes, and convolutions that suit them.
+    /// Shapes of observations, and convolutions that fit them.
     const CONVS: [([usize; 3], &[[usize; 3]]); 5] = [
         ([1, 1, 1], &[[1, 1, 1]]),
         ([2, 7, 5], &[[3, 3, 2]]),
@@ -210,7 +211,7 @@ mod tests {
             for (shape, conv) in CONVS {
                 for (b, activation, hidden, shared_trunk) in cases.clone() {
                     let net = NetConfig { conv: conv.into(), hidden, activation, shared_trunk, ..NetConfig::default() };
-                    // Without fused multiply-add, which candle has, more layers are further off.
+                    // Without fused multiply-add, which candle has, errors grow with the number of layers.
                     let allowed = if isa == Isa::Plain { 5.0 } else { 2.0 };
                     compare_nets(&Space::bytes(&shape, 1, 1.0), &net, b, isa, (9, allowed));
                 }

@@ -1,8 +1,8 @@
 //! The matrix product of the network kernel: `C (m, n) = init + A (m, k) B (k, n)`.
 //!
-//! Rows of B and C are contiguous vectors; elements of A are read one by one at any offsets. So one function computes `x W`, `dz W^T`
-//! (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in registers: 6 rows
-//! by 64 columns with AVX-512, 6 by 16 with AVX2, 2 by 16 otherwise. This blocking is known to this file alone.
+//! Rows of B and C are contiguous vectors; elements of A are read one by one at any offsets. One function therefore computes `x
+//! W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in
+//! registers: 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2, 2 by 16 otherwise. Only this file knows the blocking.
 //!
 //! The order of operations of one element of C depends on k and n only, not on the other rows.
 #![allow(unsafe_code)]
@@ -11,9 +11,9 @@ use std::ops::Range;
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
-/// Columns of every product are padded to a multiple of this.
+/// Divisor of the padded number of columns of every product.
 const LANES: usize = 16;
-/// Sums of more terms than this are made of sums of [`TERMS`]: as many as a tile has samples.
+/// Number of terms above which a sum is made of sums of [`TERMS`].
 const LONG: usize = 96;
 /// Terms of each part of a long sum.
 const TERMS: usize = 32;
@@ -21,7 +21,7 @@ const TERMS: usize = 32;
 /// Floating-point operations of one round of [`multiply_adds`].
 pub const ROUND_FLOPS: u64 = 2 * 8 * 64;
 
-/// Does `rounds` times 8 independent multiply-adds of 64 numbers: the machine's peak, to compare the product with.
+/// Runs `rounds` times 8 multiply-adds of 64 numbers: the machine's peak.
 ///
 /// Returns a number that depends on all of them.
 #[must_use]
@@ -67,7 +67,7 @@ pub(crate) fn pad(n: usize) -> usize {
     n.next_multiple_of(LANES)
 }
 
-/// Reserves `more` numbers at the end of a buffer of `len`, and returns their offset.
+/// Reserves `more` numbers at the end of a buffer of `len`; returns their offset.
 pub(crate) fn reserve(len: &mut usize, more: usize) -> usize {
     std::mem::replace(len, *len + more)
 }
@@ -133,12 +133,12 @@ impl Axis for Offsets<'_> {
 
     #[inline(always)]
     unsafe fn at(self, i: usize) -> usize {
-        // SAFETY: the caller has compared with the length.
+        // SAFETY: the caller has compared `i` with the length.
         unsafe { *self.0.get_unchecked(i) as usize }
     }
 }
 
-/// A matrix read element by element: an element's index is its row's offset plus its column's.
+/// A matrix whose element's index is the sum of its row's and its column's offset.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, R, C> {
     pub(crate) data: &'a [f32],
@@ -146,20 +146,20 @@ pub(crate) struct Matrix<'a, R, C> {
     pub(crate) columns: C,
 }
 
-/// The term that a product is added to.
+/// Initial value of a product.
 #[derive(Clone, Copy)]
 pub(crate) enum Init<'a> {
-    /// This row, for every row of C.
+    /// The given row, for every row of C.
     Bias(&'a [f32]),
-    /// 0.
+    /// Zeros.
     Zero,
-    /// The present contents of C.
+    /// The current contents of C.
     Add,
 }
 
-/// Computes `C (m, n) = init + A (m, k) B (k, n)` for contiguous rows of C; n is a multiple of 16.
+/// Computes `C (m, n) = init + A (m, k) B (k, n)` for contiguous rows of C.
 ///
-/// Long sums are made of short ones, which keeps their error small.
+/// n is a multiple of 16. Long sums are made of short ones, which keeps their error small.
 #[inline(always)]
 pub(crate) fn multiply<S: Set>(
     c: &mut [f32],
@@ -171,7 +171,9 @@ pub(crate) fn multiply<S: Set>(
     multiply_onto::<S>(c, Stride(n), a, b, (m, n, k), init);
 }
 
-/// Computes [`multiply`] with the rows of C at the offsets `to`. They may overlap if the product is added.
+/// Computes [`multiply`] with the rows of C at the offsets `to`.
+///
+/// The rows may overlap if the product is added.
 #[inline(always)]
 pub(crate) fn multiply_onto<S: Set>(
     c: &mut [f32],
@@ -181,7 +183,7 @@ pub(crate) fn multiply_onto<S: Set>(
     size: (usize, usize, usize),
     init: Init<'_>,
 ) {
-    // A call of its own: in line everywhere, the products would be most of what is compiled.
+    // A separate call: inlined everywhere, products would be most of the compiled code.
     dispatch(S::ISA, Product { c, to, a, b, size, init });
 }
 
@@ -220,7 +222,7 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
 ) {
     assert!(n.is_multiple_of(LANES) && m > 0 && k > 0);
     assert!(to.ascend(m) && a.rows.ascend(m) && a.columns.ascend(k) && b.len() >= k * n);
-    // SAFETY: the assertion above says that the rows and columns exist.
+    // SAFETY: the assertion above guarantees that the rows and columns exist.
     let (c_end, a_end) = unsafe { (to.at(m - 1) + n, a.rows.at(m - 1) + a.columns.at(k - 1)) };
     assert!(c.len() >= c_end && a.data.len() > a_end);
     if let Init::Bias(bias) = init {
@@ -234,8 +236,8 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
             let mut column = 0;
             while column < n {
                 let left = n - column;
-                // SAFETY: the assertions above say that rows 0..m, columns 0..n and terms 0..k are within their arrays; a panel
-                // covers no more than the columns that are left.
+                // SAFETY: the assertions above guarantee that rows 0..m, columns 0..n and terms 0..k are within their arrays; a
+                // panel covers no more than the columns that are left.
                 column += unsafe {
                     if WIDE >= 64 && left >= 64 {
                         panel::<S, ROWS, 64>(c, to, a, b, n, range.clone(), init, column)
@@ -250,7 +252,7 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
     }
 }
 
-/// Computes the rows and terms of a range of a product, columns `column..column + N`. Returns N.
+/// Computes a range of rows and terms, columns `column..column + N`; returns N.
 ///
 /// # Safety
 /// The ranges of rows, columns and terms are within the arrays.
@@ -270,7 +272,7 @@ unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
     while i < rows.end {
         let left = rows.end - i;
         let terms = terms.clone();
-        // SAFETY: as the caller says; a block covers no more than the rows that are left.
+        // SAFETY: guaranteed by the caller; a block covers no more than the rows that are left.
         i += unsafe {
             if left >= ROWS {
                 block::<S, ROWS, N>(c, to, a, b, n, terms, init, (i, column))
@@ -286,7 +288,7 @@ unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
     N
 }
 
-/// Computes rows `i..i + M`, columns `column..column + N` of a product, in registers. Returns M.
+/// Computes rows `i..i + M`, columns `column..column + N`, in registers; returns M.
 ///
 /// # Safety
 /// The ranges of rows, columns and terms are within the arrays.
@@ -361,7 +363,7 @@ mod tests {
                 dispatch(isa, Product(&mut c, &a, &b, (m, n, k)));
                 for (i, row) in c.chunks(n).enumerate() {
                     for (j, &c) in row.iter().enumerate() {
-                        // Small whole numbers: exact in any order.
+                        // Small integers: exact in any order.
                         let exact: f32 = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();
                         assert_eq!(c, exact, "{isa:?} {m}x{n}x{k} at {i}, {j}");
                     }

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use crate::activation::Activation;
 use crate::params::{Layout, orthogonal};
 
-/// One layer, `x W + b`, as ranges of the parameter vector.
+/// A linear layer, `x W + b`, as ranges of the parameter vector.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
     pub(crate) weight: Range<usize>, // (n_in, n_out)
@@ -16,7 +16,9 @@ pub(crate) struct Linear {
     pub(crate) n_out: usize,
 }
 
-/// A network of linear layers with an activation after each but the last, and after the last too if it is a trunk.
+/// Linear layers with an activation after each but the last.
+///
+/// In a trunk, the activation follows the last layer too.
 #[derive(Clone, Debug)]
 pub(crate) struct Mlp {
     layers: Vec<Linear>,
@@ -25,7 +27,9 @@ pub(crate) struct Mlp {
 }
 
 impl Mlp {
-    /// Layers of `sizes` (inputs first), whose tensors are appended to `layout` as `name.0.weight`, `name.0.bias`, ...
+    /// Creates layers of `sizes` (inputs first).
+    ///
+    /// Appends their tensors to `layout` as `name.0.weight`, `name.0.bias`, ...
     pub(crate) fn new(layout: &mut Layout, name: &str, sizes: &[usize], activation: Activation) -> Self {
         let layers = sizes.windows(2).enumerate().map(|(i, size)| Linear {
             weight: layout.push(format!("{name}.{i}.weight"), size),
@@ -36,23 +40,25 @@ impl Mlp {
         Self { layers: layers.collect(), activation, trunk: false }
     }
 
-    /// The same with an activation after the last layer.
+    /// Adds an activation after the last layer.
     pub(crate) fn into_trunk(self) -> Self {
         Self { trunk: true, ..self }
     }
 
-    /// The layers in their order.
+    /// Layers, in order.
     pub(crate) fn layers(&self) -> &[Linear] {
         &self.layers
     }
 
-    /// Whether the activation follows the last layer too.
+    /// True if the activation follows the last layer too.
     pub(crate) fn is_trunk(&self) -> bool {
         self.trunk
     }
 
-    /// Orthogonal weights with gain sqrt(2), `last_gain` in the last layer, and zero biases. `first_index` is the index of the
-    /// first layer among all that are drawn from one seed.
+    /// Draws orthogonal weights, and sets biases to zero.
+    ///
+    /// The gain is sqrt(2), in the last layer `last_gain`. `first_index` is the index of the first layer among all layers drawn
+    /// from one seed.
     pub(crate) fn init(&self, params: &mut [f32], last_gain: f32, seed: u64, first_index: u32) {
         for ((i, layer), index) in self.layers.iter().enumerate().zip(first_index..) {
             let gain = if i + 1 == self.layers.len() { last_gain } else { std::f32::consts::SQRT_2 };
@@ -61,12 +67,14 @@ impl Mlp {
         }
     }
 
-    /// The number of layers.
+    /// Number of layers.
     pub(crate) fn n_layers(&self) -> u32 {
         self.layers.len() as u32
     }
 
-    /// Outputs (B, out) for inputs (B, in), composed of candle's operations; `params` is the whole vector (P).
+    /// Computes outputs (B, out) of inputs (B, in) with candle operations.
+    ///
+    /// `params` is the whole vector (P).
     pub(crate) fn forward(&self, params: &Tensor, inputs: &Tensor) -> candle_core::Result<Tensor> {
         let mut x = inputs.clone();
         for (i, layer) in self.layers.iter().enumerate() {

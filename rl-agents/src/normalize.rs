@@ -1,16 +1,16 @@
-//! Running statistics, and observations and rewards normalized by them.
+//! Normalization of observations and rewards by running statistics.
 //!
-//! Rollouts hold raw observations and raw rewards. The statistics stand still while a rollout is collected; those of observations
-//! are merged with the rollout's after learning from it, so that acting and learning see the same numbers, those of returns before
-//! learning, for acting does not see rewards. Evaluation changes nothing.
+//! Rollouts hold raw observations and raw rewards. Statistics do not change while a rollout is collected. Those of observations
+//! are merged with the rollout's after learning from it, so that acting and learning see the same numbers; those of returns
+//! before learning, because acting does not see rewards. Evaluation changes nothing.
 //!
-//! The first rollout is acted in before any statistics exist: its observations are only clipped. It is merged before anything is learnt,
-//! and then learnt from like every rollout that another policy acted in: with the probabilities stored when the actions were chosen,
-//! and with values of the normalized observations. Where rollouts lag, the same holds for the others that were begun by then.
+//! The first rollout is collected before any statistics exist: its observations are only clipped. It is merged before learning,
+//! and then learnt from like every rollout by another policy: with the probabilities stored when the actions were drawn, and with
+//! values of the normalized observations. Where rollouts lag, the same holds for all others that began by then.
 //!
-//! As in Stable-Baselines3's `VecNormalize`: an observation becomes `(x - mean) / sqrt(var + 1e-8)`, a reward `r / sqrt(var + 1e-8)`
-//! with the variance of the running discounted return, both clipped to +-10. Difference: `VecNormalize` updates its statistics at every
-//! step, the first included.
+//! As in Stable-Baselines3's `VecNormalize`: an observation becomes `(x - mean) / sqrt(var + 1e-8)`, a reward `r / sqrt(var +
+//! 1e-8)` with the variance of the running discounted return, both clipped to +-10. Difference: `VecNormalize` updates its
+//! statistics at every step, including the first.
 
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Pool, math, pool};
@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::collect::{MAX_SLICES, MIN_SLICE};
 
-/// Added to variances.
+/// Constant added to variances.
 const EPSILON: f64 = 1e-8;
 /// Largest magnitude of a normalized number.
 const LIMIT: f32 = 10.0;
 
-/// Count, means and variances of vectors of numbers.
+/// Count, means and variances of vectors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Moments {
     count: f64,
@@ -32,7 +32,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Moments of `len` numbers, none seen yet.
+    /// Creates moments of vectors of `len` numbers.
     #[must_use]
     pub fn new(len: usize) -> Self {
         Self { count: 0.0, mean: vec![0.0; len], m2: vec![0.0; len] }
@@ -44,13 +44,13 @@ impl Moments {
         self.count
     }
 
-    /// The mean of each.
+    /// Mean of each number.
     #[must_use]
     pub fn mean(&self) -> &[f64] {
         &self.mean
     }
 
-    /// The variance of each, as of the whole population; 0 before any was seen.
+    /// Population variance of each number; 0 before any vector was seen.
     pub fn variance(&self) -> impl Iterator<Item = f64> {
         self.m2.iter().map(|m2| m2 / self.count.max(1.0))
     }
@@ -66,7 +66,7 @@ impl Moments {
         }
     }
 
-    /// Adds the vectors that `other` has seen (Chan, Golub and LeVeque, 1979).
+    /// Adds the vectors counted by `other` (Chan, Golub and LeVeque, 1979).
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0.0 {
             return;
@@ -85,7 +85,7 @@ impl Moments {
         self.mean.iter().chain(&self.m2).all(|x| x.is_finite())
     }
 
-    /// True if they can have been counted: a count that is not negative, finite means, variances that are not negative.
+    /// True if the numbers can come from counting: finite, no negative variance.
     fn is_possible(&self) -> bool {
         let possible = |x: &f64| x.is_finite() && *x >= 0.0;
         self.is_finite() && possible(&self.count) && self.m2.iter().all(possible)
@@ -95,14 +95,14 @@ impl Moments {
         self.mean.len() == other.mean.len() && self.m2.len() == other.m2.len()
     }
 
-    /// Inverse standard deviation of each number; 1 before any was seen.
+    /// Inverse standard deviation of each number; 1 before any vector was seen.
     fn inv_stds(&self) -> impl Iterator<Item = f32> {
         let seen = self.count > 0.0;
         self.variance().map(move |variance| if seen { (1.0 / (variance + EPSILON).sqrt()) as f32 } else { 1.0 })
     }
 }
 
-/// Statistics of observations, in the form that [`Normalizer::apply`] reads.
+/// Statistics of observations, in the form read by [`Normalizer::apply`].
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Normalizer {
     moments: Moments,
@@ -119,7 +119,7 @@ impl Normalizer {
         &self.moments
     }
 
-    /// Replaces the statistics. Returns false, and changes nothing, if their length differs.
+    /// Replaces the statistics; returns false, and changes nothing, if lengths differ.
     pub(crate) fn set(&mut self, moments: &Moments) -> bool {
         let fits = moments.fits(&self.moments);
         if fits {
@@ -129,7 +129,7 @@ impl Normalizer {
         fits
     }
 
-    /// Copies `other` without allocating. Returns false, and changes nothing, if its length differs.
+    /// Copies `other` without allocating; returns false, unchanged, if lengths differ.
     pub(crate) fn copy_from(&mut self, other: &Self) -> bool {
         let fits = other.moments.fits(&self.moments);
         if fits {
@@ -147,7 +147,7 @@ impl Normalizer {
         self.inv_std.iter_mut().zip(self.moments.inv_stds()).for_each(|(to, inv_std)| *to = inv_std);
     }
 
-    /// Normalizes one observation, in place.
+    /// Normalizes one observation in place.
     #[inline(always)]
     pub(crate) fn apply(&self, obs: &mut [f32]) {
         for ((x, mean), inv_std) in obs.iter_mut().zip(&self.mean).zip(&self.inv_std) {
@@ -155,7 +155,9 @@ impl Normalizer {
         }
     }
 
-    /// Adds the observations that a rollout's steps acted on, unless one is not finite. Bytes are multiplied by `scale`.
+    /// Adds the observations that a rollout's steps acted on, if all are finite.
+    ///
+    /// Bytes are multiplied by `scale`.
     pub(crate) fn merge(&mut self, rollout: &Rollout, scale: f32, pool: &Pool) {
         let (n_envs, len) = (rollout.shape().n_envs, rollout.shape().obs_len);
         let obs = rollout.obs_rows(0..rollout.values.len());
@@ -180,7 +182,7 @@ impl Normalizer {
     }
 }
 
-/// Statistics of each environment's discounted return, which ends with an episode, not with a rollout.
+/// Statistics of discounted returns, which run on from one rollout to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunningReturns {
     moments: Moments,
@@ -194,7 +196,7 @@ impl Default for RunningReturns {
 }
 
 impl RunningReturns {
-    /// The statistics.
+    /// Statistics of the returns.
     #[must_use]
     pub fn moments(&self) -> &Moments {
         &self.moments
@@ -204,7 +206,7 @@ impl RunningReturns {
         self.moments.fits(&Moments::new(1))
     }
 
-    /// Adds the steps of a rollout, unless a reward is not finite.
+    /// Adds the steps of a rollout, if all rewards are finite.
     pub(crate) fn merge(&mut self, rollout: &Rollout, gamma: f32, pool: &Pool) {
         let n_envs = rollout.shape().n_envs;
         self.running.resize(n_envs, 0.0);
@@ -233,23 +235,23 @@ impl RunningReturns {
         }
     }
 
-    /// Ends the running returns: the next rollout does not continue them.
+    /// Resets the running returns: the next rollout does not continue them.
     pub(crate) fn forget_running(&mut self) {
         self.running.fill(0.0);
     }
 
-    /// Inverse standard deviation of the returns: factor of rewards before they are clipped.
+    /// Inverse standard deviation of the returns: factor of rewards before clipping.
     pub(crate) fn inv_std(&self) -> f32 {
         self.moments.inv_stds().next().unwrap_or(1.0)
     }
 }
 
-/// A reward as it is learnt from: scaled and clipped.
+/// Scales and clips a reward.
 pub(crate) fn normalized_reward(reward: f32, inv_std: f32) -> f32 {
     math::clamp(reward * inv_std, -LIMIT, LIMIT)
 }
 
-/// Running statistics of an agent; `None` where it keeps none.
+/// Running statistics of an agent; `None` for statistics that it does not keep.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Statistics of observations.
@@ -259,7 +261,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// True if all of their numbers are finite and can have been counted.
+    /// True if all numbers are possible: see [`Moments::is_possible`].
     pub(crate) fn is_possible(&self) -> bool {
         self.obs.as_ref().is_none_or(Moments::is_possible)
             && self.returns.as_ref().is_none_or(|of| of.moments.is_possible() && of.running.iter().all(|x| x.is_finite()))
@@ -330,7 +332,7 @@ mod tests {
         let got = returns.moments.variance().next().unwrap();
         assert!((got - variance).abs() < 1e-12 * variance, "{got} is not {variance}");
         assert!((returns.inv_std() - variance.sqrt().recip() as f32).abs() < 1e-6);
-        // No mean is subtracted, and what is far out is clipped.
+        // No mean is subtracted, and outliers are clipped.
         assert_eq!(normalized_reward(3.0, 0.5), 1.5);
         assert_eq!((normalized_reward(-30.0, 0.5), normalized_reward(30.0, 0.5)), (-10.0, 10.0));
 
@@ -359,7 +361,7 @@ mod tests {
                 policy.merge_obs(&rollout, &pool);
                 policy
             });
-            // What the networks see is what the definition says.
+            // The networks see the numbers of the definition.
             let mut features = Vec::new();
             policies[0].push_features(rollout.obs_rows(0..40), &mut features);
             for j in 0..3 {

@@ -1,10 +1,10 @@
-//! Optimizers: one pass over the flat vector of parameters, gradient clipping included.
+//! Optimizers: one pass over the flat parameter vector, with gradient clipping.
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::Error;
 
-/// Steps skipped in a row after which learning is given up.
+/// Number of consecutive skipped steps after which learning stops.
 const MAX_SKIPPED: u64 = 3;
 
 /// Update rule of an optimizer.
@@ -16,19 +16,21 @@ pub enum Rule {
         beta1: f32,
         /// Decay of the second moment.
         beta2: f32,
-        /// Added to the root of the second moment.
+        /// Constant added to the root of the second moment.
         epsilon: f32,
     },
-    /// RMSprop (Tieleman and Hinton, 2012), not centred, without momentum, as PyTorch defines it.
+    /// RMSprop (Tieleman and Hinton, 2012) as in PyTorch: not centred, no momentum.
     RmsProp {
         /// Decay of the second moment.
         alpha: f32,
-        /// Added to the root of the second moment.
+        /// Constant added to the root of the second moment.
         epsilon: f32,
     },
 }
 
-/// An optimizer and its state. Gradients that are not finite are never applied.
+/// An optimizer with its state.
+///
+/// It never applies gradients that are not finite.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     rule: Rule,
@@ -40,19 +42,21 @@ pub struct Optimizer {
     skipped_running: u64,
 }
 
-/// Counters of an optimizer: steps taken, and steps skipped in a row.
+/// Number of steps taken, and of consecutive steps skipped.
 pub type Steps = (u64, u64);
 
 impl Optimizer {
-    /// An optimizer of `len` parameters.
+    /// Creates an optimizer of `len` parameters.
     #[must_use]
     pub fn new(rule: Rule, len: usize) -> Self {
         let m = if matches!(rule, Rule::Adam { .. }) { vec![0.0; len] } else { Vec::new() };
         Self { rule, m, v: vec![0.0; len], steps: 0, skipped_running: 0 }
     }
 
-    /// Takes one step along `grads`, scaled down to a Euclidean norm of `max_norm` if it is longer. Returns the norm before
-    /// scaling, or `None` if it is not finite: the step is skipped then, and parameters and moments keep their bits.
+    /// Takes one step along `grads`, first scaled down to a norm of at most `max_norm`.
+    ///
+    /// Returns the norm before scaling, or `None` if it is not finite: the step is skipped then, and parameters and moments keep
+    /// their bits.
     pub fn step(&mut self, params: &mut [f32], grads: &[f32], learning_rate: f32, max_norm: f32) -> Option<f32> {
         assert!(params.len() == self.v.len() && grads.len() == self.v.len(), "one gradient and one moment a parameter");
         let norm = norm(grads);
@@ -67,18 +71,18 @@ impl Optimizer {
         Some(norm)
     }
 
-    /// Counts a step that is not taken because its loss is not finite.
+    /// Counts a step skipped because its loss is not finite.
     pub fn skip(&mut self) {
         self.skipped_running += 1;
     }
 
-    /// True after three skipped steps in a row.
+    /// True after three consecutive skipped steps.
     #[must_use]
     pub fn has_diverged(&self) -> bool {
         self.skipped_running >= MAX_SKIPPED
     }
 
-    /// The moments, by name.
+    /// Moments, by name.
     #[must_use]
     pub fn moments(&self) -> Vec<(&'static str, &[f32])> {
         match self.rule {
@@ -87,16 +91,16 @@ impl Optimizer {
         }
     }
 
-    /// The counters.
+    /// Counters of steps.
     #[must_use]
     pub fn steps(&self) -> Steps {
         (self.steps, self.skipped_running)
     }
 
-    /// Continues from moments and counters that were saved.
+    /// Restores saved moments and counters.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if they are not this optimizer's; then nothing has changed.
+    /// [`Error::Snapshot`] if they belong to another optimizer; nothing has changed then.
     pub fn load(&mut self, moments: &[(String, Vec<f32>)], steps: Steps) -> Result<(), Error> {
         let same =
             self.moments().iter().map(|(name, values)| (*name, values.len())).eq(moments.iter().map(|(n, v)| (&**n, v.len())));
@@ -113,7 +117,9 @@ impl Optimizer {
     }
 }
 
-/// One pass over parameters, gradients and moments. Nothing in it is fused, so all instruction sets give the same bits.
+/// One pass over parameters, gradients and moments.
+///
+/// No operation is fused, so all instruction sets give the same bits.
 struct OptimizerPass<'a> {
     optimizer: &'a mut Optimizer,
     params: &'a mut [f32],
@@ -153,7 +159,9 @@ impl Work for OptimizerPass<'_> {
     }
 }
 
-/// Euclidean norm, summed in f64 in eight interleaved parts, so that it vectorizes in a fixed order.
+/// Returns the Euclidean norm.
+///
+/// Summed in f64 in eight interleaved parts, so that it vectorizes in a fixed order.
 pub(crate) fn norm(x: &[f32]) -> f32 {
     let mut sums = [0.0f64; 8];
     let (chunks, rest) = x.as_chunks::<8>();
@@ -183,7 +191,7 @@ mod tests {
     fn adam_follows_its_equations() {
         let mut optimizer = Optimizer::new(ADAM, 2);
         let mut params = [1.0, -1.0];
-        // The first step is learning_rate * sign(g), but for epsilon: m / c1 = g, v / c2 = g^2.
+        // The first step is learning_rate * sign(g), except for epsilon: m / c1 = g, v / c2 = g^2.
         optimizer.step(&mut params, &[0.5, -2.0], 0.1, f32::INFINITY).expect("finite");
         close(&params, &[1.0 - 0.1 * 0.5 / (0.5 + 1e-5), -1.0 + 0.1 * 2.0 / (2.0 + 1e-5)]);
         // Second step with g = (1, 0): m = 0.9 * 0.05 + 0.1 = 0.145, c1 = 0.19; v = 0.999 * 0.00025 + 0.001, c2 = 0.001999.

@@ -1,6 +1,6 @@
-//! The parameters of an agent: one vector, in a fixed order.
+//! Parameters of an agent: one vector, in a fixed order.
 //!
-//! One vector means one gradient vector, one norm, one pass of the optimizer and one file.
+//! One vector means one gradient vector, one norm, one optimizer pass and one file.
 
 use std::ops::Range;
 
@@ -34,13 +34,13 @@ impl Layout {
         range
     }
 
-    /// The tensors in their order.
+    /// Tensors, in order.
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The length P of the vector.
+    /// Length P of the vector.
     #[expect(clippy::len_without_is_empty, reason = "a layout is not a container")]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -48,18 +48,22 @@ impl Layout {
     }
 }
 
-/// Vectors of the first block of a basis, made orthogonal one by one; a layer with a shorter side has no other block.
+/// Number of vectors in the first block of a basis, made orthogonal one by one.
+///
+/// A layer with a shorter side has no other block.
 const FIRST: usize = 256;
-/// Vectors of each later block.
+/// Number of vectors in each later block.
 const BLOCK: usize = 64;
 /// Rows of a product that one thread computes at a time.
 const SLICE: usize = 96;
 
-/// Fills `weight`, (rows, columns), with a random orthogonal matrix times `gain` (Saxe et al., 2014): the shorter of its rows
-/// and columns are orthonormal before scaling. `index` distinguishes tensors with the same seed.
+/// Fills `weight`, (rows, columns), with a random orthogonal matrix times `gain`.
 ///
-/// A matrix whose shorter side exceeds 256 is made on all cores, by a [`Pool`] that ends with the call. The result does not depend on
-/// their number. The call holds the shorter side's vectors in f64: 8 bytes for each weight.
+/// (Saxe et al., 2014.) The shorter of its rows and columns are orthonormal before scaling. `index` distinguishes tensors with
+/// the same seed.
+///
+/// A matrix with a shorter side above 256 is computed on all cores, by a [`Pool`] that ends with the call. The result does not
+/// depend on their number. The call holds the shorter side's vectors in f64: 8 bytes per weight.
 pub fn orthogonal(weight: &mut [f32], rows: usize, columns: usize, gain: f32, seed: u64, index: u32) {
     assert_eq!(weight.len(), rows * columns, "weight is (rows, columns)");
     let n_threads = if rows.min(columns) > FIRST { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
@@ -78,7 +82,7 @@ pub fn orthogonal(weight: &mut [f32], rows: usize, columns: usize, gain: f32, se
     }
 }
 
-/// Bytes that [`orthogonal`] holds for a weight of this shape; 0 for a bias.
+/// Bytes allocated by [`orthogonal`] for a weight of this shape; 0 for a bias.
 pub(crate) fn init_bytes(shape: &[usize]) -> u64 {
     let Some((&rows, columns)) = shape.split_first().filter(|(_, columns)| !columns.is_empty()) else { return 0 };
     let columns: usize = columns.iter().product();
@@ -86,10 +90,10 @@ pub(crate) fn init_bytes(shape: &[usize]) -> u64 {
     8 * (count * len + 2 * len * BLOCK as u64 + count * BLOCK as u64 + FIRST as u64)
 }
 
-/// Returns `count` random orthonormal vectors of `len` numbers, (count, len), by the method of Gram and Schmidt.
+/// Returns `count` random orthonormal vectors of `len` numbers, by Gram-Schmidt.
 ///
-/// The vectors of a block are first projected against all earlier blocks, by matrix products, then against each other, one by one.
-/// Everything is done twice: once is not enough in finite precision.
+/// The result is (count, len). The vectors of a block are first projected against all earlier blocks, by matrix products, then
+/// against each other, one by one. Everything is done twice: once is not enough in finite precision.
 fn orthonormal(count: usize, len: usize, seed: u64, index: u32, pool: &Pool) -> Vec<f64> {
     let mut rng = Rng::new(seed, index, 0, Purpose::Init);
     let mut draw = || (0..len).map(|_| f64::from(rng.normal())).collect::<Vec<f64>>();
@@ -101,7 +105,7 @@ fn orthonormal(count: usize, len: usize, seed: u64, index: u32, pool: &Pool) -> 
         project(&mut block, &basis, len, pool);
         let mut block = block.into_iter();
         while basis.len() < begin + n * len {
-            // One by one from the start: the first block, and what replaces a vector that was almost within the span of the others.
+            // One by one: the first block, and replacements of vectors almost within the span of the others.
             let mut v = block.next().unwrap_or_else(|| {
                 let mut v = draw();
                 subtract(&mut v, &basis[..begin], len);
@@ -117,7 +121,7 @@ fn orthonormal(count: usize, len: usize, seed: u64, index: u32, pool: &Pool) -> 
     basis
 }
 
-/// Removes the components of `v` along the vectors of `basis`, one after the other, twice.
+/// Removes the components of `v` along the vectors of `basis`, one by one, twice.
 fn subtract(v: &mut [f64], basis: &[f64], len: usize) {
     for _ in 0..2 {
         for u in basis.chunks_exact(len) {
@@ -127,7 +131,7 @@ fn subtract(v: &mut [f64], basis: &[f64], len: usize) {
     }
 }
 
-/// Removes the components of a block of vectors along those of `basis`, (k, len), by matrix products, twice.
+/// Removes the components of `block` along `basis`, (k, len), by products, twice.
 fn project(block: &mut [Vec<f64>], basis: &[f64], len: usize, pool: &Pool) {
     if block.is_empty() {
         return;
@@ -147,8 +151,10 @@ fn project(block: &mut [Vec<f64>], basis: &[f64], len: usize, pool: &Pool) {
     }
 }
 
-/// `out += sign a b` with out (M, BLOCK), b (P, BLOCK) and `a[m, p] = a[m strides.0 + p strides.1]`. Each sum is taken in the order of p,
-/// so that its bits depend neither on threads nor on the instruction set.
+/// Computes `out += sign a b` with out (M, BLOCK) and b (P, BLOCK).
+///
+/// `a[m, p]` is `a[m strides.0 + p strides.1]`. Sums run in the order of p, so their bits depend neither on threads nor on the
+/// instruction set.
 fn add_product(out: &mut [f64], sign: f64, a: &[f64], strides: (usize, usize), b: &[f64], pool: &Pool) {
     let mut slices: Vec<_> = out.chunks_mut(SLICE * BLOCK).enumerate().collect();
     pool.each(&mut slices, &|(i, out)| {
@@ -182,7 +188,7 @@ impl ProductRows<'_> {
     /// Adds the product, `WIDE` columns at a time.
     #[inline(always)]
     fn add<const WIDE: usize>(self) {
-        // Rows of which all sums stay in registers, and terms of which `a` is read in long enough stretches and `b` stays in the cache.
+        // `HIGH` rows keep all sums in registers; `DEPTH` terms read `a` in long stretches and keep `b` in the cache.
         const HIGH: usize = 3;
         const DEPTH: usize = 256;
         let Self { out, sign, a, strides, b } = self;
@@ -190,7 +196,7 @@ impl ProductRows<'_> {
         let mut packed = [[[0.0; HIGH]; DEPTH]; SLICE / HIGH];
         for (terms, b) in b.chunks(DEPTH * BLOCK).enumerate() {
             let (a, n_terms) = (&a[terms * DEPTH * strides.1..], b.len() / BLOCK);
-            // In the order that `a` lies in.
+            // In the order of `a` in memory.
             if strides.1 == 1 {
                 for m in 0..n_rows {
                     for p in 0..n_terms {
@@ -256,7 +262,7 @@ mod tests {
         }
     }
 
-    /// The method without blocks, on one thread.
+    /// Gram-Schmidt without blocks, on one thread.
     fn one_by_one(count: usize, len: usize, seed: u64, index: u32) -> Vec<f64> {
         let mut rng = Rng::new(seed, index, 0, Purpose::Init);
         let mut basis: Vec<Vec<f64>> = Vec::new();

@@ -1,4 +1,4 @@
-//! The samples of a batch, copied tile by tile from observations as they are stored.
+//! Samples of a batch, copied tile by tile from stored observations.
 
 use std::ops::Range;
 
@@ -6,15 +6,15 @@ use rl_buffer::ObsSlice;
 
 use crate::normalize::Normalizer;
 
-/// Samples that go through the networks together.
+/// Number of samples that pass through the networks together.
 pub(crate) const TILE: usize = 96;
 
-/// The samples of a batch: observations, and the rows to take of them.
+/// Samples of a batch: observations, and the rows to take of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Samples<'a> {
     /// Observations, D elements each.
     pub(crate) obs: ObsSlice<'a>,
-    /// Factor of bytes.
+    /// Factor that bytes are multiplied by.
     pub(crate) scale: f32,
     /// Normalizer, applied after scaling.
     pub(crate) normalizer: Option<&'a Normalizer>,

@@ -1,4 +1,6 @@
-//! Settings, each declared once: [`settings!`](crate::settings!) makes the struct, its defaults and its keys of one list. Constructors check their
+//! Settings, each declared once.
+//!
+//! [`settings!`](crate::settings!) makes the struct, its defaults and its keys of one list. Constructors check their
 //! configuration against the same keys as programs that read settings from text.
 
 use serde::{Deserialize, Serialize};
@@ -24,34 +26,36 @@ pub struct Key {
     pub name: &'static str,
     /// Type and range.
     pub kind: Kind,
-    /// First line of the documentation, as it stands there.
+    /// First line of the setting's documentation.
     pub doc: &'static str,
 }
 
-/// Type and range of a setting. Numbers are compared as f32, which is how most of them are stored.
+/// Type and range of a setting.
+///
+/// Numbers are compared as f32, the type in which most of them are stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// A whole number between the two.
+    /// A whole number in a range.
     Int(i64, i64),
-    /// A finite number between the two.
+    /// A finite number in a range.
     Float(f64, f64),
-    /// A number between the two, or `lin_X` with X between the two.
+    /// A number in a range, or `lin_X` with X in it.
     Schedule(f64, f64),
     /// true or false.
     Bool,
-    /// One of these.
+    /// One of the given texts.
     Choice(&'static [&'static str]),
-    /// A text that the function accepts, and a description of such texts.
+    /// A text that the function accepts, with a description of such texts.
     Text(fn(&str) -> bool, &'static str),
-    /// A list of sizes of layers.
+    /// A list of layer sizes.
     Sizes,
     /// A list of [channels, kernel, stride].
     Conv,
 }
 
-/// Declares a struct of settings: for each its documentation, name, type, default, and range.
+/// Declares a struct of settings, with documentation, defaults and ranges.
 ///
-/// Generates the struct, `Default`, and `KEYS`. The text after the name of the struct is the section of all names, with a dot.
+/// Generates the struct, `Default`, and `KEYS`. The text after the struct's name is the section of all names, with a dot.
 /// The first line of a setting's documentation describes it to users of a program.
 ///
 /// ```
@@ -97,19 +101,19 @@ macro_rules! settings {
     };
 }
 
-/// A key by hand, for a setting whose struct is not made by [`settings!`](crate::settings!).
+/// Creates a key for a setting outside of [`settings!`](crate::settings!).
 #[must_use]
 pub const fn key(name: &'static str, kind: Kind, doc: &'static str) -> Key {
     Key { name, kind, doc }
 }
 
-/// Most environment steps of a run.
+/// Maximum environment steps of a run.
 pub const MAX_STEPS: i64 = 1_000_000_000_000;
-/// Most layers of a network.
+/// Maximum layers of a network.
 const MAX_LAYERS: usize = 64;
-/// Most units of a hidden layer.
+/// Maximum units of a hidden layer.
 pub const MAX_UNITS: i64 = 65_536;
-/// Most channels, and the largest kernel and stride, of a convolution.
+/// Maximum channels, kernel and stride of a convolution.
 pub const MAX_CONV: i64 = 4096;
 
 impl Key {
@@ -176,7 +180,7 @@ impl Kind {
     }
 }
 
-/// A value as a user writes it: the shortest decimal form of an f32.
+/// Formats a value as a user writes it: the shortest decimal form of an f32.
 fn written(value: &Value) -> String {
     match value {
         Value::Float(x) if f64::from(*x as f32) == *x => format!("{:?}", *x as f32),
@@ -184,7 +188,7 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// Refuses a configuration with a value that its keys do not allow.
+/// Rejects a configuration with a value that its keys do not allow.
 pub(crate) fn check(keys: &[Key], config: &impl Serialize) -> Result<(), Error> {
     // Text formats of settings hold whole numbers up to 2^63 - 1, beyond every range.
     let table = Table::try_from(config).map_err(|error| Error::Range {
@@ -200,10 +204,10 @@ pub(crate) fn check(keys: &[Key], config: &impl Serialize) -> Result<(), Error> 
     Ok(())
 }
 
-/// Refuses to cut minibatches where the learner does not do it.
+/// Rejects a `micro_batch` for a learner that does not cut minibatches.
 ///
 /// # Errors
-/// [`Error::Setting`] if `micro_batch` is given to the tile kernel, which holds few activations anyway.
+/// [`Error::Setting`] if `micro_batch` is not 0 with the tile kernel, which holds few activations anyway.
 pub fn check_micro_batch(micro_batch: usize, learner: Learner) -> Result<(), Error> {
     if micro_batch > 0 && learner == Learner::Fused {
         let allowed = "but only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";

@@ -1,4 +1,4 @@
-//! Memory that networks take, computed from their shape alone, before anything is allocated.
+//! Memory of networks, computed from their shape before anything is allocated.
 
 use crate::conv::Conv;
 use crate::mlp::Mlp;
@@ -7,32 +7,36 @@ use crate::samples::TILE;
 use crate::tile::{self, Net};
 use crate::{Learner, NetConfig};
 
-/// Bytes that the networks of one agent take, by purpose.
+/// Bytes of the networks of one agent, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetSize {
     /// One parameter vector: parameters, a gradient, a moment, or a snapshot.
     pub params: u64,
-    /// One policy that acts or learns: its parameters, and the copy that the kernel reads.
+    /// One policy that acts or learns: its parameters, and the kernel's packed copy.
     pub policy: u64,
-    /// The scratch of one thread that acts.
+    /// Scratch of one acting thread.
     pub acting: u64,
-    /// The scratch of one slice of a minibatch with the tile kernel; 0 with the reference learner.
+    /// Scratch of one slice of a minibatch with the tile kernel; 0 with the reference.
     pub slice: u64,
     /// Additional memory while parameters are drawn.
     pub init: u64,
-    /// Tensors as large as the parameters that an update of the reference learner holds; 0 with the tile kernel.
+    /// Number of parameter-sized tensors in a reference update; 0 with the tile kernel.
     pub tensors: u64,
-    /// Activations of one sample of the reference learner, their gradients included; 0 with the tile kernel.
+    /// One sample's activations and gradients in the reference; 0 with the tile kernel.
     pub sample: u64,
 }
 
-/// Copies of the parameters that candle's gradients take: the variable, its gradient, and slices of both.
+/// Copies of the parameters in candle's backward pass.
+///
+/// They are the variable, its gradient, and slices of both.
 const TENSORS: u64 = 5;
-/// Tensors as large as the activations: products, sums with biases, activations, and the gradient of each.
+/// Tensors of the activations' size in candle's backward pass.
+///
+/// They are products, sums with biases, activations, and the gradient of each.
 const ACTIVATIONS: u64 = 8;
 
 impl NetSize {
-    /// The networks `mlps` after `conv`, each with the index of the one that it starts from.
+    /// Computes the size of `mlps` after `conv`, each with the index of its trunk.
     pub(crate) fn new(layout: &Layout, conv: &Conv, mlps: &[(&Mlp, Option<usize>)], net: &NetConfig, n_actions: usize) -> Self {
         let bytes = |numbers: usize| 4 * numbers as u64;
         let params = bytes(layout.len());

@@ -1,12 +1,13 @@
-//! The network kernel: a tile of samples goes forward through the networks, through a loss, and backward, without leaving the cache.
+//! The network kernel: tiles of samples pass through networks and loss in cache.
 //!
-//! Networks are chains of dense layers over the flat parameter vector. A chain starts at the observation, at the features of the
-//! convolutions, or at the output of another chain (a shared trunk). Every product is [`multiply`]. Layers are padded to 16 columns;
-//! layers with few outputs get their gradient transposed, which pads less.
+//! A tile goes forward, through the loss, and backward. Networks are chains of dense layers over the flat parameter vector. A
+//! chain starts at the observation, at the features of the convolutions, or at the output of another chain (a shared trunk).
+//! Every product is [`multiply`]. Layers are padded to 16 columns; layers with few outputs get their gradient transposed, which
+//! pads less.
 //!
-//! The order of operations of one output depends on its layer alone: not on the rows around it, not on threads. So acting and
-//! learning see the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices, whose gradients
-//! are summed in order. Only fused multiply-add, or its absence, changes the bits.
+//! The order of operations of one output depends on its layer alone: not on other rows, not on threads. Acting and learning
+//! therefore get the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices, whose
+//! gradients are summed in order. Only the presence of fused multiply-add changes the bits.
 
 use std::ops::Range;
 
@@ -19,9 +20,11 @@ use crate::gemm::{Init, Matrix, Stride, multiply, pad, reserve};
 use crate::mlp::Mlp;
 use crate::samples::{Samples, TILE};
 
-/// Most slices of a batch. Their gradients are summed in order.
+/// Maximum number of slices of a batch, whose gradients are summed in order.
 const MAX_SLICES: usize = 16;
-/// Fewest samples of a slice: below, summing its gradient costs more than another thread gains.
+/// Minimum samples of a slice.
+///
+/// Below, summing its gradient costs more than another thread gains.
 const MIN_SLICE: usize = 64;
 /// Rows that stay in the cache while their columns are read.
 const PACKED_ROWS: usize = 16;
@@ -29,23 +32,29 @@ const PACKED_ROWS: usize = 16;
 /// One dense layer, with the offsets of its parts.
 #[derive(Clone, Debug)]
 struct Dense {
-    /// Inputs, padding between runs included.
+    /// Number of inputs, including padding between runs.
     n_in: usize,
     n_out: usize,
-    /// Length of a run of inputs: real and padded. One run, or one for each position of a convolution.
+    /// Length of a run of inputs, real and padded.
+    ///
+    /// There is one run, or one for each position of a convolution.
     runs: (usize, usize),
-    /// In the flat parameter vector: (in, out).
+    /// Ranges of the flat parameter vector: (in, out), (out).
     weight: Range<usize>,
     bias: Range<usize>,
-    /// In the packed parameters: (in, padded out), (padded out), and the transpose (out, padded in).
+    /// Offsets in the packed parameters: (in, padded out), (padded out), transpose.
+    ///
+    /// The transpose is (out, padded in).
     packed_weight: usize,
     packed_bias: usize,
     packed_transpose: usize,
-    /// In the gradient: (in, padded out), or (out, padded in) if `transposed`; and (padded out).
+    /// Offsets in the gradient: (in, padded out), (padded out).
+    ///
+    /// `transposed` makes the former (out, padded in).
     grad_weight: usize,
     grad_bias: usize,
     transposed: bool,
-    /// Offset of its outputs among those of all layers, in columns.
+    /// Column of the first output among those of all layers.
     column: usize,
 }
 
@@ -58,13 +67,13 @@ impl Dense {
         pad(self.n_out)
     }
 
-    /// The flat weight run by run, each with the index of its first input.
+    /// Splits the flat weight into runs, each with the index of its first input.
     fn runs<'a>(&self, weight: &'a [f32]) -> impl Iterator<Item = (usize, &'a [f32])> {
         let (real, padded) = self.runs;
         weight.chunks(real * self.n_out).enumerate().map(move |(i, run)| (i * padded, run))
     }
 
-    /// Range of its outputs for a tile, (TILE, padded out).
+    /// Range of the outputs of a tile, (TILE, padded out).
     fn outputs(&self) -> Range<usize> {
         self.column * TILE..(self.column + self.out_pad()) * TILE
     }
@@ -74,20 +83,20 @@ impl Dense {
 #[derive(Clone, Debug)]
 struct Chain {
     layers: Range<usize>,
-    /// Index of the chain that this one starts from; `None` for the observation.
+    /// Index of the chain that this chain starts from; `None` for the observation.
     from: Option<usize>,
     /// True if the activation follows the last layer too, as in a trunk.
     activated: bool,
 }
 
-/// Networks as the kernel runs them.
+/// Networks in the layouts of the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Net {
     conv: Option<ConvStage>,
     layers: Vec<Dense>,
     chains: Vec<Chain>,
     activation: Activation,
-    /// Inputs of the chains that start from no other: the observation, or padded features.
+    /// Number of inputs of a first chain: the observation, or padded features.
     n_in: usize,
     columns: usize,
     packed_len: usize,
@@ -97,8 +106,8 @@ pub(crate) struct Net {
 impl Net {
     /// Builds a chain for each network of `mlps`.
     ///
-    /// Each network comes with the index of the one that it starts from; `None` is the features of `conv`, which without layers are
-    /// the observation. A network that another starts from must be a trunk.
+    /// Each network comes with the index of the network that it starts from; `None` is the features of `conv`, which without
+    /// layers are the observation. A network that another one starts from must be a trunk.
     pub(crate) fn new(conv: &Conv, mlps: &[(&Mlp, Option<usize>)], activation: Activation) -> Self {
         let (mut packed_len, mut grad_len) = (0, 0);
         let conv = ConvStage::new(conv, &mut packed_len, &mut grad_len);
@@ -142,7 +151,7 @@ impl Net {
         net
     }
 
-    /// Copies the parameters into the layouts that the kernel reads.
+    /// Copies the parameters into the layouts of the kernel.
     pub(crate) fn pack(&self, params: &[f32], packed: &mut Vec<f32>) {
         packed.resize(self.packed_len, 0.0);
         if let Some(conv) = &self.conv {
@@ -195,7 +204,7 @@ impl Net {
         }
     }
 
-    /// Lengths of its buffers.
+    /// Lengths of the buffers.
     pub(crate) fn lens(&self) -> Lens {
         let conv = |learning| self.conv.as_ref().map_or(0, |conv| conv.workspace_len(learning));
         let forward = TILE * (pad(self.n_in) + self.columns);
@@ -209,7 +218,7 @@ impl Net {
     }
 }
 
-/// Lengths of the packed parameters, of a workspace to act with, and of one to learn with.
+/// Lengths of the packed parameters, an acting workspace, and a learning one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lens {
     pub(crate) packed: usize,
@@ -217,7 +226,7 @@ pub(crate) struct Lens {
     pub(crate) learning: usize,
 }
 
-/// Networks with their current parameters, and the instruction set to run them with.
+/// Networks with their current parameters, and the instruction set to run with.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     pub(crate) isa: Isa,
@@ -237,7 +246,7 @@ impl Kernel {
         self.net.pack(params, &mut self.packed);
     }
 
-    /// The kernel as arguments of [`forward`] and [`Slices::gradient`].
+    /// Returns the kernel as arguments of [`forward`] and [`Slices::gradient`].
     pub(crate) fn view(&self) -> (Isa, &Net, &[f32]) {
         (self.isa, &self.net, &self.packed)
     }
@@ -256,7 +265,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Buffers to act with.
+    /// Allocates buffers to act with.
     pub(crate) fn forward(net: &Net) -> Self {
         Self {
             inputs: vec![0.0; TILE * pad(net.n_in)],
@@ -269,7 +278,7 @@ impl Workspace {
         }
     }
 
-    /// Buffers to learn with.
+    /// Allocates buffers to learn with.
     fn learning(net: &Net) -> Self {
         let widest = vec![0.0; TILE * net.widest()];
         let out_grads = vec![widest.clone(); net.chains.len()];
@@ -279,7 +288,7 @@ impl Workspace {
     }
 }
 
-/// A tile between forward and backward: outputs of the networks, and room for their gradients.
+/// A tile between forward and backward: the networks' outputs and their gradients.
 pub(crate) struct Tile<'a> {
     net: &'a Net,
     outputs: &'a [f32],
@@ -288,12 +297,12 @@ pub(crate) struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Range of its samples within the batch.
+    /// Range of the tile's samples within the batch.
     pub(crate) fn samples(&self) -> Range<usize> {
         self.samples.clone()
     }
 
-    /// Copies output `j` of a chain, one number a sample.
+    /// Copies output `j` of a chain, one number per sample.
     #[inline(always)]
     pub(crate) fn column(&self, chain: usize, j: usize, to: &mut [f32]) {
         let layer = &self.net.layers[self.net.chains[chain].layers.end - 1];
@@ -303,7 +312,7 @@ impl Tile<'_> {
 
     /// Sets the gradient of the loss with respect to output `j` of a chain.
     ///
-    /// A loss must set every output of every chain that no other starts from.
+    /// A loss must set every output of every chain that no other chain starts from.
     #[inline(always)]
     pub(crate) fn set_grad(&mut self, chain: usize, j: usize, from: &[f32]) {
         let stride = self.net.layers[self.net.chains[chain].layers.end - 1].out_pad();
@@ -311,9 +320,13 @@ impl Tile<'_> {
     }
 }
 
-/// A visitor of every tile between forward and backward. See [`Work`] for why it is not a closure.
+/// A visitor of tiles between forward and backward.
+///
+/// A trait instead of a closure for the reason given in [`Work`].
 pub(crate) trait EachTile {
-    /// Reads the outputs and, if the tile goes backward, sets their gradients. Must be `inline(always)` in hot paths.
+    /// Reads the outputs and, before a backward pass, sets their gradients.
+    ///
+    /// Must be `inline(always)` in hot paths.
     fn tile(&mut self, tile: &mut Tile<'_>);
 }
 
@@ -336,7 +349,9 @@ impl Stats for () {
 
 /// A loss, tile by tile.
 pub(crate) trait TileLoss<S>: Sync {
-    /// Sets the gradients of a tile's outputs and adds to the statistics. Must be `inline(always)`.
+    /// Sets the gradients of a tile's outputs and adds to the statistics.
+    ///
+    /// Must be `inline(always)`.
     fn tile(&self, tile: &mut Tile<'_>, stats: &mut S);
 }
 
@@ -353,18 +368,20 @@ impl<S, L: TileLoss<S>> EachTile for SliceLoss<'_, L, S> {
     }
 }
 
-/// Slices of a batch that threads work on at the same time, each with the statistics `S` of its loss.
+/// Slices of a batch for parallel threads, each with statistics `S` of its loss.
 pub(crate) struct Slices<S> {
     slices: Vec<(Workspace, Range<usize>, S)>,
 }
 
 impl<S: Stats> Slices<S> {
-    /// No slices yet; [`Slices::gradient`] makes as many as a batch needs.
+    /// Creates an empty list; [`Slices::gradient`] adds the slices that a batch needs.
     pub(crate) fn new() -> Self {
         Self { slices: Vec::new() }
     }
 
-    /// Writes the gradient (P) of the summed loss of `n` samples, and returns each slice's statistics in order.
+    /// Writes the gradient (P) of the summed loss of `n` samples.
+    ///
+    /// Returns each slice's statistics, in order.
     pub(crate) fn gradient<'s, L: TileLoss<S>>(
         &'s mut self,
         (isa, net, packed): (Isa, &Net, &[f32]),
@@ -375,7 +392,7 @@ impl<S: Stats> Slices<S> {
         gradient: &mut [f32],
     ) -> impl Iterator<Item = &'s S> + use<'s, S, L> {
         let count = (n / MIN_SLICE).clamp(1, MAX_SLICES);
-        let count = 1 << count.ilog2(); // so that two, four or eight threads have the same to do
+        let count = 1 << count.ilog2(); // so that two, four or eight threads get equal work
         while self.slices.len() < count {
             self.slices.push((Workspace::learning(net), 0..0, S::default()));
         }
@@ -393,7 +410,7 @@ impl<S: Stats> Slices<S> {
     }
 }
 
-/// The sum of the slices' gradients, in order.
+/// Sum of the slices' gradients, in order.
 struct Sum<'a, S> {
     net: &'a Net,
     slices: &'a [(Workspace, Range<usize>, S)],
@@ -412,9 +429,9 @@ impl<T> Work for Sum<'_, T> {
     }
 }
 
-/// Runs samples forward and shows every tile to `read`.
+/// Runs samples forward and passes every tile to `read`.
 ///
-/// Chain `skip` is left out; no other chain may start from it.
+/// Skips chain `skip`; no other chain may start from it.
 pub(crate) fn forward<F: EachTile>(
     (isa, net, packed): (Isa, &Net, &[f32]),
     samples: Samples<'_>,
@@ -426,7 +443,7 @@ pub(crate) fn forward<F: EachTile>(
     dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, skip, backward: false });
 }
 
-/// A range of samples run forward through the networks, and backward if they are learnt from.
+/// A range of samples on their way forward and, for learning, backward.
 struct Pass<'a, F> {
     net: &'a Net,
     packed: &'a [f32],
@@ -485,7 +502,7 @@ fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, wor
     for l in chain.layers.clone() {
         let layer = &net.layers[l];
         let (n_in, out_pad) = (layer.n_in, layer.out_pad());
-        // Layers are in order, so a layer reads from before the place it writes to.
+        // Layers are in order, so a layer reads from before the range that it writes.
         let (before, from_here) = workspace.outputs.split_at_mut(layer.column * TILE);
         let output = &mut from_here[..m * out_pad];
         let input = source(net, chain, l).map_or(&workspace.inputs[..], |source| &before[source.outputs()]);
@@ -499,7 +516,7 @@ fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, wor
     }
 }
 
-/// The layer whose outputs layer `l` of a chain reads; `None` for the observation.
+/// Returns the layer read by layer `l` of a chain; `None` for the observation.
 #[inline(always)]
 fn source<'a>(net: &'a Net, chain: &Chain, l: usize) -> Option<&'a Dense> {
     if l > chain.layers.start {

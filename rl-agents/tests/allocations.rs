@@ -1,4 +1,4 @@
-//! In the steady state acting allocates nothing, and an update allocates nothing for a minibatch.
+//! Acting allocates nothing in the steady state, an update nothing per minibatch.
 
 #![allow(unsafe_code, clippy::unwrap_used, reason = "tests")]
 
@@ -9,21 +9,21 @@ use rl_agents::{ActorCritic, Agent, Choice, Collector, NetConfig, Policy, Ppo, P
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, ActionsMut, Pool, cartpole::CartPole};
 
-/// The system's allocator, counting.
+/// The system's allocator with a counter.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is passed on to the system's allocator.
+// SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -37,7 +37,7 @@ fn count(f: impl FnOnce()) -> usize {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-// One test, so that no other runs at the same time and counts too.
+// A single test, so that no other test runs at the same time and is counted.
 #[test]
 fn acting_and_minibatches_allocate_nothing() {
     let pool = Pool::new(1).unwrap();
@@ -72,7 +72,7 @@ fn acting_and_minibatches_allocate_nothing() {
     act(0);
     assert_eq!(count(|| (1..100).for_each(&mut act)), 0, "acting with continuous actions");
 
-    // An update's own allocations (targets, the order of samples) are the same however many minibatches it has.
+    // An update's own allocations (targets, the order of samples) do not depend on the number of minibatches.
     let mut rollout = collector.rollout(64).unwrap();
     collector.collect(&policy, &mut rollout).unwrap();
     let of_update = |n_epochs| {

@@ -1,4 +1,4 @@
-//! Collecting and evaluating with environments that misbehave.
+//! Collection and evaluation with misbehaving environments.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,7 +13,9 @@ use rl_buffer::{ObsBuffer, ObsSlice, Rollout};
 use rl_envs::wrappers::{EpisodeStats, RewardClip};
 use rl_envs::{Action, ActionSpace, Env, Error, Pool, Rng, Space, Step, SyncVecEnv, VecEnv};
 
-/// A walk on a line that pays 1 for every step right and ends at x = 3, if ever. Observed is x - 10, which keeps its sign.
+/// A walk on a line that pays 1 for every step right, and ends at x = 3, if ever.
+///
+/// The observation is x - 10, which keeps its sign.
 #[derive(Clone, Debug, Default)]
 struct Walk {
     x: f32,
@@ -53,11 +55,11 @@ impl Env for Walk {
     }
 }
 
-/// A policy for `env` that prefers `action` wherever it is.
+/// Returns a policy for `env` that prefers `action` in every state.
 fn policy(env: &impl Env, action: usize) -> ActorCritic {
     let net = NetConfig { hidden: vec![4], ..NetConfig::default() };
     let (space, actions) = (env.observation_space(), env.action_space());
-    // Initial policies hardly prefer anything, so one of the first seeds prefers `action` everywhere near.
+    // Initial policies hardly prefer any action, so one of the first seeds prefers `action` in all states nearby.
     (0..100)
         .map(|seed| ActorCritic::new(&space, &actions, &net, seed).unwrap())
         .find(|policy| {
@@ -84,7 +86,7 @@ fn an_evaluation_cuts_episodes_that_do_not_end_and_counts_them() {
     let played = evaluate_with(&right, &mut SyncVecEnv::new(5, env.clone()), &config, &mut go_on).unwrap();
     assert_eq!(played.cut, 0);
     assert!(played.episodes.iter().all(|episode| (3..=5).contains(&episode.length)));
-    // Without a limit given there is one all the same.
+    // Without a limit in the settings, a default one applies.
     let episodes = evaluate(&left, &mut SyncVecEnv::new(1, env), 3).unwrap();
     assert_eq!(episodes[0].length, rl_agents::collect::MAX_EVAL_STEPS);
 }
@@ -129,7 +131,7 @@ fn an_evaluation_can_be_broken_off_before_any_step() {
     assert_eq!(played.episodes.iter().map(|episode| episode.length).collect::<Vec<_>>(), [3, 3]);
 }
 
-/// Ways in which an environment can misbehave.
+/// Misbehaviour of an environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Fine,
@@ -144,8 +146,9 @@ enum Kind {
     BothFlags,
 }
 
-/// Observes how many steps it has taken, and pays 1 for each. An episode ends after 7 steps. In bad
-/// episodes (one in three, or all of them) it misbehaves at its fourth step, at its first observation or at its last one.
+/// Observes the number of steps taken, and pays 1 for each; an episode has 7 steps.
+///
+/// In bad episodes (one in three, or all) it misbehaves at its fourth step, at its first or at its last observation.
 #[derive(Clone, Debug)]
 struct Faulty {
     kind: Kind,
@@ -251,7 +254,7 @@ fn train(algo: &str, kind: Kind, on_nonfinite: OnNonfinite) -> (Collector, Box<d
     let mut collector = match Collector::new(N_ENVS, &env, &pool, 5) {
         Ok(collector) => collector.with_on_nonfinite(on_nonfinite),
         Err(error) => {
-            // Its environments are of no interest then.
+            // Its environments no longer matter then.
             let fine = Collector::new(N_ENVS, &Faulty::new(Kind::Fine, false), &pool, 5).unwrap();
             return (fine, agent, Err(error));
         }
@@ -277,7 +280,7 @@ fn train(algo: &str, kind: Kind, on_nonfinite: OnNonfinite) -> (Collector, Box<d
 
 #[test]
 fn each_way_to_misbehave_ends_as_documented_with_each_algorithm() {
-    // Panics are expected here, on whichever thread.
+    // Panics are expected here, on every thread.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !rl_agents::collect::catches_panics() {
@@ -304,7 +307,7 @@ fn each_way_to_misbehave_ends_as_documented_with_each_algorithm() {
 
             let (collector, agent, result) = train(algo, kind, OnNonfinite::Truncate);
             let episodes = match result {
-                // One in three restarts of these begins with the same fault.
+                // One in three restarts begins with the same fault.
                 Err(error) if kind == Kind::NanFirstObs => {
                     assert!(matches!(error, E::NotFiniteAgain(_)), "{error}");
                     continue;
@@ -334,7 +337,7 @@ fn each_way_to_misbehave_ends_as_documented_with_each_algorithm() {
     }
 }
 
-/// Two slices, of which the second misbehaves in every episode if `kind` says so.
+/// Two slices; with a fault `kind`, the second misbehaves in every episode.
 fn two_slices(kind: Kind) -> Collector {
     let fine = SyncVecEnv::slice(0..4, Faulty::new(Kind::Fine, true));
     let other = SyncVecEnv::slice(4..6, Faulty::new(kind, true));
@@ -362,7 +365,7 @@ fn a_fault_truncates_the_step_before_and_its_row_holds_a_new_episode() {
         assert_eq!(column(&found, n), column(&expected, n));
         assert_eq!(found.log_probs.column(n), expected.log_probs.column(n));
     }
-    // The fourth step of each episode is faulty: rows 3 and 6 would be, of which the latter is in the next rollout.
+    // The fourth step of each episode is faulty: those are rows 3 and 6, of which row 6 is in the next rollout.
     for n in [4, 5] {
         assert_eq!(column(&found, n), (vec![0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 3.0], vec![0; 6], vec![0, 0, 1, 0, 0, 0]));
         let (same, log_prob) = (found.values[[3, n]] == found.values[[0, n]], found.log_probs[[3, n]]);
@@ -372,7 +375,7 @@ fn a_fault_truncates_the_step_before_and_its_row_holds_a_new_episode() {
     let ObsSlice::F32(finals) = found.final_obs() else { panic!("observations are f32") };
     assert_eq!(finals, [3.0; 4], "what the step before led to");
     assert!(!found.cut_before);
-    // The value after the last row is that of what was observed there, as of an episode that is cut there.
+    // The value after the last row is that of its observation, as for an episode cut off there.
     faulty.collect(agent.acting(1.0), &mut found).unwrap();
     assert!(found.cut_before);
     for n in [4, 5] {

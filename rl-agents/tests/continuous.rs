@@ -1,4 +1,4 @@
-//! Continuous actions: what the collector does with them, and that agents learn from them.
+//! Continuous actions: collected as drawn, and learnt from.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,9 @@ use rl_agents::{
 use rl_buffer::{ActionBuffer, ObsBuffer, Rollout};
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, cartpole::CartPole};
 
-/// A point on a line, to be driven to 0 within 20 steps. It observes its place and the last action that it was given.
+/// A point on a line, to be driven to 0 within 20 steps.
+///
+/// It observes its position and the last action that it received.
 #[derive(Clone, Default)]
 struct Point {
     x: f32,
@@ -103,7 +105,7 @@ fn environments_get_clipped_actions_and_the_rollout_keeps_them_unclipped() {
         if rollout.truncated[[t, n]] == 0 {
             assert_eq!(obs[[t + 1, n, 1]], action.clamp(-0.5, 0.5), "the environment at ({t}, {n})");
         }
-        // The densest point is the mean, which the network's small last layer keeps near 0.
+        // The action of greatest density is the mean, which the network's small last layer keeps near 0.
         let log_prob = -0.5 * (action / std).powi(2) + 0.5 - 0.5 * std::f32::consts::TAU.ln();
         let error = (rollout.log_probs[[t, n]] - log_prob).abs();
         assert!(error < 0.1 * (1.0 + action.abs()), "({t}, {n}): {error}");
@@ -172,7 +174,7 @@ fn a_policy_with_the_other_kind_of_actions_is_refused() {
     assert!(agent.update(&rollout, 1.0, &pool).is_ok(), "zeros, but of the right kind");
 }
 
-/// Mean greedy return over 50 episodes after learning from rollouts that `tamper` has seen.
+/// Mean greedy return over 50 episodes, learnt from rollouts changed by `tamper`.
 fn learn(seed: u64, ppo: bool, learner: Learner, tamper: impl Fn(&mut Rollout)) -> f64 {
     let pool = Pool::new(1).unwrap();
     let (mut collector, mut agent, mut rollout) = start(seed, ppo, learner, &pool);
@@ -185,9 +187,11 @@ fn learn(seed: u64, ppo: bool, learner: Learner, tamper: impl Fn(&mut Rollout)) 
     evaluate(agent.policy(), &mut envs, 1000 + seed).unwrap().iter().map(|e| e.episode_return).sum::<f64>() / 50.0
 }
 
-/// Recorded over seeds 0 to 9: PPO -0.99 to -0.57, A2C -2.82 to -0.64. With the actions negated in the rollout, as if the gradient
-/// had the wrong sign, PPO came to -39 at best and A2C to -830. With clipped actions in the rollout beside the log-probabilities
-/// of the unclipped ones, A2C came to -724 at best (PPO's clipped ratio hides it from nine seeds of ten).
+/// Recorded over seeds 0 to 9: PPO -0.99 to -0.57, A2C -2.82 to -0.64.
+///
+/// With negated actions in the rollout, as if the gradient had the wrong sign, PPO reached -39 at best and A2C -830. With clipped
+/// actions in the rollout but log-probabilities of the unclipped ones, A2C reached -724 at best (PPO's clipped ratio hides it
+/// from nine seeds of ten).
 #[test]
 fn agents_learn_to_drive_a_point_and_mutants_do_not() {
     for ppo in [true, false] {

@@ -1,4 +1,4 @@
-//! Agents learn, and what they learn tells whether the ends of episodes are understood.
+//! Agents learn, and the result shows whether they understand the ends of episodes.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -7,9 +7,11 @@ use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Error, NetConfig,
 use rl_buffer::Rollout;
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, cartpole::CartPole};
 
-/// Two places. Half of all episodes start at the second, where any action earns 1 and the task is over. At the first, action 0
-/// earns nothing and leads to the second, where the time is up; action 1 earns 0.5 and the task is over. Who knows that a
-/// truncated episode would have gone on takes action 0, worth gamma; who does not takes action 1.
+/// Two places, one of them with a truncation.
+///
+/// Half of all episodes start at the second place, where any action earns 1 and the task is over. At the first, action 0 earns
+/// nothing and leads to the second, where the time is up; action 1 earns 0.5 and the task is over. An agent that knows that a
+/// truncated episode would have continued takes action 0, worth gamma; any other takes action 1.
 #[derive(Clone, Default)]
 struct Fork {
     at_second: bool,
@@ -59,7 +61,7 @@ impl Env for Fork {
     }
 }
 
-/// The probability of action 0 at the first place, after learning from rollouts that `tamper` has seen.
+/// Probability of action 0 at the first place, after rollouts changed by `tamper`.
 fn learn_fork(seed: u64, ppo: bool, tamper: impl Fn(&mut Rollout)) -> f32 {
     let pool = Pool::new(1).unwrap();
     let mut collector = Collector::new(16, &Fork::default(), &pool, seed).unwrap();
@@ -124,8 +126,9 @@ fn cartpole_agent(seed: u64, ppo: bool, pool: &Pool) -> (Collector, Box<dyn Agen
     (collector, agent, rollout)
 }
 
-/// Mean greedy return over 20 episodes after 60 rollouts of 256 steps. Recorded over seeds 0 to 9: 128 to
-/// 500, and 8.6 to 9.3 for the mutant, whose rewards have the wrong sign.
+/// Mean greedy return over 20 episodes after 60 rollouts of 256 steps.
+///
+/// Recorded over seeds 0 to 9: 128 to 500, and 8.6 to 9.3 for the mutant, whose rewards have the wrong sign.
 #[test]
 fn ppo_learns_cartpole_in_a_small_budget_and_a_mutant_does_not() {
     let run = |seed, sign: f32| {

@@ -1,4 +1,4 @@
-//! Normalization: statistics stand still during a rollout, belong to what is saved, and do not depend on threads.
+//! Normalization: fixed during a rollout, saved, and independent of threads.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -9,9 +9,10 @@ use rl_agents::{
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, VecEnv, pool};
 
-/// A walk on a line, seen from afar and paid in large coins: action 1 goes right, action 0 left, and the reward is -1000 times the
-/// distance from the middle. Without normalization observations saturate the network and gradients of the value loss drown the
-/// others'.
+/// A walk on a line with observations far from 0 and large rewards.
+///
+/// Action 1 goes right, action 0 left, and the reward is -1000 times the distance from the middle. Without normalization,
+/// observations saturate the network and gradients of the value loss drown all others.
 #[derive(Clone, Default)]
 struct Walk {
     x: f32,
@@ -183,7 +184,7 @@ fn evaluation_applies_the_statistics_and_leaves_them() {
     let play = |policy: &dyn Policy| evaluate(policy, &mut SyncVecEnv::new(50, Walk::default()), 7).unwrap();
     let episodes = play(agent.policy());
     assert_eq!(agent.save(), before);
-    // A policy from settings and snapshot, as `rl eval` makes it, plays the same; the parameters alone do not.
+    // A policy made from settings and snapshot, as by `rl eval`, plays the same; one made from parameters alone does not.
     let net = NetConfig { hidden: vec![16], normalize_obs: true, ..NetConfig::default() };
     let mut policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 9).unwrap();
     policy.set_params(&before.params, 0).unwrap();
@@ -203,7 +204,7 @@ fn nothing_is_learnt_from_observations_that_are_not_normalized() {
             "clipped, all observations of a walk are 10"
         );
         let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
-        // Equal values would explain nothing, and leave the share at 0.
+        // Constant values would explain nothing, and leave the explained variance at 0.
         assert!(metrics.get("train/explained_variance").unwrap().abs() > 1e-3, "{metrics:?}");
         assert_eq!(agent.save().statistics.obs.unwrap().count(), (N_STEPS * N_ENVS) as f64, "merged once");
     }
@@ -218,7 +219,7 @@ fn learning_applies_what_acting_applied_so_that_first_ratios_are_one() {
     for i in 0..4 {
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
-        // The first rollout is acted in before there are statistics, and learnt from with its own.
+        // The first rollout is collected before there are statistics, and learnt from with its own.
         if i > 0 {
             assert_eq!(metrics.get("train/approx_kl"), Some(0.0), "one minibatch, before which nothing has changed");
         }
@@ -259,7 +260,7 @@ fn learn(normalize: bool, seed: u64) -> f64 {
     evaluate(agent.policy(), &mut envs, 1000 + seed).unwrap().iter().map(|e| e.episode_return).sum::<f64>() / 50.0
 }
 
-/// Recorded over seeds 0 to 9: -4723 to -3961 with normalization, -33356 to -32468 without.
+/// Recorded, seeds 0 to 9: -4723 to -3961 normalized, -33356 to -32468 otherwise.
 #[test]
 fn what_is_far_and_large_is_learnt_with_normalization_only() {
     for seed in 0..3 {
