@@ -1,7 +1,7 @@
 //! An animated GIF, complete or absent.
 //!
-//! Frames are compressed as they come, with one palette for the whole file, and hold only the rectangle that has changed. Once a
-//! 257th colour appears, such a frame has a palette of its own (NeuQuant's, if its rectangle alone has more than 256).
+//! Frames are compressed as they come, with one palette for the whole file, and hold only the rectangle that has changed. From
+//! the 257th colour on, a frame with new colours has its own palette (NeuQuant's, if its rectangle alone has more than 256).
 
 use std::collections::HashMap;
 use std::io;
@@ -14,32 +14,32 @@ use rl_envs::{Canvas, Color};
 use crate::Error;
 use crate::file::Draft;
 
-/// An animation holds at most so many frames: the first ones.
+/// Maximum number of frames in an animation; later ones are dropped.
 pub(super) const MAX_FRAMES: usize = 1000;
 
-/// How long a frame that is dwelt on stays, in hundredths of a second.
+/// Duration of the last frame of an episode, in hundredths of a second.
 const DWELL: u16 = 100;
 
-/// An animation in the making. Dropped before [`Animation::finish`], it leaves nothing behind.
+/// An unfinished animation; dropped before [`Animation::finish`], leaves no file.
 #[derive(Debug)]
 pub(super) struct Animation {
     draft: Draft,
     fps: u32,
     width: usize,
     height: usize,
-    /// The picture before, (H, W, 3).
+    /// Previous picture, (H, W, 3).
     last: Vec<u8>,
     palette: Vec<u8>,
     index: HashMap<Color, u8>,
-    /// Compressed.
+    /// Compressed frames.
     frames: Vec<Frame<'static>>,
 }
 
 impl Animation {
-    /// An animation that is going to be the file `path`, with `fps` frames a second (1 to 100).
+    /// Starts an animation for the file `path`, with `fps` frames a second (1 to 100).
     ///
     /// # Errors
-    /// [`Error::Io`] if that cannot be written.
+    /// [`Error::Io`] if the file cannot be written.
     pub(super) fn create(path: &Path, fps: u32) -> Result<Self, Error> {
         Ok(Self {
             draft: Draft::create(path)?,
@@ -53,13 +53,13 @@ impl Animation {
         })
     }
 
-    /// The number of frames.
+    /// Number of frames.
     #[must_use]
     pub(super) fn frames(&self) -> usize {
         self.frames.len()
     }
 
-    /// Width and height in pixels, 0 before the first frame.
+    /// Width and height in pixels; 0 before the first frame.
     #[must_use]
     pub(super) fn size(&self) -> (usize, usize) {
         (self.width, self.height)
@@ -68,7 +68,7 @@ impl Animation {
     /// Appends a frame, unless there are [`MAX_FRAMES`] already.
     ///
     /// # Panics
-    /// If the canvas is empty, larger than 65,535 pixels, or of another size than the first one.
+    /// If the canvas is empty, larger than 65,535 pixels, or differs in size from the first one.
     pub(super) fn push(&mut self, canvas: &Canvas) {
         let i = self.frames.len() as u32;
         if self.frames.len() == MAX_FRAMES {
@@ -89,24 +89,24 @@ impl Animation {
         };
         frame.make_lzw_pre_encoded();
         (frame.left, frame.top) = (columns.start as u16, rows.start as u16);
-        // The rounding of one frame is made good by the next.
+        // Rounding errors do not add up: the next frame makes up for this one's.
         frame.delay = ((i + 1) * 100 / self.fps - i * 100 / self.fps) as u16;
         self.frames.push(frame);
         self.last.clear();
         self.last.extend_from_slice(canvas.pixels());
     }
 
-    /// Lets the last frame stay for a second.
+    /// Extends the last frame to a second.
     pub(super) fn dwell(&mut self) {
         if let Some(frame) = self.frames.last_mut() {
             frame.delay = frame.delay.max(DWELL);
         }
     }
 
-    /// Writes the file, which repeats for ever, and returns its size in bytes.
+    /// Writes the file, which loops, and returns its size in bytes.
     ///
     /// # Errors
-    /// [`Error::Io`]; then what was there before is unharmed.
+    /// [`Error::Io`] if the file cannot be written; an existing file is unharmed then.
     pub(super) fn finish(self) -> Result<usize, Error> {
         let encode = || -> Result<Vec<u8>, EncodingError> {
             let mut encoder = Encoder::new(Vec::new(), self.width as u16, self.height as u16, &self.palette)?;
@@ -119,7 +119,7 @@ impl Animation {
         Ok(bytes.len())
     }
 
-    /// The smallest rectangle, columns and rows, outside of which nothing has changed; one pixel if nothing has.
+    /// Returns the smallest rectangle (columns, rows) with all changes, or one pixel.
     fn changed(&self, pixels: &[u8]) -> (Range<usize>, Range<usize>) {
         if self.frames.is_empty() {
             return (0..self.width, 0..self.height);
@@ -136,7 +136,9 @@ impl Animation {
         if rows.is_empty() { (0..1, 0..1) } else { (columns, rows) }
     }
 
-    /// Every pixel's place in the common palette, which grows as needed, or `None` if it is full.
+    /// Returns each pixel's index in the common palette; `None` if the palette is full.
+    ///
+    /// Adds new colours to the palette.
     fn indices(&mut self, pixels: &[u8]) -> Option<Vec<u8>> {
         let mut indices = Vec::with_capacity(pixels.len() / 3);
         let mut before = None;
@@ -165,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// The frames of a GIF file as they are seen, (H, W, 3) each, and their delays.
+    /// Returns the frames of a GIF file as displayed, (H, W, 3) each, and their delays.
     fn decode(path: &Path) -> (Vec<Vec<u8>>, Vec<u16>) {
         let mut options = gif::DecodeOptions::new();
         options.set_color_output(gif::ColorOutput::RGBA);

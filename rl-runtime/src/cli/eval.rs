@@ -19,17 +19,17 @@ Examples:
   rl eval runs/cartpole-ppo-seed0-1 --episodes 100
   rl eval runs/cartpole-ppo-seed0-1 --stochastic
 
-The episodes are never those that training was judged by, whatever the seeds.")]
+Its episodes always differ from those of evaluations during training, whatever the seeds.")]
 pub(super) struct EvalArgs {
     /// The directory of a run, or of one of its checkpoints
     path: PathBuf,
     /// Take the checkpoint with the best evaluation instead of the newest
     #[arg(long)]
     best: bool,
-    /// How many episodes, each in an environment of its own
+    /// Number of episodes, each in its own environment
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     episodes: u32,
-    /// Decides how the environments start
+    /// Seed of the environments
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Sample actions as in training instead of taking the most likely ones
@@ -42,7 +42,7 @@ pub(super) struct EvalArgs {
 
 pub(super) fn run(args: &EvalArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
+        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
     }
     let threads = threads(args.threads);
     let SavedPolicy { path, config, entry, policy, .. } = saved_policy(&args.path, args.best, threads, envs)?;

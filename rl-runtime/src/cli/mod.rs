@@ -1,4 +1,6 @@
-//! The `rl` program: its command line, and what the verbs share. Each verb has its file.
+//! The `rl` program: its command line, and code shared by the verbs.
+//!
+//! Each verb has its own file.
 
 mod animation;
 mod bench;
@@ -39,28 +41,28 @@ Exit codes: 0 done, 1 failed at run time, 2 bad usage or configuration, 3 checkp
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
-    /// One JSON object a line on stdout
+    /// Print one JSON object per line on stdout
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Environments, algorithms, presets and settings
+    /// List environments, algorithms, presets and settings
     List,
     /// Train an agent
     Train(train::TrainArgs),
     /// Play episodes in fresh environments
     Eval(eval::EvalArgs),
-    /// See a policy act
+    /// Watch a policy act
     Watch(watch::WatchArgs),
-    /// Test an environment against the contract, PASS or FAIL a line
+    /// Check an environment against the contract: PASS or FAIL for each clause
     #[command(after_help = "Example:\n  rl check-env snake")]
     CheckEnv {
         /// The environment
         env: String,
     },
-    /// Step one environment from given states with given actions, to compare it with any reference
+    /// Step one environment with given actions, to compare it with a reference
     Trace(trace::TraceArgs),
     /// Measure speed
     Bench {
@@ -69,10 +71,11 @@ enum Verb {
     },
 }
 
-/// Runs the `rl` program with the arguments of the process, and returns its exit code. The environments `own` stand beside the built-in
-/// ones: every verb finds them by their names.
+/// Runs the `rl` program with the process's arguments and returns its exit code.
 ///
-/// It sets an environment variable: to be called before other threads start.
+/// Every verb finds the environments `own` by name, in addition to the built-in ones.
+///
+/// Sets an environment variable, so it must be called before other threads start.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -88,7 +91,7 @@ enum Verb {
 pub fn main(own: &[Entry]) -> ExitCode {
     let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // An environment's panic becomes an error, which is printed once, with the environment.
+        // A panic of an environment becomes an error, which is printed once and names the environment.
         if !rl_agents::collect::catches_panics() {
             print_panic(panic);
         }
@@ -113,11 +116,13 @@ pub fn main(own: &[Entry]) -> ExitCode {
     if code == ExitCode::SUCCESS && print::lost() { ExitCode::FAILURE } else { code }
 }
 
-/// The environments that the program knows: the built-in ones, then the user's.
+/// Environments of the program: the built-in ones, then the user's.
 struct Envs(Vec<Entry>);
 
 impl Envs {
-    /// Adds `own` to the built-in ones, unless a name is taken or cannot be part of a path.
+    /// Adds `own` to the built-in environments.
+    ///
+    /// Rejects a name that is taken or cannot be part of a path.
     fn new(own: &[Entry]) -> Result<Self, Error> {
         let mut all = catalog::ENVS.to_vec();
         for entry in own {
@@ -134,14 +139,14 @@ impl Envs {
         Ok(Self(all))
     }
 
-    /// The environment with this name.
+    /// Returns the environment called `name`.
     fn find(&self, name: &str) -> Result<&Entry, Error> {
         catalog::find_among(&self.0, name)
             .map_err(|error| Error::config(format!("{error}{}", did_you_mean(name, self.0.iter().map(|entry| entry.name)))))
     }
 }
 
-/// Prints help, the version, or what is wrong with the arguments.
+/// Prints the help, the version, or the problem with the arguments.
 fn usage(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| std::io::stdout().flush());
     if !error.use_stderr() {
@@ -156,7 +161,7 @@ fn parse_count(text: &str) -> Result<i64, String> {
     plain.parse().ok().or_else(|| plain.parse().ok().and_then(whole)).ok_or_else(|| "not a whole number".into())
 }
 
-/// The policy of the checkpoint that a path means.
+/// Loads the policy of the checkpoint selected by a path.
 fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs) -> Result<SavedPolicy, Error> {
     set_matrix_threads(threads);
     let entry = envs
@@ -169,17 +174,18 @@ fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs) -> Result<
     Ok(saved)
 }
 
-/// Sets the threads of candle's matrix products, which run on rayon's global pool, whatever the environment says: thousands of
-/// threads there make the reference learner a hundred times slower.
+/// Sets the number of threads of candle's products, overriding the environment.
 ///
-/// Without this variable candle counts the processor's cores for each product, by reading /proc/cpuinfo: A2C on CartPole
-/// went from 20 k to 83 k env steps/s with it.
+/// They run on rayon's global pool, where thousands of threads make the reference learner a hundred times slower.
+///
+/// Without this variable, candle counts the processor's cores for each product by reading /proc/cpuinfo: A2C on CartPole went
+/// from 20 k to 83 k env steps/s with it.
 #[allow(unsafe_code)]
 fn set_matrix_threads(threads: usize) {
     const NAME: &str = "RAYON_NUM_THREADS";
     let threads = threads.to_string();
     if let Some(given) = std::env::var_os(NAME).filter(|given| *given != *threads) {
-        print::err(&format!("warning: {NAME} is {}, but threads is {threads}, which counts", given.display()));
+        print::err(&format!("warning: {NAME} is {}; threads = {threads} overrides it", given.display()));
     }
     // SAFETY: the verbs call this before they start the first thread, so no other thread reads the environment.
     unsafe { std::env::set_var(NAME, threads) };

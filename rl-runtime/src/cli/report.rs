@@ -1,4 +1,4 @@
-//! What a run shows while it goes on: a bar for people at a terminal, plain lines elsewhere, JSON for programs.
+//! Progress of a run: a bar on a terminal, lines elsewhere, JSON for programs.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::print::{self, grouped};
 use crate::profile::{Profile, Worlds};
 use crate::train::{End, Evaluation, Event, Outcome};
 
-/// Plain lines come this far apart.
+/// Interval between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// Where and how a run is shown.
+/// Output of a run's progress.
 #[derive(Debug)]
 pub(super) struct Report {
     kind: Kind,
@@ -31,7 +31,7 @@ enum Kind {
 }
 
 impl Report {
-    /// JSON, or what suits the place that stdout leads to.
+    /// Chooses JSON, or the kind that fits stdout.
     #[must_use]
     pub(super) fn new(json: bool) -> Self {
         let kind = if json {
@@ -44,7 +44,7 @@ impl Report {
         Self { kind }
     }
 
-    /// What is going to be run.
+    /// Shows the settings of the run.
     pub(super) fn start(&mut self, config: &Config, device: &str, dir: &Path, from: u64) {
         let Config { env, algo, n_envs, threads, seed, steps, .. } = config;
         let algo = algo.name();
@@ -80,7 +80,7 @@ impl Report {
         }
     }
 
-    /// Where the run stands.
+    /// Shows the current progress.
     fn row(&mut self, row: &Row, progress: &Progress) {
         let fps = row.values.last().map_or(0.0, |(_, fps)| *fps);
         let episodes = match progress.return_mean() {
@@ -108,7 +108,7 @@ impl Report {
         }
     }
 
-    /// How an evaluation went.
+    /// Shows the result of an evaluation.
     fn evaluation(&mut self, env_steps: u64, result: &Evaluation) {
         match &self.kind {
             Kind::Json => {
@@ -121,7 +121,7 @@ impl Report {
         }
     }
 
-    /// Something worth knowing.
+    /// Shows a message.
     pub(super) fn note(&mut self, text: &str) {
         match &self.kind {
             Kind::Json => print::out(&json!({"event": "note", "text": text}).to_string()),
@@ -129,7 +129,7 @@ impl Report {
         }
     }
 
-    /// Something that went wrong without ending the run.
+    /// Shows a problem that does not end the run.
     pub(super) fn warn(&mut self, text: &str) {
         match &self.kind {
             Kind::Bar(bar) => bar.suspend(|| print::err(&format!("warning: {text}"))),
@@ -141,7 +141,7 @@ impl Report {
         }
     }
 
-    /// Where time went, thread by thread if `in_full`, and what to do about it.
+    /// Shows the time of each phase, by thread if `in_full`, and advice.
     pub(super) fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
         let advice = profile.advice(config.mode(), Worlds::Computing { threads: config.collector_threads() });
         if let Kind::Json = self.kind {
@@ -163,7 +163,7 @@ impl Report {
         }
     }
 
-    /// How the run ended.
+    /// Shows the result of the run.
     pub(super) fn done(&mut self, outcome: &Outcome, dir: &Path) {
         let Outcome { end, progress, env_steps, wall_s, evaluation } = outcome;
         let rate = *env_steps as f64 / wall_s;
@@ -198,7 +198,7 @@ impl Report {
     }
 }
 
-/// An evaluation as JSON.
+/// Formats an evaluation as JSON.
 #[must_use]
 pub(super) fn evaluation_json(result: &Evaluation) -> Value {
     json!({
@@ -210,7 +210,7 @@ pub(super) fn evaluation_json(result: &Evaluation) -> Value {
     })
 }
 
-/// An evaluation in words.
+/// Formats an evaluation as text.
 #[must_use]
 pub(super) fn in_words(result: &Evaluation, stochastic: bool) -> String {
     let Evaluation { episodes, cut, return_mean, return_std, length_mean } = result;

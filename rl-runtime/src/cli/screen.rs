@@ -1,4 +1,4 @@
-//! Showing episodes: in a terminal, as an animated GIF, or nowhere.
+//! Display of episodes: in a terminal, as an animated GIF, or not at all.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,22 +11,22 @@ use super::animation::Animation;
 use crate::watch::Seen;
 use crate::{interrupt, print};
 
-/// A wait is cut into pieces of this length, so that Ctrl-C is answered soon.
+/// Maximum sleep between checks for Ctrl-C.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Where episodes are shown.
+/// Display of episodes.
 #[derive(Debug)]
 pub(super) enum Show {
-    /// Nowhere.
+    /// No display.
     Nowhere,
-    /// In the terminal that stdout leads to.
+    /// The terminal on stdout.
     Screen(Screen),
-    /// In an animation, in pictures that fit the canvas.
+    /// An animation, with pictures that fit the canvas.
     Animation(Animation, Canvas),
 }
 
 impl Show {
-    /// Shows a moment of an episode.
+    /// Shows one moment of an episode.
     pub(super) fn look(&mut self, seen: &Seen<'_>) {
         match (self, seen) {
             (Self::Screen(screen), Seen::Step { envs, number, running }) => screen.show(*envs, *number, running),
@@ -40,7 +40,7 @@ impl Show {
     }
 }
 
-/// A picture in characters for a terminal with 24-bit colours: two pixels, one above the other, in each.
+/// Formats a picture for a terminal with 24-bit colours, two pixels per character.
 fn terminal(canvas: &Canvas) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -65,11 +65,12 @@ fn terminal(canvas: &Canvas) -> String {
     text
 }
 
-/// True while a [`Screen`] has the terminal.
+/// True while a [`Screen`] owns the terminal.
 static OPEN: AtomicBool = AtomicBool::new(false);
 
-/// A terminal that shows pictures. What it showed before, cursor included, returns when this is dropped, in a panic, and by
-/// [`Screen::restore`].
+/// A terminal that shows pictures.
+///
+/// Its former content, including the cursor, returns on drop, on a panic, and with [`Screen::restore`].
 #[derive(Debug)]
 pub(super) struct Screen {
     canvas: Canvas,
@@ -78,14 +79,16 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Pictures as large as the terminal has room for, and no side longer than `max_size` pixels, `fps` of them a second.
+    /// Opens a screen for `fps` pictures per second, as large as the terminal allows.
+    ///
+    /// No side of a picture exceeds `max_size` pixels.
     ///
     /// # Panics
     /// If `fps` is 0.
     #[must_use]
     pub(super) fn open(max_size: usize, fps: u32) -> Self {
         let (rows, columns) = console::Term::stdout().size();
-        // A line for words below, and one for the cursor.
+        // One line for text below, and one for the cursor.
         let height = 2 * usize::from(rows.saturating_sub(2).max(1));
         let canvas = Canvas::new(usize::from(columns).min(max_size), height.min(max_size));
         let panicked = std::panic::take_hook();
@@ -99,9 +102,9 @@ impl Screen {
         Self { canvas, period: Duration::from_secs(1) / fps, next: Instant::now() }
     }
 
-    /// Gives the terminal back. Later pictures are not shown.
+    /// Restores the terminal; later pictures are not shown.
     pub(super) fn restore() {
-        // Held, so that no picture comes in between.
+        // Locked, so that no picture is written in between.
         let _stdout = std::io::stdout().lock();
         if OPEN.swap(false, Ordering::Relaxed) {
             print::raw("\x1b[0m\x1b[?25h\x1b[?1049l");

@@ -1,17 +1,21 @@
-//! Signals: INT, TERM, HUP and USR1 ask the run to save and stop; a second one ends the program at once.
+//! Signals: INT, TERM, HUP and USR1 ask the run to save and stop.
 //!
-//! A HUP that the program was started to ignore, as by `nohup`, stays ignored; Linux tells so in /proc, elsewhere HUP is always handled.
-//! All other signals keep their defaults.
+//! A second signal ends the program at once.
+//!
+//! A HUP that the program was started to ignore, as by `nohup`, stays ignored; Linux reports that in /proc, elsewhere HUP is
+//! always handled. All other signals keep their defaults.
 
 use crate::{interrupt, print};
 
-/// The exit code after a second signal, when nothing has been saved since the last checkpoint.
+/// Exit code after a second signal: nothing saved since the last checkpoint.
 const EXIT_CODE_AT_ONCE: u8 = 131;
 
-/// Starts to listen. `restore` gives a terminal back; it is called before the program ends at once, and then QUIT, too, waits for it.
+/// Starts to listen for signals.
+///
+/// `restore` restores a terminal; the program calls it before it ends at once, for QUIT too.
 ///
 /// # Errors
-/// What the system said.
+/// The operating system's message.
 #[cfg(unix)]
 pub(super) fn listen(restore: Option<fn()>) -> Result<(), String> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
@@ -34,10 +38,10 @@ pub(super) fn listen(restore: Option<fn()>) -> Result<(), String> {
     std::thread::Builder::new().name("signals".into()).spawn(work).map(drop).map_err(|error| error.to_string())
 }
 
-/// Starts to listen, where the system can.
+/// Starts to listen for signals, where the system can.
 ///
 /// # Errors
-/// Always.
+/// Always, with a message.
 #[cfg(not(unix))]
 pub(super) fn listen(_restore: Option<fn()>) -> Result<(), String> {
     Err("signals are handled on Unix only".into())
@@ -47,7 +51,7 @@ pub(super) fn listen(_restore: Option<fn()>) -> Result<(), String> {
 #[cfg(unix)]
 fn leave(restore: Option<fn()>) -> ! {
     let (done, printed) = std::sync::mpsc::channel();
-    // On a thread of its own: a pipe or a terminal that takes nothing more must not hold the program.
+    // On a separate thread: a pipe or terminal that accepts no more output must not block the exit.
     std::thread::spawn(move || {
         restore.inspect(|restore| restore());
         print::err("interrupted twice, ended at once: nothing was saved since the last checkpoint");

@@ -16,7 +16,7 @@ Example:
   echo '[0, 1, 1]' > actions.json
   rl trace cartpole --init init.json --actions actions.json
 
-From one initial state the trace ends with its episode: the actions after a step that terminates or truncates are left out.")]
+From one initial state, the trace ends with the episode: actions after a step that terminates or truncates are ignored.")]
 pub(super) struct TraceArgs {
     /// The environment
     env: String,
@@ -28,7 +28,7 @@ pub(super) struct TraceArgs {
     actions: PathBuf,
 }
 
-/// Largest file of states or actions.
+/// Maximum size of a file of states or actions.
 const MAX_TRACE: u64 = 256 << 20;
 
 pub(super) fn run(args: &TraceArgs, envs: &Envs) -> Result<ExitCode, Error> {

@@ -26,10 +26,11 @@ Examples:
   rl train --resume runs/cartpole-ppo-seed0-1
 
 Settings come in layers: defaults, preset, --config, command line. `rl list` shows them all.
---resume RUN goes on with the settings that the run has, except those given now (steps, threads, ...), which it keeps from then on.
-With more --steps, what falls with progress (lin_X, exploration) jumps back up. --resume RUN/checkpoints/ckpt-N goes on from that
-checkpoint, in a new run if later ones exist.
-Ctrl-C, or one of the signals TERM, HUP and USR1, finishes the update, saves and says how to continue; a second one ends the run at once.")]
+--resume RUN continues with the run's settings; settings given now (steps, threads, ...) replace them for good.
+With more --steps, schedules that fall with progress (lin_X, exploration) jump back up.
+--resume RUN/checkpoints/ckpt-N continues from that checkpoint, in a new run if later ones exist.
+Ctrl-C, or one of the signals TERM, HUP and USR1, finishes the update, saves, and prints how to continue; a second one ends the run at
+once.")]
 pub(super) struct TrainArgs {
     /// The environment (see `rl list`)
     env: Option<String>,
@@ -42,13 +43,13 @@ pub(super) struct TrainArgs {
     /// Number of environments
     #[arg(long, value_parser = parse_count)]
     envs: Option<i64>,
-    /// Decides all randomness [default: 0]
+    /// Seed of all random numbers [default: 0]
     #[arg(long)]
     seed: Option<i64>,
     /// auto, cpu, cuda or cuda:i [default: auto]
     #[arg(long)]
     device: Option<String>,
-    /// Threads; results do not depend on them [default: one a core]
+    /// Threads; results do not depend on them [default: one per core]
     #[arg(long)]
     threads: Option<i64>,
     /// A setting, such as ppo.n_steps=128
@@ -57,27 +58,27 @@ pub(super) struct TrainArgs {
     /// Settings from a TOML file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where to write [default: the first free runs/ENV-ALGO-seedS-NUMBER]
+    /// Directory to write to [default: the first free runs/ENV-ALGO-seedS-NUMBER]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Continue the run in this directory from its last checkpoint, or, in a new run, from one of its checkpoints
+    /// Continue this run, or start a new run from one of its checkpoints
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// Evaluate every so many environment steps
+    /// Environment steps between evaluations
     #[arg(long, value_name = "N", value_parser = parse_count)]
     eval_every: Option<i64>,
     /// Stop when an evaluation's mean return reaches this
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     target_return: Option<f64>,
-    /// Say at the end what each thread did for how long
+    /// Print at the end how long each thread spent on what
     #[arg(long)]
     profile: bool,
-    /// Write what each thread did when, to be opened in Perfetto or Chrome's about:tracing
+    /// Write a timeline of all threads, for Perfetto or Chrome's about:tracing
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
 }
 
-/// The settings of the command line over those of --config, and the algorithm and environment that they name.
+/// Collects the settings of the command line over those of --config.
 fn layers(args: &TrainArgs) -> Result<Layers, Error> {
     let mut layers = Layers::default();
     if let Some(path) = &args.config {
@@ -108,19 +109,19 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
 
 pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C will not save: {error}"));
+        print::err(&format!("warning: Ctrl-C does not save: {error}"));
     }
     let layers = layers(&args)?;
     let mut report = Report::new(json);
     let profile = Profile::new(args.timeline.is_some());
-    // A timeline in the run directory is checked when that is there.
+    // A timeline inside the run directory is checked once the directory exists.
     let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());
     let inside = |path: &Path| run_dir.is_some_and(|dir| absolute(path).starts_with(absolute(dir)));
     args.timeline.as_deref().filter(|path| !inside(path)).map(Draft::create).transpose()?;
     let (config, dir, mut training, notes, timeline) = match &args.resume {
         None => {
             let none =
-                || Error::Config { problems: vec!["which environment? `rl list` shows them; try `rl train cartpole`".into()] };
+                || Error::Config { problems: vec!["no environment given; `rl list` shows them, try `rl train cartpole`".into()] };
             let env = layers.text("env")?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             let entry = envs.find(&env)?;
@@ -129,7 +130,7 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
             Budget::training(&config, entry).check()?;
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
-            // Before wide networks take seconds to initialise.
+            // Before wide networks take seconds to initialize.
             report.start(&config, &device, dir.path(), 0);
             set_matrix_threads(config.threads);
             match Training::new(&config, entry, profile.clone()) {
@@ -150,7 +151,7 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
                 source.begin(&config, entry, args.run_dir.as_deref(), &device, profile.clone())?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, forks)?;
             if let Err(error) = dir.replace_config(&config) {
-                notes.push(format!("{error}; a later --resume needs the settings given now once more"));
+                notes.push(format!("{error}; a later --resume needs the settings given now again"));
             }
             report.start(&config, &device, dir.path(), training.progress().env_steps);
             (config, dir, training, notes, timeline)
@@ -170,8 +171,9 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
-/// Adds the draft of the timeline to a run's directory. A path that is refused, such as one of the run's own files, leaves nothing of a
-/// directory that is `new`.
+/// Adds the draft of the timeline to a run's directory.
+///
+/// If the path is rejected (the run's own file, for example), a `new` directory is removed.
 fn with_timeline(path: Option<&Path>, dir: RunDir, new: bool) -> Result<(RunDir, Option<Draft>), Error> {
     let draft = |path: &Path| {
         dir.check_foreign(path)?;
@@ -194,7 +196,9 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
-/// The settings to resume with (those of the run or checkpoint, and those given that may change), and the environment.
+/// Returns the settings to resume with, and the environment.
+///
+/// They are those of the run or checkpoint, with the given ones that may change.
 fn resumed_config<'a>(
     args: &TrainArgs,
     layers: Layers,
@@ -204,7 +208,7 @@ fn resumed_config<'a>(
 ) -> Result<(Config, &'a Entry), Error> {
     let foreign = |what: &str, given: &Option<String>, saved: &str| match given {
         Some(given) if given != saved => {
-            Err(Error::Config { problems: vec![format!("the run in {} is of {what} {saved}, not {given}", path.display())] })
+            Err(Error::Config { problems: vec![format!("the run in {} has {what} {saved}, not {given}", path.display())] })
         }
         _ => Ok(()),
     };

@@ -23,28 +23,28 @@ Examples:
   rl watch runs/cartpole-ppo-seed0-1
   rl watch runs/cartpole-ppo-seed0-1 --gif cartpole.gif --episodes 3
 
-The episodes are those that `rl eval` plays with the same seed. Every state that the policy acted on is
-shown: an episode's start, but not the state that it ends in. A GIF holds the first 1000 steps. Without --gif the terminal shows
-the episodes (it needs 24-bit colours); where stdout is no terminal, there is a line for each.")]
+The episodes are those of `rl eval` with the same seed. Every state that the policy acted on is shown, from an episode's start to
+the state before its last step. A GIF holds the first 1000 steps. Without --gif, the terminal shows the episodes (it needs 24-bit
+colours); if stdout is not a terminal, each episode gets a line.")]
 pub(super) struct WatchArgs {
     /// The directory of a run, or of one of its checkpoints
     path: PathBuf,
     /// Take the checkpoint with the best evaluation instead of the newest
     #[arg(long)]
     best: bool,
-    /// Write an animated GIF, replacing what is there
+    /// Write an animated GIF, replacing an existing file
     #[arg(long, value_name = "FILE")]
     gif: Option<PathBuf>,
-    /// How many episodes
+    /// Number of episodes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     episodes: u32,
-    /// Decides how the environments start
+    /// Seed of the environments
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Pixels of the picture's longer side [default: 400, or what the terminal has room for]
+    /// Pixels of the picture's longer side [default: 400, or the size of the terminal]
     #[arg(long, value_name = "PX", value_parser = clap::value_parser!(u32).range(1..=4096))]
     size: Option<u32>,
-    /// Steps shown a second
+    /// Steps shown per second
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=50))]
     fps: u32,
 }
@@ -55,7 +55,7 @@ pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     let seen = watch::can_be_seen(&*policy, &entry)?;
     let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     if let Err(error) = signals::listen(Some(Screen::restore)) {
-        print::err(&format!("warning: Ctrl-C will end this at once: {error}"));
+        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
     }
     let mut show = match gif {
         Some(_) if !seen => {
@@ -81,7 +81,7 @@ pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     });
     let animation = match show {
         Show::Animation(animation, _) => Some(animation),
-        // A screen ends here, so that words stay readable.
+        // Closes the screen, so that text stays readable.
         Show::Screen(_) | Show::Nowhere => None,
     };
     let played = played?;
@@ -113,7 +113,7 @@ pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
         print::out(&format!("{}: {frames} frames of {width} x {height} pixels, {bytes} bytes", gif.display()));
         let steps: u64 = played.iter().map(|episode| u64::from(episode.length)).sum();
         if steps > frames as u64 {
-            print::out(&format!("it holds the first {} of {} steps", grouped(frames as u64), grouped(steps)));
+            print::out(&format!("the GIF holds the first {} of {} steps", grouped(frames as u64), grouped(steps)));
         }
     }
     Ok(ExitCode::SUCCESS)

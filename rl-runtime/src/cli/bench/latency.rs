@@ -1,4 +1,4 @@
-//! An environment that takes its time: CartPole behind a delay, to measure pipelines with.
+//! A slow environment: CartPole behind a delay, to measure pipelines with.
 
 use std::time::{Duration, Instant};
 
@@ -6,20 +6,20 @@ use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, BlockingEnv, Env as _, EnvError, Rng, Space, Step};
 use serde::{Deserialize, Serialize};
 
-/// How delays are distributed around their mean.
+/// Distribution of delays around their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum Distribution {
-    /// All alike.
+    /// Constant.
     Fixed,
     /// Exponential.
     Exp,
-    /// Pareto with exponent 2: most are shorter, some very much longer, and there is no variance.
+    /// Pareto with exponent 2: mostly shorter, rarely much longer, infinite variance.
     Pareto,
 }
 
 impl Distribution {
-    /// The delay at `uniform`, from 0 to 1 (without), for this mean.
+    /// Returns the delay at the quantile `uniform`, from 0 to below 1.
     #[must_use]
     pub(super) fn at(self, uniform: f32, mean: Duration) -> Duration {
         let rest = f64::from(1.0 - uniform);
@@ -31,16 +31,16 @@ impl Distribution {
     }
 }
 
-/// What each step costs besides CartPole's own.
+/// Cost of a step, in addition to CartPole's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Latency {
-    /// How delays are distributed.
+    /// Distribution of the delays.
     pub(super) distribution: Distribution,
-    /// Their mean, slept.
+    /// Mean delay, slept.
     pub(super) mean: Duration,
-    /// Computing, as long for each step.
+    /// Computing time of each step.
     pub(super) work: Duration,
-    /// The share of steps that fail, without repetition.
+    /// Share of steps that fail and must not be retried.
     pub(super) fail: f32,
 }
 
@@ -52,20 +52,20 @@ pub(super) struct SlowCartPole {
 }
 
 impl SlowCartPole {
-    /// With this latency.
+    /// Creates an environment with the given latency.
     #[must_use]
     pub(super) fn new(latency: Latency) -> Self {
         Self { env: CartPole::default(), latency }
     }
 
-    /// Its spaces.
+    /// Returns the spaces of the environment.
     #[must_use]
     pub(super) fn spaces() -> (Space, ActionSpace) {
         (CartPole::default().observation_space(), CartPole::default().action_space())
     }
 }
 
-/// Computes for so long.
+/// Computes for the given time.
 pub(crate) fn spin(time: Duration) {
     let begin = Instant::now();
     while begin.elapsed() < time {

@@ -1,4 +1,4 @@
-//! Benches that a user can run.
+//! Benches of the `rl` program.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,18 +29,18 @@ use crate::pipeline::{Mode, Pipeline};
 use crate::profile::{Phase, Profile, Worlds};
 use crate::{Error, print};
 
-/// Steps of the rollout that the bench writes to: enough that it is written to memory and not to one cached row.
+/// Steps of the rollout that the bench writes: enough to leave the cache.
 const N_STEPS: usize = 128;
-/// Fewer if the observations of so many steps would not fit into this many bytes.
+/// Maximum bytes of its observations, which may shorten it.
 const MAX_BYTES: usize = 4 << 30;
-/// The time is cut into this many parts, whose median is reported.
+/// Number of parts of the measured time, whose median is reported.
 const PARTS: u32 = 5;
-/// Memory that the thread of an environment that blocks takes.
+/// Memory of the thread of a blocking environment.
 const STACK: usize = 64 << 10;
-/// The batch is cut into slices as the collector of training does, if it is not too small.
+/// Fewest environments for which the batch is cut into the collector's slices.
 const MIN_ENVS: usize = 64;
 
-/// Some of the environments with what they need to be stepped.
+/// A slice of the environments, with the buffers to step them.
 struct Driven {
     envs: Box<dyn VecEnv>,
     random: RandomActions,
@@ -50,13 +50,13 @@ struct Driven {
 }
 
 impl Driven {
-    /// Starts the environments and writes their first row.
+    /// Resets the environments and writes their first row.
     fn reset(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
         let masks = columns.masks.as_mut().map(|masks| masks.index_axis_mut(Axis(0), 0));
         self.envs.reset(0, columns.obs.index_axis_mut(Axis(0), 0), masks)
     }
 
-    /// Fills its columns with random actions and what follows from them.
+    /// Fills the columns with random actions and their outcomes.
     fn fill(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
         let RolloutColumns { obs, actions, rewards, terminated, truncated, masks, .. } = columns;
         for t in 0..rewards.nrows() {
@@ -83,7 +83,7 @@ impl Driven {
     }
 }
 
-/// Does `work` on each slice with its columns of the rollout.
+/// Runs `work` on each slice with its columns of the rollout.
 fn on_slices(
     pool: &Pool,
     slices: &mut [Driven],
@@ -101,12 +101,14 @@ fn on_slices(
     Ok(jobs.into_iter().try_for_each(|(.., result)| result)?)
 }
 
-/// Environment steps a second with random actions, which are drawn inside the clock; observations, masks, rewards and flags are
-/// written to a rollout of 128 steps, and episodes begin anew where they end. Each thread fills the columns of its own environments,
-/// as in training. The work of each step is done `repeat` times in place, and counted once.
+/// Measures environment steps per second with random actions.
+///
+/// Drawing the actions is part of the time. Observations, masks, rewards and flags are written to a rollout of 128 steps, and
+/// environments reset where episodes end. Each thread fills the columns of its own environments, as in training. The work of each
+/// step is done `repeat` times in place, and counted once.
 ///
 /// # Errors
-/// Those of the environments.
+/// Errors of the environments.
 pub(super) fn env(entry: &Entry, n_envs: usize, threads: usize, repeat: usize, seconds: f64) -> Result<Value, Error> {
     let pool = Pool::new(threads)?;
     let (observation_space, action_space) = entry.spaces();
@@ -143,12 +145,14 @@ pub(super) fn env(entry: &Entry, n_envs: usize, threads: usize, repeat: usize, s
     }))
 }
 
-/// The same on CUDA device `ordinal`, with actions that the kernels draw: one launch a step, a captured rollout (the value), and 128 steps
-/// a launch; beside it what a copy within the device moves. With `sweep`, first every block size with 1 to 4,194,304 environments, of which
-/// the best for `n_envs` is then taken.
+/// Measures environment steps per second on CUDA device `ordinal`.
+///
+/// Kernels draw the actions. Measured are one launch per step, a captured rollout (the value), and 128 steps per launch, in
+/// addition to the rate of a copy within the device. With `sweep`, every block size is measured first, with 1 to 4,194,304
+/// environments, and the best for `n_envs` is used.
 ///
 /// # Errors
-/// [`Error::Device`] without a device, or if it refuses.
+/// [`Error::Device`] if there is no device, or it fails.
 pub(super) fn env_on_device(
     name: &str,
     n_envs: usize,
@@ -199,50 +203,51 @@ fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, 
     Ok(rows)
 }
 
-/// Median, least and greatest.
+/// Returns median, minimum and maximum.
 fn spread(mut rates: Vec<f64>) -> (f64, f64, f64) {
     rates.sort_unstable_by(f64::total_cmp);
     (rates[rates.len() / 2], rates[0], rates[rates.len() - 1])
 }
 
-/// What `bench update` measures.
+/// Settings of `bench update`.
 #[derive(Clone, Debug)]
 pub(super) struct Update {
-    /// The environment.
+    /// Environment.
     pub(super) entry: Entry,
     /// Convolutions.
     pub(super) conv: Vec<[usize; 3]>,
-    /// What follows each layer.
+    /// Activation after each layer.
     pub(super) activation: Activation,
-    /// Whether policy and value function share the hidden layers.
+    /// True if policy and value function share the hidden layers.
     pub(super) shared_trunk: bool,
     /// Samples of a minibatch.
     pub(super) minibatch: usize,
     /// Sizes of the hidden layers.
     pub(super) hidden: Vec<usize>,
-    /// Threads.
+    /// Number of threads.
     pub(super) threads: usize,
-    /// What computes.
+    /// Learner.
     pub(super) learner: Learner,
-    /// The instruction set of the tile kernel.
+    /// Instruction set of the tile kernel.
     pub(super) isa: Isa,
-    /// How long to measure.
+    /// Seconds to measure.
     pub(super) seconds: f64,
 }
 
-/// Samples a second of whole PPO updates on rollouts of an environment, everything included: targets, shuffling, gathering,
-/// normalization, losses, gradients, clipping, Adam. With it the share that the networks' products have of the multiply-adds
-/// that the machine can do, measured beside it.
+/// Measures samples per second of whole PPO updates on rollouts of an environment.
+///
+/// Everything counts: targets, shuffling, gathering, normalization, losses, gradients, clipping, Adam. The result includes the
+/// networks' share of the machine's peak of multiply-adds, measured in the same run.
 ///
 /// All updates learn from one rollout. It is stale for every update but the first, so each recomputes its values: a pass that
 /// training without lag does not need.
 ///
 /// # Errors
-/// Those of the environments and the agent.
+/// Errors of the environments and the agent.
 pub(super) fn update(bench: &Update) -> Result<Value, Error> {
     let Update { entry, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds } = bench;
     let pool = Pool::new(*threads)?;
-    // A rollout of 8,192 samples or more, of whole minibatches and of whole steps.
+    // A rollout of at least 8,192 samples, in whole minibatches and whole steps.
     let n_envs = (1..=16.min(*minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
     let n_samples = 8192usize.div_ceil(*minibatch) * minibatch;
     let n_steps = n_samples / n_envs;
@@ -283,7 +288,7 @@ pub(super) fn update(bench: &Update) -> Result<Value, Error> {
     }))
 }
 
-/// Floating-point operations a second that all threads together can do as multiply-adds in registers.
+/// Measures floating-point operations per second of multiply-adds on all threads.
 fn ceiling(isa: Isa, pool: &Pool) -> f64 {
     const ROUNDS: u64 = 1_000_000;
     let begin = Instant::now();
@@ -307,7 +312,7 @@ impl Replay {
         }
     }
 
-    /// Draws a batch and, where there are priorities, sets them anew.
+    /// Draws a batch and, with priorities, updates them.
     fn draw(&mut self, words: &[u32], errors: &[f32], batch: &mut Batch) -> Result<(), rl_buffer::Error> {
         match self {
             Self::Uniform(buffer) => buffer.sample(words, batch),
@@ -319,17 +324,18 @@ impl Replay {
     }
 }
 
-/// Elements of an observation in the bench of replay, as in CartPole.
+/// Elements of an observation in the replay bench, as in CartPole.
 const REPLAY_OBS: usize = 4;
-/// Transitions that it adds at once.
+/// Transitions that the replay bench adds at once.
 const REPLAY_ENVS: usize = 4096;
 
-/// Transitions a second that a replay buffer takes, 4,096 at once, and that it gives back in batches, with one random word each drawn
-/// inside the clock; with priorities, which follow errors that differ from each other, they are also updated. Observations are four
-/// f32 numbers. All on one thread.
+/// Measures transitions per second added to a replay buffer, and drawn from it.
+///
+/// On one thread, it adds 4,096 at once and draws batches, each with one random word drawn inside the clock; with priorities, it
+/// also updates them, by errors that differ from each other. Observations are four f32.
 ///
 /// # Errors
-/// [`Error::Config`] if there cannot be such a buffer.
+/// [`Error::Config`] if such a buffer is impossible.
 pub(super) fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) -> Result<[Value; 2], Error> {
     let config = |error: rl_buffer::Error| Error::Config { problems: vec![error.to_string()] };
     let shape = TransitionShape {
@@ -377,7 +383,7 @@ pub(super) fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: 
     }
     let errors = &numbers[..batch];
     let words = &mut words[..batch];
-    // Priorities as they are after a while, not all alike.
+    // Priorities as after a while, not all equal.
     for _ in 0..if prioritized { (2 * capacity).div_ceil(batch) } else { 1 } {
         fill(words);
         buffer.draw(words, errors, &mut drawn).map_err(config)?;
@@ -409,20 +415,20 @@ pub(super) fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: 
     Ok([object("replay_add", adding), object(if prioritized { "replay_sample_update" } else { "replay_sample" }, drawing)])
 }
 
-/// What `bench pipeline` measures.
+/// Settings of `bench pipeline`.
 #[derive(Clone, Debug)]
 pub(super) struct PipelineBench {
     /// Environments N.
     pub(super) envs: usize,
-    /// What a step of one costs.
+    /// Cost of a step.
     pub(super) latency: Latency,
     /// Steps T of a rollout.
     pub(super) n_steps: usize,
-    /// In turn, or at the same time.
+    /// Alternating or overlapped collecting and learning.
     pub(super) mode: Mode,
-    /// Environments that are waited for before the policy acts, and for how long.
+    /// Environments to wait for before the policy acts, and for how long.
     pub(super) ready: FirstComeConfig,
-    /// What an update costs: computing for so long on one thread, or else PPO's work.
+    /// Computing time of an update on one thread; `None` for PPO's work.
     pub(super) update: Option<Duration>,
     /// Settings of PPO, whose number of steps is `n_steps`.
     pub(super) ppo: PpoConfig,
@@ -430,13 +436,13 @@ pub(super) struct PipelineBench {
     pub(super) hidden: Vec<usize>,
     /// Threads of PPO's updates.
     pub(super) threads: usize,
-    /// How long to measure.
+    /// Seconds to measure.
     pub(super) seconds: f64,
-    /// Where to write a timeline, if anywhere.
+    /// File of the timeline.
     pub(super) timeline: Option<PathBuf>,
 }
 
-/// Resident memory in bytes, threads and open files of this process, where the system tells.
+/// Returns resident memory in bytes, threads and open files of this process, or 0.
 fn resources() -> [u64; 3] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let of = |name: &str| {
@@ -447,12 +453,13 @@ fn resources() -> [u64; 3] {
     [1024 * of("VmRSS:"), of("Threads:"), files]
 }
 
-/// Environment steps a second of a pipeline whose environments block and whose updates cost time, beside what the environments alone
-/// could do (`envs / mean latency`). Measured from the end of the first rollout on. Environments begin in step and come apart, so that
-/// ever more stretches are part full: a measurement of few rollouts finds too little.
+/// Measures environment steps per second of a pipeline with blocking environments.
+///
+/// The result includes the rate of the environments alone (`envs / mean latency`). The clock starts at the end of the first rollout.
+/// Environments begin in step and drift apart, so more and more stretches are partly full: measuring few rollouts underestimates.
 ///
 /// # Errors
-/// Those of the environments and the agent.
+/// Errors of the environments and the agent.
 pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let PipelineBench { envs: n_envs, latency, n_steps, mode, ready, update, ppo, hidden, threads, seconds, timeline } = bench;
     let (n_envs, n_steps, latency) = (*n_envs, *n_steps, *latency);
@@ -461,14 +468,14 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let pool = Pool::new(*threads)?;
     let spaces = SlowCartPole::spaces();
     let net = NetConfig { hidden: hidden.clone(), ..NetConfig::default() };
-    // Where it does not learn, any minibatch will do.
+    // Without learning, any minibatch is valid.
     let batch_size = if update.is_some() { n_steps * n_envs } else { ppo.batch_size };
     let rollouts = mode.n_ahead().max(1);
     Budget::bench(spaces.clone(), STACK, (n_envs, n_steps, rollouts), Some((&net, batch_size))).check()?;
     let policy = ActorCritic::new(&spaces.0, &spaces.1, &net, 0)?;
     let mut agent = Ppo::new(policy, PpoConfig { n_steps, batch_size, ..ppo.clone() }, n_envs, 0)?;
     let make: Make<SlowCartPole> = Arc::new(move |_| Ok(SlowCartPole::new(latency)));
-    // None is as slow as to be taken for hung, unless by a chance of less than one in a million, and none is given up.
+    // A slow step counts as hung with a probability below one in a million, and no environment is given up.
     let timeout = Duration::from_secs(30) + 500 * latency.mean + 2 * latency.work;
     let faults = FaultConfig { timeout, max_restarts: u32::MAX, ..FaultConfig::default() };
     let mut envs = BlockingEnvs::new(n_envs, spaces, make, faults, 0)?;

@@ -17,7 +17,7 @@ use crate::first_come::FirstComeConfig;
 use crate::pipeline::Mode;
 use crate::{Error, print};
 
-/// Where environments are measured.
+/// Device to measure on.
 #[derive(Clone, Copy)]
 pub(super) enum BenchDevice {
     Cpu,
@@ -34,7 +34,7 @@ fn parse_bench_device(text: &str) -> Result<BenchDevice, String> {
 
 #[derive(Subcommand)]
 pub(super) enum Bench {
-    /// Environment steps a second with random actions
+    /// Environment steps per second with random actions
     #[command(after_help = "\
 Examples:
   rl bench env cartpole --envs 4096 --threads 2
@@ -45,23 +45,23 @@ Examples:
         /// Number of environments
         #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
         envs: u32,
-        /// Threads [default: one a core]
+        /// Threads [default: one per core]
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         threads: Option<u32>,
         /// cpu, cuda or cuda:i
         #[arg(long, default_value = "cpu", value_parser = parse_bench_device)]
         device: BenchDevice,
-        /// On a CUDA device: measure every block size with 1 to 4,194,304 environments, and take the best
+        /// Measure all block sizes on 1 to 4,194,304 environments, and use the best (CUDA)
         #[arg(long)]
         sweep_block: bool,
-        /// Do the work of each step so often, in place, and count it once
+        /// Do the work of each step this many times in place, counting it once
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
         repeat: u32,
         /// Seconds to measure
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
-    /// Samples a second of whole PPO updates
+    /// Samples per second of whole PPO updates
     #[command(after_help = "\
 Examples:
   rl bench update --minibatch 512 --hidden 64,64 --threads 2
@@ -85,30 +85,30 @@ Examples:
         /// Sizes of the hidden layers
         #[arg(long, default_value = "64,64", value_delimiter = ',', value_parser = parse_units)]
         hidden: Vec<usize>,
-        /// Threads [default: one a core]
+        /// Threads [default: one per core]
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         threads: Option<u32>,
         /// fused or reference
         #[arg(long, default_value = "fused", value_parser = parse_name::<Learner>)]
         learner: Learner,
-        /// avx512, avx2 or plain [default: the best that the machine has]
+        /// avx512, avx2 or plain [default: the best of this machine]
         #[arg(long, value_parser = parse_name::<Isa>)]
         isa: Option<Isa>,
         /// Seconds to measure
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
-    /// Environment steps a second where environments block and updates take time
+    /// Environment steps per second with blocking environments and slow updates
     #[command(after_help = "\
 Examples:
   rl bench pipeline --envs 32 --latency exp --latency-ms 50 --update-ms 1600
   rl bench pipeline --preset half-busy
   rl bench pipeline --preset large-nets --profile
 
-Presets (what is given besides goes before them):
+Presets (other arguments override them):
   half-busy   32 environments, exponential latency of 50 ms, updates about half of the time
-  wide        the same with 256 environments
-  balanced    the same with 32 environments and updates that take as long as collecting
+  wide        half-busy with 256 environments
+  balanced    half-busy with updates that take as long as collecting
   large-nets  32 environments, rollouts of 8192 steps, PPO with batch 512, 30 epochs, nets of 1024-1024-512-256")]
     Pipeline {
         /// half-busy, wide, balanced or large-nets
@@ -120,25 +120,25 @@ Presets (what is given besides goes before them):
         /// fixed, exp or pareto
         #[arg(long, default_value = "exp", value_parser = parse_name::<Distribution>)]
         latency: Distribution,
-        /// Mean time that a step sleeps
+        /// Mean sleep of a step
         #[arg(long, default_value_t = 50.0, value_parser = parse_ms)]
         latency_ms: f64,
-        /// Time that a step computes
+        /// Computing time of a step
         #[arg(long, default_value_t = 0.0, value_parser = parse_ms)]
         work_ms: f64,
-        /// The share of steps that fail
+        /// Share of steps that fail
         #[arg(long, default_value_t = 0.0, value_parser = parse_share)]
         fail: f32,
-        /// Time that an update computes, on one thread [default: PPO's work]
+        /// Computing time of an update on one thread [default: PPO's work]
         #[arg(long, value_parser = parse_ms)]
         update_ms: Option<f64>,
         /// Steps of a rollout [default: 64]
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
         n_steps: Option<u32>,
-        /// Samples of a minibatch of PPO
+        /// Samples of a PPO minibatch
         #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
         batch: u32,
-        /// Epochs of PPO
+        /// PPO epochs
         #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
         epochs: u32,
         /// Sizes of the hidden layers [default: 256,256]
@@ -147,32 +147,32 @@ Presets (what is given besides goes before them):
         /// Threads of PPO's updates
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
         threads: u32,
-        /// Collect and learn in turn
+        /// Collect and learn alternately
         #[arg(long)]
         sync: bool,
         /// Policy lag: how many updates old the acting policy may be
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000), conflicts_with = "sync")]
         max_lag: u32,
-        /// Environments that are waited for before the policy acts
+        /// Environments to wait for before the policy acts
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         min_ready: u32,
-        /// Longest wait for them
+        /// Maximum wait for them
         #[arg(long, default_value_t = 1.0, value_parser = parse_ms)]
         deadline_ms: f64,
-        /// Seconds to measure after the first rollout; a short time misses the steps of unfinished stretches
+        /// Seconds to measure after the first rollout; short runs miss unfinished stretches
         #[arg(long, default_value_t = 60.0, value_parser = parse_seconds)]
         seconds: f64,
-        /// Say what each thread did for how long
+        /// Print how long each thread spent on what
         #[arg(long)]
         profile: bool,
-        /// Write what each thread did when, to be opened in Perfetto or Chrome's about:tracing
+        /// Write a timeline of all threads, for Perfetto or Chrome's about:tracing
         #[arg(long, value_name = "FILE")]
         timeline: Option<PathBuf>,
     },
-    /// Transitions a second that a replay buffer takes and gives back
+    /// Transitions per second added to a replay buffer and drawn from it
     #[command(after_help = "Example:\n  rl bench replay --capacity 1000000 --batch 256 --prioritized")]
     Replay {
-        /// Transitions that fit
+        /// Capacity in transitions
         #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
         capacity: u32,
         /// Transitions of a batch
@@ -187,7 +187,7 @@ Presets (what is given besides goes before them):
     },
 }
 
-/// A value of an enum by its name in settings.
+/// Parses an enum by its name in settings.
 fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
@@ -330,7 +330,7 @@ fn print_bench(result: &serde_json::Value) {
     let unit = result["unit"].as_str().unwrap_or_default();
     if result["name"] == "pipeline" {
         print::out(&format!(
-            "{:.0} {unit}, {:.1}% of what the environments alone could do",
+            "{:.0} {unit}, {:.1}% of the rate of the environments alone",
             of("value"),
             100.0 * of("share_of_ideal")
         ));
