@@ -18,14 +18,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for generation in 0..8u64 {
         let mut rng = Rng::new(0, 0, generation, Purpose::Init);
         let policies = Array2::from_shape_fn((n, 4), |(_, i)| mean[i] + deviation[i] * rng.normal());
-        envs.reset(generation, rollout.obs.index_axis_mut(Axis(0), 0), None)?;
+        envs.reset_into(generation, rollout.obs.index_axis_mut(Axis(0), 0), None)?;
         for t in 0..n_steps {
             let (ObsBuffer::F32(obs), ActionBuffer::Discrete(actions)) = (&rollout.obs, &mut rollout.actions) else {
                 unreachable!("CartPole has f32 observations and discrete actions")
             };
             let scores = (&obs.index_axis(Axis(0), t) * &policies).sum_axis(Axis(1));
             actions.row_mut(t).assign(&scores.mapv(|score| u32::from(score > 0.0)));
-            envs.step(
+            envs.step_into(
                 Actions::Discrete(actions.row(t)),
                 StepBatch {
                     obs: rollout.obs.index_axis_mut(Axis(0), t + 1),

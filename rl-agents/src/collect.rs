@@ -311,7 +311,7 @@ impl State {
         let a = if envs.action_space().masked() { envs.action_space().len() } else { 0 };
         let mut obs = ObsRows::zeros(envs.observation_space().dtype(), n * d);
         let mut masks = vec![0; n * a];
-        guarded(envs, 0, |envs| envs.reset(seed, obs.view_rows_mut(n, d), mask_view(&mut masks, n)))?;
+        guarded(envs, 0, |envs| envs.reset_into(seed, obs.view_rows_mut(n, d), mask_view(&mut masks, n)))?;
         Ok(Self { obs, masks, running: vec![Episode::default(); n] })
     }
 }
@@ -418,7 +418,7 @@ impl Slice {
                     .zip(mask_view(final_masks, n))
                     .map(|(masks, final_masks)| MaskBatch { masks: masks.index_axis_mut(Axis(0), t + 1), final_masks }),
             };
-            guarded(&mut **envs, acting.step, |envs| envs.step(for_envs(&row, clipped), out))?;
+            guarded(&mut **envs, acting.step, |envs| envs.step_into(for_envs(&row, clipped), out))?;
             if !self.is_sound(columns, t) {
                 self.mend(columns, &mut acting)?;
             }
@@ -618,7 +618,7 @@ impl Collector {
     /// `n_envs` copies of `env`, started from `seed` and stepped by the threads of `pool`.
     ///
     /// # Errors
-    /// Those of [`VecEnv::reset`].
+    /// Those of [`VecEnv::reset_into`].
     pub fn new<E: Env + 'static>(n_envs: usize, env: &E, pool: &Pool, seed: u64) -> Result<Self, Error> {
         let slice = |range| Box::new(SyncVecEnv::slice(range, env.clone())) as Box<dyn VecEnv>;
         Self::of(pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(slice).collect(), pool, seed)
@@ -628,7 +628,7 @@ impl Collector {
     /// where the one before ends.
     ///
     /// # Errors
-    /// [`rl_envs::Error::Slices`] if they do not, and those of [`VecEnv::reset`].
+    /// [`rl_envs::Error::Slices`] if they do not, and those of [`VecEnv::reset_into`].
     ///
     /// # Panics
     /// If there is none.
@@ -874,7 +874,7 @@ pub fn evaluate_with(
                 .zip(mask_view(&mut final_masks, n))
                 .map(|(masks, final_masks)| MaskBatch { masks, final_masks }),
         };
-        guarded(envs, step, |envs| envs.step(for_envs(&actions, &mut clipped), out))?;
+        guarded(envs, step, |envs| envs.step_into(for_envs(&actions, &mut clipped), out))?;
         raw_rewards.iter_mut().zip(&rewards).for_each(|(raw, reward)| *raw = *reward);
         envs.raw_rewards(&mut raw_rewards);
         if !all_finite(&raw_rewards) || !bounds.hold(obs.as_slice()) {

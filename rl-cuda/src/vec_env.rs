@@ -687,7 +687,7 @@ impl VecEnv for CudaVecEnv {
         &self.action_space
     }
 
-    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), rl_envs::Error> {
+    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), rl_envs::Error> {
         let (n, d) = (self.n_envs, self.observation_space.len());
         let masks = mask_rows("masks", masks, n, &self.action_space)?;
         match self.observation_space.dtype() {
@@ -697,7 +697,7 @@ impl VecEnv for CudaVecEnv {
         .map_err(of_envs)
     }
 
-    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), rl_envs::Error> {
+    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), rl_envs::Error> {
         let (n, space) = (self.n_envs, &self.observation_space);
         actions.check(&self.action_space, n)?;
         match space.dtype() {

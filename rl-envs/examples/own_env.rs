@@ -3,11 +3,8 @@
 //!
 //! A walk on a line: start in the middle, step left or right, win at the right end, lose at the left one, 50 steps at most.
 
-use ndarray::{Array1, Array2};
 use rl_envs::catalog::Entry;
-use rl_envs::{
-    Action, ActionSpace, Actions, ActionsMut, Env, Error, ObsViewMut, Pool, RandomActions, Rng, Space, Step, StepBatch,
-};
+use rl_envs::{Action, ActionSpace, Env, Error, Pool, RandomActions, Rng, Space, Step, Steps};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -60,29 +57,18 @@ fn main() -> Result<(), Error> {
     }
     let n = 1000;
     let mut envs = WALK.pooled(n, &Pool::new(2)?)?;
-    let (mut obs, mut final_obs) = (Array2::<f32>::zeros((n, 1)), Array2::<f32>::zeros((n, 1)));
-    let (mut rewards, mut actions) = (Array1::<f32>::zeros(n), Array1::<u32>::zeros(n));
-    let (mut terminated, mut truncated) = (Array1::<u8>::zeros(n), Array1::<u8>::zeros(n));
+    let mut steps = Steps::new(&envs);
     let mut random = RandomActions::new(0, n, envs.action_space());
     let (mut won, mut lost, mut out_of_time) = (0, 0, 0);
 
-    envs.reset(0, ObsViewMut::F32(obs.view_mut()), None)?;
+    envs.reset(0, &mut steps)?;
     for _ in 0..200 {
-        random.fill(&mut ActionsMut::Discrete(actions.view_mut()));
-        envs.step(
-            Actions::Discrete(actions.view()),
-            StepBatch {
-                obs: ObsViewMut::F32(obs.view_mut()),
-                rewards: rewards.view_mut(),
-                terminated: terminated.view_mut(),
-                truncated: truncated.view_mut(),
-                final_obs: ObsViewMut::F32(final_obs.view_mut()),
-                masks: None,
-            },
-        )?;
+        random.fill(&mut steps.actions.view_mut());
+        envs.step(&mut steps)?;
+        let Steps { rewards, terminated, truncated, .. } = &steps;
         won += rewards.iter().filter(|&&reward| reward > 0.0).count();
-        lost += rewards.iter().zip(&terminated).filter(|&(&reward, &over)| reward == 0.0 && over == 1).count();
-        out_of_time += terminated.iter().zip(&truncated).filter(|&(&over, &cut)| over == 0 && cut == 1).count();
+        lost += rewards.iter().zip(terminated).filter(|&(&reward, &over)| reward == 0.0 && over == 1).count();
+        out_of_time += terminated.iter().zip(truncated).filter(|&(&over, &cut)| over == 0 && cut == 1).count();
     }
     println!("{n} random walks, 200 steps: {won} won, {lost} lost, {out_of_time} out of time");
     Ok(())

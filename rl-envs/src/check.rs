@@ -17,12 +17,8 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ndarray::{Array1, Array2};
-
 use crate::trace::OwnedAction;
-use crate::{
-    ActionArray, ActionSpace, Element, Env, MaskBatch, ObsArray, Purpose, Rng, Step, StepBatch, SyncVecEnv, VecEnv, codec,
-};
+use crate::{ActionSpace, Element, Env, ObsArray, Purpose, Rng, Step, Steps, SyncVecEnv, VecEnv, codec};
 
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -667,69 +663,58 @@ fn state_as_json<E: Env>(env: &E) -> Found {
 }
 
 fn batch<E: Env>(env: &E) -> Found {
-    let (d, action_space) = (env.observation_space().len(), env.action_space());
-    let (a, masked) = (action_space.len(), action_space.masked());
+    let d = env.observation_space().len();
     for n in [1, 31, 33, 65] {
         let seed = 9;
         let mut alone: Vec<Run<E>> = (0..n).map(|i| Run { index: i as u32, ..Run::new(env, seed) }).collect();
         let mut envs = SyncVecEnv::new(n, env.clone());
-        let (mut obs, mut final_obs) = (ObsArray::zeros(E::Obs::DTYPE, (n, d)), ObsArray::zeros(E::Obs::DTYPE, (n, d)));
-        let mut masks = [Array2::<u8>::ones((n, if masked { a } else { 0 })), Array2::ones((n, if masked { a } else { 0 }))];
-        let (mut rewards, mut terminated, mut truncated) = (Array1::<f32>::zeros(n), Array1::<u8>::zeros(n), Array1::zeros(n));
+        let mut steps = Steps::new(&envs);
+        let mask = |steps: &Steps, k: usize, i: usize| {
+            steps.masks.iter().flat_map(|masks| masks[k].row(i).to_vec()).collect::<Vec<u8>>()
+        };
         let tell = |env_idx: usize, what: String| {
             format!("environment {env_idx} of {n}: {what}, alone and then in the batch: depend on nothing but seed and actions")
         };
 
         let first: Vec<Frame> = alone.iter_mut().map(Run::reset).collect();
-        envs.reset(seed, obs.view_mut(), masked.then(|| masks[0].view_mut())).map_err(|e| e.to_string())?;
+        // As in a run alone: see `mask_fill`.
+        let fill_masks = |steps: &mut Steps| steps.masks.iter_mut().flatten().for_each(|masks| masks.fill(1));
+        fill_masks(&mut steps);
+        envs.reset(seed, &mut steps).map_err(|e| e.to_string())?;
         for (i, first) in first.iter().enumerate() {
-            let found = Frame { obs: row(&obs, i), mask: masks[0].row(i).to_vec(), ..first.clone() };
+            let found = Frame { obs: row(&steps.obs, i), mask: mask(&steps, 0, i), ..first.clone() };
             first.difference(&found).map_or(Ok(()), |what| Err(tell(i, what)))?;
         }
 
         let mut ends = 0;
         for t in 1..=(8_000_000 / (n * d)).clamp(20, 500) {
             let actions: Vec<OwnedAction> = alone.iter().map(Run::action).collect();
-            let mut taken = ActionArray::zeros(&action_space, n);
             for (i, action) in actions.iter().enumerate() {
-                let both = taken.as_mut().zip(action.as_ref()).expect("actions are of the space's kind");
+                let both = steps.actions.as_mut().zip(action.as_ref()).expect("actions are of the space's kind");
                 both.either(
-                    |(taken, &action)| taken[i] = action,
-                    |(taken, action)| taken.row_mut(i).iter_mut().zip(action).for_each(|(to, &from)| *to = from),
+                    |(actions, &action)| actions[i] = action,
+                    |(actions, action)| actions.row_mut(i).iter_mut().zip(action).for_each(|(to, &from)| *to = from),
                 );
             }
-            // As in a run on its own: see `mask_fill`.
-            masks.iter_mut().for_each(|masks| masks.fill(1));
-            let [next_masks, final_masks] = &mut masks;
-            envs.step(
-                taken.view(),
-                StepBatch {
-                    obs: obs.view_mut(),
-                    rewards: rewards.view_mut(),
-                    terminated: terminated.view_mut(),
-                    truncated: truncated.view_mut(),
-                    final_obs: final_obs.view_mut(),
-                    masks: masked.then(|| MaskBatch { masks: next_masks.view_mut(), final_masks: final_masks.view_mut() }),
-                },
-            )
-            .map_err(|e| e.to_string())?;
+            fill_masks(&mut steps);
+            envs.step(&mut steps).map_err(|e| e.to_string())?;
             for (i, run) in alone.iter_mut().enumerate() {
                 let expected = run.take_action(&actions[i]);
-                let (rows, mask) = if expected.done() { (&final_obs, &masks[1]) } else { (&obs, &masks[0]) };
+                let (rows, k) = if expected.done() { (&steps.final_obs, 1) } else { (&steps.obs, 0) };
                 let found = Frame {
                     step: t as u64,
                     first: false,
                     obs: row(rows, i),
-                    reward: rewards[i],
-                    terminated: terminated[i] == 1,
-                    truncated: truncated[i] == 1,
-                    mask: mask.row(i).to_vec(),
+                    reward: steps.rewards[i],
+                    terminated: steps.terminated[i] == 1,
+                    truncated: steps.truncated[i] == 1,
+                    mask: mask(&steps, k, i),
                 };
                 expected.difference(&found).map_or(Ok(()), |what| Err(tell(i, what)))?;
                 if expected.done() {
                     ends += 1;
                     let first = run.reset();
-                    let found = Frame { obs: row(&obs, i), mask: masks[0].row(i).to_vec(), ..first.clone() };
+                    let found = Frame { obs: row(&steps.obs, i), mask: mask(&steps, 0, i), ..first.clone() };
                     first.difference(&found).map_or(Ok(()), |what| Err(tell(i, what)))?;
                 }
             }

@@ -10,10 +10,10 @@ use ndarray::ArrayViewMut2;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::isa::{self, Isa, Set, Work};
-use crate::vec_env::{Saved, StepRows, mask_rows};
+use crate::vec_env::Saved;
 use crate::{
-    Action, ActionSpace, Actions, ActionsView, Canvas, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, VecEnv,
-    codec,
+    Action, ActionSpace, Actions, ActionsView, Canvas, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, StepRows,
+    VecEnv, codec, mask_rows,
 };
 
 /// Rules of an environment with `W` 32-bit words of state and `D` f32 observed.
@@ -222,7 +222,7 @@ fn set<P: Dynamics<W, D>, const W: usize, const D: usize>(block: &mut [[u32; LAN
 }
 
 /// One step of every environment, compiled for an instruction set.
-struct Steps<'a, P: Dynamics<W, D>, const W: usize, const D: usize> {
+struct LanesStep<'a, P: Dynamics<W, D>, const W: usize, const D: usize> {
     params: &'a P,
     blocks: &'a mut [[[u32; LANES]; W]],
     actions: &'a [P::Action],
@@ -232,7 +232,7 @@ struct Steps<'a, P: Dynamics<W, D>, const W: usize, const D: usize> {
     first_env: u32,
 }
 
-impl<P: Dynamics<W, D>, const W: usize, const D: usize> Work for Steps<'_, P, W, D> {
+impl<P: Dynamics<W, D>, const W: usize, const D: usize> Work for LanesStep<'_, P, W, D> {
     type Output = ();
 
     #[inline(always)]
@@ -308,7 +308,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         &self.action_space
     }
 
-    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
         let obs = obs.into_slice::<f32>("obs", [self.n_envs, D])?;
         mask_rows("masks", masks, self.n_envs, &self.action_space)?;
         self.seed = seed;
@@ -321,13 +321,13 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         Ok(())
     }
 
-    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         actions.check(&self.action_space, self.n_envs)?;
         let out = StepRows::of(out, self.n_envs, &self.observation_space, &self.action_space)?;
         self.steps += 1;
         let Self { params, isa, blocks, first_env, seed, steps, .. } = self;
         let actions = P::Action::rows(&actions).expect("actions that were checked are of the space's kind");
-        isa::dispatch(*isa, Steps { params, blocks, actions, out, seed: *seed, step: *steps, first_env: *first_env });
+        isa::dispatch(*isa, LanesStep { params, blocks, actions, out, seed: *seed, step: *steps, first_env: *first_env });
         Ok(())
     }
 
@@ -351,7 +351,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         let mut alone = [[[0; LANES]; W]];
         set::<P, W, D>(&mut alone[0], 0, get::<P, W, D>(block, lane));
         let first_env = *first_env + env_idx as u32;
-        isa::dispatch(*isa, Steps { params, blocks: &mut alone, actions, out, seed: *seed, step: *steps, first_env });
+        isa::dispatch(*isa, LanesStep { params, blocks: &mut alone, actions, out, seed: *seed, step: *steps, first_env });
         set::<P, W, D>(block, lane, get::<P, W, D>(&alone[0], 0));
         Ok(())
     }

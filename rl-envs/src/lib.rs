@@ -11,29 +11,15 @@
 //!   never on threads or time. All mathematics is the crate's own ([`math`]), so that it is the same on every machine.
 //!
 //! ```
-//! use ndarray::{Array1, Array2};
-//! use rl_envs::{Actions, ObsViewMut, StepBatch, SyncVecEnv, VecEnv, cartpole::CartPole};
+//! use ndarray::array;
+//! use rl_envs::{Actions, Steps, SyncVecEnv, VecEnv, cartpole::CartPole};
 //!
-//! let n = 3;
-//! let mut envs = SyncVecEnv::new(n, CartPole::default());
-//! let (mut obs, mut final_obs) = (Array2::<f32>::zeros((n, 4)), Array2::<f32>::zeros((n, 4)));
-//! let mut rewards = Array1::<f32>::zeros(n);
-//! let (mut terminated, mut truncated) = (Array1::<u8>::zeros(n), Array1::<u8>::zeros(n));
-//!
-//! envs.reset(7, ObsViewMut::F32(obs.view_mut()), None)?;
-//! let actions = Array1::from(vec![0, 1, 0]);
-//! envs.step(
-//!     Actions::Discrete(actions.view()),
-//!     StepBatch {
-//!         obs: ObsViewMut::F32(obs.view_mut()),
-//!         rewards: rewards.view_mut(),
-//!         terminated: terminated.view_mut(),
-//!         truncated: truncated.view_mut(),
-//!         final_obs: ObsViewMut::F32(final_obs.view_mut()),
-//!         masks: None,
-//!     },
-//! )?;
-//! assert_eq!(rewards.to_vec(), [1.0, 1.0, 1.0]);
+//! let mut envs = SyncVecEnv::new(3, CartPole::default());
+//! let mut steps = Steps::new(&envs);
+//! envs.reset(7, &mut steps)?;
+//! steps.actions = Actions::Discrete(array![0, 1, 0]);
+//! envs.step(&mut steps)?;
+//! assert_eq!(steps.rewards, array![1.0, 1.0, 1.0]);
 //! # Ok::<(), rl_envs::Error>(())
 //! ```
 
@@ -60,6 +46,7 @@ mod env;
 mod error;
 mod random_actions;
 mod space;
+mod steps;
 mod trace;
 mod vec_env;
 
@@ -75,5 +62,6 @@ pub use pool::Pool;
 pub use random_actions::RandomActions;
 pub use rng::{Purpose, Rng};
 pub use space::{ActionKind, ActionSpace, Dtype, Element, Space};
+pub use steps::{MaskBatch, StepBatch, StepRows, Steps, mask_rows};
 pub use trace::TraceStep;
-pub use vec_env::{MaskBatch, PooledVecEnv, StepBatch, StepRows, SyncVecEnv, VecEnv, mask_rows};
+pub use vec_env::{PooledVecEnv, SyncVecEnv, VecEnv};

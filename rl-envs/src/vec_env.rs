@@ -2,30 +2,14 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayViewMut1, ArrayViewMut2, Axis};
+use ndarray::{ArrayViewMut2, Axis};
 use serde::{Deserialize, Serialize};
 
 use crate::isa::{self, Isa, Set, Work};
 use crate::{
-    Action, ActionSpace, Actions, ActionsView, Canvas, Element, Env, Error, ObsViewMut, Pool, Purpose, Rng, Space, codec, pool,
+    Action, ActionSpace, Actions, ActionsView, Canvas, Env, Error, ObsViewMut, Pool, Purpose, Rng, Space, StepBatch, StepRows,
+    Steps, codec, mask_rows, pool,
 };
-
-impl<'a> ObsViewMut<'a> {
-    /// All elements in a row, if type and shape are as expected: for whoever implements [`VecEnv`].
-    ///
-    /// # Errors
-    /// [`Error::Kind`] or [`Error::Shape`].
-    pub fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
-        let rows = O::rows(self).ok_or(Error::Kind {
-            what,
-            expected: if O::DTYPE == crate::Dtype::F32 { "f32" } else { "u8" },
-            found: if O::DTYPE == crate::Dtype::F32 { "u8" } else { "f32" },
-        })?;
-        let (n, d) = rows.dim();
-        let error = || Error::Shape { what, expected: expected.into(), found: vec![n, d] };
-        if [n, d] == expected { rows.into_slice() } else { None }.ok_or_else(error)
-    }
-}
 
 impl ActionsView<'_> {
     /// Checks kind, shape and range, once for the whole batch: a step relies on it.
@@ -65,146 +49,6 @@ impl ActionsView<'_> {
     }
 }
 
-/// Where a batch writes its action masks.
-#[derive(Debug)]
-pub struct MaskBatch<'a> {
-    /// Legal actions at `obs`, (N, A).
-    pub masks: ArrayViewMut2<'a, u8>,
-    /// Legal actions at `final_obs`, (N, A); written only where an episode has ended.
-    pub final_masks: ArrayViewMut2<'a, u8>,
-}
-
-impl MaskBatch<'_> {
-    fn split_at(self, row: usize) -> (Self, Self) {
-        let (a, b) = self.masks.split_at(Axis(0), row);
-        let (c, d) = self.final_masks.split_at(Axis(0), row);
-        (Self { masks: a, final_masks: c }, Self { masks: b, final_masks: d })
-    }
-}
-
-/// Where a batch writes the outcome of a step. All arrays are contiguous.
-#[derive(Debug)]
-pub struct StepBatch<'a> {
-    /// What to act on next, (N, D): the first observation of a new episode where one has ended.
-    pub obs: ObsViewMut<'a>,
-    /// The rewards of this step, (N).
-    pub rewards: ArrayViewMut1<'a, f32>,
-    /// 1 where the task is over, (N); see [`Step`](crate::Step).
-    pub terminated: ArrayViewMut1<'a, u8>,
-    /// 1 where the episode was cut off, (N).
-    pub truncated: ArrayViewMut1<'a, u8>,
-    /// The last observation of an episode that has just ended, (N, D); written only where either flag is set.
-    pub final_obs: ObsViewMut<'a>,
-    /// The masks, if the action space has them.
-    pub masks: Option<MaskBatch<'a>>,
-}
-
-impl StepBatch<'_> {
-    /// The same memory for a shorter time: for a batch that hands it on to another and then reads it.
-    #[must_use]
-    pub fn reborrow(&mut self) -> StepBatch<'_> {
-        StepBatch {
-            obs: self.obs.view_mut(),
-            rewards: self.rewards.view_mut(),
-            terminated: self.terminated.view_mut(),
-            truncated: self.truncated.view_mut(),
-            final_obs: self.final_obs.view_mut(),
-            masks: self.masks.as_mut().map(|m| MaskBatch { masks: m.masks.view_mut(), final_masks: m.final_masks.view_mut() }),
-        }
-    }
-
-    /// The first `row` environments and the others.
-    fn split_at(self, row: usize) -> (Self, Self) {
-        let (obs_a, obs_b) = self.obs.split_at(Axis(0), row);
-        let (rewards_a, rewards_b) = self.rewards.split_at(Axis(0), row);
-        let (terminated_a, terminated_b) = self.terminated.split_at(Axis(0), row);
-        let (truncated_a, truncated_b) = self.truncated.split_at(Axis(0), row);
-        let (final_obs_a, final_obs_b) = self.final_obs.split_at(Axis(0), row);
-        let (masks_a, masks_b) = self.masks.map(|masks| masks.split_at(row)).unzip();
-        (
-            Self {
-                obs: obs_a,
-                rewards: rewards_a,
-                terminated: terminated_a,
-                truncated: truncated_a,
-                final_obs: final_obs_a,
-                masks: masks_a,
-            },
-            Self {
-                obs: obs_b,
-                rewards: rewards_b,
-                terminated: terminated_b,
-                truncated: truncated_b,
-                final_obs: final_obs_b,
-                masks: masks_b,
-            },
-        )
-    }
-}
-
-/// What a [`StepBatch`] writes to, as slices whose lengths have been checked: for whoever implements [`VecEnv`].
-#[derive(Debug)]
-pub struct StepRows<'a, O> {
-    /// What to act on next, (N, D).
-    pub obs: &'a mut [O],
-    /// The rewards of this step, (N).
-    pub rewards: &'a mut [f32],
-    /// 1 where the task is over, (N).
-    pub terminated: &'a mut [u8],
-    /// 1 where the episode was cut off, (N).
-    pub truncated: &'a mut [u8],
-    /// The last observation of an episode that has just ended, (N, D).
-    pub final_obs: &'a mut [O],
-    /// Legal actions at `obs`, (N, A), or empty without masks.
-    pub masks: &'a mut [u8],
-    /// Legal actions at `final_obs`, (N, A), or empty without masks.
-    pub final_masks: &'a mut [u8],
-}
-
-impl<'a, O: Element> StepRows<'a, O> {
-    /// Checks types and shapes for n environments.
-    ///
-    /// # Errors
-    /// [`Error::Kind`] or [`Error::Shape`].
-    pub fn of(out: StepBatch<'a>, n: usize, space: &Space, actions: &ActionSpace) -> Result<Self, Error> {
-        let d = space.len();
-        let (masks, final_masks) = out.masks.map(|m| (m.masks, m.final_masks)).unzip();
-        Ok(Self {
-            obs: out.obs.into_slice("obs", [n, d])?,
-            rewards: flat("rewards", out.rewards, n)?,
-            terminated: flat("terminated", out.terminated, n)?,
-            truncated: flat("truncated", out.truncated, n)?,
-            final_obs: out.final_obs.into_slice("final_obs", [n, d])?,
-            masks: mask_rows("masks", masks, n, actions)?,
-            final_masks: mask_rows("final_masks", final_masks, n, actions)?,
-        })
-    }
-}
-
-fn flat<'a, T>(what: &'static str, view: ArrayViewMut1<'a, T>, n: usize) -> Result<&'a mut [T], Error> {
-    let len = view.len();
-    let error = || Error::Shape { what, expected: vec![n], found: vec![len] };
-    if len == n { view.into_slice() } else { None }.ok_or_else(error)
-}
-
-/// Masks (N, A) as a slice, an empty one if the space has none: for whoever implements [`VecEnv`].
-///
-/// # Errors
-/// [`Error::Kind`] or [`Error::Shape`].
-pub fn mask_rows<'a>(
-    what: &'static str,
-    masks: Option<ArrayViewMut2<'a, u8>>,
-    n: usize,
-    space: &ActionSpace,
-) -> Result<&'a mut [u8], Error> {
-    match (space.masked(), masks) {
-        (true, Some(masks)) => ObsViewMut::U8(masks).into_slice(what, [n, space.len()]),
-        (false, None) => Ok(&mut []),
-        (true, None) => Err(Error::Kind { what, expected: "masks", found: "none" }),
-        (false, Some(_)) => Err(Error::Kind { what, expected: "none", found: "masks" }),
-    }
-}
-
 /// N environments that step together, each restarted in the same step in which its episode ends.
 pub trait VecEnv: Send {
     /// The number of environments N.
@@ -223,13 +67,30 @@ pub trait VecEnv: Send {
     ///
     /// # Errors
     /// [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
-    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error>;
+    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error>;
 
-    /// Steps every environment.
+    /// Steps every environment, and writes to `out`, which may be a row of a rollout.
     ///
     /// # Errors
     /// Those of [`Actions::check`], [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
-    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error>;
+    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error>;
+
+    /// As [`VecEnv::reset_into`], into `steps`.
+    ///
+    /// # Errors
+    /// Those of [`VecEnv::reset_into`].
+    fn reset(&mut self, seed: u64, steps: &mut Steps) -> Result<(), Error> {
+        self.reset_into(seed, steps.obs.view_mut(), steps.masks.as_mut().map(|[masks, _]| masks.view_mut()))
+    }
+
+    /// Steps every environment with the actions of `steps`, and writes its other columns.
+    ///
+    /// # Errors
+    /// Those of [`VecEnv::step_into`].
+    fn step(&mut self, steps: &mut Steps) -> Result<(), Error> {
+        let (actions, out) = steps.view_mut();
+        self.step_into(actions, out)
+    }
 
     /// Starts another episode in environment `env_idx` of this batch, counted from 0, and writes its first observation, (1, D), and
     /// mask, (1, A), if there are any. For an episode that cannot be continued: its last step gave a number that is not finite.
@@ -244,7 +105,7 @@ pub trait VecEnv: Send {
     /// Repeats the last step in environment `env_idx` of this batch alone, after [`VecEnv::restart`]. All arrays have one row.
     ///
     /// # Errors
-    /// Those of [`VecEnv::step`], or [`Error::CannotRestart`]; then nothing has changed.
+    /// Those of [`VecEnv::step_into`], or [`Error::CannotRestart`]; then nothing has changed.
     ///
     /// # Panics
     /// If there is no environment `env_idx`.
@@ -290,12 +151,12 @@ impl VecEnv for Box<dyn VecEnv> {
         (**self).action_space()
     }
 
-    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
-        (**self).reset(seed, obs, masks)
+    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        (**self).reset_into(seed, obs, masks)
     }
 
-    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        (**self).step(actions, out)
+    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+        (**self).step_into(actions, out)
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
@@ -364,7 +225,7 @@ impl<E: Env> SyncVecEnv<E> {
         actions.check(action_space, range.len())?;
         let out = StepRows::of(out, range.len(), observation_space, action_space)?;
         let (d, a, first_env) = (observation_space.len(), action_space.len(), *first_env + range.start as u32);
-        isa::dispatch(*isa, Steps { envs: &mut envs[range], actions, out, d, a, seed: *seed, step, first_env });
+        isa::dispatch(*isa, EnvsStep { envs: &mut envs[range], actions, out, d, a, seed: *seed, step, first_env });
         Ok(())
     }
 
@@ -376,8 +237,8 @@ impl<E: Env> SyncVecEnv<E> {
     }
 }
 
-/// One step of every environment, to be compiled for an instruction set.
-struct Steps<'a, 'b, E: Env> {
+/// One step of every environment, compiled for an instruction set.
+struct EnvsStep<'a, 'b, E: Env> {
     envs: &'a mut [E],
     actions: ActionsView<'b>,
     out: StepRows<'a, E::Obs>,
@@ -388,7 +249,7 @@ struct Steps<'a, 'b, E: Env> {
     first_env: u32,
 }
 
-impl<E: Env> Steps<'_, '_, E> {
+impl<E: Env> EnvsStep<'_, '_, E> {
     #[inline(always)]
     fn one(&mut self, i: usize, action: Action<'_>) {
         let Self { envs, out, d, a, seed, step, first_env, .. } = self;
@@ -411,7 +272,7 @@ impl<E: Env> Steps<'_, '_, E> {
     }
 }
 
-impl<E: Env> Work for Steps<'_, '_, E> {
+impl<E: Env> Work for EnvsStep<'_, '_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -467,7 +328,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         &self.action_space
     }
 
-    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
         let (n, d, a) = (self.envs.len(), self.observation_space.len(), self.action_space.len());
         let obs = obs.into_slice::<E::Obs>("obs", [n, d])?;
         let masks = mask_rows("masks", masks, n, &self.action_space)?;
@@ -483,7 +344,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         Ok(())
     }
 
-    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         self.step_some(0..self.envs.len(), self.steps + 1, actions, out)?;
         self.steps += 1;
         Ok(())
@@ -569,7 +430,7 @@ fn reset_slices<V: VecEnv>(
     let n = first.n_envs();
     let (obs_a, obs_b) = obs.split_at(Axis(0), n);
     let (masks_a, masks_b) = masks.map(|masks| masks.split_at(Axis(0), n)).unzip();
-    first.reset(seed, obs_a, masks_a)?;
+    first.reset_into(seed, obs_a, masks_a)?;
     reset_slices(rest, seed, obs_b, masks_b)
 }
 
@@ -609,7 +470,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         self.slices[0].action_space()
     }
 
-    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
         self.check_rows("obs", obs.shape(), Some(self.observation_space().len()))?;
         if let Some(masks) = &masks {
             self.check_rows("masks", masks.shape(), Some(self.action_space().len()))?;
@@ -617,7 +478,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         reset_slices(&mut self.slices, seed, obs, masks)
     }
 
-    fn step(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
         // All that could fail in one slice is checked before any slice steps.
         actions.check(self.action_space(), self.n_envs)?;
         let d = self.observation_space().len();
@@ -642,7 +503,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         }
         self.pool.each(&mut work, &|(slice, actions, out, result)| {
             if let Some(out) = out.take() {
-                *result = slice.step(*actions, out);
+                *result = slice.step_into(*actions, out);
             }
         });
         work.into_iter().try_for_each(|(.., result)| result)

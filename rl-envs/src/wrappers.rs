@@ -387,14 +387,14 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         self.envs.action_space()
     }
 
-    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
-        self.envs.reset(seed, obs, masks)?;
+    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        self.envs.reset_into(seed, obs, masks)?;
         self.running = Self::start(self.envs.n_envs());
         Ok(())
     }
 
-    fn step(&mut self, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
-        self.envs.step(actions, out.reborrow())?;
+    fn step_into(&mut self, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+        self.envs.step_into(actions, out.reborrow())?;
         let ends = out.terminated.iter().zip(&out.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
         self.raw.iter_mut().zip(&out.rewards).for_each(|(raw, reward)| *raw = *reward);
         self.envs.raw_rewards(&mut self.raw);
@@ -489,12 +489,12 @@ impl<V: VecEnv> VecEnv for RewardClip<V> {
         self.envs.action_space()
     }
 
-    fn reset(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
-        self.envs.reset(seed, obs, masks)
+    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+        self.envs.reset_into(seed, obs, masks)
     }
 
-    fn step(&mut self, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
-        self.envs.step(actions, out.reborrow())?;
+    fn step_into(&mut self, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
+        self.envs.step_into(actions, out.reborrow())?;
         self.raw.iter_mut().zip(&out.rewards).for_each(|(raw, reward)| *raw = *reward);
         self.envs.raw_rewards(&mut self.raw);
         out.rewards.mapv_inplace(|reward| reward.clamp(self.low, self.high));

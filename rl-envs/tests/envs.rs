@@ -2,117 +2,63 @@
 
 use ndarray::{Array1, Array2};
 use rl_envs::{
-    ActionSpace, Actions, ActionsMut, Canvas, Dtype, Error, Isa, MaskBatch, ObsViewMut, Pool, RandomActions, StepBatch,
+    ActionArray, ActionSpace, Actions, ActionsMut, Canvas, Dtype, Error, Isa, ObsArray, ObsViewMut, Pool, RandomActions, Steps,
     SyncVecEnv, TraceStep, VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
 };
 use serde_json::Value;
 
-/// Rows of observations of either type; the other type's rows are empty.
-struct Rows(Array2<f32>, Array2<u8>);
+fn row(obs: &ObsArray, i: usize) -> Vec<f32> {
+    obs.as_ref().either(|obs| obs.row(i).to_vec(), |obs| obs.row(i).iter().map(|&x| f32::from(x)).collect())
+}
 
-impl Rows {
-    fn new(envs: &dyn VecEnv) -> Self {
-        let (n, d) = (envs.n_envs(), envs.observation_space().len());
-        let f32s = envs.observation_space().dtype() == Dtype::F32;
-        Self(Array2::zeros((n, if f32s { d } else { 0 })), Array2::zeros((n, if f32s { 0 } else { d })))
-    }
+/// Writes values that no environment writes.
+fn poison(obs: &mut ObsArray) {
+    obs.as_mut().either(|obs| obs.fill(f32::NAN), |obs| obs.fill(238));
+}
 
-    fn view_mut(&mut self) -> ObsViewMut<'_> {
-        if self.0.is_empty() { ObsViewMut::U8(self.1.view_mut()) } else { ObsViewMut::F32(self.0.view_mut()) }
-    }
-
-    fn row(&self, i: usize) -> Vec<f32> {
-        self.0.row(i).iter().copied().chain(self.1.row(i).iter().map(|&x| f32::from(x))).collect()
-    }
-
-    /// Fills the rows with values that no environment writes.
-    fn poison(&mut self) {
-        self.0.fill(f32::NAN);
-        self.1.fill(238);
-    }
-
-    fn bits(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().map(|x| x.to_bits()).chain(self.1.iter().map(|&x| x.into()))
-    }
+fn bits(obs: &ObsArray) -> Vec<u32> {
+    obs.as_ref().either(|obs| obs.iter().map(|x| x.to_bits()).collect(), |obs| obs.iter().map(|&x| x.into()).collect())
 }
 
 /// The output of a batch, and the actions that drive it.
 struct Memory {
-    obs: Rows,
-    final_obs: Rows,
-    rewards: Array1<f32>,
-    terminated: Array1<u8>,
-    truncated: Array1<u8>,
-    masks: Option<[Array2<u8>; 2]>,
-    discrete: Array1<u32>,
-    continuous: Array2<f32>,
+    steps: Steps,
     random: RandomActions,
 }
 
 impl Memory {
     fn new(envs: &dyn VecEnv, seed: u64) -> Self {
-        let (n, a) = (envs.n_envs(), envs.action_space().len());
-        Self {
-            obs: Rows::new(envs),
-            final_obs: Rows::new(envs),
-            rewards: Array1::zeros(n),
-            terminated: Array1::zeros(n),
-            truncated: Array1::zeros(n),
-            masks: envs.action_space().masked().then(|| [Array2::zeros((n, a)), Array2::zeros((n, a))]),
-            discrete: Array1::zeros(n),
-            continuous: Array2::zeros((n, a)),
-            random: RandomActions::new(seed, n, envs.action_space()),
-        }
+        Self { steps: Steps::new(envs), random: RandomActions::new(seed, envs.n_envs(), envs.action_space()) }
     }
 
     fn reset(&mut self, envs: &mut dyn VecEnv, seed: u64) {
-        envs.reset(seed, self.obs.view_mut(), self.masks.as_mut().map(|[masks, _]| masks.view_mut())).expect("resets");
+        envs.reset(seed, &mut self.steps).expect("resets");
     }
 
-    /// Draws uniform actions; with masks mostly legal ones, so that episodes last.
-    fn draw(&mut self, space: &ActionSpace) {
-        match space {
-            ActionSpace::Discrete { n, .. } => {
-                self.random.fill(&mut ActionsMut::Discrete(self.discrete.view_mut()));
-                if let Some([masks, _]) = &self.masks {
-                    for (i, action) in self.discrete.iter_mut().enumerate().filter(|(_, action)| **action > 0) {
-                        *action = (0..*n).map(|k| (*action + k) % n).find(|&k| masks[[i, k as usize]] == 1).unwrap_or(0);
-                    }
-                }
-            }
-            ActionSpace::Continuous { .. } => self.random.fill(&mut ActionsMut::Continuous(self.continuous.view_mut())),
-        }
-    }
-
+    /// Steps with uniform actions; with masks mostly legal ones, so that episodes last.
     fn step(&mut self, envs: &mut dyn VecEnv) -> Result<(), Error> {
-        self.draw(&envs.action_space().clone());
-        self.step_with_actions(envs)
+        let Steps { actions, masks, .. } = &mut self.steps;
+        self.random.fill(&mut actions.view_mut());
+        if let (Actions::Discrete(actions), Some([masks, _])) = (actions, masks) {
+            let n = envs.action_space().len() as u32;
+            for (i, action) in actions.iter_mut().enumerate().filter(|(_, action)| **action > 0) {
+                *action = (0..n).map(|k| (*action + k) % n).find(|&k| masks[[i, k as usize]] == 1).unwrap_or(0);
+            }
+        }
+        envs.step(&mut self.steps)
     }
 
-    fn step_with_actions(&mut self, envs: &mut dyn VecEnv) -> Result<(), Error> {
-        let actions = match envs.action_space() {
-            ActionSpace::Discrete { .. } => Actions::Discrete(self.discrete.view()),
-            ActionSpace::Continuous { .. } => Actions::Continuous(self.continuous.view()),
-        };
-        let masks = self.masks.as_mut();
-        envs.step(
-            actions,
-            StepBatch {
-                obs: self.obs.view_mut(),
-                rewards: self.rewards.view_mut(),
-                terminated: self.terminated.view_mut(),
-                truncated: self.truncated.view_mut(),
-                final_obs: self.final_obs.view_mut(),
-                masks: masks.map(|[a, b]| MaskBatch { masks: a.view_mut(), final_masks: b.view_mut() }),
-            },
-        )
+    fn discrete(&mut self) -> &mut Array1<u32> {
+        let Actions::Discrete(actions) = &mut self.steps.actions else { panic!("discrete actions") };
+        actions
     }
 
     /// Returns everything as bits, so that equal means bitwise equal.
     fn bits(&self) -> Vec<u32> {
-        let flags = self.terminated.iter().chain(&self.truncated).chain(self.masks.iter().flatten().flatten());
-        let floats = self.obs.bits().chain(self.final_obs.bits()).chain(self.rewards.iter().map(|x| x.to_bits()));
-        floats.chain(flags.map(|&x| x.into())).collect()
+        let Steps { obs, rewards, terminated, truncated, final_obs, masks, .. } = &self.steps;
+        let flags = terminated.iter().chain(truncated).chain(masks.iter().flatten().flatten()).map(|&x| x.into());
+        let floats = bits(obs).into_iter().chain(bits(final_obs)).chain(rewards.iter().map(|x| x.to_bits()));
+        floats.chain(flags).collect()
     }
 }
 
@@ -147,7 +93,7 @@ fn a_larger_batch_does_not_change_the_trajectory_of_an_environment() {
         a.reset(&mut *small, 2);
         b.reset(&mut *large, 2);
         for _ in 0..100 {
-            assert_eq!(a.obs.row(2), b.obs.row(2), "{}", entry.name);
+            assert_eq!(row(&a.steps.obs, 2), row(&b.steps.obs, 2), "{}", entry.name);
             a.step(&mut *small).expect("steps");
             b.step(&mut *large).expect("steps");
         }
@@ -177,20 +123,20 @@ fn an_ended_episode_leaves_its_last_observation_and_the_first_of_the_next() {
         memory.reset(&mut *envs, 4);
         let (mut ends, mut steps) = (0, 0);
         while ends < 33 {
-            memory.obs.poison();
-            memory.final_obs.poison();
+            poison(&mut memory.steps.obs);
+            poison(&mut memory.steps.final_obs);
             memory.step(&mut *envs).expect("steps");
             let space = envs.observation_space();
             for i in 0..33 {
-                let done = memory.terminated[i] | memory.truncated[i] == 1;
-                let final_obs = memory.final_obs.row(i);
+                let done = memory.steps.done(i);
+                let final_obs = row(&memory.steps.final_obs, i);
                 let untouched = final_obs.iter().all(|x| x.is_nan() || *x == 238.0);
                 assert_eq!(done, !untouched, "{}: written if and only if done", entry.name);
-                assert!(space.contains(&memory.obs.row(i)), "{}", entry.name);
+                assert!(space.contains(&row(&memory.steps.obs, i)), "{}", entry.name);
                 if done {
                     ends += 1;
                     assert!(space.contains(&final_obs), "{}", entry.name);
-                    assert_ne!(final_obs, memory.obs.row(i), "{}: obs is the new episode's first", entry.name);
+                    assert_ne!(final_obs, row(&memory.steps.obs, i), "{}: obs is the new episode's first", entry.name);
                 }
             }
             steps += 1;
@@ -230,9 +176,10 @@ fn a_saved_batch_continues_as_if_nothing_had_happened() {
             memory.reset(&mut *envs, 8);
             (0..37).for_each(|_| memory.step(&mut *envs).expect("steps"));
             let saved = envs.save().expect("saves");
-            let masks = memory.masks.clone();
+            let masks = memory.steps.masks.clone();
             let run = |envs: &mut dyn VecEnv| {
-                let mut memory = Memory { masks: masks.clone(), ..Memory::new(envs, 6) };
+                let mut memory = Memory::new(envs, 6);
+                memory.steps.masks = masks.clone();
                 let step = |_| {
                     memory.step(envs).expect("steps");
                     memory.bits()
@@ -276,38 +223,27 @@ fn a_bad_batch_is_refused_before_any_environment_steps() {
         memory.reset(&mut *envs, 8);
         let before = envs.save().expect("saves");
 
-        memory.discrete[99] = 2;
-        let error = memory.step_with_actions(&mut *envs).unwrap_err();
+        memory.discrete()[99] = 2;
+        let error = envs.step(&mut memory.steps).unwrap_err();
         assert_eq!(error.to_string(), "environment 99: action 2 is out of range, the action space is 0..2");
-        memory.discrete = Array1::zeros(99);
-        assert!(matches!(memory.step_with_actions(&mut *envs), Err(Error::Shape { what: "actions", .. })));
-        memory.discrete = Array1::zeros(100);
-        memory.rewards = Array1::zeros(101);
-        assert!(matches!(memory.step_with_actions(&mut *envs), Err(Error::Shape { what: "rewards", .. })));
-        memory.rewards = Array1::zeros(100);
-        memory.final_obs.0 = Array2::zeros((100, 5));
-        assert!(matches!(memory.step_with_actions(&mut *envs), Err(Error::Shape { what: "final_obs", .. })));
-        memory.final_obs.0 = Array2::zeros((100, 4));
+        *memory.discrete() = Array1::zeros(99);
+        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Shape { what: "actions", .. })));
+        *memory.discrete() = Array1::zeros(100);
+        memory.steps.rewards = Array1::zeros(101);
+        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Shape { what: "rewards", .. })));
+        memory.steps.rewards = Array1::zeros(100);
+        memory.steps.final_obs = ObsArray::zeros(Dtype::F32, (100, 5));
+        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Shape { what: "final_obs", .. })));
+        memory.steps.final_obs = ObsArray::zeros(Dtype::F32, (100, 4));
 
-        let continuous = Array2::<f32>::zeros((100, 1));
-        let (mut bytes, mut masks) =
-            (Array2::<u8>::zeros((100, 4)), [Array2::<u8>::zeros((100, 2)), Array2::<u8>::zeros((100, 2))]);
-        let [masks_a, masks_b] = &mut masks;
-        let error = envs.step(
-            Actions::Continuous(continuous.view()),
-            StepBatch {
-                obs: ObsViewMut::U8(bytes.view_mut()),
-                rewards: memory.rewards.view_mut(),
-                terminated: memory.terminated.view_mut(),
-                truncated: memory.truncated.view_mut(),
-                final_obs: memory.final_obs.view_mut(),
-                masks: Some(MaskBatch { masks: masks_a.view_mut(), final_masks: masks_b.view_mut() }),
-            },
-        );
+        memory.steps.actions = Actions::Continuous(Array2::zeros((100, 1)));
+        memory.steps.obs = ObsArray::zeros(Dtype::U8, (100, 4));
+        memory.steps.masks = Some([Array2::zeros((100, 2)), Array2::zeros((100, 2))]);
+        let error = envs.step(&mut memory.steps);
         assert!(matches!(error, Err(Error::Kind { what: "actions", .. })));
         let mut columns = Array2::<f32>::zeros((4, 100));
         let transposed = ObsViewMut::F32(columns.view_mut().reversed_axes());
-        assert!(matches!(envs.reset(1, transposed, None), Err(Error::Shape { what: "obs", .. })));
+        assert!(matches!(envs.reset_into(1, transposed, None), Err(Error::Shape { what: "obs", .. })));
         assert_eq!(envs.save().expect("saves"), before);
     }
 }
@@ -444,18 +380,12 @@ fn recorded_states(name: &str) -> Vec<Value> {
 
 /// Draws more actions than any episode has steps, as a trace takes them.
 fn random_actions(space: &ActionSpace, seed: u64) -> Value {
-    let (mut random, mut discrete, mut continuous) =
-        (RandomActions::new(seed, 4100, space), Array1::zeros(4100), Array2::zeros((4100, space.len())));
-    match space {
-        ActionSpace::Discrete { .. } => {
-            random.fill(&mut ActionsMut::Discrete(discrete.view_mut()));
-            discrete.iter().copied().collect()
-        }
-        ActionSpace::Continuous { .. } => {
-            random.fill(&mut ActionsMut::Continuous(continuous.view_mut()));
-            continuous.rows().into_iter().map(|row| row.to_vec()).collect()
-        }
-    }
+    let (mut random, mut actions) = (RandomActions::new(seed, 4100, space), ActionArray::zeros(space, 4100));
+    random.fill(&mut actions.view_mut());
+    actions.either(
+        |actions| actions.iter().copied().collect(),
+        |actions| actions.rows().into_iter().map(|row| row.to_vec()).collect(),
+    )
 }
 
 /// Checks that only the last step ends the episode, and observations are in space.
@@ -530,9 +460,9 @@ fn every_discrete_batch_refuses_its_first_illegal_action() {
             memory.reset(&mut *envs, 8);
             let before = envs.save().expect("saves");
             for (env_idx, action) in [(0, n), (129, n), (64, n + 1), (7, u32::MAX)] {
-                memory.discrete.fill(0);
-                memory.discrete[env_idx] = action;
-                match memory.step_with_actions(&mut *envs) {
+                memory.discrete().fill(0);
+                memory.discrete()[env_idx] = action;
+                match envs.step(&mut memory.steps) {
                     Err(Error::ActionOutOfRange { env_idx: i, action: a, n: m }) => {
                         assert_eq!((i, a, m), (env_idx, action, n), "{}", entry.name);
                     }
@@ -540,8 +470,8 @@ fn every_discrete_batch_refuses_its_first_illegal_action() {
                 }
             }
             assert_eq!(envs.save().expect("saves"), before, "{}", entry.name);
-            memory.discrete.fill(n - 1);
-            memory.step_with_actions(&mut *envs).expect("the last action is legal");
+            memory.discrete().fill(n - 1);
+            envs.step(&mut memory.steps).expect("the last action is legal");
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Wrappers against plain loops over single environments that keep lists of all that has happened.
 
-use ndarray::{Array1, Array2};
 use rl_envs::check::{Check, check_env};
 use rl_envs::wrappers::{
     ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, RewardClip, TimeLimit, TimeLimitState,
 };
 use rl_envs::{
-    Action, ActionSpace, Actions, Element, Env, Error, MaskBatch, ObsViewMut, Pool, PooledVecEnv, Purpose, Rng, Space, Step,
-    StepBatch, SyncVecEnv, VecEnv,
+    Action, ActionSpace, Actions, Element, Env, Error, ObsArray, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps,
+    SyncVecEnv, VecEnv,
 };
 use serde::{Deserialize, Serialize};
 
@@ -108,70 +107,43 @@ fn action(i: usize, t: usize) -> u32 {
 struct Batch<V> {
     envs: V,
     t: usize,
-    floats: [Array2<f32>; 2],
-    bytes: [Array2<u8>; 2],
-    masks: [Array2<u8>; 2],
-    rewards: Array1<f32>,
-    terminated: Array1<u8>,
-    truncated: Array1<u8>,
+    steps: Steps,
 }
 
 impl<V: VecEnv> Batch<V> {
     fn new(envs: V) -> Self {
-        let (n, d) = (envs.n_envs(), envs.observation_space().len());
-        let (floats, bytes) = ([Array2::zeros((n, d)), Array2::zeros((n, d))], [Array2::zeros((n, d)), Array2::zeros((n, d))]);
-        let masks = [Array2::zeros((n, 3)), Array2::zeros((n, 3))];
-        let (rewards, terminated, truncated) = (Array1::zeros(n), Array1::zeros(n), Array1::zeros(n));
-        Self { envs, t: 0, floats, bytes, masks, rewards, terminated, truncated }
+        Self { steps: Steps::new(&envs), envs, t: 0 }
     }
 
     fn rows(&self) -> Vec<Row> {
-        let is_f32 = self.envs.observation_space().dtype() == rl_envs::Dtype::F32;
-        let obs = |k: usize, i| match is_f32 {
-            true => self.floats[k].row(i).to_vec(),
-            false => self.bytes[k].row(i).iter().map(|&x| f32::from(x)).collect(),
+        let Steps { obs, rewards, terminated, truncated, final_obs, masks, .. } = &self.steps;
+        let row = |obs: &ObsArray, i| -> Vec<f32> {
+            let row = obs.as_ref();
+            row.either(|obs| obs.row(i).to_vec(), |obs| obs.row(i).iter().map(|&x| f32::from(x)).collect())
         };
-        let row = |i| {
-            let (terminated, truncated) = (self.terminated[i] == 1, self.truncated[i] == 1);
-            let last = (terminated || truncated).then(|| (obs(1, i), self.masks[1].row(i).to_vec()));
-            let mask = self.masks[0].row(i).to_vec();
-            Row { obs: obs(0, i), mask, reward: self.rewards[i], terminated, truncated, last }
+        let mask = |k: usize, i| masks.iter().flat_map(|masks| masks[k].row(i).to_vec()).collect::<Vec<u8>>();
+        let row = |i| Row {
+            obs: row(obs, i),
+            mask: mask(0, i),
+            reward: rewards[i],
+            terminated: terminated[i] == 1,
+            truncated: truncated[i] == 1,
+            last: self.steps.done(i).then(|| (row(final_obs, i), mask(1, i))),
         };
         (0..self.envs.n_envs()).map(row).collect()
     }
 
     fn reset(&mut self) -> Vec<Row> {
-        let obs = match self.envs.observation_space().dtype() {
-            rl_envs::Dtype::F32 => ObsViewMut::F32(self.floats[0].view_mut()),
-            rl_envs::Dtype::U8 => ObsViewMut::U8(self.bytes[0].view_mut()),
-        };
-        self.envs.reset(SEED, obs, Some(self.masks[0].view_mut())).expect("resets");
         self.t = 0;
-        self.rewards.fill(0.0);
-        self.terminated.fill(0);
-        self.truncated.fill(0);
+        self.steps = Steps::new(&self.envs);
+        self.envs.reset(SEED, &mut self.steps).expect("resets");
         self.rows()
     }
 
     fn step(&mut self) -> Vec<Row> {
-        let actions: Array1<u32> = (0..self.envs.n_envs()).map(|i| action(i, self.t)).collect();
+        self.steps.actions = Actions::Discrete((0..self.envs.n_envs()).map(|i| action(i, self.t)).collect());
         self.t += 1;
-        let [floats, final_floats] = &mut self.floats;
-        let [bytes, final_bytes] = &mut self.bytes;
-        let [masks, final_masks] = &mut self.masks;
-        let (obs, final_obs) = match self.envs.observation_space().dtype() {
-            rl_envs::Dtype::F32 => (ObsViewMut::F32(floats.view_mut()), ObsViewMut::F32(final_floats.view_mut())),
-            rl_envs::Dtype::U8 => (ObsViewMut::U8(bytes.view_mut()), ObsViewMut::U8(final_bytes.view_mut())),
-        };
-        let out = StepBatch {
-            obs,
-            rewards: self.rewards.view_mut(),
-            terminated: self.terminated.view_mut(),
-            truncated: self.truncated.view_mut(),
-            final_obs,
-            masks: Some(MaskBatch { masks: masks.view_mut(), final_masks: final_masks.view_mut() }),
-        };
-        self.envs.step(Actions::Discrete(actions.view()), out).expect("steps");
+        self.envs.step(&mut self.steps).expect("steps");
         self.rows()
     }
 }

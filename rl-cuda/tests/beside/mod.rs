@@ -4,9 +4,7 @@
 
 use ndarray::{Array1, Array2};
 use rl_cuda::{ActionSource, CudaVecEnv, Device, DeviceActions, DeviceSteps, Error};
-use rl_envs::{
-    ActionSpace, Actions, ActionsMut, ActionsView, Dtype, MaskBatch, ObsViewMut, RandomActions, StepBatch, VecEnv, catalog,
-};
+use rl_envs::{ActionArray, ActionSpace, Actions, ActionsView, Obs, ObsArray, RandomActions, Steps, VecEnv, catalog};
 
 /// Batch sizes that the tests cover.
 pub(crate) const SIZES: [usize; 5] = [1, 31, 33, 65, 1000];
@@ -14,101 +12,42 @@ pub(crate) const SIZES: [usize; 5] = [1, 31, 33, 65, 1000];
 /// Everything that one step of a batch writes, as bits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rows {
-    obs: Obs,
-    rewards: Array1<u32>, // bits
+    obs: Obs<Array2<u32>, Array2<u8>>,
+    rewards: Array1<u32>,
     terminated: Array1<u8>,
     truncated: Array1<u8>,
-    final_obs: Obs,
-    masks: Array2<u8>,
-    final_masks: Array2<u8>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Obs {
-    F32(Array2<u32>), // bits
-    U8(Array2<u8>),
+    final_obs: Obs<Array2<u32>, Array2<u8>>,
+    masks: Option<[Array2<u8>; 2]>,
 }
 
 /// A batch and its latest outputs.
 pub(crate) struct Driven {
     pub(crate) envs: Box<dyn VecEnv>,
-    obs: (Array2<f32>, Array2<u8>),
-    final_obs: (Array2<f32>, Array2<u8>),
-    rewards: Array1<f32>,
-    terminated: Array1<u8>,
-    truncated: Array1<u8>,
-    masks: Array2<u8>,
-    final_masks: Array2<u8>,
-    dtype: Dtype,
-    masked: bool,
+    steps: Steps,
 }
 
 impl Driven {
     pub(crate) fn new(envs: Box<dyn VecEnv>) -> Self {
-        let (n, d, a) = (envs.n_envs(), envs.observation_space().len(), envs.action_space().len());
-        let (dtype, masked) = (envs.observation_space().dtype(), envs.action_space().masked());
-        let len = |of| if dtype == of { d } else { 0 };
-        let obs = || (Array2::zeros((n, len(Dtype::F32))), Array2::zeros((n, len(Dtype::U8))));
-        let masks = || Array2::zeros((n, if masked { a } else { 0 }));
-        Self {
-            envs,
-            obs: obs(),
-            final_obs: obs(),
-            rewards: Array1::zeros(n),
-            terminated: Array1::zeros(n),
-            truncated: Array1::zeros(n),
-            masks: masks(),
-            final_masks: masks(),
-            dtype,
-            masked,
-        }
+        Self { steps: Steps::new(&envs), envs }
     }
 
     pub(crate) fn reset(&mut self, seed: u64) -> Result<(), rl_envs::Error> {
-        let obs = view(self.dtype, &mut self.obs);
-        self.envs.reset(seed, obs, self.masked.then(|| self.masks.view_mut()))
+        self.envs.reset(seed, &mut self.steps)
     }
 
     pub(crate) fn step(&mut self, actions: ActionsView<'_>) -> Result<(), rl_envs::Error> {
-        let masks = MaskBatch { masks: self.masks.view_mut(), final_masks: self.final_masks.view_mut() };
-        self.envs.step(
-            actions,
-            StepBatch {
-                obs: view(self.dtype, &mut self.obs),
-                rewards: self.rewards.view_mut(),
-                terminated: self.terminated.view_mut(),
-                truncated: self.truncated.view_mut(),
-                final_obs: view(self.dtype, &mut self.final_obs),
-                masks: self.masked.then_some(masks),
-            },
-        )
+        self.envs.step_into(actions, self.steps.view_mut().1)
     }
 
     pub(crate) fn rows(&self) -> Rows {
-        let obs = |(floats, bytes): &(Array2<f32>, Array2<u8>)| match self.dtype {
-            Dtype::F32 => Obs::F32(floats.mapv(f32::to_bits)),
-            Dtype::U8 => Obs::U8(bytes.clone()),
-        };
-        Rows {
-            obs: obs(&self.obs),
-            rewards: self.rewards.mapv(f32::to_bits),
-            terminated: self.terminated.clone(),
-            truncated: self.truncated.clone(),
-            final_obs: obs(&self.final_obs),
-            masks: self.masks.clone(),
-            final_masks: self.final_masks.clone(),
-        }
+        let bits = |obs: &ObsArray| obs.as_ref().map(|obs| obs.mapv(f32::to_bits), Array2::clone);
+        let Steps { obs, rewards, terminated, truncated, final_obs, masks, .. } = self.steps.clone();
+        let (obs, final_obs, rewards) = (bits(&obs), bits(&final_obs), rewards.mapv(f32::to_bits));
+        Rows { obs, rewards, terminated, truncated, final_obs, masks }
     }
 
     pub(crate) fn ended(&self) -> usize {
-        self.terminated.iter().zip(&self.truncated).filter(|(a, b)| **a | **b != 0).count()
-    }
-}
-
-fn view(dtype: Dtype, (floats, bytes): &mut (Array2<f32>, Array2<u8>)) -> ObsViewMut<'_> {
-    match dtype {
-        Dtype::F32 => ObsViewMut::F32(floats.view_mut()),
-        Dtype::U8 => ObsViewMut::U8(bytes.view_mut()),
+        (0..self.envs.n_envs()).filter(|&i| self.steps.done(i)).count()
     }
 }
 
@@ -117,42 +56,29 @@ fn view(dtype: Dtype, (floats, bytes): &mut (Array2<f32>, Array2<u8>)) -> ObsVie
 /// With masks, those environments take legal actions; in CartPole, actions that keep the pole up.
 pub(crate) struct Player {
     random: RandomActions,
-    discrete: Array1<u32>,
-    continuous: Array2<f32>,
-    space: ActionSpace,
+    actions: ActionArray,
 }
 
 impl Player {
     pub(crate) fn new(seed: u64, n: usize, space: &ActionSpace) -> Self {
-        Self {
-            random: RandomActions::new(seed, n, space),
-            discrete: Array1::zeros(n),
-            continuous: Array2::zeros((n, space.len())),
-            space: space.clone(),
-        }
+        Self { random: RandomActions::new(seed, n, space), actions: ActionArray::zeros(space, n) }
     }
 
     pub(crate) fn play(&mut self, name: &str, driven: &Driven) -> ActionsView<'_> {
-        match self.space {
-            ActionSpace::Discrete { .. } => {
-                self.random.fill(&mut ActionsMut::Discrete(self.discrete.view_mut()));
-                for i in (0..self.discrete.len()).step_by(2) {
-                    if name == "cartpole" {
-                        let row = driven.obs.0.row(i);
-                        self.discrete[i] = (row[2] + 0.5 * row[3] + 0.1 * row[1] + 0.05 * row[0] > 0.0).into();
-                    } else if driven.masked {
-                        let drawn = self.discrete[i] as usize;
-                        let legal = (0..4).map(|j| (drawn + j) % 4).find(|&j| driven.masks[[i, j]] == 1);
-                        self.discrete[i] = legal.unwrap_or(drawn) as u32;
-                    }
+        self.random.fill(&mut self.actions.view_mut());
+        if let Actions::Discrete(actions) = &mut self.actions {
+            for i in (0..actions.len()).step_by(2) {
+                if let ("cartpole", Obs::F32(obs)) = (name, &driven.steps.obs) {
+                    let row = obs.row(i);
+                    actions[i] = (row[2] + 0.5 * row[3] + 0.1 * row[1] + 0.05 * row[0] > 0.0).into();
+                } else if let Some([masks, _]) = &driven.steps.masks {
+                    let drawn = actions[i] as usize;
+                    let legal = (0..4).map(|j| (drawn + j) % 4).find(|&j| masks[[i, j]] == 1);
+                    actions[i] = legal.unwrap_or(drawn) as u32;
                 }
-                Actions::Discrete(self.discrete.view())
-            }
-            ActionSpace::Continuous { .. } => {
-                self.random.fill(&mut ActionsMut::Continuous(self.continuous.view_mut()));
-                Actions::Continuous(self.continuous.view())
             }
         }
+        self.actions.view()
     }
 }
 

@@ -53,7 +53,7 @@ impl Driven {
     /// Resets the environments and writes their first row.
     fn reset(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
         let masks = columns.masks.as_mut().map(|masks| masks.index_axis_mut(Axis(0), 0));
-        self.envs.reset(0, columns.obs.index_axis_mut(Axis(0), 0), masks)
+        self.envs.reset_into(0, columns.obs.index_axis_mut(Axis(0), 0), masks)
     }
 
     /// Fills the columns with random actions and their outcomes.
@@ -63,7 +63,7 @@ impl Driven {
             let mut actions = actions.index_axis_mut(Axis(0), t);
             self.random.fill(&mut actions);
             for _ in 0..self.repeat {
-                self.envs.step(
+                self.envs.step_into(
                     actions.view(),
                     StepBatch {
                         obs: obs.index_axis_mut(Axis(0), t + 1),
