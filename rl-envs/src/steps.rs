@@ -1,4 +1,6 @@
-//! One step of a batch: its columns, owned ([`Steps`]), lent to be written ([`StepBatch`]), and checked ([`StepRows`]).
+//! Columns of one step of a batch.
+//!
+//! [`Steps`] owns them, [`StepBatch`] borrows them for writing, [`StepRows`] are checked slices.
 
 use ndarray::{Array1, Array2, ArrayViewMut1, ArrayViewMut2, Axis};
 
@@ -7,19 +9,25 @@ use crate::{ActionArray, ActionSpace, ActionsView, Element, Error, ObsArray, Obs
 /// The columns of one step of N environments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steps {
-    /// What to act on next, (N, D): the first observation of a new episode where one has ended.
+    /// Observations to act on next, (N, D).
+    ///
+    /// Where an episode has ended, the first observation of the next one.
     pub obs: ObsArray,
-    /// The actions of the next step, (N) or (N, A).
+    /// Actions of the next step, (N) or (N, A).
     pub actions: ActionArray,
-    /// The rewards of the last step, (N).
+    /// Rewards of the last step, (N).
     pub rewards: Array1<f32>,
     /// 1 where the task is over, (N); see [`Step`](crate::Step).
     pub terminated: Array1<u8>,
     /// 1 where the episode was cut off, (N).
     pub truncated: Array1<u8>,
-    /// The last observation of an episode that has just ended, (N, D); written only where either flag is set.
+    /// Last observations of episodes that have just ended, (N, D).
+    ///
+    /// Written only where either flag is set.
     pub final_obs: ObsArray,
-    /// Legal actions at `obs` and at `final_obs`, (N, A) each, if the action space has masks.
+    /// Legal actions at `obs` and at `final_obs`, (N, A) each.
+    ///
+    /// `None` if the action space has no masks.
     pub masks: Option<[Array2<u8>; 2]>,
 }
 
@@ -41,7 +49,7 @@ impl Steps {
         }
     }
 
-    /// The actions, and what a step writes.
+    /// Borrows the actions, and the columns that a step writes.
     #[must_use]
     pub fn view_mut(&mut self) -> (ActionsView<'_>, StepBatch<'_>) {
         let out = StepBatch {
@@ -69,10 +77,10 @@ impl Steps {
 }
 
 impl<'a> ObsViewMut<'a> {
-    /// All elements in a row, if type and shape are as expected: for whoever implements [`VecEnv`].
+    /// Returns all elements as a slice, for implementations of [`VecEnv`].
     ///
     /// # Errors
-    /// [`Error::Kind`] or [`Error::Shape`].
+    /// [`Error::Kind`] or [`Error::Shape`] if type or shape differ from those expected.
     pub fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
         let rows = O::rows(self).ok_or(Error::Kind {
             what,
@@ -85,12 +93,14 @@ impl<'a> ObsViewMut<'a> {
     }
 }
 
-/// Where a batch writes its action masks.
+/// Action masks of a batch, borrowed for writing.
 #[derive(Debug)]
 pub struct MaskBatch<'a> {
     /// Legal actions at `obs`, (N, A).
     pub masks: ArrayViewMut2<'a, u8>,
-    /// Legal actions at `final_obs`, (N, A); written only where an episode has ended.
+    /// Legal actions at `final_obs`, (N, A).
+    ///
+    /// Written only where an episode has ended.
     pub final_masks: ArrayViewMut2<'a, u8>,
 }
 
@@ -102,25 +112,29 @@ impl MaskBatch<'_> {
     }
 }
 
-/// Where a batch writes the outcome of a step. All arrays are contiguous.
+/// Outcome of a step, borrowed for writing; every array is contiguous.
 #[derive(Debug)]
 pub struct StepBatch<'a> {
-    /// What to act on next, (N, D): the first observation of a new episode where one has ended.
+    /// Observations to act on next, (N, D).
+    ///
+    /// Where an episode has ended, the first observation of the next one.
     pub obs: ObsViewMut<'a>,
-    /// The rewards of this step, (N).
+    /// Rewards of this step, (N).
     pub rewards: ArrayViewMut1<'a, f32>,
     /// 1 where the task is over, (N); see [`Step`](crate::Step).
     pub terminated: ArrayViewMut1<'a, u8>,
     /// 1 where the episode was cut off, (N).
     pub truncated: ArrayViewMut1<'a, u8>,
-    /// The last observation of an episode that has just ended, (N, D); written only where either flag is set.
+    /// Last observations of episodes that have just ended, (N, D).
+    ///
+    /// Written only where either flag is set.
     pub final_obs: ObsViewMut<'a>,
-    /// The masks, if the action space has them.
+    /// Masks, if the action space has them.
     pub masks: Option<MaskBatch<'a>>,
 }
 
 impl StepBatch<'_> {
-    /// The same memory for a shorter time: for a batch that hands it on to another and then reads it.
+    /// Borrows the columns again, for a wrapper that reads them afterwards.
     #[must_use]
     pub fn reborrow(&mut self) -> StepBatch<'_> {
         StepBatch {
@@ -133,7 +147,7 @@ impl StepBatch<'_> {
         }
     }
 
-    /// The first `row` environments and the others.
+    /// Splits before environment `row`.
     pub(crate) fn split_at(self, row: usize) -> (Self, Self) {
         let (obs_a, obs_b) = self.obs.split_at(Axis(0), row);
         let (rewards_a, rewards_b) = self.rewards.split_at(Axis(0), row);
@@ -162,18 +176,18 @@ impl StepBatch<'_> {
     }
 }
 
-/// What a [`StepBatch`] writes to, as slices whose lengths have been checked: for whoever implements [`VecEnv`].
+/// Checked slices of a [`StepBatch`], for implementations of [`VecEnv`].
 #[derive(Debug)]
 pub struct StepRows<'a, O> {
-    /// What to act on next, (N, D).
+    /// Observations to act on next, (N, D).
     pub obs: &'a mut [O],
-    /// The rewards of this step, (N).
+    /// Rewards of this step, (N).
     pub rewards: &'a mut [f32],
     /// 1 where the task is over, (N).
     pub terminated: &'a mut [u8],
     /// 1 where the episode was cut off, (N).
     pub truncated: &'a mut [u8],
-    /// The last observation of an episode that has just ended, (N, D).
+    /// Last observations of episodes that have just ended, (N, D).
     pub final_obs: &'a mut [O],
     /// Legal actions at `obs`, (N, A), or empty without masks.
     pub masks: &'a mut [u8],
@@ -207,7 +221,7 @@ fn flat<'a, T>(what: &'static str, view: ArrayViewMut1<'a, T>, n: usize) -> Resu
     if len == n { view.into_slice() } else { None }.ok_or_else(error)
 }
 
-/// Masks (N, A) as a slice, an empty one if the space has none: for whoever implements [`VecEnv`].
+/// Returns masks (N, A) as a slice, empty if the space has none.
 ///
 /// # Errors
 /// [`Error::Kind`] or [`Error::Shape`].
