@@ -1,5 +1,4 @@
-//! An environment of your own, checked against the contract, in a batch that steps on every core:
-//! `cargo run --release --example own_env`.
+//! A custom environment in a batch: `cargo run --release --example own_env`.
 //!
 //! A walk on a line: start in the middle, step left or right, win at the right end, lose at the left one, 50 steps at most.
 
@@ -48,7 +47,7 @@ impl Env for Walk {
     }
 }
 
-/// The line that a catalog takes: checks, batches on every core and traces come with it.
+/// Catalog entry, which brings checks, batches on every core, and traces.
 const WALK: Entry = Entry::of::<Walk>("walk", "reach the right end of a line");
 
 fn main() -> Result<(), Error> {

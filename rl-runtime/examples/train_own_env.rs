@@ -1,6 +1,7 @@
-//! An environment of your own, trained, saved and evaluated: `cargo run --release --example train_own_env`.
+//! A custom environment, trained: `cargo run --release --example train_own_env`.
 //!
-//! A walk on a line: start in the middle, step left or right, win 1 at the right end, lose at the left one, 50 steps at most.
+//! It is saved and evaluated, too. A walk on a line: start in the middle, step left or right, win 1 at the right end, lose at the
+//! left one, 50 steps at most.
 
 use rl_agents::EvalConfig;
 use rl_envs::catalog::Entry;

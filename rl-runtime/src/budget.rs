@@ -1,9 +1,9 @@
-//! Memory that a run, an evaluation or a bench takes, computed before anything is built.
+//! Memory of a run, an evaluation or a bench, computed before anything is built.
 //!
-//! Every builder asks [`Budget::check`]. A budget counts what lives all the time (environments, networks, gradients and moments,
-//! scratch, rollouts, the replay memory) and the largest of what comes and goes (initialisation, the targets of an update, a
-//! checkpoint, an evaluation). Sizes come from the crates that allocate; what depends on the course of a run, such as the number
-//! of episodes that end in a rollout, is estimated.
+//! Every builder calls [`Budget::check`]. A budget is the sum of permanent memory (environments, networks, gradients and moments,
+//! scratch, rollouts, the replay memory) and the largest part of temporary memory (initialization, the targets of an update, a
+//! checkpoint, an evaluation). Sizes come from the crates that allocate; those that depend on the course of a run, such as the
+//! number of episodes that end in a rollout, are estimated.
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, Learner, NetConfig, NetSize, QNetwork};
@@ -13,26 +13,26 @@ use rl_envs::{ActionSpace, Dtype, Space};
 
 use crate::{Algo, Config, Error};
 
-/// Program, threads, buffers of files.
+/// Program, threads, file buffers.
 const FIXED: u128 = 12 << 20;
-/// Assumed steps of a rollout for each episode that ends in it, whose last observation is kept.
+/// Assumed rollout steps per ended episode, whose last observation is kept.
 const STEPS_AN_EPISODE: u128 = 8;
-/// Numbers of 4 bytes that targets take for each step while they are computed.
+/// Temporary 4-byte numbers per step while targets are computed.
 const TARGETS: u128 = 6;
-/// Samples of a slice of a minibatch, and the most slices.
+/// Minimum samples of a minibatch's slice.
 const SLICE: u64 = 64;
 
 /// Networks and their learning.
 #[derive(Clone, Debug)]
 struct Nets {
     config: NetConfig,
-    /// True for dueling heads of action values.
+    /// Dueling flag of a Q-network; `None` for an actor-critic.
     values: Option<bool>,
-    /// Policies, with the copies that act in rollouts that lag, and target networks.
+    /// Number of policies, including target networks and those of lagging rollouts.
     policies: u64,
-    /// Vectors as long as the parameters: the gradient and the moments. 0 if nothing is learnt.
+    /// Number of parameter-sized vectors (gradient and moments); 0 without learning.
     vectors: u64,
-    /// Vectors as long as the parameters that a checkpoint holds.
+    /// Number of parameter-sized vectors in a checkpoint.
     saved: u64,
     minibatch: u64,
     micro_batch: u64,
@@ -40,7 +40,7 @@ struct Nets {
     drawn: bool,
 }
 
-/// The memory that something takes.
+/// Memory of a run, an evaluation or a bench.
 #[derive(Clone, Debug)]
 pub struct Budget {
     obs: Space,
@@ -51,15 +51,15 @@ pub struct Budget {
     rollouts: u64,
     nets: Option<Nets>,
     replay: Option<(TransitionShape, u64, bool)>,
-    /// Environments of an evaluation.
+    /// Number of environments of an evaluation.
     episodes: u64,
-    /// Names of the settings: environments, hidden layers, transitions of the replay memory.
+    /// Names of the settings for environments, hidden layers, and replay capacity.
     names: [&'static str; 3],
 }
 
-/// Names of the settings of a run.
+/// Setting names of a run.
 const SETTINGS: [&str; 3] = ["n_envs", "hidden", "dqn.buffer_size"];
-/// Names of the arguments of a bench.
+/// Argument names of a bench.
 #[cfg(feature = "cli")]
 const ARGUMENTS: [&str; 3] = ["--envs", "--hidden", "--capacity"];
 
@@ -71,14 +71,14 @@ fn sum(terms: impl IntoIterator<Item = u128>) -> u128 {
     terms.into_iter().fold(0, u128::saturating_add)
 }
 
-/// Bytes in words.
+/// Formats bytes in MB or GB.
 fn in_words(bytes: u128) -> String {
     let (mb, gb) = (bytes as f64 / 1e6, bytes as f64 / 1e9);
     if gb < 1.0 { format!("{mb:.1} MB") } else { format!("{gb:.1} GB") }
 }
 
 impl Budget {
-    /// `n_envs` environments that fill `rollouts` rollouts of `n_steps` steps.
+    /// Creates a budget of `n_envs` environments and `rollouts` rollouts of `n_steps`.
     fn new(spaces: (Space, ActionSpace), bytes_per_env: usize, n_envs: usize, n_steps: usize, rollouts: usize) -> Self {
         let (obs, actions) = spaces;
         let (n_envs, n_steps, rollouts) = (n_envs as u64, n_steps as u64, rollouts as u64);
@@ -86,7 +86,7 @@ impl Budget {
         Self { obs, actions, bytes_per_env, n_envs, n_steps, rollouts, nets: None, replay: None, episodes: 0, names }
     }
 
-    /// A run with these settings, evaluations and checkpoints included.
+    /// Creates the budget of a run, including evaluations and checkpoints.
     #[must_use]
     pub fn training(config: &Config, entry: &Entry) -> Self {
         let entry = config.wrapped(entry);
@@ -117,7 +117,7 @@ impl Budget {
         Self { nets: Some(nets), replay, episodes: config.eval_episodes as u64, ..budget }
     }
 
-    /// A policy that is loaded and plays `episodes` episodes.
+    /// Creates the budget of a loaded policy that plays `episodes` episodes.
     #[must_use]
     pub fn playing(config: &Config, entry: &Entry, episodes: usize) -> Self {
         let entry = config.wrapped(entry);
@@ -135,7 +135,7 @@ impl Budget {
         Self { nets: Some(nets), episodes: episodes as u64, names: ["--episodes", "hidden", ""], ..budget }
     }
 
-    /// A bench of `n_envs` environments that fill rollouts of `n_steps` steps; with updates of PPO if there are networks.
+    /// Creates the budget of a bench that fills rollouts, with PPO if it learns.
     #[cfg(feature = "cli")]
     pub(crate) fn bench(
         spaces: (Space, ActionSpace),
@@ -156,7 +156,7 @@ impl Budget {
         Self { nets, names: ARGUMENTS, ..Self::new(spaces, bytes_per_env, n_envs, n_steps, rollouts) }
     }
 
-    /// A bench of a replay memory.
+    /// Creates the budget of a replay memory's bench.
     #[cfg(feature = "cli")]
     pub(crate) fn replay(shape: TransitionShape, capacity: usize, prioritized: bool) -> Self {
         let spaces = (Space::vector(&[0.0], &[0.0]), ActionSpace::Discrete { n: 1, masked: false });
@@ -175,10 +175,10 @@ impl Budget {
         }
     }
 
-    /// Bytes by what they are for; they are taken at the same time.
+    /// Bytes by purpose, all in use at the same time.
     ///
     /// # Errors
-    /// Those of [`NetConfig::check`].
+    /// Errors of [`NetConfig::check`].
     fn parts(&self) -> Result<Vec<(&'static str, u128)>, Error> {
         let size = match &self.nets {
             Some(Nets { config, values: Some(dueling), .. }) => QNetwork::size(&self.obs, &self.actions, config, *dueling)?,
@@ -236,7 +236,7 @@ impl Budget {
             let states = product(&[n, 3 * per_env + obs + mask + 16]);
             let vectors = product(&[nets.saved.into(), params]);
             passing.push(("a checkpoint", sum([states, vectors, size.policy.into()])));
-            // Rollouts, moments and the replay memory are made after the parameters have been drawn.
+            // Rollouts, moments and the replay memory are allocated after the parameters have been drawn.
             let drawing = sum([envs, FIXED, size.policy.into(), size.init.into()]);
             let most = passing.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
             if nets.drawn && drawing > sum(parts.iter().map(|(_, bytes)| *bytes)).saturating_add(most) {
@@ -248,18 +248,18 @@ impl Budget {
         Ok(parts)
     }
 
-    /// Bytes in all, or a little more.
+    /// Total bytes, rounded up.
     ///
     /// # Errors
-    /// Those of [`NetConfig::check`].
+    /// Errors of [`NetConfig::check`].
     pub fn bytes(&self) -> Result<u128, Error> {
         Ok(sum(self.parts()?.into_iter().map(|(_, bytes)| bytes)))
     }
 
-    /// Refuses what does not fit into the memory that is available now.
+    /// Rejects a budget above the memory that is available now.
     ///
     /// # Errors
-    /// [`Error::Config`] with the figures and the settings that would fit, and those of [`NetConfig::check`].
+    /// [`Error::Config`] with the figures and the settings that would fit; errors of [`NetConfig::check`].
     pub fn check(&self) -> Result<(), Error> {
         self.check_against(memory::available().map_or(isize::MAX as u128, u128::from))
     }
@@ -285,7 +285,7 @@ impl Budget {
         )))
     }
 
-    /// Settings that would fit, each with the others as they are, the most effective first.
+    /// Returns single changes of settings that would fit, the most effective first.
     fn that_fit(&self, available: u128) -> Vec<String> {
         type Set = fn(&mut Budget, u64);
         let [envs, hidden, capacity] = self.names;
@@ -332,7 +332,7 @@ impl Budget {
         fit.into_iter().map(|(_, text)| text).collect()
     }
 
-    /// The largest number of environments, `n` at most, whose rollout is a whole number of minibatches.
+    /// Largest number of environments up to `n` whose rollout has whole minibatches.
     fn dividing(&self, n: u64) -> u64 {
         let minibatch = self.nets.as_ref().filter(|_| self.replay.is_none()).map_or(1, |nets| nets.minibatch.max(1));
         (1..=n).rev().take(1 << 20).find(|n| n.saturating_mul(self.n_steps).is_multiple_of(minibatch)).unwrap_or(n)
@@ -369,14 +369,14 @@ mod tests {
             assert_eq!(error.exit_code(), 2);
             let text = error.to_string();
             assert!(text.contains("of memory are needed") && text.contains("the largest parts: "), "{text}");
-            // The setting that it names fits, and would not if it were a little larger.
+            // The suggested setting fits, and a slightly larger one does not.
             let (_, fit) = text.split_once("it would fit with ").unwrap_or_else(|| panic!("{text}"));
             let fit = fit.split(", or with").next().unwrap();
             assert!(fit.starts_with(setting), "{setting}: {text}");
             let n: u64 = fit.split(|c: char| !c.is_ascii_digit()).find_map(|digits| digits.parse().ok()).unwrap();
             let with = |n: u64| if setting == "hidden" { format!("hidden=[{n}, {n}]") } else { format!("{setting}={n}") };
             budget(env, algo, &[&with(n)]).check_against(available).unwrap();
-            // A minibatch of the presets divides every second number of environments at least.
+            // A minibatch of the presets divides at least every second number of environments.
             assert!(budget(env, algo, &[&with(n + 1024)]).check_against(available).is_err(), "{}", with(n + 1024));
         }
     }

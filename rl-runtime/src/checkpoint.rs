@@ -1,16 +1,16 @@
 //! Checkpoints: directories that are complete or absent.
 //!
-//! `checkpoints/ckpt-000000051200/` holds `config.toml` (what was run), `params.safetensors` (the parameters by name),
-//! `optimizer.safetensors` (its moments, and a target network), `replay.bin` (the replay memory, if it is saved), `state.bin`
-//! (counters, running statistics, environments, and of a run whose rollouts lag the policies that the next ones are acted in by; see
+//! `checkpoints/ckpt-000000051200/` holds `config.toml` (the run's configuration), `params.safetensors` (the parameters by name),
+//! `optimizer.safetensors` (its moments, and a target network), `replay.bin` (the replay memory, if saved), `state.bin`
+//! (counters, running statistics, environments, and, where rollouts lag, the policies that act in the next ones; see
 //! [`rl_envs::codec`]) and `manifest.json` (size and BLAKE3 hash of each). Everything is written to a directory ending in `.tmp`,
-//! every file and the directory are synced, and the directory is renamed: a crash at any moment leaves the last complete checkpoint
-//! to be found. Loading checks everything before it returns anything.
+//! every file and the directory are synced, and the directory is renamed: a crash at any moment leaves the last complete
+//! checkpoint in place. Loading checks everything before it returns anything.
 //!
-//! `checkpoints/best/` holds one more checkpoint: the agent with the best evaluation so far, whose mean return stands in its
+//! `checkpoints/best/` holds one more checkpoint: the agent with the best evaluation so far, with its mean return in the
 //! manifest. Its environments are not saved.
 //!
-//! Files are written and read as streams. The replay memory is never copied; reading allocates no more than the files hold.
+//! Files are streamed. The replay memory is never copied; reading allocates no more than the files hold.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -37,33 +37,33 @@ const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.bin";
 const REPLAY: &str = "replay.bin";
 const FILES: [&str; 4] = [CONFIG, OPTIMIZER, PARAMS, STATE]; // sorted
-/// The directory of the best checkpoint, among the others.
+/// Directory of the best checkpoint, among the others.
 const BEST: &str = "best";
-/// A manifest is a few hundred bytes.
+/// Maximum size of a manifest, which takes a few hundred bytes.
 const MAX_MANIFEST: u64 = 1 << 16;
-/// A configuration is a few kilobytes.
+/// Maximum size of a configuration, which takes a few kilobytes.
 const MAX_CONFIG: u64 = 1 << 20;
-/// The header of a network with hundreds of layers is smaller.
+/// Maximum size of a header, more than a network of hundreds of layers needs.
 const MAX_HEADER: u64 = 1 << 20;
-/// Entries of a manifest or a header; the largest network has a few hundred tensors.
+/// Maximum entries of a manifest or header; large networks need a few hundred.
 const MAX_ENTRIES: usize = 4096;
-/// Bytes that are read or written at a time.
+/// Bytes read or written at a time.
 const BUFFER: usize = 1 << 17;
-/// A newest checkpoint that vanishes while it is read is looked up again as many times.
+/// Maximum lookups of the newest checkpoint if it vanishes while it is read.
 const MAX_LOOKUPS: u32 = 20;
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Environment steps, all environments together.
+    /// Environment steps, summed over environments.
     pub env_steps: u64,
-    /// Rollouts.
+    /// Number of rollouts.
     pub iterations: u64,
-    /// Episodes that have ended.
+    /// Number of ended episodes.
     pub episodes: u64,
-    /// The last of them, at most 100.
+    /// The last of the ended episodes, at most 100.
     pub recent: Vec<Episode>,
-    /// Seconds spent training, earlier parts of the run included.
+    /// Seconds spent training, including earlier parts of the run.
     pub elapsed_s: f64,
 }
 
@@ -80,25 +80,26 @@ impl Progress {
     }
 }
 
-/// Everything that a run continues from.
+/// State that a run continues from.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// What is run.
+    /// Configuration of the run.
     pub config: Config,
-    /// How far it has come.
+    /// Progress of the run.
     pub progress: Progress,
-    /// The agent.
+    /// State of the agent.
     pub agent: Snapshot,
-    /// The file of the replay memory, if there is one. Its hash has been compared.
+    /// File of the replay memory, if there is one, with its hash verified.
     pub replay: Option<PathBuf>,
-    /// The environments.
+    /// State of the environments.
     pub collector: CollectorState,
-    /// Where rollouts lag: the older policies that the next rollouts are acted in by, oldest first, and how many rollouts each has
-    /// learnt from.
+    /// Older policies that act in the next rollouts, oldest first, where rollouts lag.
+    ///
+    /// Each comes with the number of rollouts that it has learnt from.
     pub ahead: Vec<(u64, Snapshot)>,
 }
 
-/// The content of `state.bin`, to be read.
+/// Content of `state.bin`, as read.
 #[derive(Deserialize)]
 struct State {
     progress: Progress,
@@ -108,7 +109,7 @@ struct State {
     ahead: Vec<Ahead<Vec<f32>, Statistics>>,
 }
 
-/// The content of `state.bin`, to be written.
+/// Content of `state.bin`, as written.
 #[derive(Serialize)]
 struct StateRef<'a> {
     progress: &'a Progress,
@@ -118,7 +119,7 @@ struct StateRef<'a> {
     ahead: Vec<Ahead<&'a [f32], &'a Statistics>>,
 }
 
-/// The beginning of `state.bin`: all of it that a policy needs.
+/// Beginning of `state.bin`, all that a policy needs.
 #[derive(Deserialize)]
 struct Head {
     progress: Progress,
@@ -126,7 +127,7 @@ struct Head {
     statistics: Statistics,
 }
 
-/// A policy that the next rollouts are acted in by.
+/// A policy that acts in one of the next rollouts.
 #[derive(Serialize, Deserialize)]
 struct Ahead<P, S> {
     learnt: u64,
@@ -149,7 +150,7 @@ struct Manifest {
     format: u32,
     #[serde(deserialize_with = "unique")]
     files: BTreeMap<String, FileInfo>,
-    /// The mean return of the evaluation, of a best checkpoint.
+    /// Mean return of the evaluation, for a best checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     return_mean: Option<f64>,
 }
@@ -161,7 +162,7 @@ struct FileInfo {
     blake3: String,
 }
 
-/// The header of a safetensors file.
+/// Header of a safetensors file.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct Header {
@@ -169,7 +170,7 @@ struct Header {
     tensors: BTreeMap<String, TensorInfo>,
 }
 
-/// A map without repeated keys, and with no more than [`MAX_ENTRIES`].
+/// Deserializes a map of at most [`MAX_ENTRIES`] different keys.
 fn unique<'de, D: Deserializer<'de>, V: DeserializeOwned>(deserializer: D) -> Result<BTreeMap<String, V>, D::Error> {
     struct Unique<V>(std::marker::PhantomData<V>);
     impl<'de, V: DeserializeOwned> Visitor<'de> for Unique<V> {
@@ -196,21 +197,23 @@ fn unique<'de, D: Deserializer<'de>, V: DeserializeOwned>(deserializer: D) -> Re
     deserializer.deserialize_map(Unique(std::marker::PhantomData))
 }
 
-/// The path of the checkpoint after `env_steps` environment steps.
+/// Path of the checkpoint after `env_steps` environment steps.
 fn path(dir: &Path, env_steps: u64) -> PathBuf {
     dir.join(format!("ckpt-{env_steps:012}"))
 }
 
-/// The environment steps in a checkpoint's name, if it is a name that [`path`] gives.
+/// Parses the environment steps of a checkpoint's name, as made by [`path`].
 fn env_steps(name: &str) -> Option<u64> {
     let env_steps = name.strip_prefix("ckpt-")?.parse().ok()?;
     (name == format!("ckpt-{env_steps:012}")).then_some(env_steps)
 }
 
-/// The checkpoints in `dir`, oldest first. None if there is no such directory. Entries with other names are ignored.
+/// Returns the checkpoints in `dir`, oldest first; none if it does not exist.
+///
+/// Ignores entries with other names.
 ///
 /// # Errors
-/// [`Error::Io`] if it cannot be read.
+/// [`Error::Io`] if the directory cannot be read.
 pub fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -233,7 +236,7 @@ pub(crate) fn is_one(path: &Path) -> bool {
     path.join(MANIFEST).symlink_metadata().is_ok()
 }
 
-/// Removes the checkpoints in `dir` that a crash has left half written. Returns the errors of those that stay.
+/// Removes half-written checkpoints of a crash from `dir`; returns the failures.
 pub fn clean(dir: &Path) -> Vec<Error> {
     let mut stuck = Vec::new();
     for dir in [dir, &dir.join(BEST)] {
@@ -248,27 +251,28 @@ pub fn clean(dir: &Path) -> Vec<Error> {
     stuck
 }
 
-/// A step of a save that has just been done, for tests that let it fail or panic there.
+/// Called after each step of a save; tests let it fail or panic.
 pub type AfterStep<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
 
-/// Writes the replay memory.
+/// Writer of the replay memory.
 pub type WriteReplay<'a> = &'a dyn Fn(&mut dyn Write) -> Result<(), rl_agents::Error>;
 
-/// A checkpoint that has been saved.
+/// Result of a save.
 #[derive(Debug)]
 pub struct Saved {
-    /// Its path.
+    /// Path of the checkpoint.
     pub path: PathBuf,
-    /// The errors of the older ones that should have been removed and stay.
+    /// Errors of old checkpoints that could not be removed.
     pub stuck: Vec<Error>,
 }
 
-/// Writes a checkpoint into `dir`, then removes all but the newest `keep`. `layout` names the parameters; `replay` writes the replay
-/// memory, if it is saved. If the checkpoint is there already, nothing is done. `after_step` is called after every write, sync and
-/// rename.
+/// Writes a checkpoint into `dir`, then removes all but the newest `keep`.
+///
+/// `layout` names the parameters; `replay` writes the replay memory, if it is saved. An existing checkpoint is left as it is.
+/// `after_step` is called after every write, sync and rename.
 ///
 /// # Errors
-/// [`Error::Io`]; then the checkpoints that were there are unharmed and nothing of the new one stays.
+/// [`Error::Io`] if a file cannot be written; older checkpoints are unharmed and nothing of the new one stays.
 pub fn save(
     dir: &Path,
     checkpoint: &Checkpoint,
@@ -285,11 +289,12 @@ pub fn save(
     Ok(Saved { path: target, stuck: prune(dir, keep, after_step)? })
 }
 
-/// Replaces the best checkpoint of the checkpoints in `dir`: `checkpoint`, with an evaluation of `return_mean`, without a replay
-/// memory. At any moment the old one or the new one is there.
+/// Replaces the best checkpoint in `dir` by `checkpoint`, without a replay memory.
+///
+/// `return_mean` is the mean return of its evaluation. At any moment, the old or the new one is in place.
 ///
 /// # Errors
-/// [`Error::Io`]; then the old one is unharmed.
+/// [`Error::Io`] if a file cannot be written; the old one is unharmed.
 pub fn save_best(
     dir: &Path,
     checkpoint: &Checkpoint,
@@ -299,27 +304,28 @@ pub fn save_best(
 ) -> Result<Saved, Error> {
     let dir = &dir.join(BEST);
     let before = list(dir)?.pop().and_then(|path| path.file_name()?.to_str().and_then(env_steps));
-    // The newest name counts, also where a run was resumed from an older checkpoint.
+    // The newest name counts, even in a run resumed from an older checkpoint.
     let target = path(dir, checkpoint.progress.env_steps.max(before.map_or(0, |steps| steps + 1)));
     write(&target, checkpoint, layout, None, Some(return_mean), after_step).map_err(Error::io(&target))?;
     Ok(Saved { path: target, stuck: prune(dir, 1, after_step)? })
 }
 
-/// The mean return of the best checkpoint's evaluation, if there is one among the checkpoints in `dir`.
+/// Returns the mean return of the best checkpoint in `dir`, if there is one.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] if it is damaged, [`Error::Io`].
+/// [`Error::Checkpoint`] if it is damaged, [`Error::Io`] if `dir` cannot be read.
 pub fn best_return(dir: &Path) -> Result<Option<f64>, Error> {
     let Some(path) = list(&dir.join(BEST))?.pop() else { return Ok(None) };
     let opened = Opened::new(&path).map_err(|why| Error::Checkpoint { path: path.clone(), why })?;
     Ok(opened.manifest.return_mean)
 }
 
-/// Copies the checkpoint at `from`, which has been loaded, into `dir`, under the name that its `env_steps` give. Files are hard links
-/// where that is possible: checkpoints never change.
+/// Copies the loaded checkpoint `from` into `dir`, named after its `env_steps`.
+///
+/// Uses hard links where possible: checkpoints never change.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::Checkpoint`] if it is damaged.
+/// [`Error::Io`] if it cannot be copied, [`Error::Checkpoint`] if it is damaged.
 pub fn copy(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
     let opened = Opened::new(from).map_err(|why| Error::Checkpoint { path: from.into(), why })?;
     let target = path(dir, env_steps);
@@ -340,10 +346,10 @@ pub fn copy(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
     copy().map_err(Error::io(&target))
 }
 
-/// Copies the best checkpoint among those in `from` into `dir`, if there is one that is no older than `env_steps`.
+/// Copies the best checkpoint of `from` to `dir` if not newer than `env_steps`.
 ///
 /// # Errors
-/// Those of [`copy`].
+/// Errors of [`copy`].
 pub(crate) fn copy_best(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
     let Some(best) = list(&from.join(BEST))?.pop() else { return Ok(()) };
     let head = Opened::new(&best).and_then(|opened| opened.head());
@@ -355,7 +361,9 @@ pub(crate) fn copy_best(from: &Path, dir: &Path, env_steps: u64) -> Result<(), E
 
 type Contents<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
 
-/// Writes a checkpoint to `target`, complete or not at all. Refuses what could not be loaded.
+/// Writes a checkpoint to `target`, completely or not at all.
+///
+/// Rejects a checkpoint that could not be loaded.
 fn write(
     target: &Path,
     checkpoint: &Checkpoint,
@@ -389,7 +397,7 @@ fn write(
     let temporary = target.with_extension("tmp");
     let written = write_files(&temporary, target, files, return_mean, after_step);
     if written.is_err() {
-        let _ = fs::remove_dir_all(&temporary); // the disk may be full of it
+        let _ = fs::remove_dir_all(&temporary); // the disk may be full because of it
     }
     written
 }
@@ -432,12 +440,12 @@ fn write_files(
     after_step("sync the parent")
 }
 
-/// Removes all but the newest `keep` checkpoints. Returns the errors of those that stay.
+/// Removes all but the newest `keep` checkpoints; returns the failures.
 fn prune(dir: &Path, keep: usize, after_step: AfterStep<'_>) -> Result<Vec<Error>, Error> {
     let all = list(dir)?;
     let mut stuck = Vec::new();
     for old in &all[..all.len().saturating_sub(keep)] {
-        // Renamed first, so that a crash halfway through does not leave a damaged checkpoint.
+        // Renamed first, so that a crash halfway leaves no damaged checkpoint.
         let doomed = old.with_extension("tmp");
         let removed = fs::rename(old, &doomed)
             .and_then(|()| after_step("rename an old one"))
@@ -448,7 +456,7 @@ fn prune(dir: &Path, keep: usize, after_step: AfterStep<'_>) -> Result<Vec<Error
     Ok(stuck)
 }
 
-/// A file whose bytes are hashed and counted on their way.
+/// A file with a hash and a count of the bytes passed through.
 struct Hashed<F> {
     inner: F,
     hasher: blake3::Hasher,
@@ -486,7 +494,7 @@ impl<F: Read> Read for Hashed<F> {
     }
 }
 
-/// Writes f32 tensors as safetensors: name, shape, values.
+/// Writes f32 tensors (name, shape, values) as safetensors.
 fn write_tensors(out: &mut dyn Write, mut tensors: Vec<(&str, Vec<usize>, &[f32])>) -> io::Result<()> {
     tensors.sort_by_key(|(name, ..)| *name);
     let (mut infos, mut begin) = (Vec::with_capacity(tensors.len()), 0);
@@ -512,7 +520,7 @@ fn write_tensors(out: &mut dyn Write, mut tensors: Vec<(&str, Vec<usize>, &[f32]
     Ok(())
 }
 
-/// The f32 tensors of a file: name, shape, values.
+/// F32 tensors of a file: name, shape, values.
 type Tensors = Vec<(String, Vec<usize>, Vec<f32>)>;
 
 /// Reads the tensors of a file of `len` bytes.
@@ -535,7 +543,7 @@ fn read_tensors(input: &mut dyn Read, len: u64) -> Result<Tensors, String> {
         }
         let bytes = shape.iter().try_fold(4usize, |bytes, &n| bytes.checked_mul(n));
         if begin != at || bytes.is_none_or(|bytes| end.checked_sub(begin) != Some(bytes)) || end as u64 > data {
-            return Err(format!("{name} is {shape:?}, which is not what the bytes from {begin} to {end} hold"));
+            return Err(format!("{name} is {shape:?}, which does not fit the bytes from {begin} to {end}"));
         }
         let mut values = Vec::with_capacity((end - begin) / 4);
         let mut bytes = vec![0; BUFFER.min(end - begin)];
@@ -550,7 +558,7 @@ fn read_tensors(input: &mut dyn Read, len: u64) -> Result<Tensors, String> {
     if at as u64 == data { Ok(read) } else { Err(format!("{} bytes belong to no tensor", data - at as u64)) }
 }
 
-/// Opens a regular file. Anything else, such as a FIFO, might never answer.
+/// Opens a regular file; a FIFO, for example, might block for ever.
 fn open_regular(path: &Path) -> io::Result<(File, u64)> {
     let regular = |metadata: fs::Metadata| match metadata.is_file() {
         true => Ok(metadata.len()),
@@ -562,7 +570,7 @@ fn open_regular(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, len))
 }
 
-/// A checkpoint whose manifest has been read.
+/// A checkpoint with its manifest.
 struct Opened<'a> {
     dir: &'a Path,
     manifest: Manifest,
@@ -587,7 +595,9 @@ impl<'a> Opened<'a> {
         Ok(Self { dir, manifest })
     }
 
-    /// Reads a file with `read`, which is given its length. Nothing is returned unless size and hash are the manifest's.
+    /// Reads a file with `read`, which is given its length.
+    ///
+    /// Fails unless size and hash are those of the manifest.
     fn read<T>(&self, name: &str, read: impl FnOnce(&mut dyn Read, u64) -> Result<T, String>) -> Result<T, String> {
         let FileInfo { bytes, blake3 } = &self.manifest.files[name];
         let (file, found) = open_regular(&self.dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
@@ -598,7 +608,7 @@ impl<'a> Opened<'a> {
         let result = read(&mut input, *bytes);
         io::copy(&mut input, &mut io::sink()).map_err(|e| format!("{name}: {e}"))?;
         if input.get_ref().hasher.finalize().to_string() != *blake3 {
-            return Err(format!("{name} is damaged: its hash is another"));
+            return Err(format!("{name} is damaged: its hash differs"));
         }
         result.map_err(|e| format!("{name}: {e}"))
     }
@@ -625,7 +635,7 @@ impl<'a> Opened<'a> {
     fn policy(&self, entry: &Entry) -> Result<SavedPolicy, String> {
         let config = self.config()?;
         if config.env.name != entry.name {
-            return Err(format!("it is of the environment {}, not {}", config.env.name, entry.name));
+            return Err(format!("it belongs to the environment {}, not {}", config.env.name, entry.name));
         }
         Budget::playing(&config, entry, 0).check().map_err(|e| format!("{CONFIG}: {e}"))?;
         let tensors = self.read(PARAMS, read_tensors)?;
@@ -666,33 +676,34 @@ impl<'a> Opened<'a> {
 
 /// A policy to evaluate or watch.
 pub struct SavedPolicy {
-    /// The checkpoint.
+    /// Path of the checkpoint.
     pub path: PathBuf,
     /// Configuration of the run.
     pub config: Config,
-    /// The environment, in the wrappers of the run.
+    /// Environment, in the wrappers of the run.
     pub entry: Entry,
     /// Progress of the run when it was saved.
     pub progress: Progress,
     /// The policy.
     pub policy: Box<dyn Policy>,
-    /// True if the replay memory should have been saved and is not there: training cannot continue from here.
+    /// True if the replay memory is missing, so training cannot continue from here.
     pub lacks_replay: bool,
 }
 
-/// Reads the policy of the checkpoint at `path`, or of the newest one of the run at `path`, or of its best one. Reads neither the
-/// optimizer's moments nor the replay memory.
+/// Reads the policy of the checkpoint at `path`, or of a run's newest or best one.
+///
+/// Skips the optimizer's moments and the replay memory.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] if there is none or it is damaged, [`Error::Config`] if `best` is asked of a single checkpoint.
+/// [`Error::Checkpoint`] if there is none or it is damaged, [`Error::Config`] if `best` is given for a single checkpoint.
 pub fn policy(path: &Path, best: bool, entry: &Entry) -> Result<SavedPolicy, Error> {
     newest(path, best, |opened| opened.policy(entry))
 }
 
-/// Reads the configuration of the checkpoint that [`policy`] would read.
+/// Reads the configuration of the checkpoint selected as by [`policy`].
 ///
 /// # Errors
-/// Those of [`policy`].
+/// Errors of [`policy`].
 pub fn config(path: &Path, best: bool) -> Result<Config, Error> {
     newest(path, best, |opened| opened.config())
 }
@@ -704,8 +715,9 @@ fn read<T>(path: &Path, read: impl Fn(&Opened<'_>) -> Result<T, String>) -> Resu
     })
 }
 
-/// Reads the checkpoint at `path`, or the newest or best one of the run at `path`. One that vanishes meanwhile, because the run goes
-/// on, is looked up again.
+/// Reads the checkpoint at `path`, or a run's newest or best one.
+///
+/// A checkpoint that vanishes because the run continues is looked up again.
 fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, String>) -> Result<T, Error> {
     let mut chosen = choose(path, best)?;
     for _ in 0..MAX_LOOKUPS {
@@ -720,7 +732,7 @@ fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, St
     read(&chosen, load)
 }
 
-/// The checkpoint that `path` means.
+/// Selects the checkpoint for `path`.
 fn choose(path: &Path, best: bool) -> Result<PathBuf, Error> {
     let none = |why: &str| Error::Checkpoint { path: path.into(), why: why.into() };
     if !path.is_dir() {
@@ -745,16 +757,16 @@ fn choose(path: &Path, best: bool) -> Result<PathBuf, Error> {
 }
 
 impl Checkpoint {
-    /// Reads the checkpoint at `path`, whose parameters are those of `layout`.
+    /// Reads the checkpoint at `path` with the parameters of `layout`.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if it is damaged.
+    /// [`Error::Checkpoint`] if it is damaged or does not fit `layout`.
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, Error> {
         read(path, |opened| opened.all(layout))
     }
 }
 
-/// The parameter vector of `layout`, from its tensors.
+/// Orders tensors into the parameter vector of `layout`.
 fn in_order(layout: &Layout, tensors: Tensors) -> Result<Vec<f32>, String> {
     let mut params = vec![0.0; layout.len()];
     let mut tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)> = tensors.into_iter().map(|(n, s, v)| (n, (s, v))).collect();

@@ -1,9 +1,10 @@
 //! Printing: the only way to stdout and stderr.
 //!
-//! `println!` and `eprintln!` panic if the stream cannot be written, and a run must outlive its log. Here
+//! `println!` and `eprintln!` panic if the stream cannot be written, but a run must outlive its log. Here
 //!
-//! - a stdout whose reader has gone (`| head`) asks the run to save and stop;
-//! - a stdout that fails otherwise, such as on a full disk, is reported once on stderr, and the program exits 1 at its end ([`lost`]);
+//! - a stdout whose reader has exited (`| head`) asks the run to save and stop;
+//! - any other failure of stdout, such as a full disk, is reported once on stderr, and the program finally exits with 1
+//!   ([`lost`]);
 //! - a stderr that cannot be written is ignored.
 
 use std::io::{self, ErrorKind, Write as _};
@@ -19,7 +20,7 @@ pub fn out(line: &str) {
     raw(&format!("{line}\n"));
 }
 
-/// Writes text to stdout as it is, and flushes.
+/// Writes text to stdout, unchanged, and flushes.
 pub fn raw(text: &str) {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
@@ -29,7 +30,7 @@ pub fn raw(text: &str) {
     }
 }
 
-/// Acts on a failure to write to stdout.
+/// Handles a failure to write to stdout.
 pub fn failed(error: &io::Error) {
     if error.kind() == ErrorKind::BrokenPipe {
         interrupt::request();
@@ -40,17 +41,19 @@ pub fn failed(error: &io::Error) {
 
 /// Writes a line to stderr.
 pub fn err(line: &str) {
-    // One call, so that lines of several threads do not mix. There is nowhere to report a failure to.
+    // One call, so that lines of several threads do not mix. A failure cannot be reported anywhere.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// True if stdout could not take some of the output, its reader being there.
+/// True if output was lost for another reason than a reader that has exited.
 #[must_use]
 pub fn lost() -> bool {
     LOST.load(Ordering::Relaxed)
 }
 
-/// A path as an argument for a POSIX shell, for commands that a message suggests. A leading `-` becomes `./-`.
+/// Quotes a path for a POSIX shell, for commands that a message suggests.
+///
+/// A leading `-` becomes `./-`.
 #[must_use]
 pub fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
@@ -59,7 +62,7 @@ pub fn quoted(path: &Path) -> String {
     if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// 1234567 as 1,234,567.
+/// Formats 1234567 as 1,234,567.
 #[must_use]
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();

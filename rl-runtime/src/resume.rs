@@ -1,13 +1,13 @@
-//! Continuing: the run and the checkpoint that `rl train --resume PATH` means.
+//! Resuming: the run and the checkpoint selected by `rl train --resume PATH`.
 //!
 //! | `PATH` | continues |
 //! |---|---|
 //! | a run | its newest checkpoint, in its directory |
 //! | the newest checkpoint of a run | the same |
-//! | any other checkpoint | a new run, which begins with a copy of that checkpoint; the run that it comes from stays as it is |
+//! | any other checkpoint | a new run, which begins with a copy of that checkpoint; the original run does not change |
 //!
-//! Nothing is ever written into a checkpoint. A run without checkpoints starts from the beginning only if its metrics do not show
-//! that there must have been one.
+//! Nothing is ever written into a checkpoint. A run without checkpoints starts from the beginning, unless its metrics show that
+//! checkpoints have been lost.
 
 use std::path::{Path, PathBuf};
 
@@ -26,28 +26,28 @@ use crate::{Config, Error, metrics};
 #[derive(Debug)]
 pub struct Source {
     saved: Config,
-    /// The run to continue in its directory, locked; if there is none, a new one is made.
+    /// The locked run to continue; `None` to create a new one.
     run: Option<RunDir>,
-    /// None before the run's first checkpoint.
+    /// `None` before the run's first checkpoint.
     checkpoint: Option<PathBuf>,
 }
 
 /// A run that is ready to continue.
 pub struct Resumed {
-    /// Its directory.
+    /// Directory of the run.
     pub dir: RunDir,
-    /// Its state.
+    /// State of the run.
     pub training: Training,
-    /// Things worth knowing.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Source {
-    /// Finds what `path` means. `new_run` says that a new run is wanted in any case.
+    /// Finds the run or checkpoint at `path`; `new_run` requests a new run.
     ///
     /// # Errors
     /// [`Error::RunDir`] if it is neither a run nor a checkpoint, or in use; [`Error::Checkpoint`] if checkpoints have been lost;
-    /// [`Error::Config`].
+    /// [`Error::Config`] if `new_run` does not fit.
     pub fn open(path: &Path, new_run: bool) -> Result<Self, Error> {
         if !checkpoint::is_one(path) {
             if new_run {
@@ -70,7 +70,7 @@ impl Source {
         Ok(Self { saved: checkpoint::config(path, false)?, run: None, checkpoint: Some(path.into()) })
     }
 
-    /// The settings to continue with, unless some are given that may change.
+    /// Settings to continue with, apart from newly given ones.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.saved
@@ -82,12 +82,13 @@ impl Source {
         self.run.is_none()
     }
 
-    /// Loads the checkpoint into a new training in `entry`'s environment with the settings of `config`, and makes the directory of a new run if there is to be
-    /// one: at `run_dir`, or else the first free `runs/NAME-NUMBER`. An existing run keeps its `config.toml` until
-    /// [`RunDir::replace_config`].
+    /// Loads the checkpoint into a new training in `entry`'s environment.
+    ///
+    /// The settings are those of `config`. For a new run, it also creates the directory: `run_dir`, or else the
+    /// first free `runs/NAME-NUMBER`. An existing run keeps its `config.toml` until [`RunDir::replace_config`].
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if it is damaged or another run's, those of [`Training::new`] and [`RunDir::create`].
+    /// [`Error::Checkpoint`] if it is damaged or another run's; errors of [`Training::new`] and [`RunDir::create`].
     pub fn begin(
         self,
         config: &Config,
@@ -100,7 +101,7 @@ impl Source {
         let Some(path) = checkpoint else {
             let training = Training::new(config, entry, profile)?;
             let dir = run.ok_or_else(|| Error::config("a run or a checkpoint is needed"))?;
-            let notes = vec!["the run was stopped before its first checkpoint: it starts afresh".into()];
+            let notes = vec!["the run was stopped before its first checkpoint: it starts from the beginning".into()];
             return Ok(Resumed { dir, training, notes });
         };
         let differences = checkpoint::config(&path, false)?.differences(&saved);
@@ -115,12 +116,12 @@ impl Source {
         let env_steps = checkpoint.progress.env_steps;
         let mut notes = vec![format!("resumed from {} env steps", grouped(env_steps))];
         if !checkpoint.collector.has_envs() {
-            notes.push("these environments were not saved, so new episodes begin".into());
+            notes.push("this checkpoint has no environments, so new episodes begin".into());
         }
         if let Some(dqn) = config.dqn.as_ref().filter(|_| checkpoint.replay.is_none()) {
             notes.push(format!(
-                "the replay memory was not saved (dqn.save_replay is {}): it is empty, and learning goes on when it has been filled with \
-                 {} env steps",
+                "the replay memory was not saved (dqn.save_replay is {}): it is empty, and learning continues after {} more \
+                 env steps",
                 dqn.save_replay,
                 grouped(dqn.learning_starts)
             ));
@@ -151,7 +152,7 @@ impl Source {
                     Ok(())
                 })?;
                 let from = path.display();
-                notes.push(format!("{from} stays as it is: the run continues in the new directory {}", dir.path().display()));
+                notes.push(format!("{from} does not change: the run continues in the new directory {}", dir.path().display()));
                 dir
             }
         };
@@ -159,7 +160,7 @@ impl Source {
     }
 }
 
-/// The run whose checkpoint is at `path`.
+/// Returns the run whose checkpoint is at `path`.
 fn run_of(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let checkpoints = path.parent().filter(|parent| parent.ends_with("checkpoints"))?;
@@ -171,11 +172,11 @@ fn is_newest(path: &Path, run: &Path) -> bool {
     newest.is_some_and(|newest| std::path::absolute(path).is_ok_and(|path| path.file_name() == newest.file_name()))
 }
 
-/// Refuses to start a run afresh whose checkpoints must have been lost.
+/// Rejects a fresh start of a run whose checkpoints must have been lost.
 ///
-/// `checkpoints/` is made together with the run, so it has been moved away, or is on a disk that is not there, if it is missing though
-/// metrics were written. If it is empty, the metrics tell: the first checkpoint is due at `checkpoint_every` env steps, and with lag
-/// some rollouts later.
+/// `checkpoints/` is created together with the run, so if it is missing although metrics were written, it has been moved away or
+/// is on an unmounted disk. If it is empty, the metrics tell: the first checkpoint is due at `checkpoint_every` env steps, and
+/// with lag some rollouts later.
 fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
     let Some(env_steps) = metrics::last_env_steps(&dir.metrics()) else { return Ok(()) };
     let late = match config.mode() {
@@ -196,7 +197,7 @@ fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
     Err(Error::Checkpoint { path: dir.checkpoints(), why })
 }
 
-/// True if some settings fall with the share of training that is done.
+/// True if some settings depend on the progress of training.
 fn has_schedules(config: &Config) -> bool {
     config.dqn.is_some() || config.to_toml().contains("\"lin_")
 }

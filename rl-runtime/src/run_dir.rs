@@ -1,4 +1,4 @@
-//! The directory of a run: its configuration, what it ran on, metrics and checkpoints.
+//! Directory of a run: its configuration, its machine, metrics and checkpoints.
 
 use std::fs::{self, DirEntry, File, TryLockError};
 use std::io;
@@ -10,20 +10,20 @@ use crate::file::{is_draft_of, write_whole};
 use crate::print::quoted;
 use crate::{Config, Error, checkpoint, config};
 
-/// A run directory that is ours alone until it is dropped.
+/// A run directory, locked until it is dropped.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    /// Directories that were created for it, innermost first.
+    /// Directories created for the run, innermost first.
     created: Vec<PathBuf>,
-    /// Holds the lock.
+    /// Lock of the directory.
     _lock: File,
 }
 
-/// Names in a run directory that are the run's own.
+/// Names in a run directory that are reserved for the run.
 const OWN: [&str; 6] = ["config.toml", "machine.toml", "metrics.csv", "lock", "checkpoints", "diverged"];
 
-/// What a run ran on.
+/// Machine of a run.
 #[derive(Serialize)]
 struct Machine {
     program: &'static str,
@@ -36,7 +36,9 @@ struct Machine {
 }
 
 impl RunDir {
-    /// Creates the directory of a new run: at `path`, or else the first free `runs/NAME-NUMBER`. On an error nothing is left of it.
+    /// Creates the directory of a new run: `path` or the first free `runs/NAME-NUMBER`.
+    ///
+    /// On an error, nothing of it is left.
     ///
     /// # Errors
     /// [`Error::RunDir`] if it is not empty or in use, [`Error::Io`] if it cannot be written.
@@ -44,10 +46,12 @@ impl RunDir {
         Self::create_from(path, config, device, |_| Ok(()))
     }
 
-    /// Makes the directory of a new run; `begin` writes what it begins with. The configuration, which makes it a run, is written last.
+    /// Creates the directory of a new run with the content written by `begin`.
+    ///
+    /// The configuration, which makes it a run, is written last.
     ///
     /// # Errors
-    /// Those of [`RunDir::create`] and of `begin`.
+    /// Errors of [`RunDir::create`] and of `begin`.
     pub(crate) fn create_from(
         path: Option<&Path>,
         config: &Config,
@@ -69,7 +73,7 @@ impl RunDir {
         };
         let machine = toml::to_string(&machine).unwrap_or_default();
         let checkpoints = || fs::create_dir_all(dir.checkpoints()).map_err(Error::io(dir.checkpoints()));
-        // With its configuration, the directory is that of a run.
+        // The configuration makes the directory a run's.
         let written = begin(&dir)
             .and_then(|()| dir.write("config.toml", &config.to_toml()))
             .and_then(|()| checkpoints())
@@ -83,9 +87,9 @@ impl RunDir {
         }
     }
 
-    /// Removes a directory that this process has just created, and its parents if they were created too.
+    /// Removes a directory just created by this process, with newly created parents.
     pub fn discard(self) {
-        // The directory was empty, so all of this is ours. A removal that fails leaves it for the user to see.
+        // The directory was empty, so all of this belongs to the run. If a removal fails, the user sees the rest.
         for name in ["config.toml", "machine.toml", "metrics.csv", "lock"] {
             let _ = fs::remove_file(self.path.join(name));
         }
@@ -93,10 +97,10 @@ impl RunDir {
         remove_dirs(&self.created);
     }
 
-    /// Opens the directory of a run that has been stopped, and returns its configuration.
+    /// Opens the directory of a stopped run and returns its configuration.
     ///
     /// # Errors
-    /// [`Error::RunDir`] if it is none or in use, [`Error::Config`] if its configuration is damaged.
+    /// [`Error::RunDir`] if it is not a run or is in use, [`Error::Config`] if its configuration is damaged.
     pub fn open(path: &Path) -> Result<(Self, Config), Error> {
         if checkpoint::is_one(path) {
             let why = "is a checkpoint, not the directory of a run".into();
@@ -117,7 +121,7 @@ impl RunDir {
         let created = create_dirs(path)?;
         let locked = check_empty(path).and_then(|()| Self::lock(path)).and_then(|dir| {
             clean(path);
-            // Another process may have begun and ended a run in between.
+            // Another process may have started and finished a run in between.
             check_empty(path)?;
             Ok(dir)
         });
@@ -130,10 +134,10 @@ impl RunDir {
         }
     }
 
-    /// Replaces its configuration by the one that is now in force.
+    /// Replaces the run's configuration.
     ///
     /// # Errors
-    /// [`Error::Io`]; then the old one is still there.
+    /// [`Error::Io`] if it cannot be written; the old one is still in place then.
     pub fn replace_config(&self, config: &Config) -> Result<(), Error> {
         let (path, text) = (self.path.join("config.toml"), config.to_toml());
         if fs::read_to_string(&path).is_ok_and(|old| old == text) { Ok(()) } else { self.write("config.toml", &text) }
@@ -175,10 +179,10 @@ impl RunDir {
         }
     }
 
-    /// Checks that a file about to be written is none of the run's own.
+    /// Rejects a file to be written if its name is reserved for the run.
     ///
     /// # Errors
-    /// [`Error::Config`].
+    /// [`Error::Config`] if the name is reserved.
     pub fn check_foreign(&self, file: &Path) -> Result<(), Error> {
         let own = |dir: io::Result<PathBuf>| {
             let (Ok(dir), Ok(file)) = (dir, path::absolute(file)) else { return false };
@@ -191,19 +195,19 @@ impl RunDir {
         Ok(())
     }
 
-    /// Where it lies.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where its checkpoints lie.
+    /// Path of the checkpoints.
     #[must_use]
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
     }
 
-    /// Where its metrics lie.
+    /// Path of the metrics.
     #[must_use]
     pub fn metrics(&self) -> PathBuf {
         self.path.join("metrics.csv")
@@ -214,7 +218,7 @@ impl RunDir {
     }
 }
 
-/// Creates `path` and its parents, and returns those that were missing, innermost first.
+/// Creates `path` and its parents; returns the created ones, innermost first.
 fn create_dirs(path: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let missing: Vec<PathBuf> = path.ancestors().take_while(missing).map(PathBuf::from).collect();
@@ -233,19 +237,19 @@ fn create_dirs(path: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(created)
 }
 
-/// Removes directories that are empty.
+/// Removes empty directories.
 fn remove_dirs(dirs: &[PathBuf]) {
     for dir in dirs {
         let _ = fs::remove_dir(dir);
     }
 }
 
-/// True for a draft that a killed process has left.
+/// True for a draft left by a killed process.
 fn is_remnant(entry: &DirEntry) -> bool {
     entry.file_name().to_str().is_some_and(|name| OWN.iter().any(|own| is_draft_of(name, own)))
 }
 
-/// Checks that a directory holds at most what a process leaves that was killed while it created a run there.
+/// Checks that a directory is empty, apart from remnants of killed processes.
 fn check_empty(path: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(path).map_err(Error::io(path))? {
         let entry = entry.map_err(Error::io(path))?;
@@ -259,14 +263,14 @@ fn check_empty(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes drafts that killed processes have left. The caller holds the lock.
+/// Removes drafts of killed processes; the caller holds the lock.
 fn clean(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(is_remnant) {
         let _ = fs::remove_file(entry.path());
     }
 }
 
-/// The processor's name, where the system tells it.
+/// Name of the processor, where the system reports it.
 pub(crate) fn cpu() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

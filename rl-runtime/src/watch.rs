@@ -1,8 +1,8 @@
-//! Playing episodes in front of someone: greedily, one after the other, with a look at the environment before each step.
+//! Episodes played before an observer, greedily and one after the other.
 //!
-//! They are the episodes that [`evaluate_policy`](crate::train::evaluate_policy) plays for the same seed. What is seen is every
-//! state that the policy acted on, from the start state to the one before the last step. The state that an episode ends in cannot
-//! be seen, because environments begin their next episode in the same step.
+//! They are the episodes that [`evaluate_policy`](crate::train::evaluate_policy) plays for the same seed. The observer sees every
+//! state that the policy acts on, from the start state to the one before the last step. The state in which an episode ends is not
+//! visible, because environments begin their next episode in the same step.
 
 use std::ops::ControlFlow;
 
@@ -13,26 +13,27 @@ use rl_envs::{Canvas, VecEnv};
 use crate::train::evaluation_seed;
 use crate::{Error, interrupt};
 
-/// A moment of an episode that is watched.
+/// One moment of a watched episode.
 pub enum Seen<'a> {
     /// The environment before a step.
     Step {
         /// A batch of this environment alone.
         envs: &'a dyn VecEnv,
-        /// Number of the episode, from 0.
+        /// Index of the episode.
         number: usize,
         /// The episode so far.
         running: &'a Episode,
     },
-    /// An episode that has ended.
+    /// An ended episode.
     End(&'a Episode),
 }
 
-/// Plays `episodes` episodes one after the other, always taking the most likely action, and shows each moment to `look`. An interrupt
-/// ends it early; an episode that it has cut short is not returned.
+/// Plays `episodes` episodes one after the other, and passes each moment to `look`.
+///
+/// The policy takes the most likely actions. An interrupt stops early; the unfinished episode is not returned.
 ///
 /// # Errors
-/// Those of the environments and of candle.
+/// Errors of the environments and of candle.
 pub fn play(
     policy: &dyn Policy,
     entry: &Entry,
@@ -60,10 +61,10 @@ pub fn play(
     Ok(played)
 }
 
-/// Whether an environment draws itself. The policy is one for it.
+/// True if the environment, to which the policy belongs, draws itself.
 ///
 /// # Errors
-/// Those of the environments and of candle.
+/// Errors of the environments and of candle.
 pub fn can_be_seen(policy: &dyn Policy, entry: &Entry) -> Result<bool, Error> {
     let mut canvas = Canvas::new(8, 8);
     let mut envs = entry.sync(1)?;

@@ -161,7 +161,7 @@ fn lost_checkpoints_are_an_error_and_nothing_is_emptied() {
     fs::write(&log, text_before.lines().take(2).map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     let (code, out, err) = run(&["train", "--resume", text(&run_dir)]);
     assert_eq!(code, 0, "{err}");
-    assert!(out.contains("before its first checkpoint: it starts afresh"), "{out}");
+    assert!(out.contains("before its first checkpoint: it starts from the beginning"), "{out}");
 }
 
 #[test]

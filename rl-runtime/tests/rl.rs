@@ -499,7 +499,7 @@ fn a_run_stopped_before_its_first_checkpoint_starts_afresh_and_says_so() {
     drop(RunDir::create(Some(&run), &small_config(&[]), "cpu").unwrap());
     let output = finish(&mut rl(&["train", "--resume", text(&run)]));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stdout(&output).contains("before its first checkpoint: it starts afresh"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("before its first checkpoint: it starts from the beginning"), "{}", stdout(&output));
 }
 
 #[test]

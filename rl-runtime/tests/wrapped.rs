@@ -1,4 +1,4 @@
-//! Wrappers as settings of any environment, from the command line to the checkpoint.
+//! Wrappers as settings of any environment, from command line to checkpoint.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
