@@ -1,92 +1,92 @@
-//! What can go wrong with a buffer.
+//! Errors of buffers.
 
-/// An error of this crate, with the facts in its variants.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A dimension is zero.
+    /// Dimension that is zero.
     #[error("a buffer needs at least one {0}")]
     Empty(&'static str),
-    /// The memory cannot be had.
-    #[error("a rollout of {n_steps} steps x {n_envs} environments takes {bytes} bytes, which cannot be had: make it smaller")]
+    /// Rollout that does not fit into memory.
+    #[error("a rollout of {n_steps} steps x {n_envs} environments takes {bytes} bytes, which is not available: make it smaller")]
     TooLarge {
-        /// Steps T.
+        /// Number of steps T.
         n_steps: usize,
-        /// Environments N.
+        /// Number of environments N.
         n_envs: usize,
-        /// The bytes needed, as far as they can be counted.
+        /// Required bytes, as far as they can be counted.
         bytes: u128,
     },
-    /// A replay buffer does not fit into memory.
+    /// Replay buffer that does not fit into memory.
     #[error("the replay buffer takes {needed} bytes, {available} are available: a capacity of {largest} would fit")]
     OutOfMemory {
-        /// The bytes needed, as far as they can be counted.
+        /// Required bytes, as far as they can be counted.
         needed: u128,
-        /// The bytes that can be had.
+        /// Available bytes.
         available: u128,
-        /// The largest capacity that fits.
+        /// Largest capacity that fits.
         largest: usize,
     },
-    /// The system refuses memory that it seemed to have.
-    #[error("{bytes} bytes of memory are refused by the system: make the buffer smaller, or raise the limit on memory")]
+    /// Memory that the system refused although it seemed available.
+    #[error("the system refuses {bytes} bytes of memory: make the buffer smaller, or raise the memory limit")]
     Refused {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u128,
     },
-    /// There are more transitions than their numbers can tell apart.
+    /// Capacity that exceeds the range of indices.
     #[error("a replay buffer holds at most {max} transitions, not {capacity}")]
     Capacity {
-        /// The capacity asked for.
+        /// Requested capacity.
         capacity: usize,
-        /// The largest one.
+        /// Maximum capacity.
         max: usize,
     },
-    /// A setting is outside of its range.
+    /// Setting out of its range.
     #[error("{what} is {value}, which is not {range}")]
     Setting {
-        /// Its name.
+        /// Name of the setting.
         what: &'static str,
-        /// The value given.
+        /// Given value.
         value: f64,
-        /// What it may be.
+        /// Allowed values, in words.
         range: &'static str,
     },
-    /// A reward is not finite.
+    /// Reward that is not finite.
     #[error("the reward of environment {env_idx} is {reward}: a transition needs a finite one")]
     Reward {
-        /// Which environment of the step.
+        /// Index of the environment.
         env_idx: usize,
         /// The reward.
         reward: f32,
     },
-    /// There are not enough transitions to draw from.
+    /// Too few transitions to draw from.
     #[error("{needed} transitions cannot be drawn from {held}: add more first")]
     TooFew {
-        /// The transitions needed.
+        /// Required number of transitions.
         needed: usize,
-        /// The transitions held.
+        /// Number of transitions in the buffer.
         held: usize,
     },
-    /// A priority cannot be used.
+    /// Priority that is negative or not finite.
     #[error("the priority of transition {index} is {priority}: it has to be finite and not negative")]
     Priority {
-        /// Its place.
+        /// Index of the transition.
         index: u32,
-        /// The priority, or the error that it comes from.
+        /// The priority, or the error that it is computed from.
         priority: f32,
     },
-    /// There is no such place in the buffer.
+    /// Index outside of the buffer.
     #[error("there is no transition {index}: the buffer holds {len}")]
     Index {
-        /// The place asked for.
+        /// Given index.
         index: u64,
-        /// The number of places in use.
+        /// Number of indices in use.
         len: usize,
     },
-    /// A saved buffer cannot be used.
+    /// Saved buffer that is damaged or does not fit.
     #[error("the saved replay buffer {0}")]
     BadState(String),
-    /// Reading or writing failed.
+    /// Failure to read or write.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }

@@ -1,16 +1,17 @@
-//! What agents learn from: rollouts, replayed transitions, and the targets computed from them.
+//! Memory that agents learn from: rollouts, replayed transitions, and targets.
 //!
 //! - [`Rollout`] holds T steps of N environments in time-major arrays that are filled in place.
 //! - [`ReplayBuffer`] holds the latest transitions of one or more steps and gives back a [`Batch`] of any of them;
-//!   [`PrioritizedReplayBuffer`] prefers those whose values were wrong.
-//! - [`returns`] defines advantages, returns and discounts, and is the only place that interprets the two flags with which an
-//!   episode ends.
+//!   [`PrioritizedReplayBuffer`] prefers transitions with a large error.
+//! - [`returns`] defines advantages, returns and discounts, and is the only module that interprets the two flags at the end of an
+//!   episode.
 //!
 //! ```
 //! use ndarray::array;
 //! use rl_buffer::returns::{Steps, gae};
 //!
-//! // One environment, two steps; the second is cut off by a time limit, so it is bootstrapped from what would have followed.
+//! // One environment, two steps; a time limit cuts off the second, so it is bootstrapped from the value of the final
+//! observation.
 //! let (rewards, next_values) = (array![[1.0], [1.0]], array![[2.0], [10.0]]);
 //! let (terminated, truncated) = (array![[0], [0]], array![[0], [1]]);
 //! let steps = Steps {

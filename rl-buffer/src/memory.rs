@@ -1,17 +1,16 @@
-//! Memory: how much there is, and asking for it in a way that can fail.
+//! Available memory, and fallible allocation.
 //!
-//! Everything here is ordinary memory of the host. Pinned memory and that of a device belong here as further kinds, chosen by a
-//! value.
+//! All memory here is ordinary host memory. Pinned and device memory belong here as further kinds, chosen by a value.
 
 use std::fs;
 use std::path::Path;
 
 use crate::Error;
 
-/// Bytes that this process may still take without swapping or being killed; `None` where the system does not tell.
+/// Bytes that this process can still use; `None` if the system does not report it.
 ///
-/// The least of what the machine has (Linux: `MemAvailable`), what the control groups of the process leave, of either version, and what
-/// its limit on address space leaves.
+/// Without swapping or being killed, that is. The minimum of the machine's available memory (Linux: `MemAvailable`), and of the
+/// bytes left below the limits of the process's control groups, of either version, and of its address space.
 #[must_use]
 pub fn available() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -21,21 +20,24 @@ pub fn available() -> Option<u64> {
     [machine, groups, address_space].into_iter().flatten().min()
 }
 
-/// The number of bytes after `name` in one of the files of /proc that count kilobytes.
+/// Returns the bytes after `name` in a file of /proc that counts kilobytes.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.saturating_mul(1024))
 }
 
-/// Bytes left below the limit on address space. An eighth of them is for gaps, stacks and the allocator.
+/// Bytes left below the limit on address space.
+///
+/// An eighth of them is reserved for gaps, stacks and the allocator.
 fn address_space(limits: &str, status: &str) -> Option<u64> {
     let limit: u64 =
         limits.lines().find_map(|line| line.strip_prefix("Max address space"))?.split_whitespace().next()?.parse().ok()?;
     Some(limit.saturating_sub(kilobytes(status, "VmSize:")?) / 8 * 7)
 }
 
-/// Bytes left below the limits of the control groups in `groups`, the text of /proc/self/cgroup, and of the groups above them, which are
-/// mounted at `root`. Files that the system can drop from memory do not count as taken.
+/// Bytes left below the limits of the control groups, including parent groups.
+///
+/// `groups` is the text of /proc/self/cgroup, `root` the mount point. Files that the system can drop from memory do not count.
 fn in_groups(root: &Path, groups: &str) -> Option<u64> {
     let left = |dir: &Path, [limit, usage, dropped]: [&str; 3]| -> Option<u64> {
         let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
@@ -58,7 +60,9 @@ fn in_groups(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(of_line).min()
 }
 
-/// Refuses what does not fit before any of it is allocated: Linux gives out more memory than it has, and kills who uses it.
+/// Rejects a buffer that does not fit, before any of it is allocated.
+///
+/// Linux grants more memory than it has, and kills the process that uses it.
 pub(crate) fn check(capacity: usize, bytes_each: u128, fixed: u128) -> Result<(), Error> {
     let needed = (capacity as u128).saturating_mul(bytes_each).saturating_add(fixed);
     let available = u128::from(available().unwrap_or(u64::MAX)).min(isize::MAX as u128);
@@ -69,7 +73,7 @@ pub(crate) fn check(capacity: usize, bytes_each: u128, fixed: u128) -> Result<()
     Err(Error::OutOfMemory { needed, available, largest: usize::try_from(largest).unwrap_or(usize::MAX) })
 }
 
-/// `len` elements, all of them `value`.
+/// Allocates `len` copies of `value`.
 pub(crate) fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Error> {
     let mut vec = Vec::new();
     let bytes = len as u128 * size_of::<T>() as u128;
@@ -90,7 +94,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        // Version 2: the group itself has no limit, the one above leaves 1000 - (700 - 300).
+        // Version 2: the group itself has no limit, its parent leaves 1000 - (700 - 300).
         write("a/b/memory.max", "max\n");
         write("a/b/memory.current", "600\n");
         write("a/memory.max", "1000\n");

@@ -1,7 +1,9 @@
-//! Transitions drawn in proportion to how wrong their values were (Schaul et al., "Prioritized Experience Replay", 2016): the
-//! proportional variant, `p = (|error| + epsilon)^alpha`, `P = p / sum p`, and the weights `w = (N P)^-beta / max w` that make up
-//! for the bias, where the maximum is that of the batch. New transitions get the largest priority seen so far, so that each is
-//! likely to be drawn once. Draws are stratified: one from each of B equal shares of the sum.
+//! Prioritized replay: transitions drawn in proportion to their error.
+//!
+//! Schaul et al., "Prioritized Experience Replay", 2016, the proportional variant: `p = (|error| + epsilon)^alpha`, `P = p / sum
+//! p`, and weights `w = (N P)^-beta / max w` that correct the bias, with the maximum of the batch. New transitions get the
+//! largest priority so far, so that each is likely to be drawn once. Draws are stratified: one from each of B equal shares of the
+//! sum.
 //!
 //! A transition takes 5 bytes more than in [`ReplayBuffer`].
 
@@ -17,17 +19,18 @@ pub struct PrioritizedReplayBuffer {
     pub(crate) alpha: f32,
     pub(crate) epsilon: f32,
     pub(crate) max_priority: f32,
-    /// What the last update wrote, kept for its memory.
+    /// Scratch of [`Self::update_priorities`], kept for its memory.
     indices: Vec<u32>,
     priorities: Vec<f32>,
 }
 
 impl PrioritizedReplayBuffer {
-    /// An empty buffer for `capacity` transitions. With an `alpha` of 0 all are as likely; `epsilon` keeps those without an error
-    /// in play.
+    /// Creates an empty buffer for `capacity` transitions.
+    ///
+    /// With an `alpha` of 0, all are equally likely; `epsilon` keeps transitions without an error in play.
     ///
     /// # Errors
-    /// Those of [`ReplayBuffer::new`]; [`Error::Setting`] unless `alpha` is between 0 and 1, and `epsilon` between 0 and 1 too.
+    /// Errors of [`ReplayBuffer::new`]; [`Error::Setting`] unless `alpha` and `epsilon` are between 0 and 1.
     pub fn new(shape: TransitionShape, capacity: usize, alpha: f32, epsilon: f32) -> Result<Self, Error> {
         for (what, value) in [("alpha", alpha), ("epsilon", epsilon)] {
             if !(0.0..=1.0).contains(&value) {
@@ -45,20 +48,20 @@ impl PrioritizedReplayBuffer {
         })
     }
 
-    /// Bytes of memory that a buffer of `capacity` transitions takes.
+    /// Bytes of memory of a buffer for `capacity` transitions.
     #[must_use]
     pub fn bytes(shape: &TransitionShape, capacity: usize) -> u128 {
         let tree = (capacity as u128).saturating_mul(SumTree::BYTES_EACH).saturating_add(SumTree::BYTES_FIXED);
         ReplayBuffer::bytes(shape, capacity).saturating_add(tree)
     }
 
-    /// The transitions.
+    /// Transitions of the buffer.
     #[must_use]
     pub fn replay(&self) -> &ReplayBuffer {
         &self.replay
     }
 
-    /// The priorities, by place.
+    /// Priorities by index.
     #[must_use]
     pub fn priorities(&self) -> &SumTree {
         &self.tree
@@ -67,17 +70,17 @@ impl PrioritizedReplayBuffer {
     /// Adds a step of N environments; see [`ReplayBuffer::push`].
     ///
     /// # Errors
-    /// [`Error::Reward`] if a reward is not finite; then nothing has changed.
+    /// [`Error::Reward`] if a reward is not finite; nothing has changed then.
     ///
     /// # Panics
-    /// If a type or a length is not the shape's.
+    /// If a type or a length differs from the shape's.
     pub fn push(&mut self, step: &StepSlices<'_>) -> Result<usize, Error> {
         let (before, oldest) = (self.replay.added(), self.replay.oldest);
         let added = self.replay.push(step)?;
         for places in self.replay.stretches(before..self.replay.added()) {
             self.tree.fill(places, self.max_priority);
         }
-        // Given up for want of frames.
+        // Dropped for lack of frames.
         let overwritten = self.replay.added().saturating_sub(self.replay.capacity() as u64);
         for places in self.replay.stretches(oldest.max(overwritten)..self.replay.oldest) {
             self.tree.fill(places, 0.0);
@@ -85,32 +88,34 @@ impl PrioritizedReplayBuffer {
         Ok(added)
     }
 
-    /// Forgets the steps that wait; see [`ReplayBuffer::forget_waiting`].
+    /// Drops the waiting steps; see [`ReplayBuffer::forget_waiting`].
     pub fn forget_waiting(&mut self) {
         self.replay.forget_waiting();
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.tree.fill(0..self.replay.used(), 0.0);
         self.replay.clear();
         self.max_priority = 1.0;
     }
 
-    /// See [`ReplayBuffer::max_action`].
+    /// Returns the largest action: see [`ReplayBuffer::max_action`].
     #[must_use]
     pub fn max_action(&self) -> u32 {
         self.replay.max_action()
     }
 
-    /// Draws a batch in proportion to priorities, with one random word for each transition, and the weights that make up for it:
-    /// in full with a `beta` of 1, not at all with 0. If all priorities are 0, all transitions are as likely.
+    /// Draws a batch in proportion to priorities, with one random word per transition.
+    ///
+    /// Importance weights correct the bias: fully with a `beta` of 1, not at all with 0. If all priorities are 0, all transitions
+    /// are equally likely.
     ///
     /// # Errors
     /// [`Error::TooFew`] if the buffer is empty, [`Error::Setting`] unless `beta` is between 0 and 1.
     ///
     /// # Panics
-    /// If there is not a word for each transition of the batch, or the batch is of another shape.
+    /// If the number of words differs from the batch size, or the batch has another shape.
     pub fn sample(&self, words: &[u32], beta: f32, batch: &mut Batch) -> Result<(), Error> {
         if !(0.0..=1.0).contains(&beta) {
             return Err(Error::Setting { what: "beta", value: f64::from(beta), range: "between 0 and 1" });
@@ -140,16 +145,18 @@ impl PrioritizedReplayBuffer {
         Ok(())
     }
 
-    /// Sets the priorities of transitions drawn at `indices` when `drawn_at` had been added ([`Batch::drawn_at`]) from the errors
-    /// of their values, of either sign. Places that have been written again since are left alone; of several errors for one
-    /// transition the last one holds. Returns how many were set.
+    /// Sets the priorities of drawn transitions from their errors, of either sign.
+    ///
+    /// The transitions were drawn at `indices` when `drawn_at` had been added ([`Batch::drawn_at`]). Indices that have been
+    /// overwritten since are skipped; of several errors for one transition, the last one counts. Returns the number of priorities
+    /// set.
     ///
     /// # Errors
-    /// [`Error::Priority`] if an error is infinite or not a number, [`Error::Index`] if there is no such transition; nothing has
-    /// changed then.
+    /// [`Error::Priority`] if an error is infinite or NaN, [`Error::Index`] if an index is out of range; nothing has changed
+    /// then.
     ///
     /// # Panics
-    /// If there is not an error for each index.
+    /// If the numbers of indices and errors differ.
     pub fn update_priorities(&mut self, indices: &[u32], drawn_at: u64, errors: &[f32]) -> Result<usize, Error> {
         assert_eq!(indices.len(), errors.len(), "an error for each index");
         self.indices.clear();
@@ -176,7 +183,7 @@ impl PrioritizedReplayBuffer {
     }
 }
 
-/// `x^y`, without the mathematics where it is known.
+/// Returns `x^y`, without computing it where the result is known.
 #[inline(always)]
 fn power(x: f32, y: f32) -> f32 {
     if y == 1.0 {
@@ -193,7 +200,7 @@ mod tests {
     use super::*;
     use crate::testing::{History, chi_square, random, shape};
 
-    /// A full buffer of transitions of one step.
+    /// Returns a full buffer of one-step transitions.
     fn full(capacity: usize, alpha: f32, epsilon: f32) -> (PrioritizedReplayBuffer, History) {
         let mut buffer = PrioritizedReplayBuffer::new(shape(1, 1), capacity, alpha, epsilon).expect("fits");
         let mut history = History::new(shape(1, 1), 5, 0.2);
@@ -210,9 +217,9 @@ mod tests {
 
     #[test]
     fn priorities_and_weights_equal_the_case_worked_out_by_hand() {
-        // p = (|error| + 0.5)^0.5: errors 0.5, -3.5, 15.5, 8.5 make 1, 2, 4, 3, in all 10. Of 10 draws, one from each tenth, the
-        // first lies at 0, the next two at 1, four at 2, three at 3. N P = 0.4, 0.8, 1.6, 1.2, to the power -1: 2.5, 1.25,
-        // 0.625, 0.8333; divided by the largest: 1, 0.5, 0.25, 0.3333.
+        // p = (|error| + 0.5)^0.5: errors 0.5, -3.5, 15.5, 8.5 make 1, 2, 4, 3, with the sum 10. Of 10 draws, one from each
+        // tenth, the first is at 0, the next two at 1, four at 2, three at 3. N P = 0.4, 0.8, 1.6, 1.2, to the power -1: 2.5,
+        // 1.25, 0.625, 0.8333; divided by the largest: 1, 0.5, 0.25, 0.3333.
         let (mut buffer, history) = full(4, 0.5, 0.5);
         let updated = buffer.update_priorities(&[0, 1, 2, 3], 4, &[0.5, -3.5, 15.5, 8.5]);
         assert_eq!(updated.expect("fine"), 4);
@@ -264,7 +271,7 @@ mod tests {
         buffer.update_priorities(&[1], 5, &[0.25]).expect("fine");
         history.step(|step| buffer.push(step).expect("finite"));
         assert_eq!(buffer.priorities().iter().collect::<Vec<_>>(), [8.0, 0.25, 0.5, 0.5, 0.5]);
-        // Around the end, and more than fit.
+        // Across the end of the ring, and more than fit.
         let mut buffer = PrioritizedReplayBuffer::new(shape(3, 1), 5, 1.0, 0.0).expect("fits");
         let mut history = History::new(shape(3, 1), 5, 0.0);
         history.step(|step| buffer.push(step).expect("finite"));
@@ -308,7 +315,7 @@ mod tests {
         let empty = PrioritizedReplayBuffer::new(shape(1, 1), 4, 0.6, 0.01).expect("fits");
         let mut batch = empty.replay().batch(1).expect("fits");
         assert!(matches!(empty.sample(&[0], 0.4, &mut batch), Err(Error::TooFew { .. })));
-        // Errors as large as they get.
+        // The largest possible errors.
         let (mut buffer, _) = full(4, 1.0, 1.0);
         buffer.update_priorities(&[0, 1, 2, 3], 4, &[f32::MAX, 0.0, f32::MAX, 0.0]).expect("fine");
         let batch = drawn(&buffer, 8, 1.0, &mut random(2));

@@ -1,33 +1,34 @@
-//! Advantages, returns and discounts: the definitions, and the only reader of the two flags.
+//! Advantages, returns and discounts: the definitions.
 //!
-//! A step has two ends of the episode to tell apart. After `terminated` nothing follows: its value is 0. After `truncated`
-//! something would have followed: its value is that of the final observation. Either way nothing flows back from the next
-//! episode. A step that sets both is terminated.
+//! This is the only module that reads the two flags at the end of an episode. After `terminated` nothing follows: its value is 0.
+//! After `truncated` the episode would have continued: its value is that of the final observation. In both cases nothing flows
+//! back from the next episode. A step that sets both flags is terminated.
 
 use ndarray::{ArrayView2, ArrayViewMut2};
 
-/// The steps of N environments, all (T, N).
+/// Steps of N environments, all (T, N).
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<'a> {
     /// Rewards.
     pub rewards: ArrayView2<'a, f32>,
-    /// 1 where the task was over.
+    /// 1 where the task is over.
     pub terminated: ArrayView2<'a, u8>,
     /// 1 where the episode was cut off.
     pub truncated: ArrayView2<'a, u8>,
-    /// The value of the observation to which each step led: where an episode ended, the final one's. Not read where
-    /// `terminated`.
+    /// Value of the observation after the step; at an episode's end, the final one.
+    ///
+    /// Not read where `terminated`.
     pub next_values: ArrayView2<'a, f32>,
 }
 
 impl Steps<'_> {
-    /// The value of what follows step t of column n.
+    /// Value of the future of step t of column n.
     #[inline(always)]
     fn bootstrap(&self, at: [usize; 2]) -> f32 {
         if has_future(self.terminated[at]) { self.next_values[at] } else { 0.0 }
     }
 
-    /// Whether the episode goes on after step t of column n.
+    /// True if the episode continues after step t of column n.
     #[inline(always)]
     fn goes_on(&self, at: [usize; 2]) -> bool {
         goes_on(self.terminated[at], self.truncated[at])
@@ -40,8 +41,9 @@ impl Steps<'_> {
     }
 }
 
-/// Generalized advantage estimation (Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage
-/// Estimation", 2016, eq. 16), (T, N):
+/// Generalized advantage estimation (Schulman et al., 2016, eq. 16), (T, N).
+///
+/// From "High-Dimensional Continuous Control Using Generalized Advantage Estimation":
 ///
 /// `delta_t = r_t + gamma V(s_t+1) - V(s_t)`, `A_t = delta_t + gamma lambda A_t+1`.
 ///
@@ -64,15 +66,17 @@ pub fn gae(steps: &Steps<'_>, values: ArrayView2<'_, f32>, gamma: f32, lambda: f
     }
 }
 
-/// V-trace (Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", 2018, eq. 1,
-/// with both clips at 1 and lambda as in their remark 2), for steps whose actions another policy chose than the one that learns:
+/// V-trace (Espeholt et al., 2018, eq. 1), for steps of another policy, (T, N).
+///
+/// From "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", with both clips at 1 and
+/// lambda as in remark 2:
 ///
 /// `rho_t = min(1, pi(a_t|s_t) / mu(a_t|s_t))`, `x_t = rho_t (r_t + gamma V(s_t+1) - V(s_t)) + gamma lambda rho_t x_t+1`.
 ///
-/// Writes the returns `V(s_t) + x_t` that a critic learns and the advantages `r_t + gamma V(s_t+1) - V(s_t) + gamma lambda x_t+1`, all
-/// (T, N). The policy gradient weights each advantage by its [`rho`]; normalize advantages before that: a mean that is
-/// subtracted after the weighting leaves a gradient where all actions are equally good. With ratios of 1 both are those of [`gae`].
-/// `values` and `steps.next_values` are those of the policy that learns, `ratios` are `pi / mu`.
+/// Writes the returns `V(s_t) + x_t` that a critic learns and the advantages `r_t + gamma V(s_t+1) - V(s_t) + gamma lambda
+/// x_t+1`. The policy gradient weights each advantage by its [`rho`]; normalize advantages before that: subtracting a mean after
+/// the weighting leaves a gradient where all actions are equally good. With ratios of 1, both equal those of [`gae`]. `values`
+/// and `steps.next_values` are the learning policy's; `ratios` are `pi / mu`.
 ///
 /// # Panics
 /// If the arrays differ in shape.
@@ -95,22 +99,24 @@ pub fn vtrace(
             let at = [t, n];
             let delta = steps.rewards[at] + gamma * steps.bootstrap(at) - values[at];
             advantages[at] = delta + if steps.goes_on(at) { gamma * lambda * *next } else { 0.0 };
-            // With both clips at 1, rho and c are one number, and x is the weighted advantage.
+            // With both clips at 1, rho equals c, and x is the weighted advantage.
             *next = rho(ratios[at]) * advantages[at];
             returns[at] = values[at] + *next;
         }
     }
 }
 
-/// The weight of a step in V-trace: its importance ratio `pi / mu`, clipped at 1.
+/// Weight of a step in V-trace: its importance ratio `pi / mu`, clipped at 1.
 #[inline]
 #[must_use]
 pub fn rho(ratio: f32) -> f32 {
     ratio.min(1.0)
 }
 
-/// n-step returns (Sutton and Barto, 2018, eq. 7.1), (T, N): up to `n` rewards and the value of what follows them, fewer where
-/// the episode or the rollout ends before, with the discount of the steps that were really taken.
+/// n-step returns (Sutton and Barto, 2018, eq. 7.1), (T, N).
+///
+/// Up to `n` rewards and the value of what follows them; fewer where the episode or the rollout ends, with the discount of the
+/// steps actually taken.
 ///
 /// # Panics
 /// If the arrays differ in shape or `n` is 0.
@@ -134,19 +140,19 @@ pub fn n_step_returns(steps: &Steps<'_>, n: usize, gamma: f32, mut returns: Arra
     }
 }
 
-/// Whether something follows a step, in this episode or had it not been cut off.
+/// True if the value of what follows a step counts: it did not terminate.
 #[inline(always)]
 pub(crate) fn has_future(terminated: u8) -> bool {
     terminated == 0
 }
 
-/// Whether the episode goes on after a step.
+/// True if the episode continues after a step.
 #[inline(always)]
 pub(crate) fn goes_on(terminated: u8, truncated: u8) -> bool {
     terminated | truncated == 0
 }
 
-/// The discount of a transition over `n` steps: `gamma^n`, or 0 if its last step terminated.
+/// Discount of a transition over `n` steps: `gamma^n`, or 0 if it terminated.
 #[inline]
 #[must_use]
 pub fn discount(terminated: bool, gamma: f32, n: u32) -> f32 {
@@ -161,8 +167,10 @@ mod tests {
     const GAMMA: f32 = 0.5;
     const LAMBDA: f32 = 0.5;
 
-    /// Three steps with rewards 1, 2, 4; the values of what they acted on are 8, 4, 2, of what followed 4, 2, 6, unless an
-    /// episode ended at the second step, whose final observation is worth 10. Columns: how the second step ended.
+    /// Three steps with rewards 1, 2, 4, and one column for each end of the second step.
+    ///
+    /// The values of the observations acted on are 8, 4, 2, of the following ones 4, 2, 6. An episode that ends at the second
+    /// step has a final observation with value 10.
     fn case<R>(f: impl FnOnce(&Steps<'_>, ArrayView2<'_, f32>) -> R) -> R {
         let rewards = array![[1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0], [4.0, 4.0, 4.0, 4.0]];
         let values = array![[8.0, 8.0, 8.0, 8.0], [4.0, 4.0, 4.0, 4.0], [2.0, 2.0, 2.0, 2.0]];
@@ -248,7 +256,7 @@ mod tests {
         });
     }
 
-    /// The sum of eq. 1 of IMPALA, term by term.
+    /// Sum of eq. 1 of IMPALA, term by term.
     fn vtrace_return(steps: &Steps<'_>, values: ArrayView2<'_, f32>, ratios: ArrayView2<'_, f32>, t: usize, n: usize) -> f64 {
         let (gamma, lambda) = (0.9, 0.8);
         let (mut sum, mut weight) = (f64::from(values[[t, n]]), 1.0);

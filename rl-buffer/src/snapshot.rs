@@ -1,8 +1,8 @@
-//! Replay buffers written to a file and read back.
+//! Saving and loading of replay buffers.
 //!
-//! A buffer is larger than anything else in a checkpoint, so it is written row by row, without a second copy in memory: numbers
-//! of fixed width, little-endian, first what the buffer was made for, then what it holds. Reading makes a new buffer from the
-//! settings of the reader: what a file claims has to agree with them, so nothing is ever allocated on its word.
+//! A buffer is the largest part of a checkpoint, so it is written row by row, without a second copy in memory: numbers of fixed
+//! width, little-endian, first the buffer's settings, then its content. Loading creates a new buffer from the reader's settings;
+//! a file's header must agree with them, so nothing is ever allocated on its word.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -12,7 +12,7 @@ use crate::frames::Frames;
 use crate::memory::filled;
 use crate::{Error, PrioritizedReplayBuffer, ReplayBuffer, TransitionShape};
 
-/// What a file begins with.
+/// First number of a file.
 const MAGIC: u64 = u64::from_le_bytes(*b"rlreplay");
 const VERSION: u64 = 1;
 /// Numbers that are converted at a time.
@@ -68,21 +68,21 @@ fn bad(what: impl Into<String>) -> Error {
     Error::BadState(what.into())
 }
 
-/// Whether `ok`, or what is wrong.
+/// Returns an error unless `ok`.
 fn ensure(ok: bool, what: &'static str) -> Result<(), Error> {
     if ok { Ok(()) } else { Err(bad(what)) }
 }
 
-/// Nothing may follow.
+/// Checks that nothing follows.
 fn end(input: &mut impl Read) -> Result<(), Error> {
     match input.read_exact(&mut [0]) {
-        Ok(()) => Err(bad("goes on after its end")),
+        Ok(()) => Err(bad("has bytes after its end")),
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(()),
         Err(e) => Err(Error::Io(e)),
     }
 }
 
-/// What has to be the same when a buffer is read, each with its name.
+/// Numbers that must agree when a buffer is loaded, each with its name.
 fn header(shape: &TransitionShape, capacity: usize) -> [(&'static str, u64); 12] {
     let (kind, masked) = match shape.actions {
         ActionKind::Discrete { masked } => (0, masked),
@@ -105,10 +105,10 @@ fn header(shape: &TransitionShape, capacity: usize) -> [(&'static str, u64); 12]
 }
 
 impl ReplayBuffer {
-    /// Writes all that it holds, the steps that wait included.
+    /// Writes the whole buffer, including waiting steps.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`] if `out` cannot be written.
     pub fn save(&self, out: &mut impl Write) -> Result<(), Error> {
         write(out, &header(self.shape(), self.capacity()).map(|(_, value)| value))?;
         write(out, &[self.added, self.oldest])?;
@@ -131,21 +131,21 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// A buffer as it was saved, which has to end where the input does.
+    /// Loads a saved buffer, which must end where the input does.
     ///
     /// # Errors
-    /// Those of [`ReplayBuffer::new`]; [`Error::BadState`] if the input is damaged or of a buffer with another shape or capacity;
-    /// [`Error::Io`].
+    /// Errors of [`ReplayBuffer::new`]; [`Error::BadState`] if the input is damaged or its shape or capacity differs;
+    /// [`Error::Io`] if it cannot be read.
     pub fn load(shape: TransitionShape, capacity: usize, input: &mut impl Read) -> Result<Self, Error> {
         let mut buffer = Self::new(shape, capacity)?;
         buffer.restore(input)?;
         Ok(buffer)
     }
 
-    /// Replaces what it holds by what was saved, in the memory that it has. After an error it is empty.
+    /// Replaces the content by a saved one, without allocating; empty after an error.
     ///
     /// # Errors
-    /// Those of [`ReplayBuffer::load`].
+    /// Errors of [`ReplayBuffer::load`].
     pub fn restore(&mut self, input: &mut impl Read) -> Result<(), Error> {
         let read = self.fill_from(input).and_then(|()| end(input));
         if read.is_err() {
@@ -165,7 +165,7 @@ impl ReplayBuffer {
         let mut counts = [0; 2];
         read(input, &mut counts)?;
         let [added, oldest] = counts;
-        ensure(added <= u64::MAX / 2, "counts more transitions than there can be")?;
+        ensure(added <= u64::MAX / 2, "counts too many transitions")?;
         let oldest_possible = if self.frames.is_some() { added.saturating_sub(self.capacity() as u64)..=added } else { 0..=0 };
         ensure(oldest_possible.contains(&oldest), "begins with a transition that it cannot hold")?;
         [self.added, self.oldest] = counts;
@@ -187,10 +187,7 @@ impl ReplayBuffer {
                 ObsRows::F32(obs) => read(input, obs)?,
                 ObsRows::U8(obs) => read(input, obs)?,
             }
-            ensure(
-                windows.oldest.iter().chain(&windows.waiting).all(|&x| x < n_step),
-                "has more steps waiting than there can be",
-            )?;
+            ensure(windows.oldest.iter().chain(&windows.waiting).all(|&x| x < n_step), "has too many waiting steps")?;
             ensure(windows.sums.iter().all(|sum| sum.is_finite()), "holds a reward that is not finite")?;
         }
         let used = self.used();
@@ -199,7 +196,7 @@ impl ReplayBuffer {
             let places = frames.places as u32;
             let mut waiting = self.windows.iter().flat_map(|windows| windows.obs.as_ref().either(|obs| &obs[..], |_| &[]));
             let fine = self.places().all(|place| place < places) && waiting.all(|place| place.to_bits() < places);
-            ensure(fine, "holds a place of a frame that there is not")?;
+            ensure(fine, "refers to a frame that does not exist")?;
         }
         Ok(())
     }
@@ -219,10 +216,7 @@ impl Frames {
     fn fill_from(&mut self, transitions: usize, input: &mut impl Read) -> Result<(), Error> {
         let mut counts = [0; 2];
         read(input, &mut counts)?;
-        ensure(
-            counts[0] <= u64::MAX / 2 && counts[1] <= self.steps_back() as u64 + 1,
-            "counts more frames or steps than there can be",
-        )?;
+        ensure(counts[0] <= u64::MAX / 2 && counts[1] <= self.steps_back() as u64 + 1, "counts too many frames or steps")?;
         let mut before = filled(counts[1] as usize, 0)?;
         read(input, &mut before)?;
         self.pushed = counts[0];
@@ -230,17 +224,17 @@ impl Frames {
         read(input, &mut self.lows[..transitions])?;
         read(input, &mut self.current)?;
         read(input, &mut self.known)?;
-        ensure(self.current.iter().all(|&place| (place as usize) < self.places), "holds a place of a frame that there is not")?;
+        ensure(self.current.iter().all(|&place| (place as usize) < self.places), "refers to a frame that does not exist")?;
         let used = self.used_bytes();
         read(input, &mut self.data[..used])
     }
 }
 
 impl PrioritizedReplayBuffer {
-    /// Writes all that it holds; see [`ReplayBuffer::save`].
+    /// Writes the whole buffer; see [`ReplayBuffer::save`].
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`] if `out` cannot be written.
     pub fn save(&self, out: &mut impl Write) -> Result<(), Error> {
         self.replay.save(out)?;
         write(out, &[self.alpha, self.epsilon, self.max_priority])?;
@@ -256,21 +250,21 @@ impl PrioritizedReplayBuffer {
         }
     }
 
-    /// A buffer as it was saved; see [`ReplayBuffer::load`].
+    /// Loads a saved buffer; see [`ReplayBuffer::load`].
     ///
     /// # Errors
-    /// Those of [`PrioritizedReplayBuffer::new`]; [`Error::BadState`] if the input is damaged or of a buffer with other settings;
-    /// [`Error::Io`].
+    /// Errors of [`PrioritizedReplayBuffer::new`]; [`Error::BadState`] if the input is damaged or its settings differ;
+    /// [`Error::Io`] if it cannot be read.
     pub fn load(shape: TransitionShape, capacity: usize, alpha: f32, epsilon: f32, input: &mut impl Read) -> Result<Self, Error> {
         let mut buffer = Self::new(shape, capacity, alpha, epsilon)?;
         buffer.restore(input)?;
         Ok(buffer)
     }
 
-    /// Replaces what it holds by what was saved, in the memory that it has; see [`ReplayBuffer::restore`].
+    /// Replaces the content by a saved one; see [`ReplayBuffer::restore`].
     ///
     /// # Errors
-    /// Those of [`PrioritizedReplayBuffer::load`].
+    /// Errors of [`PrioritizedReplayBuffer::load`].
     pub fn restore(&mut self, input: &mut impl Read) -> Result<(), Error> {
         self.clear();
         let read = self.fill_from(input).and_then(|()| end(input));
@@ -285,7 +279,7 @@ impl PrioritizedReplayBuffer {
         let mut numbers = [0.0; 3];
         read(input, &mut numbers)?;
         ensure(numbers[..2] == [self.alpha, self.epsilon], "has another alpha or epsilon")?;
-        ensure(numbers[2] > 0.0 && numbers[2].is_finite(), "has a largest priority that cannot be")?;
+        ensure(numbers[2] > 0.0 && numbers[2].is_finite(), "has an impossible largest priority")?;
         self.max_priority = numbers[2];
         let len = self.replay.used();
         let mut priorities = filled(CHUNK.min(len), 0.0)?;
@@ -318,7 +312,7 @@ mod tests {
         PrioritizedReplayBuffer::load(shape, 40, 0.6, 0.01, &mut &bytes[..])
     }
 
-    /// Buffers of all kinds, some steps in, with their history.
+    /// Buffers of all kinds after a few steps, with their history.
     fn cases() -> impl Iterator<Item = (PrioritizedReplayBuffer, History)> {
         let shapes = [
             shape(1, 1),
@@ -367,7 +361,7 @@ mod tests {
     fn a_buffer_is_restored_in_place_whatever_it_held_and_is_empty_after_a_failure() {
         let other = |at: usize| cases().nth(at).expect("there are ten").0;
         for (at, (mut buffer, _)) in cases().enumerate() {
-            // The shapes come in pairs: one that has been filled and one that is hardly begun.
+            // The shapes come in pairs: one buffer is filled, one nearly empty.
             let bytes = saved(&other(at ^ 1));
             buffer.restore(&mut &bytes[..]).expect("restores");
             assert_eq!(saved(&buffer), bytes);
@@ -412,7 +406,7 @@ mod tests {
                 for claim in [u64::MAX, 1 << 63, 1 << 40] {
                     let mut bytes = bytes.clone();
                     bytes[8 * at..][..8].copy_from_slice(&claim.to_le_bytes());
-                    // 2^40 transitions may have been added, but the others do not agree with what follows.
+                    // 2^40 transitions may have been added, but other claims disagree with the rest of the file.
                     assert!(load(shape, &bytes).is_err() || (at == 12 && claim == 1 << 40));
                 }
             }

@@ -1,24 +1,26 @@
-//! Sums over priorities, to draw in proportion to them (Schaul et al., "Prioritized Experience Replay", 2016, appendix B.2.1).
+//! Sums over priorities, to draw in proportion to them.
 //!
-//! A node has 16 children: 16 priorities as f32, a line of cache, or 16 sums as f64, two lines. A million priorities make five
-//! levels instead of the twenty of a binary tree, and 4.6 MB. A sum is always computed anew from the node's children, in their
-//! order, and never adjusted by a difference, so errors do not pile up however often priorities change. Several draws go down
-//! together, level by level: none waits for the memory that another one needs.
+//! Schaul et al., "Prioritized Experience Replay", 2016, appendix B.2.1.
+//!
+//! A node has 16 children: 16 priorities as f32, one cache line, or 16 sums as f64, two lines. A million priorities make five
+//! levels instead of the twenty of a binary tree, and 4.6 MB. A sum is always recomputed from the node's children, in order, and
+//! never adjusted by a difference, so errors do not accumulate. Several draws descend together, level by level: none waits for
+//! another one's memory.
 
 use std::hint::black_box;
 
 use crate::Error;
 use crate::memory::filled;
 
-/// Children of a node.
+/// Number of children of a node.
 const WIDE: usize = 16;
 
-/// 16 priorities, a line of cache.
+/// 16 priorities, one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Leaves([f32; WIDE]);
 
-/// The sums of 16 nodes.
+/// Sums of 16 nodes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Sums([f64; WIDE]);
@@ -28,21 +30,22 @@ struct Sums([f64; WIDE]);
 pub struct SumTree {
     len: usize,
     leaves: Vec<Leaves>,
-    /// From the one above the leaves to the root, which is one node.
+    /// Levels from the one above the leaves to the root, which is a single node.
     levels: Vec<Vec<Sums>>,
-    /// Nodes to be computed anew, kept for their memory.
+    /// Nodes to recompute, kept for its memory.
     changed: Vec<u32>,
 }
 
-/// The child in whose share `target` lies, and the sum of those before it. Whatever rounding did to `target`, it is one above
-/// zero if there is one.
+/// Returns the child whose share contains `target`, and the sum of those before it.
+///
+/// However `target` was rounded, the child is above zero if any is.
 #[inline(always)]
 fn pick(children: [f64; WIDE], target: f64) -> (u32, f64) {
     let mut sums = [0.0; WIDE + 1];
     for (j, child) in children.iter().enumerate() {
         sums[j + 1] = sums[j] + child;
     }
-    // Counting takes no branch that cannot be foreseen.
+    // Counting needs no unpredictable branch.
     let below: u32 = sums[1..].iter().map(|&sum| u32::from(sum <= target)).sum();
     let picked = match below as usize {
         WIDE => children.iter().rposition(|&child| child > 0.0).unwrap_or(0),
@@ -52,10 +55,10 @@ fn pick(children: [f64; WIDE], target: f64) -> (u32, f64) {
 }
 
 impl SumTree {
-    /// `len` priorities, all 0.
+    /// Creates `len` priorities, all 0.
     ///
     /// # Errors
-    /// [`Error::Empty`] if `len` is 0, [`Error::Capacity`] for more than 2^32 - 1, [`Error::OutOfMemory`].
+    /// [`Error::Empty`] if `len` is 0, [`Error::Capacity`] if it exceeds 2^32 - 1, [`Error::OutOfMemory`] if it does not fit.
     pub fn new(len: usize) -> Result<Self, Error> {
         if len == 0 {
             return Err(Error::Empty("priority"));
@@ -74,47 +77,47 @@ impl SumTree {
         Ok(Self { len, leaves, levels, changed: Vec::new() })
     }
 
-    /// The most that one priority takes: 4, its share of the sums, and of the nodes to be computed anew.
+    /// Maximum bytes per priority: 4, plus its share of sums and of nodes to recompute.
     pub(crate) const BYTES_EACH: u128 = 5;
-    /// What is left of the last node of each of at most nine levels.
+    /// Bytes of the unused part of the last node, for at most nine levels.
     pub(crate) const BYTES_FIXED: u128 = 9 * 128;
 
-    /// The number of priorities.
+    /// Number of priorities.
     #[expect(clippy::len_without_is_empty, reason = "a tree is never empty")]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The sum of all priorities.
+    /// Sum of all priorities.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.levels.last().map_or(0.0, |root| root[0].0.iter().fold(0.0, |sum, child| sum + child))
     }
 
-    /// A priority.
+    /// Returns the priority at `index`.
     ///
     /// # Panics
-    /// If there is none at `index`.
+    /// If `index` is out of range.
     #[must_use]
     pub fn get(&self, index: usize) -> f32 {
         assert!(index < self.len, "priority {index} of {}", self.len);
         self.leaves[index / WIDE].0[index % WIDE]
     }
 
-    /// All priorities.
+    /// Returns an iterator over all priorities.
     pub(crate) fn iter(&self) -> impl Iterator<Item = f32> {
         self.leaves.iter().flat_map(|leaves| leaves.0).take(self.len)
     }
 
-    /// Sets priorities one after the other: of several for one index the last one holds.
+    /// Sets priorities in order: of several for one index, the last one counts.
     ///
     /// # Errors
-    /// [`Error::Priority`] if one is negative, infinite or not a number, [`Error::Index`] if there is no such place; nothing has
-    /// changed then.
+    /// [`Error::Priority`] if one is negative, infinite or NaN, [`Error::Index`] if an index is out of range; nothing has changed
+    /// then.
     ///
     /// # Panics
-    /// If there is not a priority for each index.
+    /// If the numbers of indices and priorities differ.
     pub fn set(&mut self, indices: &[u32], priorities: &[f32]) -> Result<(), Error> {
         assert_eq!(indices.len(), priorities.len(), "a priority for each index");
         for (&index, &priority) in indices.iter().zip(priorities) {
@@ -141,7 +144,7 @@ impl SumTree {
         Ok(())
     }
 
-    /// Sets neighbouring priorities to one that is finite and not negative.
+    /// Sets a range of priorities to one that is finite and not negative.
     pub(crate) fn fill(&mut self, range: std::ops::Range<usize>, priority: f32) {
         if range.is_empty() {
             return;
@@ -158,7 +161,7 @@ impl SumTree {
         }
     }
 
-    /// Computes the sum that `level` has of the node below it.
+    /// Recomputes the sum in `level` of the node below it.
     #[inline(always)]
     fn sum(&mut self, level: usize, node: usize) {
         let sum = match level {
@@ -168,16 +171,17 @@ impl SumTree {
         self.levels[level][node / WIDE].0[node % WIDE] = sum;
     }
 
-    /// Finds, for each target from 0 to the total, the index in whose share it lies. Indices are below [`SumTree::len`] for any
-    /// target, and their priorities are not 0 unless all are.
+    /// Finds, for each target from 0 to the total, the index whose share contains it.
+    ///
+    /// For any target, indices are below [`SumTree::len`], and their priorities are not 0 unless all are.
     ///
     /// # Panics
-    /// If there is not an index for each target.
+    /// If the numbers of targets and indices differ.
     pub fn find(&self, targets: &mut [f64], indices: &mut [u32]) {
         assert_eq!(targets.len(), indices.len(), "an index for each target");
         indices.fill(0);
         for level in self.levels.iter().rev() {
-            // The lines are on their way at once before the first is needed.
+            // Fetches all lines before the first one is needed.
             black_box(indices.iter().fold(0, |bits, &index| {
                 let sums = &level[index as usize].0;
                 bits ^ sums[0].to_bits() ^ sums[WIDE / 2].to_bits()
@@ -206,7 +210,7 @@ mod tests {
     use crate::testing::random;
     use proptest::prelude::*;
 
-    /// The index that is found by adding up.
+    /// Finds an index by adding up.
     fn slow_find(priorities: &[f32], target: f64) -> usize {
         let mut sum = 0.0;
         for (i, &priority) in priorities.iter().enumerate() {
@@ -231,7 +235,7 @@ mod tests {
         }
         let exact: f64 = tree.iter().map(f64::from).sum();
         assert!((tree.total() / exact - 1.0).abs() < 1e-12);
-        // Nor do large ones leave anything behind.
+        // Large priorities leave no residue either.
         tree.fill(0..len, 1e38);
         tree.fill(0..len, 0.0);
         assert_eq!(tree.total(), 0.0);
@@ -297,7 +301,7 @@ mod tests {
             let mut tree = SumTree::new(len).expect("fits");
             let mut priorities = vec![0f32; len];
             for _ in 0..5 {
-                // Whole numbers, so that sums are exact in any order.
+                // Integers, so that sums are exact in any order.
                 let start = rng.next_u32() as usize % len;
                 let end = start + rng.next_u32() as usize % (len - start + 1);
                 let all = (rng.next_u32() % 4) as f32;

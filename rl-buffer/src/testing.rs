@@ -1,15 +1,15 @@
-//! What the tests of several files need: a slow and obvious buffer, and words that are random enough.
+//! Test support: a slow and obvious buffer, and random words.
 
 use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, Purpose, Rng};
 
 use crate::{Batch, StepSlices, TransitionShape};
 
-/// Random words.
+/// Returns a generator of random words.
 pub(crate) fn random(seed: u64) -> Rng {
     Rng::new(seed, 0, 0, Purpose::Init)
 }
 
-/// Four f32 numbers and a discrete action.
+/// Returns a shape with four f32 numbers and a discrete action.
 pub(crate) fn shape(n_envs: usize, n_step: usize) -> TransitionShape {
     TransitionShape {
         n_envs,
@@ -22,14 +22,14 @@ pub(crate) fn shape(n_envs: usize, n_step: usize) -> TransitionShape {
     }
 }
 
-/// Fails if counts are further from what is expected than chance would have it in one case of some thousands.
+/// Fails if counts deviate more than chance allows, once in some thousands.
 pub(crate) fn chi_square(counts: &[f64], expected: &[f64]) {
     let chi: f64 = counts.iter().zip(expected).map(|(count, expected)| (count - expected).powi(2) / expected.max(1e-9)).sum();
     let freedom = counts.len() as f64 - 1.0;
     assert!(chi <= freedom + 4.0 * (2.0 * freedom).sqrt() + 1e-6, "chi-square {chi} at {freedom} degrees of freedom");
 }
 
-/// A transition as a list holds it.
+/// A transition in a list.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Made {
     pub(crate) obs: Vec<f32>,
@@ -40,7 +40,7 @@ pub(crate) struct Made {
     pub(crate) mask: Vec<u8>,
 }
 
-/// What one environment did in one step.
+/// One step of one environment.
 #[derive(Clone)]
 struct Did {
     obs: Vec<f32>,
@@ -52,19 +52,19 @@ struct Did {
     mask: Vec<u8>,
 }
 
-/// Environments that do anything, all that they did, and the transitions that should come of it.
+/// Random environments, their whole history, and the transitions expected from it.
 pub(crate) struct History {
     shape: TransitionShape,
     words: Rng,
     ends: f64,
-    /// The current episode of each environment.
+    /// Current episode of each environment.
     episodes: Vec<Vec<Did>>,
     obs: Vec<Vec<f32>>,
     pub(crate) made: Vec<Made>,
 }
 
 impl History {
-    /// Episodes end at each step with probability `ends`.
+    /// Creates environments whose episodes end at each step with probability `ends`.
     pub(crate) fn new(shape: TransitionShape, seed: u64, ends: f64) -> Self {
         let mut words = random(seed);
         let obs = (0..shape.n_envs).map(|_| Self::first_obs(&mut words, &shape)).collect();
@@ -75,25 +75,25 @@ impl History {
         (0..d).map(|_| words.below(256) as f32).collect()
     }
 
-    /// The first observation of an episode: its first frame, as often as there are frames.
+    /// Draws the first observation of an episode: its first frame in all places.
     fn first_obs(words: &mut Rng, shape: &TransitionShape) -> Vec<f32> {
         Self::any_obs(words, shape.obs_len / shape.stack).repeat(shape.stack)
     }
 
-    /// The observation after `obs`: a new frame pushes the oldest out. Some are as the one before.
+    /// Draws the next observation: a new frame, or the last one again, enters `obs`.
     fn next_obs(words: &mut Rng, shape: &TransitionShape, obs: &[f32]) -> Vec<f32> {
         let len = shape.obs_len / shape.stack;
         let frame = if words.below(5) == 0 { obs[obs.len() - len..].to_vec() } else { Self::any_obs(words, len) };
         [&obs[len..], &frame].concat()
     }
 
-    /// Starts the environments anew, without an end of their episodes.
+    /// Restarts the environments without ending their episodes.
     pub(crate) fn start_anew(&mut self) {
         self.episodes.iter_mut().for_each(Vec::clear);
         self.obs.iter_mut().for_each(|obs| *obs = Self::first_obs(&mut self.words, &self.shape));
     }
 
-    /// Does a step and hands it on.
+    /// Takes a step and passes it on.
     pub(crate) fn step<R>(&mut self, push: impl FnOnce(&StepSlices<'_>) -> R) -> R {
         let TransitionShape { n_envs, n_step, gamma, .. } = self.shape;
         let (a, m) = (self.shape.action_len(), self.shape.mask_len());
@@ -175,7 +175,7 @@ impl History {
         })
     }
 
-    /// Fails if something in the batch is not what a ring of `capacity` would hold at its index.
+    /// Fails if the batch differs from a ring of `capacity` at its indices.
     pub(crate) fn assert_holds(&self, batch: &Batch, capacity: usize) {
         let (d, a, m) = (self.shape.obs_len, self.shape.action_len(), self.shape.mask_len());
         let row = |rows: &ObsRows, i: usize| {

@@ -1,4 +1,4 @@
-//! Advantages and replayed batches on the device, bit for bit as here.
+//! Advantages and replayed batches on the device have the same bits as on the host.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use ndarray::{Array2, ArrayView2};
@@ -78,7 +78,7 @@ fn compare_gae(device: &Device) {
         let (rewards, next_values, values) = (numbers(), numbers(), numbers());
         let mut flags = || (0..len).map(|_| u8::from(rng.uniform() < 0.1)).collect::<Vec<_>>();
         let (terminated, truncated) = (flags(), flags());
-        // What follows the end of a task is never read.
+        // The value after a terminated step is never read.
         let next_values: Vec<_> =
             next_values.into_iter().zip(&terminated).map(|(v, &end)| if end == 1 { f32::NAN } else { v }).collect();
         let mut expected = Array2::zeros(shape);
@@ -106,7 +106,7 @@ fn compare_gae(device: &Device) {
     }
 }
 
-/// A buffer that is full, the rows that a device would hold of it, and what lies where in a row.
+/// Returns a full buffer, its rows on a device, and their layout.
 fn replay(obs: Dtype, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>, Row) {
     let (d, n, capacity, forces_len) = (5, 7, 49, 3);
     let a = mask.unwrap_or(0);
@@ -206,7 +206,7 @@ fn compare_gather(device: &Device) {
             assert_eq!(download(device, &batch.next_masks), expected.next_masks, "{context}");
         }
     }
-    // An index beyond the last row reads the last.
+    // An index beyond the last row reads the last row.
     let words = upload(device, &[1, 2, 3, 4, 5, 6]);
     let mut batch = Batch::zeros(device, Row { obs: 0, action: 1, mask_len: 0 }, 2).unwrap();
     kernels.gather_words(&stream, &words.view(), &upload(device, &[9, 0]).view(), &mut batch).unwrap();
