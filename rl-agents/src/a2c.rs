@@ -176,7 +176,7 @@ impl Agent for A2c {
         let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
         let is_first = self.descent.policy.awaits_obs();
         if is_first {
-            self.descent.policy.merge_obs(rollout, pool);
+            self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
         let policy = &self.descent.policy;
         let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
@@ -210,7 +210,7 @@ impl Agent for A2c {
         }
 
         if !is_first {
-            self.descent.policy.merge_obs(rollout, pool);
+            self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
         metrics.push("train/loss", loss);
         metrics.push("train/policy_loss", sums.policy / n);
@@ -240,7 +240,7 @@ impl Agent for A2c {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::fixture;
+    use crate::fixture;
 
     #[test]
     fn the_gradient_of_the_loss_equals_finite_differences() {
@@ -276,7 +276,7 @@ mod tests {
         let net = crate::NetConfig { hidden: Vec::new(), ..crate::NetConfig::default() };
         let mut policy = ActorCritic::unset(&space, &actions, &net).unwrap();
         let bias = policy.layout().tensors().iter().find(|tensor| tensor.name == "actor.0.bias").unwrap().range.start;
-        policy.change(|params| params[bias..bias + 2].copy_from_slice(&[0.6f32.ln(), 0.4f32.ln()]));
+        policy.network_mut().change(|params| params[bias..bias + 2].copy_from_slice(&[0.6f32.ln(), 0.4f32.ln()]));
         let actions = ActionKind::Discrete { masked: None };
         let shape = RolloutShape { n_steps: 1, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions };
         let mut rollout = Rollout::new(shape).unwrap();

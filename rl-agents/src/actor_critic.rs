@@ -1,86 +1,20 @@
-//! A policy and a value function: networks over one parameter vector.
+//! A policy and a value function: two heads of a network.
 
 use std::any::Any;
 use std::ops::Range;
 
-use candle_core::{Device, Tensor};
-use rl_buffer::{ObsSlice, Rollout};
-use rl_envs::{ActionSpace, ActionsMut, Isa, Pool, Purpose, Space, math, rng};
-use serde::{Deserialize, Serialize};
+use candle_core::Tensor;
+use rl_buffer::ObsSlice;
+use rl_envs::{ActionSpace, ActionsMut, Isa, Purpose, Space, math, rng};
 
-use crate::activation::Activation;
-use crate::conv::Conv;
 use crate::distributions::{Distribution, add_noise, greedy, log_softmax_columns, sample, standardize_columns};
 use crate::fused::Fused;
-use crate::mlp::Mlp;
-use crate::normalize::{Moments, Normalizer};
+use crate::network::{Network, NetworkShape, each_reference_tile};
+use crate::normalize::Moments;
 use crate::params::Layout;
-use crate::samples::{Samples, TILE};
-use crate::settings::{self, Kind};
-use crate::tile::{self, Kernel, Net, Workspace};
-use crate::{Counters, Error, NetSize, Policy, Scratch, Snapshot, Statistics};
-
-/// What computes losses and gradients, and acts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Learner {
-    /// The tile kernel.
-    #[default]
-    Fused,
-    /// candle's operations: slow, obvious, the referee of the other.
-    Reference,
-}
-
-crate::settings! {
-    /// Settings of the networks.
-    pub struct NetConfig, "" {
-        /// Convolutions before the hidden layers, each [channels, kernel, stride].
-        ///
-        /// Policy and value function share them. Observations are planes (channels, height, width).
-        conv: Vec<[usize; 3]> = Vec::new(), Kind::Conv;
-        /// Sizes of the hidden layers of each network.
-        hidden: Vec<usize> = vec![64, 64], Kind::Sizes;
-        /// Activation after each hidden layer.
-        activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu"]);
-        /// Shares the hidden layers between policy and value function.
-        shared_trunk: bool = false, Kind::Bool;
-        /// Implementation of networks: fused: the tile kernel; reference: candle, slow.
-        learner: Learner = Learner::Fused, Kind::Choice(&["fused", "reference"]);
-        /// Initial logarithm of the standard deviations of continuous actions.
-        log_std_init: f32 = 0.0, Kind::Float(-20.0, 20.0);
-        /// Normalizes observations by their running mean and variance.
-        normalize_obs: bool = false, Kind::Bool;
-    }
-}
-
-impl NetConfig {
-    /// Checks every range, and that convolutions fit observations of this space.
-    ///
-    /// # Errors
-    /// [`Error::Range`] or [`Error::Setting`].
-    pub fn check(&self, obs: &Space) -> Result<(), Error> {
-        settings::check(Self::KEYS, self)?;
-        Conv::new(&mut Layout::default(), obs.shape(), &self.conv, self.activation).map(|_| ())
-    }
-}
-
-/// How an action is chosen.
-#[derive(Clone, Copy, Debug)]
-pub enum Choice {
-    /// Drawn from the policy with environment i's stream [`Purpose::Policy`]: a discrete action with word `step & 3` of block 0 of
-    /// counter step `step >> 2`, dimension j of a continuous one with normal number `j & 3` of block `j >> 2` of counter step
-    /// `step` (see [`rng::normals`]).
-    Sample {
-        /// The seed of the generator.
-        seed: u64,
-        /// The lifetime step of the environments.
-        step: u64,
-        /// The index of the first environment.
-        first_env: u32,
-    },
-    /// The most likely one.
-    Greedy,
-}
+use crate::samples::TILE;
+use crate::tile::{self, Workspace};
+use crate::{Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot};
 
 /// A policy and a value function: networks `actor` and `critic`, separate or after a shared `trunk`, all after `conv`, if there are
 /// convolutions. The policy is categorical or Gaussian as the action space is discrete or continuous; a Gaussian one has its
@@ -89,59 +23,15 @@ pub enum Choice {
 /// Initialisation: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last, 1 in the value function's; biases 0.
 #[derive(Clone, Debug)]
 pub struct ActorCritic {
-    layout: Layout,
-    conv: Conv,
-    trunk: Option<Mlp>,
-    actor: Mlp,
-    critic: Mlp,
-    params: Vec<f32>, // (P)
+    network: Network,
     distribution: Distribution,
     n_actions: usize,
-    obs_len: usize,
-    scale: f32,
-    normalizer: Option<Normalizer>,
-    version: u64,
-    kernel: Option<Kernel>,
 }
 
-/// Networks without parameters.
-struct Shape {
-    layout: Layout,
-    conv: Conv,
-    trunk: Option<Mlp>,
-    actor: Mlp,
-    critic: Mlp,
-    distribution: Distribution,
-}
-
-impl Shape {
-    fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
-        let NetConfig { conv, hidden, activation, shared_trunk, .. } = net;
-        net.check(observation_space)?;
-        let n_actions = action_space.len();
-        let mut layout = Layout::default();
-        let conv = Conv::new(&mut layout, observation_space.shape(), conv, *activation)?;
-        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, *activation);
-        let body = [&[conv.n_out()], &hidden[..]].concat();
-        let (trunk, actor, critic) = match (shared_trunk, hidden.last()) {
-            (true, Some(&last)) => {
-                (Some(mlp("trunk", &body).into_trunk()), mlp("actor", &[last, n_actions]), mlp("critic", &[last, 1]))
-            }
-            _ => (None, mlp("actor", &[&body[..], &[n_actions]].concat()), mlp("critic", &[&body[..], &[1]].concat())),
-        };
-        let distribution = match action_space {
-            ActionSpace::Discrete { .. } => Distribution::Categorical,
-            ActionSpace::Continuous { .. } => Distribution::Gaussian { log_std: layout.push("log_std".into(), &[n_actions]) },
-        };
-        Ok(Self { layout, conv, trunk, actor, critic, distribution })
-    }
-}
-
-/// The networks in their order, each with the index of the one that it starts from.
-fn mlps<'a>(trunk: Option<&'a Mlp>, actor: &'a Mlp, critic: &'a Mlp) -> Vec<(&'a Mlp, Option<usize>)> {
-    let from = trunk.map(|_| 0);
-    trunk.into_iter().map(|mlp| (mlp, None)).chain([(actor, from), (critic, from)]).collect()
-}
+/// Index of the policy among the heads.
+const ACTOR: usize = 0;
+/// Index of the value function among the heads.
+const CRITIC: usize = 1;
 
 impl ActorCritic {
     /// Memory that networks of these settings take; nothing is allocated.
@@ -149,66 +39,46 @@ impl ActorCritic {
     /// # Errors
     /// Those of [`NetConfig::check`].
     pub fn size(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<NetSize, Error> {
-        let Shape { layout, conv, trunk, actor, critic, .. } = Shape::new(observation_space, action_space, net)?;
-        Ok(NetSize::new(&layout, &conv, &mlps(trunk.as_ref(), &actor, &critic), net, action_space.len()))
+        let (shape, _) = Self::shape(observation_space, action_space, net)?;
+        Ok(shape.size(net, action_space.len()))
     }
 
-    /// With fresh parameters.
+    /// The networks without parameters.
+    fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<(NetworkShape, Distribution), Error> {
+        let n_actions = actions.len();
+        let mut shape = NetworkShape::new(obs, net, &[("actor", n_actions), ("critic", 1)], net.shared_trunk)?;
+        let distribution = match actions {
+            ActionSpace::Discrete { .. } => Distribution::Categorical,
+            ActionSpace::Continuous { .. } => {
+                Distribution::Gaussian { log_std: shape.layout.push("log_std".into(), &[n_actions]) }
+            }
+        };
+        Ok((shape, distribution))
+    }
+
+    /// Draws fresh parameters.
     ///
     /// # Errors
     /// Those of [`NetConfig::check`].
     pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
         let mut policy = Self::unset(observation_space, action_space, net)?;
-        let Self { conv, trunk, actor, critic, params, .. } = &mut policy;
-        conv.init(params, seed);
-        let mut index = conv.n_layers();
-        for (mlp, gain) in [(trunk.as_ref(), std::f32::consts::SQRT_2), (Some(&*actor), 0.01), (Some(&*critic), 1.0)] {
-            if let Some(mlp) = mlp {
-                mlp.init(params, gain, seed, index);
-                index += mlp.n_layers();
-            }
-        }
-        policy.pack();
+        policy.network.init(&[0.01, 1.0], seed);
         Ok(policy)
     }
 
-    /// With parameters that are still to be loaded: weights and biases are 0.
+    /// Makes networks whose parameters are still to be loaded: weights and biases are 0.
     ///
     /// # Errors
     /// Those of [`ActorCritic::new`].
     pub fn unset(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
-        let Shape { layout, conv, trunk, actor, critic, distribution } = Shape::new(observation_space, action_space, net)?;
-        let NetConfig { activation, learner, log_std_init, normalize_obs, .. } = net;
-        let (obs_len, n_actions) = (observation_space.len(), action_space.len());
-        let mut params = vec![0.0; layout.len()];
+        let (shape, distribution) = Self::shape(observation_space, action_space, net)?;
+        let mut network = Network::unset(shape, observation_space, net);
         if let Distribution::Gaussian { log_std } = &distribution {
-            params[log_std.clone()].fill(*log_std_init);
+            let mut params = network.params().to_vec();
+            params[log_std.clone()].fill(net.log_std_init);
+            network.set_params(&params, 0)?;
         }
-        let kernel = match learner {
-            Learner::Fused => {
-                let mlps = mlps(trunk.as_ref(), &actor, &critic);
-                Some(Kernel::new(Net::new(&conv, &mlps, *activation), &params))
-            }
-            Learner::Reference => None,
-        };
-        let scale = observation_space.scale();
-        let normalizer = normalize_obs.then(|| Normalizer::new(obs_len));
-        let policy = Self {
-            layout,
-            conv,
-            trunk,
-            actor,
-            critic,
-            params,
-            distribution,
-            n_actions,
-            obs_len,
-            scale,
-            normalizer,
-            version: 0,
-            kernel,
-        };
-        Ok(policy)
+        Ok(Self { network, distribution, n_actions: action_space.len() })
     }
 
     /// Uses another instruction set than the best one.
@@ -216,68 +86,44 @@ impl ActorCritic {
     /// # Errors
     /// [`Error::Setting`] if this machine does not have it.
     pub fn with_isa(mut self, isa: Isa) -> Result<Self, Error> {
-        if !isa.supported() {
-            return Err(Error::Setting { name: "isa", value: format!("{isa:?}"), allowed: "this machine does not have it" });
-        }
-        if let Some(kernel) = &mut self.kernel {
-            kernel.isa = isa;
-        }
+        self.network.set_isa(isa)?;
         Ok(self)
     }
 
-    /// What computes.
+    /// Implementation of losses, gradients and acting.
     #[must_use]
     pub fn learner(&self) -> Learner {
-        if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
+        self.network.learner()
     }
 
-    /// Which distribution actions are drawn from.
+    /// The networks under the two heads.
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The networks under the two heads, to change.
+    pub(crate) fn network_mut(&mut self) -> &mut Network {
+        &mut self.network
+    }
+
+    /// Kind of distribution that actions are drawn from.
     #[must_use]
     pub fn distribution(&self) -> &Distribution {
         &self.distribution
     }
 
-    /// Changes the parameters, and with them the version.
-    pub(crate) fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
-        let result = f(&mut self.params);
-        self.version += 1;
-        self.pack();
-        result
-    }
-
-    fn pack(&mut self) {
-        if let Some(kernel) = &mut self.kernel {
-            kernel.pack(&self.params);
-        }
-    }
-
-    /// Floating-point operations of learning from one sample with the networks alone: forward, gradients of the weights, and
-    /// gradients of the inputs but for the first layers, two for each product.
+    /// Floating-point operations of learning from one sample with the networks alone.
+    ///
+    /// Counted are forward, gradients of the weights, and gradients of the inputs but for the first layers, two for each product.
     #[must_use]
     pub fn flops_per_sample(&self) -> usize {
-        let first = |mlp: &Mlp| self.trunk.as_ref().is_none_or(|trunk| trunk.layers()[0].weight == mlp.layers()[0].weight);
-        let mlps = self.trunk.iter().chain([&self.actor, &self.critic]);
-        let dense: usize = mlps.clone().flat_map(Mlp::layers).map(|layer| 6 * layer.weight.len()).sum();
-        let conv: usize = self.conv.products().map(|products| 6 * products).sum();
-        let of_first = match self.conv.products().next() {
-            Some(products) => products,
-            None => mlps.filter(|mlp| first(mlp)).map(|mlp| mlp.layers()[0].weight.len()).sum(),
-        };
-        conv + dense - 2 * of_first
+        self.network.flops_per_sample()
     }
 
-    /// The running statistics of observations, if they are normalized.
+    /// Running statistics of observations, if they are normalized.
     #[must_use]
     pub fn obs_moments(&self) -> Option<&Moments> {
-        self.normalizer.as_ref().map(Normalizer::moments)
-    }
-
-    /// Merges the statistics with those of a rollout's observations, if they are normalized. It is another policy then.
-    pub(crate) fn merge_obs(&mut self, rollout: &Rollout, pool: &Pool) {
-        if let Some(normalizer) = &mut self.normalizer {
-            normalizer.merge(rollout, self.scale, pool);
-            self.version += 1;
-        }
+        self.network.obs_moments()
     }
 
     /// True if observations are normalized and none has been seen yet.
@@ -288,48 +134,39 @@ impl ActorCritic {
     /// The mean standard deviation of continuous actions.
     pub(crate) fn mean_std(&self) -> Option<f32> {
         let Distribution::Gaussian { log_std } = &self.distribution else { return None };
-        let log_std = &self.params[log_std.clone()];
+        let log_std = &self.params()[log_std.clone()];
         Some(log_std.iter().map(|&x| math::exp(x)).sum::<f32>() / log_std.len() as f32)
     }
 
     /// Replaces the parameters.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if their number is another.
+    /// [`Error::Snapshot`] if their number differs.
     pub fn set_params(&mut self, params: &[f32], version: u64) -> Result<(), Error> {
-        if params.len() != self.params.len() {
-            let (found, expected) = (params.len(), self.params.len());
-            return Err(Error::Snapshot(format!("it has {found} parameters, this network has {expected}")));
-        }
-        self.params.copy_from_slice(params);
-        self.version = version;
-        self.pack();
-        Ok(())
+        self.network.set_params(params, version)
     }
 
-    /// Logits or means (B, A) and values (B) for observations (B, D) as the networks take them, scaled and normalized, composed of
-    /// candle's operations, with gradients with respect to `params` (P).
+    /// Logits or means (B, A) and values (B) for observations (B, D), scaled and normalized, with candle's operations.
+    ///
+    /// Gradients flow to `params` (P).
     ///
     /// # Errors
     /// Those of candle.
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
-        let features = self.conv.forward(params, obs)?;
-        let features = match &self.trunk {
-            Some(trunk) => trunk.forward(params, &features)?,
-            None => features,
-        };
-        Ok((self.actor.forward(params, &features)?, self.critic.forward(params, &features)?.squeeze(1)?))
+        let outputs = self.network.forward(params, obs)?;
+        Ok((outputs[ACTOR].clone(), outputs[CRITIC].squeeze(1)?))
     }
 
-    /// The same as one operation on the tile kernel: any loss can be written in candle on top of it. The gradient flows to
-    /// `params`, not to `obs`.
+    /// [`ActorCritic::forward`] as one operation on the tile kernel, for losses written in candle.
+    ///
+    /// The gradient flows to `params`, not to `obs`.
     ///
     /// # Errors
     /// Those of candle, and if the learner is the reference.
     pub fn forward_fused(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
-        let Some(Kernel { isa, net, .. }) = &self.kernel else { candle_core::bail!("the reference learner has no kernel") };
-        let (n_actions, obs_len) = (self.n_actions, self.obs_len);
-        let op = Fused { isa: *isa, net: net.clone(), chains: self.chains(), n_actions, obs_len };
+        let Some((isa, net, _)) = self.network.kernel() else { candle_core::bail!("the reference learner has no kernel") };
+        let (n_actions, obs_len) = (self.n_actions, self.network.obs_len());
+        let op = Fused { isa, net: net.clone(), chains: self.chains(), n_actions, obs_len };
         let outputs = params.apply_op2(obs, op)?;
         Ok((outputs.narrow(1, 0, n_actions)?, outputs.narrow(1, n_actions, 1)?.squeeze(1)?))
     }
@@ -384,8 +221,9 @@ impl ActorCritic {
         })
     }
 
-    /// Puts N observations through the networks, writes their values (N), and shows `choose` the policy's outputs tile by tile:
-    /// those of the samples of a range, as columns (A, m).
+    /// Runs N observations forward, writes their values (N), and shows `choose` the policy's outputs tile by tile.
+    ///
+    /// The outputs of a range of samples are columns (A, m).
     pub(crate) fn each_tile(
         &self,
         obs: ObsSlice<'_>,
@@ -394,9 +232,10 @@ impl ActorCritic {
         values: &mut [f32],
         choose: &mut impl FnMut(Range<usize>, &mut [f32]),
     ) -> Result<(), Error> {
-        if let (Some(kernel), Some(workspace)) = (self.kernel(), workspace) {
+        let network = &self.network;
+        if let (Some(kernel), Some(workspace)) = (network.kernel(), workspace) {
             let (actor, critic) = self.chains();
-            tile::forward(kernel, self.samples(obs, None), values.len(), None, workspace, |tile: &mut tile::Tile<'_>| {
+            tile::forward(kernel, network.samples(obs, None), values.len(), None, workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
                 let outputs = &mut outputs[..self.n_actions * range.len()];
                 outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
@@ -404,86 +243,38 @@ impl ActorCritic {
                 choose(range, outputs);
             });
         } else {
-            let (outputs, value) = self.forward(&self.params_tensor()?, &self.features(obs)?)?;
+            let (outputs, value) = self.forward(&network.params_tensor()?, &network.features(obs)?)?;
             values.copy_from_slice(&value.to_vec1::<f32>()?);
-            let all = outputs.t()?.contiguous()?.to_vec2::<f32>()?;
-            for start in (0..values.len()).step_by(TILE) {
-                let range = start..(start + TILE).min(values.len());
-                let mut columns: Vec<f32> = all.iter().flat_map(|column| &column[range.clone()]).copied().collect();
-                choose(range, &mut columns);
-            }
+            each_reference_tile(&outputs, values.len(), choose)?;
         }
         Ok(())
     }
 
-    /// The kernel's view of the networks as they are now, if it is the learner.
-    pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
-        self.kernel.as_ref().map(Kernel::view)
-    }
-
     /// The kernel's chains of policy and value function.
     pub(crate) fn chains(&self) -> (usize, usize) {
-        if self.trunk.is_some() { (1, 2) } else { (0, 1) }
-    }
-
-    /// Observations as the kernel takes them.
-    pub(crate) fn samples<'a>(&'a self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
-        Samples { obs, scale: self.scale, normalizer: self.normalizer.as_ref(), rows }
-    }
-
-    fn params_tensor(&self) -> candle_core::Result<Tensor> {
-        Tensor::from_slice(&self.params, self.params.len(), &Device::Cpu)
-    }
-
-    /// Observations as the networks take them, (B, D).
-    fn features(&self, obs: ObsSlice<'_>) -> candle_core::Result<Tensor> {
-        let mut features = Vec::new();
-        self.push_features(obs, &mut features);
-        let n = features.len() / self.obs_len;
-        Tensor::from_vec(features, (n, self.obs_len), &Device::Cpu)
-    }
-
-    /// Appends observations as the networks take them.
-    pub(crate) fn push_features(&self, obs: ObsSlice<'_>, features: &mut Vec<f32>) {
-        let begin = features.len();
-        match obs {
-            ObsSlice::F32(obs) => features.extend_from_slice(obs),
-            ObsSlice::U8(obs) => features.extend(obs.iter().map(|&x| f32::from(x) * self.scale)),
-        }
-        if let Some(normalizer) = &self.normalizer {
-            features[begin..].chunks_exact_mut(self.obs_len).for_each(|row| normalizer.apply(row));
-        }
+        (self.network.chain(ACTOR), self.network.chain(CRITIC))
     }
 
     pub(crate) fn n_actions(&self) -> usize {
         self.n_actions
     }
-
-    pub(crate) fn obs_len(&self) -> usize {
-        self.obs_len
-    }
 }
 
 impl Policy for ActorCritic {
     fn layout(&self) -> &Layout {
-        &self.layout
+        self.network.layout()
     }
 
     fn params(&self) -> &[f32] {
-        &self.params
+        self.network.params()
     }
 
     fn version(&self) -> u64 {
-        self.version
+        self.network.version()
     }
 
     fn save(&self) -> Snapshot {
-        Snapshot {
-            params: self.params.clone(),
-            moments: Vec::new(),
-            statistics: Statistics { obs: self.obs_moments().cloned(), returns: None },
-            counters: Counters { version: self.version, ..Counters::default() },
-        }
+        self.network.save()
     }
 
     fn copy(&self) -> Box<dyn Policy> {
@@ -491,14 +282,9 @@ impl Policy for ActorCritic {
     }
 
     fn copy_from(&mut self, other: &dyn Policy) -> Result<(), Error> {
-        let other_kind = || Error::Snapshot("the other policy is not an actor-critic of this kind".into());
+        let other_kind = || Error::Snapshot("the other policy is not an actor-critic".into());
         let other: &Self = other.as_any().downcast_ref().ok_or_else(other_kind)?;
-        let fits = match (&mut self.normalizer, &other.normalizer) {
-            (Some(normalizer), Some(other)) => normalizer.copy_from(other),
-            (None, None) => true,
-            _ => false,
-        };
-        if fits { self.set_params(&other.params, other.version) } else { Err(other_kind()) }
+        self.network.copy_from(&other.network)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -506,23 +292,11 @@ impl Policy for ActorCritic {
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        let mut normalizer = self.normalizer.clone();
-        let fits = match (&mut normalizer, &snapshot.statistics.obs) {
-            (Some(normalizer), Some(moments)) => normalizer.set(moments),
-            (None, None) => true,
-            _ => false,
-        };
-        if !fits {
-            return Err(Error::Snapshot("the statistics of its observations are not those that this policy keeps".into()));
-        }
-        self.set_params(&snapshot.params, snapshot.counters.version)?;
-        self.normalizer = normalizer;
-        Ok(())
+        self.network.load(snapshot)
     }
 
     fn scratch(&self) -> Scratch {
-        let workspace = self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net));
-        Scratch::new(workspace, self.n_actions)
+        self.network.scratch(self.n_actions)
     }
 
     fn act(
@@ -541,20 +315,21 @@ impl Policy for ActorCritic {
             }
             (ActionsMut::Continuous(actions), Distribution::Gaussian { log_std }) => {
                 let actions = actions.into_slice().expect(CONTIGUOUS);
-                self.act_continuous(obs, choice, &self.params[log_std.clone()], scratch, (actions, log_probs, values))
+                self.act_continuous(obs, choice, &self.params()[log_std.clone()], scratch, (actions, log_probs, values))
             }
             _ => Err(Error::ActionKind),
         }
     }
 
     fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
-        if let (Some(kernel), Some(workspace)) = (self.kernel(), &mut scratch.workspace) {
+        if let (Some(kernel), Some(workspace)) = (self.network.kernel(), &mut scratch.workspace) {
             let (actor, critic) = self.chains();
-            tile::forward(kernel, self.samples(obs, None), values.len(), Some(actor), workspace, |tile: &mut tile::Tile<'_>| {
+            let samples = self.network.samples(obs, None);
+            tile::forward(kernel, samples, values.len(), Some(actor), workspace, |tile: &mut tile::Tile<'_>| {
                 tile.column(critic, 0, &mut values[tile.samples()]);
             });
         } else if !values.is_empty() {
-            let (_, value) = self.forward(&self.params_tensor()?, &self.features(obs)?)?;
+            let (_, value) = self.forward(&self.network.params_tensor()?, &self.network.features(obs)?)?;
             values.copy_from_slice(&value.to_vec1::<f32>()?);
         }
         Ok(())

@@ -375,7 +375,7 @@ impl Descent {
     ) -> Result<Option<f32>, Error> {
         let Self { policy, optimizer, gradient, .. } = self;
         let norm = if loss.is_finite() {
-            policy.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
+            policy.network_mut().change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
         } else {
             optimizer.skip();
             None

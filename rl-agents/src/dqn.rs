@@ -266,7 +266,8 @@ impl Dqn {
     /// Makes an agent of a network, for `n_envs` environments with these spaces. `seed` decides which transitions are replayed.
     ///
     /// # Errors
-    /// Those of [`DqnConfig::check`], [`Error::Setting`] for a `micro_batch` of the tile kernel, [`Error::ActionKind`], and [`Error::Buffer`] if the replay memory does not fit.
+    /// Those of [`DqnConfig::check`]; [`Error::Setting`] for a `micro_batch` of the tile kernel and for a network that is dueling where the
+    /// settings are not, or the reverse; [`Error::ActionKind`]; [`Error::Buffer`] if the replay memory does not fit.
     pub fn new(
         mut network: QNetwork,
         config: DqnConfig,
@@ -277,6 +278,10 @@ impl Dqn {
     ) -> Result<Self, Error> {
         config.check()?;
         settings::check_micro_batch(config.micro_batch, network.learner())?;
+        if config.dueling != network.is_dueling() {
+            let allowed = "but the network is not of that kind; pass config.dueling to QNetwork::new";
+            return Err(Error::Setting { name: "dueling", value: config.dueling.to_string(), allowed });
+        }
         let &ActionSpace::Discrete { n, masked } = actions else { return Err(Error::ActionKind) };
         let a = n as usize;
         let shape = TransitionShape {
@@ -373,7 +378,7 @@ impl Dqn {
         let interval = self.config.target_update_interval;
         if before / interval < self.env_steps / interval {
             let (online, tau) = (self.network.params(), self.config.tau);
-            self.target.change(|params| {
+            self.target.network_mut().change(|params| {
                 if tau == 1.0 {
                     params.copy_from_slice(online);
                 } else {
@@ -406,7 +411,7 @@ impl Dqn {
         let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
         let max_norm = self.config.max_grad_norm;
         let norm = if loss.is_finite() {
-            self.network.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
+            self.network.network_mut().change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
         } else {
             optimizer.skip();
             None
@@ -435,11 +440,11 @@ impl Dqn {
         let column = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu);
         let actions = self.actions()?;
         let tensors = [
-            ("obs", self.network.features(batch.obs.as_slice())?),
+            ("obs", self.network.network().features(batch.obs.as_slice())?),
             ("actions", Tensor::from_slice(actions, actions.len(), &Device::Cpu)?),
             ("rewards", column(&batch.rewards)?),
             ("discounts", column(&batch.discounts)?),
-            ("next_obs", self.network.features(batch.next_obs.as_slice())?),
+            ("next_obs", self.network.network().features(batch.next_obs.as_slice())?),
             ("targets", column(targets)?),
             ("weights", column(&batch.weights)?),
         ];
@@ -476,13 +481,13 @@ impl Dqn {
         let Self { network, memory, .. } = self;
         let Memory { batch, targets, errors, gradient, slices, .. } = memory;
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
-        let kernel = network.kernel().ok_or_else(not_here)?;
+        let kernel = network.network().kernel().ok_or_else(not_here)?;
         let ActionRows::Discrete(actions) = &batch.actions else { return Err(Error::ActionKind) };
         let loss = TdLoss { network, actions, targets, weights: &batch.weights };
         let n = targets.len();
         let (mut total, mut q) = (0.0, 0.0);
         errors.clear();
-        for slice in slices.gradient(kernel, network.samples(batch.obs.as_slice()), n, pool, &loss, gradient) {
+        for slice in slices.gradient(kernel, network.network().samples(batch.obs.as_slice(), None), n, pool, &loss, gradient) {
             total += slice.loss;
             q += slice.q;
             errors.extend_from_slice(&slice.errors);
@@ -494,7 +499,7 @@ impl Dqn {
     fn reference(&mut self) -> Result<(f32, f32), Error> {
         let device = &Device::Cpu;
         let n = self.memory.targets.len();
-        let obs = self.network.features(self.memory.batch.obs.as_slice())?;
+        let obs = self.network.network().features(self.memory.batch.obs.as_slice())?;
         let micro_batch = if self.config.micro_batch == 0 { n } else { self.config.micro_batch };
         let (mut total, mut mean_q, mut gradient, mut errors) = (0.0, 0.0, vec![0.0; self.network.params().len()], Vec::new());
         for start in (0..n).step_by(micro_batch) {
@@ -589,8 +594,8 @@ impl Agent for Dqn {
             return Err(Error::Snapshot(format!("{credit} env steps wait for their updates, of which {train_freq} cannot wait")));
         }
         self.optimizer.load(&moments, steps)?;
-        self.network.set_params(&snapshot.params, version)?;
-        self.target.set_params(target, 0)?;
+        self.network.network_mut().set_params(&snapshot.params, version)?;
+        self.target.network_mut().set_params(target, 0)?;
         self.clear_replay();
         (self.updates, self.env_steps, self.credit, self.empty_at) = (epochs, env_steps, credit, env_steps);
         Ok(())
@@ -668,6 +673,21 @@ mod tests {
     }
 
     #[test]
+    fn a_network_of_the_other_kind_than_the_settings_say_is_refused() {
+        let (obs, actions) = (Space::vector(&[-1.0; 2], &[1.0; 2]), ActionSpace::Discrete { n: 3, masked: false });
+        for (built, set) in [(false, true), (true, false), (false, false), (true, true)] {
+            let network = QNetwork::new(&obs, &actions, &NetConfig::default(), built, 1).unwrap();
+            let config = DqnConfig { dueling: set, buffer_size: 100, ..DqnConfig::default() };
+            let refused = match Dqn::new(network, config, &obs, &actions, 4, 1) {
+                Ok(_) => false,
+                Err(Error::Setting { name: "dueling", .. }) => true,
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(refused, built != set, "built {built}, set {set}");
+        }
+    }
+
+    #[test]
     fn columns_that_do_not_run_on_are_refused() {
         let mut agent = agent(Learner::Fused, DqnConfig::default());
         let pool = Pool::new(1).unwrap();
@@ -735,7 +755,7 @@ mod tests {
                     let [fused, reference] = [(Learner::Fused, 0), (Learner::Reference, 16)].map(|(learner, micro_batch)| {
                         let mut agent = agent(learner, DqnConfig { micro_batch, ..config.clone() });
                         let pool = Pool::new(2).unwrap();
-                        agent.target.change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
+                        agent.target.network_mut().change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
                         let Memory { batch, words, .. } = &mut agent.memory;
                         words.iter_mut().zip(0u32..).for_each(|(word, i)| *word = i.wrapping_mul(0x9E37_79B9));
                         let Replay::Prioritized(replay) = &mut agent.replay else { panic!("prioritized") };
@@ -769,7 +789,7 @@ mod tests {
         // And in the agent, one transition at a time, against the network itself.
         for double in [false, true] {
             let mut agent = agent(Learner::Fused, DqnConfig { double, batch_size: 8, ..DqnConfig::default() });
-            agent.target.change(|params| params.iter_mut().rev().for_each(|x| *x = 0.5 - *x));
+            agent.target.network_mut().change(|params| params.iter_mut().rev().for_each(|x| *x = 0.5 - *x));
             let pool = Pool::new(1).unwrap();
             let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
             replay.sample(&[0, 1 << 29, 1 << 30, 3 << 29, 1 << 31, 5 << 29, 3 << 30, u32::MAX], &mut agent.memory.batch).unwrap();

@@ -358,12 +358,12 @@ mod tests {
             let policies = [Learner::Fused, Learner::Reference].map(|learner| {
                 let net = NetConfig { learner, normalize_obs: true, ..NetConfig::default() };
                 let mut policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: 2, masked: false }, &net, 0).unwrap();
-                policy.merge_obs(&rollout, &pool);
+                policy.network_mut().merge_obs(&rollout, &pool);
                 policy
             });
             // The networks see the numbers of the definition.
             let mut features = Vec::new();
-            policies[0].push_features(rollout.obs_rows(0..40), &mut features);
+            policies[0].network().push_features(rollout.obs_rows(0..40), &mut features);
             for j in 0..3 {
                 let raw = |i: usize| match rollout.obs_rows(0..40) {
                     ObsSlice::F32(obs) => f64::from(obs[3 * i + j]),

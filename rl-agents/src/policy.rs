@@ -5,11 +5,28 @@ use std::any::Any;
 use rl_buffer::ObsSlice;
 use rl_envs::ActionsMut;
 
-use crate::actor_critic::Choice;
 use crate::params::Layout;
 use crate::samples::TILE;
 use crate::tile::Workspace;
 use crate::{Error, Snapshot};
+
+/// Rule by which a policy chooses its actions.
+#[derive(Clone, Copy, Debug)]
+pub enum Choice {
+    /// Drawn from the policy with environment i's stream [`Purpose::Policy`](rl_envs::Purpose::Policy): a discrete action with word `step & 3` of block 0 of
+    /// counter step `step >> 2`, dimension j of a continuous one with normal number `j & 3` of block `j >> 2` of counter step
+    /// `step` (see [`rl_envs::rng::normals`]).
+    Sample {
+        /// The seed of the generator.
+        seed: u64,
+        /// The lifetime step of the environments.
+        step: u64,
+        /// The index of the first environment.
+        first_env: u32,
+    },
+    /// The most likely one.
+    Greedy,
+}
 
 /// What acts: an [`ActorCritic`](crate::ActorCritic) or a [`QNetwork`](crate::QNetwork).
 pub trait Policy: Send + Sync {

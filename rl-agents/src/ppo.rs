@@ -232,7 +232,7 @@ impl Agent for Ppo {
         let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
         let is_first = self.descent.policy.awaits_obs();
         if is_first {
-            self.descent.policy.merge_obs(rollout, pool);
+            self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
         let policy = &self.descent.policy;
         let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
@@ -274,7 +274,7 @@ impl Agent for Ppo {
         }
 
         if !is_first {
-            self.descent.policy.merge_obs(rollout, pool);
+            self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
         metrics.push("train/loss", loss);
         metrics.push("train/policy_gradient_loss", sums.policy / n);
@@ -307,7 +307,7 @@ impl Agent for Ppo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::fixture;
+    use crate::fixture;
 
     #[test]
     fn the_gradient_of_the_loss_equals_finite_differences() {

@@ -1,21 +1,20 @@
-//! An action-value function: a network over one parameter vector, and the policy that follows from it.
+//! An action-value function, a head of a network, and the policy that follows from it.
 
 use std::any::Any;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, ActionsMut, Isa, Pool, Purpose, Space, math, pool, rng};
+use rl_envs::{ActionSpace, ActionsMut, Pool, Purpose, Space, math, pool, rng};
 
-use crate::actor_critic::{Choice, Learner, NetConfig};
-use crate::conv::Conv;
-use crate::mlp::Mlp;
+use crate::network::{Network, NetworkShape, each_reference_tile};
 use crate::params::Layout;
-use crate::samples::{Samples, TILE};
-use crate::tile::{self, Kernel, Net, Workspace};
-use crate::{Counters, Error, NetSize, Policy, Scratch, Snapshot, Statistics};
+use crate::samples::TILE;
+use crate::tile;
+use crate::{Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot};
 
-/// Rows of a batch that one thread takes at a time, at least.
+/// Fewest rows of a batch that one thread takes.
 const MIN_SLICE: usize = TILE;
+/// Most slices of a batch.
 const MAX_SLICES: usize = 16;
 
 /// Q(s, a) for each of A discrete actions: a network `q`, or a dueling one (Wang et al., 2016) where after a shared `trunk` the
@@ -25,25 +24,18 @@ const MAX_SLICES: usize = 16;
 /// ones, as are all of an agent's before it has begun to learn. Initialisation: orthogonal, gain sqrt(2) in hidden layers, 1 in the last; biases 0.
 #[derive(Clone, Debug)]
 pub struct QNetwork {
-    layout: Layout,
-    conv: Conv,
-    mlps: Vec<Mlp>,   // q, or trunk, advantage, value
-    params: Vec<f32>, // (P)
+    network: Network,
     n_actions: usize,
-    obs_len: usize,
-    scale: f32,
-    /// The share of random actions of the first environment, and what its exponent grows by from environment to environment.
+    /// Share of random actions of the first environment, and growth of its exponent from environment to environment.
     epsilon: (f32, f32),
     /// Lifetime steps of an environment in which all of its actions are random.
     random_steps: u64,
-    version: u64,
-    kernel: Option<Kernel>,
 }
 
-/// The networks, each with the index of the one that it starts from.
-fn chains(mlps: &[Mlp]) -> Vec<(&Mlp, Option<usize>)> {
-    mlps.iter().enumerate().map(|(i, mlp)| (mlp, (i > 0).then_some(0))).collect()
-}
+/// Index of Q, or of a dueling network's advantages, among the heads.
+const Q: usize = 0;
+/// Index of a dueling network's value among the heads.
+const VALUE: usize = 1;
 
 impl QNetwork {
     /// Checks that there can be a network of these settings for these spaces.
@@ -71,83 +63,49 @@ impl QNetwork {
     /// # Errors
     /// Those of [`QNetwork::check`].
     pub fn size(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<NetSize, Error> {
-        let (layout, conv, mlps) = Self::shape(obs, actions, net, dueling)?;
-        Ok(NetSize::new(&layout, &conv, &chains(&mlps), net, actions.len()))
+        Ok(Self::shape(obs, actions, net, dueling)?.size(net, actions.len()))
     }
 
     /// The networks without parameters.
-    fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<(Layout, Conv, Vec<Mlp>), Error> {
+    fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<NetworkShape, Error> {
         Self::check(obs, actions, net, dueling)?;
-        let n_actions = actions.len();
-        let mut layout = Layout::default();
-        let conv = Conv::new(&mut layout, obs.shape(), &net.conv, net.activation)?;
-        let body = [&[conv.n_out()], &net.hidden[..]].concat();
-        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
-        let mlps = match (dueling, net.hidden.last()) {
-            (true, Some(&last)) => {
-                vec![mlp("trunk", &body).into_trunk(), mlp("advantage", &[last, n_actions]), mlp("value", &[last, 1])]
-            }
-            _ => vec![mlp("q", &[&body[..], &[n_actions]].concat())],
-        };
-        Ok((layout, conv, mlps))
+        let (plain, parts) = ([("q", actions.len())], [("advantage", actions.len()), ("value", 1)]);
+        NetworkShape::new(obs, net, if dueling { &parts[..] } else { &plain }, dueling)
     }
 
-    /// With fresh parameters.
+    /// Draws fresh parameters.
     ///
     /// # Errors
     /// Those of [`QNetwork::check`].
     pub fn new(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool, seed: u64) -> Result<Self, Error> {
         let mut network = Self::unset(obs, actions, net, dueling)?;
-        let Self { conv, mlps, params, .. } = &mut network;
-        conv.init(params, seed);
-        let mut index = conv.n_layers();
-        for mlp in &*mlps {
-            mlp.init(params, if mlp.is_trunk() { std::f32::consts::SQRT_2 } else { 1.0 }, seed, index);
-            index += mlp.n_layers();
-        }
-        network.pack();
+        network.network.init(&[1.0, 1.0], seed);
         Ok(network)
     }
 
-    /// With parameters that are still to be loaded: all are 0.
+    /// Makes a network whose parameters are still to be loaded: all are 0.
     ///
     /// # Errors
     /// Those of [`QNetwork::check`].
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<Self, Error> {
-        let (layout, conv, mlps) = Self::shape(obs, actions, net, dueling)?;
-        let (obs_len, n_actions) = (obs.len(), actions.len());
-        let params = vec![0.0; layout.len()];
-        let kernel = match net.learner {
-            Learner::Fused => Some(Kernel::new(Net::new(&conv, &chains(&mlps), net.activation), &params)),
-            Learner::Reference => None,
-        };
-        let scale = obs.scale();
-        let network = Self {
-            layout,
-            conv,
-            mlps,
-            params,
-            n_actions,
-            obs_len,
-            scale,
-            epsilon: (0.0, 0.0),
-            random_steps: 0,
-            version: 0,
-            kernel,
-        };
-        Ok(network)
+        let network = Network::unset(Self::shape(obs, actions, net, dueling)?, obs, net);
+        Ok(Self { network, n_actions: actions.len(), epsilon: (0.0, 0.0), random_steps: 0 })
     }
 
-    fn pack(&mut self) {
-        if let Some(kernel) = &mut self.kernel {
-            kernel.pack(&self.params);
-        }
-    }
-
-    /// What computes.
+    /// Implementation of losses, gradients and acting.
     #[must_use]
     pub fn learner(&self) -> Learner {
-        if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
+        self.network.learner()
+    }
+
+    /// The network under the head.
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The network under the head, to change.
+    pub(crate) fn network_mut(&mut self) -> &mut Network {
+        &mut self.network
     }
 
     /// Lets environment i of N take a share `epsilon^(1 + spread i / (N - 1))` of random actions where actions are sampled.
@@ -173,59 +131,28 @@ impl QNetwork {
         self.n_actions
     }
 
-    /// Changes the parameters, and with them the version.
-    pub(crate) fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
-        let result = f(&mut self.params);
-        self.version += 1;
-        self.pack();
-        result
-    }
-
-    pub(crate) fn set_params(&mut self, params: &[f32], version: u64) -> Result<(), Error> {
-        if params.len() != self.params.len() {
-            let (found, expected) = (params.len(), self.params.len());
-            return Err(Error::Snapshot(format!("it has {found} parameters, this network has {expected}")));
-        }
-        self.params.copy_from_slice(params);
-        self.version = version;
-        self.pack();
-        Ok(())
-    }
-
-    /// Q (B, A) for observations (B, D) as the network takes them, composed of candle's operations, with gradients with respect to
-    /// `params` (P).
+    /// Q (B, A) for observations (B, D), scaled, with candle's operations. Gradients flow to `params` (P).
     ///
     /// # Errors
     /// Those of candle.
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
-        let features = self.conv.forward(params, obs)?;
-        let [trunk, advantage, value] = &self.mlps[..] else { return self.mlps[0].forward(params, &features) };
-        let features = trunk.forward(params, &features)?;
-        let advantage = advantage.forward(params, &features)?;
-        let centered = advantage.broadcast_sub(&advantage.mean_keepdim(1)?)?;
-        centered.broadcast_add(&value.forward(params, &features)?)
+        let outputs = self.network.forward(params, obs)?;
+        let Some(value) = outputs.get(VALUE) else { return Ok(outputs[Q].clone()) };
+        let centered = outputs[Q].broadcast_sub(&outputs[Q].mean_keepdim(1)?)?;
+        centered.broadcast_add(value)
     }
 
-    /// The kernel's view of the network as it is now, if it is the learner.
-    pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
-        self.kernel.as_ref().map(Kernel::view)
-    }
-
-    /// Whether the network is a dueling one.
+    /// True if Q is made of a value and advantages.
     pub(crate) fn is_dueling(&self) -> bool {
-        self.mlps.len() > 1
-    }
-
-    pub(crate) fn samples<'a>(&self, obs: ObsSlice<'a>) -> Samples<'a> {
-        Samples { obs, scale: self.scale, normalizer: None, rows: None }
+        self.network.has_trunk()
     }
 
     /// Reads Q from a tile, as columns (A, m).
     #[inline(always)]
     pub(crate) fn read(&self, tile: &tile::Tile<'_>, q: &mut [f32]) {
         let m = tile.samples().len();
-        let chain = usize::from(self.is_dueling());
-        q.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(chain, j, column));
+        let advantage = self.network.chain(Q);
+        q.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(advantage, j, column));
         if self.is_dueling() {
             let mut offset = [0.0; TILE];
             let offset = &mut offset[..m];
@@ -233,7 +160,7 @@ impl QNetwork {
                 offset.iter_mut().zip(column).for_each(|(sum, x)| *sum += x);
             }
             let mut value = [0.0; TILE];
-            tile.column(2, 0, &mut value[..m]);
+            tile.column(self.network.chain(VALUE), 0, &mut value[..m]);
             let share = 1.0 / self.n_actions as f32;
             offset.iter_mut().zip(&value).for_each(|(offset, value)| *offset = value - *offset * share);
             for column in q.chunks_exact_mut(m) {
@@ -247,7 +174,7 @@ impl QNetwork {
     pub(crate) fn write_gradient(&self, tile: &mut tile::Tile<'_>, d_q: &[f32]) {
         let m = tile.samples().len();
         if !self.is_dueling() {
-            d_q.chunks_exact(m).enumerate().for_each(|(j, column)| tile.set_grad(0, j, column));
+            d_q.chunks_exact(m).enumerate().for_each(|(j, column)| tile.set_grad(self.network.chain(Q), j, column));
             return;
         }
         // dQ_k/dA_j = [j = k] - 1 / A, dQ_k/dV = 1.
@@ -255,12 +182,12 @@ impl QNetwork {
         for column in d_q.chunks_exact(m) {
             total.iter_mut().zip(column).for_each(|(sum, x)| *sum += x);
         }
-        tile.set_grad(2, 0, &total[..m]);
+        tile.set_grad(self.network.chain(VALUE), 0, &total[..m]);
         let share = 1.0 / self.n_actions as f32;
         let mut d = [0.0; TILE];
         for (j, column) in d_q.chunks_exact(m).enumerate() {
             d.iter_mut().zip(column).zip(&total).for_each(|((d, x), total)| *d = x - total * share);
-            tile.set_grad(1, j, &d[..m]);
+            tile.set_grad(self.network.chain(Q), j, &d[..m]);
         }
     }
 
@@ -272,33 +199,18 @@ impl QNetwork {
         Scratch { workspace, outputs, .. }: &mut Scratch,
         choose: &mut impl FnMut(std::ops::Range<usize>, &mut [f32]),
     ) -> Result<(), Error> {
-        if let (Some(kernel), Some(workspace)) = (self.kernel(), workspace) {
-            tile::forward(kernel, self.samples(obs), n, None, workspace, |tile: &mut tile::Tile<'_>| {
+        if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
+            tile::forward(kernel, self.network.samples(obs, None), n, None, workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
                 let q = &mut outputs[..self.n_actions * range.len()];
                 self.read(tile, q);
                 choose(range, q);
             });
         } else if n > 0 {
-            let params = Tensor::from_slice(&self.params, self.params.len(), &Device::Cpu)?;
-            let all = self.forward(&params, &self.features(obs)?)?.t()?.contiguous()?.to_vec2::<f32>()?;
-            for start in (0..n).step_by(TILE) {
-                let range = start..(start + TILE).min(n);
-                let mut columns: Vec<f32> = all.iter().flat_map(|column| &column[range.clone()]).copied().collect();
-                choose(range, &mut columns);
-            }
+            let q = self.forward(&self.network.params_tensor()?, &self.network.features(obs)?)?;
+            each_reference_tile(&q, n, choose)?;
         }
         Ok(())
-    }
-
-    /// Observations as the network takes them, (B, D).
-    pub(crate) fn features(&self, obs: ObsSlice<'_>) -> candle_core::Result<Tensor> {
-        let features: Vec<f32> = match obs {
-            ObsSlice::F32(obs) => obs.to_vec(),
-            ObsSlice::U8(obs) => obs.iter().map(|&x| f32::from(x) * self.scale).collect(),
-        };
-        let n = features.len() / self.obs_len;
-        Tensor::from_vec(features, (n, self.obs_len), &Device::Cpu)
     }
 
     /// Writes Q (n, A) of n observations, on the threads of `pool`. `scratches` is memory that is kept from call to call.
@@ -312,7 +224,7 @@ impl QNetwork {
         scratches: &mut Vec<Scratch>,
         q: &mut [f32],
     ) -> Result<(), Error> {
-        let (a, d) = (self.n_actions, self.obs_len);
+        let (a, d) = (self.n_actions, self.network.obs_len());
         let n = q.len() / a;
         let slices = pool::slices(n, MAX_SLICES, MIN_SLICE);
         let mut work = Vec::with_capacity(MAX_SLICES);
@@ -354,29 +266,23 @@ pub(crate) fn best(q: impl Iterator<Item = f32>, mask: &[u8]) -> (usize, f32) {
 
 impl Policy for QNetwork {
     fn layout(&self) -> &Layout {
-        &self.layout
+        self.network.layout()
     }
 
     fn params(&self) -> &[f32] {
-        &self.params
+        self.network.params()
     }
 
     fn version(&self) -> u64 {
-        self.version
+        self.network.version()
     }
 
     fn scratch(&self) -> Scratch {
-        let workspace = self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net));
-        Scratch::new(workspace, self.n_actions)
+        self.network.scratch(self.n_actions)
     }
 
     fn save(&self) -> Snapshot {
-        Snapshot {
-            params: self.params.clone(),
-            moments: Vec::new(),
-            statistics: Statistics::default(),
-            counters: Counters { version: self.version, ..Counters::default() },
-        }
+        self.network.save()
     }
 
     fn copy(&self) -> Box<dyn Policy> {
@@ -387,7 +293,7 @@ impl Policy for QNetwork {
         let other_kind = || Error::Snapshot("the other policy is not an action-value function".into());
         let other: &Self = other.as_any().downcast_ref().ok_or_else(other_kind)?;
         (self.epsilon, self.random_steps) = (other.epsilon, other.random_steps);
-        self.set_params(&other.params, other.version)
+        self.network.copy_from(&other.network)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -395,7 +301,7 @@ impl Policy for QNetwork {
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.set_params(&snapshot.params, snapshot.counters.version)
+        self.network.load(snapshot)
     }
 
     /// Writes actions, zeros for log-probabilities, and the greatest action values. An action is random where word 0 of block 0 of the

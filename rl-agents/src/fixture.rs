@@ -1,0 +1,181 @@
+//! Rollouts, policies and gradient checks that the tests of the losses share.
+
+use candle_core::{DType, Device, Tensor, Var};
+use rl_buffer::{ActionBuffer, Rollout};
+use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole};
+
+use crate::batch::{Batch, Minibatch, Targets};
+use crate::{ActorCritic, Collector, Learner, NetConfig, Policy};
+
+/// Kind of actions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Case {
+    Discrete,
+    Masked,
+    Continuous,
+}
+
+impl Case {
+    pub(crate) const ALL: [Self; 3] = [Self::Discrete, Self::Masked, Self::Continuous];
+}
+
+/// Four numbers that drift with three continuous actions and noise.
+///
+/// Every fifth step ends an episode, alternately terminated and truncated.
+#[derive(Clone, Default)]
+struct Drift {
+    x: [f32; 4],
+    elapsed: u32,
+}
+
+impl Env for Drift {
+    type Obs = f32;
+    type State = ();
+
+    fn observation_space(&self) -> Space {
+        Space::vector(&[f32::NEG_INFINITY; 4], &[f32::INFINITY; 4])
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Continuous { low: vec![-1.0; 3], high: vec![0.5, 1.0, f32::INFINITY] }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+        self.x = std::array::from_fn(|_| rng.normal());
+        obs.copy_from_slice(&self.x);
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Step {
+        if let Action::Continuous(action) = action {
+            self.x.iter_mut().zip(action).for_each(|(x, action)| *x += action);
+        }
+        self.x[3] += rng.normal();
+        obs.copy_from_slice(&self.x);
+        self.elapsed += 1;
+        let (terminated, truncated) = (self.elapsed % 10 == 5, self.elapsed.is_multiple_of(10));
+        Step { reward: self.x.iter().sum(), terminated, truncated }
+    }
+
+    fn state(&self) -> Option<()> {
+        None
+    }
+
+    fn set_state(&mut self, (): ()) -> Result<(), rl_envs::Error> {
+        Ok(())
+    }
+}
+
+/// The fixture's policy, its parameters moved away from those that acted.
+pub(crate) fn moved_policy(learner: Learner, case: Case) -> ActorCritic {
+    let (policy, ..) = rollout_of(case);
+    let (space, actions) = match case {
+        Case::Continuous => (Drift::default().observation_space(), Drift::default().action_space()),
+        _ => (CartPole::default().observation_space(), CartPole::default().action_space()),
+    };
+    let net = NetConfig { hidden: vec![8, 5], learner, ..NetConfig::default() };
+    let acted = policy.params().to_vec();
+    let mut policy = ActorCritic::new(&space, &actions, &net, 1).unwrap();
+    policy.network_mut().change(|params| params.copy_from_slice(&acted));
+    let mut rng = Rng::new(5, 0, 0, Purpose::Init);
+    // Densities change faster with the parameters than probabilities do.
+    let distance = if case == Case::Continuous { 0.05 } else { 0.3 };
+    policy.network_mut().change(|params| params.iter_mut().for_each(|p| *p += distance * rng.normal()));
+    policy
+}
+
+/// Asserts that two vectors are equal but for rounding.
+pub(crate) fn assert_near(got: &[f32], expected: &[f32]) {
+    let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    let error = norm(&mut got.iter().zip(expected).map(|(a, b)| a - b));
+    let size = norm(&mut expected.iter().copied());
+    assert_eq!(got.len(), expected.len());
+    assert!(size > 0.0 && error < 2e-6 * size, "relative error {}", error / size);
+}
+
+/// A minibatch of 29 of the rollout's 32 samples.
+///
+/// Masks leave the action that was taken legal.
+pub(crate) fn with_minibatch(case: Case, f: impl Fn(&Minibatch<'_>)) {
+    let (_, mut rollout, targets) = rollout_of(case);
+    if let (Case::Masked, ActionBuffer::Discrete(actions)) = (case, &rollout.actions) {
+        rollout.masks = Some(ndarray::Array3::from_shape_fn((9, 4, 2), |(t, n, a)| {
+            u8::from(t == 8 || actions[[t, n]] as usize == a || (t + n) % 3 > 0)
+        }));
+    }
+    let rows: Vec<u32> = (0..29).rev().collect();
+    let mut advantages = Vec::new();
+    targets.advantages_of(&rows, true, &mut advantages);
+    f(&Minibatch { rollout: &rollout, targets: &targets, rows: &rows, advantages: &advantages, ent_coef: 0.1 });
+}
+
+/// [`rollout_of`] with discrete actions.
+pub(crate) fn rollout() -> (ActorCritic, Rollout, Targets) {
+    rollout_of(Case::Discrete)
+}
+
+/// A policy, a rollout of 8 steps of 4 environments under it, and its targets.
+pub(crate) fn rollout_of(case: Case) -> (ActorCritic, Rollout, Targets) {
+    let pool = Pool::new(1).unwrap();
+    let mut collector = match case {
+        Case::Continuous => Collector::new(4, &Drift::default(), &pool, 1).unwrap(),
+        _ => Collector::new(4, &CartPole::default(), &pool, 1).unwrap(),
+    };
+    let net = NetConfig { hidden: vec![8, 5], log_std_init: -0.3, ..NetConfig::default() };
+    let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 1).unwrap();
+    let mut rollout = collector.rollout(8).unwrap();
+    collector.collect(&policy, &mut rollout).unwrap();
+    let targets = Targets::new(&policy, &rollout, rollout.rewards.view(), 0.99, 0.95).unwrap();
+    (policy, rollout, targets)
+}
+
+impl Batch {
+    /// A copy in f64, with masks under which the actions taken are legal.
+    fn to_f64(&self, masked: bool) -> Self {
+        let double = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
+        let mask = || {
+            let actions: Vec<u32> = self.actions.to_vec1().unwrap();
+            let rows = actions.iter().enumerate().flat_map(|(i, &a)| [0, 1].map(|b| u8::from(a == b || i % 3 > 0)));
+            Tensor::from_vec(rows.collect::<Vec<u8>>(), (actions.len(), 2), &Device::Cpu).unwrap()
+        };
+        Self {
+            obs: double(&self.obs),
+            masks: masked.then(mask),
+            actions: if self.actions.dtype() == DType::U32 { self.actions.clone() } else { double(&self.actions) },
+            log_probs: double(&self.log_probs),
+            values: double(&self.values),
+            advantages: double(&self.advantages),
+            returns: double(&self.returns),
+        }
+    }
+}
+
+/// Compares the gradient of `loss` with central differences.
+///
+/// In f64, with parameters away from those that acted.
+pub(crate) fn check_gradient(loss: impl Fn(&ActorCritic, &Tensor, &Batch) -> Tensor) {
+    for case in Case::ALL {
+        let (policy, rollout, targets) = rollout_of(case);
+        let rows: Vec<u32> = (0..32).collect();
+        let mut rng = Rng::new(5, 0, 0, Purpose::Init);
+        let params: Vec<f64> = policy.params().iter().map(|&p| f64::from(p + 0.3 * rng.normal())).collect();
+        let masked = case == Case::Masked;
+        let batch = Batch::gather(&policy, &rollout, &targets, &rows, &targets.advantages).unwrap().to_f64(masked);
+        let at = |params: &[f64]| {
+            let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap();
+            loss(&policy, &params, &batch).to_scalar::<f64>().unwrap()
+        };
+        let variable = Var::from_slice(&params, params.len(), &Device::Cpu).unwrap();
+        let grads = loss(&policy, &variable, &batch).backward().unwrap();
+        let grads: Vec<f64> = grads.get(&variable).unwrap().to_vec1().unwrap();
+        let norm = grads.iter().map(|g| g * g).sum::<f64>().sqrt();
+        let step = 1e-6;
+        for (i, &grad) in grads.iter().enumerate() {
+            let mut moved = params.clone();
+            moved[i] += step;
+            let above = at(&moved);
+            moved[i] -= 2.0 * step;
+            let difference = (above - at(&moved)) / (2.0 * step);
+            assert!((difference - grad).abs() < 1e-6 * norm.max(1.0), "parameter {i}: {grad} but {difference}");
+        }
+    }
+}

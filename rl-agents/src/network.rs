@@ -1,0 +1,366 @@
+//! Networks over one parameter vector, shared by policies and action values.
+//!
+//! A [`Network`] holds layout, parameters, the kernel's copy of them, running statistics of observations, and the version.
+//! [`ActorCritic`](crate::ActorCritic) and [`QNetwork`](crate::QNetwork) are heads on it.
+
+use std::ops::Range;
+
+use candle_core::{Device, Tensor};
+use rl_buffer::{ObsSlice, Rollout};
+use rl_envs::{Isa, Pool, Space};
+use serde::{Deserialize, Serialize};
+
+use crate::activation::Activation;
+use crate::conv::Conv;
+use crate::mlp::{Linear, Mlp};
+use crate::normalize::{Moments, Normalizer};
+use crate::params::Layout;
+use crate::samples::{Samples, TILE};
+use crate::settings::{self, Kind};
+use crate::tile::{Kernel, Net, Workspace};
+use crate::{Counters, Error, NetSize, Scratch, Snapshot, Statistics};
+
+/// Implementation of losses, gradients and acting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Learner {
+    /// The tile kernel.
+    #[default]
+    Fused,
+    /// candle's operations: slow and obvious, the referee of the tile kernel.
+    Reference,
+}
+
+crate::settings! {
+    /// Settings of the networks.
+    pub struct NetConfig, "" {
+        /// Convolutions before the hidden layers, each [channels, kernel, stride].
+        ///
+        /// Policy and value function share them. Observations are planes (channels, height, width).
+        conv: Vec<[usize; 3]> = Vec::new(), Kind::Conv;
+        /// Sizes of the hidden layers of each network.
+        hidden: Vec<usize> = vec![64, 64], Kind::Sizes;
+        /// Activation after each hidden layer.
+        activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu"]);
+        /// Shares the hidden layers between policy and value function.
+        shared_trunk: bool = false, Kind::Bool;
+        /// Implementation of networks: fused: the tile kernel; reference: candle, slow.
+        learner: Learner = Learner::Fused, Kind::Choice(&["fused", "reference"]);
+        /// Initial logarithm of the standard deviations of continuous actions.
+        log_std_init: f32 = 0.0, Kind::Float(-20.0, 20.0);
+        /// Normalizes observations by their running mean and variance.
+        normalize_obs: bool = false, Kind::Bool;
+    }
+}
+
+impl NetConfig {
+    /// Checks every range, and that convolutions fit observations of this space.
+    ///
+    /// # Errors
+    /// [`Error::Range`] or [`Error::Setting`].
+    pub fn check(&self, obs: &Space) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
+        Conv::new(&mut Layout::default(), obs.shape(), &self.conv, self.activation).map(|_| ())
+    }
+}
+
+/// Networks without parameters: `conv`, then a trunk that the heads share, or none.
+pub(crate) struct NetworkShape {
+    pub(crate) layout: Layout,
+    conv: Conv,
+    trunk: Option<Mlp>,
+    heads: Vec<Mlp>,
+}
+
+impl NetworkShape {
+    /// Lays out a network for each of `heads`, a name and a number of outputs.
+    ///
+    /// Hidden layers that are `shared` are a trunk.
+    ///
+    /// # Errors
+    /// Those of [`NetConfig::check`].
+    pub(crate) fn new(obs: &Space, net: &NetConfig, heads: &[(&str, usize)], shared: bool) -> Result<Self, Error> {
+        net.check(obs)?;
+        let mut layout = Layout::default();
+        let conv = Conv::new(&mut layout, obs.shape(), &net.conv, net.activation)?;
+        let body = [&[conv.n_out()], &net.hidden[..]].concat();
+        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
+        let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &body).into_trunk());
+        let inputs = if trunk.is_some() { &body[body.len() - 1..] } else { &body[..] };
+        let heads = heads.iter().map(|(name, n_out)| mlp(name, &[inputs, &[*n_out]].concat())).collect();
+        Ok(Self { layout, conv, trunk, heads })
+    }
+
+    /// The networks in their order, each with the index of the one that it starts from.
+    fn mlps(&self) -> Vec<(&Mlp, Option<usize>)> {
+        let from = self.trunk.as_ref().map(|_| 0);
+        self.trunk.iter().map(|mlp| (mlp, None)).chain(self.heads.iter().map(|mlp| (mlp, from))).collect()
+    }
+
+    /// Memory that the networks take.
+    pub(crate) fn size(&self, net: &NetConfig, n_actions: usize) -> NetSize {
+        NetSize::new(&self.layout, &self.conv, &self.mlps(), net, n_actions)
+    }
+}
+
+/// Networks with one parameter vector.
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    layout: Layout,
+    conv: Conv,
+    trunk: Option<Mlp>,
+    heads: Vec<Mlp>,
+    params: Vec<f32>, // (P)
+    obs_len: usize,
+    scale: f32,
+    normalizer: Option<Normalizer>,
+    version: u64,
+    kernel: Option<Kernel>,
+}
+
+impl Network {
+    /// Networks whose parameters are 0.
+    pub(crate) fn unset(shape: NetworkShape, obs: &Space, net: &NetConfig) -> Self {
+        let params = vec![0.0; shape.layout.len()];
+        let kernel = match net.learner {
+            Learner::Fused => Some(Kernel::new(Net::new(&shape.conv, &shape.mlps(), net.activation), &params)),
+            Learner::Reference => None,
+        };
+        let normalizer = net.normalize_obs.then(|| Normalizer::new(obs.len()));
+        let NetworkShape { layout, conv, trunk, heads } = shape;
+        let (obs_len, scale) = (obs.len(), obs.scale());
+        Self { layout, conv, trunk, heads, params, obs_len, scale, normalizer, version: 0, kernel }
+    }
+
+    /// Draws orthogonal weights; biases are 0.
+    ///
+    /// The gain is sqrt(2) in hidden layers and that of `gains` in the last layer of each head.
+    pub(crate) fn init(&mut self, gains: &[f32], seed: u64) {
+        let Self { conv, trunk, heads, params, .. } = self;
+        conv.init(params, seed);
+        let mut index = conv.n_layers();
+        let trunk = trunk.iter().map(|mlp| (mlp, std::f32::consts::SQRT_2));
+        for (mlp, gain) in trunk.chain(heads.iter().zip(gains.iter().copied())) {
+            mlp.init(params, gain, seed, index);
+            index += mlp.n_layers();
+        }
+        self.pack();
+    }
+
+    /// Uses another instruction set than the best one.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if this machine does not have it.
+    pub(crate) fn set_isa(&mut self, isa: Isa) -> Result<(), Error> {
+        if !isa.supported() {
+            return Err(Error::Setting { name: "isa", value: format!("{isa:?}"), allowed: "this machine does not have it" });
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.isa = isa;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn learner(&self) -> Learner {
+        if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn obs_len(&self) -> usize {
+        self.obs_len
+    }
+
+    /// True if the heads start from a trunk.
+    pub(crate) fn has_trunk(&self) -> bool {
+        self.trunk.is_some()
+    }
+
+    /// The kernel's chain of a head.
+    #[inline(always)]
+    pub(crate) fn chain(&self, head: usize) -> usize {
+        head + usize::from(self.trunk.is_some())
+    }
+
+    /// Changes the parameters, and with them the version.
+    pub(crate) fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
+        let result = f(&mut self.params);
+        self.version += 1;
+        self.pack();
+        result
+    }
+
+    /// Replaces parameters and version.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if the number of parameters differs.
+    pub(crate) fn set_params(&mut self, params: &[f32], version: u64) -> Result<(), Error> {
+        if params.len() != self.params.len() {
+            let (found, expected) = (params.len(), self.params.len());
+            return Err(Error::Snapshot(format!("it has {found} parameters, this network has {expected}")));
+        }
+        self.params.copy_from_slice(params);
+        self.version = version;
+        self.pack();
+        Ok(())
+    }
+
+    fn pack(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.pack(&self.params);
+        }
+    }
+
+    /// Running statistics of observations, if they are normalized.
+    pub(crate) fn obs_moments(&self) -> Option<&Moments> {
+        self.normalizer.as_ref().map(Normalizer::moments)
+    }
+
+    /// Adds a rollout's observations to the statistics, if they are normalized.
+    ///
+    /// The version changes, because the outputs do.
+    pub(crate) fn merge_obs(&mut self, rollout: &Rollout, pool: &Pool) {
+        if let Some(normalizer) = &mut self.normalizer {
+            normalizer.merge(rollout, self.scale, pool);
+            self.version += 1;
+        }
+    }
+
+    /// Floating-point operations of learning from one sample.
+    ///
+    /// Two for each product of: forward, gradients of the weights, and gradients of the inputs but for the first layers.
+    pub(crate) fn flops_per_sample(&self) -> usize {
+        let weights = |layer: &Linear| layer.weight.len();
+        let dense: usize = self.trunk.iter().chain(&self.heads).flat_map(Mlp::layers).map(|layer| 6 * weights(layer)).sum();
+        let conv: usize = self.conv.products().map(|products| 6 * products).sum();
+        let of_first = match (self.conv.products().next(), &self.trunk) {
+            (Some(products), _) => products,
+            (None, Some(trunk)) => weights(&trunk.layers()[0]),
+            (None, None) => self.heads.iter().map(|mlp| weights(&mlp.layers()[0])).sum(),
+        };
+        conv + dense - 2 * of_first
+    }
+
+    /// Outputs (B, out) of each head, with candle's operations.
+    ///
+    /// Observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
+    pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
+        let features = self.conv.forward(params, obs)?;
+        let features = match &self.trunk {
+            Some(trunk) => trunk.forward(params, &features)?,
+            None => features,
+        };
+        self.heads.iter().map(|head| head.forward(params, &features)).collect()
+    }
+
+    /// The kernel with the current parameters, if it is the learner.
+    pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
+        self.kernel.as_ref().map(Kernel::view)
+    }
+
+    /// Samples of observations as the kernel reads them.
+    pub(crate) fn samples<'a>(&'a self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
+        Samples { obs, scale: self.scale, normalizer: self.normalizer.as_ref(), rows }
+    }
+
+    /// The parameters as a tensor without gradient.
+    pub(crate) fn params_tensor(&self) -> candle_core::Result<Tensor> {
+        Tensor::from_slice(&self.params, self.params.len(), &Device::Cpu)
+    }
+
+    /// Observations (B, D), scaled and normalized.
+    pub(crate) fn features(&self, obs: ObsSlice<'_>) -> candle_core::Result<Tensor> {
+        let mut features = Vec::new();
+        self.push_features(obs, &mut features);
+        let n = features.len() / self.obs_len;
+        Tensor::from_vec(features, (n, self.obs_len), &Device::Cpu)
+    }
+
+    /// Appends observations, scaled and normalized.
+    pub(crate) fn push_features(&self, obs: ObsSlice<'_>, features: &mut Vec<f32>) {
+        let begin = features.len();
+        match obs {
+            ObsSlice::F32(obs) => features.extend_from_slice(obs),
+            ObsSlice::U8(obs) => features.extend(obs.iter().map(|&x| f32::from(x) * self.scale)),
+        }
+        if let Some(normalizer) = &self.normalizer {
+            features[begin..].chunks_exact_mut(self.obs_len).for_each(|row| normalizer.apply(row));
+        }
+    }
+
+    /// Memory to act with, for `n_actions` outputs.
+    pub(crate) fn scratch(&self, n_actions: usize) -> Scratch {
+        Scratch::new(self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net)), n_actions)
+    }
+
+    pub(crate) fn save(&self) -> Snapshot {
+        Snapshot {
+            params: self.params.clone(),
+            moments: Vec::new(),
+            statistics: Statistics { obs: self.obs_moments().cloned(), returns: None },
+            counters: Counters { version: self.version, ..Counters::default() },
+        }
+    }
+
+    /// Takes parameters, statistics and version from a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
+    pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let mut normalizer = self.normalizer.clone();
+        let fits = match (&mut normalizer, &snapshot.statistics.obs) {
+            (Some(normalizer), Some(moments)) => normalizer.set(moments),
+            (None, None) => true,
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::Snapshot("the statistics of its observations are not those that this policy keeps".into()));
+        }
+        self.set_params(&snapshot.params, snapshot.counters.version)?;
+        self.normalizer = normalizer;
+        Ok(())
+    }
+
+    /// Copies parameters, statistics and version of `other` without allocating.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit.
+    pub(crate) fn copy_from(&mut self, other: &Self) -> Result<(), Error> {
+        let fits = match (&mut self.normalizer, &other.normalizer) {
+            (Some(normalizer), Some(other)) => normalizer.copy_from(other),
+            (None, None) => true,
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::Snapshot("the other policy does not keep the same statistics of observations".into()));
+        }
+        self.set_params(&other.params, other.version)
+    }
+}
+
+/// Passes the outputs (n, A) of candle's operations to `choose`, tile by tile.
+///
+/// The outputs of a tile are columns (A, m), like the kernel's.
+pub(crate) fn each_reference_tile(
+    outputs: &Tensor,
+    n: usize,
+    choose: &mut impl FnMut(Range<usize>, &mut [f32]),
+) -> candle_core::Result<()> {
+    let all = outputs.t()?.contiguous()?.to_vec2::<f32>()?;
+    for start in (0..n).step_by(TILE) {
+        let range = start..(start + TILE).min(n);
+        let mut columns: Vec<f32> = all.iter().flat_map(|column| &column[range.clone()]).copied().collect();
+        choose(range, &mut columns);
+    }
+    Ok(())
+}
