@@ -1,6 +1,6 @@
-//! Columns of a step: observations of either element type and actions of either kind, in any storage.
+//! Columns of a step: observations and actions of either type, in any storage.
 //!
-//! Slices, vectors, arrays, views and buffers of a device are all [`Obs`] and [`Actions`]: type aliases name the common ones, and
+//! Slices, vectors, arrays, views and device buffers are all [`Obs`] and [`Actions`]: type aliases name the common ones, and
 //! their variants are written through the alias, `ObsSlice::F32(&row)`.
 
 use ndarray::{
@@ -29,29 +29,29 @@ pub enum Actions<D, C> {
     Continuous(C),
 }
 
-/// One observation (D), or several one after the other.
+/// One observation (D), or several in a row.
 pub type ObsSlice<'a> = Obs<&'a [f32], &'a [u8]>;
-/// Observations one after the other, owned.
+/// Observations in a row, owned.
 pub type ObsRows = Obs<Vec<f32>, Vec<u8>>;
 /// Observations (N, D), owned.
 pub type ObsArray = Obs<Array2<f32>, Array2<u8>>;
-/// Observations (N, D) to be written.
+/// Observations (N, D), borrowed for writing.
 pub type ObsViewMut<'a> = Obs<ArrayViewMut2<'a, f32>, ArrayViewMut2<'a, u8>>;
 
 /// One action for one environment.
 pub type Action<'a> = Actions<u32, &'a [f32]>;
-/// Actions (N) or (N, A), one after the other.
+/// Actions (N) or (N, A) in a row.
 pub type ActionSlice<'a> = Actions<&'a [u32], &'a [f32]>;
 /// Actions (N) or (N, A), owned.
 pub type ActionRows = Actions<Vec<u32>, Vec<f32>>;
 /// Actions (N) or (N, A) as arrays, owned.
 pub type ActionArray = Actions<Array1<u32>, Array2<f32>>;
-/// Actions (N) or (N, A) to be read.
+/// Actions (N) or (N, A), borrowed for reading.
 pub type ActionsView<'a> = Actions<ArrayView1<'a, u32>, ArrayView2<'a, f32>>;
-/// Actions (N) or (N, A) to be written.
+/// Actions (N) or (N, A), borrowed for writing.
 pub type ActionsMut<'a> = Actions<ArrayViewMut1<'a, u32>, ArrayViewMut2<'a, f32>>;
 
-/// Methods of an enum of two storages: of any storage, then of arrays.
+/// Implements an enum of two storages: methods for any storage, then for arrays.
 macro_rules! storage {
     ($Enum:ident, $First:ident($first:ty), $Second:ident($second:ty)) => {
         impl<A, B> $Enum<A, B> {
@@ -82,7 +82,7 @@ macro_rules! storage {
                 }
             }
 
-            /// Borrows the storage to write it.
+            /// Borrows the storage for writing.
             #[inline]
             pub fn as_mut(&mut self) -> $Enum<&mut A, &mut B> {
                 match self {
@@ -91,7 +91,7 @@ macro_rules! storage {
                 }
             }
 
-            /// Pairs both, or returns `None` if they are of different kinds.
+            /// Pairs two storages, or returns `None` if they are of different kinds.
             #[inline]
             pub fn zip<P, Q>(self, other: $Enum<P, Q>) -> Option<$Enum<(A, P), (B, Q)>> {
                 match (self, other) {
@@ -120,13 +120,13 @@ macro_rules! storage {
             N: Dimension,
             M: Dimension,
         {
-            /// A view to read.
+            /// Borrows all elements for reading.
             #[inline]
             pub fn view(&self) -> $Enum<ArrayView<'_, $first, N>, ArrayView<'_, $second, M>> {
                 self.as_ref().map(|a| a.view(), |b| b.view())
             }
 
-            /// A view to write, of the same memory for a shorter time.
+            /// Borrows all elements for writing.
             #[inline]
             pub fn view_mut(&mut self) -> $Enum<ArrayViewMut<'_, $first, N>, ArrayViewMut<'_, $second, M>>
             where
@@ -142,10 +142,10 @@ macro_rules! storage {
                 self.as_ref().either(|a| a.shape(), |b| b.shape())
             }
 
-            /// Row `index` of an axis, to read.
+            /// Borrows row `index` of an axis for reading.
             ///
             /// # Panics
-            /// If there is no such row.
+            /// If `index` is out of range.
             #[inline]
             pub fn index_axis(
                 &self,
@@ -159,10 +159,10 @@ macro_rules! storage {
                 self.as_ref().map(|a| a.index_axis(axis, index), |b| b.index_axis(axis, index))
             }
 
-            /// Row `index` of an axis, to write.
+            /// Borrows row `index` of an axis for writing.
             ///
             /// # Panics
-            /// If there is no such row.
+            /// If `index` is out of range.
             #[inline]
             pub fn index_axis_mut(
                 &mut self,
@@ -180,16 +180,16 @@ macro_rules! storage {
         }
 
         impl<'a, N: Dimension, M: Dimension> $Enum<ArrayView<'a, $first, N>, ArrayView<'a, $second, M>> {
-            /// The rows of `axis` before `index`, and the others.
+            /// Splits into the rows of `axis` before `index`, and the others.
             ///
             /// # Panics
-            /// If there are fewer rows.
+            /// If `index` exceeds the number of rows.
             #[must_use]
             pub fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
                 self.map(|a| a.split_at(axis, index), |b| b.split_at(axis, index)).unzip()
             }
 
-            /// All elements in order.
+            /// Returns all elements in order.
             ///
             /// # Panics
             /// If the array is not contiguous.
@@ -201,10 +201,10 @@ macro_rules! storage {
         }
 
         impl<'a, N: Dimension, M: Dimension> $Enum<ArrayViewMut<'a, $first, N>, ArrayViewMut<'a, $second, M>> {
-            /// The rows of `axis` before `index`, and the others.
+            /// Splits into the rows of `axis` before `index`, and the others.
             ///
             /// # Panics
-            /// If there are fewer rows.
+            /// If `index` exceeds the number of rows.
             #[must_use]
             pub fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
                 self.map(|a| a.split_at(axis, index), |b| b.split_at(axis, index)).unzip()
@@ -219,7 +219,7 @@ storage!(Obs, F32(f32), U8(u8));
 storage!(Actions, Discrete(u32), Continuous(f32));
 
 impl<F, U> Obs<F, U> {
-    /// Makes the storage for an element type.
+    /// Creates the storage for an element type.
     #[inline]
     pub fn new(dtype: Dtype, f32s: impl FnOnce() -> F, u8s: impl FnOnce() -> U) -> Self {
         match dtype {
@@ -228,7 +228,7 @@ impl<F, U> Obs<F, U> {
         }
     }
 
-    /// The element type.
+    /// Element type.
     #[inline]
     #[must_use]
     pub fn dtype(&self) -> Dtype {
@@ -240,13 +240,13 @@ impl<F, U> Obs<F, U> {
 }
 
 impl<F: AsRef<[f32]>, U: AsRef<[u8]>> Obs<F, U> {
-    /// All elements.
+    /// Returns all elements.
     #[inline]
     pub fn as_slice(&self) -> ObsSlice<'_> {
         self.as_ref().map(AsRef::as_ref, AsRef::as_ref)
     }
 
-    /// The number of elements.
+    /// Number of elements.
     #[expect(clippy::len_without_is_empty, reason = "columns are rarely empty")]
     #[inline]
     pub fn len(&self) -> usize {
@@ -255,20 +255,20 @@ impl<F: AsRef<[f32]>, U: AsRef<[u8]>> Obs<F, U> {
 }
 
 impl<'a> ObsSlice<'a> {
-    /// Observation `i` of several of `d` elements each.
+    /// Returns observation `i` of several of `d` elements each.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `i` is out of range.
     #[inline]
     #[must_use]
     pub fn row(self, i: usize, d: usize) -> Self {
         self.rows(i..i + 1, d)
     }
 
-    /// The observations in `range` of several of `d` elements each.
+    /// Returns the observations in `range` of several of `d` elements each.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `range` is out of range.
     #[inline]
     #[must_use]
     pub fn rows(self, range: std::ops::Range<usize>, d: usize) -> Self {
@@ -291,22 +291,22 @@ impl<'a> ObsSlice<'a> {
 }
 
 impl ObsRows {
-    /// Zeros.
+    /// Allocates zeros.
     #[must_use]
     pub fn zeros(dtype: Dtype, len: usize) -> Self {
         Self::new(dtype, || vec![0.0; len], || vec![0; len])
     }
 
-    /// All elements, to be written.
+    /// Borrows all elements for writing.
     #[inline]
     pub fn as_mut_slice(&mut self) -> Obs<&mut [f32], &mut [u8]> {
         self.as_mut().map(Vec::as_mut_slice, Vec::as_mut_slice)
     }
 
-    /// A view (n, d) to write.
+    /// Returns a view (n, d) for writing.
     ///
     /// # Panics
-    /// If there are not n times d elements.
+    /// If the number of elements is not n times d.
     pub fn view_rows_mut(&mut self, n: usize, d: usize) -> ObsViewMut<'_> {
         const FITS: &str = "n times d elements";
         self.as_mut_slice().map(
@@ -318,7 +318,7 @@ impl ObsRows {
     /// Appends observations.
     ///
     /// # Panics
-    /// If they are of the other element type.
+    /// If the element types differ.
     pub fn extend(&mut self, more: ObsSlice<'_>) {
         let both = self.as_mut().zip(more).expect("observations of one element type");
         both.either(|(all, more)| all.extend_from_slice(more), |(all, more)| all.extend_from_slice(more));
@@ -331,7 +331,7 @@ impl ObsRows {
 }
 
 impl<N: Dimension> Obs<Array<f32, N>, Array<u8, N>> {
-    /// Zeros.
+    /// Allocates zeros.
     #[must_use]
     pub fn zeros<Sh: ShapeBuilder<Dim = N>>(dtype: Dtype, shape: Sh) -> Self {
         match dtype {
@@ -342,7 +342,7 @@ impl<N: Dimension> Obs<Array<f32, N>, Array<u8, N>> {
 }
 
 impl ActionArray {
-    /// Zeros for `n` environments.
+    /// Allocates zeros for `n` environments.
     #[must_use]
     pub fn zeros(space: &crate::ActionSpace, n: usize) -> Self {
         match space {
@@ -353,20 +353,20 @@ impl ActionArray {
 }
 
 impl<'a> Action<'a> {
-    /// The index of a discrete action.
+    /// Returns the index of a discrete action.
     ///
     /// # Panics
-    /// If it is continuous: a batch checks the kind before an environment sees the action.
+    /// If the action is continuous; a batch checks the kind before its environments step.
     #[inline]
     #[must_use]
     pub fn discrete(self) -> u32 {
         self.either(|action| action, |_| panic!("a discrete space takes discrete actions"))
     }
 
-    /// The numbers of a continuous action.
+    /// Returns the numbers of a continuous action.
     ///
     /// # Panics
-    /// If it is discrete: a batch checks the kind before an environment sees the action.
+    /// If the action is discrete; a batch checks the kind before its environments step.
     #[inline]
     #[must_use]
     pub fn continuous(self) -> &'a [f32] {

@@ -1,4 +1,4 @@
-//! N environments that step together.
+//! Batches of environments that step together.
 
 use std::ops::Range;
 
@@ -12,10 +12,11 @@ use crate::{
 };
 
 impl ActionsView<'_> {
-    /// Checks kind, shape and range, once for the whole batch: a step relies on it.
+    /// Checks kind, shape and range once for the whole batch; steps rely on it.
     ///
     /// # Errors
-    /// [`Error::Kind`], [`Error::Shape`], [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`].
+    /// [`Error::Kind`] or [`Error::Shape`] if kind or shape differ, [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`]
+    /// if an action is outside of the space.
     pub fn check(&self, space: &ActionSpace, n_envs: usize) -> Result<(), Error> {
         let shape = |expected: &[usize], found: &[usize], standard: bool| {
             let error = || Error::Shape { what: "actions", expected: expected.into(), found: found.into() };
@@ -49,88 +50,102 @@ impl ActionsView<'_> {
     }
 }
 
-/// N environments that step together, each restarted in the same step in which its episode ends.
+/// N environments that step together.
+///
+/// An environment is reset in the same step in which its episode ends.
 pub trait VecEnv: Send {
-    /// The number of environments N.
+    /// Number of environments N.
     fn n_envs(&self) -> usize;
 
-    /// The index of the first environment, which numbers its randomness: 0 unless this is a slice of a larger batch.
+    /// Index of the first environment, the first index of its random numbers.
+    ///
+    /// 0 unless this is a slice of a larger batch.
     fn first_env(&self) -> u32;
 
-    /// The space of one observation.
+    /// Observation space of one environment.
     fn observation_space(&self) -> &Space;
 
-    /// The space of one action.
+    /// Action space of one environment.
     fn action_space(&self) -> &ActionSpace;
 
-    /// Starts all environments anew from `seed` and writes first observations, (N, D), and masks, (N, A), if there are any.
+    /// Resets all environments with `seed`, and writes observations and masks.
+    ///
+    /// `obs` is (N, D), `masks` is (N, A) and given only if the action space has masks.
     ///
     /// # Errors
-    /// [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
+    /// [`Error::Shape`] or [`Error::Kind`] if an array does not fit; nothing has changed then.
     fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error>;
 
     /// Steps every environment, and writes to `out`, which may be a row of a rollout.
     ///
     /// # Errors
-    /// Those of [`Actions::check`], [`Error::Shape`] or [`Error::Kind`]; then nothing has changed.
+    /// Errors of [`Actions::check`]; [`Error::Shape`] or [`Error::Kind`] if an array does not fit. Nothing has changed then.
     fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error>;
 
-    /// As [`VecEnv::reset_into`], into `steps`.
+    /// Resets all environments into `steps`: see [`VecEnv::reset_into`].
     ///
     /// # Errors
-    /// Those of [`VecEnv::reset_into`].
+    /// Errors of [`VecEnv::reset_into`].
     fn reset(&mut self, seed: u64, steps: &mut Steps) -> Result<(), Error> {
         self.reset_into(seed, steps.obs.view_mut(), steps.masks.as_mut().map(|[masks, _]| masks.view_mut()))
     }
 
-    /// Steps every environment with the actions of `steps`, and writes its other columns.
+    /// Steps all environments with the actions of `steps`; writes its other columns.
     ///
     /// # Errors
-    /// Those of [`VecEnv::step_into`].
+    /// Errors of [`VecEnv::step_into`].
     fn step(&mut self, steps: &mut Steps) -> Result<(), Error> {
         let (actions, out) = steps.view_mut();
         self.step_into(actions, out)
     }
 
-    /// Starts another episode in environment `env_idx` of this batch, counted from 0, and writes its first observation, (1, D), and
-    /// mask, (1, A), if there are any. For an episode that cannot be continued: its last step gave a number that is not finite.
+    /// Restarts environment `env_idx` of this batch (from 0) with a new episode.
+    ///
+    /// Writes the first observation, (1, D), and mask, (1, A), if there are masks. For an episode that cannot continue because
+    /// its last step gave a number that is not finite.
     ///
     /// # Errors
-    /// [`Error::Shape`] or [`Error::Kind`], or [`Error::CannotRestart`]; then nothing has changed.
+    /// [`Error::Shape`] or [`Error::Kind`] if an array does not fit, [`Error::CannotRestart`] if the batch cannot restart;
+    /// nothing has changed then.
     ///
     /// # Panics
     /// If there is no environment `env_idx`.
     fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error>;
 
-    /// Repeats the last step in environment `env_idx` of this batch alone, after [`VecEnv::restart`]. All arrays have one row.
+    /// Repeats the last step of environment `env_idx` after [`VecEnv::restart`].
+    ///
+    /// All arrays have one row.
     ///
     /// # Errors
-    /// Those of [`VecEnv::step_into`], or [`Error::CannotRestart`]; then nothing has changed.
+    /// Errors of [`VecEnv::step_into`]; [`Error::CannotRestart`] if the batch cannot restart. Nothing has changed then.
     ///
     /// # Panics
     /// If there is no environment `env_idx`.
     fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error>;
 
-    /// Overwrites the rewards (N) of the last step with those that the environments gave, where they were changed on the way: a
-    /// batch whose rewards are clipped is still judged by all of them.
+    /// Overwrites the rewards (N) of the last step with the environments' own.
+    ///
+    /// They differ if a wrapper changed them: statistics of a batch with clipped rewards count the rewards before clipping.
     fn raw_rewards(&self, _rewards: &mut [f32]) {}
 
-    /// Draws one environment as it stands: see [`Env::render`]. Where an episode has just ended, that is the next one's start.
+    /// Draws one environment: see [`Env::render`].
+    ///
+    /// If an episode has just ended, it draws the start of the next one.
     ///
     /// # Panics
     /// If there is no environment `env_idx`.
     fn render(&self, env_idx: usize, canvas: &mut Canvas);
 
-    /// All that has to be known to continue, observations aside.
+    /// Encodes the state of the batch, apart from observations.
     ///
     /// # Errors
-    /// [`Error::CannotSave`].
+    /// [`Error::CannotSave`] if the environment has no state.
     fn save(&self) -> Result<Vec<u8>, Error>;
 
-    /// Continues from what `save` gave.
+    /// Restores a state encoded by [`VecEnv::save`].
     ///
     /// # Errors
-    /// [`Error::BadState`] if `bytes` are damaged or of another batch; then nothing has changed.
+    /// [`Error::BadState`] if `bytes` are damaged or of another batch; nothing has changed then.
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error>;
 }
 
@@ -184,21 +199,21 @@ impl VecEnv for Box<dyn VecEnv> {
     }
 }
 
-/// N environments stepped one after the other: the referee for every faster way.
+/// N environments stepped one after the other: the referee for every faster batch.
 #[derive(Clone, Debug)]
 pub struct SyncVecEnv<E> {
     envs: Vec<E>,
     isa: Isa,
     first_env: u32,
     seed: u64,
-    /// Lifetime steps, the same for every environment of the batch.
+    /// Lifetime steps of every environment.
     steps: u64,
     observation_space: Space,
     action_space: ActionSpace,
 }
 
 impl<E: Env> SyncVecEnv<E> {
-    /// `n_envs` copies of `env`.
+    /// Creates `n_envs` copies of `env`.
     ///
     /// # Panics
     /// If `n_envs` is 0 or does not fit u32.
@@ -207,7 +222,7 @@ impl<E: Env> SyncVecEnv<E> {
         Self::slice(0..n_envs, env)
     }
 
-    /// The environments with the indices `range` of a larger batch: they do what they would do there.
+    /// Creates the environments `range` of a larger batch, equal to those of the whole.
     pub fn slice(range: Range<usize>, env: E) -> Self {
         Self {
             first_env: range.start as u32,
@@ -229,7 +244,7 @@ impl<E: Env> SyncVecEnv<E> {
         Ok(())
     }
 
-    /// Steps with code compiled for `isa`; the same bits, for nothing in an environment is fused.
+    /// Replaces the instruction set; results have the same bits, as nothing is fused.
     #[must_use]
     pub fn with_isa(mut self, isa: Isa) -> Self {
         self.isa = isa;
@@ -292,7 +307,7 @@ impl<E: Env> Work for EnvsStep<'_, '_, E> {
     }
 }
 
-/// What `save` writes, the same for every layout in memory.
+/// Content of [`VecEnv::save`], the same for every layout in memory.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Saved<S> {
     pub(crate) first_env: u32,
@@ -387,7 +402,9 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
     }
 }
 
-/// N environments in fixed slices that the threads of a [`Pool`] take whole. Equal to [`SyncVecEnv`] bit for bit.
+/// N environments in fixed slices, stepped by the threads of a [`Pool`].
+///
+/// Equal to [`SyncVecEnv`] bit for bit.
 #[derive(Debug)]
 pub struct PooledVecEnv<V> {
     slices: Vec<V>,
@@ -395,12 +412,14 @@ pub struct PooledVecEnv<V> {
     pool: Pool,
 }
 
-/// Slices of a batch: below 64 environments, handing work to another thread costs more than the work.
+/// Maximum number of slices, and minimum length of one.
+///
+/// Below 64 environments, handing work to another thread costs more than the work.
 const MAX_SLICES: usize = 64;
 const MIN_SLICE: usize = 64;
 
 impl<E: Env> PooledVecEnv<SyncVecEnv<E>> {
-    /// `n_envs` copies of `env`, stepped by the threads of `pool`.
+    /// Creates `n_envs` copies of `env`, stepped by the threads of `pool`.
     ///
     /// # Panics
     /// If `n_envs` is 0 or does not fit u32.
@@ -410,7 +429,7 @@ impl<E: Env> PooledVecEnv<SyncVecEnv<E>> {
 }
 
 impl<V: VecEnv> PooledVecEnv<V> {
-    /// `n_envs` environments, of which `slice` makes those with given indices.
+    /// Creates `n_envs` environments in slices made by `slice` from ranges of indices.
     ///
     /// # Panics
     /// If `n_envs` is 0 or does not fit u32.
@@ -435,7 +454,7 @@ fn reset_slices<V: VecEnv>(
 }
 
 impl<V: VecEnv> PooledVecEnv<V> {
-    /// The slice that holds environment `env_idx`, and the environment's index there.
+    /// Returns the slice with environment `env_idx`, and the environment's index there.
     fn slice_of(&self, env_idx: usize) -> (usize, usize) {
         let mut first = 0;
         for (i, slice) in self.slices.iter().enumerate() {
@@ -479,7 +498,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
     }
 
     fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        // All that could fail in one slice is checked before any slice steps.
+        // Everything that could fail in one slice is checked before any slice steps.
         actions.check(self.action_space(), self.n_envs)?;
         let d = self.observation_space().len();
         self.check_rows("obs", out.obs.shape(), Some(d))?;

@@ -1,18 +1,17 @@
-//! What is put around an environment or a batch: nothing of it is there unless you wrap.
+//! Optional wrappers of an environment or a batch.
 //!
-//! Around one [`Env`] goes what changes an episode. A batch decides itself when an environment starts an episode, and an
-//! environment that is wrapped keeps all of the contract (it can be saved, checked with [`check_env`](crate::check_env), and
-//! stepped by any number of threads):
+//! Wrappers of an [`Env`] change episodes; a wrapped environment still fulfils the whole contract (it can be saved, checked with
+//! [`check_env`](crate::check_env), and stepped by any number of threads):
 //!
-//! - [`TimeLimit`] truncates after so many steps, for an environment that has no limit of its own;
+//! - [`TimeLimit`] truncates episodes, for an environment without a limit;
 //! - [`ActionRepeat`] takes each action several times;
 //! - [`FrameStack`] observes the last few observations at once.
 //!
-//! Around a [`VecEnv`] goes what only looks at rewards and flags. It costs one pass over them, and fits a batch of any kind:
+//! Wrappers of a [`VecEnv`] only use rewards and flags. They cost one pass over them, and fit any batch:
 //!
-//! - [`EpisodeStats`] tells return and length of episodes;
-//! - [`RewardClip`] clips rewards. Episodes are still told with the rewards that the environments gave
-//!   ([`VecEnv::raw_rewards`]), whichever of the two is outside.
+//! - [`EpisodeStats`] records return and length of episodes;
+//! - [`RewardClip`] clips rewards. Statistics of episodes still use the environments' own rewards ([`VecEnv::raw_rewards`]), in
+//!   whichever order the two are applied.
 //!
 //! ```
 //! use rl_envs::wrappers::{ActionRepeat, EpisodeStats, FrameStack, RewardClip};
@@ -28,17 +27,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Action, ActionSpace, ActionsView, Canvas, Env, Error, ObsViewMut, Rng, Space, Step, StepBatch, VecEnv, codec};
 
-/// Wrappers of any environment of the catalog, as values. The default is none.
+/// Wrappers of any environment of the catalog, as values; by default none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wrappers {
-    /// Observations seen at once ([`FrameStack`]); 1 for the last alone.
+    /// Observations stacked by [`FrameStack`]; 1 for none.
     pub frame_stack: usize,
-    /// Steps after which an episode is truncated ([`TimeLimit`]), repeated ones counted; 0 for the environment's own limit alone.
+    /// Steps after which [`TimeLimit`] truncates an episode; 0 for none.
+    ///
+    /// Repeated steps count.
     pub time_limit: u32,
-    /// Times that each action is taken ([`ActionRepeat`]).
+    /// Times that [`ActionRepeat`] takes each action.
     pub action_repeat: u32,
-    /// Largest reward and, negated, the smallest ([`RewardClip`]); 0 for no bounds.
+    /// Bound of rewards in [`RewardClip`], positive and negated; 0 for none.
     pub reward_clip: f32,
 }
 
@@ -49,12 +50,12 @@ impl Default for Wrappers {
 }
 
 impl Wrappers {
-    /// True if an environment, apart from its rewards, is as it is without these wrappers.
+    /// True if these wrappers change nothing but rewards.
     pub(crate) fn leave_env(&self) -> bool {
         Self { reward_clip: 0.0, ..*self } == Self::default()
     }
 
-    /// Wraps an environment, in all wrappers but that of rewards. Those that are off change nothing.
+    /// Wraps an environment in all wrappers but that of rewards; defaults do nothing.
     ///
     /// # Panics
     /// If `frame_stack` or `action_repeat` is 0.
@@ -63,16 +64,17 @@ impl Wrappers {
         FrameStack::new(ActionRepeat::new(TimeLimit::new(env, max_steps), self.action_repeat), self.frame_stack)
     }
 
-    /// Wraps a batch, in the wrapper of rewards if it is on.
+    /// Wraps a batch in the wrapper of rewards if it is on.
     pub(crate) fn around_rewards(&self, envs: Box<dyn VecEnv>) -> Box<dyn VecEnv> {
         if self.reward_clip > 0.0 { Box::new(RewardClip::new(envs, -self.reward_clip, self.reward_clip)) } else { envs }
     }
 }
 
-/// An environment whose episodes are truncated after `max_steps` steps, if they have not ended before. Never sets
-/// `terminated`; a step may set both.
+/// An environment whose episodes are truncated after `max_steps` steps.
 ///
-/// Inside an [`ActionRepeat`] it counts the steps of the environment, outside of one the actions.
+/// It never sets `terminated`; a step may set both flags.
+///
+/// Inside an [`ActionRepeat`] it counts steps of the environment, outside actions.
 #[derive(Clone, Debug)]
 pub struct TimeLimit<E> {
     env: E,
@@ -80,18 +82,18 @@ pub struct TimeLimit<E> {
     elapsed: u32,
 }
 
-/// The state of a [`TimeLimit`].
+/// State of a [`TimeLimit`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeLimitState<S> {
-    /// That of the environment.
+    /// State of the environment.
     pub env: S,
     /// Steps taken in this episode.
     pub elapsed: u32,
 }
 
 impl<E: Env> TimeLimit<E> {
-    /// At most `max_steps` steps.
+    /// Limits the episodes of `env` to `max_steps` steps.
     ///
     /// # Panics
     /// If `max_steps` is 0.
@@ -153,10 +155,11 @@ impl<E: Env> Env for TimeLimit<E> {
     }
 }
 
-/// An environment that takes each action `n_repeats` times, or until the episode ends. The reward is the sum, the observation the
-/// last one.
+/// An environment that takes each action `n_repeats` times, or to an episode's end.
 ///
-/// A mask speaks of the first time only: whether an action is legal again, the environment is not asked.
+/// The reward is the sum, the observation the last one.
+///
+/// The mask applies to the first time only; it is not checked for the repeats.
 #[derive(Clone, Debug)]
 pub struct ActionRepeat<E> {
     env: E,
@@ -191,7 +194,7 @@ impl<E: Env> Env for ActionRepeat<E> {
         self.env.reset(rng, obs);
     }
 
-    /// One stream of random numbers serves all repeats, one after the other.
+    /// Takes all repeats with one stream of random numbers.
     fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
         let mut sum = self.env.step(action, rng, obs);
         for _ in 1..self.n_repeats {
@@ -225,10 +228,12 @@ impl<E: Env> Env for ActionRepeat<E> {
     }
 }
 
-/// An environment that observes its last k observations, the oldest first; right after a reset, the first one k times.
+/// An environment that observes its last k observations, oldest first.
 ///
-/// The first axis of the observation is k times as long: (C, H, W) becomes (k C, H, W), (D) becomes (k D). A frame (H, W)
-/// should be given as (1, H, W).
+/// After a reset, all k are the first one.
+///
+/// The first axis of the observation is k times as long: (C, H, W) becomes (k C, H, W), (D) becomes (k D). A frame (H, W) should
+/// have the shape (1, H, W).
 #[derive(Clone, Debug)]
 pub struct FrameStack<E: Env> {
     env: E,
@@ -236,13 +241,13 @@ pub struct FrameStack<E: Env> {
     d: usize,
 }
 
-/// The state of a [`FrameStack`].
+/// State of a [`FrameStack`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrameStackState<S, O> {
-    /// That of the environment.
+    /// State of the environment.
     pub env: S,
-    /// The last observations, (k, D), the oldest first.
+    /// The last observations, (k, D), oldest first.
     pub frames: Vec<O>,
 }
 
@@ -313,18 +318,18 @@ impl<E: Env> Env for FrameStack<E> {
     }
 }
 
-/// An episode that has ended.
+/// An ended episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
-    /// Which environment of the batch.
+    /// Index of the environment in the batch.
     pub env_idx: usize,
-    /// The sum of its rewards, not discounted.
+    /// Sum of the rewards, not discounted.
     pub episode_return: f64,
-    /// Its steps.
+    /// Number of steps.
     pub length: u32,
 }
 
-/// A batch that keeps return and length of each episode.
+/// A batch that records return and length of each episode.
 #[derive(Clone, Debug)]
 pub struct EpisodeStats<V> {
     envs: V,
@@ -343,7 +348,7 @@ fn count(episode: &mut Episode, reward: f32, done: bool, finished: &mut Vec<Epis
     }
 }
 
-/// What [`EpisodeStats`] saves.
+/// Saved state of [`EpisodeStats`].
 #[derive(Serialize, Deserialize)]
 struct SavedStats {
     envs: Vec<u8>,
@@ -352,7 +357,7 @@ struct SavedStats {
 }
 
 impl<V: VecEnv> EpisodeStats<V> {
-    /// Of `envs`.
+    /// Wraps `envs`.
     #[must_use]
     pub fn new(envs: V) -> Self {
         let running = Self::start(envs.n_envs());
@@ -363,8 +368,9 @@ impl<V: VecEnv> EpisodeStats<V> {
         (0..n_envs).map(|env_idx| Episode { env_idx, episode_return: 0.0, length: 0 }).collect()
     }
 
-    /// Hands out the episodes that have ended since the last call, in the order of their ends, those of one step by index. They
-    /// are kept, over a reset too, until somebody asks.
+    /// Returns the episodes that ended since the last call, in order of their ends.
+    ///
+    /// Episodes of the same step are in order of their index. They are kept until taken, even over a reset.
     pub fn take_finished(&mut self) -> Vec<Episode> {
         std::mem::take(&mut self.finished)
     }
@@ -404,7 +410,7 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         Ok(())
     }
 
-    /// The episode that is given up counts as none, unless its last step has ended it.
+    /// Restarts an environment; its episode counts only if its last step ended it.
     fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
         self.envs.restart(env_idx, obs, masks)?;
         self.running[env_idx] = Episode { env_idx, episode_return: 0.0, length: 0 };
@@ -446,7 +452,7 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
     }
 }
 
-/// A batch whose rewards are clipped to bounds. NaN stays NaN.
+/// A batch with rewards clipped to bounds; NaN stays NaN.
 #[derive(Clone, Debug)]
 pub struct RewardClip<V> {
     envs: V,
@@ -466,7 +472,9 @@ impl<V: VecEnv> RewardClip<V> {
         Self { raw: vec![0.0; envs.n_envs()], envs, low, high }
     }
 
-    /// The batch inside, to ask it for its episodes say. Whoever steps it past this one gets rewards as they are.
+    /// Returns the inner batch, for example for its episodes.
+    ///
+    /// Stepping it directly gives rewards without clipping.
     pub fn envs_mut(&mut self) -> &mut V {
         &mut self.envs
     }

@@ -1,4 +1,4 @@
-//! Wrappers against plain loops over single environments that keep lists of all that has happened.
+//! Wrappers against plain loops over single environments that record everything.
 
 use rl_envs::check::{Check, check_env};
 use rl_envs::wrappers::{
@@ -14,11 +14,13 @@ const SIZES: [usize; 4] = [1, 31, 33, 65];
 const SEED: u64 = 3;
 const STEPS: usize = 120;
 
-/// Numbers that drift, with a reward from -3 to 3. Terminates by chance, once in twenty steps; truncates at step 25.
+/// Numbers that drift, with a reward from -3 to 3.
+///
+/// Terminates at random, once in twenty steps; truncates at step 25.
 #[derive(Clone)]
 struct Drift<O> {
     state: State,
-    /// From 0 to 200.
+    /// Converts a number from 0 to 200.
     element: fn(f32) -> O,
     space: Space,
 }
@@ -86,7 +88,7 @@ fn planes() -> Drift<u8> {
     Drift { state: State::default(), element: |x| x as u8, space: Space::bytes(&[2, 2, 1], 200, 0.005) }
 }
 
-/// What one environment of a batch gives in a step.
+/// Output of one environment of a batch in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Row {
     obs: Vec<f32>,
@@ -94,16 +96,16 @@ struct Row {
     reward: f32,
     terminated: bool,
     truncated: bool,
-    /// Observation and mask, where an episode has ended.
+    /// Final observation and mask, where an episode has ended.
     last: Option<(Vec<f32>, Vec<u8>)>,
 }
 
-/// The action of environment `i` after `t` steps.
+/// Action of environment `i` after `t` steps.
 fn action(i: usize, t: usize) -> u32 {
     Rng::new(SEED, i as u32, t as u64, Purpose::RandomAction).below(3)
 }
 
-/// A batch of any kind, and what it gives.
+/// A batch of any kind, and its output.
 struct Batch<V> {
     envs: V,
     t: usize,
@@ -165,7 +167,7 @@ impl<O: Element + Into<f32>> Plain<O> {
         self.obs.iter().map(|&x| x.into()).collect()
     }
 
-    /// Takes the action of step t (the first is 1) with the numbers of `rng`.
+    /// Takes the action of step t (from 1) with the random numbers of `rng`.
     fn step(&mut self, t: usize, rng: &mut Rng) -> (Vec<f32>, Step) {
         let step = self.env.step(Action::Discrete(action(self.i, t - 1)), rng, &mut self.obs);
         (self.obs.iter().map(|&x| x.into()).collect(), step)
@@ -182,8 +184,9 @@ impl<O: Element + Into<f32>> Plain<O> {
     }
 }
 
-/// The rows of environment `i`: its first, then one for each step. `advance` gives observation, step and whatever has changed;
-/// `see` makes an observation of all those of the episode so far.
+/// Returns the rows of environment `i`: the first one, then one per step.
+///
+/// `advance` takes a step; `see` computes an observation from those of the episode so far.
 fn plain<O: Element + Into<f32>>(
     env: &Drift<O>,
     i: usize,
@@ -207,7 +210,7 @@ fn plain<O: Element + Into<f32>>(
     rows
 }
 
-/// Compares batches of `env` with `expected`, the rows of environment i; and with a batch saved midway and loaded elsewhere.
+/// Compares batches of `env`, one of them saved midway, with `expected` rows.
 fn compare<E: Env + 'static>(env: &E, expected: impl Fn(usize) -> Vec<Row>) {
     let pool = Pool::new(2).expect("threads start");
     for n in SIZES {
@@ -285,7 +288,7 @@ fn a_repeated_action_sums_rewards_and_stops_at_the_first_end() {
     }
 }
 
-/// The last k of `episode`, before the first always the first.
+/// Returns the last k of `episode`, before which it repeats its first observation.
 fn last_k(episode: &[Vec<f32>], k: usize) -> Vec<f32> {
     let last = episode.len() - 1;
     (0..k).rev().flat_map(|age| episode[last.saturating_sub(age)].clone()).collect()
@@ -338,7 +341,7 @@ fn wrappers_nest_and_a_time_limit_counts_what_it_is_around() {
     assert_eq!(length(&mut || outside.step(Action::Discrete(0), &mut rng, &mut [0.0])), Some(10));
 }
 
-/// Nothing ever happens here.
+/// An environment without randomness or change.
 #[derive(Clone)]
 struct Endless;
 
@@ -376,7 +379,7 @@ fn what_cannot_be_saved_cannot_be_saved_in_a_wrapper() {
     assert!(matches!(EpisodeStats::new(SyncVecEnv::new(2, Endless)).save(), Err(Error::CannotSave)));
 }
 
-/// The episodes that end in each step, from lists of rewards.
+/// Returns the episodes that end in each step, from lists of rewards.
 fn plain_episodes(rows: &[Vec<Row>]) -> Vec<Vec<Episode>> {
     let mut rewards: Vec<Vec<f32>> = vec![vec![]; rows.len()];
     let mut ends = vec![];
@@ -395,7 +398,7 @@ fn plain_episodes(rows: &[Vec<Row>]) -> Vec<Vec<Episode>> {
     ends
 }
 
-/// The rows of `n` bare environments.
+/// Returns the rows of `n` bare environments.
 fn bare(n: usize) -> Vec<Vec<Row>> {
     let mut batch = Batch::new(SyncVecEnv::new(n, vectors()));
     let mut rows: Vec<Vec<Row>> = batch.reset().into_iter().map(|row| vec![row]).collect();
@@ -428,7 +431,7 @@ fn episode_stats_tell_return_and_length_of_every_episode() {
             assert!(found.iter().zip(&rows).all(|(found, rows)| *found == rows[t]), "what is inside is not changed");
             assert_eq!(batch.envs.take_finished(), expected[t - 1], "n={n} t={t}");
             if t == STEPS / 2 {
-                // In the other batch nobody asks, before it is saved again.
+                // The other batch is saved before its episodes are taken.
                 saved = batch.envs.save().expect("saves");
                 let mut other = Batch::new(EpisodeStats::new(boxed(n)));
                 other.envs.load(&saved).expect("loads");
@@ -444,7 +447,7 @@ fn episode_stats_tell_return_and_length_of_every_episode() {
             (0..steps).for_each(|_| drop(other.step()));
             assert_eq!(other.envs.take_finished(), expected[STEPS / 2..].concat(), "n={n}");
         }
-        // A reset forgets the episodes that run, and keeps those that have ended.
+        // A reset drops running episodes, and keeps ended ones.
         other.step();
         other.reset();
         other.envs.take_finished();
@@ -463,7 +466,7 @@ fn episode_stats_of_another_batch_are_refused_and_nothing_changes() {
     let mut other = Batch::new(EpisodeStats::new(boxed(33)));
     other.reset();
     assert!(matches!(batch.envs.load(&other.envs.save().expect("saves")), Err(Error::BadState(_))));
-    // As a batch saves itself, but with episodes of other environments.
+    // Saved like a batch, but with episodes of other environments.
     let episodes = |n| (0..n).map(|env_idx| Episode { env_idx, episode_return: 0.0, length: 1 }).collect::<Vec<_>>();
     let inner = boxed_and_reset(31);
     for (running, finished) in [(episodes(33), vec![]), (episodes(31), episodes(32))] {
