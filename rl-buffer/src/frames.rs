@@ -1,13 +1,13 @@
 //! Frames of stacked observations, each kept once.
 //!
-//! An observation of k frames shares all but one with the one before it, so a transition that held both would hold k - 1 frames 2
-//! k times. Here frames lie in a ring of their own, and a transition holds the places of the frames of its two observations,
-//! which are put together when it is drawn. Whether a frame is the one before is decided by comparing it, never by the flags of
-//! the step: what is drawn is what was added, bit for bit, at the start of an episode too (whose first frame is there k times and
-//! kept once) and where environments are started anew in between.
+//! An observation of k frames shares all but one with its predecessor, so transitions that held both observations would hold each
+//! frame 2 k times. Here frames are in a separate ring, and a transition holds the indices of the frames of its two observations,
+//! which are assembled when it is drawn. Frames are shared if they compare equal, whatever the flags of the step: what is drawn
+//! is what was added, bit for bit, including the start of an episode (whose first frame appears k times and is kept once) and
+//! restarted environments.
 //!
-//! The ring has room for the frames of all transitions if episodes last nine steps or more on average (a step adds a frame, and
-//! an end one more). If it runs out of room, the oldest transitions are given up with their frames.
+//! The ring has room for the frames of all transitions if episodes last at least nine steps on average (a step adds a frame, and
+//! an end one more). If it runs out of room, the oldest transitions are dropped with their frames.
 
 use std::collections::VecDeque;
 
@@ -15,36 +15,40 @@ use crate::memory::filled;
 use crate::returns::goes_on;
 use crate::{Error, ObsSlice, StepSlices, TransitionShape};
 
-/// Places stay below the bits of an infinite f32: they travel as the bits of numbers, and those of a NaN might change.
+/// Limit of frame indices, below the bits of an infinite f32.
+///
+/// Indices travel as the bits of numbers, and those of a NaN might change.
 const MAX_PLACES: u128 = 0x7F80_0000;
 
-/// A ring of frames, and where the current observations of N environments lie in it.
+/// A ring of frames, with the current observations of N environments.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
-    /// Frames k of an observation.
+    /// Number of frames k in an observation.
     k: usize,
-    /// Bytes of a frame.
+    /// Length of a frame in bytes.
     len: usize,
-    /// Steps for which a transition may look back for its frames.
+    /// Number of steps that a transition may look back for its frames.
     steps_back: usize,
     /// (places, `len`)
     pub(crate) data: Vec<u8>,
     pub(crate) places: usize,
-    /// Frames added since the beginning.
+    /// Total number of frames added.
     pub(crate) pushed: u64,
-    /// Where the next observations lie, (N, k).
+    /// Frame indices of the next observations, (N, k).
     pub(crate) current: Vec<u32>,
-    /// 1 where that is known, (N).
+    /// 1 where `current` is known, (N).
     pub(crate) known: Vec<u8>,
-    /// Frames that had been added before each of the last steps, the oldest first.
+    /// Value of `pushed` before each of the last steps, oldest first.
     pub(crate) before: VecDeque<u64>,
-    /// For each transition, by its place: its frames are all younger than so many others. (C)
+    /// Lower bound of `pushed` for the frames of each transition, (C).
     pub(crate) lows: Vec<u64>,
-    /// The places of the step at hand as bits of numbers, (N, k) each: obs, next_obs, final_obs.
+    /// Frame indices of the current step as bits of numbers, (N, k) each.
+    ///
+    /// They are those of obs, next_obs and final_obs.
     step: [Vec<f32>; 3],
 }
 
-/// Row `i` of bytes.
+/// Returns row `i` of bytes.
 fn bytes_row(obs: ObsSlice<'_>, i: usize, d: usize) -> &[u8] {
     obs.row(i, d).either(|_| unreachable!("stacks are of bytes"), |row| row)
 }
@@ -59,13 +63,13 @@ impl Frames {
         (capacity as u128 + capacity as u128 / 8).saturating_add(slack)
     }
 
-    /// The bytes for each transition.
+    /// Bytes per transition.
     pub(crate) fn bytes_each(shape: &TransitionShape) -> u128 {
         let len = (shape.obs_len / shape.stack) as u128;
         len + len.div_ceil(8) + 8
     }
 
-    /// The bytes that do not depend on the capacity.
+    /// Bytes that do not depend on the capacity.
     pub(crate) fn bytes_fixed(shape: &TransitionShape) -> u128 {
         let len = (shape.obs_len / shape.stack) as u128;
         Self::places(shape, 0)
@@ -94,12 +98,12 @@ impl Frames {
         })
     }
 
-    /// How many steps are remembered.
+    /// Number of steps that a transition may look back for its frames.
     pub(crate) fn steps_back(&self) -> usize {
         self.steps_back
     }
 
-    /// The bytes of the frames that are there.
+    /// Bytes of the stored frames.
     pub(crate) fn used_bytes(&self) -> usize {
         usize::try_from(self.pushed).map_or(self.places, |pushed| pushed.min(self.places)) * self.len
     }
@@ -115,7 +119,7 @@ impl Frames {
         place as u32
     }
 
-    /// Adds a stack of which nothing is there yet; a frame that is as the one before it shares its place.
+    /// Adds a whole new stack, in which equal consecutive frames share an index.
     fn push_stack(&mut self, stack: &[u8], places: &mut [u32]) {
         for (j, frame) in stack.chunks_exact(self.len).enumerate() {
             let same = j > 0 && *frame == stack[(j - 1) * self.len..][..self.len];
@@ -123,7 +127,7 @@ impl Frames {
         }
     }
 
-    /// Adds `next`, which shares its frames with `stack` if it is that moved on by one.
+    /// Adds `next`, which shares its frames with `stack` if it is one frame ahead.
     fn push_next(&mut self, stack: &[u8], next: &[u8], places: &mut [u32]) {
         if next[..next.len() - self.len] == stack[self.len..] {
             places.rotate_left(1);
@@ -133,7 +137,9 @@ impl Frames {
         }
     }
 
-    /// Takes the frames of a step in, and hands it on with the places of frames, as the bits of numbers, instead of the frames.
+    /// Adds the frames of a step, and calls `then` with their indices in place of them.
+    ///
+    /// Indices are passed as the bits of numbers.
     pub(crate) fn take_in<R>(&mut self, step: &StepSlices<'_>, then: impl FnOnce(&StepSlices<'_>) -> R) -> R {
         if self.before.len() > self.steps_back {
             self.before.pop_front();
@@ -170,8 +176,9 @@ impl Frames {
         result
     }
 
-    /// Notes which transitions the last step has made, by their places, and moves `oldest`, the number of the first transition
-    /// that is held, past those whose frames are gone.
+    /// Records the transitions made by the last step; returns the new `oldest`.
+    ///
+    /// `oldest` is the number of the first transition held; it moves past those whose frames are gone.
     pub(crate) fn note(&mut self, numbers: std::ops::Range<u64>, oldest: u64) -> u64 {
         let capacity = self.lows.len() as u64;
         let low = self.before.front().copied().unwrap_or(0);
@@ -186,19 +193,19 @@ impl Frames {
         oldest
     }
 
-    /// Copies the frames at `places` (bits of numbers, as rows hold them) into a stack.
+    /// Copies the frames at `places` (bits of numbers, as in rows) into a stack.
     pub(crate) fn copy(&self, places: &[u32], stack: &mut [u8]) {
         for (frame, &place) in stack.chunks_exact_mut(self.len).zip(places) {
             frame.copy_from_slice(self.frame(place));
         }
     }
 
-    /// Forgets where the current observations lie.
+    /// Invalidates the current observations.
     pub(crate) fn forget_current(&mut self) {
         self.known.fill(0);
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub(crate) fn clear(&mut self) {
         self.forget_current();
         self.pushed = 0;
@@ -223,10 +230,10 @@ mod tests {
             let mut replay = ReplayBuffer::new(stacked(n_envs, 1, stack), 1000).expect("fits");
             let mut history = History::new(*replay.shape(), 3, 0.0);
             (0..20).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
-            // The first one, and one more a step.
+            // The first frame, and one more per step.
             let pushed = |replay: &ReplayBuffer| replay.frames.as_ref().map_or(0, |frames| frames.pushed);
             assert_eq!(pushed(&replay), 21 * n_envs as u64);
-            // Anew: the first one of the next episode, and one more a step.
+            // After a restart: the first frame of the next episode, and one more per step.
             history.start_anew();
             (0..20).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
             assert_eq!(pushed(&replay), 42 * n_envs as u64);
@@ -301,7 +308,7 @@ mod tests {
         let replay = ReplayBuffer::new(shape, 8000).expect("fits");
         let frames = replay.frames.as_ref().expect("stacked");
         let bytes = 4 * replay.words.capacity() + replay.bytes.capacity() + frames.data.capacity() + 8 * frames.lows.capacity();
-        // Room for the frames of steps that wait.
+        // Room for the frames of waiting steps.
         assert_eq!(bytes, 8000 * 952 + 2 * (1 + 4 + 2) * 800);
     }
 

@@ -1,9 +1,9 @@
-//! A ring of transitions, drawn uniformly (Lin, "Self-Improving Reactive Agents Based On Reinforcement Learning, Planning and
-//! Teaching", 1992).
+//! Uniform replay: a ring of transitions, drawn with equal probability.
 //!
-//! Everything of a transition lies in one row of 32-bit words, `obs, next_obs, action, reward, discount, next_mask`, so that
-//! drawing it costs one or two lines of cache. Observations of bytes lie in rows of their own, `obs, next_obs`. A transition
-//! takes
+//! Source: Lin, "Self-Improving Reactive Agents Based On Reinforcement Learning, Planning and Teaching", 1992.
+//!
+//! A transition is one row of 32-bit words, `obs, next_obs, action, reward, discount, next_mask`, so drawing it costs one or two
+//! cache lines. Byte observations are in separate rows, `obs, next_obs`. A transition takes
 //!
 //! | | f32 observations | bytes |
 //! |---|---|---|
@@ -12,16 +12,16 @@
 //! | reward and discount | 8 | 8 |
 //! | mask | A rounded up to a multiple of 4 | the same |
 //!
-//! With observations that are stacks of k frames of F bytes each, which are kept once (`frames.rs`), it is 8 k + 9/8 F + 8 in
-//! place of 2 D.
+//! Observations that are stacks of k frames of F bytes each, which are kept once (`frames.rs`), take 8 k + 9/8 F + 8 in place of
+//! 2 D.
 //!
-//! Speed. With D = 4 a row is 44 bytes. Drawn at random, it lies in 1.7 lines of 64 bytes on average, 108 bytes to be read, and
-//! 48 are written to the batch, which stays in the cache; adding reads 44 bytes (and those of the row's lines before they are
-//! written) and writes 44. Lines in memory are some 100 ns away, and a core has a dozen or more of them under way at once if it
-//! is told early enough: 10 ns a transition. So a short pass first touches every line of the next rows, then others copy them:
-//! measured on one thread at a million transitions, 20 M/s in one pass and 42 M/s so. (A loop for this one shape alone came to 24
-//! M/s in one pass, 56 to 66 M/s in two, and 59 to 71 M/s with prefetch instructions, which would take unsafe code; rows padded
-//! to a line of 64 bytes to 60 to 76 M/s, not worth the memory.) Adding came to 100 M/s, 4.5 GB/s.
+//! Speed: with D = 4, a row is 44 bytes. A random row covers 1.7 lines of 64 bytes on average, so a draw reads 108 bytes, and
+//! writes 48 to the batch, which stays in the cache; an addition reads 44 bytes (and the row's lines before they are written) and
+//! writes 44. Lines in memory are some 100 ns away, and a core fetches a dozen or more at once if it knows them early enough: 10
+//! ns per transition. A short pass therefore first touches every line of the next rows, and other passes copy them. On one thread
+//! with a million transitions, that gave 42 M/s, a single pass 20 M/s. (A loop for this shape alone gave 24 M/s in one pass, 56
+//! to 66 M/s in two, and 59 to 71 M/s with prefetch instructions, which need unsafe code; rows padded to a line of 64 bytes gave
+//! 60 to 76 M/s, not worth the memory.) Additions reached 100 M/s, 4.5 GB/s.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -34,12 +34,12 @@ use crate::returns::{discount, goes_on, has_future};
 use crate::transition::{Complete, Windows};
 use crate::{ActionRows, ActionSlice, Batch, Dtype, Error, ObsRows, ObsSlice, StepSlices, TransitionShape};
 
-/// Words of a line of cache.
+/// Words of a cache line.
 const LINE: usize = 16;
-/// Words that are touched before they are copied: they stay in the first cache until then.
+/// Words touched before they are copied: they stay in the first cache until then.
 const AHEAD: usize = 4096;
 
-/// A ring of transitions: the newest ones take the places of the oldest.
+/// A ring of transitions, the newest of which replace the oldest.
 #[derive(Clone, Debug)]
 pub struct ReplayBuffer {
     shape: TransitionShape,
@@ -47,30 +47,30 @@ pub struct ReplayBuffer {
     row: Row,
     /// Rows of words, (C, `row.len`).
     pub(crate) words: Vec<u32>,
-    /// Rows of observations that are bytes, (C, 2 D).
+    /// Rows of byte observations, (C, 2 D).
     pub(crate) bytes: Vec<u8>,
-    /// Transitions added since the beginning.
+    /// Total number of transitions added.
     pub(crate) added: u64,
-    /// Where n is more than 1.
+    /// Waiting steps, if n is more than 1.
     pub(crate) windows: Option<Windows>,
-    /// Where observations are stacked.
+    /// Frames, if observations are stacked.
     pub(crate) frames: Option<Frames>,
-    /// The number of the first transition that is held, where frames may run out.
+    /// Number of the first transition held, where frames may run out.
     pub(crate) oldest: u64,
 }
 
-/// Where in a row of words what lies.
+/// Layout of a row of words.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    /// Words of one observation, 0 if they are bytes.
+    /// Words of an observation; 0 for byte observations.
     obs: usize,
     action: usize,
-    /// The reward, and after it the discount.
+    /// Offset of the reward, which the discount follows.
     reward: usize,
     mask: usize,
     /// Bytes of a mask.
     mask_len: usize,
-    /// Bytes of an observation, 0 if they are f32.
+    /// Bytes of an observation; 0 for f32 observations.
     bytes: usize,
     len: usize,
 }
@@ -85,14 +85,14 @@ impl Row {
     }
 }
 
-/// Words for numbers. With D = 0 the length is that of the slices.
+/// Stores numbers as words; with D = 0, the length is that of the slices.
 #[inline(always)]
 fn store<const D: usize>(words: &mut [u32], numbers: &[f32]) {
     let d = if D == 0 { numbers.len() } else { D };
     words[..d].iter_mut().zip(&numbers[..d]).for_each(|(word, number)| *word = number.to_bits());
 }
 
-/// Numbers for words. With D = 0 the length is that of the slices.
+/// Loads numbers from words; with D = 0, the length is that of the slices.
 #[inline(always)]
 fn load<const D: usize>(numbers: &mut [f32], words: &[u32]) {
     let d = if D == 0 { words.len() } else { D };
@@ -111,7 +111,7 @@ fn load_mask(mask: &mut [u8], words: &[u32]) {
     }
 }
 
-/// Calls `$self.$method::<D>(..)` with the length of an observation as a constant where it is a common one.
+/// Calls `$self.$method::<D>(..)` with common observation lengths as constants.
 macro_rules! with_obs_len {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         match $self.row.obs {
@@ -127,16 +127,16 @@ macro_rules! with_obs_len {
 }
 
 impl ReplayBuffer {
-    /// An empty buffer for `capacity` transitions. All of its memory is taken at once.
+    /// Creates an empty buffer for `capacity` transitions, with all of its memory.
     ///
     /// # Errors
-    /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible, [`Error::Capacity`] for more than 2^32 - 1 transitions,
-    /// [`Error::OutOfMemory`], before anything is allocated, if the buffer does not fit into the memory that is available.
+    /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible, [`Error::Capacity`] for more than 2^32 - 1 transitions;
+    /// [`Error::OutOfMemory`], before anything is allocated, if the buffer does not fit into the available memory.
     pub fn new(shape: TransitionShape, capacity: usize) -> Result<Self, Error> {
         Self::with_more(shape, capacity, 0, 0)
     }
 
-    /// A buffer beside which there has to be room for some bytes more, for each transition and in all.
+    /// Creates a buffer that leaves room for other memory, per transition and in total.
     pub(crate) fn with_more(shape: TransitionShape, capacity: usize, each: u128, fixed: u128) -> Result<Self, Error> {
         shape.check()?;
         if capacity == 0 {
@@ -163,7 +163,7 @@ impl ReplayBuffer {
         })
     }
 
-    /// Bytes of memory that a buffer of `capacity` transitions takes.
+    /// Bytes of memory of a buffer for `capacity` transitions.
     #[must_use]
     pub fn bytes(shape: &TransitionShape, capacity: usize) -> u128 {
         let windows = if shape.n_step > 1 { Windows::bytes(&shape.stored()) } else { 0 };
@@ -171,13 +171,13 @@ impl ReplayBuffer {
         (capacity as u128).saturating_mul(Self::bytes_each(shape)).saturating_add(windows).saturating_add(frames)
     }
 
-    /// The bytes that a transition takes.
+    /// Bytes of a transition.
     #[must_use]
     pub fn bytes_per_transition(shape: &TransitionShape) -> usize {
         usize::try_from(Self::bytes_each(shape)).unwrap_or(usize::MAX)
     }
 
-    /// As [`Row::new`] has it, in numbers that do not overflow.
+    /// Bytes of a transition's row, as in [`Row::new`], computed without overflow.
     fn bytes_each(shape: &TransitionShape) -> u128 {
         if shape.stack > 1 {
             return Self::bytes_each(&shape.stored()) + Frames::bytes_each(shape);
@@ -187,19 +187,19 @@ impl ReplayBuffer {
         2 * obs_size * shape.obs_len as u128 + 4 * words
     }
 
-    /// What the transitions look like.
+    /// Shape of the transitions.
     #[must_use]
     pub fn shape(&self) -> &TransitionShape {
         &self.shape
     }
 
-    /// The number of transitions that fit.
+    /// Maximum number of transitions.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The number of transitions held.
+    /// Number of transitions held.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.frames {
@@ -208,29 +208,31 @@ impl ReplayBuffer {
         }
     }
 
-    /// Whether there are none.
+    /// True if the buffer holds no transition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of places that have been written.
+    /// Number of indices that have been written.
     pub(crate) fn used(&self) -> usize {
         usize::try_from(self.added).map_or(self.capacity, |added| added.min(self.capacity))
     }
 
-    /// The place from which the transitions held lie, around the end.
+    /// Index of the oldest transition held.
     fn start(&self) -> usize {
         (self.oldest % self.capacity as u64) as usize
     }
 
-    /// Whether there is a transition at a place.
+    /// True if there is a transition at `index`.
     pub(crate) fn holds(&self, index: usize) -> bool {
         let start = self.start();
         index < self.capacity && (if index < start { index + self.capacity } else { index }) - start < self.len()
     }
 
-    /// The places of the transitions with these numbers, at most the capacity, in two stretches.
+    /// Indices of the transitions with these numbers, in two ranges.
+    ///
+    /// The ranges cover at most the capacity.
     pub(crate) fn stretches(&self, numbers: Range<u64>) -> [Range<usize>; 2] {
         let n = (numbers.end - numbers.start.min(numbers.end)).min(self.capacity as u64) as usize;
         let start = (numbers.start % self.capacity as u64) as usize;
@@ -238,39 +240,41 @@ impl ReplayBuffer {
         [start..end, 0..start + n - end]
     }
 
-    /// The number of transitions added since the beginning.
+    /// Total number of transitions added.
     #[must_use]
     pub fn added(&self) -> u64 {
         self.added
     }
 
-    /// A batch for `len` transitions of this buffer.
+    /// Allocates a batch of `len` transitions of this buffer.
     ///
     /// # Errors
-    /// [`Error::Empty`] if `len` is 0, [`Error::OutOfMemory`].
+    /// [`Error::Empty`] if `len` is 0, [`Error::OutOfMemory`] if it does not fit.
     pub fn batch(&self, len: usize) -> Result<Batch, Error> {
         Batch::new(&self.shape, len)
     }
 
-    /// The words and the bytes of the first `n` rows.
+    /// Lengths in words and in bytes of the first `n` rows.
     pub(crate) fn rows(&self, n: usize) -> (usize, usize) {
         (n * self.row.len, n * 2 * self.row.bytes)
     }
 
-    /// The places of the frames of each transition.
+    /// Frame indices of all transitions.
     pub(crate) fn places(&self) -> impl Iterator<Item = u32> {
         let rows = self.words.chunks_exact(self.row.len).take(self.used());
         rows.flat_map(|words| words[..2 * self.row.obs].iter().copied())
     }
 
-    /// The reward and the discount of each transition.
+    /// Reward and discount of each transition.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (f32, f32)> {
         let at = self.row.reward;
         let rows = self.words.chunks_exact(self.row.len).take(self.used());
         rows.map(move |words| (f32::from_bits(words[at]), f32::from_bits(words[at + 1])))
     }
 
-    /// Largest discrete action that it holds, waiting steps included; 0 if it is empty. Meaningless for continuous actions.
+    /// Returns the largest discrete action, including waiting steps; 0 if empty.
+    ///
+    /// Meaningless for continuous actions.
     #[must_use]
     pub fn max_action(&self) -> u32 {
         let rows = self.words.chunks_exact(self.row.len).take(self.used()).map(|words| words[self.row.action]);
@@ -278,12 +282,12 @@ impl ReplayBuffer {
         rows.chain(waiting).max().unwrap_or(0)
     }
 
-    /// Where the next transition goes.
+    /// Index of the next transition.
     pub(crate) fn head(&self) -> usize {
         (self.added % self.capacity as u64) as usize
     }
 
-    /// Whether the transition that lay at `index` when `drawn_at` had been added still lies there.
+    /// True if `index` has not been overwritten since `drawn_at` had been added.
     #[must_use]
     pub fn still_holds(&self, index: u32, drawn_at: u64) -> bool {
         self.holds(index as usize) && drawn_at <= self.added && {
@@ -292,14 +296,16 @@ impl ReplayBuffer {
         }
     }
 
-    /// Adds a step of N environments: N transitions if n is 1; else those that the step completes, environment after
-    /// environment, which is all that wait where an episode ended. Returns how many.
+    /// Adds a step of N environments; returns the number of transitions added.
+    ///
+    /// If n is 1, these are N. Otherwise they are the transitions that the step completes, environment by environment: all
+    /// waiting ones where an episode ended.
     ///
     /// # Errors
-    /// [`Error::Reward`] if a reward is not finite; then nothing has changed.
+    /// [`Error::Reward`] if a reward is not finite; nothing has changed then.
     ///
     /// # Panics
-    /// If a type or a length is not the shape's.
+    /// If a type or a length differs from the shape's.
     pub fn push(&mut self, step: &StepSlices<'_>) -> Result<usize, Error> {
         step.assert_shape(&self.shape);
         if let Some(env_idx) = step.rewards.iter().position(|reward| !reward.is_finite()) {
@@ -317,7 +323,7 @@ impl ReplayBuffer {
         Ok((self.added - before) as usize)
     }
 
-    /// Adds a step whose observations are what rows hold.
+    /// Adds a step with observations as stored in rows.
     fn push_stored(&mut self, step: &StepSlices<'_>) {
         match self.windows.take() {
             None => with_obs_len!(self.push_single(step)),
@@ -329,7 +335,7 @@ impl ReplayBuffer {
         }
     }
 
-    /// Forgets the steps that wait for later ones: for when the environments do not go on from where they were.
+    /// Drops the waiting steps, for environments that do not continue their episodes.
     pub fn forget_waiting(&mut self) {
         if let Some(windows) = &mut self.windows {
             windows.clear();
@@ -339,7 +345,7 @@ impl ReplayBuffer {
         }
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.forget_waiting();
         if let Some(frames) = &mut self.frames {
@@ -349,7 +355,7 @@ impl ReplayBuffer {
         self.oldest = 0;
     }
 
-    /// Adds transitions of one step each.
+    /// Adds one-step transitions.
     fn push_single<const D: usize>(&mut self, step: &StepSlices<'_>) {
         let mut env = 0;
         while env < self.shape.n_envs {
@@ -361,7 +367,7 @@ impl ReplayBuffer {
         }
     }
 
-    /// Writes rows from `at` on, which all fit.
+    /// Writes rows from `at` on, without wrapping around.
     fn write_rows<const D: usize>(&mut self, at: usize, step: &StepSlices<'_>, envs: Range<usize>) {
         let (row, a) = (self.row, self.shape.action_len());
         let d = row.obs.max(row.bytes);
@@ -422,13 +428,13 @@ impl ReplayBuffer {
         if self.len() < needed { Err(Error::TooFew { needed, held: self.len() }) } else { Ok(()) }
     }
 
-    /// Draws a batch uniformly with replacement, with one random word for each transition.
+    /// Draws a batch uniformly with replacement, with one random word per transition.
     ///
     /// # Errors
     /// [`Error::TooFew`] if the buffer is empty.
     ///
     /// # Panics
-    /// If there is not a word for each transition of the batch, or the batch is of another shape.
+    /// If the number of words differs from the batch size, or the batch has another shape.
     pub fn sample(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
         self.enough(1)?;
         assert_eq!(words.len(), batch.len(), "a word for each transition");
@@ -440,19 +446,20 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// Draws a batch uniformly without replacement, with one random word for each transition: each set of transitions is as
-    /// likely, their order is not (Floyd's algorithm; Bentley, "A Sample of Brilliance", 1987).
+    /// Draws a batch uniformly without replacement, with one random word for each.
+    ///
+    /// Sets of transitions are equally likely, their orders are not (Floyd's algorithm; Bentley, "A Sample of Brilliance", 1987).
     ///
     /// # Errors
-    /// [`Error::TooFew`] if the buffer holds less than the batch.
+    /// [`Error::TooFew`] if the buffer holds fewer transitions than the batch.
     ///
     /// # Panics
-    /// As [`ReplayBuffer::sample`].
+    /// If the number of words differs from the batch size, or the batch has another shape.
     pub fn sample_distinct(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
         let len = batch.len();
         self.enough(len)?;
         assert_eq!(words.len(), len, "a word for each transition");
-        // A table of indices + 1 with open addresses, at most half full.
+        // A hash table of indices + 1 with open addressing, at most half full.
         let slots = (2 * len).next_power_of_two();
         batch.seen.clear();
         batch.seen.resize(slots, 0);
@@ -483,7 +490,7 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// Turns indices counted from the oldest transition into places.
+    /// Converts indices counted from the oldest transition to indices of the ring.
     fn shift(&self, indices: &mut [u32]) {
         let (start, capacity) = (self.start(), self.capacity);
         if start > 0 {
@@ -494,7 +501,7 @@ impl ReplayBuffer {
         }
     }
 
-    /// Copies the transitions at the batch's indices, which hold some.
+    /// Copies the transitions at the batch's indices, which must be held.
     pub(crate) fn gather(&self, batch: &mut Batch) {
         batch.drawn_at = self.added;
         with_obs_len!(self.gather_words(batch));
@@ -558,7 +565,7 @@ impl ReplayBuffer {
         }
     }
 
-    /// Reads a word of each line of the rows at `indices`, so that all of them are on their way at once.
+    /// Reads a word of each line of the rows at `indices`, to fetch them all at once.
     #[inline(always)]
     fn touch(&self, indices: &[u32]) {
         let len = self.row.len;
@@ -616,9 +623,9 @@ mod tests {
 
     #[test]
     fn n_step_transitions_equal_the_case_worked_out_by_hand() {
-        // One environment, observations 0, 1, 2, .., rewards 1, 2, 4, gamma 1/2, n = 3; the third step ends the episode, which
-        // leaves observation 100. Windows: 1 + 2 / 2 + 4 / 4 = 3 after 3 steps, 2 + 4 / 2 = 4 after 2, 4 after 1. The fourth step
-        // begins another episode, of which nothing is complete.
+        // One environment, observations 0, 1, 2, .., rewards 1, 2, 4, gamma 1/2, n = 3; the third step ends the episode with
+        // observation 100. Windows: 1 + 2 / 2 + 4 / 4 = 3 after 3 steps, 2 + 4 / 2 = 4 after 2, 4 after 1. The fourth step begins
+        // another episode, of which nothing is complete.
         for (terminated, discounts) in [(0, [0.125, 0.25, 0.5]), (1, [0.0; 3])] {
             let mut replay = ReplayBuffer::new(TransitionShape { gamma: 0.5, obs_len: 1, ..shape(1, 3) }, 8).expect("fits");
             let mut added = Vec::new();
@@ -793,7 +800,7 @@ mod tests {
                 let added = history.step(|step| replay.push(step).expect("finite"));
                 prop_assert_eq!(added, history.made.len() - expected);
                 let held = history.made.len().min(capacity);
-                // Short episodes have more frames than there is room for.
+                // Short episodes have more frames than fit.
                 prop_assert!(replay.len() == held || (stack > 1 && ends > 0.1 && replay.len() < held));
                 if replay.is_empty() || t % 3 != 2 {
                     continue;

@@ -1,4 +1,4 @@
-//! T steps of N environments, filled in place.
+//! Rollouts: T steps of N environments, filled in place.
 
 use ndarray::{Array1, Array2, Array3, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, ArrayViewMut3, Axis, s};
 
@@ -6,25 +6,27 @@ use rl_envs::{ActionKind, Actions, Dtype, Obs, ObsRows, ObsSlice};
 
 use crate::Error;
 
-/// The dimensions of a rollout.
+/// Dimensions of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutShape {
-    /// Steps T.
+    /// Number of steps T.
     pub n_steps: usize,
-    /// Environments N.
+    /// Number of environments N.
     pub n_envs: usize,
-    /// Elements D of an observation.
+    /// Number of elements D of an observation.
     pub obs_len: usize,
-    /// Their type.
+    /// Element type of observations.
     pub obs: Dtype,
-    /// The kind of actions.
+    /// Kind of actions.
     pub actions: ActionKind,
 }
 
-/// Observations as the environments gave them, (T + 1, N, D): row t is what step t acted on, row T what follows.
+/// Observations of a rollout, (T + 1, N, D).
+///
+/// Step t acts on row t; row T follows the last step.
 pub type ObsBuffer = Obs<Array3<f32>, Array3<u8>>;
 
-/// Actions (T, N) or (T, N, A) as the policy chose them, before any clipping for the environment.
+/// Actions (T, N) or (T, N, A) of the policy, before they are clipped.
 pub type ActionBuffer = Actions<Array2<u32>, Array3<f32>>;
 
 /// Columns of observations, (T + 1, n, D).
@@ -33,16 +35,18 @@ pub type ObsColumns<'a> = Obs<ArrayViewMut3<'a, f32>, ArrayViewMut3<'a, u8>>;
 /// Columns of actions, (T, n) or (T, n, A).
 pub type ActionColumns<'a> = Actions<ArrayViewMut2<'a, u32>, ArrayViewMut3<'a, f32>>;
 
-/// T steps of N environments. A column is a stretch of one environment's trajectory.
+/// T steps of N environments.
+///
+/// A column is a stretch of one environment's trajectory.
 #[derive(Clone, Debug)]
 pub struct Rollout {
     /// Observations, (T + 1, N, D).
     pub obs: ObsBuffer,
     /// Actions, (T, N) or (T, N, A).
     pub actions: ActionBuffer,
-    /// Log-probabilities of the actions under the policy that chose them, (T, N).
+    /// Log-probabilities of the actions under the acting policy, (T, N).
     pub log_probs: Array2<f32>,
-    /// Values of the observations under that policy, (T, N).
+    /// Values of the observations under the acting policy, (T, N).
     pub values: Array2<f32>,
     /// Rewards, (T, N).
     pub rewards: Array2<f32>,
@@ -50,29 +54,32 @@ pub struct Rollout {
     pub terminated: Array2<u8>,
     /// 1 where a step was cut off, (T, N).
     pub truncated: Array2<u8>,
-    /// Legal actions at each observation, (T + 1, N, A), where the environments have masks.
+    /// Legal actions at each observation, (T + 1, N, A), if there are masks.
     pub masks: Option<Array3<u8>>,
     /// Values of the observations after the last step, (N).
     pub last_values: Array1<f32>,
-    /// Which environment each column belongs to, (N).
+    /// Index of the environment of each column, (N).
     pub env_idx: Array1<u32>,
-    /// True if every column continues the same environment's trajectory; false under first-come batching.
+    /// True if every column continues the same environment's trajectory.
+    ///
+    /// False under first-come batching.
     pub contiguous: bool,
-    /// True if an episode was given up between the rollout before and this one: n-step returns and stacked frames that wait for
-    /// their next step have none.
+    /// True if an episode was dropped between the previous rollout and this one.
+    ///
+    /// Waiting steps of n-step returns and stacked frames have no continuation then.
     pub cut_before: bool,
-    /// The version of the policy that acted, (N).
+    /// Version of the acting policy, (N).
     pub policy_version: Array1<u64>,
-    /// The (t, n) of each episode that ended, in the order of `final_obs`.
+    /// Position (t, n) of each episode's end, in the order of `final_obs`.
     final_at: Vec<(usize, usize)>,
-    /// The last observations of these episodes, one after the other.
+    /// Last observations of these episodes.
     final_obs: ObsRows,
-    /// The actions that would have been legal there, A bytes each, where there are masks.
+    /// Legal actions at the last observations, A bytes each; empty without masks.
     final_masks: Vec<u8>,
     shape: RolloutShape,
 }
 
-/// Some neighbouring columns of a rollout, to be filled by one thread. n of N columns.
+/// Neighbouring columns of a rollout, n of N, for one thread to fill.
 #[derive(Debug)]
 pub struct RolloutColumns<'a> {
     /// Observations, (T + 1, n, D).
@@ -89,14 +96,14 @@ pub struct RolloutColumns<'a> {
     pub terminated: ArrayViewMut2<'a, u8>,
     /// (T, n)
     pub truncated: ArrayViewMut2<'a, u8>,
-    /// (T + 1, n, A), where there are masks.
+    /// (T + 1, n, A), if there are masks.
     pub masks: Option<ArrayViewMut3<'a, u8>>,
     /// (n)
     pub last_values: ArrayViewMut1<'a, f32>,
 }
 
 impl RolloutColumns<'_> {
-    /// The first `n` columns and the others.
+    /// Splits into the first `n` columns and the others.
     #[must_use]
     pub fn split_at(self, n: usize) -> (Self, Self) {
         let columns = Axis(1);
@@ -137,7 +144,7 @@ impl RolloutColumns<'_> {
 }
 
 impl RolloutShape {
-    /// Bytes of memory that a rollout takes, or a little more; final observations are not counted.
+    /// Bytes of a rollout, rounded up; final observations do not count.
     #[must_use]
     pub fn bytes(&self) -> u128 {
         let action_len = match self.actions {
@@ -148,20 +155,20 @@ impl RolloutShape {
         (self.n_steps as u128 + 1).saturating_mul(self.n_envs as u128).saturating_mul(per_step)
     }
 
-    /// Refuses `n` rollouts of this shape if they do not fit into memory together.
+    /// Rejects `n` rollouts of this shape if they do not fit into memory together.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`] if they do not fit.
     pub fn check_memory(&self, n: usize) -> Result<(), Error> {
         crate::memory::check(n, self.bytes(), 0)
     }
 }
 
 impl Rollout {
-    /// An empty rollout, all zeros, for environments 0 to N - 1.
+    /// Creates an empty rollout, all zeros, for environments 0 to N - 1.
     ///
     /// # Errors
-    /// [`Error::Empty`] if a dimension is 0, [`Error::TooLarge`] if the memory cannot be had.
+    /// [`Error::Empty`] if a dimension is 0, [`Error::TooLarge`] if it does not fit into memory.
     pub fn new(shape: RolloutShape) -> Result<Self, Error> {
         let RolloutShape { n_steps, n_envs, obs_len, .. } = shape;
         for (size, what) in [(n_steps, "step"), (n_envs, "environment"), (obs_len, "element of an observation")] {
@@ -170,7 +177,7 @@ impl Rollout {
             }
         }
         let bytes = shape.bytes();
-        // Asked for once and given back at once: allocating arrays would abort the program instead of failing.
+        // A trial allocation: allocating arrays would abort the program instead of failing.
         let fits = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
         if !fits {
             return Err(Error::TooLarge { n_steps, n_envs, bytes });
@@ -203,13 +210,13 @@ impl Rollout {
         })
     }
 
-    /// The dimensions.
+    /// Dimensions of the rollout.
     #[must_use]
     pub fn shape(&self) -> RolloutShape {
         self.shape
     }
 
-    /// All columns, to be cut up and filled by several threads.
+    /// Borrows all columns, to be split and filled by several threads.
     pub fn columns(&mut self) -> RolloutColumns<'_> {
         RolloutColumns {
             obs: self.obs.view_mut(),
@@ -224,7 +231,7 @@ impl Rollout {
         }
     }
 
-    /// Forgets the final observations, so that the rollout can be filled again.
+    /// Removes the final observations, so that the rollout can be filled again.
     pub fn clear(&mut self) {
         self.cut_before = false;
         self.final_at.clear();
@@ -232,16 +239,18 @@ impl Rollout {
         self.final_obs.clear();
     }
 
-    /// The observations of `rows`, counted through from (0, 0) to (T, N - 1), D elements each.
+    /// Returns the observations of `rows`, numbered from (0, 0) to (T, N - 1).
     #[must_use]
     pub fn obs_rows(&self, rows: std::ops::Range<usize>) -> ObsSlice<'_> {
         self.obs.view().to_slice().rows(rows, self.shape.obs_len)
     }
 
-    /// Notes that step `t` ended an episode of column `n`, which left `obs` and `mask`, empty without masks.
+    /// Records that step `t` ended an episode of column `n` with `obs` and `mask`.
+    ///
+    /// `mask` is empty without masks.
     ///
     /// # Panics
-    /// If `obs` is of another type or length than the rollout's.
+    /// If type or length of `obs` differ from the rollout's.
     pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>, mask: &[u8]) {
         assert_eq!(obs.len(), self.shape.obs_len, "a final observation of another length");
         self.final_obs.extend(obs);
@@ -249,37 +258,40 @@ impl Rollout {
         self.final_at.push((t, n));
     }
 
-    /// The (t, n) of each episode that ended, in the order of their final observations.
+    /// Position (t, n) of each episode's end, in the order of final observations.
     #[must_use]
     pub fn final_at(&self) -> &[(usize, usize)] {
         &self.final_at
     }
 
-    /// The last observations of the episodes that ended, one after the other, D elements each.
+    /// Returns the final observations of all ended episodes, D elements each.
     #[must_use]
     pub fn final_obs(&self) -> ObsSlice<'_> {
         self.final_obs.as_slice()
     }
 
-    /// The actions that would have been legal there, A bytes each; empty without masks.
+    /// Returns the legal actions at the final observations; empty without masks.
     #[must_use]
     pub fn final_masks(&self) -> &[u8] {
         &self.final_masks
     }
 
-    /// Writes, for each step, the value of the observation to which it led, (T, N): the final observation's where an episode
-    /// ended, never that of the next episode's first.
+    /// Writes the value of the observation after each step, (T, N).
+    ///
+    /// Where an episode ended, that is the final observation's value, never that of the next episode's first one.
     ///
     /// # Panics
-    /// If there is not one of `final_values` for each final observation, or `next_values` is not (T, N).
+    /// If the number of `final_values` differs from that of final observations, or `next_values` is not (T, N).
     pub fn next_values(&self, final_values: &[f32], next_values: ArrayViewMut2<'_, f32>) {
         self.next_values_of(self.values.view(), self.last_values.view(), final_values, next_values);
     }
 
-    /// The same with values of another policy than the one that acted: (T, N), and (N) of the observations after the last step.
+    /// Writes [`Rollout::next_values`] for the values of another policy.
+    ///
+    /// `values` are (T, N), `last_values` of the observations after the last step are (N).
     ///
     /// # Panics
-    /// As [`Rollout::next_values`], and if `values` or `last_values` are of another shape.
+    /// If a shape or a number of values differs.
     pub fn next_values_of(
         &self,
         values: ArrayView2<'_, f32>,
@@ -296,10 +308,10 @@ impl Rollout {
         }
     }
 
-    /// Copies column `from_n` of another rollout of as many steps into column `n`, its episodes' ends included.
+    /// Copies column `from_n` of another rollout into column `n`, with episodes' ends.
     ///
     /// # Panics
-    /// If there is no such column, or the two differ in the number of steps or the kind of observations or actions.
+    /// If a column is out of range, or the rollouts differ in steps or kinds.
     pub fn copy_column(&mut self, n: usize, from: &Self, from_n: usize) {
         let columns = Axis(1);
         let both = self.obs.index_axis_mut(columns, n).zip(from.obs.index_axis(columns, from_n));
@@ -330,7 +342,7 @@ impl Rollout {
         }
     }
 
-    /// What targets are computed from.
+    /// Returns the columns that targets are computed from.
     #[must_use]
     pub fn steps<'a>(&'a self, next_values: ArrayView2<'a, f32>) -> crate::returns::Steps<'a> {
         crate::returns::Steps {

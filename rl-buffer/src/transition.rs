@@ -1,8 +1,8 @@
-//! Transitions: what a replay buffer is given, how it puts n steps together, and the batches that it gives back.
+//! Transitions: a buffer's input, n-step windows, and batches.
 //!
-//! A transition is an observation, an action, the discounted sum of up to n rewards, the discount of what follows, the next
-//! observation and, where there are masks, the actions legal there. The flags with which an episode ends are gone by then: after
-//! termination the discount is 0, after truncation the next observation is the final one.
+//! A transition is an observation, an action, the discounted sum of up to n rewards, the discount of the next value, the next
+//! observation and, if there are masks, the actions legal there. Transitions have no flags: after termination the discount is 0,
+//! after truncation the next observation is the final one.
 
 use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice};
 
@@ -10,27 +10,29 @@ use crate::Error;
 use crate::memory::filled;
 use crate::returns::{goes_on, has_future};
 
-/// What the transitions of a buffer look like and how they are made.
+/// Shape of a buffer's transitions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransitionShape {
-    /// Environments N that are stepped together.
+    /// Number of environments N that step together.
     pub n_envs: usize,
-    /// Elements D of an observation.
+    /// Number of elements D of an observation.
     pub obs_len: usize,
-    /// Their type.
+    /// Element type of observations.
     pub obs: Dtype,
-    /// Frames k that an observation of bytes is stacked of, the oldest first: each is kept once. 1 if there is nothing to share.
+    /// Number of stacked frames k in a byte observation, oldest first; 1 for no stack.
+    ///
+    /// Each frame is kept once.
     pub stack: usize,
-    /// The kind of actions.
+    /// Kind of actions.
     pub actions: ActionKind,
-    /// Steps n of a transition.
+    /// Number of steps n in a transition.
     pub n_step: usize,
-    /// The discount of one step.
+    /// Discount of one step.
     pub gamma: f32,
 }
 
 impl TransitionShape {
-    /// The words of an action: A of a continuous one.
+    /// Words of an action: A if continuous.
     pub(crate) fn action_len(&self) -> usize {
         match self.actions {
             ActionKind::Discrete { .. } => 1,
@@ -38,7 +40,7 @@ impl TransitionShape {
         }
     }
 
-    /// The bytes A of a mask, 0 without masks.
+    /// Bytes A of a mask; 0 without masks.
     pub(crate) fn mask_len(&self) -> usize {
         match self.actions {
             ActionKind::Discrete { masked } => masked.unwrap_or(0),
@@ -46,7 +48,9 @@ impl TransitionShape {
         }
     }
 
-    /// What rows hold: of stacked observations the places of their frames, as the bits of numbers.
+    /// Shape as stored in rows.
+    ///
+    /// Stacked observations are stored as the indices of their frames, as bits of numbers.
     pub(crate) fn stored(&self) -> Self {
         if self.stack == 1 { *self } else { Self { obs: Dtype::F32, obs_len: self.stack, stack: 1, ..*self } }
     }
@@ -77,30 +81,32 @@ impl TransitionShape {
     }
 }
 
-/// One step of N environments, as it is added to a buffer.
+/// One step of N environments, to be added to a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct StepSlices<'a> {
-    /// What the environments acted on, (N, D).
+    /// Observations that the environments acted on, (N, D).
     pub obs: ObsSlice<'a>,
-    /// What they did.
+    /// Actions taken, (N) or (N, A).
     pub actions: ActionSlice<'a>,
-    /// (N)
+    /// Rewards, (N).
     pub rewards: &'a [f32],
     /// 1 where the task was over, (N).
     pub terminated: &'a [u8],
     /// 1 where the episode was cut off, (N).
     pub truncated: &'a [u8],
-    /// What to act on next, (N, D): where an episode ended, the first observation of the next one.
+    /// Observations to act on next, (N, D).
+    ///
+    /// Where an episode has ended, the first observation of the next one.
     pub next_obs: ObsSlice<'a>,
-    /// The last observations of the episodes that ended, (N, D); read only there.
+    /// Last observations of ended episodes, (N, D); not read elsewhere.
     pub final_obs: ObsSlice<'a>,
-    /// Legal actions at `next_obs` and at `final_obs`, each (N, A), where there are masks.
+    /// Legal actions at `next_obs` and at `final_obs`, (N, A) each, if there are masks.
     pub masks: Option<(&'a [u8], &'a [u8])>,
 }
 
 impl StepSlices<'_> {
     /// # Panics
-    /// If a type or a length is not the shape's.
+    /// If a type or a length differs from the shape's.
     pub(crate) fn assert_shape(&self, shape: &TransitionShape) {
         let n = shape.n_envs;
         for obs in [self.obs, self.next_obs, self.final_obs] {
@@ -116,7 +122,7 @@ impl StepSlices<'_> {
         assert_eq!(lens, expected, "lengths of masks");
     }
 
-    /// What an environment led to: the final observation and its mask if the episode ended, else the next ones.
+    /// Returns the final observations and masks if the episode ended, or the next ones.
     #[inline(always)]
     pub(crate) fn next(&self, ended: bool) -> (ObsSlice<'_>, &[u8]) {
         let (masks, final_masks) = self.masks.unwrap_or_default();
@@ -124,7 +130,7 @@ impl StepSlices<'_> {
     }
 }
 
-/// Zeros, in memory that may be refused.
+/// Allocates zeros; fails if the memory is not available.
 fn filled_obs(dtype: Dtype, len: usize) -> Result<ObsRows, Error> {
     Ok(match dtype {
         Dtype::F32 => ObsRows::F32(filled(len, 0.0)?),
@@ -132,38 +138,41 @@ fn filled_obs(dtype: Dtype, len: usize) -> Result<ObsRows, Error> {
     })
 }
 
-/// B transitions drawn from a buffer, in memory that is used again and again.
+/// B transitions drawn from a buffer, in reusable memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// What was acted on, (B, D).
+    /// Observations, (B, D).
     pub obs: ObsRows,
-    /// What was done.
+    /// Actions, (B) or (B, A).
     pub actions: ActionRows,
     /// Sums of up to n rewards, each discounted to the first step, (B).
     pub rewards: Vec<f32>,
     /// gamma^k after k steps, 0 after termination, (B).
     pub discounts: Vec<f32>,
-    /// What the last step led to, (B, D).
+    /// Observations after the last step, (B, D).
     pub next_obs: ObsRows,
-    /// Actions legal there, (B, A); empty without masks.
+    /// Legal actions at `next_obs`, (B, A); empty without masks.
     pub next_masks: Vec<u8>,
-    /// What each loss is multiplied by, (B): 1 unless priorities make up for the bias that they bring.
+    /// Factor of each loss, (B): the importance weight with priorities, otherwise 1.
     pub weights: Vec<f32>,
-    /// Where in the buffer the transitions lie, (B).
+    /// Indices of the transitions in the buffer, (B).
     pub indices: Vec<u32>,
-    /// How many transitions had been added when these were drawn: tells whether a place still holds the same one.
+    /// Number of transitions added before these were drawn.
+    ///
+    /// It tells whether an index has been overwritten since.
     pub drawn_at: u64,
-    /// Which places have been drawn, for drawing without replacement.
+    /// Hash table of drawn indices, for drawing without replacement.
     pub(crate) seen: Vec<u32>,
-    /// Where in the sum of all priorities each transition is drawn.
+    /// Positions of the draws in the sum of all priorities.
     pub(crate) targets: Vec<f64>,
 }
 
 impl Batch {
-    /// A batch of `len` transitions, all zeros.
+    /// Allocates a batch of `len` transitions, all zeros.
     ///
     /// # Errors
-    /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible or `len` is 0, [`Error::OutOfMemory`].
+    /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible or `len` is 0, [`Error::OutOfMemory`] if it does not
+    /// fit.
     pub fn new(shape: &TransitionShape, len: usize) -> Result<Self, Error> {
         shape.check()?;
         if len == 0 {
@@ -191,7 +200,7 @@ impl Batch {
         })
     }
 
-    /// The number of transitions B.
+    /// Number of transitions B.
     #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -199,7 +208,7 @@ impl Batch {
     }
 }
 
-/// Steps that wait for the rewards that belong to their transitions: for each environment a ring of at most n.
+/// Steps that wait for later rewards: a ring of at most n per environment.
 #[derive(Clone, Debug)]
 pub(crate) struct Windows {
     /// gamma^k for k from 0 to n.
@@ -210,13 +219,13 @@ pub(crate) struct Windows {
     pub(crate) actions: Vec<u32>,
     /// Sums of the rewards so far, (N, n).
     pub(crate) sums: Vec<f32>,
-    /// Where the oldest step lies in its ring, (N).
+    /// Index of the oldest step in each ring, (N).
     pub(crate) oldest: Vec<u32>,
-    /// How many steps wait, (N).
+    /// Number of waiting steps, (N).
     pub(crate) waiting: Vec<u32>,
 }
 
-/// A transition that is complete.
+/// A complete transition.
 pub(crate) struct Complete<'a> {
     pub(crate) obs: ObsSlice<'a>,
     pub(crate) action: &'a [u32],
@@ -227,7 +236,7 @@ pub(crate) struct Complete<'a> {
 }
 
 impl Windows {
-    /// The bytes that they take.
+    /// Bytes of the windows.
     pub(crate) fn bytes(shape: &TransitionShape) -> u128 {
         let obs_size = shape.obs.size() as u128;
         let each = obs_size * shape.obs_len as u128 + 4 * shape.action_len() as u128 + 4;
@@ -251,13 +260,13 @@ impl Windows {
         })
     }
 
-    /// Forgets the steps that wait.
+    /// Drops the waiting steps.
     pub(crate) fn clear(&mut self) {
         self.oldest.fill(0);
         self.waiting.fill(0);
     }
 
-    /// Takes a step of N environments and hands on the transitions that it completes.
+    /// Adds a step of N environments, and emits the transitions that it completes.
     pub(crate) fn push(&mut self, shape: &TransitionShape, step: &StepSlices<'_>, mut emit: impl FnMut(Complete<'_>)) {
         let TransitionShape { n_envs, obs_len: d, n_step: n, .. } = *shape;
         let (a, m) = (shape.action_len(), shape.mask_len());
