@@ -16,11 +16,13 @@ use crate::samples::TILE;
 use crate::tile::{self, Workspace};
 use crate::{Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot};
 
-/// A policy and a value function: networks `actor` and `critic`, separate or after a shared `trunk`, all after `conv`, if there are
-/// convolutions. The policy is categorical or Gaussian as the action space is discrete or continuous; a Gaussian one has its
-/// `log_std` at the end of the parameters.
+/// A policy and a value function, two heads of a network.
 ///
-/// Initialisation: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last, 1 in the value function's; biases 0.
+/// The networks `actor` and `critic` are separate, or follow a shared `trunk`; convolutions come first. The policy is categorical
+/// or Gaussian, as the action space is discrete or continuous; a Gaussian one has its `log_std` at the end of the parameters.
+///
+/// Initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last layer, 1 in the value function's; biases
+/// 0.
 #[derive(Clone, Debug)]
 pub struct ActorCritic {
     network: Network,
@@ -34,16 +36,16 @@ const ACTOR: usize = 0;
 const CRITIC: usize = 1;
 
 impl ActorCritic {
-    /// Memory that networks of these settings take; nothing is allocated.
+    /// Memory of networks with these settings, computed without allocating.
     ///
     /// # Errors
-    /// Those of [`NetConfig::check`].
+    /// Errors of [`NetConfig::check`].
     pub fn size(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<NetSize, Error> {
         let (shape, _) = Self::shape(observation_space, action_space, net)?;
         Ok(shape.size(net, action_space.len()))
     }
 
-    /// The networks without parameters.
+    /// Lays out the networks without parameters.
     fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<(NetworkShape, Distribution), Error> {
         let n_actions = actions.len();
         let mut shape = NetworkShape::new(obs, net, &[("actor", n_actions), ("critic", 1)], net.shared_trunk)?;
@@ -56,20 +58,20 @@ impl ActorCritic {
         Ok((shape, distribution))
     }
 
-    /// Draws fresh parameters.
+    /// Creates networks with random parameters.
     ///
     /// # Errors
-    /// Those of [`NetConfig::check`].
+    /// Errors of [`NetConfig::check`].
     pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
         let mut policy = Self::unset(observation_space, action_space, net)?;
         policy.network.init(&[0.01, 1.0], seed);
         Ok(policy)
     }
 
-    /// Makes networks whose parameters are still to be loaded: weights and biases are 0.
+    /// Creates networks with parameters still to be loaded: weights and biases are 0.
     ///
     /// # Errors
-    /// Those of [`ActorCritic::new`].
+    /// Errors of [`ActorCritic::new`].
     pub fn unset(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
         let (shape, distribution) = Self::shape(observation_space, action_space, net)?;
         let mut network = Network::unset(shape, observation_space, net);
@@ -81,7 +83,7 @@ impl ActorCritic {
         Ok(Self { network, distribution, n_actions: action_space.len() })
     }
 
-    /// Uses another instruction set than the best one.
+    /// Replaces the instruction set, by default the best one.
     ///
     /// # Errors
     /// [`Error::Setting`] if this machine does not have it.
@@ -96,25 +98,25 @@ impl ActorCritic {
         self.network.learner()
     }
 
-    /// The networks under the two heads.
+    /// Networks under the two heads.
     pub(crate) fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The networks under the two heads, to change.
+    /// Networks under the two heads, to change.
     pub(crate) fn network_mut(&mut self) -> &mut Network {
         &mut self.network
     }
 
-    /// Kind of distribution that actions are drawn from.
+    /// Distribution of the actions.
     #[must_use]
     pub fn distribution(&self) -> &Distribution {
         &self.distribution
     }
 
-    /// Floating-point operations of learning from one sample with the networks alone.
+    /// Floating-point operations of the networks to learn from one sample.
     ///
-    /// Counted are forward, gradients of the weights, and gradients of the inputs but for the first layers, two for each product.
+    /// Forward, gradients of the weights, and gradients of the inputs except for the first layers count two for each product.
     #[must_use]
     pub fn flops_per_sample(&self) -> usize {
         self.network.flops_per_sample()
@@ -126,12 +128,12 @@ impl ActorCritic {
         self.network.obs_moments()
     }
 
-    /// True if observations are normalized and none has been seen yet.
+    /// True if observations are normalized and no statistics exist yet.
     pub(crate) fn awaits_obs(&self) -> bool {
         self.obs_moments().is_some_and(|moments| moments.count() == 0.0)
     }
 
-    /// The mean standard deviation of continuous actions.
+    /// Mean standard deviation of continuous actions.
     pub(crate) fn mean_std(&self) -> Option<f32> {
         let Distribution::Gaussian { log_std } = &self.distribution else { return None };
         let log_std = &self.params()[log_std.clone()];
@@ -146,23 +148,23 @@ impl ActorCritic {
         self.network.set_params(params, version)
     }
 
-    /// Logits or means (B, A) and values (B) for observations (B, D), scaled and normalized, with candle's operations.
+    /// Computes logits or means (B, A) and values (B) with candle operations.
     ///
-    /// Gradients flow to `params` (P).
+    /// The observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
         let outputs = self.network.forward(params, obs)?;
         Ok((outputs[ACTOR].clone(), outputs[CRITIC].squeeze(1)?))
     }
 
-    /// [`ActorCritic::forward`] as one operation on the tile kernel, for losses written in candle.
+    /// Computes [`ActorCritic::forward`] on the tile kernel, for losses in candle.
     ///
-    /// The gradient flows to `params`, not to `obs`.
+    /// It is one operation. The gradient flows to `params`, not to `obs`.
     ///
     /// # Errors
-    /// Those of candle, and if the learner is the reference.
+    /// Errors of candle; an error if the learner is the reference.
     pub fn forward_fused(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
         let Some((isa, net, _)) = self.network.kernel() else { candle_core::bail!("the reference learner has no kernel") };
         let (n_actions, obs_len) = (self.n_actions, self.network.obs_len());
@@ -221,9 +223,9 @@ impl ActorCritic {
         })
     }
 
-    /// Runs N observations forward, writes their values (N), and shows `choose` the policy's outputs tile by tile.
+    /// Runs N observations forward, writes values (N), and passes outputs to `choose`.
     ///
-    /// The outputs of a range of samples are columns (A, m).
+    /// `choose` gets the policy's outputs tile by tile, as columns (A, m).
     pub(crate) fn each_tile(
         &self,
         obs: ObsSlice<'_>,
@@ -250,7 +252,7 @@ impl ActorCritic {
         Ok(())
     }
 
-    /// The kernel's chains of policy and value function.
+    /// Returns the kernel's chains of policy and value function.
     pub(crate) fn chains(&self) -> (usize, usize) {
         (self.network.chain(ACTOR), self.network.chain(CRITIC))
     }

@@ -1,4 +1,4 @@
-//! What every agent is, and what every agent that learns by gradient descent has.
+//! The contract of an agent, and the common state of gradient descent.
 
 use std::fmt::{self, Display};
 use std::io::{Read, Write};
@@ -16,7 +16,9 @@ use crate::optim::{self, Optimizer, Rule, Steps};
 use crate::tile::Slices;
 use crate::{ActorCritic, Error, Policy};
 
-/// An agent that learns from rollouts: [`Ppo`](crate::Ppo), [`A2c`](crate::A2c) or, through a replay memory, [`Dqn`](crate::Dqn).
+/// An agent that learns from rollouts.
+///
+/// [`Ppo`](crate::Ppo), [`A2c`](crate::A2c) or, with a replay memory, [`Dqn`](crate::Dqn).
 pub trait Agent: Send {
     /// Returns the policy to evaluate, copy and save.
     ///
@@ -30,50 +32,54 @@ pub trait Agent: Send {
         self.policy()
     }
 
-    /// Learns from one rollout, on the threads of `pool`. `remaining` is the fraction of training
-    /// that was still to come before the rollout, 1 at the start: schedules follow it.
+    /// Learns from one rollout, on the threads of `pool`.
+    ///
+    /// `remaining` is the fraction of training that remained before the rollout, 1 at the start; schedules depend on it.
     ///
     /// # Errors
-    /// [`Error::Diverged`] when losses stay non-finite, and those of candle. Steps that are not finite are skipped.
+    /// [`Error::Diverged`] if losses stay non-finite (single steps are skipped); errors of candle.
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
 
-    /// Ends the trajectories of the rollouts so far: the next rollout does not continue them. Called where a rollout is dropped,
-    /// or the environments begin new episodes, between two updates.
+    /// Ends the current trajectories: the next rollout does not continue them.
+    ///
+    /// Called between two updates if a rollout is dropped, or if the environments begin new episodes.
     fn gap(&mut self) {}
 
-    /// Everything to continue from, the replay memory excepted.
+    /// Returns the state of the agent, apart from the replay memory.
     fn save(&self) -> Snapshot;
 
-    /// Continues from what `save` gave. A replay memory is empty then, until [`Agent::load_replay`] has filled it.
+    /// Restores a saved state; a replay memory is empty until [`Agent::load_replay`].
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if it does not fit; then nothing has changed.
+    /// [`Error::Snapshot`] if it does not fit; nothing has changed then.
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error>;
 
-    /// True if the replay memory belongs to what is saved.
+    /// True if checkpoints include the replay memory.
     fn saves_replay(&self) -> bool {
         false
     }
 
-    /// Writes the replay memory, without a copy of it; nothing where there is none.
+    /// Streams the replay memory to `out`; without one, does nothing.
     ///
     /// # Errors
-    /// [`Error::Buffer`] if `out` fails.
+    /// [`Error::Buffer`] if `out` cannot be written.
     fn save_replay(&self, _out: &mut dyn Write) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Fills the replay memory with what `save_replay` wrote beside `snapshot`, which has been loaded.
+    /// Restores the replay memory saved along with `snapshot`, which has been loaded.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if there is no replay memory, [`Error::Buffer`] if the input is damaged or another memory's; then the replay
-    /// memory is empty.
+    /// [`Error::Snapshot`] if there is no replay memory; [`Error::Buffer`] if the input is damaged or another memory's. The
+    /// replay memory is empty then.
     fn load_replay(&mut self, _snapshot: &Snapshot, _input: &mut dyn Read) -> Result<(), Error> {
         Err(Error::Snapshot("this agent has no replay memory".into()))
     }
 }
 
-/// What an update reports, under the names that users of Stable-Baselines3 know. Equal if its values are, however long it took.
+/// Metrics of an update, with the names of Stable-Baselines3.
+///
+/// Equality ignores the time.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     values: Vec<(&'static str, f32)>,
@@ -87,7 +93,7 @@ impl PartialEq for Metrics {
 }
 
 impl Metrics {
-    /// No values yet; `targets` is how long it took to compute the targets.
+    /// Creates empty metrics; `targets` is the time spent on computing targets.
     pub(crate) fn new(targets: Duration) -> Self {
         Self { values: Vec::new(), targets }
     }
@@ -96,25 +102,25 @@ impl Metrics {
         self.values.push((name, value));
     }
 
-    /// How much of the update's time the targets took: advantages, returns, values of next states.
+    /// Time of the update spent on targets: advantages, returns, values of next states.
     #[must_use]
     pub fn targets(&self) -> Duration {
         self.targets
     }
 
-    /// The value under a name.
+    /// Returns the value called `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f32> {
         self.values.iter().find(|(n, _)| *n == name).map(|&(_, value)| value)
     }
 
-    /// Names and values, in a fixed order.
+    /// Returns an iterator over names and values, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> {
         self.values.iter().copied()
     }
 }
 
-/// The steps of the optimizer in an update.
+/// Optimizer steps of an update.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepSums {
     taken: u32,
@@ -123,7 +129,7 @@ pub(crate) struct StepSums {
 }
 
 impl StepSums {
-    /// Counts a step by its gradient's norm, or one that was skipped.
+    /// Counts a step by its gradient's norm, or a skipped one.
     pub(crate) fn push(&mut self, norm: Option<f32>) {
         match norm {
             Some(norm) => (self.taken, self.norm) = (self.taken + 1, self.norm + norm),
@@ -131,43 +137,45 @@ impl StepSums {
         }
     }
 
-    /// Reports the mean norm, NaN if no step was taken, and the number of skipped steps.
+    /// Reports the mean norm (NaN without steps) and the number of skipped steps.
     pub(crate) fn report(self, metrics: &mut Metrics) {
         metrics.push("train/grad_norm", self.norm / self.taken as f32);
         metrics.push("train/skipped_updates", self.skipped as f32);
     }
 }
 
-/// The step of the optimizer at which learning was given up. It was not taken: the policy has the parameters from before.
+/// Optimizer step at which learning stopped.
+///
+/// It was not taken: the policy keeps its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Divergence {
-    /// Steps that the optimizer has taken.
+    /// Number of steps taken by the optimizer.
     pub steps: u64,
-    /// Steps skipped in a row, this one included.
+    /// Number of consecutive skipped steps, including this one.
     pub skipped: u64,
-    /// The learning rate.
+    /// Learning rate.
     pub learning_rate: f32,
-    /// The parts of the minibatch's loss, by name.
+    /// Parts of the minibatch's loss, by name.
     pub losses: Vec<(&'static str, f32)>,
-    /// The gradient's norm.
+    /// Norm of the gradient.
     pub grad_norm: f32,
-    /// The minibatch.
+    /// Tensors of the minibatch.
     pub minibatch: Vec<NamedTensor>,
 }
 
-/// A tensor with a name, in row-major order.
+/// A named tensor in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedTensor {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Its shape.
+    /// Shape.
     pub shape: Vec<usize>,
-    /// Its elements.
+    /// Elements.
     pub values: Vec<f32>,
 }
 
 impl NamedTensor {
-    /// The values of one of candle's tensors.
+    /// Copies a candle tensor.
     pub(crate) fn new(name: &'static str, tensor: &Tensor) -> candle_core::Result<Self> {
         let values = tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         Ok(Self { name, shape: tensor.dims().into(), values })
@@ -175,7 +183,7 @@ impl NamedTensor {
 }
 
 impl Divergence {
-    /// The last step of `optimizer`, which was to follow `gradient`.
+    /// Describes the last step of `optimizer`, along `gradient`.
     pub(crate) fn new(
         optimizer: &Optimizer,
         gradient: &[f32],
@@ -200,18 +208,20 @@ impl Display for Divergence {
     }
 }
 
-/// A setting that may change over training. Written as a number, or as `lin_X`: from X down to 0.
+/// A setting that may change over training.
+///
+/// Written as a number, or as `lin_X`: from X down to 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub enum Schedule {
-    /// Always the same.
+    /// Constant.
     Constant(f32),
-    /// Proportional to what remains of training.
+    /// Proportional to the remaining fraction of training.
     Linear(f32),
 }
 
 impl Schedule {
-    /// The value when this fraction of training remains.
+    /// Returns the value when the fraction `remaining` of training remains.
     #[must_use]
     pub fn at(self, remaining: f32) -> f32 {
         match self {
@@ -244,31 +254,31 @@ impl TryFrom<Written> for Schedule {
 impl From<Schedule> for Written {
     fn from(schedule: Schedule) -> Self {
         match schedule {
-            // Through its shortest decimal form, so that 0.3 is written as 0.3 and not as the nearest f32's expansion.
+            // Through its shortest decimal form, so that 0.3 is written as 0.3 instead of the f32's expansion.
             Schedule::Constant(value) => Self::Number(value.to_string().parse().unwrap_or(f64::from(value))),
             Schedule::Linear(start) => Self::Text(format!("lin_{start}")),
         }
     }
 }
 
-/// An agent's state, but for its replay memory, which is written and read as a stream.
+/// State of an agent, apart from its replay memory, which is streamed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The parameter vector.
+    /// Parameter vector.
     pub params: Vec<f32>,
-    /// The optimizer's moments, and the target network's parameters, by name, each as long as the parameter vector.
+    /// Optimizer moments and target network by name, each as long as `params`.
     pub moments: Vec<(String, Vec<f32>)>,
-    /// The running statistics.
+    /// Running statistics.
     pub statistics: Statistics,
-    /// The rest.
+    /// Counters.
     pub counters: Counters,
 }
 
 impl Snapshot {
-    /// Refuses a state that no agent can have: numbers that are not finite, counters that would overflow.
+    /// Rejects an impossible state: non-finite numbers, counters that would overflow.
     ///
     /// # Errors
-    /// [`Error::Snapshot`], which names the first.
+    /// [`Error::Snapshot`] with the first problem.
     pub fn check(&self) -> Result<(), Error> {
         let Self { params, moments, statistics, counters } = self;
         let named = moments.iter().map(|(name, values)| (&**name, values));
@@ -278,7 +288,7 @@ impl Snapshot {
             }
         }
         if !statistics.is_possible() {
-            return Err(Error::Snapshot("its statistics are not finite, or no statistics of anything".into()));
+            return Err(Error::Snapshot("its statistics are not finite, or impossible".into()));
         }
         let Counters { version, epochs, steps: (steps, skipped), env_steps, credit, empty_at } = *counters;
         let counts = [("version", version), ("epochs", epochs), ("steps", steps), ("env_steps", env_steps), ("credit", credit)];
@@ -286,45 +296,46 @@ impl Snapshot {
             return Err(Error::Snapshot(format!("its counter {name} is {count}, which no run reaches")));
         }
         if skipped > u64::MAX / 4 || empty_at > env_steps {
-            let what = format!("its counters skipped {skipped} and empty_at {empty_at} of {env_steps} env steps cannot be");
+            let what =
+                format!("its counters skipped {skipped} and empty_at {empty_at} are impossible after {env_steps} env steps");
             return Err(Error::Snapshot(what));
         }
         Ok(())
     }
 }
 
-/// An agent's counters.
+/// Counters of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Version of the policy.
     pub version: u64,
-    /// Passes over rollouts, which number the shuffles; minibatches drawn from a replay memory.
+    /// Number of passes over rollouts, which numbers shuffles, or of minibatches drawn.
     pub epochs: u64,
-    /// Steps of the optimizer, and steps skipped running.
+    /// Number of optimizer steps, and of consecutive skipped steps.
     pub steps: Steps,
-    /// Of an agent with a replay memory: env steps so far.
+    /// Number of env steps so far, for an agent with a replay memory.
     pub env_steps: u64,
-    /// Env steps for which no update has been done yet.
+    /// Number of env steps without updates so far.
     pub credit: u64,
-    /// Env steps at which its memory was last empty.
+    /// Number of env steps when the replay memory was last empty.
     pub empty_at: u64,
 }
 
-/// Refuses a rollout whose columns do not continue the last one's trajectories; `what` needs them to.
+/// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
 pub(crate) fn check_contiguous(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
     if rollout.contiguous { Ok(()) } else { Err(Error::Columns(what)) }
 }
 
-/// A policy, its optimizer, and the counters that make its randomness.
+/// A policy, its optimizer, and the counters of its randomness.
 pub(crate) struct Descent {
     pub(crate) policy: ActorCritic,
     pub(crate) optimizer: Optimizer,
     pub(crate) epochs: u64,
     pub(crate) seed: u64,
-    /// The gradient of the minibatch at hand (P).
+    /// Gradient of the current minibatch (P).
     pub(crate) gradient: Vec<f32>,
     pub(crate) slices: Slices<TileSums>,
-    /// What rewards are normalized by, if they are.
+    /// Statistics that normalize rewards, if they are normalized.
     returns: Option<RunningReturns>,
 }
 
@@ -342,16 +353,18 @@ impl Descent {
         }
     }
 
-    /// The rewards of a rollout as they are learnt from, (T, N). The rollout counts in the statistics that normalize them.
+    /// Returns the rewards to learn from, (T, N), normalized if that is set.
+    ///
+    /// Their statistics include this rollout.
     pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
         let Some(returns) = &mut self.returns else { return Ok(rollout.rewards.view().into()) };
-        check_contiguous(rollout, "normalize_reward sums up returns")?;
+        check_contiguous(rollout, "normalize_reward sums returns")?;
         returns.merge(rollout, gamma, pool);
         let inv_std = returns.inv_std();
         Ok(rollout.rewards.mapv(|reward| normalized_reward(reward, inv_std)).into())
     }
 
-    /// The parameters as a variable that gradients are taken of.
+    /// Returns the parameters as a variable with gradients.
     pub(crate) fn variable(&self) -> candle_core::Result<Var> {
         Var::from_slice(self.policy.params(), self.policy.params().len(), &Device::Cpu)
     }
@@ -364,8 +377,9 @@ impl Descent {
         Ok(())
     }
 
-    /// Takes one step down the gradient of `minibatch`, whose loss has these parts. Returns the gradient's norm before clipping, or
-    /// `None` if the step was skipped because loss or gradient is not finite.
+    /// Takes one step along the gradient of `minibatch`, with the parts of its loss.
+    ///
+    /// Returns the gradient's norm before clipping, or `None` if the step was skipped because loss or gradient is not finite.
     pub(crate) fn step(
         &mut self,
         minibatch: &Minibatch<'_>,
@@ -409,7 +423,7 @@ impl Descent {
         snapshot.check()?;
         let returns = &snapshot.statistics.returns;
         if returns.is_some() != self.returns.is_some() || returns.as_ref().is_some_and(|returns| !returns.fits()) {
-            return Err(Error::Snapshot("the statistics of its returns are not those that this agent keeps".into()));
+            return Err(Error::Snapshot("its statistics of returns do not fit this agent".into()));
         }
         let mut policy = self.policy.clone();
         policy.load(snapshot)?;

@@ -1,4 +1,4 @@
-//! Minibatches of a rollout: as tensors for the reference, as columns of a tile for the kernel.
+//! Minibatches of a rollout: tensors for the reference, columns for the kernel.
 
 use candle_core::{Device, Tensor};
 use ndarray::{Array1, Array2, ArrayView2};
@@ -12,18 +12,18 @@ use crate::samples::TILE;
 use crate::tile::{Stats, Tile, TileLoss};
 use crate::{ActorCritic, Error, Policy, Scratch};
 
-/// Why an array of a rollout has a slice.
+/// Reason why every array of a rollout has a slice.
 pub(crate) const CONTIGUOUS: &str = "a rollout's arrays are contiguous";
 
 /// Targets of actor and critic, row by row from (0, 0) to (T - 1, N - 1).
 pub(crate) struct Targets {
     pub(crate) advantages: Vec<f32>, // (T N)
-    /// V-trace's weight of each advantage; empty if all are 1.
+    /// V-trace weight of each advantage; empty if all are 1.
     pub(crate) weights: Vec<f32>, // (T N)
     pub(crate) returns: Vec<f32>,    // (T N)
     /// Values of the observations before the update.
     pub(crate) values: Vec<f32>, // (T N)
-    /// Log-probabilities of the actions before the update, if another policy acted and they are needed; else empty.
+    /// Log-probabilities before the update, if another policy acted, or empty.
     pub(crate) log_probs: Vec<f32>, // (T N)
 }
 
@@ -31,14 +31,16 @@ pub(crate) struct Targets {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Refresh {
     Values,
-    /// Log-probabilities of the actions too, which cost a pass through the actor.
+    /// Values and log-probabilities, which need a pass through the actor.
     LogProbs,
-    /// V-trace: the ratios of these log-probabilities to the rollout's weight the targets.
+    /// V-trace: importance ratios weight the targets.
     VTrace,
 }
 
 impl Targets {
-    /// Generalized advantages for `rewards`, (T, N), which may be the rollout's, and returns as their sum with the values.
+    /// Computes generalized advantages and returns, their sums with the values.
+    ///
+    /// `rewards`, (T, N), may be the rollout's.
     pub(crate) fn new(
         policy: &ActorCritic,
         rollout: &Rollout,
@@ -58,7 +60,7 @@ impl Targets {
         Ok(Self { advantages, weights: Vec::new(), returns, values, log_probs: Vec::new() })
     }
 
-    /// Targets of a rollout that another policy acted in, with the current values of `policy`.
+    /// Computes targets of another policy's rollout with current values of `policy`.
     pub(crate) fn off_policy(
         policy: &ActorCritic,
         rollout: &Rollout,
@@ -86,7 +88,7 @@ impl Targets {
         Ok(Self { advantages, weights, returns, values, log_probs })
     }
 
-    /// The advantages of `rows`, normalized if asked for, then weighted.
+    /// Writes the advantages of `rows`, optionally normalized, then weighted.
     pub(crate) fn advantages_of(&self, rows: &[u32], normalized: bool, advantages: &mut Vec<f32>) {
         advantages.clear();
         advantages.extend(rows.iter().map(|&row| self.advantages[row as usize]));
@@ -98,8 +100,9 @@ impl Targets {
         }
     }
 
-    /// The share of the returns' variance that the values explain: 1 is all, 0 no more than a constant would, NaN where the
-    /// returns do not vary.
+    /// Share of the returns' variance explained by the values.
+    ///
+    /// 1 is all, 0 no more than a constant explains, NaN without variance.
     pub(crate) fn explained_variance(&self) -> f32 {
         let variance = |x: &mut dyn Iterator<Item = f64>| {
             let (n, sum, squares) = x.fold((0.0, 0.0, 0.0), |(n, s, q), x| (n + 1.0, s + x, q + x * x));
@@ -111,20 +114,21 @@ impl Targets {
     }
 }
 
-/// The elements in row-major order.
+/// Returns the elements in row-major order.
 fn flat(array: Array2<f32>) -> Vec<f32> {
     array.into_iter().collect()
 }
 
-/// Importance ratios of a rollout's actions, (T, N): their probabilities, given as logarithms, over those that they were chosen with.
+/// Importance ratios (T, N) of a rollout's actions: new over old probabilities.
 fn ratios(log_probs: &Array2<f32>, rollout: &Rollout) -> Array2<f32> {
     let mut ratios = log_probs.clone();
     ratios.zip_mut_with(&rollout.log_probs, |new, old| *new = math::exp(*new - old));
     ratios
 }
 
-/// The log-probabilities of a rollout's actions under `policy`, (T, N), or (0, 0) if not asked for, and the values of its
-/// observations, (T, N).
+/// Log-probabilities of a rollout's actions, and values, (T, N) each.
+///
+/// They are those of `policy`; log-probabilities are (0, 0) unless requested.
 fn judge(
     policy: &ActorCritic,
     rollout: &Rollout,
@@ -178,7 +182,7 @@ fn judge(
     Ok((log_probs, values))
 }
 
-/// Some samples of a rollout.
+/// Samples of a rollout as tensors.
 pub(crate) struct Batch {
     pub(crate) obs: Tensor,           // (B, D) f32
     pub(crate) masks: Option<Tensor>, // (B, A) u8
@@ -190,7 +194,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The samples `rows`, counted through from (0, 0), with their advantages.
+    /// Gathers the samples `rows`, numbered from (0, 0), with their advantages.
     pub(crate) fn gather(
         policy: &ActorCritic,
         rollout: &Rollout,
@@ -231,7 +235,9 @@ impl Batch {
     }
 }
 
-/// Scales advantages to mean 0 and (unbiased) standard deviation 1; equal ones become 0.
+/// Scales advantages to mean 0 and (unbiased) standard deviation 1.
+///
+/// Equal advantages become 0.
 pub(crate) fn normalize(advantages: &mut [f32]) {
     let n = advantages.len() as f64;
     let mean = advantages.iter().map(|&a| f64::from(a)).sum::<f64>() / n;
@@ -240,14 +246,14 @@ pub(crate) fn normalize(advantages: &mut [f32]) {
     advantages.iter_mut().for_each(|a| *a = (*a - mean) * scale);
 }
 
-/// What a loss of policy and value function is made of, as means over a minibatch.
+/// Parts of the loss, as means over a minibatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Parts {
     pub(crate) policy: f32,
     pub(crate) value: f32,
     /// Minus the mean entropy.
     pub(crate) entropy: f32,
-    /// How far the policy has moved, where the loss measures it.
+    /// KL divergence from the old policy, if the loss measures it.
     pub(crate) kl: f32,
     pub(crate) clip_fraction: f32,
 }
@@ -262,7 +268,7 @@ impl std::ops::AddAssign for Parts {
     }
 }
 
-/// The samples of a tile, one number each (m).
+/// Samples of a tile, one number each (m).
 pub(crate) struct Columns<'a> {
     pub(crate) log_probs: &'a [f32],
     pub(crate) old_log_probs: &'a [f32],
@@ -270,15 +276,15 @@ pub(crate) struct Columns<'a> {
     pub(crate) values: &'a [f32],
     pub(crate) old_values: &'a [f32],
     pub(crate) returns: &'a [f32],
-    /// Log-probabilities before the update, where `old_log_probs` are another policy's.
+    /// Log-probabilities before the update, if `old_log_probs` are another policy's.
     pub(crate) start_log_probs: Option<&'a [f32]>,
 }
 
-/// Where a loss writes its derivatives and its parts, one number a sample (m).
+/// Output of a loss: derivatives and parts, one number per sample (m).
 pub(crate) struct Derivatives<'a> {
-    /// Of the policy's loss by the log-probability of the action.
+    /// Derivative of the policy loss by the action's log-probability.
     pub(crate) log_prob: &'a mut [f32],
-    /// Of the value loss, weighted, by the value.
+    /// Derivative of the weighted value loss by the value.
     pub(crate) value: &'a mut [f32],
     pub(crate) policy_loss: &'a mut [f32],
     pub(crate) value_loss: &'a mut [f32],
@@ -286,7 +292,7 @@ pub(crate) struct Derivatives<'a> {
     pub(crate) clipped: &'a mut [f32],
 }
 
-/// Sums over the tiles of a slice, and what the policy gave for the tile at hand.
+/// Sums over the tiles of a slice, and the policy's outputs for the current tile.
 #[derive(Clone, Default)]
 pub(crate) struct TileSums {
     sums: [f64; 5],
@@ -302,7 +308,7 @@ impl Stats for TileSums {
     }
 }
 
-/// The actions of a rollout, with the parameters that their probabilities need.
+/// Actions of a rollout, with the parameters that their probabilities need.
 type ChosenActions<'a> = Actions<&'a [u32], (&'a [f32], &'a [f32])>;
 
 fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<ChosenActions<'a>, Error> {
@@ -315,26 +321,28 @@ fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<C
     }
 }
 
-/// A minibatch.
+/// A minibatch of a rollout.
 #[derive(Clone, Copy)]
 pub(crate) struct Minibatch<'a> {
     pub(crate) rollout: &'a Rollout,
     pub(crate) targets: &'a Targets,
-    /// Which rows.
+    /// Rows of the rollout.
     pub(crate) rows: &'a [u32],
-    /// Of each of these rows, normalized or not.
+    /// Advantages of these rows, normalized or not.
     pub(crate) advantages: &'a [f32],
     pub(crate) ent_coef: f32,
 }
 
 /// An algorithm's loss, sample by sample.
 pub(crate) trait SampleLoss: Sync {
-    /// Writes the parts and their derivatives; the entropy is dealt with elsewhere. To be `inline(always)`.
+    /// Writes the parts of the loss, except for the entropy, and their derivatives.
+    ///
+    /// Must be `inline(always)`.
     fn derivatives(&self, columns: &Columns<'_>, out: &mut Derivatives<'_>);
 }
 
 impl Minibatch<'_> {
-    /// The samples as `policy` learns from them, and their rewards, for a dump.
+    /// Returns samples and rewards as tensors, for a dump.
     pub(crate) fn tensors(&self, policy: &ActorCritic) -> Result<Vec<NamedTensor>, Error> {
         let batch = Batch::gather(policy, self.rollout, self.targets, self.rows, self.advantages)?;
         let rewards = self.rollout.rewards.as_slice().expect(CONTIGUOUS);
@@ -353,7 +361,7 @@ impl Minibatch<'_> {
         Ok(tensors.into_iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
     }
 
-    /// Computes the gradient of the mean loss with the tile kernel, and the loss's parts.
+    /// Computes the gradient of the mean loss with the tile kernel; returns its parts.
     pub(crate) fn gradient(&self, descent: &mut Descent, pool: &Pool, loss: impl SampleLoss) -> Result<Parts, Error> {
         let Descent { policy, gradient, slices, .. } = descent;
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
@@ -382,7 +390,7 @@ impl Minibatch<'_> {
     }
 }
 
-/// The loss of policy and value function for the tile kernel.
+/// Loss of policy and value function for the tile kernel.
 struct ActorCriticLoss<'a, L> {
     minibatch: Minibatch<'a>,
     loss: L,
@@ -504,7 +512,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
     }
 }
 
-/// The sum in eight interleaved parts, so that it vectorizes in a fixed order.
+/// Returns the sum, in eight interleaved parts to vectorize in a fixed order.
 #[inline(always)]
 fn total(x: &[f32]) -> f32 {
     let mut sums = [0.0f32; 8];

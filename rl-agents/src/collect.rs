@@ -1,25 +1,25 @@
-//! Letting a policy act: rollouts to learn from, and episodes to judge it by.
+//! Acting: rollouts to learn from, and evaluation episodes.
 //!
 //! The environments of a [`Collector`] are cut into fixed slices. A thread fills the columns of its slice from the first step of a
 //! rollout to the last without waiting for the others.
 //!
-//! # Environments that misbehave
+//! # Misbehaving environments
 //!
-//! Every step is checked, a slice at a time, before anything is learnt from it:
+//! Every step is checked, a slice at a time, before an agent learns from it:
 //!
-//! - *A reward or an observation that is not finite*, a final observation included, is an error that names environment, lifetime
-//!   step and action ([`OnNonfinite::Error`]), or ends the episode at the step before ([`OnNonfinite::Truncate`]): that step becomes
-//!   truncated, what it led to is its final observation, and the episode counts in no statistics. The environment is restarted, acted
-//!   on again and stepped again, so that the faulty row holds the first step of a new episode; the other environments do not
-//!   notice. Where the fault is at an episode's first step, nothing is truncated. Where it is at the first step of a rollout, the
-//!   rollout before was bootstrapped from its last observation already, and [`Rollout::cut_before`] tells that nothing
-//!   continues across. Where only the first observation of an episode is faulty, the environment is restarted. A second fault
-//!   right after a restart is an error.
-//! - *An observation outside of its space* is counted, and the first one described: see [`Collector::anomalies`].
+//! - *A non-finite reward or observation*, including final observations, is an error that names environment, lifetime step and
+//!   action ([`OnNonfinite::Error`]), or ends the episode at the previous step ([`OnNonfinite::Truncate`]): that step becomes
+//!   truncated, the observation after it becomes the final one, and the episode counts in no statistics. The environment is
+//!   restarted, acted on again and stepped again, so that the faulty row holds the first step of a new episode; other
+//!   environments are not affected. At an episode's first step, nothing is truncated. At the first step of a rollout, the
+//!   previous rollout has already been bootstrapped from its last observation, and [`Rollout::cut_before`] says that nothing
+//!   continues across. If only the first observation of an episode is faulty, the environment is restarted. A second fault right
+//!   after a restart is an error.
+//! - *An observation outside of its space* is counted; the first one is described: see [`Collector::anomalies`].
 //! - *A panic* is an error that names the slice and the step.
 //!
-//! After an error the collector must not be used again, since its environments have been stepped and its rollout is incomplete.
-//! Parameters are untouched: [`CollectorState::without_envs`] is a state to save with them.
+//! After an error the collector must not be used again: its environments have stepped and its rollout is incomplete. Parameters
+//! are unharmed; [`CollectorState::without_envs`] is a state to save with them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -37,30 +37,30 @@ use serde::{Deserialize, Serialize};
 use crate::settings::OnNonfinite;
 use crate::{Choice, Error, Policy, Scratch};
 
-/// Environments are cut into at most so many slices: enough to keep as many threads busy.
+/// Maximum number of slices of a batch: enough for that many threads.
 pub const MAX_SLICES: usize = 16;
-/// A slice has at least so many environments: with fewer, the networks' weights are read for too little.
+/// Minimum environments of a slice; fewer make too little use of the weights read.
 pub const MIN_SLICE: usize = 4;
 
-/// An episode that has ended.
+/// An ended episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
-    /// The sum of its rewards, not discounted.
+    /// Sum of the rewards, not discounted.
     pub episode_return: f64,
-    /// Its steps.
+    /// Number of steps.
     pub length: u32,
 }
 
-/// A number that an environment should not have given.
+/// An invalid number from an environment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Anomaly {
     /// Index of the environment in its batch.
     pub env_idx: usize,
     /// Lifetime step of the environment; 0 before the first one.
     pub step: u64,
-    /// Action of that step, as text; `None` if an episode's first observation is meant.
+    /// Action of that step, as text; `None` for an episode's first observation.
     pub action: Option<String>,
-    /// The number, as text.
+    /// Description of the number.
     pub what: String,
 }
 
@@ -74,10 +74,10 @@ impl fmt::Display for Anomaly {
     }
 }
 
-/// Counts of the numbers that environments should not have given, since their collector was made.
+/// Invalid numbers from environments since the collector was created.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Anomalies {
-    /// Episodes given up because of a number that is not finite.
+    /// Episodes truncated because of a number that is not finite.
     pub truncated: u64,
     /// Observations outside of their space.
     pub outside: u64,
@@ -103,7 +103,7 @@ impl Anomalies {
     }
 }
 
-/// The bounds of observations, repeated to fill vectors: one pass over a batch finds whether all is well.
+/// Bounds of observations, repeated to fill vectors for one pass over a batch.
 struct Bounds {
     low: Vec<f32>,
     high: Vec<f32>,
@@ -113,7 +113,7 @@ struct Bounds {
 impl Bounds {
     fn new(space: &Space) -> Self {
         let n = 64usize.div_ceil(space.len().max(1));
-        // Infinite bounds become the largest finite numbers, so that what is not finite is outside too.
+        // Infinite bounds become the largest finite numbers, so that non-finite numbers are outside too.
         let low: Vec<f32> = space.low().iter().map(|low| low.max(f32::MIN)).collect();
         let high: Vec<f32> = space.high().iter().map(|high| high.min(f32::MAX)).collect();
         Self { low: low.repeat(n), high: high.repeat(n), d: space.len() }
@@ -134,7 +134,7 @@ impl Bounds {
         }
     }
 
-    /// The first element of an observation that is outside of its bounds, in words.
+    /// Describes the first element of an observation that is outside of its bounds.
     fn outside(&self, obs: ObsSlice<'_>) -> Option<String> {
         (0..self.d).find_map(|dim| {
             let x = match obs {
@@ -147,7 +147,7 @@ impl Bounds {
     }
 }
 
-/// The first element of an observation that is not finite, in words.
+/// Describes the first element of an observation that is not finite.
 fn not_finite(obs: ObsSlice<'_>) -> Option<String> {
     let ObsSlice::F32(obs) = obs else { return None };
     obs.iter().position(|x| !x.is_finite()).map(|dim| format!("element {dim} of the observation is {}", obs[dim]))
@@ -162,13 +162,15 @@ thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true on a thread that runs environments whose panic becomes [`Error::EnvPanicked`]: a panic hook need not print it.
+/// True on a thread where a panic becomes [`Error::EnvPanicked`].
+///
+/// A panic hook need not print it.
 #[must_use]
 pub fn catches_panics() -> bool {
     CATCHING.get()
 }
 
-/// Calls environments, at lifetime step `step`; their panic becomes an error.
+/// Calls environments at lifetime step `step`, and converts a panic to an error.
 #[inline]
 fn guarded(
     envs: &mut dyn VecEnv,
@@ -188,15 +190,15 @@ fn guarded(
     }
 }
 
-/// An empty rollout of `n_steps` steps of `n_envs` environments with these spaces.
+/// Creates an empty rollout of `n_steps` steps of `n_envs` environments.
 ///
 /// # Errors
-/// Those of [`Rollout::new`].
+/// Errors of [`Rollout::new`].
 pub fn rollout(n_steps: usize, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Result<Rollout, Error> {
     Ok(Rollout::new(RolloutShape { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() })?)
 }
 
-/// A batch of environments in the midst of their episodes, which fills one rollout after the other.
+/// A running batch of environments, which fills one rollout after the other.
 pub struct Collector {
     slices: Vec<Slice>,
     pool: Pool,
@@ -205,7 +207,7 @@ pub struct Collector {
     steps: u64,
 }
 
-/// Some of the environments, the memory to step them, and what they have left in the rollout at hand.
+/// A slice of the environments, its memory, and its outcomes in a rollout.
 struct Slice {
     envs: Box<dyn VecEnv>,
     first_env: usize,
@@ -220,9 +222,9 @@ struct Slice {
     unchecked: bool,
     on_nonfinite: OnNonfinite,
     anomalies: Anomalies,
-    /// True if an episode was given up between the rollout before and this one.
+    /// True if an episode was dropped between the previous rollout and this one.
     cut_before: bool,
-    ended: Vec<(usize, usize, Option<Episode>)>, // (t, n of all N, episode unless it was given up)
+    ended: Vec<(usize, usize, Option<Episode>)>, // (t, n of all N, episode unless it was dropped)
     ended_obs: ObsRows,                          // (ended, D)
     ended_masks: Vec<u8>,                        // (ended, A), or empty without masks
     result: Result<(), Error>,
@@ -230,17 +232,19 @@ struct Slice {
 
 const CONTIGUOUS: &str = "a row of a rollout's columns is contiguous";
 
-/// Row `t` of the observations of a rollout's columns, (n, D).
+/// Returns row `t` of a rollout's observations, (n, D).
 fn obs_row<'a>(obs: &'a ObsColumns<'_>, t: usize) -> ObsSlice<'a> {
     obs.index_axis(Axis(0), t).to_slice()
 }
 
-/// Row `i` of observations to be written, (1, D).
+/// Borrows row `i` of observations for writing, (1, D).
 fn one_row(obs: ObsViewMut<'_>, i: usize) -> ObsViewMut<'_> {
     obs.map(|obs| obs.slice_move(s![i..=i, ..]), |obs| obs.slice_move(s![i..=i, ..]))
 }
 
-/// Continuous actions as the environments take them, (n, A), and the bounds that they are clipped to; empty for discrete ones.
+/// Continuous actions clipped for the environments, (n, A), with the bounds.
+///
+/// All are empty for discrete actions.
 #[derive(Clone, Debug)]
 struct Clipped {
     low: Vec<f32>,
@@ -258,7 +262,9 @@ impl Clipped {
         }
     }
 
-    /// Clips `actions`, (n, A), which stay as they are. NaN stays NaN, so that the environment refuses it.
+    /// Clips `actions`, (n, A), without changing them.
+    ///
+    /// NaN stays NaN, so that the environment rejects it.
     fn clip(&mut self, actions: ArrayView2<'_, f32>) -> ActionsView<'_> {
         let a = self.low.len().max(1);
         for (to, from) in self.actions.chunks_exact_mut(a).zip(actions.rows()) {
@@ -271,33 +277,33 @@ impl Clipped {
     }
 }
 
-/// What changes from rollout to rollout.
+/// State from one rollout to the next.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct State {
-    /// What to act on next, (n, D).
+    /// Observations to act on next, (n, D).
     obs: ObsRows,
-    /// Legal actions there, (n, A), or empty without masks.
+    /// Legal actions at `obs`, (n, A), or empty without masks.
     masks: Vec<u8>,
-    /// The episodes that are running, (n).
+    /// Running episodes, (n).
     running: Vec<Episode>,
 }
 
-/// A collector's state, to be saved.
+/// State of a collector, to be saved.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CollectorState {
     steps: u64,
-    /// Each slice's, and its environments' own state, or `None` if they cannot be saved.
+    /// State of each slice and of its environments; `None` if they cannot be saved.
     slices: Vec<(State, Option<Vec<u8>>)>,
 }
 
 impl CollectorState {
-    /// A state without environments, each of which has taken `steps` steps in its life.
+    /// Creates a state without environments, after `steps` lifetime steps of each.
     #[must_use]
     pub fn without_envs(steps: u64) -> Self {
         Self { steps, slices: Vec::new() }
     }
 
-    /// True if the environments were saved. If not, they begin new episodes when the state is loaded.
+    /// True if the environments were saved; if not, loading begins new episodes.
     #[must_use]
     pub fn has_envs(&self) -> bool {
         !self.slices.is_empty() && self.slices.iter().all(|(_, envs)| envs.is_some())
@@ -305,7 +311,7 @@ impl CollectorState {
 }
 
 impl State {
-    /// Starts all environments from `seed`.
+    /// Resets all environments with `seed`.
     fn start(envs: &mut dyn VecEnv, seed: u64) -> Result<Self, Error> {
         let (n, d) = (envs.n_envs(), envs.observation_space().len());
         let a = if envs.action_space().masked() { envs.action_space().len() } else { 0 };
@@ -316,13 +322,13 @@ impl State {
     }
 }
 
-/// Masks (n, A) as a batch of environments takes them; none if there are none.
+/// Views masks (n, A) as an argument for a batch; `None` if they are empty.
 fn mask_view(masks: &mut [u8], n: usize) -> Option<ArrayViewMut2<'_, u8>> {
     let a = masks.len() / n;
     (a > 0).then(|| ArrayViewMut2::from_shape((n, a), masks).expect("n times A elements"))
 }
 
-/// Actions as a batch of environments takes them: continuous ones are clipped to its bounds.
+/// Views actions as an argument for a batch: continuous ones are clipped.
 fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> ActionsView<'a> {
     match actions {
         ActionsMut::Discrete(actions) => Actions::Discrete(actions.view()),
@@ -330,7 +336,7 @@ fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> Action
     }
 }
 
-/// The part of a policy's choice that a rollout has in common, and where in it the policy acts.
+/// The acting policy, with its memory, and its position in a rollout.
 struct Acting<'a> {
     policy: &'a dyn Policy,
     scratch: Scratch,
@@ -367,7 +373,7 @@ impl Slice {
         })
     }
 
-    /// Fills its columns of a rollout. `steps` is the environments' lifetime step before it.
+    /// Fills the slice's columns of a rollout, after `steps` lifetime steps.
     fn collect(&mut self, policy: &dyn Policy, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
         let scratch = self.scratch.take().unwrap_or_else(|| policy.scratch());
         let mut acting = Acting { policy, scratch, seed, t: 0, step: steps };
@@ -443,7 +449,7 @@ impl Slice {
         Ok(())
     }
 
-    /// Reads the raw rewards of step `t`, and returns true if nothing is wrong with them and with what the step led to.
+    /// Reads the raw rewards of step `t`; returns true if its outcome is sound.
     #[inline]
     fn is_sound(&mut self, columns: &RolloutColumns<'_>, t: usize) -> bool {
         let rewards = columns.rewards.row(t);
@@ -478,7 +484,7 @@ impl Slice {
         Ok(())
     }
 
-    /// Deals with a step that is not sound, as the header says.
+    /// Handles a step that is not sound, as the header describes.
     #[cold]
     fn mend(&mut self, columns: &mut RolloutColumns<'_>, acting: &mut Acting<'_>) -> Result<(), Error> {
         let (n, d) = (self.envs.n_envs(), self.bounds.d);
@@ -516,7 +522,7 @@ impl Slice {
         Ok(())
     }
 
-    /// Counts a number that is not finite, or fails for it.
+    /// Counts a non-finite number, or returns it as an error.
     fn give_up(&mut self, anomaly: Anomaly) -> Result<(), Error> {
         if self.on_nonfinite == OnNonfinite::Error {
             return Err(Error::NotFinite(anomaly));
@@ -526,7 +532,7 @@ impl Slice {
         Ok(())
     }
 
-    /// Counts an observation that is outside of its space.
+    /// Counts an observation outside of its space.
     fn count_outside(
         &mut self,
         i: usize,
@@ -541,10 +547,12 @@ impl Slice {
         self.anomalies.first_outside.get_or_insert_with(anomaly);
     }
 
-    /// Ends the episode of environment `i` at the step before `t`, with the observation that `t` acted on as its final one.
+    /// Ends the episode of environment `i` at the step before `t`.
+    ///
+    /// The observation that `t` acted on becomes the final one.
     fn truncate_before(&mut self, columns: &mut RolloutColumns<'_>, t: usize, i: usize) {
         if std::mem::take(&mut self.state.running[i]).length == 0 {
-            return; // its last episode has ended there
+            return; // its last episode has already ended
         }
         if t == 0 {
             self.cut_before = true;
@@ -558,7 +566,7 @@ impl Slice {
         }
     }
 
-    /// Restarts environment `i`, whose next episode begins in row `t`.
+    /// Restarts environment `i`, with its next episode from row `t` on.
     fn restart(&mut self, columns: &mut RolloutColumns<'_>, t: usize, i: usize, step: u64) -> Result<(), Error> {
         let masks = columns.masks.as_mut().map(|masks| masks.slice_mut(s![t, i..=i, ..]));
         let obs = one_row(columns.obs.index_axis_mut(Axis(0), t), i);
@@ -569,7 +577,7 @@ impl Slice {
         }
     }
 
-    /// Restarts environment `i`, acts on it and steps it, so that row t holds the first step of a new episode.
+    /// Repeats row `t` of environment `i` as the first step of a new episode.
     fn repeat(&mut self, columns: &mut RolloutColumns<'_>, acting: &mut Acting<'_>, i: usize) -> Result<(), Error> {
         let &mut Acting { policy, ref mut scratch, seed, t, step } = acting;
         self.restart(columns, t, i, step)?;
@@ -602,12 +610,12 @@ impl Slice {
     }
 }
 
-/// Why a step cannot be learnt from, in words.
+/// Describes a step that must not be learnt from.
 fn bad_step(reward: f32, obs: ObsSlice<'_>) -> Option<String> {
     if reward.is_finite() { not_finite(obs) } else { Some(format!("the reward is {reward}")) }
 }
 
-/// The action that environment `i` took in row `t`, as the policy chose it.
+/// Formats the action of environment `i` in row `t`, not clipped.
 fn action_text(actions: &ActionColumns<'_>, t: usize, i: usize) -> String {
     actions
         .as_ref()
@@ -615,23 +623,24 @@ fn action_text(actions: &ActionColumns<'_>, t: usize, i: usize) -> String {
 }
 
 impl Collector {
-    /// `n_envs` copies of `env`, started from `seed` and stepped by the threads of `pool`.
+    /// Creates `n_envs` copies of `env` with `seed`, stepped by the threads of `pool`.
     ///
     /// # Errors
-    /// Those of [`VecEnv::reset_into`].
+    /// Errors of [`VecEnv::reset_into`].
     pub fn new<E: Env + 'static>(n_envs: usize, env: &E, pool: &Pool, seed: u64) -> Result<Self, Error> {
         let slice = |range| Box::new(SyncVecEnv::slice(range, env.clone())) as Box<dyn VecEnv>;
         Self::of(pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(slice).collect(), pool, seed)
     }
 
-    /// Environments in slices, which together are the whole batch: the first begins with environment 0, and each of the others
-    /// where the one before ends.
+    /// Creates a collector of environments in slices.
+    ///
+    /// The first slice begins with environment 0, each other one after the previous slice's last.
     ///
     /// # Errors
-    /// [`rl_envs::Error::Slices`] if they do not, and those of [`VecEnv::reset_into`].
+    /// [`rl_envs::Error::Slices`] if they do not; errors of [`VecEnv::reset_into`].
     ///
     /// # Panics
-    /// If there is none.
+    /// If there are no slices.
     pub fn of(slices: Vec<Box<dyn VecEnv>>, pool: &Pool, seed: u64) -> Result<Self, Error> {
         assert!(!slices.is_empty(), "one environment at least");
         let mut first_env = 0;
@@ -647,14 +656,14 @@ impl Collector {
         Ok(Self { slices: all, pool: pool.clone(), seed, steps: 0 })
     }
 
-    /// Chooses the response to a reward or an observation that is not finite.
+    /// Sets the reaction to a reward or an observation that is not finite.
     #[must_use]
     pub fn with_on_nonfinite(mut self, on_nonfinite: OnNonfinite) -> Self {
         self.slices.iter_mut().for_each(|slice| slice.on_nonfinite = on_nonfinite);
         self
     }
 
-    /// Counts of the numbers that environments should not have given.
+    /// Invalid numbers from the environments so far.
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
         let mut all = Anomalies::default();
@@ -662,43 +671,44 @@ impl Collector {
         all
     }
 
-    /// The number of environments N.
+    /// Number of environments N.
     #[must_use]
     pub fn n_envs(&self) -> usize {
         self.slices.iter().map(|slice| slice.envs.n_envs()).sum()
     }
 
-    /// The number of threads that step them.
+    /// Number of threads that step them.
     #[must_use]
     pub fn n_threads(&self) -> usize {
         self.pool.n_threads().min(self.slices.len())
     }
 
-    /// The space of one observation.
+    /// Observation space of one environment.
     #[must_use]
     pub fn observation_space(&self) -> &Space {
         self.slices[0].envs.observation_space()
     }
 
-    /// The space of one action.
+    /// Action space of one environment.
     #[must_use]
     pub fn action_space(&self) -> &ActionSpace {
         self.slices[0].envs.action_space()
     }
 
-    /// An empty rollout of `n_steps` steps for these environments.
+    /// Creates an empty rollout of `n_steps` steps for these environments.
     ///
     /// # Errors
-    /// Those of [`Rollout::new`].
+    /// Errors of [`Rollout::new`].
     pub fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
         rollout(n_steps, self.n_envs(), self.observation_space(), self.action_space())
     }
 
-    /// Fills a rollout: T steps of every environment, each acted on by `policy`, and the values that follow the last. Returns
-    /// the episodes that ended, in the order of their ends, but for those that were given up.
+    /// Fills a rollout with T steps of every environment under `policy`.
+    ///
+    /// Writes the values after the last step, too. Returns the ended episodes in order of their ends, except for dropped ones.
     ///
     /// # Errors
-    /// [`Error::NotFinite`], [`Error::NotFiniteAgain`] or [`Error::EnvPanicked`] if an environment misbehaves, and those of the
+    /// [`Error::NotFinite`], [`Error::NotFiniteAgain`] or [`Error::EnvPanicked`] if an environment misbehaves; errors of the
     /// environments and of candle. The collector must not be used again then.
     pub fn collect(&mut self, policy: &dyn Policy, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
         let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
@@ -729,10 +739,10 @@ impl Collector {
         Ok(ended.into_iter().filter_map(|(.., episode)| episode).collect())
     }
 
-    /// All that has to be known to continue.
+    /// Returns the state to continue from.
     ///
     /// # Errors
-    /// Those of [`VecEnv::save`] but for "cannot be saved", which is a state without environments.
+    /// Errors of [`VecEnv::save`], except for [`rl_envs::Error::CannotSave`], which gives a state without environments.
     pub fn save(&self) -> Result<CollectorState, Error> {
         let save = |slice: &Slice| match slice.envs.save() {
             Ok(envs) => Ok((slice.state.clone(), Some(envs))),
@@ -742,11 +752,12 @@ impl Collector {
         Ok(CollectorState { steps: self.steps, slices: self.slices.iter().map(save).collect::<Result<_, Error>>()? })
     }
 
-    /// Continues from what `save` gave. Environments that could not be saved begin new episodes. After an error this collector
-    /// must not be used.
+    /// Restores a saved state; environments that were not saved begin new episodes.
+    ///
+    /// After an error, this collector must not be used.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] or those of [`VecEnv::load`].
+    /// [`Error::Snapshot`] if the state does not fit; errors of [`VecEnv::load`].
     pub fn load(&mut self, saved: CollectorState) -> Result<(), Error> {
         let fits = |(old, (state, _)): (&Slice, &(State, _))| {
             let same_masks = state.masks.len() == old.state.masks.len();
@@ -758,7 +769,7 @@ impl Collector {
         }
         let fit = saved.slices.len() == self.slices.len() && self.slices.iter().zip(&saved.slices).all(fits);
         if !fit && !saved.slices.is_empty() {
-            return Err(Error::Snapshot("it is of another batch of environments".into()));
+            return Err(Error::Snapshot("it belongs to another batch of environments".into()));
         }
         let mut saved_slices = saved.slices.into_iter();
         for slice in &mut self.slices {
@@ -776,7 +787,7 @@ impl Collector {
     }
 }
 
-/// Default of [`EvalConfig::max_steps`]: longer than any episode that has a time limit of its own.
+/// Default of [`EvalConfig::max_steps`], more than episodes with a time limit take.
 pub const MAX_EVAL_STEPS: u32 = 100_000;
 
 /// Settings of [`evaluate_with`].
@@ -784,11 +795,11 @@ pub const MAX_EVAL_STEPS: u32 = 100_000;
 pub struct EvalConfig {
     /// Seed of the environments, and of the actions if they are sampled.
     pub seed: u64,
-    /// True to sample actions as in training, false to take the most likely ones.
+    /// Samples actions as in training instead of taking the most likely ones.
     pub stochastic: bool,
     /// Steps after which an episode is cut; 0 for no limit.
     pub max_steps: u32,
-    /// Response to a reward or an observation that is not finite: an error, or the episode is cut before it.
+    /// Reaction to a non-finite number: an error, or a cut before it.
     pub on_nonfinite: OnNonfinite,
 }
 
@@ -800,35 +811,38 @@ impl EvalConfig {
     }
 }
 
-/// Episodes that [`evaluate_with`] has played.
+/// Result of [`evaluate_with`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Played {
     /// The first episode of each environment.
     pub episodes: Vec<Episode>,
-    /// Number of episodes cut by [`EvalConfig::max_steps`], or before a number that is not finite.
+    /// Number of episodes cut by the limit, or before a non-finite number.
     pub cut: usize,
 }
 
-/// Plays one greedy episode of at most [`MAX_EVAL_STEPS`] steps in each of `envs`, started from `seed`. The first episode of every
-/// environment counts, however long it takes, so that short ones are not favoured.
+/// Plays one greedy episode of at most [`MAX_EVAL_STEPS`] steps in each of `envs`.
+///
+/// `seed` resets the environments. The first episode of every environment counts, however long, so that short ones are not
+/// favoured.
 ///
 /// # Errors
-/// Those of the environments and of candle.
+/// Errors of the environments and of candle.
 pub fn evaluate(policy: &dyn Policy, envs: &mut dyn VecEnv, seed: u64) -> Result<Vec<Episode>, Error> {
     Ok(evaluate_with(policy, envs, &EvalConfig::new(seed), &mut |_, _| ControlFlow::Continue(()))?.episodes)
 }
 
-/// What [`evaluate_with`] calls with the environments, and each one's episode as far as it has come.
+/// Callback of [`evaluate_with`]: environments, and their unfinished episodes.
 pub type BeforeStep<'a> = &'a mut dyn FnMut(&dyn VecEnv, &[Episode]) -> ControlFlow<()>;
 
-/// Plays one episode in each of `envs`. `before_step` is called before every step, the first one included; if it breaks off, the
-/// episodes are returned as far as they have come.
+/// Plays one episode in each of `envs`.
 ///
-/// `before_step` never sees the state that an episode ends in, since that step has already begun the environment's next episode,
-/// which is stepped but not counted until the last environment has ended its first.
+/// `before_step` runs before every step; if it breaks, the unfinished episodes are returned.
+///
+/// `before_step` never sees the state in which an episode ends: that step has already begun the environment's next episode, which
+/// is stepped but not counted until the last environment has ended its first.
 ///
 /// # Errors
-/// [`Error::NotFinite`] or [`Error::EnvPanicked`] if an environment misbehaves, and those of the environments and of candle.
+/// [`Error::NotFinite`] or [`Error::EnvPanicked`] if an environment misbehaves; errors of the environments and of candle.
 pub fn evaluate_with(
     policy: &dyn Policy,
     envs: &mut dyn VecEnv,

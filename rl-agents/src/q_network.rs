@@ -1,4 +1,4 @@
-//! An action-value function, a head of a network, and the policy that follows from it.
+//! An action-value function, a head of a network, and its policy.
 
 use std::any::Any;
 
@@ -12,23 +12,26 @@ use crate::samples::TILE;
 use crate::tile;
 use crate::{Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot};
 
-/// Fewest rows of a batch that one thread takes.
+/// Minimum rows of a batch per thread.
 const MIN_SLICE: usize = TILE;
-/// Most slices of a batch.
+/// Maximum number of slices of a batch.
 const MAX_SLICES: usize = 16;
 
-/// Q(s, a) for each of A discrete actions: a network `q`, or a dueling one (Wang et al., 2016) where after a shared `trunk` the
-/// networks `advantage` and `value` give `Q = V + A - mean A`.
+/// Q(s, a) for each of A discrete actions.
 ///
-/// After convolutions, if there are any. It acts greedily but for a share epsilon of the actions, which are uniform over the legal
-/// ones, as are all of an agent's before it has begun to learn. Initialisation: orthogonal, gain sqrt(2) in hidden layers, 1 in the last; biases 0.
+/// It is a network `q`, or a dueling one (Wang et al., 2016), where the networks `advantage` and `value` after a shared `trunk`
+/// give `Q = V + A - mean A`.
+///
+/// Convolutions come first, if there are any. A share epsilon of the actions is uniform over the legal ones, as are all of an
+/// agent's before learning starts; the others are greedy. Initialization: orthogonal, gain sqrt(2) in hidden layers, 1 in the
+/// last; biases 0.
 #[derive(Clone, Debug)]
 pub struct QNetwork {
     network: Network,
     n_actions: usize,
-    /// Share of random actions of the first environment, and growth of its exponent from environment to environment.
+    /// Epsilon of the first environment, and growth of its exponent per environment.
     epsilon: (f32, f32),
-    /// Lifetime steps of an environment in which all of its actions are random.
+    /// Number of lifetime steps in which all actions of an environment are random.
     random_steps: u64,
 }
 
@@ -38,11 +41,11 @@ const Q: usize = 0;
 const VALUE: usize = 1;
 
 impl QNetwork {
-    /// Checks that there can be a network of these settings for these spaces.
+    /// Checks that these settings and spaces allow a network.
     ///
     /// # Errors
-    /// Those of [`NetConfig::check`]; [`Error::ActionKind`] for continuous actions, [`Error::Setting`] for a dueling network without a
-    /// hidden layer and for observations to be normalized.
+    /// Errors of [`NetConfig::check`]; [`Error::ActionKind`] for continuous actions; [`Error::Setting`] for a dueling network
+    /// without a hidden layer, and for normalized observations.
     pub fn check(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<(), Error> {
         let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
         if !matches!(actions, ActionSpace::Discrete { .. }) {
@@ -58,35 +61,35 @@ impl QNetwork {
         Ok(())
     }
 
-    /// Memory that a network of these settings takes; nothing is allocated.
+    /// Memory of a network with these settings, computed without allocating.
     ///
     /// # Errors
-    /// Those of [`QNetwork::check`].
+    /// Errors of [`QNetwork::check`].
     pub fn size(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<NetSize, Error> {
         Ok(Self::shape(obs, actions, net, dueling)?.size(net, actions.len()))
     }
 
-    /// The networks without parameters.
+    /// Lays out the networks without parameters.
     fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<NetworkShape, Error> {
         Self::check(obs, actions, net, dueling)?;
         let (plain, parts) = ([("q", actions.len())], [("advantage", actions.len()), ("value", 1)]);
         NetworkShape::new(obs, net, if dueling { &parts[..] } else { &plain }, dueling)
     }
 
-    /// Draws fresh parameters.
+    /// Creates a network with random parameters.
     ///
     /// # Errors
-    /// Those of [`QNetwork::check`].
+    /// Errors of [`QNetwork::check`].
     pub fn new(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool, seed: u64) -> Result<Self, Error> {
         let mut network = Self::unset(obs, actions, net, dueling)?;
         network.network.init(&[1.0, 1.0], seed);
         Ok(network)
     }
 
-    /// Makes a network whose parameters are still to be loaded: all are 0.
+    /// Creates a network with parameters still to be loaded: all are 0.
     ///
     /// # Errors
-    /// Those of [`QNetwork::check`].
+    /// Errors of [`QNetwork::check`].
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<Self, Error> {
         let network = Network::unset(Self::shape(obs, actions, net, dueling)?, obs, net);
         Ok(Self { network, n_actions: actions.len(), epsilon: (0.0, 0.0), random_steps: 0 })
@@ -98,27 +101,29 @@ impl QNetwork {
         self.network.learner()
     }
 
-    /// The network under the head.
+    /// Network under the head.
     pub(crate) fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The network under the head, to change.
+    /// Network under the head, to change.
     pub(crate) fn network_mut(&mut self) -> &mut Network {
         &mut self.network
     }
 
-    /// Lets environment i of N take a share `epsilon^(1 + spread i / (N - 1))` of random actions where actions are sampled.
+    /// Sets exploration: environment i of N acts randomly with its own probability.
+    ///
+    /// It is `epsilon^(1 + spread i / (N - 1))`, where actions are sampled.
     pub fn explore(&mut self, epsilon: f32, spread: f32, n_envs: usize) {
         self.epsilon = (epsilon, if n_envs > 1 { spread / (n_envs - 1) as f32 } else { 0.0 });
     }
 
-    /// Makes all actions random in the first `steps` lifetime steps of each environment.
+    /// Makes all actions random in the first `steps` lifetime steps of an environment.
     pub(crate) fn act_randomly_until(&mut self, steps: u64) {
         self.random_steps = steps;
     }
 
-    /// The share of random actions of an environment at a lifetime step.
+    /// Probability of a random action of an environment at a lifetime step.
     fn epsilon_of(&self, env_idx: u32, step: u64) -> f32 {
         match self.epsilon {
             _ if step < self.random_steps => 1.0,
@@ -131,10 +136,12 @@ impl QNetwork {
         self.n_actions
     }
 
-    /// Q (B, A) for observations (B, D), scaled, with candle's operations. Gradients flow to `params` (P).
+    /// Computes Q (B, A) of scaled observations (B, D) with candle operations.
+    ///
+    /// Gradients flow to `params` (P).
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
         let outputs = self.network.forward(params, obs)?;
         let Some(value) = outputs.get(VALUE) else { return Ok(outputs[Q].clone()) };
@@ -142,7 +149,7 @@ impl QNetwork {
         centered.broadcast_add(value)
     }
 
-    /// True if Q is made of a value and advantages.
+    /// True if Q is the sum of a value and advantages.
     pub(crate) fn is_dueling(&self) -> bool {
         self.network.has_trunk()
     }
@@ -169,7 +176,7 @@ impl QNetwork {
         }
     }
 
-    /// Sets the gradient of a tile from that with respect to Q, as columns (A, m).
+    /// Sets the gradient of a tile from the gradient with respect to Q, columns (A, m).
     #[inline(always)]
     pub(crate) fn write_gradient(&self, tile: &mut tile::Tile<'_>, d_q: &[f32]) {
         let m = tile.samples().len();
@@ -191,7 +198,7 @@ impl QNetwork {
         }
     }
 
-    /// Shows `choose` Q of all observations, tile by tile: that of the samples of a range, as columns (A, m).
+    /// Passes Q of all observations to `choose`, tile by tile, as columns (A, m).
     fn each_tile(
         &self,
         obs: ObsSlice<'_>,
@@ -213,10 +220,12 @@ impl QNetwork {
         Ok(())
     }
 
-    /// Writes Q (n, A) of n observations, on the threads of `pool`. `scratches` is memory that is kept from call to call.
+    /// Writes Q (n, A) of n observations, on the threads of `pool`.
+    ///
+    /// `scratches` keeps memory from call to call.
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     pub(crate) fn q_values(
         &self,
         obs: ObsSlice<'_>,
@@ -254,7 +263,9 @@ impl QNetwork {
     }
 }
 
-/// The greatest of the legal action values, and its action; the first of equals. `mask` is empty where all are legal.
+/// Returns the legal action of greatest value, the first of equals, and its value.
+///
+/// An empty `mask` allows all actions.
 #[must_use]
 pub(crate) fn best(q: impl Iterator<Item = f32>, mask: &[u8]) -> (usize, f32) {
     let legal = |j: usize| mask.get(j).is_none_or(|&legal| legal == 1);
@@ -304,8 +315,10 @@ impl Policy for QNetwork {
         self.network.load(snapshot)
     }
 
-    /// Writes actions, zeros for log-probabilities, and the greatest action values. An action is random where word 0 of block 0 of the
-    /// environment's stream [`Purpose::Policy`] at this step, as a uniform number, is below epsilon; word 1 says which.
+    /// Writes actions, zeros for log-probabilities, and the greatest action values.
+    ///
+    /// An action is random if word 0 of block 0 of the environment's stream [`Purpose::Policy`] at this step, as a uniform
+    /// number, is below epsilon; word 1 selects it.
     fn act(
         &self,
         obs: ObsSlice<'_>,
@@ -345,7 +358,7 @@ impl Policy for QNetwork {
     }
 }
 
-/// One of the legal actions of `n`, uniformly; of all if none is legal.
+/// Draws one of the legal actions of `n` uniformly; of all if none is legal.
 fn uniform_legal(word: u32, n: u32, mask: &[u8]) -> u32 {
     let n_legal = mask.iter().filter(|&&legal| legal == 1).count() as u32;
     if n_legal == 0 {
