@@ -1,13 +1,13 @@
-//! Advantage actor-critic: the synchronous form of A3C (Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning",
-//! 2016).
+//! Advantage actor-critic (A2C): the synchronous form of A3C.
 //!
-//! Discrete or continuous actions. Short rollouts, one pass over each, the gradient of the policy without any clipping of ratios,
-//! RMSprop.
-//! Settings, losses and metrics mean what they mean in Stable-Baselines3 (n-step returns as generalized advantages with lambda
-//! 1, value loss without the factor 1/2; `n_updates` counts rollouts). Differences: a rollout may be cut into minibatches, one step of
-//! the optimizer each; truncated steps are bootstrapped from the final observation's value within the advantage; the targets of a
-//! rollout that an older policy acted in are V-trace's (Espeholt et al., "IMPALA", 2018), whose advantages are normalized before they
-//! are weighted with importance ratios.
+//! Paper: Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", 2016.
+//!
+//! Discrete or continuous actions. Short rollouts, one pass over each, the policy gradient without clipping of ratios, RMSprop.
+//! Settings, losses and metrics have the meanings of Stable-Baselines3 (n-step returns as generalized advantages with lambda 1,
+//! value loss without the factor 1/2; `n_updates` counts rollouts). Differences: a rollout may be cut into minibatches, one
+//! optimizer step each; truncated steps are bootstrapped from the final observation's value within the advantage; a rollout of an
+//! older policy gets V-trace targets (Espeholt et al., "IMPALA", 2018), with advantages normalized before importance ratios
+//! weight them.
 //!
 //! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
 
@@ -56,10 +56,10 @@ crate::settings! {
 }
 
 impl A2cConfig {
-    /// Checks every range, and what concerns several settings at once.
+    /// Checks every range, and conditions between settings.
     ///
     /// # Errors
-    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`].
+    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first that fails.
     pub fn check(&self, n_envs: usize) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
         let n_steps = self.n_steps;
@@ -69,19 +69,19 @@ impl A2cConfig {
             return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });
         }
         if self.normalize_advantage && batch_size == 1 {
-            let allowed = "normalize_advantage needs 2 samples at least";
+            let allowed = "normalize_advantage needs at least 2 samples";
             return Err(Error::Setting { name: "batch_size", value: "1".into(), allowed });
         }
         Ok(())
     }
 
-    /// Samples of a minibatch of a rollout of so many.
+    /// Samples of a minibatch, for a rollout of `rollout` samples.
     fn samples(&self, rollout: usize) -> usize {
         if self.batch_size == 0 { rollout } else { self.batch_size }
     }
 }
 
-/// The agent.
+/// The A2C agent.
 pub struct A2c {
     descent: Descent,
     config: A2cConfig,
@@ -95,8 +95,9 @@ struct Loss {
     entropy: Tensor,
 }
 
-/// `L = L_policy + ent_coef L_entropy + vf_coef L_value` with `L_policy = -mean A ln pi(a|s)`, `L_entropy = -mean H`,
-/// `L_value = mean (R - V)^2`.
+/// Computes `L = L_policy + ent_coef L_entropy + vf_coef L_value`.
+///
+/// `L_policy = -mean A ln pi(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
 fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig) -> candle_core::Result<Loss> {
     let (outputs, values) = policy.forward(params, &batch.obs)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
@@ -127,10 +128,12 @@ impl SampleLoss for A2cLoss {
 }
 
 impl A2c {
-    /// Makes an agent of a policy, for rollouts of `n_envs` environments. `seed` decides the order of samples.
+    /// Creates an agent from a policy, for rollouts of `n_envs` environments.
+    ///
+    /// `seed` determines the order of samples.
     ///
     /// # Errors
-    /// Those of [`A2cConfig::check`], and [`Error::Setting`] for a `micro_batch` of the tile kernel.
+    /// Errors of [`A2cConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel.
     pub fn new(policy: ActorCritic, config: A2cConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
         settings::check_micro_batch(config.micro_batch, policy.learner())?;
@@ -138,12 +141,12 @@ impl A2c {
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }
 
-    /// The gradient of a minibatch with the tile kernel.
+    /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
         minibatch.gradient(&mut self.descent, pool, A2cLoss { vf_coef: self.config.vf_coef })
     }
 
-    /// The gradient of a minibatch with candle's operations.
+    /// Computes the gradient of a minibatch with candle operations.
     fn reference(&mut self, minibatch: &Minibatch<'_>) -> Result<Parts, Error> {
         let Self { descent, config } = self;
         let Minibatch { rollout, targets, rows, advantages, .. } = *minibatch;
@@ -268,8 +271,9 @@ mod tests {
         }
     }
 
-    /// Two steps of a bandit with equally good actions, each taken once by a policy with probabilities (1/2, 1/2), and an agent
-    /// with (0.6, 0.4) whose critic says 0.
+    /// Creates an agent and two steps of a bandit with equally good actions.
+    ///
+    /// A policy with probabilities (1/2, 1/2) took each action once; the agent has (0.6, 0.4), and its critic says 0.
     fn bandit(config: A2cConfig) -> (A2c, Rollout) {
         use rl_buffer::{ActionKind, Dtype, RolloutShape};
         let (space, actions) = (rl_envs::Space::vector(&[0.0], &[1.0]), rl_envs::ActionSpace::Discrete { n: 2, masked: false });

@@ -296,8 +296,7 @@ impl Snapshot {
             return Err(Error::Snapshot(format!("its counter {name} is {count}, which no run reaches")));
         }
         if skipped > u64::MAX / 4 || empty_at > env_steps {
-            let what =
-                format!("its counters skipped {skipped} and empty_at {empty_at} are impossible after {env_steps} env steps");
+            let what = format!("its counters skipped {skipped} and empty_at {empty_at} of {env_steps} env steps are impossible");
             return Err(Error::Snapshot(what));
         }
         Ok(())

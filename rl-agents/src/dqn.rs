@@ -1,13 +1,15 @@
-//! Deep Q-learning (Mnih et al., "Human-level control through deep reinforcement learning", 2015) with what has become of it: double
-//! (van Hasselt et al., 2016), dueling (Wang et al., 2016), n-step (Sutton, 1988) and prioritized replay (Schaul et al., 2016).
+//! Deep Q-learning (DQN) with its common extensions.
 //!
-//! Discrete actions, with masks or without. Settings and metrics mean what they mean in Stable-Baselines3: Huber loss of width 1,
-//! Adam, and uniformly random actions until `learning_starts`. Differences: everything is counted in env steps, summed over
-//! environments; after each step of N environments the updates that are due by then are done, `gradient_steps` for every `train_freq`
-//! env steps beyond `learning_starts`, whatever N is; the target network follows every `target_update_interval` env steps; epsilon falls
-//! in env steps, and may differ from environment to environment as in Ape-X (Horgan et al., 2018); a resumed run whose replay memory was
-//! not saved refills it with `learning_starts` env steps of the trained policy, epsilon-greedily, before it learns again
-//! (Stable-Baselines3 learns at once from the few transitions there are).
+//! Paper: Mnih et al., "Human-level control through deep reinforcement learning", 2015. Extensions: double (van Hasselt et al.,
+//! 2016), dueling (Wang et al., 2016), n-step (Sutton, 1988) and prioritized replay (Schaul et al., 2016).
+//!
+//! Discrete actions, with or without masks. Settings and metrics have the meanings of Stable-Baselines3: Huber loss of width 1,
+//! Adam, and uniformly random actions until `learning_starts`. Differences: counters are env steps, summed over environments;
+//! after each step of N environments all due updates are done, `gradient_steps` for every `train_freq` env steps beyond
+//! `learning_starts`, for any N; the target network follows every `target_update_interval` env steps; epsilon falls in env steps,
+//! and may differ between environments as in Ape-X (Horgan et al., 2018); a resumed run whose replay memory was not saved refills
+//! it with `learning_starts` env steps of the trained policy, epsilon-greedily, before it learns again (Stable-Baselines3 learns
+//! at once from the few transitions there are).
 //!
 //! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
 
@@ -89,10 +91,10 @@ crate::settings! {
 }
 
 impl DqnConfig {
-    /// Checks every range, and what concerns several settings at once.
+    /// Checks every range, and conditions between settings.
     ///
     /// # Errors
-    /// [`Error::Range`] or [`Error::Setting`].
+    /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
     pub fn check(&self) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
         if self.batch_size > self.buffer_size {
@@ -102,32 +104,32 @@ impl DqnConfig {
         Ok(())
     }
 
-    /// Steps of each environment from updates to updates: those of a rollout.
+    /// Steps of a rollout: those of each environment between updates.
     #[must_use]
     pub fn rollout_steps(&self, n_envs: usize) -> usize {
         (self.train_freq as usize / n_envs).max(1)
     }
 
-    /// Epsilon when this share of training is done.
+    /// Epsilon after the fraction `done` of training.
     fn epsilon(&self, done: f32) -> f32 {
         let fallen = if self.exploration_fraction > 0.0 { (done / self.exploration_fraction).min(1.0) } else { 1.0 };
         self.exploration_initial_eps + fallen * (self.exploration_final_eps - self.exploration_initial_eps)
     }
 }
 
-/// Added to errors, so that every transition may be replayed.
+/// Constant added to errors, so that every transition can be replayed.
 const PRIORITY_EPSILON: f32 = 1e-6;
 
-/// The name of the target network's parameters among the vectors of a snapshot.
+/// Name of the target network's parameters in a snapshot.
 const TARGET: &str = "target";
 
-/// The replay memory.
+/// A replay memory.
 enum Replay {
     Uniform(ReplayBuffer),
     Prioritized(PrioritizedReplayBuffer),
 }
 
-/// The agent.
+/// The DQN agent.
 ///
 /// ```
 /// use rl_agents::{Agent, Collector, Dqn, DqnConfig, NetConfig, QNetwork};
@@ -156,15 +158,15 @@ pub struct Dqn {
     replay: Replay,
     seed: u64,
     env_steps: u64,
-    /// Env steps at which the replay memory was last empty.
+    /// Number of env steps when the replay memory was last empty.
     empty_at: u64,
-    /// Env steps for which no update has been done yet.
+    /// Number of env steps without updates so far.
     credit: u64,
     updates: u64,
     memory: Memory,
 }
 
-/// Memory that is used again and again.
+/// Reusable memory of updates.
 struct Memory {
     words: Vec<u32>, // (B)
     batch: Batch,
@@ -189,7 +191,9 @@ struct Sums {
     targets: Duration,
 }
 
-/// `mean w H(Q(s, a) - y)` with the Huber loss H, whose errors beyond 1 count linearly, and its parts: `(loss, mean Q, errors)`.
+/// Computes `mean w H(Q(s, a) - y)` with the Huber loss H, mean Q, and the errors.
+///
+/// Errors beyond 1 count linearly; Q is the mean.
 fn loss(
     network: &QNetwork,
     params: &Tensor,
@@ -214,7 +218,7 @@ struct TdLoss<'a> {
     weights: &'a [f32],
 }
 
-/// Sums over the tiles of a slice, and the errors of its transitions.
+/// Sums over the tiles of a slice, with the errors of its transitions.
 #[derive(Clone, Default)]
 struct TdSums {
     loss: f64,
@@ -263,11 +267,13 @@ impl Dqn {
         }
     }
 
-    /// Makes an agent of a network, for `n_envs` environments with these spaces. `seed` decides which transitions are replayed.
+    /// Creates an agent from a network, for `n_envs` environments with these spaces.
+    ///
+    /// `seed` determines which transitions are replayed.
     ///
     /// # Errors
-    /// Those of [`DqnConfig::check`]; [`Error::Setting`] for a `micro_batch` of the tile kernel and for a network that is dueling where the
-    /// settings are not, or the reverse; [`Error::ActionKind`]; [`Error::Buffer`] if the replay memory does not fit.
+    /// Errors of [`DqnConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel, and for a network that
+    /// contradicts `dueling`; [`Error::ActionKind`] for continuous actions; [`Error::Buffer`] if the replay memory does not fit.
     pub fn new(
         mut network: QNetwork,
         config: DqnConfig,
@@ -322,8 +328,9 @@ impl Dqn {
         Ok(agent)
     }
 
-    /// Adds step `t` of a rollout to the replay memory. `ended` are the episodes that it ended, by column and place among the final
-    /// observations.
+    /// Adds step `t` of a rollout to the replay memory.
+    ///
+    /// `ended` are the episodes that it ended, by step, column and index of the final observation.
     fn remember(&mut self, rollout: &Rollout, t: usize, ended: &[(usize, usize, usize)]) -> Result<(), Error> {
         let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ActionKind) };
         let (n, d) = (rollout.shape().n_envs, rollout.shape().obs_len);
@@ -362,7 +369,7 @@ impl Dqn {
         }
     }
 
-    /// Does the updates that are due after another N env steps.
+    /// Does all updates that are due after another N env steps.
     fn catch_up(&mut self, n_envs: u64, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
         let before = self.env_steps;
         self.env_steps += n_envs;
@@ -389,7 +396,7 @@ impl Dqn {
         Ok(())
     }
 
-    /// One update: draws a minibatch, steps down the gradient of its loss, and tells the replay memory of its errors.
+    /// Does one update: draws a minibatch, takes a step, and updates priorities.
     fn learn(&mut self, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
         let mut rng = Rng::new(self.seed, 0, self.updates, Purpose::Replay);
         self.updates += 1;
@@ -423,7 +430,7 @@ impl Dqn {
         }
         if let Replay::Prioritized(replay) = &mut self.replay {
             let Memory { batch, errors, .. } = &mut self.memory;
-            // A transition that cannot be learnt from is replayed rarely.
+            // A transition without a finite error is replayed rarely.
             errors.iter_mut().filter(|error| !error.is_finite()).for_each(|error| *error = 0.0);
             replay.update_priorities(&batch.indices, batch.drawn_at, errors)?;
         }
@@ -434,7 +441,7 @@ impl Dqn {
         Ok(())
     }
 
-    /// The minibatch, for a dump.
+    /// Returns the minibatch as tensors, for a dump.
     fn tensors(&self) -> Result<Vec<NamedTensor>, Error> {
         let Memory { batch, targets, .. } = &self.memory;
         let column = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu);
@@ -451,8 +458,9 @@ impl Dqn {
         Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
     }
 
-    /// `y = r + discount Q_target(s', a')`, where a' is the best legal action by the online network if `double`, else by the target
-    /// network.
+    /// Computes `y = r + discount Q_target(s', a')`.
+    ///
+    /// a' is the best legal action by the online network if `double`, else by the target network.
     fn set_targets(&mut self, pool: &Pool) -> Result<(), Error> {
         let Memory { batch, next_q, online_q, targets, scratches, .. } = &mut self.memory;
         let a = self.network.n_actions();
@@ -476,7 +484,7 @@ impl Dqn {
         }
     }
 
-    /// The gradient of a minibatch with the tile kernel, its loss and its mean Q.
+    /// Computes a minibatch's gradient with the tile kernel; returns loss and mean Q.
     fn fused(&mut self, pool: &Pool) -> Result<(f32, f32), Error> {
         let Self { network, memory, .. } = self;
         let Memory { batch, targets, errors, gradient, slices, .. } = memory;
@@ -495,7 +503,7 @@ impl Dqn {
         Ok(((total / n as f64) as f32, (q / n as f64) as f32))
     }
 
-    /// The gradient of a minibatch with candle's operations, its loss and its mean Q.
+    /// Computes a minibatch's gradient with candle operations; returns loss and mean Q.
     fn reference(&mut self) -> Result<(f32, f32), Error> {
         let device = &Device::Cpu;
         let n = self.memory.targets.len();
@@ -533,7 +541,7 @@ impl Agent for Dqn {
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        check_contiguous(rollout, "n-step returns and stacked frames run on")?;
+        check_contiguous(rollout, "n-step returns and stacked frames continue")?;
         if rollout.cut_before {
             self.gap();
         }
@@ -586,7 +594,7 @@ impl Agent for Dqn {
         let fits = |params: &[f32]| params.len() == self.network.params().len();
         let target = match &target[..] {
             [(_, target)] if fits(target) && fits(&snapshot.params) => target,
-            _ => return Err(Error::Snapshot("its networks are not those of this agent".into())),
+            _ => return Err(Error::Snapshot("its networks do not fit this agent".into())),
         };
         let Counters { version, epochs, steps, env_steps, credit, .. } = snapshot.counters;
         if credit >= self.config.train_freq {
@@ -654,7 +662,7 @@ mod tests {
         }
     }
 
-    /// An agent that has filled its replay memory with masked Snake on a small board, and drawn a minibatch.
+    /// An agent with a replay memory of masked Snake on a small board, and a drawn batch.
     fn agent(learner: Learner, config: DqnConfig) -> Dqn {
         let pool = Pool::new(1).unwrap();
         let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
@@ -718,7 +726,7 @@ mod tests {
             }
             agent.replay_len()
         };
-        // Of four steps in each of four environments two begin transitions that are complete.
+        // Two of four steps in each of four environments begin complete transitions.
         assert_eq!((remembered(false), remembered(true)), (8, 0));
     }
 
@@ -786,7 +794,7 @@ mod tests {
         let action = |by: [f32; 4]| best(by.into_iter(), &mask).0;
         assert_eq!(1.0 + 0.5 * rows[0][action(rows[1])], 3.5);
         assert_eq!(1.0 + 0.5 * rows[0][action(rows[0])], 4.5);
-        // And in the agent, one transition at a time, against the network itself.
+        // The same in the agent, one transition at a time, against the network itself.
         for double in [false, true] {
             let mut agent = agent(Learner::Fused, DqnConfig { double, batch_size: 8, ..DqnConfig::default() });
             agent.target.network_mut().change(|params| params.iter_mut().rev().for_each(|x| *x = 0.5 - *x));
@@ -835,7 +843,7 @@ mod tests {
                 collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 0.5, &pool).unwrap();
                 env_steps += (n_envs * n_steps) as u64;
-                // Steps count from the first one that leaves more than learning_starts behind.
+                // Steps count from the first one beyond learning_starts.
                 let first = 50 / n_envs as u64 * n_envs as u64;
                 let due = env_steps.saturating_sub(first) / 4 * 3;
                 assert_eq!(agent.updates, due, "{n_envs} environments, {env_steps} env steps");
@@ -896,7 +904,8 @@ mod tests {
         let ObsBuffer::F32(obs) = &mut rollout.obs else { panic!("CartPole's observations are f32") };
         obs[[101, 2, 0]] = f32::NAN; // the next observation of one transition
         agent.update(&rollout, 0.5, &pool).unwrap();
-        // 404 transitions with the same priority: the first draws of 128 meet the bad one soon, and each of its draws costs an update.
+        // 404 transitions with the same priority: the first draws of 128 soon include the bad one, and each of its draws costs an
+        // update.
         let params = agent.network.params().to_vec();
         let (mut sums, mut skipped) = (Sums::default(), 0);
         for _ in 0..60 {

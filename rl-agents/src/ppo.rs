@@ -1,13 +1,16 @@
-//! Proximal policy optimization (Schulman et al., "Proximal Policy Optimization Algorithms", 2017).
+//! Proximal policy optimization (PPO).
 //!
-//! Discrete or continuous actions. With the details of Huang et al. ("The 37 Implementation Details of PPO", 2022) that apply: orthogonal
-//! initialisation, Adam with epsilon 1e-5, advantages normalized per minibatch, clipping of the gradient's norm, learning rate
-//! and clip range that may fall linearly, optional clipping of values, optional stop at a KL divergence.
-//! Settings, losses and metrics mean what they mean in Stable-Baselines3 (value loss without the factor 1/2; clipped values
-//! replace the others, there is no maximum of both losses; `approx_kl` is the mean over the last epoch, `loss` the last minibatch's,
-//! `n_updates` counts epochs). Differences: truncated steps are bootstrapped from the final observation's value within the advantage,
-//! not by a change of the reward. Of a rollout that an older policy acted in, ratios and their clip range are relative to that policy,
-//! values to the policy at the start of the update. So is `approx_kl` if `target_kl` bounds it, at the cost of one more pass.
+//! Paper: Schulman et al., "Proximal Policy Optimization Algorithms", 2017.
+//!
+//! Discrete or continuous actions. With the details of Huang et al. ("The 37 Implementation Details of PPO", 2022) that apply:
+//! orthogonal initialization, Adam with epsilon 1e-5, advantages normalized per minibatch, clipping of the gradient's norm,
+//! optionally falling learning rate and clip range, optional clipping of values, optional stop at a KL divergence. Settings,
+//! losses and metrics have the meanings of Stable-Baselines3 (value loss without the factor 1/2; clipped values replace the
+//! others, without a maximum of both losses; `approx_kl` is the mean over the last epoch, `loss` the last minibatch's,
+//! `n_updates` counts epochs). Differences: truncated steps are bootstrapped from the final observation's value within the
+//! advantage, instead of changing the reward. For a rollout of an older policy, ratios and their clip range are relative to that
+//! policy, values to the policy at the start of the update. So is `approx_kl` if `target_kl` bounds it, at the cost of one more
+//! pass.
 //!
 //! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 
@@ -62,10 +65,10 @@ crate::settings! {
 }
 
 impl PpoConfig {
-    /// Checks every range, and what concerns several settings at once.
+    /// Checks every range, and conditions between settings.
     ///
     /// # Errors
-    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`].
+    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first that fails.
     pub fn check(&self, n_envs: usize) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
         let (n_steps, batch_size) = (self.n_steps, self.batch_size);
@@ -74,20 +77,20 @@ impl PpoConfig {
             return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });
         }
         if self.normalize_advantage && batch_size == 1 {
-            let allowed = "normalize_advantage needs 2 samples at least";
+            let allowed = "normalize_advantage needs at least 2 samples";
             return Err(Error::Setting { name: "batch_size", value: "1".into(), allowed });
         }
         Ok(())
     }
 }
 
-/// The agent.
+/// The PPO agent.
 pub struct Ppo {
     descent: Descent,
     config: PpoConfig,
 }
 
-/// The loss of a minibatch and its parts, all scalars but for the ratio.
+/// The loss of a minibatch and its parts, all scalars except for the ratio.
 struct Loss {
     total: Tensor,
     policy: Tensor,
@@ -96,9 +99,10 @@ struct Loss {
     ratio: Tensor, // (B), without gradient
 }
 
-/// `L = L_policy + ent_coef L_entropy + vf_coef L_value` (eq. 9 with the signs of a loss), with
-/// `L_policy = -mean min(r A, clip(r, 1 - c, 1 + c) A)` (eq. 7), `r = pi(a|s) / pi_old(a|s)`, `L_entropy = -mean H`,
-/// `L_value = mean (R - V)^2`.
+/// Computes `L = L_policy + ent_coef L_entropy + vf_coef L_value`.
+///
+/// That is eq. 9 with the signs of a loss. `L_policy = -mean min(r A, clip(r, 1 - c, 1 + c) A)` (eq. 7), `r = pi(a|s) /
+/// pi_old(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
 fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig, clip: f64) -> candle_core::Result<Loss> {
     let (outputs, values) = policy.forward(params, &batch.obs)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
@@ -115,7 +119,9 @@ fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig
     Ok(Loss { total, policy: policy_loss, value: value_loss, entropy: entropy_loss, ratio: ratio.detach() })
 }
 
-/// KL divergence of the policy with ratio 1 from the one with these ratios (Schulman's estimator `mean r - 1 - ln r`).
+/// KL divergence from the policy with ratio 1 to the one with these ratios.
+///
+/// Schulman's estimator: `mean r - 1 - ln r`.
 fn divergence(ratios: impl ExactSizeIterator<Item = f32>) -> f32 {
     let n = ratios.len() as f32;
     ratios.map(|r| (r - 1.0) - r.ln()).sum::<f32>() / n
@@ -170,10 +176,12 @@ impl SampleLoss for PpoLoss<'_> {
 }
 
 impl Ppo {
-    /// Makes an agent of a policy, for rollouts of `n_envs` environments. `seed` decides the order of samples.
+    /// Creates an agent from a policy, for rollouts of `n_envs` environments.
+    ///
+    /// `seed` determines the order of samples.
     ///
     /// # Errors
-    /// Those of [`PpoConfig::check`], and [`Error::Setting`] for a `micro_batch` of the tile kernel.
+    /// Errors of [`PpoConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel.
     pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
         settings::check_micro_batch(config.micro_batch, policy.learner())?;
@@ -181,12 +189,12 @@ impl Ppo {
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }
 
-    /// The gradient of a minibatch with the tile kernel.
+    /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
         minibatch.gradient(&mut self.descent, pool, PpoLoss { config: &self.config, clip })
     }
 
-    /// The gradient of a minibatch with candle's operations.
+    /// Computes the gradient of a minibatch with candle operations.
     fn reference(&mut self, minibatch: &Minibatch<'_>, clip: f32) -> Result<Parts, Error> {
         let Self { descent, config } = self;
         let Minibatch { rollout, targets, rows, advantages, .. } = *minibatch;
@@ -236,7 +244,7 @@ impl Agent for Ppo {
         }
         let policy = &self.descent.policy;
         let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
-            // The ratios of the surrogate correct for the older policy; its values are as old.
+            // The ratios of the surrogate correct for the older policy, but its values are stale.
             let refresh = if config.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values };
             Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), refresh, pool)?
         } else {
@@ -417,7 +425,7 @@ mod tests {
         assert_eq!(updates(0.0).0, 10);
         let (steps, metrics) = updates(0.01);
         assert!((1..10).contains(&steps), "{steps}");
-        // The epoch that the update stops in counts, and `approx_kl` is of it alone.
+        // The epoch in which the update stops counts, and `approx_kl` covers it alone.
         assert_eq!(metrics.get("train/n_updates"), Some(steps as f32 + 1.0));
         assert!(metrics.get("train/approx_kl").unwrap() > 0.015);
     }
@@ -447,13 +455,13 @@ mod tests {
         };
         let ((agent, one), (_, three)) = (run(0.0, 1), run(0.0, 3));
         assert_eq!((one("train/n_updates"), three("train/n_updates")), (1.0, 3.0));
-        // The last of three epochs begins after four steps, the first after none: a mean over all would be far less than the last's.
+        // The last of three epochs begins after four steps, the first after none: a mean over all would be far below the last's.
         assert!(three("train/approx_kl") > 3.0 * one("train/approx_kl") && one("train/approx_kl") > 0.0);
         let log_std = agent.descent.policy.params().last_chunk::<3>().unwrap();
         let std = log_std.iter().map(|x| x.exp()).sum::<f32>() / 3.0;
         assert!((one("train/std") - std).abs() < 1e-6 && (std - (-0.3f32).exp()).abs() > 1e-4);
         assert_eq!(one("train/skipped_updates"), 0.0);
-        // A single step, which the second minibatch stops the update after: the norm is that step's.
+        // A single step, after which the second minibatch stops the update: the norm is that step's.
         let (agent, stopped) = run(1e-9, 1);
         assert_eq!(agent.save().counters.steps.0, 1);
         let (policy, rollout, targets) = fixture::rollout_of(fixture::Case::Continuous);
@@ -470,7 +478,8 @@ mod tests {
 
     #[test]
     fn an_update_that_stops_before_its_first_step_has_no_gradient_norm() {
-        // Steps may be counted to 0 only where the first minibatch is not the policy's own: its probabilities are changed by hand.
+        // The step count can be 0 only if the first minibatch differs from the policy's own: its probabilities are changed by
+        // hand.
         let (policy, mut rollout, _) = fixture::rollout();
         rollout.log_probs.mapv_inplace(|x| x - 1.0);
         let config = PpoConfig { n_steps: 8, batch_size: 32, target_kl: 0.01, ..PpoConfig::default() };

@@ -187,7 +187,7 @@ impl ReplayBuffer {
                 ObsRows::F32(obs) => read(input, obs)?,
                 ObsRows::U8(obs) => read(input, obs)?,
             }
-            ensure(windows.oldest.iter().chain(&windows.waiting).all(|&x| x < n_step), "has too many waiting steps")?;
+            ensure(windows.oldest.iter().chain(&windows.waiting).all(|&x| x < n_step), "has too many steps waiting")?;
             ensure(windows.sums.iter().all(|sum| sum.is_finite()), "holds a reward that is not finite")?;
         }
         let used = self.used();
