@@ -140,7 +140,7 @@ impl Canvas {
         [(x - self.corner[0]) * self.scale, (self.corner[1] - y) * self.scale]
     }
 
-    /// Colours the pixels near `points` by their distance, negative inside.
+    /// Colours pixels near `points` by `distance` from a shape, negative inside.
     fn paint(&mut self, points: &[[f32; 2]], margin: f32, color: Color, distance: impl Fn(f32, f32) -> f32) {
         let [columns, rows] = [(0, self.width), (1, self.height)].map(|(axis, len)| {
             let (low, high) = points

@@ -38,7 +38,7 @@ fn list(what: &str, found: &[String]) {
     found.iter().for_each(|line| println!("  {line}"));
 }
 
-/// True if a line of code declares something public with a name of its own.
+/// True if a line of code declares a public item with its own name.
 fn is_public_item(line: &str) -> bool {
     let Some(rest) = line.trim_start().strip_prefix("pub ") else { return false };
     let words = ["const", "enum", "fn", "static", "struct", "trait", "type", "union", "unsafe"];

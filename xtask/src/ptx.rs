@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 4;
 /// CUDA 12.0 writes PTX 8.0, which drivers from 525 on load; a later version would only require newer drivers.
 const VERSION: (i32, i32) = (12, 0);
 const WHEELS: &[&str] = &["nvidia-cuda-nvrtc-cu12==12.0.140", "nvidia-cuda-nvcc-cu12==12.0.140"];
-/// Compiler options: Turing or newer; no contraction, so as to round as Rust does.
+/// Compiler options: Turing or newer; no contraction, to round like Rust.
 const OPTIONS: &[&str] = &["--gpu-architecture=compute_75", "--fmad=false", "--std=c++17"];
 /// Architectures that the check assembles the PTX for.
 const ASSEMBLED: &[&str] = &["sm_75", "sm_80", "sm_90"];

@@ -1,4 +1,4 @@
-//! The `rl` program with an environment of one's own beside the built-in ones.
+//! The `rl` program with a custom environment in addition to the built-in ones.
 
 mod walk;
 

@@ -1,4 +1,6 @@
-//! A walk on a line: start in the middle, step left or right, win 1 at the right end, lose at the left one, 50 steps at most.
+//! A walk on a line: start in the middle, step left or right, 50 steps at most.
+//!
+//! Wins 1 at the right end, loses at the left one.
 
 use rl_envs::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Runs the program to its end; returns the exit code and what it wrote to stdout and stderr.
+/// Runs the program to its end; returns exit code, stdout and stderr.
 fn run(args: &[&str]) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_own-program")).args(args).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
