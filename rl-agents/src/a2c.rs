@@ -39,19 +39,19 @@ crate::settings! {
         /// Normalizes advantages per minibatch.
         normalize_advantage: bool = false, Kind::Bool;
         /// Weight of the entropy in the loss.
-        ent_coef: f32 = 0.0, Kind::Float(0.0, 1e3);
+        ent_coef: f32 = 0.0, Kind::Float(0.0, 1e3), resumable;
         /// Weight of the value loss.
-        vf_coef: f32 = 0.5, Kind::Float(0.0, 1e3);
+        vf_coef: f32 = 0.5, Kind::Float(0.0, 1e3), resumable;
         /// Largest norm of a gradient; longer ones are scaled down.
-        max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9);
+        max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9), resumable;
         /// Learning rate of RMSprop.
-        learning_rate: Schedule = Schedule::Constant(7e-4), Kind::Schedule(0.0, 10.0);
+        learning_rate: Schedule = Schedule::Constant(7e-4), Kind::Schedule(0.0, 10.0), resumable;
         /// Corrects the targets of stale rollouts by V-trace.
         vtrace: bool = true, Kind::Bool;
         /// Samples per micro-batch of learner = "reference"; 0: the whole minibatch.
         ///
         /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
-        micro_batch: usize = 0, Kind::Int(0, 1 << 32);
+        micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
     }
 }
 

@@ -48,11 +48,11 @@ crate::settings! {
         /// Samples per insert: `gradient_steps * batch_size / train_freq`.
         gradient_steps: u64 = 1, Kind::Int(1, 1 << 16);
         /// Env steps between updates of the target network.
-        target_update_interval: u64 = 1000, Kind::Int(1, MAX_STEPS);
+        target_update_interval: u64 = 1000, Kind::Int(1, MAX_STEPS), resumable;
         /// Step of the target network towards the online network; 1: a copy.
         ///
         /// `target += tau (online - target)`.
-        tau: f32 = 1.0, Kind::Float(1e-9, 1.0);
+        tau: f32 = 1.0, Kind::Float(1e-9, 1.0), resumable;
         /// Discount of future rewards.
         gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
         /// Steps of a return before the bootstrap.
@@ -76,13 +76,13 @@ crate::settings! {
         /// Spread of exploration: environment i of N has epsilon^(1 + spread i / (N - 1)).
         exploration_spread: f32 = 0.0, Kind::Float(0.0, 100.0);
         /// Largest norm of a gradient; longer ones are scaled down.
-        max_grad_norm: f32 = 10.0, Kind::Float(1e-9, 1e9);
+        max_grad_norm: f32 = 10.0, Kind::Float(1e-9, 1e9), resumable;
         /// Learning rate of Adam.
-        learning_rate: Schedule = Schedule::Constant(1e-4), Kind::Schedule(0.0, 10.0);
+        learning_rate: Schedule = Schedule::Constant(1e-4), Kind::Schedule(0.0, 10.0), resumable;
         /// Transitions per micro-batch of learner = "reference"; 0: the whole minibatch.
         ///
         /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
-        micro_batch: usize = 0, Kind::Int(0, 1 << 32);
+        micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
         /// Saves the replay memory in checkpoints.
         ///
         /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning continues.

@@ -40,7 +40,7 @@ crate::settings! {
         /// Lambda of generalized advantage estimation.
         gae_lambda: f32 = 0.95, Kind::Float(0.0, 1.0);
         /// Clip range of the probability ratio around 1.
-        clip_range: Schedule = Schedule::Constant(0.2), Kind::Schedule(0.0, 100.0);
+        clip_range: Schedule = Schedule::Constant(0.2), Kind::Schedule(0.0, 100.0), resumable;
         /// Clip range of values around the old values; 0: off.
         clip_range_vf: f32 = 0.0, Kind::Float(0.0, 1e9);
         /// Divides rewards by the running standard deviation of discounted returns.
@@ -48,19 +48,19 @@ crate::settings! {
         /// Normalizes advantages per minibatch.
         normalize_advantage: bool = true, Kind::Bool;
         /// Weight of the entropy in the loss.
-        ent_coef: f32 = 0.0, Kind::Float(0.0, 1e3);
+        ent_coef: f32 = 0.0, Kind::Float(0.0, 1e3), resumable;
         /// Weight of the value loss.
-        vf_coef: f32 = 0.5, Kind::Float(0.0, 1e3);
+        vf_coef: f32 = 0.5, Kind::Float(0.0, 1e3), resumable;
         /// Largest norm of a gradient; longer ones are scaled down.
-        max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9);
+        max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9), resumable;
         /// Learning rate of Adam.
-        learning_rate: Schedule = Schedule::Constant(3e-4), Kind::Schedule(0.0, 10.0);
+        learning_rate: Schedule = Schedule::Constant(3e-4), Kind::Schedule(0.0, 10.0), resumable;
         /// Samples per micro-batch of learner = "reference"; 0: the whole minibatch.
         ///
         /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
-        micro_batch: usize = 0, Kind::Int(0, 1 << 32);
+        micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
         /// KL divergence that ends an update when exceeded 1.5 times; 0: off.
-        target_kl: f32 = 0.0, Kind::Float(0.0, 1e9);
+        target_kl: f32 = 0.0, Kind::Float(0.0, 1e9), resumable;
     }
 }
 

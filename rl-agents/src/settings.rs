@@ -28,6 +28,8 @@ pub struct Key {
     pub kind: Kind,
     /// First line of the setting's documentation.
     pub doc: &'static str,
+    /// True if a resumed run may change the setting.
+    pub resumable: bool,
 }
 
 /// Type and range of a setting.
@@ -55,6 +57,9 @@ pub enum Kind {
 
 /// Declares a struct of settings, with documentation, defaults and ranges.
 ///
+/// The word `resumable` behind the range marks a setting that a resumed run may change. Serde attributes stand below the
+/// documentation.
+///
 /// Generates the struct, `Default`, and `KEYS`. The text after the struct's name is the section of all names, with a dot.
 /// The first line of a setting's documentation describes it to users of a program.
 ///
@@ -65,7 +70,7 @@ pub enum Kind {
 ///     /// Settings of an optimizer.
 ///     pub struct Momentum, "momentum." {
 ///         /// Learning rate.
-///         learning_rate: f32 = 0.01, Kind::Float(0.0, 1.0);
+///         learning_rate: f32 = 0.01, Kind::Float(0.0, 1.0), resumable;
 ///         /// Share of the last step in the next one.
 ///         share: f32 = 0.9, Kind::Float(0.0, 1.0);
 ///     }
@@ -75,13 +80,21 @@ pub enum Kind {
 #[macro_export]
 macro_rules! settings {
     ($(#[$attribute:meta])* pub struct $name:ident, $section:literal {
-        $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr, $kind:expr;)+
+        $(
+            $(#[doc = $doc:literal])+
+            $(#[serde($($serde:tt)+)])?
+            $field:ident: $type:ty = $default:expr, $kind:expr $(, $mark:ident)?;
+        )+
     }) => {
         $(#[$attribute])*
         #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
-            $($(#[doc = $doc])+ pub $field: $type,)+
+            $(
+                $(#[doc = $doc])+
+                $(#[serde($($serde)+)])?
+                pub $field: $type,
+            )+
         }
 
         impl Default for $name {
@@ -92,11 +105,9 @@ macro_rules! settings {
 
         impl $name {
             /// Names, types, ranges and descriptions of the settings.
-            pub const KEYS: &'static [$crate::settings::Key] = &[$($crate::settings::Key {
-                name: concat!($section, stringify!($field)),
-                kind: $kind,
-                doc: [$($doc),+][0],
-            },)+];
+            pub const KEYS: &'static [$crate::settings::Key] = &[
+                $($crate::settings::key(concat!($section, stringify!($field)), $kind, [$($doc),+][0])$(.$mark())?,)+
+            ];
         }
     };
 }
@@ -104,7 +115,7 @@ macro_rules! settings {
 /// Creates a key for a setting outside of [`settings!`](crate::settings!).
 #[must_use]
 pub const fn key(name: &'static str, kind: Kind, doc: &'static str) -> Key {
-    Key { name, kind, doc }
+    Key { name, kind, doc, resumable: false }
 }
 
 /// Maximum environment steps of a run.
@@ -117,6 +128,12 @@ pub const MAX_UNITS: i64 = 65_536;
 pub const MAX_CONV: i64 = 4096;
 
 impl Key {
+    /// Marks a setting that a resumed run may change.
+    #[must_use]
+    pub const fn resumable(self) -> Self {
+        Self { resumable: true, ..self }
+    }
+
     /// Name without the section.
     #[must_use]
     pub fn field(&self) -> &'static str {

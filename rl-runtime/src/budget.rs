@@ -11,7 +11,8 @@ use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionS
 use rl_envs::catalog::Entry;
 use rl_envs::{ActionSpace, Dtype, Space};
 
-use crate::{Algo, Config, Error};
+use crate::algo::Figures;
+use crate::{Config, Error};
 
 /// Program, threads, file buffers.
 const FIXED: u128 = 12 << 20;
@@ -91,18 +92,13 @@ impl Budget {
     pub fn training(config: &Config, entry: &Entry) -> Self {
         let entry = config.wrapped(entry);
         let ahead = config.mode().n_ahead();
-        let budget = Self::new(entry.spaces(), entry.bytes_per_env(), config.n_envs, config.n_steps(), ahead.max(1));
-        let rollout = config.n_steps().saturating_mul(config.n_envs);
-        let (moments, minibatch, micro_batch) = match (&config.ppo, &config.a2c, &config.dqn) {
-            (Some(ppo), ..) => (2, ppo.batch_size, ppo.micro_batch),
-            (_, Some(a2c), _) => (1, if a2c.batch_size == 0 { rollout } else { a2c.batch_size }, a2c.micro_batch),
-            (.., Some(dqn)) => (2, dqn.batch_size, dqn.micro_batch),
-            _ => (0, 0, 0),
-        };
-        let target = u64::from(config.algo == Algo::Dqn);
+        let budget = Self::new(entry.spaces(), entry.bytes_per_env(), config.run.n_envs, config.n_steps(), ahead.max(1));
+        let Figures { moments, minibatch, micro_batch } = config.algo.settings().figures(config.run.n_envs);
+        let dqn = config.algo.dqn();
+        let target = u64::from(dqn.is_some());
         let nets = Nets {
-            config: config.net(),
-            values: config.dqn.as_ref().map(|dqn| dqn.dueling),
+            config: config.net.clone(),
+            values: dqn.map(|dqn| dqn.dueling),
             policies: 1 + ahead as u64 + target,
             vectors: 1 + moments,
             saved: 1 + moments + target + ahead.saturating_sub(1) as u64,
@@ -110,11 +106,11 @@ impl Budget {
             micro_batch: micro_batch as u64,
             drawn: true,
         };
-        let replay = config.dqn.as_ref().map(|dqn| {
+        let replay = dqn.map(|dqn| {
             let shape = TransitionShape { gamma: dqn.gamma, ..budget.transitions(dqn.n_steps) };
             (shape, dqn.buffer_size as u64, dqn.prioritized)
         });
-        Self { nets: Some(nets), replay, episodes: config.eval_episodes as u64, ..budget }
+        Self { nets: Some(nets), replay, episodes: config.run.eval_episodes as u64, ..budget }
     }
 
     /// Creates the budget of a loaded policy that plays `episodes` episodes.
@@ -122,8 +118,8 @@ impl Budget {
     pub fn playing(config: &Config, entry: &Entry, episodes: usize) -> Self {
         let entry = config.wrapped(entry);
         let nets = Nets {
-            config: config.net(),
-            values: config.dqn.as_ref().map(|dqn| dqn.dueling),
+            config: config.net.clone(),
+            values: config.algo.dqn().map(|dqn| dqn.dueling),
             policies: 1,
             vectors: 0,
             saved: 1,
@@ -344,6 +340,7 @@ mod tests {
     use super::*;
     use rl_envs::catalog;
 
+    use crate::Algo;
     use crate::config::Layers;
 
     fn budget(env: &str, algo: Algo, assignments: &[&str]) -> Budget {

@@ -14,11 +14,11 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Progress};
-use crate::config::RESUMABLE;
+use crate::config::resumable;
 use crate::file::sync_dir;
 use crate::print::quoted;
 use crate::run_dir::RunDir;
-use crate::{Algo, Config, Error};
+use crate::{Config, Error};
 
 /// Writes the dump and returns the error of a run that diverged after `progress`.
 ///
@@ -42,16 +42,10 @@ pub(crate) fn error(
 fn advice(config: &Config, dir: &RunDir) -> String {
     let algo = config.algo.name();
     let setting = |key: &'static str| key.strip_prefix(algo)?.strip_prefix('.').filter(|name| *name != "micro_batch");
-    let settings: Vec<&str> = RESUMABLE.into_iter().filter_map(setting).collect();
-    let learning_rate = match config.algo {
-        Algo::Ppo => config.ppo.as_ref().map(|ppo| ppo.learning_rate),
-        Algo::A2c => config.a2c.as_ref().map(|a2c| a2c.learning_rate),
-        Algo::Dqn => config.dqn.as_ref().map(|dqn| dqn.learning_rate),
-    };
-    let smaller = match learning_rate {
-        Some(Schedule::Linear(start)) => format!("lin_{:e}", tenth(start)),
-        Some(Schedule::Constant(value)) => format!("{:e}", tenth(value)),
-        None => "1e-4".into(),
+    let settings: Vec<&str> = resumable().filter_map(setting).collect();
+    let smaller = match config.algo.settings().learning_rate() {
+        Schedule::Linear(start) => format!("lin_{:e}", tenth(start)),
+        Schedule::Constant(value) => format!("{:e}", tenth(value)),
     };
     let change = format!("--set {algo}.learning_rate={smaller}");
     if checkpoint::list(&dir.checkpoints()).is_ok_and(|all| all.is_empty()) {

@@ -31,9 +31,11 @@ pub mod run_dir;
 pub mod train;
 pub mod watch;
 
+mod algo;
 mod channel;
 mod diverged;
 mod error;
 
-pub use config::{Algo, Config};
+pub use algo::{Algo, AlgoConfig};
+pub use config::Config;
 pub use error::Error;

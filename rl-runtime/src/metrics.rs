@@ -91,13 +91,13 @@ fn bin(lag: u64) -> usize {
 
 /// Metrics of overlapped collecting and learning.
 #[derive(Clone, Debug, Default)]
-pub struct Overlap {
+pub struct LagHistogram {
     lags: [u64; LAGS.len()],
     waiting: usize,
     rollouts: usize,
 }
 
-impl Overlap {
+impl LagHistogram {
     /// Returns the lag counts after `iterations` rollouts of `n_envs` columns.
     ///
     /// The policy of rollout i is the one after update i - `max_lag`.
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn what_is_measured_of_an_overlapped_run_stands_in_its_columns() {
-        let (profile, mut overlap) = (Profile::new(false), Overlap::default());
+        let (profile, mut overlap) = (Profile::new(false), LagHistogram::default());
         let begin = std::time::Instant::now();
         for (phase, s) in [(Phase::WaitProducers, 3), (Phase::WaitLearner, 2)] {
             profile.track("t").add(phase, begin, std::time::Duration::from_secs(s));
@@ -438,9 +438,9 @@ mod tests {
     #[test]
     fn lags_counted_from_the_beginning_are_those_counted_on_the_way() {
         for max_lag in [0, 1, 4, 12] {
-            let mut overlap = Overlap::default();
+            let mut overlap = LagHistogram::default();
             for i in 0..20u64 {
-                assert_eq!(Overlap::after(i, 3, max_lag).lags(), overlap.lags(), "{max_lag}, {i}");
+                assert_eq!(LagHistogram::after(i, 3, max_lag).lags(), overlap.lags(), "{max_lag}, {i}");
                 overlap.count(0, &[i.saturating_sub(max_lag as u64); 3], i);
             }
         }

@@ -76,6 +76,25 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Returns the nearest of `known` as a question, or nothing if none is near.
+///
+/// Without the program, and so without strsim, it is always nothing.
+#[cfg(feature = "cli")]
+pub(crate) fn did_you_mean<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let similarity = |name: &str| {
+        // "learning_rate" is as near to "ppo.learning_rate" as to itself.
+        let bare = name.rsplit('.').next().unwrap_or(name);
+        strsim::jaro_winkler(text, name).max(strsim::jaro_winkler(text, bare))
+    };
+    let best = known.into_iter().map(|name| (similarity(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
+    best.filter(|(similarity, _)| *similarity > 0.8).map(|(_, name)| format!(" (did you mean \"{name}\"?)")).unwrap_or_default()
+}
+
+#[cfg(not(feature = "cli"))]
+pub(crate) fn did_you_mean<'a>(_: &str, _: impl IntoIterator<Item = &'a str>) -> String {
+    String::new()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

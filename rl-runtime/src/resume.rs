@@ -118,7 +118,7 @@ impl Source {
         if !checkpoint.collector.has_envs() {
             notes.push("this checkpoint has no environments, so new episodes begin".into());
         }
-        if let Some(dqn) = config.dqn.as_ref().filter(|_| checkpoint.replay.is_none()) {
+        if let Some(dqn) = config.algo.dqn().filter(|_| checkpoint.replay.is_none()) {
             notes.push(format!(
                 "the replay memory was not saved (dqn.save_replay is {}): it is empty, and learning continues after {} more \
                  env steps",
@@ -126,12 +126,12 @@ impl Source {
                 grouped(dqn.learning_starts)
             ));
         }
-        if config.steps != checkpoint.config.steps && has_schedules(config) {
+        if config.run.steps != checkpoint.config.run.steps && has_schedules(config) {
             notes.push(format!(
                 "steps was {}: learning rates and exploration that fall with progress jump to their values at {} of {} env steps",
-                grouped(checkpoint.config.steps),
+                grouped(checkpoint.config.run.steps),
                 grouped(env_steps),
-                grouped(config.steps)
+                grouped(config.run.steps)
             ));
         }
         training.load(checkpoint).map_err(|error| match error.exit_code() {
@@ -183,8 +183,8 @@ fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
         Mode::Sync => 1,
         Mode::Overlapped { max_lag } => max_lag + 2,
     };
-    let slack = (config.n_steps() * config.n_envs * late) as u64;
-    if dir.checkpoints().is_dir() && env_steps <= config.checkpoint_every.saturating_add(slack) {
+    let slack = (config.n_steps() * config.run.n_envs * late) as u64;
+    if dir.checkpoints().is_dir() && env_steps <= config.run.checkpoint_every.saturating_add(slack) {
         return Ok(());
     }
     let metrics = dir.metrics();
@@ -199,5 +199,5 @@ fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
 
 /// True if some settings depend on the progress of training.
 fn has_schedules(config: &Config) -> bool {
-    config.dqn.is_some() || config.to_toml().contains("\"lin_")
+    config.algo.dqn().is_some() || config.to_toml().contains("\"lin_")
 }

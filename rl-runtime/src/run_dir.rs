@@ -60,7 +60,7 @@ impl RunDir {
     ) -> Result<Self, Error> {
         let dir = match path {
             Some(path) => Self::at(path)?,
-            None => Self::first_free(&format!("{}-{}-seed{}", config.env.name, config.algo.name(), config.seed))?,
+            None => Self::first_free(&format!("{}-{}-seed{}", config.env.name, config.algo.name(), config.run.seed))?,
         };
         let machine = Machine {
             program: concat!("rl ", env!("CARGO_PKG_VERSION")),
@@ -68,7 +68,7 @@ impl RunDir {
             arch: std::env::consts::ARCH,
             cpu: cpu(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            threads: config.threads,
+            threads: config.run.threads,
             device: device.into(),
         };
         let machine = toml::to_string(&machine).unwrap_or_default();

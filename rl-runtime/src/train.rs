@@ -7,21 +7,20 @@ use std::time::{Duration, Instant};
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{
-    A2c, ActorCritic, Agent, Anomalies, Collector, CollectorState, Dqn, DqnConfig, Episode, EvalConfig, Metrics, Played, Policy,
-    Ppo, QNetwork, Snapshot, evaluate_with,
+    Agent, Anomalies, Collector, CollectorState, Episode, EvalConfig, Metrics, Played, Policy, Snapshot, evaluate_with,
 };
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, VecEnv, pool};
 
 use crate::budget::Budget;
 use crate::checkpoint::{self, Checkpoint, Progress, WriteReplay};
-use crate::config::{Device, parse_device};
-use crate::metrics::{Log, Overlap, Row, WINDOW};
+use crate::config::{Device, RunConfig, parse_device};
+use crate::metrics::{LagHistogram, Log, Row, WINDOW};
 use crate::pipeline::{Mode, Pipeline};
 use crate::print::{grouped, quoted};
 use crate::profile::{Phase, Profile, Track};
 use crate::run_dir::RunDir;
-use crate::{Algo, Config, Error, diverged, interrupt};
+use crate::{Config, Error, diverged, interrupt};
 
 /// Exit code of errors after which environments cannot be continued.
 const ENV_FAILED: u8 = 5;
@@ -122,78 +121,22 @@ impl Evaluation {
 /// # Errors
 /// [`Error::Device`] if it is not there, [`Error::DeviceUnsupported`] if this version cannot train on it.
 pub fn device(config: &Config) -> Result<String, Error> {
-    match parse_device(&config.device) {
+    match parse_device(&config.run.device) {
         Some(Device::Cuda(ordinal)) => Err(Error::DeviceUnsupported(rl_cuda::Device::open(ordinal)?.to_string())),
         Some(Device::Auto) => Ok("cpu (chosen by auto)".into()),
         _ => Ok("cpu".into()),
     }
 }
 
-/// A policy for the environment, the algorithm and the networks of `config`, whose parameters are still to be loaded. Where actions
-/// are sampled, DQN's takes the share `exploration_final_eps` of random ones.
-///
-/// # Errors
-/// Those of the policy.
-pub fn policy(config: &Config, entry: &Entry) -> Result<Box<dyn Policy>, Error> {
-    let entry = &config.wrapped(entry);
-    Ok(match &config.dqn {
-        Some(dqn) => {
-            let mut network = q_network(config, entry, dqn, Parameters::Unset)?;
-            network.explore(dqn.exploration_final_eps, 0.0, 1);
-            Box::new(network)
-        }
-        None => Box::new(actor_critic(config, entry, Parameters::Unset)?),
-    })
-}
-
 /// The environments of a run, if there is memory for them and for all that a training needs.
 fn slices(config: &Config, entry: &Entry) -> Result<Vec<Box<dyn VecEnv>>, Error> {
     Budget::training(config, entry).check()?;
-    Ok(entry.slices(config.n_envs, MAX_SLICES, MIN_SLICE)?)
+    Ok(entry.slices(config.run.n_envs, MAX_SLICES, MIN_SLICE)?)
 }
 
-/// The parameters that a network begins with. Fresh ones of wide layers take seconds.
-#[derive(Clone, Copy)]
-enum Parameters {
-    /// Drawn with the seed.
-    Fresh,
-    /// Still to be loaded.
-    Unset,
-}
-
-fn actor_critic(config: &Config, entry: &Entry, params: Parameters) -> Result<ActorCritic, Error> {
-    let (obs, actions) = entry.spaces();
-    Ok(match params {
-        Parameters::Fresh => ActorCritic::new(&obs, &actions, &config.net(), config.seed)?,
-        Parameters::Unset => ActorCritic::unset(&obs, &actions, &config.net())?,
-    })
-}
-
-fn q_network(config: &Config, entry: &Entry, dqn: &DqnConfig, params: Parameters) -> Result<QNetwork, Error> {
-    let (obs, actions) = entry.spaces();
-    Ok(match params {
-        Parameters::Fresh => QNetwork::new(&obs, &actions, &config.net(), dqn.dueling, config.seed)?,
-        Parameters::Unset => QNetwork::unset(&obs, &actions, &config.net(), dqn.dueling)?,
-    })
-}
-
-/// The agent of a run.
-fn agent(config: &Config, entry: &Entry, params: Parameters) -> Result<Box<dyn Agent>, Error> {
-    let (n_envs, seed) = (config.n_envs, config.seed);
-    Ok(match config.algo {
-        Algo::Ppo => {
-            Box::new(Ppo::new(actor_critic(config, entry, params)?, config.ppo.clone().unwrap_or_default(), n_envs, seed)?)
-        }
-        Algo::A2c => {
-            Box::new(A2c::new(actor_critic(config, entry, params)?, config.a2c.clone().unwrap_or_default(), n_envs, seed)?)
-        }
-        Algo::Dqn => {
-            let dqn = config.dqn.clone().unwrap_or_default();
-            let network = q_network(config, entry, &dqn, params)?;
-            let (obs, actions) = entry.spaces();
-            Box::new(Dqn::new(network, dqn, &obs, &actions, n_envs, seed)?)
-        }
-    })
+/// The agent of a run, with drawn parameters or with parameters that will be loaded.
+fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Box<dyn Agent>, Error> {
+    config.algo.settings().agent(&config.build(entry, fresh))
 }
 
 /// Environments that an evaluation steps together at most: few enough that a step answers Ctrl-C within a second.
@@ -315,7 +258,7 @@ impl Training {
     /// Those of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
-        Self::build(config, entry, slices(config, entry)?, || agent(config, entry, Parameters::Fresh), profile)
+        Self::build(config, entry, slices(config, entry)?, || agent(config, entry, true), profile)
     }
 
     /// A training at its beginning whose agent is the caller's. Of the algorithm's settings, `config`'s number of steps of a rollout
@@ -331,7 +274,7 @@ impl Training {
     /// A training whose parameters are still to be loaded.
     pub(crate) fn unset(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
-        Self::build(config, entry, slices(config, entry)?, || agent(config, entry, Parameters::Unset), profile)
+        Self::build(config, entry, slices(config, entry)?, || agent(config, entry, false), profile)
     }
 
     /// A training at its beginning, in `envs` instead of those of the entry: they have the same spaces, and are wrapped, say.
@@ -345,7 +288,7 @@ impl Training {
     pub fn with_envs(config: &Config, entry: &Entry, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
         Budget::training(config, entry).check()?;
-        Self::build(config, entry, envs, || agent(config, entry, Parameters::Fresh), profile)
+        Self::build(config, entry, envs, || agent(config, entry, true), profile)
     }
 
     /// A training that continues from a checkpoint, with the settings of `config`.
@@ -370,7 +313,7 @@ impl Training {
             Mode::Sync => pool.clone(),
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
-        let collector = Collector::of(envs, &collecting, config.seed)?.with_on_nonfinite(config.on_nonfinite);
+        let collector = Collector::of(envs, &collecting, config.run.seed)?.with_on_nonfinite(config.run.on_nonfinite);
         let agent = agent()?;
         let pipeline = Pipeline::new(config.mode(), collector, config.n_steps(), &profile)?;
         let track = profile.track("learner");
@@ -421,7 +364,7 @@ impl Training {
     }
 
     fn evaluate(&self) -> Result<Option<Evaluation>, Error> {
-        let &Config { eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = &self.config;
+        let RunConfig { eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = self.config.run;
         let seed = training_evaluation_seed(seed);
         let config = EvalConfig { seed, stochastic: false, max_steps: eval_max_steps, on_nonfinite };
         evaluate_policy(self.agent.policy(), &self.entry, eval_episodes, &config, &self.pool)
@@ -429,8 +372,8 @@ impl Training {
 
     /// What remains of training after so many more rollouts, 1 at the start.
     fn remaining(&self, rollouts: usize) -> f32 {
-        let env_steps = self.progress.env_steps + (rollouts * self.config.n_steps() * self.config.n_envs) as u64;
-        (1.0 - env_steps as f64 / self.config.steps as f64).max(0.0) as f32
+        let env_steps = self.progress.env_steps + (rollouts * self.config.n_steps() * self.config.run.n_envs) as u64;
+        (1.0 - env_steps as f64 / self.config.run.steps as f64).max(0.0) as f32
     }
 
     /// Orders the rollouts that are begun before another has been learnt from.
@@ -472,7 +415,7 @@ impl Training {
         listener: Listener<'_>,
     ) -> Result<(), Error> {
         let checkpoint = self.checkpoint(collector, ahead);
-        let (agent, keep) = (&*self.agent, self.config.keep_checkpoints);
+        let (agent, keep) = (&*self.agent, self.config.run.keep_checkpoints);
         let write_replay = |out: &mut dyn Write| agent.save_replay(out);
         let replay: Option<WriteReplay<'_>> = if agent.saves_replay() { Some(&write_replay) } else { None };
         let layout = agent.policy().layout();
@@ -562,7 +505,7 @@ impl Training {
     fn run_to_end(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
         let config = self.config.clone();
         let overlapped = config.mode() != Mode::Sync;
-        let samples = (config.n_steps() * config.n_envs) as u64;
+        let samples = (config.n_steps() * config.run.n_envs) as u64;
         warn_of_stuck(&checkpoint::clean(&dir.checkpoints()), listener);
         self.best = checkpoint::best_return(&dir.checkpoints()).unwrap_or_else(|error| {
             warn(listener, &format!("the best checkpoint is not known any more, the next evaluation replaces it: {error}"));
@@ -580,19 +523,19 @@ impl Training {
         };
         tell(listener, log.open());
         // A target without a cadence is looked for twenty times.
-        let no_cadence = config.eval_every == 0 && config.target_return.is_some();
-        let eval_every = if no_cadence { config.steps.div_ceil(20) } else { config.eval_every };
+        let no_cadence = config.run.eval_every == 0 && config.run.target_return.is_some();
+        let eval_every = if no_cadence { config.run.steps.div_ceil(20) } else { config.run.eval_every };
         let (mut failed_saves, mut skipped) = (0, Skipped::default());
         let (begin, begin_steps, begin_s) = (Instant::now(), self.progress.env_steps, self.progress.elapsed_s);
         let mut evaluation = None;
         let mut end = End::Steps;
-        let Config { n_envs, max_lag, .. } = config;
-        let (mut overlap, mut save_due) = (Overlap::after(self.progress.iterations, n_envs, max_lag), false);
+        let RunConfig { n_envs, max_lag, .. } = config.run;
+        let (mut overlap, mut save_due) = (LagHistogram::after(self.progress.iterations, n_envs, max_lag), false);
         let mut anomalies = Anomalies::default();
-        self.pipeline.limit(config.steps.saturating_sub(begin_steps).div_ceil(samples));
+        self.pipeline.limit(config.run.steps.saturating_sub(begin_steps).div_ceil(samples));
         self.order_first()?;
 
-        while self.progress.env_steps < config.steps {
+        while self.progress.env_steps < config.run.steps {
             let remaining = self.remaining(0);
             let waiting = self.pipeline.waiting();
             let mut filled = self.pipeline.next(self.agent.acting(remaining), self.progress.iterations)?;
@@ -616,7 +559,7 @@ impl Training {
             self.progress.recent.append(&mut filled.episodes);
             self.progress.recent.drain(..self.progress.recent.len().saturating_sub(WINDOW));
             let passed = |every: u64| every > 0 && before / every < self.progress.env_steps / every;
-            let (evaluate, save) = (passed(eval_every), passed(config.checkpoint_every));
+            let (evaluate, save) = (passed(eval_every), passed(config.run.checkpoint_every));
 
             evaluation = None;
             if evaluate {
@@ -628,13 +571,13 @@ impl Training {
             }
             let wall_s = begin.elapsed().as_secs_f64();
             self.progress.elapsed_s = begin_s + wall_s;
-            if evaluation.is_some_and(|e| config.target_return.is_some_and(|target| e.return_mean >= target)) {
+            if evaluation.is_some_and(|e| config.run.target_return.is_some_and(|target| e.return_mean >= target)) {
                 end = End::Target;
-            } else if interrupt::requested() && self.progress.env_steps < config.steps {
+            } else if interrupt::requested() && self.progress.env_steps < config.run.steps {
                 end = End::Interrupted;
             }
-            let all = self.progress.env_steps >= config.steps;
-            if self.progress.iterations.is_multiple_of(config.log_interval) || evaluation.is_some() || all {
+            let all = self.progress.env_steps >= config.run.steps;
+            if self.progress.iterations.is_multiple_of(config.run.log_interval) || evaluation.is_some() || all {
                 let fps = (self.progress.env_steps - begin_steps) as f64 / wall_s;
                 let mut row = Row::new(&self.progress, evaluation.map(|e| e.return_mean), &update, fps);
                 if overlapped {
@@ -683,7 +626,7 @@ impl Training {
 
         let wall_s = begin.elapsed().as_secs_f64();
         warn_all(&anomalies, listener);
-        if end == End::Interrupted && self.progress.env_steps >= config.steps {
+        if end == End::Interrupted && self.progress.env_steps >= config.run.steps {
             end = End::Steps; // the rollouts that were under way were the last
         }
         if end == End::Interrupted {

@@ -22,7 +22,7 @@ use rl_runtime::profile::{Profile, Track};
 use rl_runtime::ring::{Closed, ring};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
-use rl_runtime::{Algo, Config, Error};
+use rl_runtime::{Algo, AlgoConfig, Config, Error};
 
 use program::{entry, load};
 
@@ -54,14 +54,13 @@ fn config(algo: Algo, more: &[&str]) -> Config {
 
 fn agent(config: &Config) -> Box<dyn Agent> {
     let (obs, actions) = catalog::find(&config.env.name).unwrap().spaces();
-    let (n_envs, seed) = (config.n_envs, config.seed);
-    let policy = || ActorCritic::new(&obs, &actions, &config.net(), seed).unwrap();
-    match config.algo {
-        Algo::Ppo => Box::new(Ppo::new(policy(), config.ppo.clone().unwrap(), n_envs, seed).unwrap()),
-        Algo::A2c => Box::new(A2c::new(policy(), config.a2c.clone().unwrap(), n_envs, seed).unwrap()),
-        Algo::Dqn => {
-            let dqn = config.dqn.clone().unwrap();
-            let network = QNetwork::new(&obs, &actions, &config.net(), dqn.dueling, seed).unwrap();
+    let (n_envs, seed) = (config.run.n_envs, config.run.seed);
+    let policy = || ActorCritic::new(&obs, &actions, &config.net, seed).unwrap();
+    match config.algo.clone() {
+        AlgoConfig::Ppo(ppo) => Box::new(Ppo::new(policy(), ppo, n_envs, seed).unwrap()),
+        AlgoConfig::A2c(a2c) => Box::new(A2c::new(policy(), a2c, n_envs, seed).unwrap()),
+        AlgoConfig::Dqn(dqn) => {
+            let network = QNetwork::new(&obs, &actions, &config.net, dqn.dueling, seed).unwrap();
             Box::new(Dqn::new(network, dqn, &obs, &actions, n_envs, seed).unwrap())
         }
     }
@@ -70,15 +69,15 @@ fn agent(config: &Config) -> Box<dyn Agent> {
 /// Plain loop on one thread, with a policy that is `lag` updates old.
 fn by_hand(config: &Config, lag: usize) -> Snapshot {
     let pool = Pool::new(1).unwrap();
-    let slices = catalog::find(&config.env.name).unwrap().slices(config.n_envs, MAX_SLICES, MIN_SLICE).unwrap();
-    let mut collector = Collector::of(slices, &pool, config.seed).unwrap();
+    let slices = catalog::find(&config.env.name).unwrap().slices(config.run.n_envs, MAX_SLICES, MIN_SLICE).unwrap();
+    let mut collector = Collector::of(slices, &pool, config.run.seed).unwrap();
     let mut rollout = collector.rollout(config.n_steps()).unwrap();
     let mut agent = agent(config);
-    let samples = (config.n_steps() * config.n_envs) as u64;
+    let samples = (config.n_steps() * config.run.n_envs) as u64;
     let mut policies: VecDeque<Vec<f32>> = VecDeque::new();
     let mut statistics = VecDeque::new();
-    for i in 0..config.steps.div_ceil(samples) {
-        let remaining = (1.0 - (i * samples) as f64 / config.steps as f64) as f32;
+    for i in 0..config.run.steps.div_ceil(samples) {
+        let remaining = (1.0 - (i * samples) as f64 / config.run.steps as f64) as f32;
         let now = agent.acting(remaining).save();
         policies.push_back(now.params.clone());
         statistics.push_back((now.statistics.clone(), now.counters));
@@ -405,13 +404,13 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         (Algo::Dqn, "pipeline=overlapped", false),
     ] {
         let config = config(algo, &[pipeline, "dqn.n_steps=3"][..if algo == Algo::Dqn { 2 } else { 1 }]);
-        let samples = (config.n_steps() * config.n_envs) as u64;
+        let samples = (config.n_steps() * config.run.n_envs) as u64;
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path().join("run");
         // The failure is in rollout 4, counted from 0, after four have been learnt from.
         let steps_left = 4 * config.n_steps() as u32 + 1;
         let env = Failing { env: CartPole::default(), steps_left, panics };
-        let envs = Box::new(SyncVecEnv::new(config.n_envs, env));
+        let envs = Box::new(SyncVecEnv::new(config.run.n_envs, env));
         let mut training = Training::with_envs(&config, entry(&config), vec![envs], Profile::new(false)).unwrap();
         let dir = RunDir::create(Some(&path), &config, "cpu").unwrap();
         let error = training.run(&dir, &mut |_| ()).unwrap_err();
@@ -431,7 +430,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         assert!(!saved.collector.has_envs() && saved.agent.params.iter().all(|x| x.is_finite()));
         let mut training = Training::resume(&config, entry(&config), saved, Profile::new(false)).unwrap();
         let outcome = training.run(&dir, &mut |_| ()).unwrap();
-        assert!(outcome.progress.env_steps >= config.steps);
+        assert!(outcome.progress.env_steps >= config.run.steps);
     }
 }
 

@@ -14,7 +14,7 @@ use rl_agents::{A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Learner, NetConfig,
 use rl_runtime::checkpoint;
 use rl_runtime::config::{self, Layers};
 use rl_runtime::run_dir::RunDir;
-use rl_runtime::{Algo, Config, Error};
+use rl_runtime::{Algo, AlgoConfig, Config, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -322,7 +322,8 @@ log_std_init = 0.0\nnormalize_obs = false\n\n[ppo]\nn_steps = 8\nbatch_size = 16
 gae_lambda = 0.8\nclip_range = \"lin_0.2\"\nclip_range_vf = 0.0\nnormalize_reward = false\nnormalize_advantage = true\n\
 ent_coef = 0.0\nvf_coef = 0.5\nmax_grad_norm = 0.5\nlearning_rate = \"lin_0.001\"\nmicro_batch = 64\ntarget_kl = 0.0\n";
     let config = Config::from_toml(text, "config.toml").unwrap();
-    assert_eq!((config.on_nonfinite, config.ppo.unwrap().micro_batch), (OnNonfinite::Error, 64));
+    let AlgoConfig::Ppo(ppo) = config.algo else { panic!("another algorithm") };
+    assert_eq!((config.run.on_nonfinite, ppo.micro_batch), (OnNonfinite::Error, 64));
 }
 
 #[test]

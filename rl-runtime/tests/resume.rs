@@ -298,7 +298,7 @@ fn a_crash_while_the_best_is_replaced_leaves_the_old_or_the_new_one() {
     let dir = tempfile::tempdir().unwrap();
     train(&dir.path().join("run"), "ppo", &["steps=64"]);
     let original = load(&newest(&dir.path().join("run"))).unwrap();
-    let policy = rl_runtime::train::policy(&original.config, entry(&original.config)).unwrap();
+    let policy = original.config.policy(entry(&original.config)).unwrap();
     let save = |into: &Path, mean: f64, env_steps: u64, stop_at: usize| {
         let mut state = original.clone();
         state.progress.env_steps = env_steps;

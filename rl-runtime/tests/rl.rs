@@ -13,7 +13,7 @@ use program::{TIME_LIMIT, entry, finish, load, metrics, newest, rl, text, wait};
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
 use rl_runtime::run_dir::RunDir;
-use rl_runtime::{Algo, Config, Error, train};
+use rl_runtime::{Algo, Config, Error};
 use serde_json::{Value, json};
 
 /// Settings of a run small enough to damage its checkpoints byte by byte.
@@ -190,7 +190,7 @@ fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     small_run(&dir.path().join("run"), &[]);
     let original = load(&newest(&dir.path().join("run"))).unwrap();
-    let policy = train::policy(&original.config, entry(&original.config)).unwrap();
+    let policy = original.config.policy(entry(&original.config)).unwrap();
     assert!(policy.params().iter().all(|&x| x == 0.0), "parameters that are loaded are not initialised before");
     let save = |into: &Path, env_steps: u64, stop_at: usize| {
         let mut state = original.clone();
@@ -292,7 +292,7 @@ fn damage_is_told_with_the_exit_code_and_changes_nothing() {
 
     // Parameters of another network with a valid manifest.
     let checkpoint = load(&target).unwrap();
-    let layout = train::policy(&checkpoint.config, entry(&checkpoint.config)).unwrap().layout().clone();
+    let layout = checkpoint.config.policy(entry(&checkpoint.config)).unwrap().layout().clone();
     let forged = Checkpoint { config: small_config(&["hidden=[5]"]), ..checkpoint };
     let forged = checkpoint::save(&dir.path().join("forged"), &forged, &layout, None, 2, &mut |_| Ok(())).unwrap();
     let output = finish(&mut rl(&["eval", text(&forged.path)]));

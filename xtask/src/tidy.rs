@@ -56,7 +56,7 @@ const FIRST_LINE: usize = 80;
 const OLD_PROSE: &str = include_str!("../old_prose.txt");
 
 /// Names that two types of a crate still share; refused without need, too.
-const OLD_NAMES: [&str; 4] = ["Event", "Loss", "Overlap", "Work"];
+const OLD_NAMES: [&str; 3] = ["Event", "Loss", "Work"];
 
 /// A source file.
 pub(crate) struct Source {

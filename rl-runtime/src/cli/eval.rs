@@ -11,7 +11,8 @@ use super::report::{evaluation_json, in_words};
 use super::{Envs, saved_policy, signals, threads};
 use crate::budget::Budget;
 use crate::checkpoint::SavedPolicy;
-use crate::{Config, Error, interrupt, print, train};
+use crate::config::RunConfig;
+use crate::{Error, interrupt, print, train};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -47,7 +48,7 @@ pub(super) fn run(args: &EvalArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     let threads = threads(args.threads);
     let SavedPolicy { path, config, entry, policy, .. } = saved_policy(&args.path, args.best, threads, envs)?;
     Budget::playing(&config, &entry, args.episodes as usize).check()?;
-    let Config { eval_max_steps, on_nonfinite, .. } = config;
+    let RunConfig { eval_max_steps, on_nonfinite, .. } = config.run;
     let (seed, stochastic) = (train::evaluation_seed(args.seed), args.stochastic);
     let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps, on_nonfinite };
     let pool = Pool::new(threads)?;

@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 use rl_envs::catalog::{self, Entry};
 
 use crate::checkpoint::{self, SavedPolicy};
-use crate::config::did_you_mean;
+use crate::print::did_you_mean;
 use crate::{Error, print};
 
 /// Reinforcement learning that keeps the hardware busy.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::Config;
 use crate::checkpoint::Progress;
+use crate::config::RunConfig;
 use crate::metrics::Row;
 use crate::print::{self, grouped};
 use crate::profile::{Profile, Worlds};
@@ -46,8 +47,8 @@ impl Report {
 
     /// Shows the settings of the run.
     pub(super) fn start(&mut self, config: &Config, device: &str, dir: &Path, from: u64) {
-        let Config { env, algo, n_envs, threads, seed, steps, .. } = config;
-        let algo = algo.name();
+        let (env, algo) = (&config.env.name, config.algo.name());
+        let RunConfig { n_envs, threads, seed, steps, .. } = &config.run;
         if let Kind::Json = self.kind {
             let config = serde_json::to_value(config).unwrap_or_default();
             return print::out(
@@ -56,7 +57,7 @@ impl Report {
             );
         }
         let (n, to) = (grouped(*n_envs as u64), grouped(*steps));
-        print::out(&format!("{}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}", env.name));
+        print::out(&format!("{env}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}"));
         print::out(&format!("run directory: {}", dir.display()));
         match &mut self.kind {
             Kind::Bar(bar) => {

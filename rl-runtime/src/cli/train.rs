@@ -9,7 +9,7 @@ use rl_envs::catalog::Entry;
 use super::report::Report;
 use super::{Envs, parse_count, set_matrix_threads, signals};
 use crate::budget::Budget;
-use crate::config::{Layers, RESUMABLE};
+use crate::config::{Layers, resumable};
 use crate::file::Draft;
 use crate::pipeline::Mode;
 use crate::profile::Profile;
@@ -132,7 +132,7 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialize.
             report.start(&config, &device, dir.path(), 0);
-            set_matrix_threads(config.threads);
+            set_matrix_threads(config.run.threads);
             match Training::new(&config, entry, profile.clone()) {
                 Ok(training) => (config, dir, training, Vec::new(), timeline),
                 Err(error) => {
@@ -145,7 +145,7 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
             let source = Source::open(path, args.run_dir.is_some())?;
             let (config, entry) = resumed_config(&args, layers, path, source.config(), envs)?;
             let device = train::device(&config)?;
-            set_matrix_threads(config.threads);
+            set_matrix_threads(config.run.threads);
             let forks = source.forks();
             let Resumed { dir, training, mut notes } =
                 source.begin(&config, entry, args.run_dir.as_deref(), &device, profile.clone())?;
@@ -219,7 +219,7 @@ fn resumed_config<'a>(
     let config = layers.over(saved, entry)?;
     let differences = config.differences(saved);
     if !differences.is_empty() {
-        let may = RESUMABLE.join(", ");
+        let may = resumable().collect::<Vec<_>>().join(", ");
         let problem = format!("a resumed run keeps its settings ({may} may change), but (given here, saved there):{differences}");
         return Err(Error::Config { problems: vec![problem] });
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rl_envs::catalog::{self, Entry};
 use rl_runtime::checkpoint::{self, Checkpoint, SavedPolicy};
-use rl_runtime::{Config, Error, train};
+use rl_runtime::{Config, Error};
 
 /// Time limit of every process.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
@@ -64,7 +64,7 @@ pub(crate) fn entry(config: &Config) -> &'static Entry {
 /// Reads the checkpoint at `path`.
 pub(crate) fn load(path: &Path) -> Result<Checkpoint, Error> {
     let config = checkpoint::config(path, false)?;
-    let policy = train::policy(&config, entry(&config))?;
+    let policy = config.policy(entry(&config))?;
     Checkpoint::load(path, policy.layout())
 }
 

@@ -24,7 +24,7 @@ use crate::budget::Budget;
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::file::Draft;
 use crate::first_come::{FirstComeCollector, FirstComeConfig};
-use crate::metrics::Overlap;
+use crate::metrics::LagHistogram;
 use crate::pipeline::{Mode, Pipeline};
 use crate::profile::{Phase, Profile, Worlds};
 use crate::{Error, print};
@@ -484,7 +484,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let mut pipeline = Pipeline::new(*mode, collector, n_steps, &profile)?;
     (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.acting(1.0).copy(), 0));
     let track = profile.track("learner");
-    let (mut learnt, mut overlap, mut begun) = (0, Overlap::default(), None);
+    let (mut learnt, mut overlap, mut begun) = (0, LagHistogram::default(), None);
     let of = |phase| profile.seconds(phase);
     let computed = || of(Phase::Targets) + of(Phase::Update);
     loop {

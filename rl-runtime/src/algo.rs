@@ -1,0 +1,266 @@
+//! Algorithms: names, settings, and all that the runtime knows of each.
+//!
+//! A new algorithm takes its file in rl-agents, a line in the list below, and an implementation of `Algorithm`.
+
+use rl_agents::settings::Key;
+use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Dqn, DqnConfig, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Schedule};
+use rl_envs::{ActionSpace, Space};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::print::did_you_mean;
+
+macro_rules! algorithms {
+    ($($algo:ident($config:ty), $name:literal, $about:literal;)+) => {
+        /// Name of an algorithm.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Algo {
+            $(#[doc = $about] $algo,)+
+        }
+
+        /// Algorithm and its settings.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum AlgoConfig {
+            $(#[doc = $about] $algo($config),)+
+        }
+
+        impl Algo {
+            /// All algorithms, with a line about each.
+            pub const ALL: [(Self, &'static str); [$($name),+].len()] = [$((Self::$algo, $about)),+];
+
+            /// Returns the name that users write.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$algo => $name,)+
+                }
+            }
+
+            /// Returns the settings that only this algorithm has.
+            #[must_use]
+            pub fn keys(self) -> &'static [Key] {
+                match self {
+                    $(Self::$algo => <$config>::KEYS,)+
+                }
+            }
+        }
+
+        impl AlgoConfig {
+            /// Creates the default settings.
+            #[must_use]
+            pub fn new(algo: Algo) -> Self {
+                match algo {
+                    $(Algo::$algo => Self::$algo(<$config>::default()),)+
+                }
+            }
+
+            /// Returns the algorithm.
+            #[must_use]
+            pub fn algo(&self) -> Algo {
+                match self {
+                    $(Self::$algo(_) => Algo::$algo,)+
+                }
+            }
+
+            pub(crate) fn settings(&self) -> &dyn Algorithm {
+                match self {
+                    $(Self::$algo(settings) => settings,)+
+                }
+            }
+        }
+    };
+}
+
+algorithms! {
+    Ppo(PpoConfig), "ppo", "proximal policy optimization";
+    A2c(A2cConfig), "a2c", "advantage actor-critic (synchronous A3C)";
+    Dqn(DqnConfig), "dqn", "deep Q-learning (double, dueling, n-step, prioritized)";
+}
+
+impl Algo {
+    /// Finds an algorithm by name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the names that exist.
+    pub fn find(name: &str) -> Result<Self, Error> {
+        let known = Self::ALL.map(|(algo, _)| algo.name());
+        let found = Self::ALL.into_iter().map(|(algo, _)| algo).find(|algo| algo.name() == name);
+        found.ok_or_else(|| {
+            let near = did_you_mean(name, known);
+            Error::config(format!("unknown algorithm \"{name}\"; there are: {}{near}", known.join(", ")))
+        })
+    }
+}
+
+impl AlgoConfig {
+    /// Returns the name that users write.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.algo().name()
+    }
+
+    /// Returns the settings of DQN, if it is the algorithm.
+    #[must_use]
+    pub fn dqn(&self) -> Option<&DqnConfig> {
+        if let Self::Dqn(dqn) = self { Some(dqn) } else { None }
+    }
+}
+
+/// Problem of several settings together: their keys, and a text.
+pub(crate) type Concern = (Vec<&'static str>, String);
+
+/// Inputs of a new policy or agent.
+pub(crate) struct Build<'a> {
+    pub(crate) spaces: (Space, ActionSpace),
+    pub(crate) net: &'a NetConfig,
+    pub(crate) n_envs: usize,
+    pub(crate) seed: u64,
+    /// True to draw the parameters, false if they will be loaded.
+    ///
+    /// Drawing takes seconds for wide layers.
+    pub(crate) fresh: bool,
+}
+
+/// Figures from which the memory of learning is computed.
+pub(crate) struct Figures {
+    /// Vectors of the optimizer that are as long as the parameters.
+    pub(crate) moments: u64,
+    pub(crate) minibatch: usize,
+    pub(crate) micro_batch: usize,
+}
+
+/// Settings of an algorithm, from which the runtime plans and builds.
+///
+/// Implemented by [`PpoConfig`], [`A2cConfig`] and [`DqnConfig`].
+pub(crate) trait Algorithm {
+    /// Returns the steps of a rollout.
+    fn n_steps(&self, n_envs: usize) -> usize;
+
+    fn figures(&self, n_envs: usize) -> Figures;
+
+    fn learning_rate(&self) -> Schedule;
+
+    /// Default number of iterations between rows of metrics.
+    fn log_interval(&self) -> u64 {
+        1
+    }
+
+    /// Finds a problem of several settings together.
+    fn check(&self, n_envs: usize) -> Option<Concern>;
+
+    /// Finds a problem of the settings with an environment.
+    fn fits(&self, _env: &str, (obs, _): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+        concern(&["conv"], net.check(obs))
+    }
+
+    /// Builds the policy to evaluate.
+    fn policy(&self, build: &Build<'_>) -> Result<Box<dyn Policy>, Error> {
+        Ok(Box::new(actor_critic(build)?))
+    }
+
+    fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error>;
+}
+
+fn concern(keys: &[&'static str], result: Result<(), rl_agents::Error>) -> Option<Concern> {
+    result.err().map(|error| (keys.to_vec(), error.to_string()))
+}
+
+fn actor_critic(Build { spaces: (obs, actions), net, seed, fresh, .. }: &Build<'_>) -> Result<ActorCritic, rl_agents::Error> {
+    if *fresh { ActorCritic::new(obs, actions, net, *seed) } else { ActorCritic::unset(obs, actions, net) }
+}
+
+impl Algorithm for PpoConfig {
+    fn n_steps(&self, _: usize) -> usize {
+        self.n_steps
+    }
+
+    fn figures(&self, _: usize) -> Figures {
+        Figures { moments: 2, minibatch: self.batch_size, micro_batch: self.micro_batch }
+    }
+
+    fn learning_rate(&self) -> Schedule {
+        self.learning_rate
+    }
+
+    fn check(&self, n_envs: usize) -> Option<Concern> {
+        concern(&["n_envs", "ppo.n_steps", "ppo.batch_size", "ppo.normalize_advantage"], self.check(n_envs))
+    }
+
+    fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
+        Ok(Box::new(Ppo::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?))
+    }
+}
+
+impl Algorithm for A2cConfig {
+    fn n_steps(&self, _: usize) -> usize {
+        self.n_steps
+    }
+
+    fn figures(&self, n_envs: usize) -> Figures {
+        let rollout = self.n_steps.saturating_mul(n_envs);
+        let minibatch = if self.batch_size == 0 { rollout } else { self.batch_size };
+        Figures { moments: 1, minibatch, micro_batch: self.micro_batch }
+    }
+
+    fn learning_rate(&self) -> Schedule {
+        self.learning_rate
+    }
+
+    fn check(&self, n_envs: usize) -> Option<Concern> {
+        concern(&["n_envs", "a2c.n_steps", "a2c.batch_size", "a2c.normalize_advantage"], self.check(n_envs))
+    }
+
+    fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
+        Ok(Box::new(A2c::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?))
+    }
+}
+
+/// Builds DQN's network.
+fn q_network(dqn: &DqnConfig, build: &Build<'_>) -> Result<QNetwork, rl_agents::Error> {
+    let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
+    if *fresh { QNetwork::new(obs, actions, net, dqn.dueling, *seed) } else { QNetwork::unset(obs, actions, net, dqn.dueling) }
+}
+
+impl Algorithm for DqnConfig {
+    fn n_steps(&self, n_envs: usize) -> usize {
+        self.rollout_steps(n_envs)
+    }
+
+    fn figures(&self, _: usize) -> Figures {
+        Figures { moments: 2, minibatch: self.batch_size, micro_batch: self.micro_batch }
+    }
+
+    fn learning_rate(&self) -> Schedule {
+        self.learning_rate
+    }
+
+    /// A rollout has a step or two.
+    fn log_interval(&self) -> u64 {
+        500
+    }
+
+    fn check(&self, _: usize) -> Option<Concern> {
+        concern(&["dqn.batch_size", "dqn.buffer_size"], self.check())
+    }
+
+    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+        if let ActionSpace::Continuous { .. } = actions {
+            let text = format!("algo is dqn, which needs discrete actions, but {env}'s are continuous; choose ppo or a2c");
+            return Some((vec![], text));
+        }
+        concern(&["conv", "hidden", "normalize_obs", "dqn.dueling"], QNetwork::check(obs, actions, net, self.dueling))
+    }
+
+    /// Where actions are sampled, the fraction `exploration_final_eps` is random.
+    fn policy(&self, build: &Build<'_>) -> Result<Box<dyn Policy>, Error> {
+        let mut network = q_network(self, build)?;
+        network.explore(self.exploration_final_eps, 0.0, 1);
+        Ok(Box::new(network))
+    }
+
+    fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
+        let (obs, actions) = &build.spaces;
+        Ok(Box::new(Dqn::new(q_network(self, build)?, self.clone(), obs, actions, build.n_envs, build.seed)?))
+    }
+}

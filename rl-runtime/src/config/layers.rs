@@ -1,0 +1,216 @@
+//! Settings in layers: defaults, preset, TOML file, command line.
+//!
+//! Each layer overrides the one before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::Path;
+
+use rl_envs::catalog::Entry;
+use toml::{Table, Value};
+
+use super::presets::PRESETS;
+use super::{Config, keys};
+use crate::Error;
+use crate::algo::Algo;
+use crate::print::did_you_mean;
+
+/// Largest configuration file.
+pub(crate) const MAX_FILE: u64 = 1 << 20;
+
+/// Value of a setting, and its origin.
+struct Setting {
+    value: Value,
+    origin: String,
+}
+
+/// Settings in layers, with the problems found so far.
+#[derive(Default)]
+pub struct Layers {
+    settings: BTreeMap<String, Setting>,
+    problems: Vec<String>,
+}
+
+impl Layers {
+    /// Adds a TOML file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be read, [`Error::Config`] if it is not TOML.
+    pub fn add_file(&mut self, path: &Path) -> Result<(), Error> {
+        self.add_toml(&read_small(path, MAX_FILE)?, &path.display().to_string())
+    }
+
+    /// Adds the TOML of a file or preset.
+    pub(super) fn add_toml(&mut self, text: &str, name: &str) -> Result<(), Error> {
+        let bad = |e: toml::de::Error| Error::config(format!("{name}: {}", e.to_string().trim_end()));
+        let table: Table = toml::from_str(text).map_err(bad)?;
+        let spans = toml::de::DeTable::parse(text).map_err(bad)?;
+        let line = |at: usize| text[..at].lines().count().max(1) + usize::from(text[..at].ends_with('\n'));
+        for (key, value) in table {
+            let span = spans.get_ref().get_key_value(&*key);
+            let at = span.map_or(0, |(key, _)| key.span().start);
+            if let (Value::Table(section), Some((_, spanned))) = (&value, span) {
+                for (inner, value) in section {
+                    let inner_span = spanned.get_ref().as_table().and_then(|t| t.get_key_value(&**inner));
+                    let at = inner_span.map_or(at, |(key, _)| key.span().start);
+                    self.add(&format!("{key}.{inner}"), value.clone(), format!("{name}:{}", line(at)));
+                }
+            } else {
+                self.add(&key, value, format!("{name}:{}", line(at)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds `key=value` from the command line.
+    ///
+    /// A value that is not TOML is a text.
+    pub fn add_assignment(&mut self, assignment: &str) {
+        match assignment.split_once('=') {
+            Some((key, value)) => {
+                let parsed = toml::from_str::<Table>(&format!("v = {value}")).ok().and_then(|mut table| table.remove("v"));
+                self.add(key.trim(), parsed.unwrap_or_else(|| Value::String(value.into())), "--set".into());
+            }
+            None => self.problems.push(format!("--set {assignment}: expected key=value")),
+        }
+    }
+
+    /// Adds one setting.
+    pub fn add(&mut self, key: &str, value: impl Into<Value>, origin: String) {
+        let key = if key == "env.name" { "env" } else { key };
+        self.settings.insert(key.into(), Setting { value: value.into(), origin });
+    }
+
+    /// Returns the name of the environment or algorithm, if one is given.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the value is not a text.
+    pub fn text(&self, key: &str) -> Result<Option<String>, Error> {
+        let Some(Setting { value, origin }) = self.settings.get(key) else { return Ok(None) };
+        let text = value.as_str().map(String::from);
+        let bad = || Error::config(format!("{origin}: {key} is {value}, allowed is a name in quotes; `rl list` shows them all"));
+        text.ok_or_else(bad).map(Some)
+    }
+
+    /// Puts these settings over preset and defaults, and checks everything.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with all problems.
+    pub fn resolve(mut self, entry: &Entry, algo: Algo) -> Result<Config, Error> {
+        let env = entry.name;
+        let own = std::mem::take(&mut self.settings);
+        if let Some((_, _, preset)) = PRESETS.iter().find(|(name, of, _)| *name == env && *of == algo) {
+            self.add_toml(preset, &format!("preset {env}-{}", algo.name()))?;
+        }
+        self.settings.extend(own);
+
+        self.over(&Config::new(env, algo), entry)
+    }
+
+    /// Puts these settings over those of a run, and checks everything.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with all problems.
+    pub fn over(mut self, base: &Config, entry: &Entry) -> Result<Config, Error> {
+        for (key, ours) in [("env", base.env.name.as_str()), ("algo", base.algo.name())] {
+            if let Some(Setting { value, origin }) = self.settings.remove(key)
+                && value.as_str() != Some(ours)
+            {
+                self.problems.push(format!("{origin}: {key} is {value}, this run's is \"{ours}\""));
+            }
+        }
+        let mut table = base.table()?;
+        let refused = self.apply(base.algo.algo(), &mut table);
+        // What is refused keeps the value of `base`, so that the rest can be looked at.
+        let config = Config::from_table(base.algo.algo(), table).map_err(|e| Error::config(e.to_string()))?;
+        let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless());
+        self.problems.extend(concerns.filter(|(keys, _)| keys.iter().all(|key| !refused.contains(*key))).map(|(_, text)| text));
+        if self.problems.is_empty() { Ok(config) } else { Err(Error::Config { problems: self.problems }) }
+    }
+
+    /// Moves the allowed settings into `table`.
+    ///
+    /// Adds a problem for each of the others, and returns their keys.
+    fn apply(&mut self, algo: Algo, table: &mut Table) -> BTreeSet<String> {
+        let mut refused = BTreeSet::new();
+        for (key, Setting { value, origin }) in std::mem::take(&mut self.settings) {
+            let section = key.split_once('.').map(|(section, _)| section);
+            let problem = match keys().find(|known| known.name == key) {
+                None => {
+                    let apt =
+                        |name: &&str| name.split_once('.').is_none_or(|(section, _)| section == "env" || section == algo.name());
+                    let near = did_you_mean(&key, keys().map(|known| known.name).filter(apt));
+                    format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all")
+                }
+                Some(known) if !known.kind.allows(&value) => {
+                    format!("{origin}: {key} is {value}, allowed is {}", known.kind.allowed())
+                }
+                Some(_) if section.is_some_and(|section| section != "env" && section != algo.name()) => {
+                    format!("{origin}: {key} has no effect, the algorithm is {}", algo.name())
+                }
+                Some(known) => {
+                    let table = match section {
+                        Some(section) => table.get_mut(section).and_then(Value::as_table_mut),
+                        None => Some(&mut *table),
+                    };
+                    table.map(|table| table.insert(known.field().into(), value));
+                    continue;
+                }
+            };
+            self.problems.push(problem);
+            refused.insert(key);
+        }
+        refused
+    }
+}
+
+impl Config {
+    /// Reads the TOML of a run or a checkpoint.
+    ///
+    /// `name` is for errors. The environment is not known here, so the settings are not checked against it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with all problems, each with its line.
+    pub fn from_toml(text: &str, name: &str) -> Result<Self, Error> {
+        let mut layers = Layers::default();
+        layers.add_toml(text, name)?;
+        let missing = |key: &str| Error::config(format!("{name}: {key} is missing"));
+        let env = layers.text("env")?.ok_or_else(|| missing("env"))?;
+        let algo = layers.text("algo")?.ok_or_else(|| missing("algo"))?;
+        let algo = Algo::find(&algo).map_err(|error| Error::config(format!("{name}: {error}")))?;
+        layers.settings.remove("env");
+        layers.settings.remove("algo");
+        let mut table = Table::new();
+        table.insert("env".into(), Value::Table([("name".into(), env.into())].into_iter().collect()));
+        table.insert(algo.name().into(), Value::Table(Table::new()));
+        layers.apply(algo, &mut table);
+        if layers.problems.is_empty() {
+            let config = Self::from_table(algo, table).map_err(|e| Error::config(format!("{name}: {}", e.message())))?;
+            layers.problems.extend(config.impossible().into_iter().map(|(_, text)| format!("{name}: {text}")));
+            if layers.problems.is_empty() {
+                return Ok(config);
+            }
+        }
+        Err(Error::Config { problems: layers.problems })
+    }
+}
+
+/// Reads a text file of at most `limit` bytes.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be read; [`Error::Config`] if it is not a regular file, larger, or not UTF-8.
+pub fn read_small(path: &Path, limit: u64) -> Result<String, Error> {
+    let bad = |why: String| Error::config(format!("{}: {why}", path.display()));
+    // Asked before it is opened: opening a FIFO waits for a writer.
+    let metadata = std::fs::metadata(path).map_err(Error::io(path))?;
+    if !metadata.is_file() {
+        return Err(bad("is not a regular file".into()));
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(Error::io(path))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;
+    if bytes.len() as u64 > limit {
+        return Err(bad(format!("is larger than {limit} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| bad(format!("is not UTF-8 text ({})", error.utf8_error())))
+}

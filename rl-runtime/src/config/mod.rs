@@ -1,0 +1,488 @@
+//! Settings of a run, checked.
+//!
+//! [`Layers`] says where a choice comes from. One check serves all layers, and the files of runs and checkpoints too: every value
+//! against [`keys`], then the values together, before any work. All problems are reported at once.
+
+mod layers;
+mod presets;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use rl_agents::collect::MAX_EVAL_STEPS;
+use rl_agents::settings::{MAX_STEPS, OnNonfinite, check_micro_batch, key};
+use rl_agents::{NetConfig, Policy, settings};
+use rl_envs::catalog::Entry;
+use rl_envs::wrappers::Wrappers;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, Serializer};
+use toml::{Table, Value};
+
+use crate::Error;
+use crate::algo::{Algo, AlgoConfig, Build, Concern};
+use crate::pipeline::Mode;
+
+pub(crate) use layers::MAX_FILE;
+pub use layers::{Layers, read_small};
+pub use presets::PRESETS;
+pub use rl_agents::settings::{Key, Kind};
+
+/// Order of collecting and learning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Overlap {
+    /// One after the other.
+    #[default]
+    Sync,
+    /// At the same time.
+    Overlapped,
+}
+
+/// Environment of a run.
+///
+/// Written as its name, or as a table of its name and wrappers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "WrittenEnv", into = "WrittenEnv")]
+pub struct EnvConfig {
+    /// Name of the environment.
+    pub name: String,
+    /// Wrappers in training, evaluations and `rl watch`.
+    ///
+    /// Rewards are clipped for learning only.
+    pub wrappers: Wrappers,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenEnv {
+    Plain(String),
+    Wrapped {
+        name: String,
+        #[serde(flatten)]
+        wrappers: Wrappers,
+    },
+}
+
+impl From<WrittenEnv> for EnvConfig {
+    fn from(written: WrittenEnv) -> Self {
+        match written {
+            WrittenEnv::Plain(name) => Self { name, wrappers: Wrappers::default() },
+            WrittenEnv::Wrapped { name, wrappers } => Self { name, wrappers },
+        }
+    }
+}
+
+impl From<EnvConfig> for WrittenEnv {
+    fn from(EnvConfig { name, wrappers }: EnvConfig) -> Self {
+        if wrappers == Wrappers::default() { Self::Plain(name) } else { Self::Wrapped { name, wrappers } }
+    }
+}
+
+settings! {
+    /// Settings of a run as a whole.
+    pub struct RunConfig, "" {
+        /// Environment steps to train for.
+        steps: u64 = 1_000_000, Kind::Int(1, MAX_STEPS), resumable;
+        /// Environments.
+        n_envs: usize = 8, Kind::Int(1, 1 << 24);
+        /// Seed of all randomness.
+        seed: u64 = 0, Kind::Int(0, i64::MAX);
+        /// Threads; results do not depend on them.
+        threads: usize = std::thread::available_parallelism().map_or(1, usize::from), Kind::Int(1, 4096), resumable;
+        /// Device to train on.
+        device: String = "auto".into(), Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda or cuda:i"), resumable;
+        /// Order of collecting and learning: in turn, or at the same time.
+        pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
+        /// Largest policy lag of pipeline = overlapped, in updates.
+        max_lag: usize = 1, Kind::Int(0, 1000);
+        /// Threads that collect if pipeline = overlapped; 0: half of them.
+        collect_threads: usize = 0, Kind::Int(0, 4096), resumable;
+        /// Environment steps between checkpoints.
+        checkpoint_every: u64 = 50_000, Kind::Int(1, MAX_STEPS), resumable;
+        /// Number of checkpoints kept.
+        keep_checkpoints: usize = 2, Kind::Int(1, 1_000_000), resumable;
+        /// Iterations between rows of metrics.
+        log_interval: u64 = 1, Kind::Int(1, MAX_STEPS), resumable;
+        /// Environment steps between evaluations; 0: at the end only, or 20 with a target.
+        eval_every: u64 = 0, Kind::Int(0, MAX_STEPS), resumable;
+        /// Episodes of an evaluation.
+        eval_episodes: usize = 100, Kind::Int(1, 1_000_000), resumable;
+        /// Steps after which an evaluation cuts an episode; 0: no limit.
+        #[serde(default = "max_eval_steps")]
+        eval_max_steps: u32 = max_eval_steps(), Kind::Int(0, u32::MAX as i64), resumable;
+        /// Reaction to a number that is not finite: end the run, or truncate the episode.
+        #[serde(default)]
+        on_nonfinite: OnNonfinite = OnNonfinite::Error, Kind::Choice(&["error", "truncate"]), resumable;
+        /// Stop when an evaluation's mean return reaches this.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target_return: Option<f64> = None, Kind::Float(f64::MIN, f64::MAX), resumable;
+    }
+}
+
+fn max_eval_steps() -> u32 {
+    MAX_EVAL_STEPS
+}
+
+/// The wrappers of any environment.
+const ENV: &[Key] = &[
+    key("env.frame_stack", Kind::Int(1, 64), "Observations seen at once, the oldest first; 1: the last alone"),
+    key(
+        "env.time_limit",
+        Kind::Int(0, u32::MAX as i64),
+        "Steps after which an episode is truncated; 0: the environment's own limit",
+    ),
+    key("env.action_repeat", Kind::Int(1, 1000), "Times that each action is taken; rewards are summed, time_limit counts each"),
+    key("env.reward_clip", Kind::Float(0.0, 1e9), "Bound of the rewards that are learnt from; returns are unclipped; 0: none"),
+];
+
+/// Everything that decides a run.
+///
+/// Written as one flat table, with the settings of environment and algorithm in sections.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The environment.
+    pub env: EnvConfig,
+    /// The run as a whole.
+    pub run: RunConfig,
+    /// The networks.
+    pub net: NetConfig,
+    /// The algorithm.
+    pub algo: AlgoConfig,
+}
+
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Written<'a> {
+            env: &'a EnvConfig,
+            algo: &'static str,
+            #[serde(flatten)]
+            run: &'a RunConfig,
+            #[serde(flatten)]
+            net: &'a NetConfig,
+            #[serde(flatten)]
+            section: &'a AlgoConfig,
+        }
+        let Self { env, run, net, algo } = self;
+        Written { env, algo: algo.name(), run, net, section: algo }.serialize(serializer)
+    }
+}
+
+/// Every setting but the environment and the algorithm.
+pub fn keys() -> impl Iterator<Item = &'static Key> {
+    let algos = Algo::ALL.into_iter().map(|(algo, _)| algo.keys());
+    [RunConfig::KEYS, ENV, NetConfig::KEYS].into_iter().chain(algos).flatten()
+}
+
+/// Names of the settings that a resumed run may change.
+///
+/// They decide what a run needs of time, memory and files, or help after a divergence.
+pub(crate) fn resumable() -> impl Iterator<Item = &'static str> {
+    keys().filter(|key| key.resumable).map(|key| key.name)
+}
+
+/// Reads a device: `auto`, `cpu`, `cuda` or `cuda:i`.
+pub(crate) fn parse_device(text: &str) -> Option<Device> {
+    match text {
+        "auto" => Some(Device::Auto),
+        "cpu" => Some(Device::Cpu),
+        "cuda" => Some(Device::Cuda(0)),
+        _ => text.strip_prefix("cuda:").and_then(|i| i.parse().ok()).map(Device::Cuda),
+    }
+}
+
+/// Where to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// The GPU if this version can use it, else the CPU.
+    Auto,
+    Cpu,
+    Cuda(usize),
+}
+
+impl Config {
+    /// Creates the defaults for an environment and an algorithm.
+    fn new(env: &str, algo: Algo) -> Self {
+        let (env, algo) = (EnvConfig { name: env.into(), wrappers: Wrappers::default() }, AlgoConfig::new(algo));
+        let run = RunConfig { log_interval: algo.settings().log_interval(), ..RunConfig::default() };
+        Self { env, run, net: NetConfig::default(), algo }
+    }
+
+    /// Returns `entry` in the wrappers of these settings.
+    #[must_use]
+    pub fn wrapped(&self, entry: &Entry) -> Entry {
+        entry.wrapped(self.env.wrappers)
+    }
+
+    /// Returns the steps of a rollout.
+    #[must_use]
+    pub fn n_steps(&self) -> usize {
+        self.algo.settings().n_steps(self.run.n_envs)
+    }
+
+    /// Returns the order of collecting and learning.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self.run.pipeline {
+            Overlap::Sync => Mode::Sync,
+            Overlap::Overlapped => Mode::Overlapped { max_lag: self.run.max_lag },
+        }
+    }
+
+    /// Returns the number of threads that collect, if that overlaps with learning.
+    #[must_use]
+    pub fn collector_threads(&self) -> usize {
+        if self.run.collect_threads == 0 { (self.run.threads / 2).max(1) } else { self.run.collect_threads }
+    }
+
+    /// Returns the number of threads that learn.
+    #[must_use]
+    pub fn learner_threads(&self) -> usize {
+        match self.run.pipeline {
+            Overlap::Sync => self.run.threads,
+            Overlap::Overlapped => self.run.threads.saturating_sub(self.collector_threads()).max(1),
+        }
+    }
+
+    /// Builds a policy whose parameters will be loaded.
+    ///
+    /// # Errors
+    /// The errors of the policy.
+    pub fn policy(&self, entry: &Entry) -> Result<Box<dyn Policy>, Error> {
+        self.algo.settings().policy(&self.build(entry, false))
+    }
+
+    /// Returns the inputs of a new policy or agent in `entry`'s environment.
+    pub(crate) fn build(&self, entry: &Entry, fresh: bool) -> Build<'_> {
+        let (n_envs, seed) = (self.run.n_envs, self.run.seed);
+        Build { spaces: self.wrapped(entry).spaces(), net: &self.net, n_envs, seed, fresh }
+    }
+
+    /// Finds problems of several settings together.
+    fn impossible(&self) -> Vec<Concern> {
+        let mut found = Vec::new();
+        if self.run.collect_threads > self.run.threads {
+            let text = "more than there are threads; raise threads or leave it at 0";
+            found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
+        }
+        found.extend(self.algo.settings().check(self.run.n_envs));
+        found
+    }
+
+    /// Finds a problem of the settings with the environment.
+    fn unfit(&self, entry: &Entry) -> Option<Concern> {
+        self.algo.settings().fits(entry.name, &self.wrapped(entry).spaces(), &self.net)
+    }
+
+    /// Finds settings that could be trained with, but to no purpose.
+    ///
+    /// Older runs with such settings can still be read.
+    fn pointless(&self) -> Vec<Concern> {
+        let mut found = Vec::new();
+        if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.learning_starts >= self.run.steps) {
+            let (starts, steps) = (dqn.learning_starts, self.run.steps);
+            let text = format!(
+                "dqn.learning_starts is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps"
+            );
+            found.push((vec!["dqn.learning_starts", "steps"], text));
+        }
+        let keys = self.algo.algo().keys();
+        let size = self.algo.settings().figures(self.run.n_envs).micro_batch;
+        if let Err(error) = check_micro_batch(size, self.net.learner)
+            && let Some(key) = keys.iter().find(|key| key.field() == "micro_batch")
+        {
+            found.push((vec![key.name, "learner"], error.to_string()));
+        }
+        found
+    }
+
+    /// Returns warnings of settings that are allowed and may surprise.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.target_update_interval < self.run.n_envs as u64) {
+            warnings.push(format!(
+                "dqn.target_update_interval is {} env steps, but a step of {} environments is as many: the target network is updated \
+                 once each of them",
+                dqn.target_update_interval, self.run.n_envs
+            ));
+        }
+        warnings
+    }
+
+    /// Returns the settings as a table, in which the environment is a table too.
+    fn table(&self) -> Result<Table, Error> {
+        let bad = |e: toml::ser::Error| Error::config(e.to_string());
+        let mut env = Table::try_from(self.env.wrappers).map_err(bad)?;
+        env.insert("name".into(), self.env.name.as_str().into());
+        let mut table = Table::try_from(self).map_err(bad)?;
+        table.insert("env".into(), Value::Table(env));
+        Ok(table)
+    }
+
+    /// Splits a table of all settings.
+    ///
+    /// Those of environment and algorithm are in sections.
+    fn from_table(algo: Algo, mut table: Table) -> Result<Self, toml::de::Error> {
+        fn part<T: DeserializeOwned>(table: &mut Table, keys: &[Key]) -> Result<T, toml::de::Error> {
+            keys.iter().filter_map(|key| table.remove_entry(key.name)).collect::<Table>().try_into()
+        }
+        let env = table.remove("env").unwrap_or_else(|| Value::Table(Table::new())).try_into()?;
+        let (run, net) = (part(&mut table, RunConfig::KEYS)?, part(&mut table, NetConfig::KEYS)?);
+        table.retain(|key, _| key == algo.name());
+        Ok(Self { env, run, net, algo: Value::Table(table).try_into()? })
+    }
+
+    /// Returns the settings as TOML.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).unwrap_or_default()
+    }
+
+    /// Lists the settings that differ from another run's, one per line.
+    ///
+    /// Settings that a resumed run may change are left out.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> String {
+        let flat = |config: &Self| -> BTreeMap<String, String> {
+            // Through text, which holds the shortest decimal form of an f32.
+            let read = |text: &str| -> Table { toml::from_str(text).unwrap_or_default() };
+            let (mut table, mut env) =
+                (read(&config.to_toml()), read(&toml::to_string(&config.env.wrappers).unwrap_or_default()));
+            env.insert("name".into(), config.env.name.as_str().into());
+            table.insert("env".into(), Value::Table(env));
+            let mut flat = BTreeMap::new();
+            for (key, value) in table {
+                match value {
+                    Value::Table(section) => flat.extend(section.into_iter().map(|(k, v)| (format!("{key}.{k}"), v.to_string()))),
+                    value => drop(flat.insert(key, value.to_string())),
+                }
+            }
+            flat
+        };
+        let (a, b) = (flat(self), flat(other));
+        let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+        let none = String::from("not set");
+        let mut text = String::new();
+        for key in keys.into_iter().filter(|key| !resumable().any(|may| may == key.as_str())) {
+            let (x, y) = (a.get(key).unwrap_or(&none), b.get(key).unwrap_or(&none));
+            if x != y {
+                let _ = write!(text, "\n  {key}: {x} here, {y} there");
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rl_envs::catalog::find;
+
+    fn resolve(assignments: &[&str]) -> Result<Config, Error> {
+        let mut layers = Layers::default();
+        assignments.iter().for_each(|a| layers.add_assignment(a));
+        layers.resolve(find("cartpole").unwrap(), Algo::Ppo)
+    }
+
+    fn problems(result: Result<Config, Error>) -> Vec<String> {
+        match result {
+            Err(Error::Config { problems }) => problems,
+            other => panic!("expected problems, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn layers_lie_over_each_other() {
+        let config = resolve(&["ppo.gamma=0.5", "hidden=[32]", "ppo.learning_rate=lin_0.01"]).unwrap();
+        let AlgoConfig::Ppo(ppo) = &config.algo else { panic!("another algorithm") };
+        assert_eq!((ppo.gamma, ppo.n_steps, ppo.vf_coef), (0.5, 32, 0.5), "command line, preset, default");
+        assert_eq!(config.net.hidden, [32]);
+        assert_eq!(ppo.learning_rate, rl_agents::Schedule::Linear(0.01));
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once_with_the_nearest_key() {
+        let problems = problems(resolve(&["ppo.gama=0.9", "ppo.learning_rate=-1", "n_envs=0", "learning_rate=1", "x"]));
+        assert_eq!(problems.len(), 5, "{problems:?}");
+        let text = problems.join("\n");
+        assert!(text.contains("unknown setting \"ppo.gama\" (did you mean \"ppo.gamma\"?)"), "{text}");
+        assert!(text.contains("ppo.learning_rate is -1, allowed is a number X from 0 to 10, or \"lin_X\""), "{text}");
+        assert!(text.contains("n_envs is 0, allowed is a whole number from 1"), "{text}");
+        assert!(text.contains("(did you mean \"ppo.learning_rate\"?)"), "{text}");
+        assert!(text.contains("--set x: expected key=value"), "{text}");
+    }
+
+    #[test]
+    fn a_problem_in_a_file_names_its_line() {
+        let mut layers = Layers::default();
+        layers.add_toml("steps = 10\n\n[ppo]\ngamma = 1.5\nn_epochs = \"many\"\n", "my.toml").unwrap();
+        let problems = problems(layers.resolve(find("cartpole").unwrap(), Algo::Ppo));
+        assert!(problems[0].starts_with("my.toml:4: ppo.gamma is 1.5, allowed is a number from 0 to 1"), "{problems:?}");
+        assert!(problems[1].starts_with("my.toml:5: ppo.n_epochs is \"many\""), "{problems:?}");
+        let mut layers = Layers::default();
+        assert!(
+            layers
+                .add_toml("steps = = 1", "bad.toml")
+                .unwrap_err()
+                .to_string()
+                .starts_with("bad.toml: TOML parse error at line 1")
+        );
+    }
+
+    #[test]
+    fn a_batch_that_does_not_divide_the_rollout_is_refused() {
+        for batch_size in ["100", "512"] {
+            let problems = problems(resolve(&[&format!("ppo.batch_size={batch_size}")]));
+            assert!(
+                problems[0].starts_with(&format!("batch_size {batch_size} does not divide the rollout of 256")),
+                "{problems:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn settings_of_another_algorithm_are_refused() {
+        assert!(problems(resolve(&["a2c.gamma=0.9"]))[0].contains("a2c.gamma has no effect, the algorithm is ppo"));
+    }
+
+    #[test]
+    fn every_setting_has_a_key_and_every_key_a_setting() {
+        let mut found: Vec<String> = vec!["target_return".into()];
+        for (algo, _) in Algo::ALL {
+            for (key, value) in Config::new("cartpole", algo).table().unwrap() {
+                match value {
+                    Value::Table(section) => found.extend(section.keys().map(|inner| format!("{key}.{inner}"))),
+                    _ => found.push(key),
+                }
+            }
+        }
+        found.retain(|key| key != "env.name" && key != "algo");
+        found.sort();
+        found.dedup();
+        let mut keys: Vec<&str> = keys().map(|key| key.name).collect();
+        keys.sort_unstable();
+        assert_eq!(found, keys);
+    }
+
+    #[test]
+    fn every_preset_and_every_default_is_allowed() {
+        for (env, algo, _) in PRESETS {
+            Layers::default().resolve(find(env).unwrap(), *algo).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_resolved_config_survives_its_file() {
+        for (algo, _) in Algo::ALL {
+            let config = Layers::default().resolve(find("cartpole").unwrap(), algo).unwrap();
+            assert_eq!(Config::from_toml(&config.to_toml(), "config.toml").unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn differences_name_what_differs() {
+        let (a, b) = (resolve(&[]).unwrap(), resolve(&["hidden=[32]", "steps=7"]).unwrap());
+        assert_eq!(a.differences(&b), "\n  hidden: [64, 64] here, [32] there");
+    }
+}

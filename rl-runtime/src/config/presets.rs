@@ -1,0 +1,23 @@
+//! Settings that suit an environment and an algorithm.
+
+use crate::algo::Algo;
+
+/// The presets: environment, algorithm, TOML.
+pub const PRESETS: &[(&str, Algo, &str)] = &[
+    ("cartpole", Algo::Ppo, include_str!("../../presets/cartpole-ppo.toml")),
+    ("cartpole", Algo::A2c, include_str!("../../presets/cartpole-a2c.toml")),
+    ("cartpole", Algo::Dqn, include_str!("../../presets/cartpole-dqn.toml")),
+    ("mountain_car", Algo::Ppo, include_str!("../../presets/mountain_car-ppo.toml")),
+    ("mountain_car", Algo::A2c, include_str!("../../presets/mountain_car-a2c.toml")),
+    ("mountain_car", Algo::Dqn, include_str!("../../presets/mountain_car-dqn.toml")),
+    ("mountain_car_continuous", Algo::Ppo, include_str!("../../presets/mountain_car_continuous-ppo.toml")),
+    ("mountain_car_continuous", Algo::A2c, include_str!("../../presets/mountain_car_continuous-a2c.toml")),
+    ("acrobot", Algo::Ppo, include_str!("../../presets/acrobot-ppo.toml")),
+    ("acrobot", Algo::A2c, include_str!("../../presets/acrobot-a2c.toml")),
+    ("acrobot", Algo::Dqn, include_str!("../../presets/acrobot-dqn.toml")),
+    ("pendulum", Algo::Ppo, include_str!("../../presets/pendulum-ppo.toml")),
+    ("pendulum", Algo::A2c, include_str!("../../presets/pendulum-a2c.toml")),
+    ("snake", Algo::Ppo, include_str!("../../presets/snake-ppo.toml")),
+    ("snake", Algo::Dqn, include_str!("../../presets/snake-dqn.toml")),
+    ("breakout", Algo::Ppo, include_str!("../../presets/breakout-ppo.toml")),
+];
