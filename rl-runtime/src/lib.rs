@@ -1,13 +1,13 @@
 //! Time and place: the training loop, its files, and the `rl` program.
 //!
-//! Read [`train`](mod@train) first: the loop stands there once. [`config`] says what a user may choose, [`run_dir`] and
-//! [`checkpoint`] what is written where, [`resume`] what a stopped run continues from, [`metrics`] what is measured; [`watch`](mod@watch)
-//! lets a policy be seen. [`pipeline`] lets collecting and learning go on at the same time, on [rings](mod@ring) of buffers; [`blocking`] and
-//! [`first_come`] collect from environments that block and survive their [`faults`]; [`profile`] says where time goes. Every line is printed by [`print`](mod@print),
-//! every file that a user reads is written by [`file`](mod@file).
+//! Read [`train`](mod@train) first, the one training loop. [`config`] holds a user's settings; [`run_dir`], [`checkpoint`] and
+//! [`metrics`] are the files of a run, [`resume`] continues it, and [`watch`](mod@watch) shows its policy. [`pipeline`] overlaps
+//! collecting and learning, on [rings](mod@ring) of buffers; [`blocking`] and [`first_come`] collect from environments that
+//! block, and survive their [`faults`]; [`profile`] measures the time of each phase. [`print`](mod@print) prints every line;
+//! [`file`](mod@file) writes every file that a user reads.
 //!
-//! The program is the default feature `cli`. A crate that needs the library alone depends on it with `default-features = false`, and
-//! compiles no command line, progress bar, signal handler or GIF.
+//! The program is the default feature `cli`. A crate that needs only the library depends on it with `default-features = false`,
+//! and compiles no command line, progress bar, signal handler or GIF.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,4 +1,6 @@
-//! The training loop, once: it learns from the rollouts that a [`Pipeline`] gives it, collected in turn or at the same time.
+//! The training loop, once, for all pipelines.
+//!
+//! It learns from the rollouts of a [`Pipeline`], which collects in turn or at the same time.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -25,40 +27,40 @@ use crate::{Config, Error, diverged, interrupt};
 /// Exit code of errors after which environments cannot be continued.
 const ENV_FAILED: u8 = 5;
 
-/// Saves that may fail running before training is given up.
+/// Consecutive failed saves after which training stops.
 const MAX_FAILED_SAVES: u32 = 3;
-/// Pauses before the last save is tried again.
+/// Pauses before retries of the last save.
 const PAUSES_MS: [u64; 3] = [100, 300, 1000];
 
-/// Why training ended.
+/// Reason for the end of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All steps were taken.
+    /// All steps have been taken.
     Steps,
-    /// An evaluation reached the target.
+    /// An evaluation has reached the target.
     Target,
-    /// The user asked for it.
+    /// The user has interrupted.
     Interrupted,
 }
 
-/// News of a training.
+/// An event of training.
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A row of metrics.
     Row {
-        /// The row.
+        /// Values of the row.
         row: &'a Row,
         /// Progress of the run.
         progress: &'a Progress,
     },
-    /// An evaluation.
+    /// Result of an evaluation.
     Evaluation {
-        /// Environment steps before it.
+        /// Environment steps before the evaluation.
         env_steps: u64,
-        /// Its figures.
+        /// Figures of the evaluation.
         result: &'a Evaluation,
     },
-    /// Something that went wrong without ending the run.
+    /// Problem that does not end the run.
     Warning(&'a str),
 }
 
@@ -69,38 +71,40 @@ fn warn(listener: Listener<'_>, text: &str) {
     listener(Event::Warning(text));
 }
 
-/// How training ended.
+/// Result of training.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Why.
+    /// Reason for the end.
     pub end: End,
-    /// How far it came, earlier parts of the run included.
+    /// Progress of the run, including its earlier parts.
     pub progress: Progress,
     /// Environment steps of this part of the run.
     pub env_steps: u64,
-    /// Seconds of this part of the run, evaluations and checkpoints on the way included, the last evaluation not.
+    /// Seconds of this part, including evaluations and checkpoints except for the last.
     pub wall_s: f64,
     /// The last evaluation, unless interrupted.
     pub evaluation: Option<Evaluation>,
 }
 
-/// Figures of the episodes that judge a policy.
+/// Figures of evaluation episodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
     /// Number of episodes.
     pub episodes: usize,
     /// Number of episodes cut by the step limit.
     pub cut: usize,
-    /// Mean of their returns.
+    /// Mean of the returns.
     pub return_mean: f64,
-    /// Standard deviation of their returns.
+    /// Standard deviation of the returns.
     pub return_std: f64,
-    /// Mean of their lengths.
+    /// Mean of the lengths.
     pub length_mean: f64,
 }
 
 impl Evaluation {
-    /// The figures of these episodes, of which `cut` were cut by the step limit; NaN if there are none.
+    /// Computes the figures of `episodes`; NaN if there are none.
+    ///
+    /// The step limit has cut `cut` of them.
     #[must_use]
     pub fn new(episodes: &[Episode], cut: usize) -> Self {
         let n = episodes.len() as f64;
@@ -116,10 +120,10 @@ impl Evaluation {
     }
 }
 
-/// The device to train on, in words.
+/// Returns a description of the device to train on.
 ///
 /// # Errors
-/// [`Error::Device`] if it is not there, [`Error::DeviceUnsupported`] if this version cannot train on it.
+/// [`Error::Device`] if it does not exist, [`Error::DeviceUnsupported`] if this version cannot train on it.
 pub fn device(config: &Config) -> Result<String, Error> {
     match parse_device(&config.run.device) {
         Some(Device::Cuda(ordinal)) => Err(Error::DeviceUnsupported(rl_cuda::Device::open(ordinal)?.to_string())),
@@ -128,36 +132,42 @@ pub fn device(config: &Config) -> Result<String, Error> {
     }
 }
 
-/// The environments of a run, if there is memory for them and for all that a training needs.
+/// Creates the environments of a run, if all of its memory is available.
 fn slices(config: &Config, entry: &Entry) -> Result<Vec<Box<dyn VecEnv>>, Error> {
     Budget::training(config, entry).check()?;
     Ok(entry.slices(config.run.n_envs, MAX_SLICES, MIN_SLICE)?)
 }
 
-/// The agent of a run, with drawn parameters or with parameters that will be loaded.
+/// Creates the agent of a run; if not `fresh`, its parameters will be loaded.
 fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Box<dyn Agent>, Error> {
     config.algo.settings().agent(&config.build(entry, fresh))
 }
 
-/// Environments that an evaluation steps together at most: few enough that a step answers Ctrl-C within a second.
+/// Maximum number of environments that an evaluation steps together.
+///
+/// It is small enough that a step answers Ctrl-C within a second.
 const MAX_EVAL_SLICE: usize = 256;
 
-/// Seed of the episodes that `rl eval` and `rl watch` play for a `--seed`: never a seed of training's environments.
+/// Seed of the episodes of `rl eval` and `rl watch` for a `--seed`.
+///
+/// Never a seed of training's environments.
 #[must_use]
 pub fn evaluation_seed(seed: u64) -> u64 {
     seed.wrapping_add(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Seed of the episodes that judge a policy during training: never one of [`evaluation_seed`], whose episodes must not have decided
-/// when training stops. Every evaluation of a run plays the same episodes, so that chance in the starts does not move its curve.
+/// Seed of the evaluation episodes during training.
+///
+/// Never one of [`evaluation_seed`], whose episodes must not have decided when training stops. Every evaluation of a run plays
+/// the same episodes, so that randomness in the starts does not move its curve.
 fn training_evaluation_seed(seed: u64) -> u64 {
     seed.wrapping_add(0x5851_F42D_4C95_7F2D)
 }
 
-/// Plays `episodes` episodes, each in an environment of its own. `None` if an interrupt has ended it early.
+/// Plays `episodes` episodes, each in its own environment; `None` if interrupted.
 ///
 /// # Errors
-/// Those of the environments and of candle.
+/// Errors of the environments and of candle.
 pub fn evaluate_policy(
     policy: &dyn Policy,
     entry: &Entry,
@@ -165,7 +175,7 @@ pub fn evaluate_policy(
     config: &EvalConfig,
     pool: &Pool,
 ) -> Result<Option<Evaluation>, Error> {
-    // Each slice is built by the thread that plays it, so that a million episodes need the memory of a few.
+    // The thread that plays a slice also builds it, so that a million episodes need the memory of a few.
     let slices = pool::slices(episodes, MAX_SLICES.max(episodes.div_ceil(MAX_EVAL_SLICE)), MIN_SLICE);
     let mut work: Vec<_> = slices.map(|range| (range, Ok(Played::default()))).collect();
     let go_on = || if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
@@ -184,7 +194,7 @@ pub fn evaluate_policy(
     Ok(Some(Evaluation::new(&episodes, cut)))
 }
 
-/// Warns of the first number of each kind that an environment should not have given.
+/// Warns of the first invalid number of each kind.
 fn warn_first(before: &Anomalies, now: &Anomalies, listener: Listener<'_>) {
     if let (None, Some(first)) = (&before.first_outside, &now.first_outside) {
         warn(listener, &format!("{first}; training continues, `rl check-env` tests an environment"));
@@ -194,7 +204,7 @@ fn warn_first(before: &Anomalies, now: &Anomalies, listener: Listener<'_>) {
     }
 }
 
-/// Says how many such numbers there were.
+/// Reports the counts of invalid numbers.
 fn warn_all(all: &Anomalies, listener: Listener<'_>) {
     if all.outside > 0 {
         warn(listener, &format!("{} observations were outside of their space", grouped(all.outside)));
@@ -204,7 +214,7 @@ fn warn_all(all: &Anomalies, listener: Listener<'_>) {
     }
 }
 
-/// Everything that training needs, made before anything is written.
+/// State of training, created before anything is written.
 pub struct Training {
     config: Config,
     entry: Entry,
@@ -212,13 +222,13 @@ pub struct Training {
     pipeline: Pipeline<Collector>,
     agent: Box<dyn Agent>,
     progress: Progress,
-    /// The policies that the next rollouts are acted in by, where they lag behind the agent's.
+    /// Policies of the next rollouts, where they lag behind the agent's.
     ahead: Vec<(u64, Snapshot)>,
-    /// Env steps of the last checkpoint that was saved or loaded.
+    /// Env steps of the last saved or loaded checkpoint.
     saved: Option<u64>,
-    /// The best evaluation's mean return.
+    /// Mean return of the best evaluation.
     best: Option<f64>,
-    /// Old checkpoints that could not be removed the last time.
+    /// Number of old checkpoints that could not be removed last time.
     stuck: usize,
     profile: Profile,
     track: Track,
@@ -231,14 +241,14 @@ fn warn_of_stuck(stuck: &[Error], listener: Listener<'_>) {
     }
 }
 
-/// Optimizer steps skipped since the run began or was resumed.
+/// Number of optimizer steps skipped since the run began or was resumed.
 #[derive(Default)]
 struct Skipped {
     n: u64,
 }
 
 impl Skipped {
-    /// Counts those of an update, and returns a warning each time that their number has doubled.
+    /// Counts an update's skipped steps; returns a warning each time the count doubles.
     fn count(&mut self, update: &Metrics) -> Option<String> {
         let before = self.n;
         self.n += update.get("train/skipped_updates").map_or(0, |n| n as u64);
@@ -252,36 +262,38 @@ impl Skipped {
 }
 
 impl Training {
-    /// A training at its beginning, in the environment of `entry`.
+    /// Creates a training at its beginning, in the environment of `entry`.
     ///
     /// # Errors
-    /// Those of [`Budget::check`], the environments, the agent and the rollout.
+    /// Errors of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
         Self::build(config, entry, slices(config, entry)?, || agent(config, entry, true), profile)
     }
 
-    /// A training at its beginning whose agent is the caller's. Of the algorithm's settings, `config`'s number of steps of a rollout
-    /// counts, and no other.
+    /// Creates a training at its beginning with the caller's agent.
+    ///
+    /// Of the algorithm's settings, only the number of steps of a rollout counts.
     ///
     /// # Errors
-    /// Those of [`Training::new`].
+    /// Errors of [`Training::new`].
     pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
         Self::build(config, entry, slices(config, entry)?, || Ok(agent), profile)
     }
 
-    /// A training whose parameters are still to be loaded.
+    /// Creates a training with parameters still to be loaded.
     pub(crate) fn unset(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
         Self::build(config, entry, slices(config, entry)?, || agent(config, entry, false), profile)
     }
 
-    /// A training at its beginning, in `envs` instead of those of the entry: they have the same spaces, and are wrapped, say.
-    /// Evaluations are played in the entry's.
+    /// Creates a training at its beginning in `envs` instead of the entry's.
+    ///
+    /// They have the same spaces; they may be wrapped, for example. Evaluations use the entry's environments.
     ///
     /// # Errors
-    /// Those of [`Training::new`] and [`Collector::of`].
+    /// Errors of [`Training::new`] and [`Collector::of`].
     ///
     /// # Panics
     /// If `envs` is empty.
@@ -291,10 +303,10 @@ impl Training {
         Self::build(config, entry, envs, || agent(config, entry, true), profile)
     }
 
-    /// A training that continues from a checkpoint, with the settings of `config`.
+    /// Creates a training that continues a checkpoint, with the settings of `config`.
     ///
     /// # Errors
-    /// Those of [`Training::new`], and those of the agent and the environments if the checkpoint does not fit.
+    /// Errors of [`Training::new`]; errors of the agent and the environments if the checkpoint does not fit.
     pub fn resume(config: &Config, entry: &Entry, checkpoint: Checkpoint, profile: Profile) -> Result<Self, Error> {
         let mut training = Self::unset(config, entry, profile)?;
         training.load(checkpoint)?;
@@ -322,10 +334,10 @@ impl Training {
         Ok(Self { config, entry: *entry, pool, pipeline, agent, progress, ahead, saved, best, stuck, profile, track })
     }
 
-    /// Continues from a checkpoint, which was saved by an agent of the same kind.
+    /// Loads a checkpoint of an agent of the same kind.
     ///
     /// # Errors
-    /// Those of the agent and the environments if the checkpoint does not fit.
+    /// Errors of the agent and the environments if the checkpoint does not fit.
     pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         let Checkpoint { agent, replay, collector, progress, ahead, .. } = checkpoint;
         self.agent.load(&agent)?;
@@ -351,13 +363,13 @@ impl Training {
         Ok(())
     }
 
-    /// The agent.
+    /// Agent of the training.
     #[must_use]
     pub fn agent(&self) -> &dyn Agent {
         &*self.agent
     }
 
-    /// How far it has come.
+    /// Progress of the run.
     #[must_use]
     pub fn progress(&self) -> &Progress {
         &self.progress
@@ -370,19 +382,19 @@ impl Training {
         evaluate_policy(self.agent.policy(), &self.entry, eval_episodes, &config, &self.pool)
     }
 
-    /// What remains of training after so many more rollouts, 1 at the start.
+    /// Fraction of training that remains after `rollouts` more rollouts.
     fn remaining(&self, rollouts: usize) -> f32 {
         let env_steps = self.progress.env_steps + (rollouts * self.config.n_steps() * self.config.run.n_envs) as u64;
         (1.0 - env_steps as f64 / self.config.run.steps as f64).max(0.0) as f32
     }
 
-    /// Orders the rollouts that are begun before another has been learnt from.
+    /// Orders the rollouts that begin before another one has been learnt from.
     fn order_first(&mut self) -> Result<(), Error> {
         let n = self.pipeline.n_ahead();
         for i in 0..n {
             let remaining = self.remaining(i);
             let mut policy = self.agent.acting(remaining).copy();
-            // The last one is the agent's own as it is now; at the very start they all are.
+            // The last one is the agent's current policy; at the very start, all are.
             let learnt = match self.ahead.get(i).filter(|_| i + 1 < n) {
                 Some((learnt, snapshot)) => {
                     policy.load(snapshot)?;
@@ -428,8 +440,9 @@ impl Training {
         Ok(())
     }
 
-    /// Saves what was learnt before an environment failed. Its rollout and all environments are lost, so new episodes begin when the
-    /// checkpoint is loaded.
+    /// Saves the state before the fault of an environment.
+    ///
+    /// The rollout and all environments are lost, so loading the checkpoint begins new episodes.
     fn save_after_fault(&mut self, dir: &RunDir, listener: Listener<'_>) {
         let Progress { env_steps, iterations, .. } = self.progress;
         if env_steps == 0 {
@@ -448,7 +461,7 @@ impl Training {
         }
     }
 
-    /// Saves for the last time; what fails is tried again after a pause.
+    /// Saves for the last time, with retries after pauses.
     fn save_last(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<(), Error> {
         let mut pauses = PAUSES_MS.iter();
         loop {
@@ -467,7 +480,7 @@ impl Training {
         Error::NotSaved { run: dir.path().into(), attempts, cause: Box::new(cause), saved: self.saved }
     }
 
-    /// Keeps the agent as the best one if its evaluation is better than all before. What goes wrong is a warning.
+    /// Saves the agent as the best one if its evaluation is; failures are warnings.
     fn keep_if_best(&mut self, dir: &RunDir, evaluation: &Evaluation, listener: Listener<'_>) {
         let mean = evaluation.return_mean;
         if mean.is_nan() || self.best.is_some_and(|best| mean <= best) {
@@ -485,15 +498,15 @@ impl Training {
         }
     }
 
-    /// Trains to the end, writes metrics and checkpoints into `dir`, and evaluates what was learnt.
+    /// Trains to the end, writes metrics and checkpoints into `dir`, and evaluates.
     ///
-    /// Where collecting and learning overlap, a checkpoint waits until every rollout that has been begun has been learnt from, and is of
-    /// that moment: of the agent, the environments, and the older policies that the next rollouts are acted in by, so that a resumed run
-    /// goes on as an uninterrupted one does. Where a target is reached, the rollouts that have been begun are dropped instead.
+    /// If collecting and learning overlap, a checkpoint waits until every rollout in flight has been learnt from. It holds the
+    /// agent, the environments, and the older policies of the next rollouts at that moment, so that a resumed run equals an
+    /// uninterrupted one. If a target is reached, rollouts in flight are dropped instead.
     ///
     /// # Errors
-    /// Those of the agent, the environments and the files. The last good checkpoint stays. Where an environment has failed, what was
-    /// learnt before is saved, too.
+    /// Errors of the agent, the environments and the files. The last good checkpoint stays. If an environment has failed, the
+    /// progress before it is saved, too.
     pub fn run(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
         let outcome = self.run_to_end(dir, listener);
         if outcome.as_ref().is_err_and(|error| error.exit_code() == ENV_FAILED) {
@@ -522,7 +535,7 @@ impl Training {
             }
         };
         tell(listener, log.open());
-        // A target without a cadence is looked for twenty times.
+        // A target without an evaluation interval is checked twenty times.
         let no_cadence = config.run.eval_every == 0 && config.run.target_return.is_some();
         let eval_every = if no_cadence { config.run.steps.div_ceil(20) } else { config.run.eval_every };
         let (mut failed_saves, mut skipped) = (0, Skipped::default());
@@ -600,7 +613,7 @@ impl Training {
                     let dropped = self.pipeline.next(agent.acting(remaining), learnt)?;
                     self.pipeline.give_back(dropped, agent.acting(remaining), learnt)?;
                 }
-                // The environments stand behind the rollouts that were dropped.
+                // The environments are ahead by the dropped rollouts.
                 agent.gap();
             }
             if save_due && self.pipeline.in_flight() == 0 {
@@ -627,7 +640,7 @@ impl Training {
         let wall_s = begin.elapsed().as_secs_f64();
         warn_all(&anomalies, listener);
         if end == End::Interrupted && self.progress.env_steps >= config.run.steps {
-            end = End::Steps; // the rollouts that were under way were the last
+            end = End::Steps; // the rollouts in flight were the last
         }
         if end == End::Interrupted {
             evaluation = None;
