@@ -33,7 +33,7 @@ pub enum Error {
         allowed: &'static str,
     },
     /// Setting out of its range.
-    #[error("{name} is {value}, allowed is {allowed}")]
+    #[error("{name} is {value}; it must be {allowed}")]
     Range {
         /// Name of the setting.
         name: &'static str,

@@ -261,8 +261,8 @@ mod tests {
     fn what_is_out_of_range_is_named_with_its_value_and_range() {
         let error = |config: &PpoConfig| check(PpoConfig::KEYS, config).unwrap_err().to_string();
         let ppo = PpoConfig::default();
-        assert_eq!(error(&PpoConfig { gamma: 1.1, ..ppo.clone() }), "gamma is 1.1, allowed is a number from 0 to 1");
-        assert!(error(&PpoConfig { vf_coef: f32::NAN, ..ppo.clone() }).starts_with("vf_coef is nan, allowed is"));
+        assert_eq!(error(&PpoConfig { gamma: 1.1, ..ppo.clone() }), "gamma is 1.1; it must be a number from 0 to 1");
+        assert!(error(&PpoConfig { vf_coef: f32::NAN, ..ppo.clone() }).starts_with("vf_coef is nan; it must be"));
         assert!(error(&PpoConfig { batch_size: usize::MAX, ..ppo }).contains("at most 9223372036854775807"));
     }
 }

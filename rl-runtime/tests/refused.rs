@@ -129,7 +129,7 @@ fn every_setting_is_judged_alike_by_the_program_and_by_the_constructor() {
         let mut layers = Layers::default();
         layers.add(key.name, value.clone(), "here".into());
         match layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), algo.unwrap_or(Algo::Ppo)) {
-            Err(Error::Config { problems }) => !problems.iter().any(|problem| problem.contains("allowed is")),
+            Err(Error::Config { problems }) => !problems.iter().any(|problem| problem.contains("it must be")),
             other => other.is_ok(),
         }
     };
@@ -158,7 +158,7 @@ fn everything_that_is_wrong_is_told_at_once() {
         "batch_size 511 does not divide the rollout of 256 samples",
         "conv is [[1, 1, 1]] over observations of shape [4]",
         "collect_threads is 100, more than",
-        "--set: keep_checkpoints is 0, allowed is a whole number from 1",
+        "--set: keep_checkpoints is 0; it must be a whole number from 1",
     ] {
         assert!(text.contains(part), "{part}:\n{text}");
     }
@@ -308,7 +308,7 @@ fn a_configuration_file_that_is_no_small_text_is_refused() {
     for (key, also) in [("algo", "env = 'cartpole'"), ("env", "")] {
         fs::write(&file, format!("{key} = 5\n{also}")).unwrap();
         let error = ends(2, &["train", "--config", text(&file)]);
-        assert!(error.contains(&format!("my.toml:1: {key} is 5, allowed is a name in quotes")), "{error}");
+        assert!(error.contains(&format!("my.toml:1: {key} is 5; it must be a name in quotes")), "{error}");
     }
 }
 

@@ -88,7 +88,7 @@ impl Layers {
     pub fn text(&self, key: &str) -> Result<Option<String>, Error> {
         let Some(Setting { value, origin }) = self.settings.get(key) else { return Ok(None) };
         let text = value.as_str().map(String::from);
-        let bad = || Error::config(format!("{origin}: {key} is {value}, allowed is a name in quotes; `rl list` shows them all"));
+        let bad = || Error::config(format!("{origin}: {key} is {value}; it must be a name in quotes; `rl list` shows them all"));
         text.ok_or_else(bad).map(Some)
     }
 
@@ -143,7 +143,7 @@ impl Layers {
                     format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all")
                 }
                 Some(known) if !known.kind.allows(&value) => {
-                    format!("{origin}: {key} is {value}, allowed is {}", known.kind.allowed())
+                    format!("{origin}: {key} is {value}; it must be {}", known.kind.allowed())
                 }
                 Some(_) if section.is_some_and(|section| section != "env" && section != algo.name()) => {
                     format!("{origin}: {key} has no effect, the algorithm is {}", algo.name())

@@ -407,8 +407,8 @@ mod tests {
         assert_eq!(problems.len(), 5, "{problems:?}");
         let text = problems.join("\n");
         assert!(text.contains("unknown setting \"ppo.gama\" (did you mean \"ppo.gamma\"?)"), "{text}");
-        assert!(text.contains("ppo.learning_rate is -1, allowed is a number X from 0 to 10, or \"lin_X\""), "{text}");
-        assert!(text.contains("n_envs is 0, allowed is a whole number from 1"), "{text}");
+        assert!(text.contains("ppo.learning_rate is -1; it must be a number X from 0 to 10, or \"lin_X\""), "{text}");
+        assert!(text.contains("n_envs is 0; it must be a whole number from 1"), "{text}");
         assert!(text.contains("(did you mean \"ppo.learning_rate\"?)"), "{text}");
         assert!(text.contains("--set x: expected key=value"), "{text}");
     }
@@ -418,7 +418,7 @@ mod tests {
         let mut layers = Layers::default();
         layers.add_toml("steps = 10\n\n[ppo]\ngamma = 1.5\nn_epochs = \"many\"\n", "my.toml").unwrap();
         let problems = problems(layers.resolve(find("cartpole").unwrap(), Algo::Ppo));
-        assert!(problems[0].starts_with("my.toml:4: ppo.gamma is 1.5, allowed is a number from 0 to 1"), "{problems:?}");
+        assert!(problems[0].starts_with("my.toml:4: ppo.gamma is 1.5; it must be a number from 0 to 1"), "{problems:?}");
         assert!(problems[1].starts_with("my.toml:5: ppo.n_epochs is \"many\""), "{problems:?}");
         let mut layers = Layers::default();
         assert!(
