@@ -57,7 +57,7 @@ pub trait VecEnv: Send {
     /// Number of environments N.
     fn n_envs(&self) -> usize;
 
-    /// Index of the first environment, the first index of its random numbers.
+    /// Index of the first environment, as used in its random numbers.
     ///
     /// 0 unless this is a slice of a larger batch.
     fn first_env(&self) -> u32;
