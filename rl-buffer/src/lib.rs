@@ -1,7 +1,7 @@
 //! Memory that agents learn from: rollouts, replayed transitions, and targets.
 //!
 //! - [`Rollout`] holds T steps of N environments in time-major arrays that are filled in place.
-//! - [`ReplayBuffer`] holds the latest transitions of one or more steps and gives back a [`Batch`] of any of them;
+//! - [`ReplayBuffer`] holds the latest transitions of one or more steps and draws a [`Batch`] of them;
 //!   [`PrioritizedReplayBuffer`] prefers transitions with a large error.
 //! - [`returns`] defines advantages, returns and discounts, and is the only module that interprets the two flags at the end of an
 //!   episode.

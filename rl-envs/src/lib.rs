@@ -1,14 +1,13 @@
 //! Reinforcement-learning environments that step in batches.
 //!
 //! - [`Env`] is one environment: rules and state, nothing else. [`cartpole::CartPole`] is one.
-//! - [`VecEnv`] is N of them, stepped together into memory that the caller owns, restarted in the same step in which an
-//!   episode ends. [`SyncVecEnv`] steps one after the other and is the referee; [`PooledVecEnv`] steps fixed slices on a
-//!   [`Pool`] of threads and gives the same bits for any number of them.
-//! - [`catalog`] names every environment, and a [`Canvas`] shows one; [`check_env`] tests any, one of your own too, against the
-//!   contract.
-//! - [`wrappers`] go around an environment or a batch: time limits, repeated actions, stacked frames, statistics.
-//! - All randomness is counter-based ([`rng`]): a trajectory depends on the seed, the environment's index and the step,
-//!   never on threads or time. All mathematics is the crate's own ([`math`]), so that it is the same on every machine.
+//! - [`VecEnv`] is N of them, stepped together into memory that the caller owns; an environment is reset in the same step in
+//!   which its episode ends. [`SyncVecEnv`] steps one after the other and is the referee; [`PooledVecEnv`] steps fixed slices on
+//!   a [`Pool`] of threads and gives the same bits for any number of them.
+//! - [`catalog`] names every environment, and a [`Canvas`] shows one; [`check_env`] checks any environment against the contract.
+//! - [`wrappers`] wrap an environment or a batch: time limits, repeated actions, stacked frames, statistics.
+//! - All randomness is counter-based ([`rng`]): a trajectory depends on the seed, the environment's index and the step, never on
+//!   threads or time. All mathematics is the crate's own ([`math`]), the same on every machine.
 //!
 //! ```
 //! use ndarray::array;

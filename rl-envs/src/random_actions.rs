@@ -1,15 +1,15 @@
-//! Actions drawn uniformly, without a policy: for benches and checks.
+//! Uniformly random actions, without a policy, for benches and checks.
 
 use std::ops::Range;
 
 use crate::isa::{self, Isa, Set, Work};
 use crate::{ActionSpace, ActionsMut, Purpose, rng};
 
-/// Uniform actions for N environments, step by step; masks are not looked at.
+/// Uniform actions for N environments, step by step; masks are ignored.
 ///
-/// Number k of an environment's stream [`Purpose::RandomAction`] is word `k & 3` of block `k >> 2`, so four numbers cost one block.
-/// A discrete action at step s takes number s; dimension j of A of a continuous one takes number `s A + j`. Bounds that are infinite
-/// become +-1, or 1 away from the other bound if that lies beyond.
+/// Number k of an environment's stream [`Purpose::RandomAction`] is word `k & 3` of block `k >> 2`, so four numbers cost one
+/// block. A discrete action at step s takes number s; dimension j of A of a continuous one takes number `s A + j`. Infinite
+/// bounds become +-1, or 1 away from the other bound if that exceeds +-1.
 #[derive(Clone, Debug)]
 pub struct RandomActions {
     isa: Isa,
@@ -21,13 +21,13 @@ pub struct RandomActions {
 }
 
 impl RandomActions {
-    /// For `n_envs` environments.
+    /// Creates actions for `n_envs` environments.
     #[must_use]
     pub fn new(seed: u64, n_envs: usize, space: &ActionSpace) -> Self {
         Self::slice(seed, 0..n_envs, space)
     }
 
-    /// For the environments with the indices `range` of a batch.
+    /// Creates actions for the environments with the indices `range` of a batch.
     #[must_use]
     pub fn slice(seed: u64, range: Range<usize>, space: &ActionSpace) -> Self {
         let mut space = space.clone();
@@ -44,7 +44,7 @@ impl RandomActions {
     /// Writes the actions of the next step.
     ///
     /// # Panics
-    /// If they are of another kind or number than the space's.
+    /// If `actions` differ from the space in kind or number.
     pub fn fill(&mut self, actions: &mut ActionsMut<'_>) {
         match (actions, &self.space) {
             (ActionsMut::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
@@ -57,7 +57,7 @@ impl RandomActions {
                 assert_eq!(actions.dim(), (self.words[0].len(), bounds.len()), "an action for each environment");
                 for (mut column, (low, high)) in actions.columns_mut().into_iter().zip(bounds) {
                     let words = self.next_words();
-                    // Rounding may lead beyond the bound.
+                    // Rounding may exceed the bound.
                     let between = |word| (low + (high - low) * rng::uniform(word)).min(high);
                     column.iter_mut().zip(words).for_each(|(action, &word)| *action = between(word));
                 }
@@ -66,7 +66,7 @@ impl RandomActions {
         }
     }
 
-    /// The next word of every environment's stream.
+    /// Returns the next word of every environment's stream.
     fn next_words(&mut self) -> &[u32] {
         let Self { isa, seed, first_env, next, words, .. } = self;
         if *next & 3 == 0 {
@@ -77,7 +77,7 @@ impl RandomActions {
     }
 }
 
-/// One block of every environment's stream.
+/// Computes one block of every environment's stream.
 struct Blocks<'a> {
     seed: u64,
     first_env: u32,

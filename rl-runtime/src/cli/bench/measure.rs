@@ -475,7 +475,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let policy = ActorCritic::new(&spaces.0, &spaces.1, &net, 0)?;
     let mut agent = Ppo::new(policy, PpoConfig { n_steps, batch_size, ..ppo.clone() }, n_envs, 0)?;
     let make: Make<SlowCartPole> = Arc::new(move |_| Ok(SlowCartPole::new(latency)));
-    // A slow step counts as hung with a probability below one in a million, and no environment is given up.
+    // A slow step counts as hung with a probability below one in a million, and no environment is quarantined.
     let timeout = Duration::from_secs(30) + 500 * latency.mean + 2 * latency.work;
     let faults = FaultConfig { timeout, max_restarts: u32::MAX, ..FaultConfig::default() };
     let mut envs = BlockingEnvs::new(n_envs, spaces, make, faults, 0)?;
