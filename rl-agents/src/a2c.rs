@@ -21,7 +21,7 @@ use crate::agent::{Descent, StepSums};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
 use crate::optim::Rule;
 use crate::settings::{self, Kind};
-use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
+use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot};
 
 crate::settings! {
     /// Settings of A2C.
@@ -170,6 +170,10 @@ impl A2c {
 impl Agent for A2c {
     fn policy(&self) -> &dyn Policy {
         &self.descent.policy
+    }
+
+    fn layout(&self) -> &Layout {
+        self.descent.policy.layout()
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {

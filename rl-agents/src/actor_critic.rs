@@ -1,6 +1,5 @@
 //! A policy and a value function: two heads of a network.
 
-use std::any::Any;
 use std::ops::Range;
 
 use candle_core::Tensor;
@@ -9,12 +8,12 @@ use rl_envs::{ActionSpace, ActionsMut, Isa, Purpose, Space, math, rng};
 
 use crate::distributions::{Distribution, add_noise, greedy, log_softmax_columns, sample, standardize_columns};
 use crate::fused::Fused;
-use crate::network::{Network, NetworkShape, each_reference_tile};
+use crate::network::{Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::normalize::Moments;
 use crate::params::Layout;
 use crate::samples::TILE;
 use crate::tile::{self, Workspace};
-use crate::{Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot};
+use crate::{Acted, Acting, Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// A policy and a value function, two heads of a network.
 ///
@@ -23,7 +22,7 @@ use crate::{Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapsho
 ///
 /// Initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last layer, 1 in the value function's; biases
 /// 0.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ActorCritic {
     network: Network,
     distribution: Distribution,
@@ -140,6 +139,32 @@ impl ActorCritic {
         Some(log_std.iter().map(|&x| math::exp(x)).sum::<f32>() / log_std.len() as f32)
     }
 
+    /// Names, shapes and ranges of the parameters.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.network.layout()
+    }
+
+    /// Parameter vector (P).
+    #[must_use]
+    pub fn params(&self) -> &[f32] {
+        self.network.params()
+    }
+
+    /// Number of changes of parameters and statistics so far.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.network.version()
+    }
+
+    /// Takes parameters, statistics and version from a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
+    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        self.network.load(snapshot)
+    }
+
     /// Replaces the parameters.
     ///
     /// # Errors
@@ -175,10 +200,8 @@ impl ActorCritic {
 
     fn act_discrete(
         &self,
-        obs: ObsSlice<'_>,
-        masks: &[u8],
-        choice: Choice,
-        Scratch { workspace, outputs, row, .. }: &mut Scratch,
+        Acting { obs, masks, choice }: Acting<'_>,
+        TileScratch { workspace, outputs, row, .. }: &mut TileScratch,
         (actions, log_probs, values): (&mut [u32], &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
         let a = self.n_actions;
@@ -201,10 +224,9 @@ impl ActorCritic {
 
     fn act_continuous(
         &self,
-        obs: ObsSlice<'_>,
-        choice: Choice,
+        Acting { obs, choice, .. }: Acting<'_>,
         log_std: &[f32],
-        Scratch { workspace, outputs, chosen, .. }: &mut Scratch,
+        TileScratch { workspace, outputs, chosen, .. }: &mut TileScratch,
         (actions, log_probs, values): (&mut [f32], &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
         let a = self.n_actions;
@@ -262,69 +284,39 @@ impl ActorCritic {
     }
 }
 
+impl Clone for ActorCritic {
+    fn clone(&self) -> Self {
+        Self { network: self.network.clone(), distribution: self.distribution.clone(), n_actions: self.n_actions }
+    }
+
+    /// Copies without allocating if one policy is a copy of the other.
+    fn clone_from(&mut self, source: &Self) {
+        self.network.clone_from(&source.network);
+        self.distribution.clone_from(&source.distribution);
+        self.n_actions = source.n_actions;
+    }
+}
+
 impl Policy for ActorCritic {
-    fn layout(&self) -> &Layout {
-        self.network.layout()
-    }
-
-    fn params(&self) -> &[f32] {
-        self.network.params()
-    }
-
-    fn version(&self) -> u64 {
-        self.network.version()
-    }
-
-    fn save(&self) -> Snapshot {
-        self.network.save()
-    }
-
-    fn copy(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
-    }
-
-    fn copy_from(&mut self, other: &dyn Policy) -> Result<(), Error> {
-        let other_kind = || Error::Snapshot("the other policy is not an actor-critic".into());
-        let other: &Self = other.as_any().downcast_ref().ok_or_else(other_kind)?;
-        self.network.copy_from(&other.network)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.network.load(snapshot)
-    }
-
-    fn scratch(&self) -> Scratch {
-        self.network.scratch(self.n_actions)
-    }
-
-    fn act(
-        &self,
-        obs: ObsSlice<'_>,
-        masks: &[u8],
-        choice: Choice,
-        scratch: &mut Scratch,
-        (actions, log_probs, values): (ActionsMut<'_>, &mut [f32], &mut [f32]),
-    ) -> Result<(), Error> {
+    fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
         const CONTIGUOUS: &str = "actions to be written are contiguous";
+        let (scratch, Acted { actions, log_probs, values }) = (self.network.tile_scratch(scratch, self.n_actions), acted);
         match (actions, &self.distribution) {
             (ActionsMut::Discrete(actions), Distribution::Categorical) => {
                 let actions = actions.into_slice().expect(CONTIGUOUS);
-                self.act_discrete(obs, masks, choice, scratch, (actions, log_probs, values))
+                self.act_discrete(acting, scratch, (actions, log_probs, values))
             }
             (ActionsMut::Continuous(actions), Distribution::Gaussian { log_std }) => {
                 let actions = actions.into_slice().expect(CONTIGUOUS);
-                self.act_continuous(obs, choice, &self.params()[log_std.clone()], scratch, (actions, log_probs, values))
+                self.act_continuous(acting, &self.params()[log_std.clone()], scratch, (actions, log_probs, values))
             }
             _ => Err(Error::ActionKind),
         }
     }
 
-    fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
-        if let (Some(kernel), Some(workspace)) = (self.network.kernel(), &mut scratch.workspace) {
+    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
+        let workspace = &mut self.network.tile_scratch(scratch, self.n_actions).workspace;
+        if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
             let (actor, critic) = self.chains();
             let samples = self.network.samples(obs, None);
             tile::forward(kernel, samples, values.len(), Some(actor), workspace, |tile: &mut tile::Tile<'_>| {
@@ -335,5 +327,9 @@ impl Policy for ActorCritic {
             values.copy_from_slice(&value.to_vec1::<f32>()?);
         }
         Ok(())
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        self.network.weights()
     }
 }

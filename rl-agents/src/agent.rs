@@ -14,7 +14,7 @@ use crate::batch::{Minibatch, Parts, TileSums};
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{self, Optimizer, Rule, Steps};
 use crate::tile::Slices;
-use crate::{ActorCritic, Error, Policy};
+use crate::{ActorCritic, Error, Layout, Policy, Weights};
 
 /// An agent that learns from rollouts.
 ///
@@ -31,6 +31,9 @@ pub trait Agent: Send {
     fn acting(&mut self, _remaining: f32) -> &dyn Policy {
         self.policy()
     }
+
+    /// Returns names, shapes and order of the parameters in a snapshot.
+    fn layout(&self) -> &Layout;
 
     /// Learns from one rollout, on the threads of `pool`.
     ///
@@ -274,6 +277,18 @@ pub struct Snapshot {
     pub counters: Counters,
 }
 
+impl From<Weights<'_>> for Snapshot {
+    /// A snapshot of the policy alone.
+    fn from(Weights { version, params, obs }: Weights<'_>) -> Self {
+        Self {
+            params: params.into_owned(),
+            moments: Vec::new(),
+            statistics: Statistics { obs: obs.cloned(), returns: None },
+            counters: Counters { version, ..Counters::default() },
+        }
+    }
+}
+
 impl Snapshot {
     /// Rejects an impossible state: non-finite numbers, counters that would overflow.
     ///
@@ -409,7 +424,7 @@ impl Descent {
     }
 
     pub(crate) fn save(&self) -> Snapshot {
-        let policy = self.policy.save();
+        let policy = Snapshot::from(self.policy.weights());
         Snapshot {
             moments: self.optimizer.moments().into_iter().map(|(name, values)| (name.into(), values.to_vec())).collect(),
             statistics: Statistics { returns: self.returns.clone(), ..policy.statistics },

@@ -8,6 +8,7 @@ use rl_envs::{Actions, Pool, math, pool};
 use crate::agent::{Descent, NamedTensor};
 use crate::collect::MAX_SLICES;
 use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
+use crate::network::TileScratch;
 use crate::samples::TILE;
 use crate::tile::{Stats, Tile, TileLoss};
 use crate::{ActorCritic, Error, Policy, Scratch};
@@ -49,7 +50,7 @@ impl Targets {
         lambda: f32,
     ) -> Result<Self, Error> {
         let mut final_values = vec![0.0; rollout.final_at().len()];
-        policy.values(rollout.final_obs(), &mut policy.scratch(), &mut final_values)?;
+        policy.values(rollout.final_obs(), &mut final_values, &mut Scratch::default())?;
         let mut next_values = Array2::zeros(rollout.values.dim());
         rollout.next_values(&final_values, next_values.view_mut());
         let mut advantages = Array2::zeros(rollout.values.dim());
@@ -73,11 +74,11 @@ impl Targets {
         let corrected = refresh == Refresh::VTrace;
         let ratios = if corrected { ratios(&log_probs, rollout) } else { Array2::ones(rollout.values.dim()) };
         let (n_steps, n_envs) = rollout.values.dim();
-        let mut scratch = policy.scratch();
+        let mut scratch = Scratch::default();
         let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
-        policy.values(rollout.final_obs(), &mut scratch, &mut final_values)?;
+        policy.values(rollout.final_obs(), &mut final_values, &mut scratch)?;
         let last_obs = rollout.obs_rows(n_steps * n_envs..(n_steps + 1) * n_envs);
-        policy.values(last_obs, &mut scratch, last_values.as_slice_mut().expect(CONTIGUOUS))?;
+        policy.values(last_obs, last_values.as_slice_mut().expect(CONTIGUOUS), &mut scratch)?;
         let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((n_steps, n_envs)));
         rollout.next_values_of(values.view(), last_values.view(), &final_values, next_values.view_mut());
         let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
@@ -147,15 +148,15 @@ fn judge(
         let (log_probs, more_log_probs) = rest.0.split_at_mut(if with_log_probs { rows.len() } else { 0 });
         let (values, more_values) = rest.1.split_at_mut(rows.len());
         rest = (more_log_probs, more_values);
-        work.push((rows, log_probs, values, policy.scratch(), Ok(())));
+        work.push((rows, log_probs, values, Scratch::default(), Ok(())));
     }
     pool.each(&mut work, &|(rows, log_probs, values, scratch, result)| {
         let obs = rollout.obs_rows(rows.clone());
         if !with_log_probs {
-            *result = policy.values(obs, scratch, values);
+            *result = policy.values(obs, values, scratch);
             return;
         }
-        let Scratch { workspace, outputs, chosen, .. } = scratch;
+        let TileScratch { workspace, outputs, chosen, .. } = policy.network().tile_scratch(scratch, a);
         *result = policy.each_tile(obs, workspace, outputs, values, &mut |range, outputs| {
             let m = range.len();
             let of_all = rows.start + range.start..rows.start + range.end;
@@ -552,7 +553,7 @@ mod tests {
         let (now, fused) = (policy(Learner::Reference), policy(Learner::Fused));
         let valued = |obs, n| {
             let mut values = vec![0.0; n];
-            now.values(obs, &mut now.scratch(), &mut values).unwrap();
+            now.values(obs, &mut values, &mut Scratch::default()).unwrap();
             values
         };
         let n_ends = rollout.final_at().len();

@@ -35,12 +35,15 @@ use rl_envs::{
 use serde::{Deserialize, Serialize};
 
 use crate::settings::OnNonfinite;
-use crate::{Choice, Error, Policy, Scratch};
+use crate::{Acted, Acting, Choice, Error, Policy, Scratch};
 
 /// Maximum number of slices of a batch: enough for that many threads.
 pub const MAX_SLICES: usize = 16;
 /// Minimum environments of a slice; fewer make too little use of the weights read.
 pub const MIN_SLICE: usize = 4;
+
+/// Time since any fixed moment, in any unit.
+pub type Clock = fn() -> u64;
 
 /// An ended episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -215,7 +218,10 @@ struct Slice {
     final_obs: ObsRows,   // (n, D)
     final_masks: Vec<u8>, // (n, A), or empty without masks
     clipped: Clipped,
-    scratch: Option<Scratch>,
+    scratch: Scratch,
+    clock: Clock,
+    /// Time that the policy took in the last rollout.
+    acted: u64,
     bounds: Bounds,
     raw_rewards: Vec<f32>, // (n)
     /// True until the first observations of all environments have been checked.
@@ -337,7 +343,7 @@ fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> Action
 }
 
 /// The acting policy, with its memory, and its position in a rollout.
-struct Acting<'a> {
+struct Actor<'a> {
     policy: &'a dyn Policy,
     scratch: Scratch,
     seed: u64,
@@ -361,7 +367,9 @@ impl Slice {
             final_obs,
             final_masks,
             clipped,
-            scratch: None,
+            scratch: Scratch::default(),
+            clock: || 0,
+            acted: 0,
             unchecked: true,
             on_nonfinite: OnNonfinite::Error,
             anomalies: Anomalies::default(),
@@ -375,13 +383,14 @@ impl Slice {
 
     /// Fills the slice's columns of a rollout, after `steps` lifetime steps.
     fn collect(&mut self, policy: &dyn Policy, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
-        let scratch = self.scratch.take().unwrap_or_else(|| policy.scratch());
-        let mut acting = Acting { policy, scratch, seed, t: 0, step: steps };
+        let scratch = std::mem::take(&mut self.scratch);
+        let mut actor = Actor { policy, scratch, seed, t: 0, step: steps };
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         self.ended.clear();
         self.ended_obs.clear();
         self.ended_masks.clear();
         self.cut_before = false;
+        self.acted = 0;
         if std::mem::take(&mut self.unchecked) {
             self.check_start(steps)?;
         }
@@ -397,22 +406,20 @@ impl Slice {
         }
         let n_steps = columns.rewards.nrows();
         for t in 0..n_steps {
-            (acting.t, acting.step) = (t, steps + 1 + t as u64);
-            let Self { envs, first_env, final_obs, final_masks, clipped, .. } = self;
+            (actor.t, actor.step) = (t, steps + 1 + t as u64);
+            let Self { envs, first_env, final_obs, final_masks, clipped, clock, acted: time, .. } = self;
             let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, .. } = columns;
             let legal = masks.as_ref().map_or(&[][..], |m| m.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS));
             let mut row = actions.index_axis_mut(Axis(0), t);
-            policy.act(
-                obs_row(obs, t),
-                legal,
-                Choice::Sample { seed, step: acting.step, first_env: *first_env as u32 },
-                &mut acting.scratch,
-                (
-                    row.view_mut(),
-                    log_probs.row_mut(t).into_slice().expect(CONTIGUOUS),
-                    values.row_mut(t).into_slice().expect(CONTIGUOUS),
-                ),
-            )?;
+            let choice = Choice::Sample { seed, step: actor.step, first_env: *first_env as u32 };
+            let acted = Acted {
+                actions: row.view_mut(),
+                log_probs: log_probs.row_mut(t).into_slice().expect(CONTIGUOUS),
+                values: values.row_mut(t).into_slice().expect(CONTIGUOUS),
+            };
+            let begin = clock();
+            policy.act(Acting { obs: obs_row(obs, t), masks: legal, choice }, acted, &mut actor.scratch)?;
+            *time += clock() - begin;
             let out = StepBatch {
                 obs: obs.index_axis_mut(Axis(0), t + 1),
                 rewards: rewards.row_mut(t),
@@ -424,9 +431,9 @@ impl Slice {
                     .zip(mask_view(final_masks, n))
                     .map(|(masks, final_masks)| MaskBatch { masks: masks.index_axis_mut(Axis(0), t + 1), final_masks }),
             };
-            guarded(&mut **envs, acting.step, |envs| envs.step_into(for_envs(&row, clipped), out))?;
+            guarded(&mut **envs, actor.step, |envs| envs.step_into(for_envs(&row, clipped), out))?;
             if !self.is_sound(columns, t) {
-                self.mend(columns, &mut acting)?;
+                self.mend(columns, &mut actor)?;
             }
             for (i, episode) in self.state.running.iter_mut().enumerate() {
                 episode.episode_return += f64::from(self.raw_rewards[i]);
@@ -444,8 +451,10 @@ impl Slice {
             self.state.masks.copy_from_slice(masks.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
         }
         let values = columns.last_values.as_slice_mut().expect(CONTIGUOUS);
-        policy.values(self.state.obs.as_slice(), &mut acting.scratch, values)?;
-        self.scratch = Some(acting.scratch);
+        let begin = (self.clock)();
+        policy.values(self.state.obs.as_slice(), values, &mut actor.scratch)?;
+        self.acted += (self.clock)() - begin;
+        self.scratch = actor.scratch;
         Ok(())
     }
 
@@ -486,9 +495,9 @@ impl Slice {
 
     /// Handles a step that is not sound, as the header describes.
     #[cold]
-    fn mend(&mut self, columns: &mut RolloutColumns<'_>, acting: &mut Acting<'_>) -> Result<(), Error> {
+    fn mend(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>) -> Result<(), Error> {
         let (n, d) = (self.envs.n_envs(), self.bounds.d);
-        let Acting { t, step, .. } = *acting;
+        let Actor { t, step, .. } = *actor;
         let ended = |columns: &RolloutColumns<'_>, i| columns.terminated[[t, i]] | columns.truncated[[t, i]] != 0;
         for i in 0..n {
             let env_idx = self.first_env + i;
@@ -501,7 +510,7 @@ impl Slice {
                 let action = Some(action_text(&columns.actions, t, i));
                 self.give_up(Anomaly { env_idx, step, action, what })?;
                 self.truncate_before(columns, t, i);
-                self.repeat(columns, acting, i)?;
+                self.repeat(columns, actor, i)?;
                 if let (Some(what), _) = led_to(self, columns) {
                     let action = Some(action_text(&columns.actions, t, i));
                     return Err(Error::NotFiniteAgain(Anomaly { env_idx, step, action, what }));
@@ -578,8 +587,8 @@ impl Slice {
     }
 
     /// Repeats row `t` of environment `i` as the first step of a new episode.
-    fn repeat(&mut self, columns: &mut RolloutColumns<'_>, acting: &mut Acting<'_>, i: usize) -> Result<(), Error> {
-        let &mut Acting { policy, ref mut scratch, seed, t, step } = acting;
+    fn repeat(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>, i: usize) -> Result<(), Error> {
+        let &mut Actor { policy, ref mut scratch, seed, t, step } = actor;
         self.restart(columns, t, i, step)?;
         let (n, d) = (self.envs.n_envs(), self.bounds.d);
         let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, .. } = columns;
@@ -588,8 +597,9 @@ impl Slice {
         let mut row = actions.as_mut().map(|actions| actions.slice_mut(one), |actions| actions.slice_mut(vector));
         let choice = Choice::Sample { seed, step, first_env: (self.first_env + i) as u32 };
         let (log_prob, value) = (&mut log_probs[[t, i]], &mut values[[t, i]]);
-        let out = (row.view_mut(), std::slice::from_mut(log_prob), std::slice::from_mut(value));
-        policy.act(obs_row(obs, t).row(i, d), &legal, choice, scratch, out)?;
+        let (log_probs, values) = (std::slice::from_mut(log_prob), std::slice::from_mut(value));
+        let acted = Acted { actions: row.view_mut(), log_probs, values };
+        policy.act(Acting { obs: obs_row(obs, t).row(i, d), masks: &legal, choice }, acted, scratch)?;
         let mut clipped = Clipped::new(self.envs.action_space(), 1);
         let final_masks = mask_view(&mut self.final_masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
         let out = StepBatch {
@@ -663,6 +673,21 @@ impl Collector {
         self
     }
 
+    /// Uses `clock` to measure the policy, see [`Collector::acted`].
+    #[must_use]
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.slices.iter_mut().for_each(|slice| slice.clock = clock);
+        self
+    }
+
+    /// Time that the policy took in the last rollout, summed over threads.
+    ///
+    /// In the unit of the clock; 0 without one.
+    #[must_use]
+    pub fn acted(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.acted).sum()
+    }
+
     /// Invalid numbers from the environments so far.
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
@@ -713,7 +738,7 @@ impl Collector {
     pub fn collect(&mut self, policy: &dyn Policy, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
         let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
         rollout.clear();
-        rollout.policy_version.fill(policy.version());
+        rollout.policy_version.fill(policy.weights().version);
         let mut work = Vec::with_capacity(self.slices.len());
         let mut rest = rollout.columns();
         for slice in &mut self.slices {
@@ -864,7 +889,7 @@ pub fn evaluate_with(
     let bounds = Bounds::new(envs.observation_space());
     let (mut terminated, mut truncated) = (Array1::zeros(n), Array1::zeros(n));
     let (mut over, mut cut) = (vec![false; n], 0);
-    let mut scratch = policy.scratch();
+    let mut scratch = Scratch::default();
     let mut step = 0;
     let not_finite_at = |env_idx: usize, step, action, what| {
         Error::NotFinite(Anomaly { env_idx: first_env as usize + env_idx, step, action, what })
@@ -877,7 +902,8 @@ pub fn evaluate_with(
     while over.contains(&false) && before_step(&*envs, &running).is_continue() {
         step += 1;
         let choice = if stochastic { Choice::Sample { seed, step, first_env } } else { Choice::Greedy };
-        policy.act(obs.as_slice(), &masks, choice, &mut scratch, (actions.view_mut(), &mut log_probs, &mut values))?;
+        let acted = Acted { actions: actions.view_mut(), log_probs: &mut log_probs, values: &mut values };
+        policy.act(Acting { obs: obs.as_slice(), masks: &masks, choice }, acted, &mut scratch)?;
         let out = StepBatch {
             obs: obs.view_rows_mut(n, d),
             rewards: rewards.view_mut(),

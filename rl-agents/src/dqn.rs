@@ -30,7 +30,7 @@ use crate::q_network::best;
 use crate::samples::TILE;
 use crate::settings::{self, Kind, MAX_STEPS};
 use crate::tile::{Slices, Stats, Tile, TileLoss};
-use crate::{Agent, Counters, Error, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot};
+use crate::{Agent, Counters, Error, Layout, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot};
 
 crate::settings! {
     /// Settings of DQN.
@@ -540,6 +540,10 @@ impl Agent for Dqn {
         &self.network
     }
 
+    fn layout(&self) -> &Layout {
+        self.network.layout()
+    }
+
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         check_contiguous(rollout, "n-step returns and stacked frames continue")?;
         if rollout.cut_before {
@@ -576,7 +580,7 @@ impl Agent for Dqn {
     fn save(&self) -> Snapshot {
         let named = |(name, values): (&str, &[f32])| (String::from(name), values.to_vec());
         let moments = self.optimizer.moments().into_iter().chain([(TARGET, self.target.params())]).map(named).collect();
-        let network = self.network.save();
+        let network = Snapshot::from(self.network.weights());
         let counters = Counters {
             epochs: self.updates,
             steps: self.optimizer.steps(),
@@ -639,7 +643,7 @@ impl Agent for Dqn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Choice, Collector, NetConfig};
+    use crate::{Acted, Acting, Choice, Collector, NetConfig};
     use rl_buffer::{ObsBuffer, ObsSlice};
     use rl_envs::cartpole::CartPole;
     use rl_envs::snake::Snake;
@@ -862,18 +866,20 @@ mod tests {
             DqnConfig { learning_starts: 1001, exploration_fraction: 0.0, exploration_final_eps: 0.0, ..DqnConfig::default() };
         let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 1).unwrap();
         let mut agent = Dqn::new(network, config, &obs, &actions, 4, 1).unwrap();
+        // The copies that act in rollouts that lag, all ways of making them.
+        let mut refreshed = agent.policy().copy();
+        let mut replaced: Box<dyn Policy> = Box::new(QNetwork::new(&obs, &actions, &NetConfig::default(), false, 2).unwrap());
         agent.acting(0.9);
-        // The copies that act in rollouts that lag, both ways of making them.
-        let mut refreshed: Box<dyn Policy> = Box::new(QNetwork::new(&obs, &actions, &NetConfig::default(), false, 2).unwrap());
-        refreshed.copy_from(agent.policy()).unwrap();
-        for policy in [agent.policy(), &*agent.policy().copy(), &*refreshed] {
-            let mut scratch = policy.scratch();
+        agent.policy().copy_to(&mut refreshed);
+        agent.policy().copy_to(&mut replaced);
+        for policy in [agent.policy(), &*agent.policy().copy(), &*refreshed, &*replaced] {
+            let mut scratch = Scratch::default();
             let mut act = |choice| {
                 let (mut actions, mut rest) = (ndarray::Array1::zeros(4), [0.0; 8]);
                 let (log_probs, values) = rest.split_at_mut(4);
                 let obs = ObsSlice::F32(&[0.1, 0.2, -0.5, 0.3, 0.9, -0.9, 0.0, 1.0]);
-                let out = (rl_envs::ActionsMut::Discrete(actions.view_mut()), log_probs, values);
-                policy.act(obs, &[], choice, &mut scratch, out).unwrap();
+                let acted = Acted { actions: rl_envs::ActionsMut::Discrete(actions.view_mut()), log_probs, values };
+                policy.act(Acting { obs, masks: &[], choice }, acted, &mut scratch).unwrap();
                 actions.to_vec()
             };
             let greedy = act(Choice::Greedy);

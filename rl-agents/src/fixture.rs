@@ -5,7 +5,7 @@ use rl_buffer::{ActionBuffer, Rollout};
 use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole};
 
 use crate::batch::{Batch, Minibatch, Targets};
-use crate::{ActorCritic, Collector, Learner, NetConfig, Policy};
+use crate::{ActorCritic, Collector, Learner, NetConfig};
 
 /// Kind of actions.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -102,7 +102,7 @@ impl CustomOp2 for Fused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Activation, ActorCritic, NetConfig, Policy};
+    use crate::{Activation, ActorCritic, NetConfig};
     use candle_core::{Device, Var};
     use rl_envs::{ActionSpace, Purpose, Rng, Space};
 

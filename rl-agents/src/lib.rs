@@ -59,7 +59,7 @@ pub use error::Error;
 pub use network::{Learner, NetConfig};
 pub use normalize::{Moments, RunningReturns, Statistics};
 pub use params::{Layout, TensorInfo};
-pub use policy::{Choice, Policy, Scratch};
+pub use policy::{Acted, Acting, Choice, CopyPolicy, Policy, Scratch, Weights};
 pub use ppo::{Ppo, PpoConfig};
 pub use q_network::QNetwork;
 pub use rl_envs::Isa;

@@ -3,7 +3,9 @@
 //! A [`Network`] holds layout, parameters, the kernel's copy of them, running statistics of observations, and the version.
 //! [`ActorCritic`](crate::ActorCritic) and [`QNetwork`](crate::QNetwork) are heads on it.
 
+use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use rl_buffer::{ObsSlice, Rollout};
@@ -18,7 +20,7 @@ use crate::params::Layout;
 use crate::samples::{Samples, TILE};
 use crate::settings::{self, Kind};
 use crate::tile::{Kernel, Net, Workspace};
-use crate::{Counters, Error, NetSize, Scratch, Snapshot, Statistics};
+use crate::{Error, NetSize, Scratch, Snapshot, Weights};
 
 /// Implementation of losses, gradients and acting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +67,7 @@ impl NetConfig {
 }
 
 /// Networks without parameters: `conv`, then a trunk that the heads share, or none.
+#[derive(Debug)]
 pub(crate) struct NetworkShape {
     pub(crate) layout: Layout,
     conv: Conv,
@@ -104,12 +107,10 @@ impl NetworkShape {
 }
 
 /// Networks with one parameter vector.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Network {
-    layout: Layout,
-    conv: Conv,
-    trunk: Option<Mlp>,
-    heads: Vec<Mlp>,
+    /// Copies of a network share it.
+    shape: Arc<NetworkShape>,
     params: Vec<f32>, // (P)
     obs_len: usize,
     scale: f32,
@@ -127,16 +128,16 @@ impl Network {
             Learner::Reference => None,
         };
         let normalizer = net.normalize_obs.then(|| Normalizer::new(obs.len()));
-        let NetworkShape { layout, conv, trunk, heads } = shape;
         let (obs_len, scale) = (obs.len(), obs.scale());
-        Self { layout, conv, trunk, heads, params, obs_len, scale, normalizer, version: 0, kernel }
+        Self { shape: Arc::new(shape), params, obs_len, scale, normalizer, version: 0, kernel }
     }
 
     /// Draws orthogonal weights; biases are 0.
     ///
     /// The gain is sqrt(2) in hidden layers and that of `gains` in the last layer of each head.
     pub(crate) fn init(&mut self, gains: &[f32], seed: u64) {
-        let Self { conv, trunk, heads, params, .. } = self;
+        let Self { shape, params, .. } = self;
+        let NetworkShape { conv, trunk, heads, .. } = &**shape;
         conv.init(params, seed);
         let mut index = conv.n_layers();
         let trunk = trunk.iter().map(|mlp| (mlp, std::f32::consts::SQRT_2));
@@ -166,7 +167,7 @@ impl Network {
     }
 
     pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
+        &self.shape.layout
     }
 
     pub(crate) fn params(&self) -> &[f32] {
@@ -183,13 +184,13 @@ impl Network {
 
     /// True if the heads start from a trunk.
     pub(crate) fn has_trunk(&self) -> bool {
-        self.trunk.is_some()
+        self.shape.trunk.is_some()
     }
 
     /// The kernel's chain of a head.
     #[inline(always)]
     pub(crate) fn chain(&self, head: usize) -> usize {
-        head + usize::from(self.trunk.is_some())
+        head + usize::from(self.shape.trunk.is_some())
     }
 
     /// Changes the parameters, and with them the version.
@@ -241,26 +242,28 @@ impl Network {
     /// Two for each product of: forward, gradients of the weights, and gradients of the inputs but for the first layers.
     pub(crate) fn flops_per_sample(&self) -> usize {
         let weights = |layer: &Linear| layer.weight.len();
-        let dense: usize = self.trunk.iter().chain(&self.heads).flat_map(Mlp::layers).map(|layer| 6 * weights(layer)).sum();
-        let conv: usize = self.conv.products().map(|products| 6 * products).sum();
-        let of_first = match (self.conv.products().next(), &self.trunk) {
+        let NetworkShape { conv, trunk, heads, .. } = &*self.shape;
+        let dense: usize = trunk.iter().chain(heads).flat_map(Mlp::layers).map(|layer| 6 * weights(layer)).sum();
+        let convolutions: usize = conv.products().map(|products| 6 * products).sum();
+        let of_first = match (conv.products().next(), trunk) {
             (Some(products), _) => products,
             (None, Some(trunk)) => weights(&trunk.layers()[0]),
-            (None, None) => self.heads.iter().map(|mlp| weights(&mlp.layers()[0])).sum(),
+            (None, None) => heads.iter().map(|mlp| weights(&mlp.layers()[0])).sum(),
         };
-        conv + dense - 2 * of_first
+        convolutions + dense - 2 * of_first
     }
 
     /// Outputs (B, out) of each head, with candle's operations.
     ///
     /// Observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
     pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
-        let features = self.conv.forward(params, obs)?;
-        let features = match &self.trunk {
+        let NetworkShape { conv, trunk, heads, .. } = &*self.shape;
+        let features = conv.forward(params, obs)?;
+        let features = match trunk {
             Some(trunk) => trunk.forward(params, &features)?,
             None => features,
         };
-        self.heads.iter().map(|head| head.forward(params, &features)).collect()
+        heads.iter().map(|head| head.forward(params, &features)).collect()
     }
 
     /// The kernel with the current parameters, if it is the learner.
@@ -298,18 +301,25 @@ impl Network {
         }
     }
 
-    /// Memory to act with, for `n_actions` outputs.
-    pub(crate) fn scratch(&self, n_actions: usize) -> Scratch {
-        Scratch::new(self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net)), n_actions)
+    /// Returns the memory to act with, for `n_actions` outputs.
+    pub(crate) fn tile_scratch<'a>(&self, scratch: &'a mut Scratch, n_actions: usize) -> &'a mut TileScratch {
+        let scratch: &mut TileScratch = scratch.get();
+        if !scratch.shape.as_ref().is_some_and(|shape| Arc::ptr_eq(shape, &self.shape)) {
+            let columns = vec![0.0; n_actions * TILE];
+            *scratch = TileScratch {
+                shape: Some(self.shape.clone()),
+                workspace: self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net)),
+                outputs: columns.clone(),
+                row: vec![0.0; n_actions],
+                chosen: columns,
+            };
+        }
+        scratch
     }
 
-    pub(crate) fn save(&self) -> Snapshot {
-        Snapshot {
-            params: self.params.clone(),
-            moments: Vec::new(),
-            statistics: Statistics { obs: self.obs_moments().cloned(), returns: None },
-            counters: Counters { version: self.version, ..Counters::default() },
-        }
+    /// Returns parameters, version and statistics.
+    pub(crate) fn weights(&self) -> Weights<'_> {
+        Weights { version: self.version, params: Cow::Borrowed(&self.params), obs: self.obs_moments() }
     }
 
     /// Takes parameters, statistics and version from a snapshot.
@@ -330,22 +340,47 @@ impl Network {
         self.normalizer = normalizer;
         Ok(())
     }
+}
 
-    /// Copies parameters, statistics and version of `other` without allocating.
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if they do not fit.
-    pub(crate) fn copy_from(&mut self, other: &Self) -> Result<(), Error> {
-        let fits = match (&mut self.normalizer, &other.normalizer) {
-            (Some(normalizer), Some(other)) => normalizer.copy_from(other),
-            (None, None) => true,
-            _ => false,
-        };
-        if !fits {
-            return Err(Error::Snapshot("the other policy does not keep the same statistics of observations".into()));
+impl Clone for Network {
+    fn clone(&self) -> Self {
+        Self {
+            shape: self.shape.clone(),
+            params: self.params.clone(),
+            obs_len: self.obs_len,
+            scale: self.scale,
+            normalizer: self.normalizer.clone(),
+            version: self.version,
+            kernel: self.kernel.clone(),
         }
-        self.set_params(&other.params, other.version)
     }
+
+    /// Copies without allocating if one network is a copy of the other.
+    fn clone_from(&mut self, source: &Self) {
+        if !Arc::ptr_eq(&self.shape, &source.shape) {
+            *self = source.clone();
+            return;
+        }
+        self.params.copy_from_slice(&source.params);
+        self.version = source.version;
+        if let (Some(normalizer), Some(source)) = (&mut self.normalizer, &source.normalizer) {
+            normalizer.copy_from(source);
+        }
+        if let (Some(kernel), Some(source)) = (&mut self.kernel, &source.kernel) {
+            kernel.copy_from(source);
+        }
+    }
+}
+
+/// Memory of a network that acts.
+#[derive(Debug, Default)]
+pub(crate) struct TileScratch {
+    /// Shape of the network that the memory fits.
+    shape: Option<Arc<NetworkShape>>,
+    pub(crate) workspace: Option<Workspace>,
+    pub(crate) outputs: Vec<f32>, // (A, TILE)
+    pub(crate) row: Vec<f32>,     // (A), of discrete actions
+    pub(crate) chosen: Vec<f32>,  // (A, TILE), of continuous ones
 }
 
 /// Passes the outputs (n, A) of candle's operations to `choose`, tile by tile.

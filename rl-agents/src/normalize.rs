@@ -129,17 +129,13 @@ impl Normalizer {
         fits
     }
 
-    /// Copies `other` without allocating; returns false, unchanged, if lengths differ.
-    pub(crate) fn copy_from(&mut self, other: &Self) -> bool {
-        let fits = other.moments.fits(&self.moments);
-        if fits {
-            self.moments.count = other.moments.count;
-            self.moments.mean.copy_from_slice(&other.moments.mean);
-            self.moments.m2.copy_from_slice(&other.moments.m2);
-            self.mean.copy_from_slice(&other.mean);
-            self.inv_std.copy_from_slice(&other.inv_std);
-        }
-        fits
+    /// Copies `other`, of the same length, without allocating.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        self.moments.count = other.moments.count;
+        self.moments.mean.copy_from_slice(&other.moments.mean);
+        self.moments.m2.copy_from_slice(&other.moments.m2);
+        self.mean.copy_from_slice(&other.mean);
+        self.inv_std.copy_from_slice(&other.inv_std);
     }
 
     fn refresh(&mut self) {
@@ -271,7 +267,7 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ActorCritic, Choice, Learner, NetConfig, Policy as _};
+    use crate::{Acted, Acting, ActorCritic, Choice, Learner, NetConfig, Policy as _, Scratch};
     use rl_buffer::{ActionKind, Dtype, RolloutShape};
     use rl_envs::ActionsMut;
     use rl_envs::{ActionSpace, Purpose, Rng, Space};
@@ -378,8 +374,10 @@ mod tests {
             }
             let values = policies.map(|policy| {
                 let (mut actions, mut log_probs, mut values) = ([0; 40], [0.0; 40], [0.0; 40]);
-                let out = (ActionsMut::Discrete((&mut actions[..]).into()), &mut log_probs[..], &mut values[..]);
-                policy.act(rollout.obs_rows(0..40), &[], Choice::Greedy, &mut policy.scratch(), out).unwrap();
+                let actions = ActionsMut::Discrete((&mut actions[..]).into());
+                let acting = Acting { obs: rollout.obs_rows(0..40), masks: &[], choice: Choice::Greedy };
+                let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
+                policy.act(acting, acted, &mut Scratch::default()).unwrap();
                 values
             });
             for (fused, reference) in values[0].iter().zip(&values[1]) {

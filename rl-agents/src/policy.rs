@@ -1,21 +1,21 @@
-//! What every policy is.
+//! The interface of policies: what acts in environments.
 
 use std::any::Any;
+use std::borrow::Cow;
 
 use rl_buffer::ObsSlice;
-use rl_envs::ActionsMut;
+use rl_envs::{ActionsMut, Purpose, rng};
 
-use crate::params::Layout;
-use crate::samples::TILE;
-use crate::tile::Workspace;
-use crate::{Error, Snapshot};
+use crate::distributions::{greedy, log_softmax, sample};
+use crate::{Error, Moments};
 
 /// Rule by which a policy chooses its actions.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
-    /// Drawn from the policy with environment i's stream [`Purpose::Policy`](rl_envs::Purpose::Policy): a discrete action with word `step & 3` of block 0 of
-    /// counter step `step >> 2`, dimension j of a continuous one with normal number `j & 3` of block `j >> 2` of counter step
-    /// `step` (see [`rl_envs::rng::normals`]).
+    /// Drawn from the policy.
+    ///
+    /// Environment i draws from its stream [`Purpose::Policy`]: a discrete action with [`rng::word`] of the step, dimension j of a
+    /// continuous one with normal number `j & 3` of block `j >> 2` of counter step `step` (see [`rng::normals`]).
     Sample {
         /// The seed of the generator.
         seed: u64,
@@ -28,77 +28,121 @@ pub enum Choice {
     Greedy,
 }
 
-/// What acts: an [`ActorCritic`](crate::ActorCritic) or a [`QNetwork`](crate::QNetwork).
-pub trait Policy: Send + Sync {
-    /// Which tensors lie where in the parameter vector.
-    fn layout(&self) -> &Layout;
+/// Observations to act on, and the rule of choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Acting<'a> {
+    /// Observations (N, D).
+    pub obs: ObsSlice<'a>,
+    /// Legal actions (N, A), 1 if legal; empty without masks.
+    pub masks: &'a [u8],
+    /// Rule by which actions are chosen.
+    pub choice: Choice,
+}
 
-    /// The parameter vector (P).
-    fn params(&self) -> &[f32];
+/// Rows that a policy writes when it acts.
+#[derive(Debug)]
+pub struct Acted<'a> {
+    /// Actions before any clipping for the environment; contiguous.
+    pub actions: ActionsMut<'a>,
+    /// Log-probabilities of the actions (N).
+    pub log_probs: &'a mut [f32],
+    /// Values of the observations (N).
+    pub values: &'a mut [f32],
+}
 
-    /// How often the policy has changed.
-    fn version(&self) -> u64;
-
-    /// What has to be known to act as this policy does: parameters, statistics and version.
-    fn save(&self) -> Snapshot;
-
-    /// A copy to act with while this one changes.
-    fn copy(&self) -> Box<dyn Policy>;
-
-    /// Becomes a copy of `other` in the memory that it has.
+impl Acted<'_> {
+    /// Writes discrete actions, chosen by logits (N, A), and their log-probabilities.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if `other` is of another kind or size.
-    fn copy_from(&mut self, other: &dyn Policy) -> Result<(), Error>;
+    /// [`Error::ActionKind`] if the actions are continuous.
+    pub fn choose(&mut self, acting: &Acting<'_>, logits: &[f32]) -> Result<(), Error> {
+        let ActionsMut::Discrete(actions) = &mut self.actions else { return Err(Error::ActionKind) };
+        let a = logits.len() / actions.len().max(1);
+        let mut row = vec![0.0; a];
+        for (i, (action, log_prob)) in actions.iter_mut().zip(&mut *self.log_probs).enumerate() {
+            row.copy_from_slice(&logits[i * a..(i + 1) * a]);
+            log_softmax(&mut row, acting.masks.get(i * a..(i + 1) * a).unwrap_or_default());
+            *action = match acting.choice {
+                Choice::Sample { seed, step, first_env } => {
+                    sample(&row, rng::uniform(rng::word(seed, first_env + i as u32, step, Purpose::Policy)))
+                }
+                Choice::Greedy => greedy(&row),
+            };
+            *log_prob = row[*action as usize];
+        }
+        Ok(())
+    }
+}
 
-    /// Itself, for `copy_from`.
-    fn as_any(&self) -> &dyn Any;
+/// Parameters, statistics and version of a policy.
+#[derive(Clone, Debug)]
+pub struct Weights<'a> {
+    /// Number of changes of the policy so far.
+    pub version: u64,
+    /// Parameter vector (P), in the order of [`Agent::layout`](crate::Agent::layout).
+    pub params: Cow<'a, [f32]>,
+    /// Running statistics of observations, if they are normalized.
+    pub obs: Option<&'a Moments>,
+}
 
-    /// Takes parameters and statistics from an agent's snapshot.
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
-    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error>;
-
-    /// Memory to act with.
-    fn scratch(&self) -> Scratch;
-
-    /// Acts on N observations: writes actions before any clipping for the environment, their log-probabilities (N) and the
-    /// observations' values (N). `masks`, (N, A), is empty where there are none.
+/// Policy: chooses actions and values observations.
+///
+/// Implemented by [`ActorCritic`](crate::ActorCritic) and [`QNetwork`](crate::QNetwork). A policy of your own implements it, too, and
+/// [`Clone`]: see the example `own_network`.
+pub trait Policy: CopyPolicy + Send + Sync {
+    /// Acts on N observations.
     ///
     /// # Errors
     /// [`Error::ActionKind`] if the policy's actions are of the other kind, and those of candle.
     ///
     /// # Panics
     /// If the actions are not contiguous.
-    fn act(
-        &self,
-        obs: ObsSlice<'_>,
-        masks: &[u8],
-        choice: Choice,
-        scratch: &mut Scratch,
-        out: (ActionsMut<'_>, &mut [f32], &mut [f32]),
-    ) -> Result<(), Error>;
+    fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error>;
 
     /// Writes the values (N) of N observations.
     ///
     /// # Errors
     /// Those of candle.
-    fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error>;
+    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error>;
+
+    /// Returns what a checkpoint stores of the policy.
+    fn weights(&self) -> Weights<'_>;
 }
 
-/// The memory that acting needs, so that it allocates nothing. See [`Policy::scratch`].
-#[derive(Clone, Debug)]
-pub struct Scratch {
-    pub(crate) workspace: Option<Workspace>,
-    pub(crate) outputs: Vec<f32>, // (A, TILE)
-    pub(crate) row: Vec<f32>,     // (A), of discrete actions
-    pub(crate) chosen: Vec<f32>,  // (A, TILE), of continuous ones
+/// Copies of a policy behind `dyn Policy`, to act elsewhere while the original learns.
+///
+/// Implemented for every [`Policy`] that is [`Clone`].
+pub trait CopyPolicy: Any {
+    /// Copies the policy.
+    fn copy(&self) -> Box<dyn Policy>;
+
+    /// Copies the policy over `copy`, by [`Clone::clone_from`] if it is of the same type.
+    fn copy_to(&self, copy: &mut Box<dyn Policy>);
 }
+
+impl<P: Policy + Clone> CopyPolicy for P {
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
+    fn copy_to(&self, copy: &mut Box<dyn Policy>) {
+        match (&mut **copy as &mut dyn Any).downcast_mut::<P>() {
+            Some(same) => same.clone_from(self),
+            None => *copy = self.copy(),
+        }
+    }
+}
+
+/// Memory that a policy acts in, so that it allocates nothing after the first call.
+#[derive(Debug, Default)]
+pub struct Scratch(Option<Box<dyn Any + Send>>);
 
 impl Scratch {
-    pub(crate) fn new(workspace: Option<Workspace>, n_actions: usize) -> Self {
-        let columns = vec![0.0; n_actions * TILE];
-        Self { workspace, outputs: columns.clone(), row: vec![0.0; n_actions], chosen: columns }
+    /// Returns the memory; a default one if there is none of this type yet.
+    pub fn get<T: Default + Send + 'static>(&mut self) -> &mut T {
+        if !self.0.as_ref().is_some_and(|memory| memory.is::<T>()) {
+            self.0 = Some(Box::<T>::default());
+        }
+        self.0.as_mut().and_then(|memory| memory.downcast_mut()).expect("memory of this type is there")
     }
 }

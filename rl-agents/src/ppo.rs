@@ -24,7 +24,7 @@ use crate::agent::{Descent, StepSums};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
 use crate::optim::Rule;
 use crate::settings::{self, Kind};
-use crate::{ActorCritic, Agent, Error, Learner, Metrics, Policy, Schedule, Snapshot};
+use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot};
 
 crate::settings! {
     /// Settings of PPO.
@@ -230,6 +230,10 @@ impl Ppo {
 impl Agent for Ppo {
     fn policy(&self) -> &dyn Policy {
         &self.descent.policy
+    }
+
+    fn layout(&self) -> &Layout {
+        self.descent.policy.layout()
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {

@@ -1,16 +1,14 @@
 //! An action-value function, a head of a network, and its policy.
 
-use std::any::Any;
-
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, ActionsMut, Pool, Purpose, Space, math, pool, rng};
 
-use crate::network::{Network, NetworkShape, each_reference_tile};
+use crate::network::{Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::params::Layout;
 use crate::samples::TILE;
 use crate::tile;
-use crate::{Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot};
+use crate::{Acted, Acting, Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// Minimum rows of a batch per thread.
 const MIN_SLICE: usize = TILE;
@@ -25,7 +23,7 @@ const MAX_SLICES: usize = 16;
 /// Convolutions come first, if there are any. A share epsilon of the actions is uniform over the legal ones, as are all of an
 /// agent's before learning starts; the others are greedy. Initialization: orthogonal, gain sqrt(2) in hidden layers, 1 in the
 /// last; biases 0.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct QNetwork {
     network: Network,
     n_actions: usize,
@@ -99,6 +97,32 @@ impl QNetwork {
     #[must_use]
     pub fn learner(&self) -> Learner {
         self.network.learner()
+    }
+
+    /// Names, shapes and ranges of the parameters.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.network.layout()
+    }
+
+    /// Parameter vector (P).
+    #[must_use]
+    pub fn params(&self) -> &[f32] {
+        self.network.params()
+    }
+
+    /// Number of changes of the parameters so far.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.network.version()
+    }
+
+    /// Takes parameters and version from a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
+    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        self.network.load(snapshot)
     }
 
     /// Network under the head.
@@ -203,9 +227,10 @@ impl QNetwork {
         &self,
         obs: ObsSlice<'_>,
         n: usize,
-        Scratch { workspace, outputs, .. }: &mut Scratch,
+        scratch: &mut Scratch,
         choose: &mut impl FnMut(std::ops::Range<usize>, &mut [f32]),
     ) -> Result<(), Error> {
+        let TileScratch { workspace, outputs, .. } = self.network.tile_scratch(scratch, self.n_actions);
         if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
             tile::forward(kernel, self.network.samples(obs, None), n, None, workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
@@ -240,7 +265,7 @@ impl QNetwork {
         let mut rest = q;
         for (i, range) in slices.enumerate() {
             if scratches.len() == i {
-                scratches.push(self.scratch());
+                scratches.push(Scratch::default());
             }
             let (part, others) = rest.split_at_mut(range.len() * a);
             rest = others;
@@ -275,58 +300,26 @@ pub(crate) fn best(q: impl Iterator<Item = f32>, mask: &[u8]) -> (usize, f32) {
     if action == usize::MAX { (0, 0.0) } else { (action, value) }
 }
 
+impl Clone for QNetwork {
+    fn clone(&self) -> Self {
+        let &Self { ref network, n_actions, epsilon, random_steps } = self;
+        Self { network: network.clone(), n_actions, epsilon, random_steps }
+    }
+
+    /// Copies without allocating if one network is a copy of the other.
+    fn clone_from(&mut self, source: &Self) {
+        self.network.clone_from(&source.network);
+        (self.n_actions, self.epsilon, self.random_steps) = (source.n_actions, source.epsilon, source.random_steps);
+    }
+}
+
 impl Policy for QNetwork {
-    fn layout(&self) -> &Layout {
-        self.network.layout()
-    }
-
-    fn params(&self) -> &[f32] {
-        self.network.params()
-    }
-
-    fn version(&self) -> u64 {
-        self.network.version()
-    }
-
-    fn scratch(&self) -> Scratch {
-        self.network.scratch(self.n_actions)
-    }
-
-    fn save(&self) -> Snapshot {
-        self.network.save()
-    }
-
-    fn copy(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
-    }
-
-    fn copy_from(&mut self, other: &dyn Policy) -> Result<(), Error> {
-        let other_kind = || Error::Snapshot("the other policy is not an action-value function".into());
-        let other: &Self = other.as_any().downcast_ref().ok_or_else(other_kind)?;
-        (self.epsilon, self.random_steps) = (other.epsilon, other.random_steps);
-        self.network.copy_from(&other.network)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.network.load(snapshot)
-    }
-
     /// Writes actions, zeros for log-probabilities, and the greatest action values.
     ///
     /// An action is random if word 0 of block 0 of the environment's stream [`Purpose::Policy`] at this step, as a uniform
     /// number, is below epsilon; word 1 selects it.
-    fn act(
-        &self,
-        obs: ObsSlice<'_>,
-        masks: &[u8],
-        choice: Choice,
-        scratch: &mut Scratch,
-        (actions, log_probs, values): (ActionsMut<'_>, &mut [f32], &mut [f32]),
-    ) -> Result<(), Error> {
+    fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
+        let (Acting { obs, masks, choice }, Acted { actions, log_probs, values }) = (acting, acted);
         let ActionsMut::Discrete(actions) = actions else { return Err(Error::ActionKind) };
         let actions = actions.into_slice().expect("actions to be written are contiguous");
         let a = self.n_actions;
@@ -348,13 +341,17 @@ impl Policy for QNetwork {
         })
     }
 
-    fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), Error> {
+    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
         self.each_tile(obs, values.len(), scratch, &mut |range, q| {
             let m = range.len();
             for (s, i) in range.enumerate() {
                 values[i] = best(q[s..].iter().step_by(m).copied(), &[]).1;
             }
         })
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        self.network.weights()
     }
 }
 
@@ -384,24 +381,21 @@ mod tests {
     fn an_unset_network_is_what_a_fresh_one_s_parameters_are_loaded_into() {
         let (space, actions) = (Space::vector(&[-1.0; 3], &[1.0; 3]), ActionSpace::Discrete { n: 4, masked: false });
         let net = NetConfig { hidden: vec![17, 33], ..NetConfig::default() };
-        let fresh: [Box<dyn Policy>; 2] = [
-            Box::new(crate::ActorCritic::new(&space, &actions, &net, 3).unwrap()),
-            Box::new(QNetwork::new(&space, &actions, &net, true, 3).unwrap()),
-        ];
-        let unset: [Box<dyn Policy>; 2] = [
-            Box::new(crate::ActorCritic::unset(&space, &actions, &net).unwrap()),
-            Box::new(QNetwork::unset(&space, &actions, &net, true).unwrap()),
-        ];
-        for (fresh, mut unset) in fresh.into_iter().zip(unset) {
-            assert!(unset.params().iter().all(|&x| x == 0.0), "nothing is drawn");
-            unset.load(&fresh.save()).unwrap();
-            let value = |policy: &dyn Policy| {
-                let mut value = [0.0; 2];
-                policy.values(ObsSlice::F32(&[0.3, -0.4, 0.5, 0.6, 0.7, -0.8]), &mut policy.scratch(), &mut value).unwrap();
-                value
-            };
-            assert_eq!(value(&*unset), value(&*fresh));
-        }
+        let values = |policy: &dyn Policy| {
+            let (obs, mut values) = (ObsSlice::F32(&[0.3, -0.4, 0.5, 0.6, 0.7, -0.8]), [0.0; 2]);
+            policy.values(obs, &mut values, &mut Scratch::default()).unwrap();
+            values
+        };
+        let fresh = crate::ActorCritic::new(&space, &actions, &net, 3).unwrap();
+        let mut unset = crate::ActorCritic::unset(&space, &actions, &net).unwrap();
+        assert!(unset.params().iter().all(|&x| x == 0.0), "nothing is drawn");
+        unset.load(&fresh.weights().into()).unwrap();
+        assert_eq!(values(&unset), values(&fresh));
+        let fresh = QNetwork::new(&space, &actions, &net, true, 3).unwrap();
+        let mut unset = QNetwork::unset(&space, &actions, &net, true).unwrap();
+        assert!(unset.params().iter().all(|&x| x == 0.0), "nothing is drawn");
+        unset.load(&fresh.weights().into()).unwrap();
+        assert_eq!(values(&unset), values(&fresh));
     }
 
     #[test]

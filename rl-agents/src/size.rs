@@ -71,12 +71,12 @@ mod tests {
                 let net = NetConfig { conv: conv.clone(), hidden: hidden.clone(), shared_trunk, ..NetConfig::default() };
                 let size = ActorCritic::size(&obs, &actions, &net).unwrap();
                 let policy = ActorCritic::unset(&obs, &actions, &net).unwrap();
-                assert_eq!(size.params, 4 * crate::Policy::params(&policy).len() as u64);
+                assert_eq!(size.params, 4 * policy.params().len() as u64);
                 let (_, _, packed) = policy.network().kernel().unwrap();
                 assert_eq!(size.policy - size.params, 4 * packed.len() as u64);
                 let network = QNetwork::unset(&obs, &actions, &net, shared_trunk).unwrap();
                 let size = QNetwork::size(&obs, &actions, &net, shared_trunk).unwrap();
-                assert_eq!(size.params, 4 * crate::Policy::params(&network).len() as u64);
+                assert_eq!(size.params, 4 * network.params().len() as u64);
             }
         }
         let net = NetConfig { hidden: vec![65_536; 64], ..NetConfig::default() };

@@ -241,6 +241,12 @@ impl Kernel {
         kernel
     }
 
+    /// Copies the parameters and the instruction set of a kernel of the same network.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        self.isa = other.isa;
+        self.packed.copy_from_slice(&other.packed);
+    }
+
     /// Replaces the parameters.
     pub(crate) fn pack(&mut self, params: &[f32]) {
         self.net.pack(params, &mut self.packed);

@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rl_agents::{ActorCritic, Agent, Choice, Collector, NetConfig, Policy, Ppo, PpoConfig};
+use rl_agents::{Acted, Acting, ActorCritic, Agent, Choice, Collector, NetConfig, Policy, Ppo, PpoConfig, Scratch};
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, ActionsMut, Pool, cartpole::CartPole};
 
@@ -44,30 +44,25 @@ fn acting_and_minibatches_allocate_nothing() {
     let mut collector = Collector::new(8, &CartPole::default(), &pool, 0).unwrap();
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), 0).unwrap();
 
-    let mut scratch = policy.scratch();
+    let mut scratch = Scratch::default();
     let (obs, mut actions, mut log_probs, mut values) = ([0.1; 8 * 4], [0; 8], [0.0; 8], [0.0; 8]);
     let mut act = |step| {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
-        policy
-            .act(
-                ObsSlice::F32(&obs),
-                &[],
-                choice,
-                &mut scratch,
-                (ActionsMut::Discrete((&mut actions[..]).into()), &mut log_probs, &mut values),
-            )
-            .unwrap();
+        let actions = ActionsMut::Discrete((&mut actions[..]).into());
+        let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
+        policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut scratch).unwrap();
     };
     act(0);
     assert_eq!(count(|| (1..100).for_each(&mut act)), 0, "acting");
 
     let continuous = ActionSpace::Continuous { low: vec![-1.0; 3], high: vec![1.0; 3] };
     let gaussian = ActorCritic::new(collector.observation_space(), &continuous, &NetConfig::default(), 0).unwrap();
-    let (mut scratch, mut actions) = (gaussian.scratch(), ndarray::Array2::zeros((8, 3)));
+    let (mut scratch, mut actions) = (Scratch::default(), ndarray::Array2::zeros((8, 3)));
     let mut act = |step| {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
-        let out = (ActionsMut::Continuous(actions.view_mut()), &mut log_probs[..], &mut values[..]);
-        gaussian.act(ObsSlice::F32(&obs), &[], choice, &mut scratch, out).unwrap();
+        let actions = ActionsMut::Continuous(actions.view_mut());
+        let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
+        gaussian.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut scratch).unwrap();
     };
     act(0);
     assert_eq!(count(|| (1..100).for_each(&mut act)), 0, "acting with continuous actions");

@@ -153,11 +153,11 @@ fn log_std_begins_where_the_setting_says_and_is_learnt() {
     let pool = Pool::new(1).unwrap();
     for learner in [Learner::Fused, Learner::Reference] {
         let (mut collector, mut agent, mut rollout) = start(3, true, learner, &pool);
-        let range = agent.policy().layout().tensors().last().filter(|t| t.name == "log_std").unwrap().range.clone();
-        assert_eq!(agent.policy().params()[range.clone()], [-0.5]);
+        let range = agent.layout().tensors().last().filter(|t| t.name == "log_std").unwrap().range.clone();
+        assert_eq!(agent.policy().weights().params[range.clone()], [-0.5]);
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         agent.update(&rollout, 1.0, &pool).unwrap();
-        assert_ne!(agent.policy().params()[range], [-0.5]);
+        assert_ne!(agent.policy().weights().params[range], [-0.5]);
     }
 }
 

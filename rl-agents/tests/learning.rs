@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use ndarray::Zip;
-use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Error, NetConfig, Policy, Ppo, PpoConfig, Schedule, evaluate};
+use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Error, NetConfig, Ppo, PpoConfig, Schedule, evaluate};
 use rl_buffer::Rollout;
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, cartpole::CartPole};
 

@@ -3,7 +3,9 @@
 //! A new algorithm takes its file in rl-agents, a line in the list below, and an implementation of `Algorithm`.
 
 use rl_agents::settings::Key;
-use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Dqn, DqnConfig, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Schedule};
+use rl_agents::{
+    A2c, A2cConfig, ActorCritic, Agent, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Schedule, Snapshot,
+};
 use rl_envs::{ActionSpace, Space};
 use serde::{Deserialize, Serialize};
 
@@ -154,9 +156,16 @@ pub(crate) trait Algorithm {
         concern(&["conv"], net.check(obs))
     }
 
-    /// Builds the policy to evaluate.
-    fn policy(&self, build: &Build<'_>) -> Result<Box<dyn Policy>, Error> {
-        Ok(Box::new(actor_critic(build)?))
+    /// Returns names and shapes of the parameters.
+    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
+        Ok(actor_critic(build)?.layout().clone())
+    }
+
+    /// Builds the policy of a snapshot, to evaluate.
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot) -> Result<Box<dyn Policy>, Error> {
+        let mut policy = actor_critic(build)?;
+        policy.load(snapshot)?;
+        Ok(Box::new(policy))
     }
 
     fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error>;
@@ -252,9 +261,14 @@ impl Algorithm for DqnConfig {
         concern(&["conv", "hidden", "normalize_obs", "dqn.dueling"], QNetwork::check(obs, actions, net, self.dueling))
     }
 
+    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
+        Ok(q_network(self, build)?.layout().clone())
+    }
+
     /// Where actions are sampled, the fraction `exploration_final_eps` is random.
-    fn policy(&self, build: &Build<'_>) -> Result<Box<dyn Policy>, Error> {
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot) -> Result<Box<dyn Policy>, Error> {
         let mut network = q_network(self, build)?;
+        network.load(snapshot)?;
         network.explore(self.exploration_final_eps, 0.0, 1);
         Ok(Box::new(network))
     }

@@ -640,10 +640,11 @@ impl<'a> Opened<'a> {
         Budget::playing(&config, entry, 0).check().map_err(|e| format!("{CONFIG}: {e}"))?;
         let tensors = self.read(PARAMS, read_tensors)?;
         let Head { progress, counters, statistics } = self.head()?;
-        let mut policy = config.policy(entry).map_err(|e| e.to_string())?;
-        let params = in_order(policy.layout(), tensors).map_err(|e| format!("{PARAMS}: {e}"))?;
+        let layout = config.layout(entry).map_err(|e| e.to_string())?;
+        let params = in_order(&layout, tensors).map_err(|e| format!("{PARAMS}: {e}"))?;
         let snapshot = Snapshot { params, moments: Vec::new(), statistics, counters };
-        snapshot.check().and_then(|()| policy.load(&snapshot)).map_err(|e| e.to_string())?;
+        snapshot.check().map_err(|e| e.to_string())?;
+        let policy = config.policy(entry, &snapshot).map_err(|e| e.to_string())?;
         let lacks_replay = config.algo.dqn().is_some_and(|dqn| dqn.save_replay) && !self.manifest.files.contains_key(REPLAY);
         // A best checkpoint never has one.
         let lacks_replay = lacks_replay && self.manifest.return_mean.is_none();

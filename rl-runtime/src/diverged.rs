@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use rl_agents::{Divergence, Policy, Schedule};
+use rl_agents::{Agent, Divergence, Schedule};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
@@ -23,14 +23,8 @@ use crate::{Config, Error};
 /// Writes the dump and returns the error of a run that diverged after `progress`.
 ///
 /// If the dump cannot be written, the error says so.
-pub(crate) fn error(
-    divergence: Box<Divergence>,
-    policy: &dyn Policy,
-    config: &Config,
-    progress: &Progress,
-    dir: &RunDir,
-) -> Error {
-    let dump = match write(dir.path(), &divergence, policy, progress) {
+pub(crate) fn error(divergence: Box<Divergence>, agent: &dyn Agent, config: &Config, progress: &Progress, dir: &RunDir) -> Error {
+    let dump = match write(dir.path(), &divergence, agent, progress) {
         Ok(path) => format!("parameters, minibatch and metrics of that update are in {}", path.display()),
         Err(error) => format!("no dump of that update: {error}"),
     };
@@ -63,8 +57,9 @@ fn tenth(value: f32) -> f64 {
     format!("{tenth:.2e}").parse().unwrap_or(tenth)
 }
 
-fn write(dir: &Path, divergence: &Divergence, policy: &dyn Policy, progress: &Progress) -> io::Result<PathBuf> {
-    let params = policy.layout().tensors().iter().map(|t| (t.name.as_str(), &t.shape[..], &policy.params()[t.range.clone()]));
+fn write(dir: &Path, divergence: &Divergence, agent: &dyn Agent, progress: &Progress) -> io::Result<PathBuf> {
+    let weights = agent.policy().weights();
+    let params = agent.layout().tensors().iter().map(|t| (t.name.as_str(), &t.shape[..], &weights.params[t.range.clone()]));
     let minibatch = divergence.minibatch.iter().map(|t| (t.name, &t.shape[..], &t.values[..]));
     let files = [
         ("params.safetensors", safetensors(params)?),

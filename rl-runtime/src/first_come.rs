@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ndarray::{ArrayViewMut2, Axis};
 use rl_agents::collect::rollout;
-use rl_agents::{Choice, Episode, Policy, Scratch};
+use rl_agents::{Acted, Acting, Choice, Episode, Policy, Scratch};
 use rl_buffer::{ActionBuffer, ObsRows, Rollout};
 use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Step, math};
 
@@ -67,7 +67,7 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     config: FirstComeConfig,
     stretches: Vec<Stretch>,
     events: Vec<(usize, Event)>,
-    scratch: Option<Scratch>,
+    scratch: Scratch,
     /// Environments of the current batch, with their observations and actions.
     batch: Vec<usize>,
     obs: ObsRows,        // (n, D)
@@ -163,7 +163,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             stretches,
             config,
             events: Vec::with_capacity(2 * n),
-            scratch: None,
+            scratch: Scratch::default(),
             batch: Vec::with_capacity(n),
             obs,
             masks: Vec::with_capacity(n * a),
@@ -193,7 +193,6 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
     ///
     /// The order is that of the environments.
     fn place(&mut self, mut n: usize, policy: &dyn Policy, learnt: u64, filled: &mut Filled) -> Result<usize, Error> {
-        let scratch = self.scratch.get_or_insert_with(|| policy.scratch());
         for (env, stretch) in self.stretches.iter_mut().enumerate().filter(|(_, s)| s.waits && s.is_full()) {
             if n == filled.rollout.shape().n_envs {
                 break;
@@ -205,7 +204,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             } else {
                 let last = stretch.t;
                 let mut value = [0.0];
-                policy.values(stretch.column.obs_rows(last..last + 1), scratch, &mut value)?;
+                policy.values(stretch.column.obs_rows(last..last + 1), &mut value, &mut self.scratch)?;
                 stretch.column.last_values[0] = value[0];
                 filled.rollout.copy_column(n, &stretch.column, 0);
                 filled.learnt[n] = stretch.learnt;
@@ -219,7 +218,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
 
     /// Runs the policy for all waiting environments as one batch.
     fn act(&mut self, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
-        let Self { envs, stretches, batch, obs, masks, discrete, vectors, log_probs, values, .. } = self;
+        let Self { envs, stretches, batch, obs, masks, discrete, vectors, log_probs, values, scratch, .. } = self;
         batch.clear();
         masks.clear();
         obs.clear();
@@ -242,14 +241,14 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
                 ActionsMut::Continuous(rows.map_err(|error| Error::Thread { name: "collect".into(), cause: error.to_string() })?)
             }
         };
-        let scratch = self.scratch.get_or_insert_with(|| policy.scratch());
-        policy.act(obs.as_slice(), masks, choice, scratch, (actions, &mut log_probs[..n], &mut values[..n]))?;
+        let acted = Acted { actions, log_probs: &mut log_probs[..n], values: &mut values[..n] };
+        policy.act(Acting { obs: obs.as_slice(), masks, choice }, acted, scratch)?;
         for (i, &env) in batch.iter().enumerate() {
             let stretch = &mut stretches[env];
             let t = stretch.t;
             if t == 0 {
                 (stretch.learnt, stretch.newest) = (learnt, learnt);
-                stretch.column.policy_version[0] = policy.version();
+                stretch.column.policy_version[0] = policy.weights().version;
             }
             stretch.newest = stretch.newest.max(learnt);
             stretch.column.log_probs[[t, 0]] = log_probs[i];

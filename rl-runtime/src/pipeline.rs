@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rl_agents::{Anomalies, Collector, Episode, Policy, Snapshot};
 use rl_buffer::Rollout;
@@ -32,7 +32,7 @@ use rl_envs::pool::panic_text;
 
 use crate::Error;
 use crate::faults::FaultCounts;
-use crate::profile::{Phase, Profile, Timed, Track};
+use crate::profile::{Phase, Profile, Track};
 use crate::ring::{Stage, ring};
 
 /// Named thread.
@@ -124,12 +124,12 @@ pub trait Collect: Send + 'static {
 
 impl Collect for Collector {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
-        let (begin, timed) = (Instant::now(), Timed::new(policy));
-        filled.episodes = Collector::collect(self, &timed, &mut filled.rollout)?;
+        let begin = Instant::now();
+        filled.episodes = Collector::collect(self, policy, &mut filled.rollout)?;
         filled.learnt.fill(learnt);
         filled.anomalies = self.anomalies();
         // The threads' time divided by their number: the wall time if all threads acted all the time.
-        let (whole, policy) = (begin.elapsed(), timed.acted() / self.n_threads() as u32);
+        let (whole, policy) = (begin.elapsed(), Duration::from_nanos(self.acted() / self.n_threads() as u64));
         let envs = whole.saturating_sub(policy);
         track.add(Phase::Envs, begin, envs);
         track.add(Phase::Policy, begin + envs, whole - envs);
@@ -167,9 +167,10 @@ impl Mode {
 }
 
 /// Policy for one rollout.
-struct Order {
-    policy: Box<dyn Policy>,
-    learnt: u64,
+pub(crate) struct Order {
+    pub(crate) policy: Box<dyn Policy>,
+    /// Number of rollouts that the policy has learnt from.
+    pub(crate) learnt: u64,
 }
 
 /// Producer thread, with the learner's ends of the rings.
@@ -326,7 +327,7 @@ impl<C: Collect> Pipeline<C> {
     /// `policy`, which has learnt from `learnt` rollouts, acts in the rollout k + 1 later.
     ///
     /// # Errors
-    /// The errors of [`Policy::copy_from`], and those of the producer if it has ended.
+    /// Those of the producer if it has ended.
     pub fn give_back(&mut self, filled: Filled, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
         let Some(running) = &self.running else {
             self.buffers.push(filled);
@@ -336,7 +337,7 @@ impl<C: Collect> Pipeline<C> {
         let (Ok(Some(mut order)), Ok(())) = (running.orders.try_recv(), running.rollouts.send(filled)) else {
             return Err(self.join().err().unwrap_or_else(lost));
         };
-        order.policy.copy_from(policy)?;
+        policy.copy_to(&mut order.policy);
         order.learnt = learnt;
         self.orders.push_back(order);
         if self.held { Ok(()) } else { self.send_orders() }
@@ -418,7 +419,7 @@ impl<C: Collect> Pipeline<C> {
     /// Each comes with the number of rollouts that it has learnt from.
     #[must_use]
     pub fn ordered(&self) -> Vec<(u64, Snapshot)> {
-        self.orders.iter().map(|order| (order.learnt, order.policy.save())).collect()
+        self.orders.iter().map(|order| (order.learnt, order.policy.weights().into())).collect()
     }
 }
 

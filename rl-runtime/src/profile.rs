@@ -3,15 +3,12 @@
 //! A thread records phases with its [`Track`] ([`Track::time`]). Sums are always kept. Single spans are kept on request and up to a
 //! maximum, for a timeline that Chrome's `about:tracing` and Perfetto read.
 
-use std::any::Any;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rl_agents::{Choice, Layout, Metrics, Policy, Scratch, Snapshot};
-use rl_buffer::ObsSlice;
-use rl_envs::ActionsMut;
+use rl_agents::Metrics;
 use serde_json::{Value, json};
 
 use crate::pipeline::Mode;
@@ -280,80 +277,10 @@ impl Track {
     }
 }
 
-/// Policy wrapper that measures the time spent acting, summed over threads.
-pub(crate) struct Timed<'a> {
-    policy: &'a dyn Policy,
-    nanos: AtomicU64,
-}
-
-impl<'a> Timed<'a> {
-    pub(crate) fn new(policy: &'a dyn Policy) -> Self {
-        Self { policy, nanos: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn acted(&self) -> Duration {
-        Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
-    }
-
-    fn timed<R>(&self, work: impl FnOnce() -> R) -> R {
-        let begin = Instant::now();
-        let result = work();
-        self.nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        result
-    }
-}
-
-impl Policy for Timed<'_> {
-    fn layout(&self) -> &Layout {
-        self.policy.layout()
-    }
-
-    fn params(&self) -> &[f32] {
-        self.policy.params()
-    }
-
-    fn version(&self) -> u64 {
-        self.policy.version()
-    }
-
-    fn save(&self) -> Snapshot {
-        self.policy.save()
-    }
-
-    fn copy(&self) -> Box<dyn Policy> {
-        self.policy.copy()
-    }
-
-    fn copy_from(&mut self, _: &dyn Policy) -> Result<(), rl_agents::Error> {
-        Err(rl_agents::Error::Snapshot("a policy that is being measured stays as it is".into()))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self.policy.as_any()
-    }
-
-    fn load(&mut self, _: &Snapshot) -> Result<(), rl_agents::Error> {
-        Err(rl_agents::Error::Snapshot("a policy that is being measured stays as it is".into()))
-    }
-
-    fn scratch(&self) -> Scratch {
-        self.policy.scratch()
-    }
-
-    fn act(
-        &self,
-        obs: ObsSlice<'_>,
-        masks: &[u8],
-        choice: Choice,
-        scratch: &mut Scratch,
-        out: (ActionsMut<'_>, &mut [f32], &mut [f32]),
-    ) -> Result<(), rl_agents::Error> {
-        self.timed(|| self.policy.act(obs, masks, choice, scratch, out))
-    }
-
-    fn values(&self, obs: ObsSlice<'_>, scratch: &mut Scratch, values: &mut [f32]) -> Result<(), rl_agents::Error> {
-        self.timed(|| self.policy.values(obs, scratch, values))
-    }
+/// Nanoseconds since the first call.
+pub(crate) fn nanos() -> u64 {
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGIN.elapsed().as_nanos() as u64
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ impl Source {
         let fits = Budget::playing(config, entry, 0).check();
         fits.map_err(|error| Error::Checkpoint { path: path.clone(), why: format!("config.toml: {error}") })?;
         let mut training = Training::unset(config, entry, profile)?;
-        let checkpoint = Checkpoint::load(&path, training.agent().policy().layout())?;
+        let checkpoint = Checkpoint::load(&path, training.agent().layout())?;
         let env_steps = checkpoint.progress.env_steps;
         let mut notes = vec![format!("resumed from {} env steps", grouped(env_steps))];
         if !checkpoint.collector.has_envs() {

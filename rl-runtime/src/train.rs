@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{
-    Agent, Anomalies, Collector, CollectorState, Episode, EvalConfig, Metrics, Played, Policy, Snapshot, evaluate_with,
+    Agent, Anomalies, Collector, CollectorState, Counters, Episode, EvalConfig, Metrics, Played, Policy, Snapshot, Statistics,
+    evaluate_with,
 };
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, VecEnv, pool};
@@ -18,9 +19,9 @@ use crate::budget::Budget;
 use crate::checkpoint::{self, Checkpoint, Progress, WriteReplay};
 use crate::config::{Device, RunConfig, parse_device};
 use crate::metrics::{LagHistogram, Log, Row, WINDOW};
-use crate::pipeline::{Mode, Pipeline};
+use crate::pipeline::{Mode, Order, Pipeline};
 use crate::print::{grouped, quoted};
-use crate::profile::{Phase, Profile, Track};
+use crate::profile::{Phase, Profile, Track, nanos};
 use crate::run_dir::RunDir;
 use crate::{Config, Error, diverged, interrupt};
 
@@ -223,7 +224,7 @@ pub struct Training {
     agent: Box<dyn Agent>,
     progress: Progress,
     /// Policies of the next rollouts, where they lag behind the agent's.
-    ahead: Vec<(u64, Snapshot)>,
+    ahead: Vec<Order>,
     /// Env steps of the last saved or loaded checkpoint.
     saved: Option<u64>,
     /// Mean return of the best evaluation.
@@ -325,7 +326,7 @@ impl Training {
             Mode::Sync => pool.clone(),
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
-        let collector = Collector::of(envs, &collecting, config.run.seed)?.with_on_nonfinite(config.run.on_nonfinite);
+        let collector = Collector::of(envs, &collecting, config.run.seed)?.with_on_nonfinite(config.run.on_nonfinite).with_clock(nanos);
         let agent = agent()?;
         let pipeline = Pipeline::new(config.mode(), collector, config.n_steps(), &profile)?;
         let track = profile.track("learner");
@@ -340,6 +341,8 @@ impl Training {
     /// Errors of the agent and the environments if the checkpoint does not fit.
     pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         let Checkpoint { agent, replay, collector, progress, ahead, .. } = checkpoint;
+        (self.saved, self.progress) = (Some(progress.env_steps), progress);
+        self.ahead = self.older_policies(&agent, ahead)?;
         self.agent.load(&agent)?;
         match replay {
             Some(path) => {
@@ -359,8 +362,20 @@ impl Training {
             self.agent.gap();
         }
         self.pipeline.rest()?.load(collector)?;
-        (self.saved, self.progress, self.ahead) = (Some(progress.env_steps), progress, ahead);
         Ok(())
+    }
+
+    /// Makes the policies of `ahead` by loading the agent's snapshot with their parameters and statistics.
+    fn older_policies(&mut self, agent: &Snapshot, ahead: Vec<(u64, Snapshot)>) -> Result<Vec<Order>, Error> {
+        let mut policies = Vec::new();
+        for (i, (learnt, older)) in ahead.into_iter().enumerate() {
+            let statistics = Statistics { obs: older.statistics.obs, ..agent.statistics.clone() };
+            let counters = Counters { version: older.counters.version, ..agent.counters };
+            self.agent.load(&Snapshot { params: older.params, moments: agent.moments.clone(), statistics, counters })?;
+            let remaining = self.remaining(i);
+            policies.push(Order { policy: self.agent.acting(remaining).copy(), learnt });
+        }
+        Ok(policies)
     }
 
     /// Agent of the training.
@@ -392,15 +407,13 @@ impl Training {
     fn order_first(&mut self) -> Result<(), Error> {
         let n = self.pipeline.n_ahead();
         for i in 0..n {
-            let remaining = self.remaining(i);
-            let mut policy = self.agent.acting(remaining).copy();
             // The last one is the agent's current policy; at the very start, all are.
-            let learnt = match self.ahead.get(i).filter(|_| i + 1 < n) {
-                Some((learnt, snapshot)) => {
-                    policy.load(snapshot)?;
-                    *learnt
+            let (learnt, policy) = match self.ahead.get(i).filter(|_| i + 1 < n) {
+                Some(order) => (order.learnt, order.policy.copy()),
+                None => {
+                    let remaining = self.remaining(i);
+                    (self.progress.iterations, self.agent.acting(remaining).copy())
                 }
-                None => self.progress.iterations,
             };
             self.pipeline.order(policy, learnt);
         }
@@ -430,7 +443,7 @@ impl Training {
         let (agent, keep) = (&*self.agent, self.config.run.keep_checkpoints);
         let write_replay = |out: &mut dyn Write| agent.save_replay(out);
         let replay: Option<WriteReplay<'_>> = if agent.saves_replay() { Some(&write_replay) } else { None };
-        let layout = agent.policy().layout();
+        let layout = agent.layout();
         let saved = checkpoint::save(&dir.checkpoints(), &checkpoint, layout, replay, keep, &mut |_| Ok(()))?;
         self.saved = Some(self.progress.env_steps);
         if saved.stuck.len() > self.stuck {
@@ -488,7 +501,7 @@ impl Training {
         }
         let collector = CollectorState::without_envs(self.progress.iterations * self.config.n_steps() as u64);
         let checkpoint = self.checkpoint(collector, Vec::new());
-        let layout = self.agent.policy().layout();
+        let layout = self.agent.layout();
         match checkpoint::save_best(&dir.checkpoints(), &checkpoint, layout, mean, &mut |_| Ok(())) {
             Ok(saved) => {
                 self.best = Some(mean);
@@ -558,7 +571,7 @@ impl Training {
             let update = match self.track.time_update(|| agent.update(&filled.rollout, remaining, pool)) {
                 Ok(update) => update,
                 Err(rl_agents::Error::Diverged(divergence)) => {
-                    return Err(diverged::error(divergence, self.agent.policy(), &config, &self.progress, dir));
+                    return Err(diverged::error(divergence, &**agent, &config, &self.progress, dir));
                 }
                 Err(error) => return Err(error.into()),
             };

@@ -44,7 +44,7 @@ impl Collect for Plain {
         if learnt < 20 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        filled.rollout.rewards.fill(policy.params()[0]);
+        filled.rollout.rewards.fill(policy.weights().params[0]);
         filled.learnt.fill(learnt);
         Ok(())
     }
@@ -64,13 +64,13 @@ fn rollouts_and_policies_go_round_without_allocating() {
     for mode in [Mode::Sync, Mode::Overlapped { max_lag: 1 }, Mode::Overlapped { max_lag: 4 }] {
         let rollout = collector.rollout(16).unwrap();
         let mut pipeline = Pipeline::new(mode, Plain(rollout), 16, &Profile::new(false)).unwrap();
-        (0..pipeline.n_ahead()).for_each(|_| pipeline.order(policy.copy(), 0));
+        (0..pipeline.n_ahead()).for_each(|_| pipeline.order(Box::new(policy.clone()), 0));
         let mut turn = |i| {
             if (40..60).contains(&i) {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let filled = pipeline.next(&policy, i).unwrap();
-            assert_eq!(filled.rollout.rewards[[15, 3]], policy.params()[0]);
+            assert_eq!(filled.rollout.rewards[[15, 3]], policy.weights().params[0]);
             pipeline.give_back(filled, &policy, i + 1).unwrap();
         };
         (0..100).for_each(&mut turn);

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rl_agents::{ActorCritic, Choice, Collector, NetConfig, Policy};
+use rl_agents::{Acted, Acting, ActorCritic, Choice, Collector, NetConfig, Policy, Scratch, Snapshot};
 use rl_buffer::{ActionBuffer, ObsBuffer, ObsSlice, Rollout};
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Env, EnvError, Pool, Rng, Space, Step};
@@ -388,7 +388,7 @@ fn whoever_waits_for_environments_that_hang_closes_within_a_second() {
     let policy = policy(&Counting::space());
     let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, ready, 4, &Profile::new(false)).unwrap();
     let stopper = pipeline.stopper();
-    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(policy.copy(), 0));
+    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(Box::new(policy.clone()), 0));
     let waiting = std::thread::spawn(move || pipeline.next(&policy, 0).map(drop));
     std::thread::sleep(Duration::from_millis(50));
     let begin = Instant::now();
@@ -484,10 +484,10 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
         let envs = BlockingEnvs::new(5, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
         let mut ready = FirstComeCollector::new(envs, 6, FirstComeConfig::default()).unwrap();
         let (mut policy, track) = (policy(&spaces), Profile::new(false).track("test"));
-        let mut of_version = policy.save();
+        let mut of_version = Snapshot::from(policy.weights());
         of_version.counters.version = 7;
         policy.load(&of_version).unwrap();
-        let (mut filled, mut scratch) = (filled(ready.rollout(6).unwrap()), policy.scratch());
+        let (mut filled, mut scratch) = (filled(ready.rollout(6).unwrap()), Scratch::default());
         for learnt in 0..8 {
             ready.collect(&policy, learnt, &mut filled, &track).unwrap();
             let rollout = &filled.rollout;
@@ -502,7 +502,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
                     assert_eq!(legal == 1, action != (here[0] + here[1]) as usize % 3, "the mask of this state");
                 }
                 let mut value = [0.0];
-                policy.values(ObsSlice::F32(&here), &mut scratch, &mut value).unwrap();
+                policy.values(ObsSlice::F32(&here), &mut value, &mut scratch).unwrap();
                 assert!((rollout.values[[t, n]] - value[0]).abs() < 1e-5, "the value of this state");
                 let taken = match &rollout.actions {
                     ActionBuffer::Discrete(actions) => {
@@ -512,8 +512,10 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
                         let again = (0..1000).find_map(|step| {
                             let (mut drawn, mut log_prob) = (ndarray::Array1::zeros(1), [0.0]);
                             let choice = Choice::Sample { seed: 1, step, first_env: 0 };
-                            let out = (ActionsMut::Discrete(drawn.view_mut()), &mut log_prob[..], &mut value[..]);
-                            policy.act(ObsSlice::F32(&here), &legal, choice, &mut scratch, out).unwrap();
+                            let actions = ActionsMut::Discrete(drawn.view_mut());
+                            let acting = Acting { obs: ObsSlice::F32(&here), masks: &legal, choice };
+                            let acted = Acted { actions, log_probs: &mut log_prob, values: &mut value };
+                            policy.act(acting, acted, &mut scratch).unwrap();
                             (drawn[0] == action).then_some(log_prob[0])
                         });
                         assert!((rollout.log_probs[[t, n]] - again.unwrap()).abs() < 1e-5, "its probability in this state");
@@ -609,7 +611,7 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
     let (told, dropped) = std::sync::mpsc::channel();
     let policy = policy(&Counting::space());
     let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, Told(ready, told), 4, &Profile::new(false)).unwrap();
-    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(policy.copy(), 0));
+    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(Box::new(policy.clone()), 0));
     for learnt in 0..2 {
         let filled = pipeline.next(&policy, learnt).unwrap();
         pipeline.give_back(filled, &policy, learnt + 1).unwrap();

@@ -4,6 +4,7 @@
 
 mod program;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -78,7 +79,7 @@ fn by_hand(config: &Config, lag: usize) -> Snapshot {
     let mut statistics = VecDeque::new();
     for i in 0..config.run.steps.div_ceil(samples) {
         let remaining = (1.0 - (i * samples) as f64 / config.run.steps as f64) as f32;
-        let now = agent.acting(remaining).save();
+        let now = Snapshot::from(agent.acting(remaining).weights());
         policies.push_back(now.params.clone());
         statistics.push_back((now.statistics.clone(), now.counters));
         if policies.len() > lag + 1 {
@@ -88,7 +89,12 @@ fn by_hand(config: &Config, lag: usize) -> Snapshot {
         // The current policy and its exploration, with the old parameters and statistics.
         let mut acting = agent.acting(remaining).copy();
         let (then, counters) = statistics[0].clone();
-        acting.load(&Snapshot { params: policies[0].clone(), statistics: then, counters, ..now }).unwrap();
+        let older = Snapshot { params: policies[0].clone(), statistics: then, counters, ..now };
+        let any: &mut dyn Any = &mut *acting;
+        match any.downcast_mut::<ActorCritic>() {
+            Some(policy) => policy.load(&older).unwrap(),
+            None => any.downcast_mut::<QNetwork>().unwrap().load(&older).unwrap(),
+        }
         collector.collect(&*acting, &mut rollout).unwrap();
         agent.update(&rollout, remaining, &pool).unwrap();
     }
@@ -440,7 +446,7 @@ fn a_training_whose_agent_is_given_equals_one_that_makes_it_and_goes_on_from_its
     let train = |name: &str, config: &Config, from: Option<&Path>| {
         let mut training = Training::with_agent(config, entry(config), agent(config), Profile::new(false)).unwrap();
         if let Some(path) = from {
-            let checkpoint = Checkpoint::load(path, training.agent().policy().layout()).unwrap();
+            let checkpoint = Checkpoint::load(path, training.agent().layout()).unwrap();
             training.load(checkpoint).unwrap();
         }
         let dir = RunDir::create(Some(&dir.path().join(name)), config, "cpu").unwrap();

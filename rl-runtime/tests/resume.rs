@@ -298,7 +298,7 @@ fn a_crash_while_the_best_is_replaced_leaves_the_old_or_the_new_one() {
     let dir = tempfile::tempdir().unwrap();
     train(&dir.path().join("run"), "ppo", &["steps=64"]);
     let original = load(&newest(&dir.path().join("run"))).unwrap();
-    let policy = original.config.policy(entry(&original.config)).unwrap();
+    let layout = original.config.layout(entry(&original.config)).unwrap();
     let save = |into: &Path, mean: f64, env_steps: u64, stop_at: usize| {
         let mut state = original.clone();
         state.progress.env_steps = env_steps;
@@ -308,7 +308,7 @@ fn a_crash_while_the_best_is_replaced_leaves_the_old_or_the_new_one() {
                 step += 1;
                 if step == stop_at { std::panic::resume_unwind(Box::new(())) } else { Ok(()) }
             };
-            checkpoint::save_best(into, &state, policy.layout(), mean, &mut crash).unwrap();
+            checkpoint::save_best(into, &state, &layout, mean, &mut crash).unwrap();
         }));
         (saved.is_ok(), step)
     };

@@ -190,8 +190,7 @@ fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     small_run(&dir.path().join("run"), &[]);
     let original = load(&newest(&dir.path().join("run"))).unwrap();
-    let policy = original.config.policy(entry(&original.config)).unwrap();
-    assert!(policy.params().iter().all(|&x| x == 0.0), "parameters that are loaded are not initialised before");
+    let layout = original.config.layout(entry(&original.config)).unwrap();
     let save = |into: &Path, env_steps: u64, stop_at: usize| {
         let mut state = original.clone();
         state.progress.env_steps = env_steps;
@@ -202,7 +201,7 @@ fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
                 step += 1;
                 if step == stop_at { std::panic::resume_unwind(Box::new(())) } else { Ok(()) }
             };
-            checkpoint::save(into, &state, policy.layout(), None, 2, &mut crash).unwrap();
+            checkpoint::save(into, &state, &layout, None, 2, &mut crash).unwrap();
         }));
         (result.is_ok(), step)
     };
@@ -292,7 +291,7 @@ fn damage_is_told_with_the_exit_code_and_changes_nothing() {
 
     // Parameters of another network with a valid manifest.
     let checkpoint = load(&target).unwrap();
-    let layout = checkpoint.config.policy(entry(&checkpoint.config)).unwrap().layout().clone();
+    let layout = checkpoint.config.layout(entry(&checkpoint.config)).unwrap();
     let forged = Checkpoint { config: small_config(&["hidden=[5]"]), ..checkpoint };
     let forged = checkpoint::save(&dir.path().join("forged"), &forged, &layout, None, 2, &mut |_| Ok(())).unwrap();
     let output = finish(&mut rl(&["eval", text(&forged.path)]));

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use rl_agents::collect::MAX_EVAL_STEPS;
 use rl_agents::settings::{MAX_STEPS, OnNonfinite, check_micro_batch, key};
-use rl_agents::{NetConfig, Policy, settings};
+use rl_agents::{Layout, NetConfig, Policy, Snapshot, settings};
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
 use serde::de::DeserializeOwned;
@@ -244,12 +244,20 @@ impl Config {
         }
     }
 
-    /// Builds a policy whose parameters will be loaded.
+    /// Returns names and shapes of the parameters of a policy.
     ///
     /// # Errors
     /// The errors of the policy.
-    pub fn policy(&self, entry: &Entry) -> Result<Box<dyn Policy>, Error> {
-        self.algo.settings().policy(&self.build(entry, false))
+    pub fn layout(&self, entry: &Entry) -> Result<Layout, Error> {
+        self.algo.settings().layout(&self.build(entry, false))
+    }
+
+    /// Builds the policy of a snapshot.
+    ///
+    /// # Errors
+    /// The errors of the policy, and [`rl_agents::Error::Snapshot`] if the snapshot does not fit.
+    pub fn policy(&self, entry: &Entry, snapshot: &Snapshot) -> Result<Box<dyn Policy>, Error> {
+        self.algo.settings().policy(&self.build(entry, false), snapshot)
     }
 
     /// Returns the inputs of a new policy or agent in `entry`'s environment.

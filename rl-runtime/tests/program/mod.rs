@@ -64,8 +64,7 @@ pub(crate) fn entry(config: &Config) -> &'static Entry {
 /// Reads the checkpoint at `path`.
 pub(crate) fn load(path: &Path) -> Result<Checkpoint, Error> {
     let config = checkpoint::config(path, false)?;
-    let policy = config.policy(entry(&config))?;
-    Checkpoint::load(path, policy.layout())
+    Checkpoint::load(path, &config.layout(entry(&config))?)
 }
 
 /// Reads the policy of the CartPole checkpoint or run at `path`.
