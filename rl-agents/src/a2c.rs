@@ -11,8 +11,6 @@
 //!
 //! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
 
-use std::time::Instant;
-
 use candle_core::Tensor;
 use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng};
@@ -21,7 +19,7 @@ use crate::agent::{Descent, StepSums};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
 use crate::optim::Rule;
 use crate::settings::{self, Kind};
-use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot};
+use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch};
 
 crate::settings! {
     /// Settings of A2C.
@@ -179,7 +177,7 @@ impl Agent for A2c {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let config = self.config.clone();
         let learning_rate = config.learning_rate.at(remaining);
-        let begin = Instant::now();
+        self.descent.report(UpdateEvent::TargetsBegin);
         let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
         let is_first = self.descent.policy.awaits_obs();
         if is_first {
@@ -192,7 +190,8 @@ impl Agent for A2c {
         } else {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
-        let mut metrics = Metrics::new(begin.elapsed());
+        self.descent.report(UpdateEvent::TargetsEnd);
+        let mut metrics = Metrics::default();
         let n_samples = rollout.values.len();
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();
@@ -229,6 +228,10 @@ impl Agent for A2c {
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
+    }
+
+    fn watch(&mut self, watch: Watch) {
+        self.descent.watch = Some(watch);
     }
 
     fn gap(&mut self) {

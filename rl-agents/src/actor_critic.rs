@@ -165,6 +165,11 @@ impl ActorCritic {
         self.network.load(snapshot)
     }
 
+    /// Changes the parameters, and with them the version.
+    pub fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
+        self.network.change(f)
+    }
+
     /// Replaces the parameters.
     ///
     /// # Errors

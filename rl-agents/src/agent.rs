@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Display};
 use std::io::{Read, Write};
-use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor, Var};
 use ndarray::{CowArray, Ix2};
@@ -43,6 +42,9 @@ pub trait Agent: Send {
     /// [`Error::Diverged`] if losses stay non-finite (single steps are skipped); errors of candle.
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
 
+    /// Reports moments of later updates to `watch`, if the agent has such moments.
+    fn watch(&mut self, _watch: Watch) {}
+
     /// Ends the current trajectories: the next rollout does not continue them.
     ///
     /// Called between two updates if a rollout is dropped, or if the environments begin new episodes.
@@ -80,35 +82,28 @@ pub trait Agent: Send {
     }
 }
 
-/// Metrics of an update, with the names of Stable-Baselines3.
-///
-/// Equality ignores the time.
-#[derive(Clone, Debug, Default)]
-pub struct Metrics {
-    values: Vec<(&'static str, f32)>,
-    targets: Duration,
+/// Moment of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateEvent {
+    /// The update begins to compute targets: advantages, returns, values of next states.
+    TargetsBegin,
+    /// The targets are computed.
+    TargetsEnd,
 }
 
-impl PartialEq for Metrics {
-    fn eq(&self, other: &Self) -> bool {
-        self.values == other.values
-    }
+/// Receiver of [`UpdateEvent`]s, on the thread that updates.
+pub type Watch = Box<dyn FnMut(UpdateEvent) + Send>;
+
+/// Values that an update reports, under the names of Stable-Baselines3.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics {
+    values: Vec<(&'static str, f32)>,
 }
 
 impl Metrics {
-    /// Creates empty metrics; `targets` is the time spent on computing targets.
-    pub(crate) fn new(targets: Duration) -> Self {
-        Self { values: Vec::new(), targets }
-    }
-
-    pub(crate) fn push(&mut self, name: &'static str, value: f32) {
+    /// Appends a value.
+    pub fn push(&mut self, name: &'static str, value: f32) {
         self.values.push((name, value));
-    }
-
-    /// Time of the update spent on targets: advantages, returns, values of next states.
-    #[must_use]
-    pub fn targets(&self) -> Duration {
-        self.targets
     }
 
     /// Returns the value called `name`.
@@ -351,6 +346,7 @@ pub(crate) struct Descent {
     pub(crate) slices: Slices<TileSums>,
     /// Statistics that normalize rewards, if they are normalized.
     returns: Option<RunningReturns>,
+    pub(crate) watch: Option<Watch>,
 }
 
 impl Descent {
@@ -364,6 +360,7 @@ impl Descent {
             gradient: vec![0.0; len],
             slices: Slices::new(),
             returns: normalize_reward.then(RunningReturns::default),
+            watch: None,
         }
     }
 
@@ -376,6 +373,11 @@ impl Descent {
         returns.merge(rollout, gamma, pool);
         let inv_std = returns.inv_std();
         Ok(rollout.rewards.mapv(|reward| normalized_reward(reward, inv_std)).into())
+    }
+
+    /// Reports a moment of the update.
+    pub(crate) fn report(&mut self, event: UpdateEvent) {
+        self.watch.iter_mut().for_each(|watch| watch(event));
     }
 
     /// Returns the parameters as a variable with gradients.
@@ -403,7 +405,7 @@ impl Descent {
     ) -> Result<Option<f32>, Error> {
         let Self { policy, optimizer, gradient, .. } = self;
         let norm = if loss.is_finite() {
-            policy.network_mut().change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
+            policy.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
         } else {
             optimizer.skip();
             None
@@ -426,7 +428,7 @@ impl Descent {
     pub(crate) fn save(&self) -> Snapshot {
         let policy = Snapshot::from(self.policy.weights());
         Snapshot {
-            moments: self.optimizer.moments().into_iter().map(|(name, values)| (name.into(), values.to_vec())).collect(),
+            moments: self.optimizer.moments(),
             statistics: Statistics { returns: self.returns.clone(), ..policy.statistics },
             counters: Counters { epochs: self.epochs, steps: self.optimizer.steps(), ..policy.counters },
             ..policy

@@ -17,13 +17,15 @@ use crate::{ActorCritic, Error, Policy, Scratch};
 pub(crate) const CONTIGUOUS: &str = "a rollout's arrays are contiguous";
 
 /// Targets of actor and critic, row by row from (0, 0) to (T - 1, N - 1).
-pub(crate) struct Targets {
-    pub(crate) advantages: Vec<f32>, // (T N)
+pub struct Targets {
+    /// Advantages, not normalized.
+    pub advantages: Vec<f32>, // (T N)
     /// V-trace weight of each advantage; empty if all are 1.
     pub(crate) weights: Vec<f32>, // (T N)
-    pub(crate) returns: Vec<f32>,    // (T N)
+    /// Targets of the values.
+    pub returns: Vec<f32>, // (T N)
     /// Values of the observations before the update.
-    pub(crate) values: Vec<f32>, // (T N)
+    pub values: Vec<f32>, // (T N)
     /// Log-probabilities before the update, if another policy acted, or empty.
     pub(crate) log_probs: Vec<f32>, // (T N)
 }
@@ -39,11 +41,14 @@ pub(crate) enum Refresh {
 }
 
 impl Targets {
-    /// Computes generalized advantages and returns, their sums with the values.
+    /// Computes generalized advantages, and returns as their sum with the values.
     ///
-    /// `rewards`, (T, N), may be the rollout's.
-    pub(crate) fn new(
-        policy: &ActorCritic,
+    /// `rewards`, (T, N), are the rollout's or made from them. `lambda` 1 gives discounted returns minus values.
+    ///
+    /// # Errors
+    /// The errors of `policy`, which acted in the rollout.
+    pub fn new(
+        policy: &dyn Policy,
         rollout: &Rollout,
         rewards: ArrayView2<'_, f32>,
         gamma: f32,
@@ -183,20 +188,30 @@ fn judge(
     Ok((log_probs, values))
 }
 
-/// Samples of a rollout as tensors.
-pub(crate) struct Batch {
-    pub(crate) obs: Tensor,           // (B, D) f32
-    pub(crate) masks: Option<Tensor>, // (B, A) u8
-    pub(crate) actions: Tensor,       // (B) u32, or (B, A) f32
-    pub(crate) log_probs: Tensor,     // (B)
-    pub(crate) values: Tensor,        // (B)
-    pub(crate) advantages: Tensor,    // (B)
-    pub(crate) returns: Tensor,       // (B)
+/// Samples of a rollout as tensors, for losses written in candle.
+pub struct Batch {
+    /// Observations, scaled and normalized: (B, D) f32.
+    pub obs: Tensor,
+    /// Legal actions: (B, A) u8.
+    pub masks: Option<Tensor>,
+    /// Actions: (B) u32, or (B, A) f32.
+    pub actions: Tensor,
+    /// Log-probabilities of the actions when they were chosen (B).
+    pub log_probs: Tensor,
+    /// Values of the observations before the update (B).
+    pub values: Tensor,
+    /// Advantages (B).
+    pub advantages: Tensor,
+    /// Targets of the values (B).
+    pub returns: Tensor,
 }
 
 impl Batch {
     /// Gathers the samples `rows`, numbered from (0, 0), with their advantages.
-    pub(crate) fn gather(
+    ///
+    /// # Errors
+    /// [`Error::ActionKind`] if the rollout holds actions of the other kind, and those of candle.
+    pub fn gather(
         policy: &ActorCritic,
         rollout: &Rollout,
         targets: &Targets,

@@ -14,7 +14,6 @@
 //! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
 
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
@@ -30,7 +29,9 @@ use crate::q_network::best;
 use crate::samples::TILE;
 use crate::settings::{self, Kind, MAX_STEPS};
 use crate::tile::{Slices, Stats, Tile, TileLoss};
-use crate::{Agent, Counters, Error, Layout, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot};
+use crate::{
+    Agent, Counters, Error, Layout, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent, Watch,
+};
 
 crate::settings! {
     /// Settings of DQN.
@@ -164,6 +165,7 @@ pub struct Dqn {
     credit: u64,
     updates: u64,
     memory: Memory,
+    watch: Option<Watch>,
 }
 
 /// Reusable memory of updates.
@@ -188,7 +190,6 @@ struct Sums {
     loss: f32,
     q: f32,
     steps: StepSums,
-    targets: Duration,
 }
 
 /// Computes `mean w H(Q(s, a) - y)` with the Huber loss H, mean Q, and the errors.
@@ -322,8 +323,21 @@ impl Dqn {
         let target = network.clone();
         network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         let (env_steps, empty_at, credit, updates) = (0, 0, 0, 0);
-        let mut agent =
-            Self { network, target, config, n_envs, optimizer, replay, seed, env_steps, empty_at, credit, updates, memory };
+        let mut agent = Self {
+            network,
+            target,
+            config,
+            n_envs,
+            optimizer,
+            replay,
+            seed,
+            env_steps,
+            empty_at,
+            credit,
+            updates,
+            memory,
+            watch: None,
+        };
         agent.acting(1.0);
         Ok(agent)
     }
@@ -407,9 +421,9 @@ impl Dqn {
             Replay::Uniform(replay) => replay.sample(words, batch)?,
             Replay::Prioritized(replay) => replay.sample(words, beta, batch)?,
         }
-        let begin = Instant::now();
+        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
         self.set_targets(pool)?;
-        sums.targets += begin.elapsed();
+        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
         let (loss, q) = match self.network.learner() {
             Learner::Fused => self.fused(pool)?,
             Learner::Reference => self.reference()?,
@@ -560,7 +574,7 @@ impl Agent for Dqn {
             self.remember(rollout, t, &ended[from..to])?;
             self.catch_up(n_envs as u64, done, &mut sums, pool)?;
         }
-        let mut metrics = Metrics::new(sums.targets);
+        let mut metrics = Metrics::default();
         metrics.push("train/loss", sums.loss / sums.n);
         metrics.push("train/q_mean", sums.q / sums.n);
         sums.steps.report(&mut metrics);
@@ -568,6 +582,10 @@ impl Agent for Dqn {
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.optimizer.steps().0 as f32);
         Ok(metrics)
+    }
+
+    fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
     }
 
     fn gap(&mut self) {
@@ -578,8 +596,8 @@ impl Agent for Dqn {
     }
 
     fn save(&self) -> Snapshot {
-        let named = |(name, values): (&str, &[f32])| (String::from(name), values.to_vec());
-        let moments = self.optimizer.moments().into_iter().chain([(TARGET, self.target.params())]).map(named).collect();
+        let mut moments = self.optimizer.moments();
+        moments.push((TARGET.into(), self.target.params().to_vec()));
         let network = Snapshot::from(self.network.weights());
         let counters = Counters {
             epochs: self.updates,
@@ -919,7 +937,7 @@ mod tests {
             skipped += u32::from(agent.optimizer.steps().1 > 0);
         }
         assert!((1..=2).contains(&skipped), "{skipped} of 60 updates were skipped");
-        let mut metrics = Metrics::new(Duration::ZERO);
+        let mut metrics = Metrics::default();
         sums.steps.report(&mut metrics);
         assert_eq!(metrics.get("train/skipped_updates"), Some(skipped as f32));
         assert!(metrics.get("train/grad_norm").unwrap().is_finite() && agent.network.params() != params);

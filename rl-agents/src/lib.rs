@@ -22,6 +22,7 @@
 //! ```
 
 pub mod a2c;
+pub mod batch;
 pub mod collect;
 pub mod distributions;
 pub mod dqn;
@@ -34,7 +35,6 @@ pub mod settings;
 mod activation;
 mod actor_critic;
 mod agent;
-mod batch;
 mod conv;
 mod error;
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod tile;
 pub use a2c::{A2c, A2cConfig};
 pub use activation::Activation;
 pub use actor_critic::ActorCritic;
-pub use agent::{Agent, Counters, Divergence, Metrics, NamedTensor, Schedule, Snapshot};
+pub use agent::{Agent, Counters, Divergence, Metrics, NamedTensor, Schedule, Snapshot, UpdateEvent, Watch};
 pub use collect::{Anomalies, Anomaly, Collector, CollectorState, Episode, EvalConfig, Played, evaluate, evaluate_with};
 pub use dqn::{Dqn, DqnConfig};
 pub use error::Error;

@@ -82,13 +82,15 @@ impl Optimizer {
         self.skipped_running >= MAX_SKIPPED
     }
 
-    /// Moments, by name.
+    /// Copies the moments, by name, for a [`Snapshot`](crate::Snapshot).
     #[must_use]
-    pub fn moments(&self) -> Vec<(&'static str, &[f32])> {
-        match self.rule {
-            Rule::Adam { .. } => vec![("m", &self.m), ("v", &self.v)],
-            Rule::RmsProp { .. } => vec![("v", &self.v)],
-        }
+    pub fn moments(&self) -> Vec<(String, Vec<f32>)> {
+        self.named().map(|(name, values)| (name.into(), values.clone())).collect()
+    }
+
+    fn named(&self) -> impl Iterator<Item = (&'static str, &Vec<f32>)> {
+        let first = matches!(self.rule, Rule::Adam { .. }).then_some(("m", &self.m));
+        first.into_iter().chain([("v", &self.v)])
     }
 
     /// Counters of steps.
@@ -102,8 +104,7 @@ impl Optimizer {
     /// # Errors
     /// [`Error::Snapshot`] if they belong to another optimizer; nothing has changed then.
     pub fn load(&mut self, moments: &[(String, Vec<f32>)], steps: Steps) -> Result<(), Error> {
-        let same =
-            self.moments().iter().map(|(name, values)| (*name, values.len())).eq(moments.iter().map(|(n, v)| (&**n, v.len())));
+        let same = self.named().map(|(name, values)| (name, values.len())).eq(moments.iter().map(|(n, v)| (&**n, v.len())));
         if !same {
             let found: Vec<String> = moments.iter().map(|(name, values)| format!("{name} ({})", values.len())).collect();
             return Err(Error::Snapshot(format!("the optimizer's moments are {}", found.join(", "))));

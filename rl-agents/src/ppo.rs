@@ -14,8 +14,6 @@
 //!
 //! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 
-use std::time::Instant;
-
 use candle_core::Tensor;
 use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng, math};
@@ -24,7 +22,7 @@ use crate::agent::{Descent, StepSums};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
 use crate::optim::Rule;
 use crate::settings::{self, Kind};
-use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot};
+use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch};
 
 crate::settings! {
     /// Settings of PPO.
@@ -240,7 +238,7 @@ impl Agent for Ppo {
         let config = self.config.clone();
         let clip = config.clip_range.at(remaining);
         let learning_rate = config.learning_rate.at(remaining);
-        let begin = Instant::now();
+        self.descent.report(UpdateEvent::TargetsBegin);
         let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
         let is_first = self.descent.policy.awaits_obs();
         if is_first {
@@ -254,7 +252,8 @@ impl Agent for Ppo {
         } else {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
-        let mut metrics = Metrics::new(begin.elapsed());
+        self.descent.report(UpdateEvent::TargetsEnd);
+        let mut metrics = Metrics::default();
         let mut rows: Vec<u32> = (0..rollout.values.len() as u32).collect();
         let mut advantages = Vec::with_capacity(config.batch_size);
         let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
@@ -301,6 +300,10 @@ impl Agent for Ppo {
         metrics.push("train/clip_range", clip);
         metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
+    }
+
+    fn watch(&mut self, watch: Watch) {
+        self.descent.watch = Some(watch);
     }
 
     fn gap(&mut self) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rl_agents::Metrics;
+use rl_agents::{Metrics, UpdateEvent, Watch};
 use serde_json::{Value, json};
 
 use crate::pipeline::Mode;
@@ -100,6 +100,8 @@ pub struct Track {
     begin: Instant,
     timeline: bool,
     thread: Arc<ThreadTimes>,
+    /// Nanoseconds of the current update that targets took.
+    targets: Arc<AtomicU64>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -123,7 +125,7 @@ impl Profile {
             threads.push(thread.clone());
             thread
         });
-        Track { begin: self.begin, timeline: self.timeline, thread }
+        Track { begin: self.begin, timeline: self.timeline, thread, targets: Arc::default() }
     }
 
     /// Returns the seconds since the start.
@@ -252,6 +254,20 @@ impl Track {
         result
     }
 
+    /// Returns a watch for an agent.
+    ///
+    /// With it, [`Track::time_update`] distinguishes targets from learning.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        let (targets, mut begin) = (self.targets.clone(), 0);
+        Box::new(move |event| match event {
+            UpdateEvent::TargetsBegin => begin = nanos(),
+            UpdateEvent::TargetsEnd => {
+                targets.fetch_add(nanos() - begin, Ordering::Relaxed);
+            }
+        })
+    }
+
     /// Runs an update, and records its time as targets and learning.
     ///
     /// # Errors
@@ -259,7 +275,7 @@ impl Track {
     pub fn time_update(&self, update: impl FnOnce() -> Result<Metrics, rl_agents::Error>) -> Result<Metrics, rl_agents::Error> {
         let begin = Instant::now();
         let metrics = update()?;
-        let (whole, targets) = (begin.elapsed(), metrics.targets());
+        let (whole, targets) = (begin.elapsed(), Duration::from_nanos(self.targets.swap(0, Ordering::Relaxed)));
         self.add(Phase::Targets, begin, targets);
         self.add(Phase::Update, begin + targets, whole.saturating_sub(targets));
         Ok(metrics)

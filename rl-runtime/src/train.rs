@@ -326,10 +326,12 @@ impl Training {
             Mode::Sync => pool.clone(),
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
-        let collector = Collector::of(envs, &collecting, config.run.seed)?.with_on_nonfinite(config.run.on_nonfinite).with_clock(nanos);
-        let agent = agent()?;
+        let collector =
+            Collector::of(envs, &collecting, config.run.seed)?.with_on_nonfinite(config.run.on_nonfinite).with_clock(nanos);
+        let mut agent = agent()?;
         let pipeline = Pipeline::new(config.mode(), collector, config.n_steps(), &profile)?;
         let track = profile.track("learner");
+        agent.watch(track.watch());
         let (config, progress) = (config.clone(), Progress::default());
         let (ahead, saved, best, stuck) = (Vec::new(), None, None, 0);
         Ok(Self { config, entry: *entry, pool, pipeline, agent, progress, ahead, saved, best, stuck, profile, track })
@@ -365,7 +367,9 @@ impl Training {
         Ok(())
     }
 
-    /// Makes the policies of `ahead` by loading the agent's snapshot with their parameters and statistics.
+    /// Makes the policies of `ahead`.
+    ///
+    /// Loads the agent's snapshot with their parameters and statistics.
     fn older_policies(&mut self, agent: &Snapshot, ahead: Vec<(u64, Snapshot)>) -> Result<Vec<Order>, Error> {
         let mut policies = Vec::new();
         for (i, (learnt, older)) in ahead.into_iter().enumerate() {

@@ -484,6 +484,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let mut pipeline = Pipeline::new(*mode, collector, n_steps, &profile)?;
     (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.acting(1.0).copy(), 0));
     let track = profile.track("learner");
+    agent.watch(track.watch());
     let (mut learnt, mut overlap, mut begun) = (0, LagHistogram::default(), None);
     let of = |phase| profile.seconds(phase);
     let computed = || of(Phase::Targets) + of(Phase::Update);

@@ -1,0 +1,103 @@
+//! A custom network: a candle `Module` as a policy, and a loop that trains it.
+//!
+//! The loop is REINFORCE with a baseline (Williams, 1992). `cargo run --release --example own_network`.
+
+use std::borrow::Cow;
+
+use candle_core::{Device, Result as CandleResult, Tensor, Var};
+use candle_nn::{Linear, Module, ops::log_softmax};
+use rl_agents::batch::Targets;
+use rl_agents::optim::{Optimizer, Rule};
+use rl_agents::params::orthogonal;
+use rl_agents::{Acted, Acting, Collector, Error, Layout, Policy, Scratch, Weights, evaluate};
+use rl_buffer::{ActionBuffer, ObsSlice};
+use rl_envs::{Pool, SyncVecEnv, cartpole::CartPole};
+
+/// 4 observed numbers, 64 hidden units, 2 logits and a value.
+#[derive(Clone)]
+struct Net {
+    layout: Layout,
+    params: Vec<f32>,
+    version: u64,
+}
+
+impl Net {
+    fn new(seed: u64) -> Self {
+        let (mut layout, sizes) = (Layout::default(), [(64, 4), (3, 64)]);
+        let weights = sizes.map(|(n_out, n_in)| layout.push(format!("{n_in}.weight"), &[n_out, n_in]));
+        let biases = sizes.map(|(n_out, n_in)| layout.push(format!("{n_in}.bias"), &[n_out]));
+        let mut params = vec![0.0; biases[1].end];
+        for (i, (n_out, n_in)) in sizes.into_iter().enumerate() {
+            orthogonal(&mut params[weights[i].clone()], n_out, n_in, 1.0, seed, i as u32);
+        }
+        Self { layout, params, version: 0 }
+    }
+
+    /// The module on a tensor of all parameters.
+    fn module(&self, params: &Tensor) -> CandleResult<impl Module> {
+        let slice = |i: usize| {
+            let tensor = &self.layout.tensors()[i];
+            params.narrow(0, tensor.range.start, tensor.range.len())?.reshape(&tensor.shape[..])
+        };
+        let (hidden, heads) = (Linear::new(slice(0)?, Some(slice(2)?)), Linear::new(slice(1)?, Some(slice(3)?)));
+        Ok(candle_nn::seq().add(hidden).add_fn(|x| x.tanh()).add(heads))
+    }
+
+    /// Logits (B, 2) and values (B).
+    fn forward(&self, params: &Tensor, obs: ObsSlice<'_>) -> CandleResult<(Tensor, Tensor)> {
+        let ObsSlice::F32(obs) = obs else { candle_core::bail!("observations are f32") };
+        let outputs = self.module(params)?.forward(&Tensor::from_slice(obs, (obs.len() / 4, 4), &Device::Cpu)?)?;
+        Ok((outputs.narrow(1, 0, 2)?, outputs.narrow(1, 2, 1)?.squeeze(1)?))
+    }
+}
+
+impl Policy for Net {
+    fn act(&self, acting: Acting<'_>, mut acted: Acted<'_>, _: &mut Scratch) -> Result<(), Error> {
+        let params = Tensor::from_slice(&self.params, self.params.len(), &Device::Cpu)?;
+        let (logits, values) = self.forward(&params, acting.obs)?;
+        acted.values.copy_from_slice(&values.to_vec1()?);
+        acted.choose(&acting, &logits.contiguous()?.flatten_all()?.to_vec1()?)
+    }
+
+    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], _: &mut Scratch) -> Result<(), Error> {
+        let params = Tensor::from_slice(&self.params, self.params.len(), &Device::Cpu)?;
+        values.copy_from_slice(&self.forward(&params, obs)?.1.to_vec1()?);
+        Ok(())
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        Weights { version: self.version, params: Cow::Borrowed(&self.params), obs: None }
+    }
+}
+
+/// Mean return of 100 greedy episodes.
+fn mean_return(policy: &dyn Policy) -> Result<f64, Error> {
+    let episodes = evaluate(policy, &mut SyncVecEnv::new(100, CartPole::default()), 1)?;
+    Ok(episodes.iter().map(|episode| episode.episode_return).sum::<f64>() / 100.0)
+}
+
+fn main() -> Result<(), Error> {
+    let (mut net, iterations) = (Net::new(0), 150);
+    let mut optimizer = Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 }, net.params.len());
+    let mut collector = Collector::new(16, &CartPole::default(), &Pool::new(2)?, 0)?;
+    let mut rollout = collector.rollout(64)?;
+    println!("before: mean return {:.1}", mean_return(&net)?);
+    for _ in 0..iterations {
+        collector.collect(&net, &mut rollout)?;
+        let targets = Targets::new(&net, &rollout, rollout.rewards.view(), 0.98, 1.0)?;
+        let b = targets.advantages.len();
+        let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ActionKind) };
+        let actions = Tensor::from_iter(actions.iter().copied(), &Device::Cpu)?;
+        let params = Var::from_slice(&net.params, net.params.len(), &Device::Cpu)?;
+        let (logits, values) = net.forward(&params, rollout.obs_rows(0..b))?;
+        let log_probs = log_softmax(&logits, 1)?.gather(&actions.unsqueeze(1)?, 1)?.squeeze(1)?;
+        let policy_loss = (log_probs * Tensor::from_slice(&targets.advantages, b, &Device::Cpu)?)?.mean_all()?.neg()?;
+        let value_loss = (values - Tensor::from_slice(&targets.returns, b, &Device::Cpu)?)?.sqr()?.mean_all()?;
+        let gradients = (policy_loss + (value_loss * 0.5)?)?.backward()?;
+        let gradient = gradients.get(&params).expect("the loss depends on the parameters").to_vec1::<f32>()?;
+        optimizer.step(&mut net.params, &gradient, 5e-3, 0.5);
+        net.version += 1;
+    }
+    println!("after {} env steps: mean return {:.1}", iterations * rollout.rewards.len(), mean_return(&net)?);
+    Ok(())
+}
