@@ -85,7 +85,7 @@ pub trait Agent: Send {
 /// Moment of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateEvent {
-    /// The update begins to compute targets: advantages, returns, values of next states.
+    /// Targets are about to be computed: advantages, returns, values of next states.
     TargetsBegin,
     /// The targets are computed.
     TargetsEnd,
