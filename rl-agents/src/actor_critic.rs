@@ -157,10 +157,10 @@ impl ActorCritic {
         self.network.version()
     }
 
-    /// Takes parameters, statistics and version from a snapshot.
+    /// Loads parameters, statistics and version from a snapshot.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
+    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
     pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         self.network.load(snapshot)
     }

@@ -42,7 +42,7 @@ pub trait Agent: Send {
     /// [`Error::Diverged`] if losses stay non-finite (single steps are skipped); errors of candle.
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
 
-    /// Reports moments of later updates to `watch`, if the agent has such moments.
+    /// Reports events of later updates to `watch`, if the agent has such events.
     fn watch(&mut self, _watch: Watch) {}
 
     /// Ends the current trajectories: the next rollout does not continue them.
@@ -82,12 +82,12 @@ pub trait Agent: Send {
     }
 }
 
-/// Moment of an update.
+/// Event of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateEvent {
-    /// Targets are about to be computed: advantages, returns, values of next states.
+    /// Targets begin: advantages, returns, values of next states.
     TargetsBegin,
-    /// The targets are computed.
+    /// All targets have been computed.
     TargetsEnd,
 }
 
@@ -273,7 +273,7 @@ pub struct Snapshot {
 }
 
 impl From<Weights<'_>> for Snapshot {
-    /// A snapshot of the policy alone.
+    /// Creates a snapshot of the policy alone.
     fn from(Weights { version, params, obs }: Weights<'_>) -> Self {
         Self {
             params: params.into_owned(),
@@ -375,7 +375,7 @@ impl Descent {
         Ok(rollout.rewards.mapv(|reward| normalized_reward(reward, inv_std)).into())
     }
 
-    /// Reports a moment of the update.
+    /// Reports an event of the update.
     pub(crate) fn report(&mut self, event: UpdateEvent) {
         self.watch.iter_mut().for_each(|watch| watch(event));
     }

@@ -210,7 +210,7 @@ impl Batch {
     /// Gathers the samples `rows`, numbered from (0, 0), with their advantages.
     ///
     /// # Errors
-    /// [`Error::ActionKind`] if the rollout holds actions of the other kind, and those of candle.
+    /// [`Error::ActionKind`] if the rollout holds actions of the other kind; errors of candle.
     pub fn gather(
         policy: &ActorCritic,
         rollout: &Rollout,

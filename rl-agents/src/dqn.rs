@@ -884,7 +884,7 @@ mod tests {
             DqnConfig { learning_starts: 1001, exploration_fraction: 0.0, exploration_final_eps: 0.0, ..DqnConfig::default() };
         let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 1).unwrap();
         let mut agent = Dqn::new(network, config, &obs, &actions, 4, 1).unwrap();
-        // The copies that act in rollouts that lag, all ways of making them.
+        // Copies that act in lagging rollouts, made in all ways.
         let mut refreshed = agent.policy().copy();
         let mut replaced: Box<dyn Policy> = Box::new(QNetwork::new(&obs, &actions, &NetConfig::default(), false, 2).unwrap());
         agent.acting(0.9);

@@ -59,14 +59,14 @@ impl NetConfig {
     /// Checks every range, and that convolutions fit observations of this space.
     ///
     /// # Errors
-    /// [`Error::Range`] or [`Error::Setting`].
+    /// [`Error::Range`] or [`Error::Setting`] if a setting is not allowed.
     pub fn check(&self, obs: &Space) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
         Conv::new(&mut Layout::default(), obs.shape(), &self.conv, self.activation).map(|_| ())
     }
 }
 
-/// Networks without parameters: `conv`, then a trunk that the heads share, or none.
+/// Layout of networks without parameters: `conv`, an optional trunk, heads.
 #[derive(Debug)]
 pub(crate) struct NetworkShape {
     pub(crate) layout: Layout,
@@ -78,10 +78,10 @@ pub(crate) struct NetworkShape {
 impl NetworkShape {
     /// Lays out a network for each of `heads`, a name and a number of outputs.
     ///
-    /// Hidden layers that are `shared` are a trunk.
+    /// If `shared`, the hidden layers are a trunk of all heads.
     ///
     /// # Errors
-    /// Those of [`NetConfig::check`].
+    /// Errors of [`NetConfig::check`].
     pub(crate) fn new(obs: &Space, net: &NetConfig, heads: &[(&str, usize)], shared: bool) -> Result<Self, Error> {
         net.check(obs)?;
         let mut layout = Layout::default();
@@ -94,13 +94,13 @@ impl NetworkShape {
         Ok(Self { layout, conv, trunk, heads })
     }
 
-    /// The networks in their order, each with the index of the one that it starts from.
+    /// Returns the networks in order, each with the index of the one that it follows.
     fn mlps(&self) -> Vec<(&Mlp, Option<usize>)> {
         let from = self.trunk.as_ref().map(|_| 0);
         self.trunk.iter().map(|mlp| (mlp, None)).chain(self.heads.iter().map(|mlp| (mlp, from))).collect()
     }
 
-    /// Memory that the networks take.
+    /// Memory of the networks.
     pub(crate) fn size(&self, net: &NetConfig, n_actions: usize) -> NetSize {
         NetSize::new(&self.layout, &self.conv, &self.mlps(), net, n_actions)
     }
@@ -109,7 +109,7 @@ impl NetworkShape {
 /// Networks with one parameter vector.
 #[derive(Debug)]
 pub(crate) struct Network {
-    /// Copies of a network share it.
+    /// Shared by all copies of a network.
     shape: Arc<NetworkShape>,
     params: Vec<f32>, // (P)
     obs_len: usize,
@@ -120,7 +120,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Networks whose parameters are 0.
+    /// Creates networks with zeros as parameters.
     pub(crate) fn unset(shape: NetworkShape, obs: &Space, net: &NetConfig) -> Self {
         let params = vec![0.0; shape.layout.len()];
         let kernel = match net.learner {
@@ -148,7 +148,7 @@ impl Network {
         self.pack();
     }
 
-    /// Uses another instruction set than the best one.
+    /// Replaces the instruction set, by default the best one.
     ///
     /// # Errors
     /// [`Error::Setting`] if this machine does not have it.
@@ -182,12 +182,12 @@ impl Network {
         self.obs_len
     }
 
-    /// True if the heads start from a trunk.
+    /// True if the heads follow a trunk.
     pub(crate) fn has_trunk(&self) -> bool {
         self.shape.trunk.is_some()
     }
 
-    /// The kernel's chain of a head.
+    /// Returns the kernel's chain of a head.
     #[inline(always)]
     pub(crate) fn chain(&self, head: usize) -> usize {
         head + usize::from(self.shape.trunk.is_some())
@@ -239,7 +239,7 @@ impl Network {
 
     /// Floating-point operations of learning from one sample.
     ///
-    /// Two for each product of: forward, gradients of the weights, and gradients of the inputs but for the first layers.
+    /// Forward, gradients of the weights, and gradients of the inputs except for the first layers count two for each product.
     pub(crate) fn flops_per_sample(&self) -> usize {
         let weights = |layer: &Linear| layer.weight.len();
         let NetworkShape { conv, trunk, heads, .. } = &*self.shape;
@@ -253,7 +253,7 @@ impl Network {
         convolutions + dense - 2 * of_first
     }
 
-    /// Outputs (B, out) of each head, with candle's operations.
+    /// Computes the outputs (B, out) of each head with candle operations.
     ///
     /// Observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
     pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
@@ -266,22 +266,22 @@ impl Network {
         heads.iter().map(|head| head.forward(params, &features)).collect()
     }
 
-    /// The kernel with the current parameters, if it is the learner.
+    /// Returns the kernel with the current parameters, if it is the learner.
     pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
         self.kernel.as_ref().map(Kernel::view)
     }
 
-    /// Samples of observations as the kernel reads them.
+    /// Wraps observations as samples for the kernel.
     pub(crate) fn samples<'a>(&'a self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
         Samples { obs, scale: self.scale, normalizer: self.normalizer.as_ref(), rows }
     }
 
-    /// The parameters as a tensor without gradient.
+    /// Returns the parameters as a tensor without gradient.
     pub(crate) fn params_tensor(&self) -> candle_core::Result<Tensor> {
         Tensor::from_slice(&self.params, self.params.len(), &Device::Cpu)
     }
 
-    /// Observations (B, D), scaled and normalized.
+    /// Returns observations (B, D), scaled and normalized.
     pub(crate) fn features(&self, obs: ObsSlice<'_>) -> candle_core::Result<Tensor> {
         let mut features = Vec::new();
         self.push_features(obs, &mut features);
@@ -322,10 +322,10 @@ impl Network {
         Weights { version: self.version, params: Cow::Borrowed(&self.params), obs: self.obs_moments() }
     }
 
-    /// Takes parameters, statistics and version from a snapshot.
+    /// Loads parameters, statistics and version from a snapshot.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
+    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
     pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         let mut normalizer = self.normalizer.clone();
         let fits = match (&mut normalizer, &snapshot.statistics.obs) {
@@ -372,7 +372,7 @@ impl Clone for Network {
     }
 }
 
-/// Memory of a network that acts.
+/// Memory of an acting network.
 #[derive(Debug, Default)]
 pub(crate) struct TileScratch {
     /// Shape of the network that the memory fits.
@@ -383,7 +383,7 @@ pub(crate) struct TileScratch {
     pub(crate) chosen: Vec<f32>,  // (A, TILE), of continuous ones
 }
 
-/// Passes the outputs (n, A) of candle's operations to `choose`, tile by tile.
+/// Passes the outputs (n, A) of candle operations to `choose`, tile by tile.
 ///
 /// The outputs of a tile are columns (A, m), like the kernel's.
 pub(crate) fn each_reference_tile(

@@ -1,4 +1,4 @@
-//! The interface of policies: what acts in environments.
+//! The contract of a policy, which acts in environments.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -9,40 +9,40 @@ use rl_envs::{ActionsMut, Purpose, rng};
 use crate::distributions::{greedy, log_softmax, sample};
 use crate::{Error, Moments};
 
-/// Rule by which a policy chooses its actions.
+/// Rule that selects an action from a policy's outputs.
 #[derive(Clone, Copy, Debug)]
 pub enum Choice {
-    /// Drawn from the policy.
+    /// An action drawn from the policy.
     ///
     /// Environment i draws from its stream [`Purpose::Policy`]: a discrete action with [`rng::word`] of the step, dimension j of a
     /// continuous one with normal number `j & 3` of block `j >> 2` of counter step `step` (see [`rng::normals`]).
     Sample {
-        /// The seed of the generator.
+        /// Seed of the generator.
         seed: u64,
-        /// The lifetime step of the environments.
+        /// Lifetime step of the environments.
         step: u64,
-        /// The index of the first environment.
+        /// Index of the first environment.
         first_env: u32,
     },
-    /// The most likely one.
+    /// The most likely action.
     Greedy,
 }
 
-/// Observations to act on, and the rule of choice.
+/// Observations to act on, with the rule that selects actions.
 #[derive(Clone, Copy, Debug)]
 pub struct Acting<'a> {
     /// Observations (N, D).
     pub obs: ObsSlice<'a>,
     /// Legal actions (N, A), 1 if legal; empty without masks.
     pub masks: &'a [u8],
-    /// Rule by which actions are chosen.
+    /// Rule that selects actions.
     pub choice: Choice,
 }
 
 /// Rows that a policy writes when it acts.
 #[derive(Debug)]
 pub struct Acted<'a> {
-    /// Actions before any clipping for the environment; contiguous.
+    /// Actions, not clipped; contiguous.
     pub actions: ActionsMut<'a>,
     /// Log-probabilities of the actions (N).
     pub log_probs: &'a mut [f32],
@@ -51,7 +51,7 @@ pub struct Acted<'a> {
 }
 
 impl Acted<'_> {
-    /// Writes discrete actions, chosen by logits (N, A), and their log-probabilities.
+    /// Writes discrete actions, selected by logits (N, A), and their log-probabilities.
     ///
     /// # Errors
     /// [`Error::ActionKind`] if the actions are continuous.
@@ -85,15 +85,15 @@ pub struct Weights<'a> {
     pub obs: Option<&'a Moments>,
 }
 
-/// Policy: chooses actions and values observations.
+/// A policy: selects actions and values observations.
 ///
-/// Implemented by [`ActorCritic`](crate::ActorCritic) and [`QNetwork`](crate::QNetwork). A policy of your own implements it, too, and
+/// Implemented by [`ActorCritic`](crate::ActorCritic) and [`QNetwork`](crate::QNetwork). A custom policy implements it and
 /// [`Clone`]: see the example `own_network`.
 pub trait Policy: CopyPolicy + Send + Sync {
     /// Acts on N observations.
     ///
     /// # Errors
-    /// [`Error::ActionKind`] if the policy's actions are of the other kind, and those of candle.
+    /// [`Error::ActionKind`] if the policy's actions are of the other kind; errors of candle.
     ///
     /// # Panics
     /// If the actions are not contiguous.
@@ -102,21 +102,21 @@ pub trait Policy: CopyPolicy + Send + Sync {
     /// Writes the values (N) of N observations.
     ///
     /// # Errors
-    /// Those of candle.
+    /// Errors of candle.
     fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error>;
 
-    /// Returns what a checkpoint stores of the policy.
+    /// Returns the parameters, statistics and version for a checkpoint.
     fn weights(&self) -> Weights<'_>;
 }
 
-/// Copies of a policy behind `dyn Policy`, to act elsewhere while the original learns.
+/// Copies of a policy behind `dyn Policy`, to act while the original learns.
 ///
 /// Implemented for every [`Policy`] that is [`Clone`].
 pub trait CopyPolicy: Any {
     /// Copies the policy.
     fn copy(&self) -> Box<dyn Policy>;
 
-    /// Copies the policy over `copy`, by [`Clone::clone_from`] if it is of the same type.
+    /// Copies the policy into `copy`, by [`Clone::clone_from`] if the types agree.
     fn copy_to(&self, copy: &mut Box<dyn Policy>);
 }
 
@@ -133,7 +133,7 @@ impl<P: Policy + Clone> CopyPolicy for P {
     }
 }
 
-/// Memory that a policy acts in, so that it allocates nothing after the first call.
+/// Memory for a policy to act in, without allocations after the first call.
 #[derive(Debug, Default)]
 pub struct Scratch(Option<Box<dyn Any + Send>>);
 

@@ -117,10 +117,10 @@ impl QNetwork {
         self.network.version()
     }
 
-    /// Takes parameters and version from a snapshot.
+    /// Loads parameters and version from a snapshot.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; then nothing has changed.
+    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
     pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         self.network.load(snapshot)
     }

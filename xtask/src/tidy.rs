@@ -50,11 +50,6 @@ const NO_WORDS: [&str; 8] = ["anew", "as may be", "by turns", "goes on", "is to 
 /// Characters of a doc comment's first line that an index of items shows.
 const FIRST_LINE: usize = 80;
 
-/// Files whose prose is still to be rewritten, one per line.
-///
-/// A file that needs no rewriting is refused, so that the list only gets shorter.
-const OLD_PROSE: &str = include_str!("../old_prose.txt");
-
 /// Names that two types of a crate still share; refused without need, too.
 const OLD_NAMES: [&str; 3] = ["Event", "Loss", "Work"];
 
@@ -103,14 +98,8 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             problems.extend(mapped(source, &map));
             problems.extend(never(source));
         }
-        if !OLD_PROSE.lines().any(|path| path == source.path) {
-            problems.extend(prose(source));
-        }
+        problems.extend(prose(source));
     }
-    problems.extend(OLD_PROSE.lines().filter_map(|path| {
-        let source = all.iter().find(|source| source.path == path);
-        source.is_none_or(|source| prose(source).is_empty()).then(|| format!("xtask/old_prose.txt names {path} without need"))
-    }));
     let twice = one_name_one_type(&all);
     let unneeded = OLD_NAMES.iter().filter(|old| !twice.iter().any(|(name, _)| name == *old));
     problems.extend(unneeded.map(|old| format!("OLD_NAMES names {old} without need")));
