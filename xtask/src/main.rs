@@ -176,7 +176,7 @@ fn test() -> Result<()> {
     let env = [("CARGO_TARGET_DIR", &*target.to_string_lossy())];
     cargo(&outside, &["test", "--workspace"], &env)?;
     // Each crate alone gets no feature that another has asked for.
-    for name in ["envs", "buffer", "pipeline"] {
+    for name in ["envs", "cuda", "buffer", "agents", "pipeline"] {
         cargo(&outside.join(name), &["check"], &env)?;
     }
     without_a_terminal(&outside.join("pipeline"))?;

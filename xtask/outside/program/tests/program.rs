@@ -1,4 +1,4 @@
-//! Every verb of the program finds the environment.
+//! An environment, a network and an algorithm outside the workspace, in every verb.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,4 +72,25 @@ fn an_environment_of_ones_own_is_listed_checked_traced_and_measured() {
     succeeds(&["bench", "env", "walk", "--envs", "33", "--seconds", "0.05"]);
     let (code, error) = run(&["train", "wlak"]);
     assert!(code == 2 && error.contains("did you mean \"walk\"?"), "{error}");
+}
+
+/// Trains the algorithm in `run` by the binary of its own; returns what it says of the policy.
+fn train_own_agent(run: &Path, steps: &str, max_lag: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_own_agent")).args([text(run), steps, max_lag]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_network_and_an_algorithm_of_ones_own_are_trained_resumed_evaluated_and_watched() {
+    for max_lag in ["0", "2"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (whole, halved) = (dir.path().join("whole"), dir.path().join("halved"));
+        let of_whole = train_own_agent(&whole, "8192", max_lag);
+        train_own_agent(&halved, "4096", max_lag);
+        let of_halved = train_own_agent(&halved, "8192", max_lag);
+        assert!(params(&whole) == params(&halved), "a resumed run equals an uninterrupted one, with lag {max_lag}");
+        assert_eq!(of_whole, "mean return 1, mean length 4\nwatched 4 frames\n");
+        assert_eq!(of_halved, of_whole);
+    }
 }
