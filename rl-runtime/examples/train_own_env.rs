@@ -7,9 +7,11 @@ use rl_agents::EvalConfig;
 use rl_envs::catalog::Entry;
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step};
 use rl_runtime::config::Layers;
+use rl_runtime::evaluation::{evaluate_policy, evaluation_seed};
+use rl_runtime::event::Event;
 use rl_runtime::profile::Profile;
 use rl_runtime::run_dir::RunDir;
-use rl_runtime::train::{Event, Training, evaluate_policy, evaluation_seed};
+use rl_runtime::train::Training;
 use rl_runtime::{Algo, Error, checkpoint};
 use serde::{Deserialize, Serialize};
 

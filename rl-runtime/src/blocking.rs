@@ -14,7 +14,7 @@ use rl_envs::{Action, ActionSpace, BlockingEnv, Element, EnvError, Purpose, Rng,
 
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
-use crate::pipeline::spawn;
+use crate::thread::spawn;
 use crate::{Error, print};
 
 /// Poll interval for the stop flag.

@@ -17,6 +17,8 @@ pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
+pub mod evaluation;
+pub mod event;
 pub mod faults;
 pub mod file;
 pub mod first_come;
@@ -28,6 +30,7 @@ pub mod profile;
 pub mod resume;
 pub mod ring;
 pub mod run_dir;
+pub mod thread;
 pub mod train;
 pub mod watch;
 
@@ -35,6 +38,7 @@ mod algo;
 mod channel;
 mod diverged;
 mod error;
+mod saves;
 
 pub use algo::{Algo, AlgoConfig};
 pub use config::Config;

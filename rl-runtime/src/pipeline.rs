@@ -1,12 +1,14 @@
 //! Collecting and learning, one after the other or overlapped.
 //!
-//! [`Mode::Sync`] is the plain loop: it collects a rollout, then learns from it. [`Mode::Overlapped`] collects on its own thread.
-//! The policy of rollout i is the one after update i - k. While the learner learns from rollout i - k, the producer is up to k
-//! rollouts ahead and never more, because for rollout i it waits for exactly that policy. The protocol itself therefore bounds the
+//! [`Pipeline::drive`] owns the order of both; a loop only learns from the rollouts that it is given and answers a [`Flow`].
+//!
+//! [`Mode::Sync`] is the plain loop: it collects a rollout, then learns from it. [`Mode::Overlapped`] collects on threads of its own.
+//! The policy of rollout i is the one after update i - k. While the learner learns from rollout i - k, the producers are up to k
+//! rollouts ahead and never more, because for rollout i they wait for exactly that policy. The protocol itself therefore bounds the
 //! lag, results do not depend on timing, and k = 0 is the plain loop on two threads.
 //!
-//! Two [rings](mod@crate::ring) connect the threads. Rollouts go from the producer to the learner and back, policies from the
-//! learner to the producer and back. There are k + 1 of each, allocated once.
+//! Two [rings](mod@crate::ring) connect a producer with the learner. Rollouts go from the producer to the learner and back, policies
+//! from the learner to the producer and back. There are k + 1 of each, allocated once.
 //!
 //! ```text
 //!              policies: copies of the policy after update i - k
@@ -18,50 +20,24 @@
 //!              rollouts: filled, then returned
 //! ```
 //!
+//! Of P producers, producer i mod P collects rollout i, and has (k + 1) / P rollouts and policies. The columns of successive rollouts
+//! then belong to different environments, as with first-come batching.
+//!
 //! Custom pipelines use the same parts, [`ring()`] and [`spawn`]; `xtask/outside/pipeline` is an example.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rl_agents::{Anomalies, Collector, Episode, Policy, Snapshot};
+use rl_agents::{Agent, Anomalies, Collector, Counters, Episode, Policy, Snapshot, Statistics};
 use rl_buffer::Rollout;
-use rl_envs::pool::panic_text;
 
 use crate::Error;
 use crate::faults::FaultCounts;
 use crate::profile::{Phase, Profile, Track};
 use crate::ring::{Stage, ring};
-
-/// Named thread.
-#[derive(Debug)]
-pub struct Thread<R> {
-    name: String,
-    handle: JoinHandle<R>,
-}
-
-/// Spawns a named thread.
-///
-/// # Errors
-/// [`Error::Thread`] if the system refuses.
-pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 'static) -> Result<Thread<R>, Error> {
-    let handle = std::thread::Builder::new().name(name.into()).spawn(work);
-    let handle = handle.map_err(|error| Error::Thread { name: name.into(), cause: format!("cannot be spawned: {error}") })?;
-    Ok(Thread { name: name.into(), handle })
-}
-
-impl<R> Thread<R> {
-    /// Waits for the thread to end.
-    ///
-    /// # Errors
-    /// [`Error::Thread`] if the thread has panicked.
-    pub fn join(self) -> Result<R, Error> {
-        let Self { name, handle } = self;
-        handle.join().map_err(|panic| Error::Thread { name, cause: format!("panicked: {}", panic_text(&*panic)) })
-    }
-}
+use crate::thread::{Thread, spawn};
 
 /// Rollout in flight from a producer to the learner.
 #[derive(Debug)]
@@ -80,6 +56,12 @@ pub struct Filled {
     pub dropped: u64,
     /// Invalid numbers from environments so far.
     pub anomalies: Anomalies,
+    /// Full rollouts that waited for the learner when it asked for this one.
+    pub waiting: usize,
+    /// Fraction of training that remains before the rollout is learnt from.
+    ///
+    /// 1 at the start.
+    pub remaining: f32,
 }
 
 impl Filled {
@@ -94,6 +76,8 @@ impl Filled {
             faults: FaultCounts::default(),
             dropped: 0,
             anomalies: Anomalies::default(),
+            waiting: 0,
+            remaining: 1.0,
         }
     }
 }
@@ -166,230 +150,109 @@ impl Mode {
     }
 }
 
-/// Policy for one rollout.
-pub(crate) struct Order {
-    pub(crate) policy: Box<dyn Policy>,
-    /// Number of rollouts that the policy has learnt from.
-    pub(crate) learnt: u64,
+/// Answer of a loop to a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Flow {
+    /// Continue.
+    Continue,
+    /// Come to a standstill: start no further rollouts, and learn from those in flight.
+    Rest,
+    /// Stop: start no further rollouts, and drop those in flight.
+    Stop,
 }
 
-/// Producer thread, with the learner's ends of the rings.
+/// Policy for one rollout.
+struct Order {
+    policy: Box<dyn Policy>,
+    learnt: u64,
+}
+
+/// Producer's thread, with the learner's ends of the rings.
 struct Running<C> {
     orders: Stage<Order>,
     rollouts: Stage<Filled>,
-    producer: Thread<Result<Ended<C>, Error>>,
+    thread: Thread<Result<Ended<C>, Error>>,
 }
 
-/// State that a producer returns when it ends.
+/// State that a producer's thread returns when it ends.
 struct Ended<C> {
     collector: C,
     rollouts: Stage<Filled>,
 }
 
-/// Collector and the rings between it and a learner.
-pub struct Pipeline<C> {
-    mode: Mode,
-    /// `None` while a producer has it.
+/// Collector, on a thread of its own if collecting and learning overlap.
+struct Producer<C> {
+    name: String,
+    /// `None` while the thread has it.
     collector: Option<C>,
-    /// Rollouts that are free to fill.
+    /// Rollouts that are free to fill; empty while the thread has them.
     buffers: Vec<Filled>,
-    /// Policies for the rollouts that have not started, oldest first.
-    orders: VecDeque<Order>,
     running: Option<Running<C>>,
-    in_flight: usize,
-    /// Number of rollouts that may still start.
-    left: u64,
-    held: bool,
     stopper: Arc<AtomicBool>,
     track: Track,
-    producer_track: Track,
 }
 
-impl<C: Collect> Pipeline<C> {
-    /// Creates a pipeline of rollouts of `n_steps` steps, without collecting yet.
-    ///
-    /// # Errors
-    /// The errors of [`Collect::rollout`], and [`Error::Config`] if the rollouts do not fit into memory.
-    pub fn new(mode: Mode, collector: C, n_steps: usize, profile: &Profile) -> Result<Self, Error> {
-        let ahead = match mode {
-            Mode::Sync => 0,
-            Mode::Overlapped { max_lag } => max_lag,
-        };
-        let first = collector.rollout(n_steps)?;
-        let n = ahead.saturating_add(1);
-        first.shape().check_memory(n).map_err(|error| match error {
-            rl_buffer::Error::OutOfMemory { needed, available, .. } => Error::config(format!(
-                "max_lag needs {n} rollouts, which take {needed} bytes; {available} are available: lower max_lag, n_steps or n_envs"
-            )),
-            error => rl_agents::Error::from(error).into(),
+impl<C: Collect> Producer<C> {
+    /// Collects on the calling thread.
+    fn collect(&mut self, policy: &dyn Policy, learnt: u64) -> Result<Filled, Error> {
+        let (Some(collector), Some(mut filled)) = (&mut self.collector, self.buffers.pop()) else { return Err(self.lost()) };
+        collector.collect(policy, learnt, &mut filled, &self.track)?;
+        Ok(filled)
+    }
+
+    /// Spawns the thread, which circulates `orders`.
+    fn spawn(&mut self, orders: Vec<Order>) -> Result<(), Error> {
+        let Some(mut collector) = self.collector.take() else { return Err(self.lost()) };
+        let [free, rollouts] = ring(self.buffers.drain(..));
+        let [orders, to_act] = ring(orders);
+        let track = self.track.clone();
+        let thread = spawn(&self.name, move || {
+            loop {
+                let next = track.time(Phase::WaitLearner, || to_act.recv().and_then(|order| Ok((order, free.recv()?))));
+                let Ok((order, mut filled)) = next else { return Ok(Ended { collector, rollouts: free }) };
+                collector.collect(&*order.policy, order.learnt, &mut filled, &track)?;
+                if to_act.send(order).is_err() || free.send(filled).is_err() {
+                    return Ok(Ended { collector, rollouts: free });
+                }
+            }
         })?;
-        let more = (0..ahead).map(|_| collector.rollout(n_steps));
-        let buffers =
-            [Ok(first)].into_iter().chain(more).map(|rollout| rollout.map(Filled::new)).collect::<Result<_, Error>>()?;
-        let track = profile.track("learner");
-        let producer_track = if mode == Mode::Sync { track.clone() } else { profile.track("collect") };
-        Ok(Self {
-            mode,
-            stopper: collector.stopper(),
-            collector: Some(collector),
-            buffers,
-            orders: VecDeque::with_capacity(ahead + 1),
-            running: None,
-            in_flight: 0,
-            left: u64::MAX,
-            held: false,
-            track,
-            producer_track,
-        })
-    }
-
-    /// Returns how many policies to [order](Pipeline::order) before the first rollout.
-    ///
-    /// One for each rollout that starts before the first update; 0 for [`Mode::Sync`].
-    #[must_use]
-    pub fn n_ahead(&self) -> usize {
-        self.mode.n_ahead()
-    }
-
-    /// Queues `policy` for the next rollout that has none.
-    ///
-    /// `learnt` is the number of rollouts that it has learnt from.
-    pub fn order(&mut self, policy: Box<dyn Policy>, learnt: u64) {
-        self.orders.push_back(Order { policy, learnt });
-    }
-
-    /// Limits the number of rollouts that may still start to `left`.
-    pub fn limit(&mut self, left: u64) {
-        self.left = left;
-    }
-
-    /// Starts no further rollouts until [`Pipeline::next`] finds none in flight.
-    pub fn hold(&mut self) {
-        self.held = true;
-    }
-
-    /// Returns the number of rollouts in flight.
-    ///
-    /// They have started, and [`Pipeline::next`] has not returned them yet.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
-    /// Returns the collector's stop flag; see [`Collect::stopper`].
-    #[must_use]
-    pub fn stopper(&self) -> Arc<AtomicBool> {
-        self.stopper.clone()
-    }
-
-    /// Returns the number of full rollouts that wait for the learner.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.running.as_ref().map_or(0, |running| running.rollouts.waiting())
-    }
-
-    /// Returns the next rollout.
-    ///
-    /// [`Mode::Sync`] collects it now with `policy`; otherwise the call waits for the producer.
-    ///
-    /// # Errors
-    /// The errors of the collector, and [`Error::Thread`] if the producer has panicked or has nothing to do.
-    pub fn next(&mut self, policy: &dyn Policy, learnt: u64) -> Result<Filled, Error> {
-        if self.mode == Mode::Sync {
-            let (Some(collector), Some(mut filled)) = (&mut self.collector, self.buffers.pop()) else { return Err(lost()) };
-            let result = collector.collect(policy, learnt, &mut filled, &self.producer_track);
-            if let Err(error) = result {
-                self.buffers.push(filled);
-                return Err(error);
-            }
-            return Ok(filled);
-        }
-        if self.in_flight == 0 {
-            self.held = false;
-            self.start()?;
-        }
-        let Some(running) = &self.running else { return Err(lost()) };
-        if self.in_flight == 0 {
-            return Err(lost());
-        }
-        match self.track.time(Phase::WaitProducers, || running.rollouts.recv()) {
-            Ok(filled) => {
-                self.in_flight -= 1;
-                Ok(filled)
-            }
-            // The producer has ended early: with an error, or in a panic.
-            Err(_) => Err(self.join().err().unwrap_or_else(lost)),
-        }
-    }
-
-    /// Returns a rollout to the pipeline, to be filled again.
-    ///
-    /// `policy`, which has learnt from `learnt` rollouts, acts in the rollout k + 1 later.
-    ///
-    /// # Errors
-    /// Those of the producer if it has ended.
-    pub fn give_back(&mut self, filled: Filled, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
-        let Some(running) = &self.running else {
-            self.buffers.push(filled);
-            return Ok(());
-        };
-        // The producer returns its copy of the policy before it passes the rollout on.
-        let (Ok(Some(mut order)), Ok(())) = (running.orders.try_recv(), running.rollouts.send(filled)) else {
-            return Err(self.join().err().unwrap_or_else(lost));
-        };
-        policy.copy_to(&mut order.policy);
-        order.learnt = learnt;
-        self.orders.push_back(order);
-        if self.held { Ok(()) } else { self.send_orders() }
-    }
-
-    fn send_orders(&mut self) -> Result<(), Error> {
-        let Some(running) = &self.running else { return Err(lost()) };
-        while self.left > 0 {
-            let Some(order) = self.orders.pop_front() else { break };
-            if running.orders.send(order).is_err() {
-                return Err(self.join().err().unwrap_or_else(lost));
-            }
-            self.left -= 1;
-            self.in_flight += 1;
-        }
+        self.running = Some(Running { orders, rollouts, thread });
         Ok(())
     }
 
-    /// Spawns the producer if necessary, and sends it the queued orders.
-    fn start(&mut self) -> Result<(), Error> {
-        if self.running.is_none() {
-            if self.orders.is_empty() {
-                return Err(lost());
-            }
-            let Some(mut collector) = self.collector.take() else { return Err(lost()) };
-            let [free, rollouts] = ring(self.buffers.drain(..));
-            // All orders start on the learner's side.
-            let [orders, to_act] = ring(self.orders.drain(..));
-            while let Ok(Some(order)) = orders.try_recv() {
-                self.orders.push_back(order);
-            }
-            let track = self.producer_track.clone();
-            let producer = spawn("collect", move || {
-                loop {
-                    let next = track.time(Phase::WaitLearner, || to_act.recv().and_then(|order| Ok((order, free.recv()?))));
-                    let Ok((order, mut filled)) = next else { return Ok(Ended { collector, rollouts: free }) };
-                    collector.collect(&*order.policy, order.learnt, &mut filled, &track)?;
-                    if to_act.send(order).is_err() || free.send(filled).is_err() {
-                        return Ok(Ended { collector, rollouts: free });
-                    }
-                }
-            })?;
-            self.running = Some(Running { orders, rollouts, producer });
-        }
-        self.send_orders()
+    /// Returns the number of full rollouts that wait for the learner.
+    fn waiting(&self) -> usize {
+        self.running.as_ref().map_or(0, |running| running.rollouts.waiting())
     }
 
-    /// Joins the producer's thread.
+    /// Starts a rollout with the policy of `order`.
+    fn send(&mut self, order: Order) -> Result<(), Error> {
+        let sent = self.running.as_ref().is_some_and(|running| running.orders.send(order).is_ok());
+        if sent { Ok(()) } else { Err(self.failure()) }
+    }
+
+    /// Waits for the oldest rollout.
+    fn receive(&mut self) -> Result<Filled, Error> {
+        match self.running.as_ref().map(|running| running.rollouts.recv()) {
+            Some(Ok(filled)) => Ok(filled),
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// Returns a rollout to the thread, in exchange for the policy of its actions.
+    fn exchange(&mut self, filled: Filled) -> Result<Order, Error> {
+        // The thread returns the policy before it passes the rollout on.
+        match self.running.as_ref().map(|running| (running.orders.try_recv(), running.rollouts.send(filled))) {
+            Some((Ok(Some(order)), Ok(()))) => Ok(order),
+            _ => Err(self.failure()),
+        }
+    }
+
+    /// Ends the thread, which has no rollout in flight.
     fn join(&mut self) -> Result<(), Error> {
-        let Some(Running { orders, rollouts, producer }) = self.running.take() else { return Ok(()) };
+        let Some(Running { orders, rollouts, thread }) = self.running.take() else { return Ok(()) };
         drop(orders);
-        let Ended { collector, rollouts: free } = producer.join()??;
+        let Ended { collector, rollouts: free } = thread.join()??;
         for stage in [rollouts, free] {
             while let Ok(Some(filled)) = stage.try_recv() {
                 self.buffers.push(filled);
@@ -399,37 +262,255 @@ impl<C: Collect> Pipeline<C> {
         Ok(())
     }
 
-    /// Stops the producer and returns the collector, as it is after the latest rollout.
-    ///
-    /// The next call of [`Pipeline::next`] continues as if the pipeline had not stopped.
-    ///
-    /// # Errors
-    /// The errors of the producer.
-    ///
-    /// # Panics
-    /// If rollouts are in flight.
-    pub fn rest(&mut self) -> Result<&mut C, Error> {
-        assert_eq!(self.in_flight, 0, "all rollouts have been given back");
-        self.join()?;
-        self.collector.as_mut().ok_or_else(lost)
+    /// Returns the error of a thread that has ended early: its own, or its panic.
+    fn failure(&mut self) -> Error {
+        self.join().err().unwrap_or_else(|| self.lost())
     }
 
-    /// Returns the queued policies, oldest first.
+    fn lost(&self) -> Error {
+        Error::Thread { name: self.name.clone(), cause: "has ended".into() }
+    }
+}
+
+/// Collectors, and the rings between them and a learner.
+pub struct Pipeline<C> {
+    producers: Vec<Producer<C>>,
+    /// Index of the producer of the next rollout to learn from.
+    turn: usize,
+    /// Rollouts that start before the first update; 0 if the learner's thread collects.
+    n_ahead: usize,
+    in_flight: usize,
+    /// Policies for the rollouts that have not started, oldest first.
+    orders: VecDeque<Order>,
+    /// Rollouts that have been learnt from.
+    learnt: u64,
+    /// Environment steps of a rollout.
+    samples: u64,
+    track: Track,
+}
+
+impl<C: Collect> Pipeline<C> {
+    /// Creates a pipeline of rollouts of `n_steps` steps, without collecting yet.
     ///
-    /// Each comes with the number of rollouts that it has learnt from.
+    /// The collectors take turns; each has an equal share of the rollouts in flight.
+    ///
+    /// # Errors
+    /// The errors of [`Collect::rollout`]; [`Error::Config`] if there are no collectors, `max_lag + 1` is not a multiple of their
+    /// number, or the rollouts do not fit into memory.
+    pub fn new(mode: Mode, collectors: Vec<C>, n_steps: usize, profile: &Profile) -> Result<Self, Error> {
+        let (n_ahead, n) = (mode.n_ahead(), collectors.len());
+        if n == 0 || !n_ahead.is_multiple_of(n) {
+            let text = "max_lag + 1 rollouts are in flight, which has to be a multiple of the number of collectors";
+            return Err(Error::config(format!("{n} collectors, {n_ahead} rollouts in flight: {text}")));
+        }
+        let (mut samples, mut producers) = (0, Vec::with_capacity(n));
+        for (i, collector) in collectors.into_iter().enumerate() {
+            let first = collector.rollout(n_steps)?;
+            let (shape, all) = (first.shape(), n_ahead.max(1));
+            shape.check_memory(all).map_err(|error| match error {
+                rl_buffer::Error::OutOfMemory { needed, available, .. } => Error::config(format!(
+                    "max_lag needs {all} rollouts, which take {needed} bytes; {available} are available: lower max_lag, n_steps or n_envs"
+                )),
+                error => rl_agents::Error::from(error).into(),
+            })?;
+            samples = (shape.n_steps * shape.n_envs) as u64;
+            let more = (1..all / n).map(|_| collector.rollout(n_steps));
+            let rollouts = [Ok(first)].into_iter().chain(more);
+            let buffers = rollouts.map(|rollout| rollout.map(Filled::new)).collect::<Result<_, Error>>()?;
+            let name = if n == 1 { "collect".into() } else { format!("collect-{i}") };
+            let track = profile.track(if n_ahead == 0 { "learner" } else { &name });
+            let (stopper, running) = (collector.stopper(), None);
+            producers.push(Producer { name, collector: Some(collector), buffers, running, stopper, track });
+        }
+        let (orders, track) = (VecDeque::with_capacity(n_ahead), profile.track("learner"));
+        Ok(Self { producers, turn: 0, n_ahead, in_flight: 0, orders, learnt: 0, samples, track })
+    }
+
+    /// Restores an agent and the older policies of the next rollouts.
+    ///
+    /// The run has learnt from `learnt` rollouts, and has `steps` environment steps. `older` is as [`Pipeline::older`] returned it.
+    ///
+    /// # Errors
+    /// The errors of [`Agent::load`].
+    pub fn resume(
+        &mut self,
+        agent: &mut dyn Agent,
+        snapshot: &Snapshot,
+        older: Vec<(u64, Snapshot)>,
+        learnt: u64,
+        steps: u64,
+    ) -> Result<(), Error> {
+        self.learnt = learnt;
+        self.turn = (learnt % self.producers.len() as u64) as usize;
+        self.orders.clear();
+        for (i, (learnt, older)) in older.into_iter().take(self.n_ahead.saturating_sub(1)).enumerate() {
+            let statistics = Statistics { obs: older.statistics.obs, ..snapshot.statistics.clone() };
+            let counters = Counters { version: older.counters.version, ..snapshot.counters };
+            agent.load(&Snapshot { params: older.params, moments: snapshot.moments.clone(), statistics, counters })?;
+            self.orders.push_back(Order { policy: agent.acting(self.remaining(i, steps)).copy(), learnt });
+        }
+        Ok(agent.load(snapshot)?)
+    }
+
+    /// Returns the number of rollouts that have been learnt from.
     #[must_use]
-    pub fn ordered(&self) -> Vec<(u64, Snapshot)> {
-        self.orders.iter().map(|order| (order.learnt, order.policy.weights().into())).collect()
+    pub fn learnt(&self) -> u64 {
+        self.learnt
+    }
+
+    /// Collects with `agent`'s policies, and hands each rollout to `learn`.
+    ///
+    /// Returns after `steps` environment steps of the whole run, or after an answer other than [`Flow::Continue`], once no rollouts are in
+    /// flight; another call continues. Exploration follows its schedule over `steps`.
+    ///
+    /// # Errors
+    /// The errors of `learn` and of the collectors, and [`Error::Thread`] if a producer has panicked. The pipeline must not be used
+    /// again then.
+    pub fn drive(
+        &mut self,
+        agent: &mut dyn Agent,
+        steps: u64,
+        mut learn: impl FnMut(&mut Filled, &mut dyn Agent) -> Result<Flow, Error>,
+    ) -> Result<(), Error> {
+        let total = steps.div_ceil(self.samples);
+        let (mut flow, mut dropped) = (Flow::Continue, false);
+        self.order_first(agent, steps)?;
+        loop {
+            if flow == Flow::Continue {
+                self.start(total)?;
+            }
+            if self.in_flight == 0 {
+                break;
+            }
+            let mut filled = self.next(agent, steps)?;
+            if flow == Flow::Stop {
+                dropped = true;
+            } else {
+                flow = flow.max(learn(&mut filled, agent)?);
+                self.learnt += 1;
+            }
+            self.give_back(filled, agent, steps)?;
+        }
+        if dropped {
+            // The environments continue behind the dropped rollouts.
+            agent.gap();
+        }
+        Ok(())
+    }
+
+    /// Returns the fraction of a run that remains after `rollouts` more rollouts.
+    fn remaining(&self, rollouts: usize, steps: u64) -> f32 {
+        let env_steps = (self.learnt + rollouts as u64) * self.samples;
+        (1.0 - env_steps as f64 / steps as f64).max(0.0) as f32
+    }
+
+    /// Queues the first policies, and spawns the producers.
+    ///
+    /// They are those of the rollouts that start before the first update.
+    fn order_first(&mut self, agent: &mut dyn Agent, steps: u64) -> Result<(), Error> {
+        let (n, n_ahead) = (self.producers.len(), self.n_ahead);
+        for i in self.orders.len()..n_ahead {
+            let policy = agent.acting(self.remaining(i, steps)).copy();
+            self.orders.push_back(Order { policy, learnt: self.learnt });
+        }
+        if n_ahead == 0 || self.producers.iter().all(|producer| producer.running.is_some()) {
+            return Ok(());
+        }
+        let turn = |i: usize| (self.turn + i) % n;
+        let mut shares: Vec<Vec<Order>> = (0..n).map(|_| Vec::with_capacity(n_ahead / n)).collect();
+        self.orders.drain(..).enumerate().for_each(|(i, order)| shares[turn(i)].push(order));
+        for (producer, share) in self.producers.iter_mut().zip(shares) {
+            producer.spawn(share)?;
+        }
+        for i in 0..n_ahead {
+            // All orders begin on the learner's side of their ring.
+            let running = self.producers[turn(i)].running.as_ref();
+            self.orders.extend(running.and_then(|running| running.orders.try_recv().ok().flatten()));
+        }
+        Ok(())
+    }
+
+    /// Starts rollouts, up to `total` in the whole run.
+    fn start(&mut self, total: u64) -> Result<(), Error> {
+        let n = self.producers.len();
+        while self.in_flight < self.n_ahead.max(1) && self.learnt + (self.in_flight as u64) < total {
+            if let Some(order) = self.orders.pop_front() {
+                self.producers[(self.turn + self.in_flight) % n].send(order)?;
+            }
+            self.in_flight += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes the next rollout, or collects it where the learner's thread does that.
+    fn next(&mut self, agent: &mut dyn Agent, steps: u64) -> Result<Filled, Error> {
+        let (remaining, waiting) = (self.remaining(0, steps), self.producers.iter().map(Producer::waiting).sum());
+        let several = self.producers.len() > 1;
+        let producer = &mut self.producers[self.turn];
+        let mut filled = if self.n_ahead == 0 {
+            producer.collect(agent.acting(remaining), self.learnt)?
+        } else {
+            self.track.time(Phase::WaitProducers, || producer.receive())?
+        };
+        (filled.remaining, filled.waiting) = (remaining, waiting);
+        // Columns of successive rollouts belong to different environments.
+        filled.rollout.contiguous &= !several;
+        self.in_flight -= 1;
+        Ok(filled)
+    }
+
+    /// Returns a rollout to its producer.
+    ///
+    /// Queues the policy of the rollout `n_ahead` later.
+    fn give_back(&mut self, filled: Filled, agent: &mut dyn Agent, steps: u64) -> Result<(), Error> {
+        let remaining = self.remaining(self.n_ahead.saturating_sub(1), steps);
+        let n = self.producers.len();
+        let producer = &mut self.producers[self.turn];
+        self.turn = (self.turn + 1) % n;
+        if self.n_ahead == 0 {
+            producer.buffers.push(filled);
+            return Ok(());
+        }
+        let mut order = producer.exchange(filled)?;
+        agent.acting(remaining).copy_to(&mut order.policy);
+        order.learnt = self.learnt;
+        self.orders.push_back(order);
+        Ok(())
+    }
+
+    /// Ends the producers and returns the collectors.
+    ///
+    /// No rollouts are in flight while [`Pipeline::drive`] does not run.
+    /// [`Pipeline::drive`] continues as if the pipeline had not been interrupted.
+    ///
+    /// # Errors
+    /// The errors of the producers.
+    pub fn collectors(&mut self) -> Result<Vec<&mut C>, Error> {
+        self.producers.iter_mut().try_for_each(Producer::join)?;
+        let collectors = self.producers.iter_mut().map(|producer| producer.collector.as_mut());
+        collectors.collect::<Option<_>>().ok_or_else(|| Error::Thread { name: "collect".into(), cause: "has ended".into() })
+    }
+
+    /// Returns the older policies of the next rollouts, oldest first.
+    ///
+    /// The last policy, which is the agent's own, is left out. Each comes with the number of rollouts that it has learnt from.
+    #[must_use]
+    pub fn older(&self) -> Vec<(u64, Snapshot)> {
+        let n = self.orders.len().saturating_sub(1);
+        self.orders.iter().take(n).map(|order| (order.learnt, order.policy.weights().into())).collect()
+    }
+}
+
+impl<C> Pipeline<C> {
+    /// Returns the stop flags of the collectors; see [`Collect::stopper`].
+    #[must_use]
+    pub fn stoppers(&self) -> Vec<Arc<AtomicBool>> {
+        self.producers.iter().map(|producer| producer.stopper.clone()).collect()
     }
 }
 
 impl<C> Drop for Pipeline<C> {
     fn drop(&mut self) {
-        self.stopper.store(true, Ordering::Relaxed);
+        self.producers.iter().for_each(|producer| producer.stopper.store(true, Ordering::Relaxed));
     }
-}
-
-/// Error for a missing producer.
-fn lost() -> Error {
-    Error::Thread { name: "collect".into(), cause: "has ended, or was given nothing to do".into() }
 }

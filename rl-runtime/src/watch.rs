@@ -1,6 +1,6 @@
 //! Episodes played before an observer, greedily and one after the other.
 //!
-//! They are the episodes that [`evaluate_policy`](crate::train::evaluate_policy) plays for the same seed. The observer sees every
+//! They are the episodes that [`evaluate_policy`](crate::evaluation::evaluate_policy) plays for the same seed. The observer sees every
 //! state that the policy acts on, from the start state to the one before the last step. The state in which an episode ends is not
 //! visible, because environments begin their next episode in the same step.
 
@@ -10,7 +10,7 @@ use rl_agents::{Episode, EvalConfig, Policy, evaluate_with};
 use rl_envs::catalog::Entry;
 use rl_envs::{Canvas, VecEnv};
 
-use crate::train::evaluation_seed;
+use crate::evaluation::evaluation_seed;
 use crate::{Error, interrupt};
 
 /// One moment of a watched episode.

@@ -6,11 +6,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rl_agents::{ActorCritic, Collector, NetConfig, Policy};
+use rl_agents::{ActorCritic, Agent, Collector, Metrics, NetConfig, Policy, Snapshot};
 use rl_buffer::Rollout;
 use rl_envs::{Pool, cartpole::CartPole};
 use rl_runtime::Error;
-use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline};
+use rl_runtime::pipeline::{Collect, Filled, Flow, Mode, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 
 /// Counting wrapper of the system allocator.
@@ -54,6 +54,31 @@ impl Collect for Plain {
     }
 }
 
+/// Agent that never changes.
+struct Still(ActorCritic);
+
+impl Agent for Still {
+    fn policy(&self) -> &dyn Policy {
+        &self.0
+    }
+
+    fn layout(&self) -> &rl_agents::Layout {
+        self.0.layout()
+    }
+
+    fn update(&mut self, _: &Rollout, _: f32, _: &Pool) -> Result<Metrics, rl_agents::Error> {
+        Ok(Metrics::default())
+    }
+
+    fn save(&self) -> Snapshot {
+        self.0.weights().into()
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), rl_agents::Error> {
+        self.0.load(snapshot)
+    }
+}
+
 // A single test, so that no concurrent one adds to the count.
 #[test]
 fn rollouts_and_policies_go_round_without_allocating() {
@@ -63,19 +88,22 @@ fn rollouts_and_policies_go_round_without_allocating() {
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 0).unwrap();
     for mode in [Mode::Sync, Mode::Overlapped { max_lag: 1 }, Mode::Overlapped { max_lag: 4 }] {
         let rollout = collector.rollout(16).unwrap();
-        let mut pipeline = Pipeline::new(mode, Plain(rollout), 16, &Profile::new(false)).unwrap();
-        (0..pipeline.n_ahead()).for_each(|_| pipeline.order(Box::new(policy.clone()), 0));
-        let mut turn = |i| {
+        let mut pipeline = Pipeline::new(mode, vec![Plain(rollout)], 16, &Profile::new(false)).unwrap();
+        let (param, mut agent) = (policy.weights().params[0], Still(policy.clone()));
+        let (mut i, mut before) = (0, 0);
+        let driven = pipeline.drive(&mut agent, u64::MAX, |filled, _| {
             if (40..60).contains(&i) {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            let filled = pipeline.next(&policy, i).unwrap();
-            assert_eq!(filled.rollout.rewards[[15, 3]], policy.weights().params[0]);
-            pipeline.give_back(filled, &policy, i + 1).unwrap();
-        };
-        (0..100).for_each(&mut turn);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
-        (100..1000).for_each(&mut turn);
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "{mode:?}");
+            assert_eq!(filled.rollout.rewards[[15, 3]], param);
+            i += 1;
+            match i {
+                100 => before = ALLOCATIONS.load(Ordering::Relaxed),
+                1000 => assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "{mode:?}"),
+                _ => {}
+            }
+            Ok(if i < 1000 { Flow::Continue } else { Flow::Stop })
+        });
+        driven.unwrap();
     }
 }

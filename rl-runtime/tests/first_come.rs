@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rl_agents::{Acted, Acting, ActorCritic, Choice, Collector, NetConfig, Policy, Scratch, Snapshot};
+use rl_agents::{Acted, Acting, ActorCritic, Agent, Choice, Collector, Layout, Metrics, NetConfig, Policy, Scratch, Snapshot};
 use rl_buffer::{ActionBuffer, ObsBuffer, ObsSlice, Rollout};
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Env, EnvError, Pool, Rng, Space, Step};
@@ -14,7 +14,7 @@ use rl_runtime::Error;
 use rl_runtime::blocking::{BlockingEnvs, Event, Make};
 use rl_runtime::faults::{FaultConfig, FaultCounts};
 use rl_runtime::first_come::{FirstComeCollector, FirstComeConfig};
-use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline};
+use rl_runtime::pipeline::{Collect, Filled, Flow, Mode, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 
 /// CartPole as a blocking environment.
@@ -127,6 +127,31 @@ fn envs(troubles: Vec<Trouble>, config: FaultConfig) -> BlockingEnvs<Counting> {
 
 fn policy(spaces: &(Space, ActionSpace)) -> ActorCritic {
     ActorCritic::new(&spaces.0, &spaces.1, &NetConfig { hidden: vec![4], ..NetConfig::default() }, 0).unwrap()
+}
+
+/// Agent that never changes.
+struct Still(ActorCritic);
+
+impl Agent for Still {
+    fn policy(&self) -> &dyn Policy {
+        &self.0
+    }
+
+    fn layout(&self) -> &Layout {
+        self.0.layout()
+    }
+
+    fn update(&mut self, _: &Rollout, _: f32, _: &Pool) -> Result<Metrics, rl_agents::Error> {
+        Ok(Metrics::default())
+    }
+
+    fn save(&self) -> Snapshot {
+        self.0.weights().into()
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), rl_agents::Error> {
+        self.0.load(snapshot)
+    }
 }
 
 fn filled(rollout: Rollout) -> Filled {
@@ -386,13 +411,12 @@ fn whoever_waits_for_environments_that_hang_closes_within_a_second() {
     let envs = envs(vec![hangs, hangs], FaultConfig::default());
     let ready = FirstComeCollector::new(envs, 4, FirstComeConfig::default()).unwrap();
     let policy = policy(&Counting::space());
-    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, ready, 4, &Profile::new(false)).unwrap();
-    let stopper = pipeline.stopper();
-    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(Box::new(policy.clone()), 0));
-    let waiting = std::thread::spawn(move || pipeline.next(&policy, 0).map(drop));
+    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![ready], 4, &Profile::new(false)).unwrap();
+    let stoppers = pipeline.stoppers();
+    let waiting = std::thread::spawn(move || pipeline.drive(&mut Still(policy), u64::MAX, |_, _| Ok(Flow::Continue)));
     std::thread::sleep(Duration::from_millis(50));
     let begin = Instant::now();
-    stopper.store(true, std::sync::atomic::Ordering::Relaxed);
+    stoppers[0].store(true, std::sync::atomic::Ordering::Relaxed);
     let error = waiting.join().unwrap().unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(1));
     assert!(matches!(error, Error::Thread { .. }), "{error}");
@@ -610,23 +634,16 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
     let ready = FirstComeCollector::new(envs(vec![hangs; 2], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
     let (told, dropped) = std::sync::mpsc::channel();
     let policy = policy(&Counting::space());
-    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, Told(ready, told), 4, &Profile::new(false)).unwrap();
-    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(Box::new(policy.clone()), 0));
-    for learnt in 0..2 {
-        let filled = pipeline.next(&policy, learnt).unwrap();
-        pipeline.give_back(filled, &policy, learnt + 1).unwrap();
-    }
+    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![Told(ready, told)], 4, &Profile::new(false)).unwrap();
+    let mut learnt = 0;
+    let driven = pipeline.drive(&mut Still(policy), u64::MAX, |_, _| {
+        learnt += 1;
+        if learnt < 2 { Ok(Flow::Continue) } else { Err(Error::Config { problems: Vec::new() }) }
+    });
+    assert!(driven.is_err());
     std::thread::sleep(Duration::from_millis(50)); // until they hang
     drop(pipeline);
     assert_eq!(dropped.recv_timeout(Duration::from_secs(1)), Ok(()), "the producer has ended");
-}
-
-#[test]
-fn a_pipeline_without_orders_says_so() {
-    let ready = FirstComeCollector::new(envs(vec![fine], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
-    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 0 }, ready, 4, &Profile::new(false)).unwrap();
-    let error = pipeline.next(&policy(&Counting::space()), 0).map(drop).unwrap_err();
-    assert!(error.to_string().contains("given nothing to do"), "{error}");
 }
 
 /// Environment that steps on command only.

@@ -18,10 +18,11 @@ use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, catalog};
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
-use rl_runtime::pipeline::{Collect, Filled, Mode, Pipeline, spawn};
+use rl_runtime::pipeline::{Collect, Filled, Flow, Mode, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 use rl_runtime::ring::{Closed, ring};
 use rl_runtime::run_dir::RunDir;
+use rl_runtime::thread::spawn;
 use rl_runtime::train::Training;
 use rl_runtime::{Algo, AlgoConfig, Config, Error};
 
@@ -252,19 +253,14 @@ fn a_producer_that_fails_or_panics_ends_the_learner_s_wait() {
             let (odd, ended) = Odd::new(at, what);
             let config = config(Algo::Ppo, &[]);
             let mut agent = agent(&config);
-            let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 2 }, odd, 2, &Profile::new(false)).unwrap();
-            (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.acting(1.0).copy(), 0));
+            let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 2 }, vec![odd], 2, &Profile::new(false)).unwrap();
             let mut learnt = 0;
-            let error = loop {
-                assert!(learnt <= at as u64);
-                let step = pipeline.next(agent.acting(1.0), learnt).and_then(|filled| {
-                    learnt += 1;
-                    pipeline.give_back(filled, agent.acting(1.0), learnt)
-                });
-                if let Err(error) = step {
-                    break error.to_string();
-                }
-            };
+            let driven = pipeline.drive(&mut *agent, u64::MAX, |_, _| {
+                learnt += 1;
+                Ok(Flow::Continue)
+            });
+            let error = driven.unwrap_err().to_string();
+            assert!(learnt <= at);
             assert!(error.contains(text), "{error}");
             within_a_second("the producer", || ended.load(Ordering::SeqCst));
         }
@@ -273,27 +269,84 @@ fn a_producer_that_fails_or_panics_ends_the_learner_s_wait() {
 
 #[test]
 fn a_learner_that_goes_ends_the_producer() {
-    for taken in 0..4 {
+    for taken in 1..5 {
         let (odd, ended) = Odd::new(usize::MAX, || ());
         let config = config(Algo::Ppo, &[]);
         let mut agent = agent(&config);
-        let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, odd, 2, &Profile::new(false)).unwrap();
-        (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.acting(1.0).copy(), 0));
-        let mut kept = Vec::new();
-        for i in 0..taken {
-            let filled = pipeline.next(agent.acting(1.0), i).unwrap();
-            if i % 2 == 0 {
-                pipeline.give_back(filled, agent.acting(1.0), i + 1).unwrap()
-            } else {
-                kept.push(filled)
-            }
-            if !kept.is_empty() {
-                break;
-            }
-        }
+        let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![odd], 2, &Profile::new(false)).unwrap();
+        let mut left = taken;
+        let driven = pipeline.drive(&mut *agent, u64::MAX, |_, _| {
+            left -= 1;
+            if left > 0 { Ok(Flow::Continue) } else { Err(Error::Config { problems: Vec::new() }) }
+        });
+        assert!(driven.is_err());
         drop(pipeline);
         within_a_second("the producer", || ended.load(Ordering::SeqCst));
     }
+}
+
+/// Collector that dawdles in a pattern of its own.
+struct Dawdling(Collector, u64);
+
+impl Collect for Dawdling {
+    fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
+        self.1 = self.1.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_micros(self.1 >> 53));
+        Collect::collect(&mut self.0, policy, learnt, filled, track)
+    }
+
+    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
+        Collect::rollout(&self.0, n_steps)
+    }
+}
+
+#[test]
+fn several_producers_take_turns_and_equal_the_plain_loop_bit_for_bit() {
+    let config = config(Algo::Ppo, &[]);
+    let (n_envs, n_steps, pool) = (config.run.n_envs, config.n_steps(), Pool::new(1).unwrap());
+    let collectors = |n: u64| (0..n).map(|i| Collector::new(n_envs, &CartPole::default(), &pool, 100 + i).unwrap());
+    let rollouts = config.run.steps / (n_steps * n_envs) as u64;
+    for (n, max_lag) in [(2, None), (2, Some(1)), (2, Some(3)), (3, Some(2))] {
+        let lag = max_lag.unwrap_or(0);
+        let mut expected = agent(&config);
+        let mut plain: Vec<Collector> = collectors(n).collect();
+        let mut policies: VecDeque<Box<dyn Policy>> = VecDeque::new();
+        let mut rollout = plain[0].rollout(n_steps).unwrap();
+        for i in 0..rollouts {
+            let remaining = (1.0 - i as f64 / rollouts as f64) as f32;
+            policies.push_back(expected.acting(remaining).copy());
+            if policies.len() > lag + 1 {
+                policies.pop_front();
+            }
+            plain[(i % n) as usize].collect(&*policies[0], &mut rollout).unwrap();
+            rollout.contiguous = false;
+            expected.update(&rollout, remaining, &pool).unwrap();
+        }
+
+        for seed in 0..3 {
+            let mut found = agent(&config);
+            let mode = max_lag.map_or(Mode::Sync, |max_lag| Mode::Overlapped { max_lag });
+            let dawdling = collectors(n).enumerate().map(|(i, collector)| Dawdling(collector, seed + 10 * i as u64)).collect();
+            let mut pipeline = Pipeline::new(mode, dawdling, n_steps, &Profile::new(false)).unwrap();
+            let mut i = 0;
+            let mut learn = |filled: &mut Filled, agent: &mut dyn Agent| {
+                assert!(filled.learnt.iter().all(|&learnt| i - learnt <= lag as u64 && !filled.rollout.contiguous));
+                agent.update(&filled.rollout, filled.remaining, &pool)?;
+                i += 1;
+                Ok(if i % 5 == 2 { Flow::Rest } else { Flow::Continue })
+            };
+            let mut rests = 0;
+            while rests < 100 && pipeline.learnt() < rollouts {
+                pipeline.drive(&mut *found, config.run.steps, &mut learn).unwrap();
+                assert_eq!(pipeline.collectors().unwrap().len() as u64, n, "nothing is in flight");
+                rests += 1;
+            }
+            assert_same(&found.save(), &expected.save(), &format!("{n} producers, {mode:?}"));
+        }
+    }
+    let mode = Mode::Overlapped { max_lag: 1 };
+    let error = Pipeline::new(mode, collectors(3).collect(), n_steps, &Profile::new(false)).err().unwrap();
+    assert!(error.to_string().contains("multiple"), "{error}");
 }
 
 #[test]

@@ -10,10 +10,12 @@ use serde_json::{Value, json};
 use crate::Config;
 use crate::checkpoint::Progress;
 use crate::config::RunConfig;
+use crate::evaluation::Evaluation;
+use crate::event::Event;
 use crate::metrics::Row;
 use crate::print::{self, grouped};
 use crate::profile::{Profile, Worlds};
-use crate::train::{End, Evaluation, Event, Outcome};
+use crate::train::{End, Outcome};
 
 /// Interval between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);

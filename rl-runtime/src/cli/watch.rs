@@ -13,8 +13,8 @@ use super::report::evaluation_json;
 use super::screen::{Screen, Show};
 use super::{Envs, saved_policy, signals};
 use crate::checkpoint::SavedPolicy;
+use crate::evaluation::Evaluation;
 use crate::print::grouped;
-use crate::train::Evaluation;
 use crate::{Error, interrupt, print, watch};
 
 #[derive(Args)]

@@ -25,7 +25,7 @@ use crate::faults::{FaultConfig, FaultCounts};
 use crate::file::Draft;
 use crate::first_come::{FirstComeCollector, FirstComeConfig};
 use crate::metrics::LagHistogram;
-use crate::pipeline::{Mode, Pipeline};
+use crate::pipeline::{Flow, Mode, Pipeline};
 use crate::profile::{Phase, Profile, Worlds};
 use crate::{Error, print};
 
@@ -464,7 +464,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let PipelineBench { envs: n_envs, latency, n_steps, mode, ready, update, ppo, hidden, threads, seconds, timeline } = bench;
     let (n_envs, n_steps, latency) = (*n_envs, *n_steps, *latency);
     let profile = Profile::new(timeline.is_some());
-    let mut draft = timeline.as_deref().map(Draft::create).transpose()?;
+    let draft = timeline.as_deref().map(Draft::create).transpose()?;
     let pool = Pool::new(*threads)?;
     let spaces = SlowCartPole::spaces();
     let net = NetConfig { hidden: hidden.clone(), ..NetConfig::default() };
@@ -481,20 +481,19 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let mut envs = BlockingEnvs::new(n_envs, spaces, make, faults, 0)?;
     envs.on_fault(Box::new(|_, _, _| ())); // counted
     let collector = FirstComeCollector::new(envs, n_steps, *ready)?;
-    let mut pipeline = Pipeline::new(*mode, collector, n_steps, &profile)?;
-    (0..pipeline.n_ahead()).for_each(|_| pipeline.order(agent.acting(1.0).copy(), 0));
+    let mut pipeline = Pipeline::new(*mode, vec![collector], n_steps, &profile)?;
     let track = profile.track("learner");
     agent.watch(track.watch());
-    let (mut learnt, mut overlap, mut begun) = (0, LagHistogram::default(), None);
+    let (mut learnt, mut lags, mut begun, mut result) = (0, LagHistogram::default(), None, Value::Null);
     let of = |phase| profile.seconds(phase);
     let computed = || of(Phase::Targets) + of(Phase::Update);
-    loop {
-        let waiting = pipeline.waiting();
-        let filled = pipeline.next(agent.acting(1.0), learnt)?;
-        overlap.count(waiting, &filled.learnt, learnt);
+    let max_lag = if let Mode::Overlapped { max_lag } = mode { Some(max_lag) } else { None };
+    // No schedule ends in 2^64 env steps.
+    pipeline.drive(&mut agent, u64::MAX, |filled, agent| {
+        lags.count(filled.waiting, &filled.learnt, learnt);
         match update {
             Some(time) => track.time(Phase::Update, || spin(*time)),
-            None => drop(track.time_update(|| agent.update(&filled.rollout, 1.0, &pool))?),
+            None => drop(track.time_update(|| agent.update(&filled.rollout, filled.remaining, &pool))?),
         }
         learnt += 1;
         let now = Instant::now();
@@ -506,20 +505,14 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
                 // Everything that grows at first has grown.
                 begun = begun.map(|(begin, from, busy, idle, _)| (begin, from, busy, idle, resources()));
             }
-            pipeline.give_back(filled, agent.acting(1.0), learnt)?;
-            continue;
+            return Ok(Flow::Continue);
         }
         let last = resources();
         let rate = ((learnt - from) * (n_steps * n_envs) as u64) as f64 / elapsed;
-        let per_step = (latency.mean + latency.work).as_secs_f64();
-        let ideal = n_envs as f64 / per_step;
-        if let Some(Err(error)) = draft.take().map(|draft| draft.publish(profile.timeline().as_bytes())) {
-            print::err(&format!("warning: no timeline is written: {error}"));
-        }
-        let max_lag = if let Mode::Overlapped { max_lag } = mode { Some(max_lag) } else { None };
+        let ideal = n_envs as f64 / (latency.mean + latency.work).as_secs_f64();
         let FaultCounts { timeouts, failures, restarts, .. } = filled.faults;
         let share = |seconds: f64| seconds / elapsed;
-        return Ok(json!({
+        result = json!({
             "event": "bench", "name": "pipeline", "value": rate, "unit": "env_steps/s", "min": rate, "max": rate, "envs": n_envs,
             "latency": latency.distribution, "latency_ms": 1e3 * latency.mean.as_secs_f64(), "work_ms": 1e3 * latency.work.as_secs_f64(),
             "fail": latency.fail, "n_steps": n_steps, "max_lag": max_lag, "min_ready": ready.min_ready,
@@ -527,12 +520,17 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
             "batch": ppo.batch_size, "epochs": ppo.n_epochs, "hidden": hidden, "threads": threads, "seconds": elapsed,
             "ideal": ideal, "share_of_ideal": rate / ideal,
             "learner_busy": share(computed() - busy), "learner_waited": share(of(Phase::WaitProducers) - idle),
-            "rollouts": learnt - from, "lags": overlap.lags(), "dropped": filled.dropped,
+            "rollouts": learnt - from, "lags": lags.lags(), "dropped": filled.dropped,
             "faults": {"timeouts": timeouts, "failures": failures, "restarts": restarts},
             "rss_bytes": [first[0], last[0]], "process_threads": [first[1], last[1]], "files": [first[2], last[2]],
             "profile": profile.json(), "advice": profile.advice(*mode, Worlds::Blocking { n_envs }),
-        }));
+        });
+        Ok(Flow::Stop)
+    })?;
+    if let Some(Err(error)) = draft.map(|draft| draft.publish(profile.timeline().as_bytes())) {
+        print::err(&format!("warning: no timeline is written: {error}"));
     }
+    Ok(result)
 }
 
 #[cfg(test)]

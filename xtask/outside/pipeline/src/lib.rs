@@ -4,8 +4,8 @@
 
 use rl_envs::{Action, Env as _, Purpose, Rng, pendulum::Pendulum};
 use rl_runtime::Error;
-use rl_runtime::pipeline::spawn;
 use rl_runtime::ring::ring;
+use rl_runtime::thread::spawn;
 
 /// One episode of Pendulum.
 #[derive(Clone, Default)]
