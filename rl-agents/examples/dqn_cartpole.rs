@@ -32,7 +32,7 @@ fn main() -> Result<(), Error> {
     let mut agent = Dqn::new(network, config, &obs, &actions, n_envs, seed)?;
 
     println!("before: mean return {:.1}", mean_return(agent.policy())?);
-    for env_steps in (0..steps).step_by(rollout.rewards.len()) {
+    for env_steps in (0..steps).step_by(rollout.len()) {
         let remaining = 1.0 - env_steps as f32 / steps as f32;
         collector.collect(agent.acting(remaining), &mut rollout)?;
         agent.update(&rollout, remaining, &pool)?;

@@ -27,8 +27,8 @@ impl Agent for Reinforce {
     ///
     /// `-mean (R - V) ln pi(a|s) + mean (R - V)^2 / 2`, where R is the discounted return.
     fn update(&mut self, rollout: &Rollout, _remaining: f32, _pool: &Pool) -> Result<Metrics, Error> {
-        let targets = Targets::new(&self.policy, rollout, rollout.rewards.view(), 0.98, 1.0)?;
-        let rows: Vec<u32> = (0..rollout.rewards.len() as u32).collect();
+        let targets = Targets::new(&self.policy, rollout, rollout.rewards(), 0.98, 1.0)?;
+        let rows: Vec<u32> = (0..rollout.len() as u32).collect();
         let batch = Batch::gather(&self.policy, rollout, &targets, &rows, &targets.advantages)?;
         let params = Var::from_slice(self.policy.params(), self.policy.params().len(), &Device::Cpu)?;
         let (outputs, values) = self.policy.forward_fused(&params, &batch.obs)?;
@@ -75,6 +75,6 @@ fn main() -> Result<(), Error> {
         collector.collect(agent.acting(remaining), &mut rollout)?;
         agent.update(&rollout, remaining, &pool)?;
     }
-    println!("after {} env steps: mean return {:.1}", iterations * rollout.rewards.len(), mean_return(agent.policy())?);
+    println!("after {} env steps: mean return {:.1}", iterations * rollout.len(), mean_return(agent.policy())?);
     Ok(())
 }

@@ -10,8 +10,8 @@ use rl_agents::batch::Targets;
 use rl_agents::optim::{Optimizer, Rule};
 use rl_agents::params::orthogonal;
 use rl_agents::{Acted, Acting, Collector, Error, Layout, Policy, Scratch, Weights, evaluate};
-use rl_buffer::{ActionBuffer, ObsSlice};
-use rl_envs::{Pool, SyncVecEnv, cartpole::CartPole};
+use rl_buffer::ObsSlice;
+use rl_envs::{Actions, Pool, SyncVecEnv, cartpole::CartPole};
 
 /// 4 observed numbers, 64 hidden units, 2 logits and a value.
 #[derive(Clone)]
@@ -84,9 +84,9 @@ fn main() -> Result<(), Error> {
     println!("before: mean return {:.1}", mean_return(&net)?);
     for _ in 0..iterations {
         collector.collect(&net, &mut rollout)?;
-        let targets = Targets::new(&net, &rollout, rollout.rewards.view(), 0.98, 1.0)?;
+        let targets = Targets::new(&net, &rollout, rollout.rewards(), 0.98, 1.0)?;
         let b = targets.advantages.len();
-        let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ActionKind) };
+        let Actions::Discrete(actions) = rollout.actions() else { return Err(Error::ActionKind) };
         let actions = Tensor::from_iter(actions.iter().copied(), &Device::Cpu)?;
         let params = Var::from_slice(&net.params, net.params.len(), &Device::Cpu)?;
         let (logits, values) = net.forward(&params, rollout.obs_rows(0..b))?;
@@ -98,6 +98,6 @@ fn main() -> Result<(), Error> {
         optimizer.step(&mut net.params, &gradient, 5e-3, 0.5);
         net.version += 1;
     }
-    println!("after {} env steps: mean return {:.1}", iterations * rollout.rewards.len(), mean_return(&net)?);
+    println!("after {} env steps: mean return {:.1}", iterations * rollout.len(), mean_return(&net)?);
     Ok(())
 }

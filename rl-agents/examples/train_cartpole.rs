@@ -30,7 +30,7 @@ fn main() -> Result<(), Error> {
             let mean = episodes.iter().map(|e| e.episode_return).sum::<f64>() / episodes.len() as f64;
             episodes.clear();
             let kl = metrics.get("train/approx_kl").unwrap_or(f32::NAN);
-            println!("{:>6} env steps: mean return {mean:>5.1}, KL {kl:.4}", (iteration + 1) * rollout.rewards.len());
+            println!("{:>6} env steps: mean return {mean:>5.1}, KL {kl:.4}", (iteration + 1) * rollout.len());
         }
     }
 

@@ -184,7 +184,7 @@ impl Agent for A2c {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
         let policy = &self.descent.policy;
-        let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
+        let targets = if rollout.policy_version().iter().any(|&version| version != policy.version()) {
             let refresh = if config.vtrace { Refresh::VTrace } else { Refresh::Values };
             Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), refresh, pool)?
         } else {
@@ -192,7 +192,7 @@ impl Agent for A2c {
         };
         self.descent.report(UpdateEvent::TargetsEnd);
         let mut metrics = Metrics::default();
-        let n_samples = rollout.values.len();
+        let n_samples = rollout.len();
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();
         if batch_size < n_samples {
@@ -291,11 +291,11 @@ mod tests {
         let actions = ActionKind::Discrete { masked: None };
         let shape = RolloutShape { n_steps: 1, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions };
         let mut rollout = Rollout::new(shape).unwrap();
-        let rl_buffer::ActionBuffer::Discrete(actions) = &mut rollout.actions else { panic!("discrete") };
-        actions[[0, 1]] = 1;
-        rollout.log_probs.fill(0.5f32.ln());
-        rollout.rewards.fill(0.01);
-        rollout.terminated.fill(1);
+        let mut columns = rollout.columns();
+        columns.step(0).actions.either(|actions| actions[1] = 1, |_| panic!("discrete"));
+        columns.log_probs.fill(0.5f32.ln());
+        columns.steps.rewards.fill(0.01);
+        columns.steps.terminated.fill(1);
         (A2c::new(policy, config, 2, 0).unwrap(), rollout)
     }
 
@@ -316,7 +316,7 @@ mod tests {
         let pool = Pool::new(1).unwrap();
         let (_, rollout, _) = fixture::rollout();
         let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
-        let (rewards, discounts) = (rollout.rewards.view(), (config.gamma, config.gae_lambda));
+        let (rewards, discounts) = (rollout.rewards(), (config.gamma, config.gae_lambda));
         let expected = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
         let metrics = A2c::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();
         assert_eq!(metrics.get("train/explained_variance"), Some(expected.explained_variance()));
@@ -327,7 +327,7 @@ mod tests {
         let (mut agent, mut rollout) = bandit(A2cConfig { n_steps: 1, ..A2cConfig::default() });
         let pool = Pool::new(1).unwrap();
         for bad in [f32::NAN, 1e30] {
-            rollout.rewards[[0, 1]] = bad;
+            rollout.columns().steps.rewards[[0, 1]] = bad;
             let before = agent.save();
             let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
             assert_eq!(metrics.get("train/skipped_updates"), Some(1.0));
@@ -335,7 +335,7 @@ mod tests {
             let bits = |snapshot: &Snapshot| snapshot.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!((bits(&agent.save()), agent.save().moments), (bits(&before), before.moments));
         }
-        rollout.rewards[[0, 1]] = 1.0;
+        rollout.columns().steps.rewards[[0, 1]] = 1.0;
         assert_eq!(agent.update(&rollout, 1.0, &pool).unwrap().get("train/skipped_updates"), Some(0.0));
     }
 

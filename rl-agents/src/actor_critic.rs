@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, ActionsMut, Isa, Purpose, Space, math, rng};
+use rl_envs::{ActionSpace, Actions, Isa, Purpose, Space, math, rng};
 
 use crate::distributions::{Distribution, add_noise, greedy, log_softmax_columns, sample, standardize_columns};
 use crate::fused::Fused;
@@ -304,15 +304,12 @@ impl Clone for ActorCritic {
 
 impl Policy for ActorCritic {
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
-        const CONTIGUOUS: &str = "actions to be written are contiguous";
         let (scratch, Acted { actions, log_probs, values }) = (self.network.tile_scratch(scratch, self.n_actions), acted);
         match (actions, &self.distribution) {
-            (ActionsMut::Discrete(actions), Distribution::Categorical) => {
-                let actions = actions.into_slice().expect(CONTIGUOUS);
+            (Actions::Discrete(actions), Distribution::Categorical) => {
                 self.act_discrete(acting, scratch, (actions, log_probs, values))
             }
-            (ActionsMut::Continuous(actions), Distribution::Gaussian { log_std }) => {
-                let actions = actions.into_slice().expect(CONTIGUOUS);
+            (Actions::Continuous(actions), Distribution::Gaussian { log_std }) => {
                 self.act_continuous(acting, &self.params()[log_std.clone()], scratch, (actions, log_probs, values))
             }
             _ => Err(Error::ActionKind),

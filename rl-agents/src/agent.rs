@@ -368,11 +368,11 @@ impl Descent {
     ///
     /// Their statistics include this rollout.
     pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
-        let Some(returns) = &mut self.returns else { return Ok(rollout.rewards.view().into()) };
+        let Some(returns) = &mut self.returns else { return Ok(rollout.rewards().into()) };
         check_contiguous(rollout, "normalize_reward sums returns")?;
         returns.merge(rollout, gamma, pool);
         let inv_std = returns.inv_std();
-        Ok(rollout.rewards.mapv(|reward| normalized_reward(reward, inv_std)).into())
+        Ok(rollout.rewards().mapv(|reward| normalized_reward(reward, inv_std)).into())
     }
 
     /// Reports an event of the update.

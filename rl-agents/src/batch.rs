@@ -56,13 +56,13 @@ impl Targets {
     ) -> Result<Self, Error> {
         let mut final_values = vec![0.0; rollout.final_at().len()];
         policy.values(rollout.final_obs(), &mut final_values, &mut Scratch::default())?;
-        let mut next_values = Array2::zeros(rollout.values.dim());
+        let mut next_values = Array2::zeros(rollout.values().dim());
         rollout.next_values(&final_values, next_values.view_mut());
-        let mut advantages = Array2::zeros(rollout.values.dim());
+        let mut advantages = Array2::zeros(rollout.values().dim());
         let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
-        returns::gae(&steps, rollout.values.view(), gamma, lambda, advantages.view_mut());
-        let returns = &advantages + &rollout.values;
-        let [advantages, returns, values] = [advantages, returns, rollout.values.clone()].map(flat);
+        returns::gae(&steps, rollout.values(), gamma, lambda, advantages.view_mut());
+        let returns = &advantages + &rollout.values();
+        let [advantages, returns, values] = [advantages, returns, rollout.values().to_owned()].map(flat);
         Ok(Self { advantages, weights: Vec::new(), returns, values, log_probs: Vec::new() })
     }
 
@@ -77,8 +77,8 @@ impl Targets {
     ) -> Result<Self, Error> {
         let (log_probs, values) = judge(policy, rollout, refresh != Refresh::Values, pool)?;
         let corrected = refresh == Refresh::VTrace;
-        let ratios = if corrected { ratios(&log_probs, rollout) } else { Array2::ones(rollout.values.dim()) };
-        let (n_steps, n_envs) = rollout.values.dim();
+        let ratios = if corrected { ratios(&log_probs, rollout) } else { Array2::ones(rollout.values().dim()) };
+        let (n_steps, n_envs) = rollout.values().dim();
         let mut scratch = Scratch::default();
         let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
         policy.values(rollout.final_obs(), &mut final_values, &mut scratch)?;
@@ -128,7 +128,7 @@ fn flat(array: Array2<f32>) -> Vec<f32> {
 /// Importance ratios (T, N) of a rollout's actions: new over old probabilities.
 fn ratios(log_probs: &Array2<f32>, rollout: &Rollout) -> Array2<f32> {
     let mut ratios = log_probs.clone();
-    ratios.zip_mut_with(&rollout.log_probs, |new, old| *new = math::exp(*new - old));
+    ratios.zip_mut_with(&rollout.log_probs(), |new, old| *new = math::exp(*new - old));
     ratios
 }
 
@@ -143,13 +143,13 @@ fn judge(
 ) -> Result<(Array2<f32>, Array2<f32>), Error> {
     let a = policy.n_actions();
     let actions = chosen_actions(policy, rollout)?;
-    let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice());
-    let shape = rollout.values.dim();
+    let masks = rollout.masks().map(|masks| masks.to_slice().expect(CONTIGUOUS));
+    let shape = rollout.values().dim();
     let mut values = Array2::zeros(shape);
     let mut log_probs = Array2::zeros(if with_log_probs { shape } else { (0, 0) });
     let mut rest = (log_probs.as_slice_mut().expect(CONTIGUOUS), values.as_slice_mut().expect(CONTIGUOUS));
     let mut work = Vec::with_capacity(MAX_SLICES);
-    for rows in pool::slices(rollout.values.len(), MAX_SLICES, TILE) {
+    for rows in pool::slices(rollout.len(), MAX_SLICES, TILE) {
         let (log_probs, more_log_probs) = rest.0.split_at_mut(if with_log_probs { rows.len() } else { 0 });
         let (values, more_values) = rest.1.split_at_mut(rows.len());
         rest = (more_log_probs, more_values);
@@ -234,8 +234,8 @@ impl Batch {
                 Tensor::from_vec(rows.iter().map(at).flat_map(of_row).copied().collect(), (b, a), device)
             }
         };
-        let masks = rollout.masks.as_ref().map(|masks| {
-            let all = masks.as_slice().expect(CONTIGUOUS);
+        let masks = rollout.masks().map(|masks| {
+            let all = masks.to_slice().expect(CONTIGUOUS);
             let rows: Vec<u8> = rows.iter().map(at).flat_map(|row| &all[row * a..(row + 1) * a]).copied().collect();
             Tensor::from_vec(rows, (b, a), device)
         });
@@ -243,7 +243,7 @@ impl Batch {
             obs: Tensor::from_vec(obs, (b, policy.network().obs_len()), device)?,
             masks: masks.transpose()?,
             actions: actions?,
-            log_probs: floats(rollout.log_probs.as_slice().expect(CONTIGUOUS))?,
+            log_probs: floats(rollout.log_probs().to_slice().expect(CONTIGUOUS))?,
             values: floats(&targets.values)?,
             advantages: Tensor::from_slice(advantages, b, device)?,
             returns: floats(&targets.returns)?,
@@ -328,7 +328,7 @@ impl Stats for TileSums {
 type ChosenActions<'a> = Actions<&'a [u32], (&'a [f32], &'a [f32])>;
 
 fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<ChosenActions<'a>, Error> {
-    match (policy.distribution(), rollout.actions.view().to_slice()) {
+    match (policy.distribution(), rollout.actions().to_slice()) {
         (Distribution::Categorical, ActionSlice::Discrete(actions)) => Ok(Actions::Discrete(actions)),
         (Distribution::Gaussian { log_std }, ActionSlice::Continuous(actions)) => {
             Ok(Actions::Continuous((actions, &policy.params()[log_std.clone()])))
@@ -361,7 +361,7 @@ impl Minibatch<'_> {
     /// Returns samples and rewards as tensors, for a dump.
     pub(crate) fn tensors(&self, policy: &ActorCritic) -> Result<Vec<NamedTensor>, Error> {
         let batch = Batch::gather(policy, self.rollout, self.targets, self.rows, self.advantages)?;
-        let rewards = self.rollout.rewards.as_slice().expect(CONTIGUOUS);
+        let rewards = self.rollout.rewards().to_slice().expect(CONTIGUOUS);
         let rewards: Vec<f32> = self.rows.iter().map(|&row| rewards[row as usize]).collect();
         let rewards = Tensor::from_vec(rewards, self.rows.len(), &Device::Cpu)?;
         let mut tensors = vec![
@@ -387,12 +387,12 @@ impl Minibatch<'_> {
             minibatch: *self,
             loss,
             chosen_actions: chosen_actions(policy, self.rollout)?,
-            old_log_probs: self.rollout.log_probs.as_slice().expect(CONTIGUOUS),
-            masks: self.rollout.masks.as_ref().and_then(|masks| masks.as_slice()),
+            old_log_probs: self.rollout.log_probs().to_slice().expect(CONTIGUOUS),
+            masks: self.rollout.masks().map(|masks| masks.to_slice().expect(CONTIGUOUS)),
             chains: policy.chains(),
             n_actions: policy.n_actions(),
         };
-        let obs = self.rollout.obs_rows(0..self.rollout.values.len());
+        let obs = self.rollout.obs_rows(0..self.rollout.len());
         let samples = policy.network().samples(obs, Some(self.rows));
         let mut sums = [0.0f64; 5];
         for slice in slices.gradient(kernel, samples, b, pool, &loss, gradient) {
@@ -551,8 +551,7 @@ mod tests {
         for case in fixture::Case::ALL {
             let (policy, rollout, expected) = fixture::rollout_of(case);
             let pool = Pool::new(2).unwrap();
-            let found =
-                Targets::off_policy(&policy, &rollout, rollout.rewards.view(), (0.99, 0.95), Refresh::VTrace, &pool).unwrap();
+            let found = Targets::off_policy(&policy, &rollout, rollout.rewards(), (0.99, 0.95), Refresh::VTrace, &pool).unwrap();
             fixture::assert_near(&found.advantages, &expected.advantages);
             fixture::assert_near(&found.returns, &expected.returns);
         }
@@ -586,7 +585,7 @@ mod tests {
             let [mut advantages, mut returns] = [(); 2].map(|()| Array2::zeros(shape));
             let steps = rollout.steps(next_values.view());
             returns::vtrace(&steps, values.view(), ratios.view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
-            let rewards = rollout.rewards.view();
+            let rewards = rollout.rewards();
             let found = Targets::off_policy(&fused, &rollout, rewards, (0.99, 0.95), refresh, &pool).unwrap();
             fixture::assert_near(&found.advantages, advantages.as_slice().unwrap());
             fixture::assert_near(&found.returns, returns.as_slice().unwrap());

@@ -26,11 +26,10 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ndarray::{Array1, Array2, ArrayView2, ArrayViewMut2, Axis, s};
-use rl_buffer::{ActionColumns, ObsColumns, Rollout, RolloutColumns, RolloutShape};
+use rl_buffer::{Rollout, RolloutColumns, RolloutShape};
 use rl_envs::{
-    ActionSpace, Actions, ActionsMut, ActionsView, Env, MaskBatch, ObsRows, ObsSlice, ObsViewMut, Pool, Space, StepBatch,
-    SyncVecEnv, VecEnv, math, pool,
+    Action, ActionSpace, Actions, Env, ObsRows, ObsSlice, ObsSliceMut, Pool, Space, StepSlicesMut, Steps, SyncVecEnv, VecEnv,
+    math, pool,
 };
 use serde::{Deserialize, Serialize};
 
@@ -215,8 +214,6 @@ struct Slice {
     envs: Box<dyn VecEnv>,
     first_env: usize,
     state: State,
-    final_obs: ObsRows,   // (n, D)
-    final_masks: Vec<u8>, // (n, A), or empty without masks
     clipped: Clipped,
     scratch: Scratch,
     clock: Clock,
@@ -236,16 +233,15 @@ struct Slice {
     result: Result<(), Error>,
 }
 
-const CONTIGUOUS: &str = "a row of a rollout's columns is contiguous";
-
-/// Returns row `t` of a rollout's observations, (n, D).
-fn obs_row<'a>(obs: &'a ObsColumns<'_>, t: usize) -> ObsSlice<'a> {
-    obs.index_axis(Axis(0), t).to_slice()
-}
-
-/// Borrows row `i` of observations for writing, (1, D).
-fn one_row(obs: ObsViewMut<'_>, i: usize) -> ObsViewMut<'_> {
-    obs.map(|obs| obs.slice_move(s![i..=i, ..]), |obs| obs.slice_move(s![i..=i, ..]))
+/// Returns the observation (of `d` elements) and mask of environment `i`.
+fn of_env<'a>(
+    (obs, masks): (ObsSliceMut<'a>, Option<&'a mut [u8]>),
+    i: usize,
+    d: usize,
+) -> (ObsSliceMut<'a>, Option<&'a mut [u8]>) {
+    let a = masks.as_ref().map_or(0, |masks| masks.len() * d / obs.len());
+    let masks = masks.map(|masks| &mut masks[i * a..][..a]);
+    (obs.map(|obs| &mut obs[i * d..][..d], |obs| &mut obs[i * d..][..d]), masks)
 }
 
 /// Continuous actions clipped for the environments, (n, A), with the bounds.
@@ -268,18 +264,19 @@ impl Clipped {
         }
     }
 
-    /// Clips `actions`, (n, A), without changing them.
+    /// Replaces continuous actions by clipped ones, which lie elsewhere.
     ///
     /// NaN stays NaN, so that the environment rejects it.
-    fn clip(&mut self, actions: ArrayView2<'_, f32>) -> ActionsView<'_> {
+    fn clip<'a>(&'a mut self, step: StepSlicesMut<'a>) -> StepSlicesMut<'a> {
+        let Actions::Continuous(actions) = &step.actions else { return step };
+        let to = &mut self.actions[..actions.len()];
         let a = self.low.len().max(1);
-        for (to, from) in self.actions.chunks_exact_mut(a).zip(actions.rows()) {
+        for (to, from) in to.chunks_exact_mut(a).zip(actions.chunks_exact(a)) {
             for (((to, &from), &low), &high) in to.iter_mut().zip(from).zip(&self.low).zip(&self.high) {
                 *to = math::clamp(from, low, high);
             }
         }
-        let n = self.actions.len() / a;
-        Actions::Continuous(ArrayView2::from_shape((n, a), &self.actions).expect("n times A elements"))
+        StepSlicesMut { actions: Actions::Continuous(to), ..step }
     }
 }
 
@@ -319,26 +316,15 @@ impl CollectorState {
 impl State {
     /// Resets all environments with `seed`.
     fn start(envs: &mut dyn VecEnv, seed: u64) -> Result<Self, Error> {
-        let (n, d) = (envs.n_envs(), envs.observation_space().len());
-        let a = if envs.action_space().masked() { envs.action_space().len() } else { 0 };
-        let mut obs = ObsRows::zeros(envs.observation_space().dtype(), n * d);
-        let mut masks = vec![0; n * a];
-        guarded(envs, 0, |envs| envs.reset_into(seed, obs.view_rows_mut(n, d), mask_view(&mut masks, n)))?;
-        Ok(Self { obs, masks, running: vec![Episode::default(); n] })
+        let mut steps = Steps::new(&*envs);
+        guarded(envs, 0, |envs| envs.reset(seed, &mut steps))?;
+        let masks = steps.masks.map(|[masks, _]| masks).unwrap_or_default();
+        Ok(Self { obs: steps.obs, masks, running: vec![Episode::default(); envs.n_envs()] })
     }
-}
 
-/// Views masks (n, A) as an argument for a batch; `None` if they are empty.
-fn mask_view(masks: &mut [u8], n: usize) -> Option<ArrayViewMut2<'_, u8>> {
-    let a = masks.len() / n;
-    (a > 0).then(|| ArrayViewMut2::from_shape((n, a), masks).expect("n times A elements"))
-}
-
-/// Views actions as an argument for a batch: continuous ones are clipped.
-fn for_envs<'a>(actions: &'a ActionsMut<'_>, clipped: &'a mut Clipped) -> ActionsView<'a> {
-    match actions {
-        ActionsMut::Discrete(actions) => Actions::Discrete(actions.view()),
-        ActionsMut::Continuous(actions) => clipped.clip(actions.view()),
+    /// Columns that a restart writes.
+    fn start_mut(&mut self) -> (ObsSliceMut<'_>, Option<&mut [u8]>) {
+        (self.obs.as_mut_slice(), Some(&mut self.masks[..]).filter(|masks| !masks.is_empty()))
     }
 }
 
@@ -355,7 +341,6 @@ struct Actor<'a> {
 impl Slice {
     fn new(mut envs: Box<dyn VecEnv>, first_env: usize, seed: u64) -> Result<Self, Error> {
         let state = State::start(&mut *envs, seed)?;
-        let (final_obs, final_masks) = (state.obs.clone(), state.masks.clone());
         let ended_obs = ObsRows::zeros(envs.observation_space().dtype(), 0);
         let clipped = Clipped::new(envs.action_space(), envs.n_envs());
         Ok(Self {
@@ -364,8 +349,6 @@ impl Slice {
             envs,
             first_env,
             state,
-            final_obs,
-            final_masks,
             clipped,
             scratch: Scratch::default(),
             clock: || 0,
@@ -394,63 +377,43 @@ impl Slice {
         if std::mem::take(&mut self.unchecked) {
             self.check_start(steps)?;
         }
-        let of_another_type = || Error::Snapshot("the rollout holds observations of another type".into());
-        let mut first = columns.obs.index_axis_mut(Axis(0), 0);
-        let both = first.as_mut().zip(self.state.obs.as_slice()).ok_or_else(of_another_type)?;
-        both.either(
-            |(to, from)| to.as_slice_mut().expect(CONTIGUOUS).copy_from_slice(from),
-            |(to, from)| to.as_slice_mut().expect(CONTIGUOUS).copy_from_slice(from),
-        );
-        if let Some(masks) = &mut columns.masks {
-            masks.index_axis_mut(Axis(0), 0).into_slice().expect(CONTIGUOUS).copy_from_slice(&self.state.masks);
+        let (first, masks) = columns.start(0);
+        if first.dtype() != self.state.obs.dtype() {
+            return Err(Error::Snapshot("the rollout holds observations of another type".into()));
         }
-        let n_steps = columns.rewards.nrows();
+        self.state.obs.as_slice().copy_to(first);
+        if let Some(masks) = masks {
+            masks.copy_from_slice(&self.state.masks);
+        }
+        let n_steps = columns.n_steps();
         for t in 0..n_steps {
             (actor.t, actor.step) = (t, steps + 1 + t as u64);
-            let Self { envs, first_env, final_obs, final_masks, clipped, clock, acted: time, .. } = self;
-            let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, .. } = columns;
-            let legal = masks.as_ref().map_or(&[][..], |m| m.index_axis(Axis(0), t).to_slice().expect(CONTIGUOUS));
-            let mut row = actions.index_axis_mut(Axis(0), t);
-            let choice = Choice::Sample { seed, step: actor.step, first_env: *first_env as u32 };
-            let acted = Acted {
-                actions: row.view_mut(),
-                log_probs: log_probs.row_mut(t).into_slice().expect(CONTIGUOUS),
-                values: values.row_mut(t).into_slice().expect(CONTIGUOUS),
-            };
-            let begin = clock();
-            policy.act(Acting { obs: obs_row(obs, t), masks: legal, choice }, acted, &mut actor.scratch)?;
-            *time += clock() - begin;
-            let out = StepBatch {
-                obs: obs.index_axis_mut(Axis(0), t + 1),
-                rewards: rewards.row_mut(t),
-                terminated: terminated.row_mut(t),
-                truncated: truncated.row_mut(t),
-                final_obs: final_obs.view_rows_mut(n, d),
-                masks: masks
-                    .as_mut()
-                    .zip(mask_view(final_masks, n))
-                    .map(|(masks, final_masks)| MaskBatch { masks: masks.index_axis_mut(Axis(0), t + 1), final_masks }),
-            };
-            guarded(&mut **envs, actor.step, |envs| envs.step_into(for_envs(&row, clipped), out))?;
+            let choice = Choice::Sample { seed, step: actor.step, first_env: self.first_env as u32 };
+            let (obs, masks, (actions, log_probs, values)) = columns.act(t);
+            let begin = (self.clock)();
+            policy.act(Acting { obs, masks, choice }, Acted { actions, log_probs, values }, &mut actor.scratch)?;
+            self.acted += (self.clock)() - begin;
+            let step = self.clipped.clip(columns.step(t));
+            guarded(&mut *self.envs, actor.step, |envs| envs.step_into(step))?;
             if !self.is_sound(columns, t) {
                 self.mend(columns, &mut actor)?;
             }
+            let step = columns.step(t);
+            let (final_obs, [_, final_masks]) = (step.final_obs.as_slice(), step.masks.unwrap_or_default());
+            let a = final_masks.len() / n;
             for (i, episode) in self.state.running.iter_mut().enumerate() {
                 episode.episode_return += f64::from(self.raw_rewards[i]);
                 episode.length += 1;
-                if columns.terminated[[t, i]] | columns.truncated[[t, i]] == 1 {
+                if step.terminated[i] | step.truncated[i] == 1 {
                     self.ended.push((t, self.first_env + i, Some(std::mem::take(episode))));
-                    self.ended_obs.extend(self.final_obs.as_slice().row(i, d));
-                    let a = self.final_masks.len() / n;
-                    self.ended_masks.extend_from_slice(&self.final_masks[i * a..(i + 1) * a]);
+                    self.ended_obs.extend(final_obs.row(i, d));
+                    self.ended_masks.extend_from_slice(&final_masks[i * a..(i + 1) * a]);
                 }
             }
         }
-        obs_row(&columns.obs, n_steps).copy_to(self.state.obs.as_mut_slice());
-        if let Some(masks) = &columns.masks {
-            self.state.masks.copy_from_slice(masks.index_axis(Axis(0), n_steps).to_slice().expect(CONTIGUOUS));
-        }
-        let values = columns.last_values.as_slice_mut().expect(CONTIGUOUS);
+        columns.obs(n_steps).copy_to(self.state.obs.as_mut_slice());
+        self.state.masks.copy_from_slice(columns.masks(n_steps));
+        let values = columns.last_values.as_slice_mut().expect("one row of values");
         let begin = (self.clock)();
         policy.values(self.state.obs.as_slice(), values, &mut actor.scratch)?;
         self.acted += (self.clock)() - begin;
@@ -460,16 +423,14 @@ impl Slice {
 
     /// Reads the raw rewards of step `t`; returns true if its outcome is sound.
     #[inline]
-    fn is_sound(&mut self, columns: &RolloutColumns<'_>, t: usize) -> bool {
-        let rewards = columns.rewards.row(t);
-        self.raw_rewards.copy_from_slice(rewards.to_slice().expect(CONTIGUOUS));
+    fn is_sound(&mut self, columns: &mut RolloutColumns<'_>, t: usize) -> bool {
+        let (step, d) = (columns.step(t), self.bounds.d);
+        self.raw_rewards.copy_from_slice(step.rewards);
         self.envs.raw_rewards(&mut self.raw_rewards);
-        let flags = columns.terminated.row(t).into_iter().zip(columns.truncated.row(t));
+        let (final_obs, flags) = (step.final_obs.as_slice(), step.terminated.iter().zip(&*step.truncated));
         all_finite(&self.raw_rewards)
-            && self.bounds.hold(obs_row(&columns.obs, t + 1))
-            && flags
-                .enumerate()
-                .all(|(i, (a, b))| a | b == 0 || self.bounds.hold(self.final_obs.as_slice().row(i, self.bounds.d)))
+            && self.bounds.hold(step.obs.as_slice())
+            && flags.enumerate().all(|(i, (a, b))| a | b == 0 || self.bounds.hold(final_obs.row(i, d)))
     }
 
     /// Checks the first observations of all environments.
@@ -481,14 +442,13 @@ impl Slice {
         for i in 0..n {
             if let Some(what) = not_finite(self.state.obs.as_slice().row(i, d)) {
                 self.give_up(Anomaly { env_idx: self.first_env + i, step, action: None, what })?;
-                let masks = mask_view(&mut self.state.masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
-                let obs = one_row(self.state.obs.view_rows_mut(n, d), i);
+                let (obs, masks) = of_env(self.state.start_mut(), i, d);
                 guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
                 if let Some(what) = not_finite(self.state.obs.as_slice().row(i, d)) {
                     return Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what }));
                 }
             }
-            self.count_outside(i, step, None, self.bounds.outside(self.state.obs.as_slice().row(i, d)));
+            self.count_outside(i, step, self.bounds.outside(self.state.obs.as_slice().row(i, d)), || None);
         }
         Ok(())
     }
@@ -498,34 +458,32 @@ impl Slice {
     fn mend(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>) -> Result<(), Error> {
         let (n, d) = (self.envs.n_envs(), self.bounds.d);
         let Actor { t, step, .. } = *actor;
-        let ended = |columns: &RolloutColumns<'_>, i| columns.terminated[[t, i]] | columns.truncated[[t, i]] != 0;
+        let ended = |columns: &RolloutColumns<'_>, i| columns.steps.terminated[[t, i]] | columns.steps.truncated[[t, i]] != 0;
         for i in 0..n {
             let env_idx = self.first_env + i;
             let led_to = |slice: &Self, columns: &RolloutColumns<'_>| {
-                let obs =
-                    if ended(columns, i) { slice.final_obs.as_slice().row(i, d) } else { obs_row(&columns.obs, t + 1).row(i, d) };
+                let obs = if ended(columns, i) { columns.final_obs() } else { columns.obs(t + 1) }.row(i, d);
                 (bad_step(slice.raw_rewards[i], obs), slice.bounds.outside(obs))
             };
             if let (Some(what), _) = led_to(self, columns) {
-                let action = Some(action_text(&columns.actions, t, i));
+                let action = Some(action_text(columns, t, i));
                 self.give_up(Anomaly { env_idx, step, action, what })?;
                 self.truncate_before(columns, t, i);
                 self.repeat(columns, actor, i)?;
                 if let (Some(what), _) = led_to(self, columns) {
-                    let action = Some(action_text(&columns.actions, t, i));
+                    let action = Some(action_text(columns, t, i));
                     return Err(Error::NotFiniteAgain(Anomaly { env_idx, step, action, what }));
                 }
             }
-            let action = Some((&columns.actions, t, i));
             let (_, outside) = led_to(self, columns);
-            self.count_outside(i, step, action, outside);
+            self.count_outside(i, step, outside, || Some(action_text(columns, t, i)));
             if ended(columns, i) {
-                if let Some(what) = not_finite(obs_row(&columns.obs, t + 1).row(i, d)) {
+                if let Some(what) = not_finite(columns.obs(t + 1).row(i, d)) {
                     self.give_up(Anomaly { env_idx, step, action: None, what })?;
                     self.restart(columns, t + 1, i, step)?;
                 }
-                let outside = self.bounds.outside(obs_row(&columns.obs, t + 1).row(i, d));
-                self.count_outside(i, step, None, outside);
+                let outside = self.bounds.outside(columns.obs(t + 1).row(i, d));
+                self.count_outside(i, step, outside, || None);
             }
         }
         Ok(())
@@ -542,17 +500,10 @@ impl Slice {
     }
 
     /// Counts an observation outside of its space.
-    fn count_outside(
-        &mut self,
-        i: usize,
-        step: u64,
-        action: Option<(&ActionColumns<'_>, usize, usize)>,
-        outside: Option<String>,
-    ) {
+    fn count_outside(&mut self, i: usize, step: u64, outside: Option<String>, action: impl FnOnce() -> Option<String>) {
         let Some(what) = outside else { return };
         self.anomalies.outside += 1;
-        let env_idx = self.first_env + i;
-        let anomaly = || Anomaly { env_idx, step, action: action.map(|(actions, t, i)| action_text(actions, t, i)), what };
+        let anomaly = || Anomaly { env_idx: self.first_env + i, step, action: action(), what };
         self.anomalies.first_outside.get_or_insert_with(anomaly);
     }
 
@@ -567,20 +518,18 @@ impl Slice {
             self.cut_before = true;
             return;
         }
-        columns.truncated[[t - 1, i]] = 1;
+        columns.steps.truncated[[t - 1, i]] = 1;
         self.ended.push((t - 1, self.first_env + i, None));
-        self.ended_obs.extend(obs_row(&columns.obs, t).row(i, self.bounds.d));
-        if let Some(masks) = &columns.masks {
-            self.ended_masks.extend(masks.slice(s![t, i, ..]));
-        }
+        self.ended_obs.extend(columns.obs(t).row(i, self.bounds.d));
+        let (masks, n) = (columns.masks(t), self.envs.n_envs());
+        self.ended_masks.extend_from_slice(&masks[masks.len() / n * i..masks.len() / n * (i + 1)]);
     }
 
     /// Restarts environment `i`, with its next episode from row `t` on.
     fn restart(&mut self, columns: &mut RolloutColumns<'_>, t: usize, i: usize, step: u64) -> Result<(), Error> {
-        let masks = columns.masks.as_mut().map(|masks| masks.slice_mut(s![t, i..=i, ..]));
-        let obs = one_row(columns.obs.index_axis_mut(Axis(0), t), i);
+        let (obs, masks) = of_env(columns.start(t), i, self.bounds.d);
         guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
-        match not_finite(obs_row(&columns.obs, t).row(i, self.bounds.d)) {
+        match not_finite(columns.obs(t).row(i, self.bounds.d)) {
             Some(what) => Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what })),
             None => Ok(()),
         }
@@ -590,31 +539,22 @@ impl Slice {
     fn repeat(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>, i: usize) -> Result<(), Error> {
         let &mut Actor { policy, ref mut scratch, seed, t, step } = actor;
         self.restart(columns, t, i, step)?;
-        let (n, d) = (self.envs.n_envs(), self.bounds.d);
-        let RolloutColumns { obs, actions, log_probs, values, rewards, terminated, truncated, masks, .. } = columns;
-        let legal = masks.as_ref().map_or(Vec::new(), |masks| masks.slice(s![t, i, ..]).to_vec());
-        let (one, vector) = (s![t, i..=i], s![t, i..=i, ..]);
-        let mut row = actions.as_mut().map(|actions| actions.slice_mut(one), |actions| actions.slice_mut(vector));
         let choice = Choice::Sample { seed, step, first_env: (self.first_env + i) as u32 };
-        let (log_prob, value) = (&mut log_probs[[t, i]], &mut values[[t, i]]);
-        let (log_probs, values) = (std::slice::from_mut(log_prob), std::slice::from_mut(value));
-        let acted = Acted { actions: row.view_mut(), log_probs, values };
-        policy.act(Acting { obs: obs_row(obs, t).row(i, d), masks: &legal, choice }, acted, scratch)?;
-        let mut clipped = Clipped::new(self.envs.action_space(), 1);
-        let final_masks = mask_view(&mut self.final_masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
-        let out = StepBatch {
-            obs: one_row(obs.index_axis_mut(Axis(0), t + 1), i),
-            rewards: rewards.slice_mut(s![t, i..=i]),
-            terminated: terminated.slice_mut(s![t, i..=i]),
-            truncated: truncated.slice_mut(s![t, i..=i]),
-            final_obs: one_row(self.final_obs.view_rows_mut(n, d), i),
-            masks: masks
-                .as_mut()
-                .zip(final_masks)
-                .map(|(masks, final_masks)| MaskBatch { masks: masks.slice_mut(s![t + 1, i..=i, ..]), final_masks }),
-        };
-        guarded(&mut *self.envs, step, |envs| envs.repeat_step(i, for_envs(&row, &mut clipped), out))?;
-        self.raw_rewards[i] = rewards[[t, i]];
+        let (obs, masks, (actions, log_probs, values)) = columns.act(t);
+        let n = log_probs.len();
+        let masks = &masks[masks.len() / n * i..masks.len() / n * (i + 1)];
+        let actions = actions.map(
+            |actions| &mut actions[i..=i],
+            |actions| {
+                let a = actions.len() / n;
+                &mut actions[i * a..][..a]
+            },
+        );
+        let acted = Acted { actions, log_probs: &mut log_probs[i..=i], values: &mut values[i..=i] };
+        policy.act(Acting { obs: obs.row(i, self.bounds.d), masks, choice }, acted, scratch)?;
+        let one = self.clipped.clip(columns.step(t).env(i));
+        guarded(&mut *self.envs, step, |envs| envs.repeat_step(i, one))?;
+        self.raw_rewards[i] = columns.steps.rewards[[t, i]];
         self.envs.raw_rewards(&mut self.raw_rewards);
         Ok(())
     }
@@ -625,11 +565,15 @@ fn bad_step(reward: f32, obs: ObsSlice<'_>) -> Option<String> {
     if reward.is_finite() { not_finite(obs) } else { Some(format!("the reward is {reward}")) }
 }
 
+/// Formats an action.
+fn text(action: Action<'_>) -> String {
+    action.either(|action| action.to_string(), |action| format!("{action:?}"))
+}
+
 /// Formats the action of environment `i` in row `t`, not clipped.
-fn action_text(actions: &ActionColumns<'_>, t: usize, i: usize) -> String {
-    actions
-        .as_ref()
-        .either(|actions| actions[[t, i]].to_string(), |actions| format!("{:?}", actions.slice(s![t, i, ..]).to_vec()))
+fn action_text(columns: &RolloutColumns<'_>, t: usize, i: usize) -> String {
+    let actions = columns.actions(t);
+    text(actions.row(i, actions.either(|_| 1, |actions| actions.len() / columns.values.ncols())))
 }
 
 impl Collector {
@@ -738,7 +682,7 @@ impl Collector {
     pub fn collect(&mut self, policy: &dyn Policy, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
         let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
         rollout.clear();
-        rollout.policy_version.fill(policy.weights().version);
+        rollout.policy_version_mut().fill(policy.weights().version);
         let mut work = Vec::with_capacity(self.slices.len());
         let mut rest = rollout.columns();
         for slice in &mut self.slices {
@@ -876,64 +820,48 @@ pub fn evaluate_with(
 ) -> Result<Played, Error> {
     let EvalConfig { seed, stochastic, max_steps, on_nonfinite } = *config;
     let (n, d, first_env) = (envs.n_envs(), envs.observation_space().len(), envs.first_env());
-    let State { mut obs, mut masks, mut running } = State::start(envs, seed)?;
-    let (mut final_obs, mut final_masks) = (obs.clone(), masks.clone());
+    let mut steps = Steps::new(&*envs);
+    guarded(envs, 0, |envs| envs.reset(seed, &mut steps))?;
+    let mut running = vec![Episode::default(); n];
     let mut clipped = Clipped::new(envs.action_space(), n);
-    let (mut discrete, mut continuous) = (Array1::zeros(n), Array2::zeros((n, envs.action_space().len())));
-    let mut actions = match envs.action_space() {
-        ActionSpace::Discrete { .. } => ActionsMut::Discrete(discrete.view_mut()),
-        ActionSpace::Continuous { .. } => ActionsMut::Continuous(continuous.view_mut()),
-    };
-    let (mut log_probs, mut values, mut rewards) = (vec![0.0; n], vec![0.0; n], Array1::zeros(n));
-    let mut raw_rewards = vec![0.0; n];
+    let (mut log_probs, mut values, mut raw_rewards) = (vec![0.0; n], vec![0.0; n], vec![0.0; n]);
     let bounds = Bounds::new(envs.observation_space());
-    let (mut terminated, mut truncated) = (Array1::zeros(n), Array1::zeros(n));
     let (mut over, mut cut) = (vec![false; n], 0);
     let mut scratch = Scratch::default();
     let mut step = 0;
     let not_finite_at = |env_idx: usize, step, action, what| {
         Error::NotFinite(Anomaly { env_idx: first_env as usize + env_idx, step, action, what })
     };
-    if !bounds.hold(obs.as_slice())
-        && let Some((i, what)) = (0..n).find_map(|i| not_finite(obs.as_slice().row(i, d)).map(|what| (i, what)))
+    if !bounds.hold(steps.obs.as_slice())
+        && let Some((i, what)) = (0..n).find_map(|i| not_finite(steps.obs.as_slice().row(i, d)).map(|what| (i, what)))
     {
         return Err(not_finite_at(i, 0, None, what));
     }
     while over.contains(&false) && before_step(&*envs, &running).is_continue() {
         step += 1;
         let choice = if stochastic { Choice::Sample { seed, step, first_env } } else { Choice::Greedy };
-        let acted = Acted { actions: actions.view_mut(), log_probs: &mut log_probs, values: &mut values };
-        policy.act(Acting { obs: obs.as_slice(), masks: &masks, choice }, acted, &mut scratch)?;
-        let out = StepBatch {
-            obs: obs.view_rows_mut(n, d),
-            rewards: rewards.view_mut(),
-            terminated: terminated.view_mut(),
-            truncated: truncated.view_mut(),
-            final_obs: final_obs.view_rows_mut(n, d),
-            masks: mask_view(&mut masks, n)
-                .zip(mask_view(&mut final_masks, n))
-                .map(|(masks, final_masks)| MaskBatch { masks, final_masks }),
-        };
-        guarded(envs, step, |envs| envs.step_into(for_envs(&actions, &mut clipped), out))?;
-        raw_rewards.iter_mut().zip(&rewards).for_each(|(raw, reward)| *raw = *reward);
+        let masks = steps.masks.as_ref().map_or(&[][..], |[masks, _]| masks);
+        let acted = Acted { actions: steps.actions.as_mut_slice(), log_probs: &mut log_probs, values: &mut values };
+        policy.act(Acting { obs: steps.obs.as_slice(), masks, choice }, acted, &mut scratch)?;
+        let columns = clipped.clip(steps.view_mut());
+        guarded(envs, step, |envs| envs.step_into(columns))?;
+        raw_rewards.copy_from_slice(&steps.rewards);
         envs.raw_rewards(&mut raw_rewards);
-        if !all_finite(&raw_rewards) || !bounds.hold(obs.as_slice()) {
+        if !all_finite(&raw_rewards) || !bounds.hold(steps.obs.as_slice()) {
             for i in 0..n {
-                let Some(what) = bad_step(raw_rewards[i], obs.as_slice().row(i, d)) else { continue };
+                let Some(what) = bad_step(raw_rewards[i], steps.obs.as_slice().row(i, d)) else { continue };
                 if on_nonfinite == OnNonfinite::Error {
-                    let action = match &actions {
-                        ActionsMut::Discrete(actions) => actions[i].to_string(),
-                        ActionsMut::Continuous(actions) => format!("{:?}", actions.row(i).to_vec()),
-                    };
+                    let action = text(steps.actions.as_slice().row(i, envs.action_space().len()));
                     return Err(not_finite_at(i, step, Some(action), what));
                 }
                 // The first observation of the next episode does not cut this one.
-                if !raw_rewards[i].is_finite() || terminated[i] | truncated[i] == 0 {
+                if !raw_rewards[i].is_finite() || !steps.done(i) {
                     cut += usize::from(!std::mem::replace(&mut over[i], true));
                 }
-                let row = mask_view(&mut masks, n).map(|masks| masks.slice_move(s![i..=i, ..]));
-                guarded(envs, step, |envs| envs.restart(i, one_row(obs.view_rows_mut(n, d), i), row))?;
-                if let Some(what) = not_finite(obs.as_slice().row(i, d)) {
+                let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
+                let (obs, masks) = of_env((steps.obs.as_mut_slice(), masks), i, d);
+                guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
+                if let Some(what) = not_finite(steps.obs.as_slice().row(i, d)) {
                     return Err(not_finite_at(i, step, None, what));
                 }
             }
@@ -942,8 +870,8 @@ pub fn evaluate_with(
             episode.episode_return += f64::from(raw_rewards[i]);
             episode.length += 1;
         }
-        for (over, (terminated, truncated)) in over.iter_mut().zip(terminated.iter().zip(&truncated)) {
-            *over |= terminated | truncated == 1;
+        for (i, over) in over.iter_mut().enumerate() {
+            *over |= steps.done(i);
         }
         if step == u64::from(max_steps) {
             cut += over.iter().filter(|over| !**over).count();

@@ -17,13 +17,11 @@ use std::io::{Read, Write};
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
-    ActionBuffer, ActionKind, ActionRows, ActionSlice, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
-    StepSlices, TransitionShape,
+    ActionKind, ActionRows, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 
 use crate::agent::{Divergence, NamedTensor, StepSums, check_contiguous};
-use crate::batch::CONTIGUOUS;
 use crate::optim::{Optimizer, Rule};
 use crate::q_network::best;
 use crate::samples::TILE;
@@ -346,7 +344,6 @@ impl Dqn {
     ///
     /// `ended` are the episodes that it ended, by step, column and index of the final observation.
     fn remember(&mut self, rollout: &Rollout, t: usize, ended: &[(usize, usize, usize)]) -> Result<(), Error> {
-        let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ActionKind) };
         let (n, d) = (rollout.shape().n_envs, rollout.shape().obs_len);
         let Memory { final_obs, final_masks, .. } = &mut self.memory;
         let a = final_masks.len() / n;
@@ -357,21 +354,12 @@ impl Dqn {
             both.either(|(to, from)| to.copy_from_slice(from), |(to, from)| to.copy_from_slice(from));
             final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
         }
-        let masks = rollout.masks.as_ref().and_then(|masks| masks.as_slice()).map(|all| &all[(t + 1) * n * a..(t + 2) * n * a]);
-        let row = t * n..(t + 1) * n;
-        let step = StepSlices {
-            obs: rollout.obs_rows(row.clone()),
-            actions: ActionSlice::Discrete(&actions.as_slice().expect(CONTIGUOUS)[row.clone()]),
-            rewards: &rollout.rewards.as_slice().expect(CONTIGUOUS)[row.clone()],
-            terminated: &rollout.terminated.as_slice().expect(CONTIGUOUS)[row.clone()],
-            truncated: &rollout.truncated.as_slice().expect(CONTIGUOUS)[row],
-            next_obs: rollout.obs_rows((t + 1) * n..(t + 2) * n),
-            final_obs: final_obs.as_slice(),
-            masks: masks.map(|masks| (masks, &final_masks[..])),
-        };
+        let step = rollout.step(t);
+        let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..]]);
+        let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs: final_obs.as_slice(), masks, ..step });
         match &mut self.replay {
-            Replay::Uniform(replay) => replay.push(&step)?,
-            Replay::Prioritized(replay) => replay.push(&step)?,
+            Replay::Uniform(replay) => replay.push(obs, &step)?,
+            Replay::Prioritized(replay) => replay.push(obs, &step)?,
         };
         Ok(())
     }
@@ -563,7 +551,7 @@ impl Agent for Dqn {
         if rollout.cut_before {
             self.gap();
         }
-        let (n_steps, n_envs) = rollout.rewards.dim();
+        let (n_steps, n_envs) = rollout.rewards().dim();
         let done = 1.0 - remaining;
         let mut ended: Vec<_> = rollout.final_at().iter().enumerate().map(|(i, &(t, n))| (t, n, i)).collect();
         ended.sort_unstable();
@@ -662,7 +650,7 @@ impl Agent for Dqn {
 mod tests {
     use super::*;
     use crate::{Acted, Acting, Choice, Collector, NetConfig};
-    use rl_buffer::{ObsBuffer, ObsSlice};
+    use rl_buffer::ObsSlice;
     use rl_envs::cartpole::CartPole;
     use rl_envs::snake::Snake;
     use rl_envs::wrappers::FrameStack;
@@ -893,10 +881,10 @@ mod tests {
         for policy in [agent.policy(), &*agent.policy().copy(), &*refreshed, &*replaced] {
             let mut scratch = Scratch::default();
             let mut act = |choice| {
-                let (mut actions, mut rest) = (ndarray::Array1::zeros(4), [0.0; 8]);
+                let (mut actions, mut rest) = ([0; 4], [0.0; 8]);
                 let (log_probs, values) = rest.split_at_mut(4);
                 let obs = ObsSlice::F32(&[0.1, 0.2, -0.5, 0.3, 0.9, -0.9, 0.0, 1.0]);
-                let acted = Acted { actions: rl_envs::ActionsMut::Discrete(actions.view_mut()), log_probs, values };
+                let acted = Acted { actions: rl_envs::Actions::Discrete(&mut actions[..]), log_probs, values };
                 policy.act(Acting { obs, masks: &[], choice }, acted, &mut scratch).unwrap();
                 actions.to_vec()
             };
@@ -925,8 +913,8 @@ mod tests {
         let mut agent = Dqn::new(network, config, &obs, &actions, 4, 7).unwrap();
         let mut rollout = collector.rollout(101).unwrap();
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
-        let ObsBuffer::F32(obs) = &mut rollout.obs else { panic!("CartPole's observations are f32") };
-        obs[[101, 2, 0]] = f32::NAN; // the next observation of one transition
+        let rl_envs::Obs::F32(mut obs) = rollout.columns().steps.obs else { panic!("CartPole's observations are f32") };
+        obs[[101, 2 * 4]] = f32::NAN; // the next observation of one transition
         agent.update(&rollout, 0.5, &pool).unwrap();
         // 404 transitions with the same priority: the first draws of 128 soon include the bad one, and each of its draws costs an
         // update.

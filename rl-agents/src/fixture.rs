@@ -1,7 +1,7 @@
 //! Rollouts, policies and gradient checks that the tests of the losses share.
 
 use candle_core::{DType, Device, Tensor, Var};
-use rl_buffer::{ActionBuffer, Rollout};
+use rl_buffer::{ActionKind, Rollout, RolloutShape};
 use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole};
 
 use crate::batch::{Batch, Minibatch, Targets};
@@ -92,15 +92,32 @@ pub(crate) fn assert_near(got: &[f32], expected: &[f32]) {
     assert!(size > 0.0 && error < 2e-6 * size, "relative error {}", error / size);
 }
 
+/// Copies the steps of a rollout, with masks that leave the actions taken legal.
+fn masked(rollout: &mut Rollout) -> Rollout {
+    let shape = RolloutShape { actions: ActionKind::Discrete { masked: Some(2) }, ..rollout.shape() };
+    let mut copy = Rollout::new(shape).unwrap();
+    let (mut to, from) = (copy.columns(), rollout.columns());
+    let mut masks = to.steps.masks.take();
+    for (t, n, a) in (0..9).flat_map(|t| (0..8).map(move |i| (t, i / 2, i % 2))) {
+        let legal = t == 8
+            || (if t < 8 { from.actions(t) } else { from.actions(0) }).row(n, 1).discrete() as usize == a
+            || (t + n) % 3 > 0;
+        masks.as_mut().unwrap()[0][[t, 2 * n + a]] = u8::from(legal);
+    }
+    let both = to.steps.zip(from.steps).unwrap();
+    let _ = both.map(|(mut to, from)| to.assign(&from), |(mut to, from)| to.assign(&from), |(mut to, from)| to.assign(&from));
+    to.log_probs.assign(&from.log_probs);
+    to.values.assign(&from.values);
+    copy
+}
+
 /// A minibatch of 29 of the rollout's 32 samples.
 ///
 /// Masks leave the action that was taken legal.
 pub(crate) fn with_minibatch(case: Case, f: impl Fn(&Minibatch<'_>)) {
     let (_, mut rollout, targets) = rollout_of(case);
-    if let (Case::Masked, ActionBuffer::Discrete(actions)) = (case, &rollout.actions) {
-        rollout.masks = Some(ndarray::Array3::from_shape_fn((9, 4, 2), |(t, n, a)| {
-            u8::from(t == 8 || actions[[t, n]] as usize == a || (t + n) % 3 > 0)
-        }));
+    if case == Case::Masked {
+        rollout = masked(&mut rollout);
     }
     let rows: Vec<u32> = (0..29).rev().collect();
     let mut advantages = Vec::new();
@@ -124,7 +141,7 @@ pub(crate) fn rollout_of(case: Case) -> (ActorCritic, Rollout, Targets) {
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 1).unwrap();
     let mut rollout = collector.rollout(8).unwrap();
     collector.collect(&policy, &mut rollout).unwrap();
-    let targets = Targets::new(&policy, &rollout, rollout.rewards.view(), 0.99, 0.95).unwrap();
+    let targets = Targets::new(&policy, &rollout, rollout.rewards(), 0.99, 0.95).unwrap();
     (policy, rollout, targets)
 }
 

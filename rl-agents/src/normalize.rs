@@ -156,7 +156,7 @@ impl Normalizer {
     /// Bytes are multiplied by `scale`.
     pub(crate) fn merge(&mut self, rollout: &Rollout, scale: f32, pool: &Pool) {
         let (n_envs, len) = (rollout.shape().n_envs, rollout.shape().obs_len);
-        let obs = rollout.obs_rows(0..rollout.values.len());
+        let obs = rollout.obs_rows(0..rollout.len());
         let mut parts: Vec<_> = pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(|columns| (columns, Moments::new(len))).collect();
         pool.each(&mut parts, &|(columns, moments)| {
             for t in 0..rollout.shape().n_steps {
@@ -213,12 +213,13 @@ impl RunningReturns {
             rest.push((columns, first, Moments::new(1)));
             left = others;
         }
+        let (rewards, terminated, truncated) = (rollout.rewards(), rollout.terminated(), rollout.truncated());
         pool.each(&mut rest, &|(columns, running, moments)| {
             for t in 0..rollout.shape().n_steps {
                 for (running, n) in running.iter_mut().zip(columns.clone()) {
-                    *running = f64::from(gamma) * *running + f64::from(rollout.rewards[[t, n]]);
+                    *running = f64::from(gamma) * *running + f64::from(rewards[[t, n]]);
                     moments.push([*running]);
-                    if rollout.terminated[[t, n]] | rollout.truncated[[t, n]] == 1 {
+                    if terminated[[t, n]] | truncated[[t, n]] == 1 {
                         *running = 0.0;
                     }
                 }
@@ -269,8 +270,8 @@ mod tests {
     use super::*;
     use crate::{Acted, Acting, ActorCritic, Choice, Learner, NetConfig, Policy as _, Scratch};
     use rl_buffer::{ActionKind, Dtype, RolloutShape};
-    use rl_envs::ActionsMut;
     use rl_envs::{ActionSpace, Purpose, Rng, Space};
+    use rl_envs::{Actions, Obs};
 
     #[test]
     fn a_merge_equals_the_case_worked_out_by_hand() {
@@ -308,9 +309,11 @@ mod tests {
             for t in 0..7 {
                 for (n, running) in running.iter_mut().enumerate() {
                     let (reward, end) = (2.0 + rng.normal(), rng.below(10));
-                    rollout.rewards[[t, n]] = reward;
-                    rollout.terminated[[t, n]] = u8::from(end == 0);
-                    rollout.truncated[[t, n]] = u8::from(end == 1);
+                    let steps = rollout.columns().steps;
+                    let (mut rewards, mut terminated, mut truncated) = (steps.rewards, steps.terminated, steps.truncated);
+                    rewards[[t, n]] = reward;
+                    terminated[[t, n]] = u8::from(end == 0);
+                    truncated[[t, n]] = u8::from(end == 1);
                     *running = f64::from(gamma) * *running + f64::from(reward);
                     seen.push(*running);
                     if end < 2 {
@@ -334,7 +337,7 @@ mod tests {
 
         let before = returns.clone();
         let mut bad = rollout(7, n_envs, Dtype::F32);
-        bad.rewards[[3, 3]] = f32::NAN;
+        bad.columns().steps.rewards[[3, 3]] = f32::NAN;
         returns.merge(&bad, gamma, &pool);
         assert_eq!(returns, before, "what is not finite is left out");
     }
@@ -347,9 +350,9 @@ mod tests {
         {
             let mut rollout = rollout(5, 8, kind);
             let mut rng = Rng::new(2, 0, 0, Purpose::Init);
-            match &mut rollout.obs {
-                rl_buffer::ObsBuffer::F32(obs) => obs.mapv_inplace(|_| 1000.0 + 50.0 * rng.normal()),
-                rl_buffer::ObsBuffer::U8(obs) => obs.mapv_inplace(|_| 100 + rng.below(50) as u8),
+            match rollout.columns().steps.obs {
+                Obs::F32(mut obs) => obs.mapv_inplace(|_| 1000.0 + 50.0 * rng.normal()),
+                Obs::U8(mut obs) => obs.mapv_inplace(|_| 100 + rng.below(50) as u8),
             }
             let policies = [Learner::Fused, Learner::Reference].map(|learner| {
                 let net = NetConfig { learner, normalize_obs: true, ..NetConfig::default() };
@@ -374,7 +377,7 @@ mod tests {
             }
             let values = policies.map(|policy| {
                 let (mut actions, mut log_probs, mut values) = ([0; 40], [0.0; 40], [0.0; 40]);
-                let actions = ActionsMut::Discrete((&mut actions[..]).into());
+                let actions = Actions::Discrete(&mut actions[..]);
                 let acting = Acting { obs: rollout.obs_rows(0..40), masks: &[], choice: Choice::Greedy };
                 let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
                 policy.act(acting, acted, &mut Scratch::default()).unwrap();

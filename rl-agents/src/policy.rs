@@ -4,7 +4,7 @@ use std::any::Any;
 use std::borrow::Cow;
 
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionsMut, Purpose, rng};
+use rl_envs::{ActionSliceMut, Actions, Purpose, rng};
 
 use crate::distributions::{greedy, log_softmax, sample};
 use crate::{Error, Moments};
@@ -42,8 +42,8 @@ pub struct Acting<'a> {
 /// Rows that a policy writes when it acts.
 #[derive(Debug)]
 pub struct Acted<'a> {
-    /// Actions, not clipped; contiguous.
-    pub actions: ActionsMut<'a>,
+    /// Actions, (N) or (N, A), not clipped.
+    pub actions: ActionSliceMut<'a>,
     /// Log-probabilities of the actions (N).
     pub log_probs: &'a mut [f32],
     /// Values of the observations (N).
@@ -56,7 +56,7 @@ impl Acted<'_> {
     /// # Errors
     /// [`Error::ActionKind`] if the actions are continuous.
     pub fn choose(&mut self, acting: &Acting<'_>, logits: &[f32]) -> Result<(), Error> {
-        let ActionsMut::Discrete(actions) = &mut self.actions else { return Err(Error::ActionKind) };
+        let Actions::Discrete(actions) = &mut self.actions else { return Err(Error::ActionKind) };
         let a = logits.len() / actions.len().max(1);
         let mut row = vec![0.0; a];
         for (i, (action, log_prob)) in actions.iter_mut().zip(&mut *self.log_probs).enumerate() {
@@ -94,9 +94,6 @@ pub trait Policy: CopyPolicy + Send + Sync {
     ///
     /// # Errors
     /// [`Error::ActionKind`] if the policy's actions are of the other kind; errors of candle.
-    ///
-    /// # Panics
-    /// If the actions are not contiguous.
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error>;
 
     /// Writes the values (N) of N observations.

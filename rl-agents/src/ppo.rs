@@ -245,7 +245,7 @@ impl Agent for Ppo {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
         let policy = &self.descent.policy;
-        let targets = if rollout.policy_version.iter().any(|&version| version != policy.version()) {
+        let targets = if rollout.policy_version().iter().any(|&version| version != policy.version()) {
             // The ratios of the surrogate correct for the older policy, but its values are stale.
             let refresh = if config.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values };
             Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), refresh, pool)?
@@ -254,7 +254,7 @@ impl Agent for Ppo {
         };
         self.descent.report(UpdateEvent::TargetsEnd);
         let mut metrics = Metrics::default();
-        let mut rows: Vec<u32> = (0..rollout.values.len() as u32).collect();
+        let mut rows: Vec<u32> = (0..rollout.len() as u32).collect();
         let mut advantages = Vec::with_capacity(config.batch_size);
         let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
         let mut approx_kl = 0.0;
@@ -337,7 +337,7 @@ mod tests {
         let (_, rollout, _) = fixture::rollout();
         let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
         let (config, pool) = (PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() }, Pool::new(1).unwrap());
-        let (rewards, discounts) = (rollout.rewards.view(), (config.gamma, config.gae_lambda));
+        let (rewards, discounts) = (rollout.rewards(), (config.gamma, config.gae_lambda));
         let now = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
         let then = Targets::new(&policy(), &rollout, rewards, config.gamma, config.gae_lambda).unwrap();
         assert_ne!(now.explained_variance(), then.explained_variance());
@@ -488,7 +488,7 @@ mod tests {
         // The step count can be 0 only if the first minibatch differs from the policy's own: its probabilities are changed by
         // hand.
         let (policy, mut rollout, _) = fixture::rollout();
-        rollout.log_probs.mapv_inplace(|x| x - 1.0);
+        rollout.columns().log_probs.mapv_inplace(|x| x - 1.0);
         let config = PpoConfig { n_steps: 8, batch_size: 32, target_kl: 0.01, ..PpoConfig::default() };
         let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
         let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
@@ -511,7 +511,7 @@ mod tests {
     #[test]
     fn rewards_that_overflow_change_nothing_and_end_in_an_error() {
         let (policy, mut rollout, _) = fixture::rollout();
-        rollout.rewards.fill(1e30);
+        rollout.columns().steps.rewards.fill(1e30);
         let config = PpoConfig { n_steps: 8, batch_size: 16, n_epochs: 1, normalize_advantage: false, ..PpoConfig::default() };
         let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
         let before = agent.save();

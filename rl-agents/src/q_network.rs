@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, ActionsMut, Pool, Purpose, Space, math, pool, rng};
+use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, pool, rng};
 
 use crate::network::{Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::params::Layout;
@@ -320,8 +320,7 @@ impl Policy for QNetwork {
     /// number, is below epsilon; word 1 selects it.
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
         let (Acting { obs, masks, choice }, Acted { actions, log_probs, values }) = (acting, acted);
-        let ActionsMut::Discrete(actions) = actions else { return Err(Error::ActionKind) };
-        let actions = actions.into_slice().expect("actions to be written are contiguous");
+        let Actions::Discrete(actions) = actions else { return Err(Error::ActionKind) };
         let a = self.n_actions;
         log_probs.fill(0.0);
         self.each_tile(obs, values.len(), scratch, &mut |range, q| {

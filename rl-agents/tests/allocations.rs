@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rl_agents::{Acted, Acting, ActorCritic, Agent, Choice, Collector, NetConfig, Policy, Ppo, PpoConfig, Scratch};
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, ActionsMut, Pool, cartpole::CartPole};
+use rl_envs::{ActionSpace, Actions, Pool, cartpole::CartPole};
 
 /// The system's allocator with a counter.
 struct Counting;
@@ -48,7 +48,7 @@ fn acting_and_minibatches_allocate_nothing() {
     let (obs, mut actions, mut log_probs, mut values) = ([0.1; 8 * 4], [0; 8], [0.0; 8], [0.0; 8]);
     let mut act = |step| {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
-        let actions = ActionsMut::Discrete((&mut actions[..]).into());
+        let actions = Actions::Discrete(&mut actions[..]);
         let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
         policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut scratch).unwrap();
     };
@@ -57,10 +57,10 @@ fn acting_and_minibatches_allocate_nothing() {
 
     let continuous = ActionSpace::Continuous { low: vec![-1.0; 3], high: vec![1.0; 3] };
     let gaussian = ActorCritic::new(collector.observation_space(), &continuous, &NetConfig::default(), 0).unwrap();
-    let (mut scratch, mut actions) = (Scratch::default(), ndarray::Array2::zeros((8, 3)));
+    let (mut scratch, mut actions) = (Scratch::default(), [0.0; 24]);
     let mut act = |step| {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
-        let actions = ActionsMut::Continuous(actions.view_mut());
+        let actions = Actions::Continuous(&mut actions[..]);
         let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
         gaussian.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut scratch).unwrap();
     };

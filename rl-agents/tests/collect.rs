@@ -9,9 +9,9 @@ use rl_agents::{
     A2c, A2cConfig, ActorCritic, Agent, Anomaly, Collector, CollectorState, Dqn, DqnConfig, EvalConfig, NetConfig, Ppo,
     PpoConfig, QNetwork, evaluate, evaluate_with,
 };
-use rl_buffer::{ObsBuffer, ObsSlice, Rollout};
+use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::wrappers::{EpisodeStats, RewardClip};
-use rl_envs::{Action, ActionSpace, Env, Error, Pool, Rng, Space, Step, SyncVecEnv, VecEnv};
+use rl_envs::{Action, ActionSpace, Env, Error, Obs, Pool, Rng, Space, Step, SyncVecEnv, VecEnv};
 
 /// A walk on a line that pays 1 for every step right, and ends at x = 3, if ever.
 ///
@@ -269,8 +269,8 @@ fn train(algo: &str, kind: Kind, on_nonfinite: OnNonfinite) -> (Collector, Box<d
             }
             Err(error) => return (collector, agent, Err(error)),
         }
-        assert!(rollout.rewards.iter().all(|reward| *reward == 1.0), "{kind:?}");
-        let ObsBuffer::F32(obs) = &rollout.obs else { panic!("observations are f32") };
+        assert!(rollout.rewards().iter().all(|reward| *reward == 1.0), "{kind:?}");
+        let Obs::F32(obs) = rollout.obs() else { panic!("observations are f32") };
         let ObsSlice::F32(finals) = rollout.final_obs() else { panic!("observations are f32") };
         assert!(obs.iter().chain(finals).all(|x| x.is_finite()), "{kind:?}");
         agent.update(&rollout, 1.0, &pool).unwrap();
@@ -345,9 +345,9 @@ fn two_slices(kind: Kind) -> Collector {
 }
 
 fn column(rollout: &Rollout, n: usize) -> (Vec<f32>, Vec<u8>, Vec<u8>) {
-    let ObsBuffer::F32(obs) = &rollout.obs else { panic!("observations are f32") };
+    let Obs::F32(obs) = rollout.obs() else { panic!("observations are f32") };
     let obs = obs.index_axis(ndarray::Axis(1), n).column(0).to_vec();
-    (obs, rollout.terminated.column(n).to_vec(), rollout.truncated.column(n).to_vec())
+    (obs, rollout.terminated().column(n).to_vec(), rollout.truncated().column(n).to_vec())
 }
 
 #[test]
@@ -363,12 +363,12 @@ fn a_fault_truncates_the_step_before_and_its_row_holds_a_new_episode() {
     );
     for n in 0..4 {
         assert_eq!(column(&found, n), column(&expected, n));
-        assert_eq!(found.log_probs.column(n), expected.log_probs.column(n));
+        assert_eq!(found.log_probs().column(n), expected.log_probs().column(n));
     }
     // The fourth step of each episode is faulty: those are rows 3 and 6, of which row 6 is in the next rollout.
     for n in [4, 5] {
         assert_eq!(column(&found, n), (vec![0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 3.0], vec![0; 6], vec![0, 0, 1, 0, 0, 0]));
-        let (same, log_prob) = (found.values[[3, n]] == found.values[[0, n]], found.log_probs[[3, n]]);
+        let (same, log_prob) = (found.values()[[3, n]] == found.values()[[0, n]], found.log_probs()[[3, n]]);
         assert!(same && log_prob < 0.0, "the policy has acted on the new episode's start");
     }
     assert_eq!(found.final_at(), [(2, 4), (2, 5)]);
@@ -458,7 +458,7 @@ fn clipped_rewards_are_learnt_from_and_raw_ones_are_told() {
     let mut rollout = collector.rollout(8).unwrap();
     let episodes = collector.collect(agent.acting(1.0), &mut rollout).unwrap();
     assert!(episodes.len() == 6 && episodes.iter().all(|episode| episode.episode_return == 7.0), "{episodes:?}");
-    assert!(rollout.rewards.iter().all(|reward| *reward == 0.5));
+    assert!(rollout.rewards().iter().all(|reward| *reward == 0.5));
     let episodes = evaluate(agent.policy(), &mut clipped(0..3), 0).unwrap();
     assert!(episodes.iter().all(|episode| episode.episode_return == 7.0), "{episodes:?}");
 }

@@ -5,8 +5,8 @@
 use rl_agents::{
     A2c, A2cConfig, ActorCritic, Agent, Collector, Error, Learner, NetConfig, Ppo, PpoConfig, Schedule, Snapshot, evaluate,
 };
-use rl_buffer::{ActionBuffer, ObsBuffer, Rollout};
-use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, cartpole::CartPole};
+use rl_buffer::Rollout;
+use rl_envs::{Action, ActionSpace, Actions, Env, Obs, Pool, Rng, Space, Step, SyncVecEnv, cartpole::CartPole};
 
 /// A point on a line, to be driven to 0 within 20 steps.
 ///
@@ -87,27 +87,32 @@ fn start(seed: u64, ppo: bool, learner: Learner, pool: &Pool) -> (Collector, Box
     (collector, agent, rollout)
 }
 
-fn actions(rollout: &mut Rollout) -> &mut ndarray::Array3<f32> {
-    let ActionBuffer::Continuous(actions) = &mut rollout.actions else { panic!("continuous") };
+fn actions(rollout: &Rollout) -> ndarray::ArrayView3<'_, f32> {
+    let Actions::Continuous(actions) = rollout.actions() else { panic!("continuous") };
     actions
+}
+
+fn change_actions(rollout: &mut Rollout, change: impl FnMut(f32) -> f32) {
+    let Actions::Continuous(mut actions) = rollout.columns().steps.actions else { panic!("continuous") };
+    actions.mapv_inplace(change);
 }
 
 #[test]
 fn environments_get_clipped_actions_and_the_rollout_keeps_them_unclipped() {
     let (mut collector, mut agent, mut rollout) = start(1, true, Learner::Fused, &Pool::new(1).unwrap());
     collector.collect(agent.acting(1.0), &mut rollout).unwrap();
-    let actions = actions(&mut rollout).clone();
-    let ObsBuffer::F32(obs) = &rollout.obs else { panic!("f32") };
+    let actions = actions(&rollout).to_owned();
+    let Obs::F32(obs) = rollout.obs() else { panic!("f32") };
     let std = (-0.5f32).exp();
     let mut beyond = 0;
     for ((t, n, _), &action) in actions.indexed_iter() {
         beyond += u32::from(action.abs() > 0.5);
-        if rollout.truncated[[t, n]] == 0 {
+        if rollout.truncated()[[t, n]] == 0 {
             assert_eq!(obs[[t + 1, n, 1]], action.clamp(-0.5, 0.5), "the environment at ({t}, {n})");
         }
         // The action of greatest density is the mean, which the network's small last layer keeps near 0.
         let log_prob = -0.5 * (action / std).powi(2) + 0.5 - 0.5 * std::f32::consts::TAU.ln();
-        let error = (rollout.log_probs[[t, n]] - log_prob).abs();
+        let error = (rollout.log_probs()[[t, n]] - log_prob).abs();
         assert!(error < 0.1 * (1.0 + action.abs()), "({t}, {n}): {error}");
     }
     assert!(beyond > actions.len() as u32 / 5, "only {beyond} actions beyond the bounds");
@@ -123,7 +128,7 @@ fn the_same_seed_gives_the_same_bits_for_any_number_of_threads() {
                 collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 1.0, &pool).unwrap();
             }
-            (agent.save(), actions(&mut rollout).clone())
+            (agent.save(), actions(&rollout).to_owned())
         };
         let expected = run(1);
         assert!([2, 3].into_iter().all(|n_threads| run(n_threads) == expected));
@@ -198,11 +203,11 @@ fn agents_learn_to_drive_a_point_and_mutants_do_not() {
         for seed in 0..3 {
             let right = learn(seed, ppo, Learner::Fused, |_| {});
             assert!(right > -5.0, "ppo {ppo}, seed {seed}: {right}");
-            let negated = learn(seed, ppo, Learner::Fused, |rollout| actions(rollout).mapv_inplace(|a| -a));
+            let negated = learn(seed, ppo, Learner::Fused, |rollout| change_actions(rollout, |a| -a));
             assert!(negated < -20.0, "ppo {ppo}, seed {seed}: {negated} with actions negated");
         }
     }
     assert!(learn(0, true, Learner::Reference, |_| {}) > -5.0);
-    let clipped = learn(0, false, Learner::Fused, |rollout| actions(rollout).mapv_inplace(|a| a.clamp(-0.5, 0.5)));
+    let clipped = learn(0, false, Learner::Fused, |rollout| change_actions(rollout, |a| a.clamp(-0.5, 0.5)));
     assert!(clipped < -20.0, "{clipped} with clipped actions");
 }

@@ -95,9 +95,13 @@ fn truncated_bootstraps_from_the_final_observation_and_mutants_fail() {
         for seed in 0..3 {
             let right = learn_fork(seed, ppo, |_| {});
             let merged = learn_fork(seed, ppo, |rollout| {
-                Zip::from(&mut rollout.terminated).and(&rollout.truncated).for_each(|a, b| *a |= b);
+                let mut steps = rollout.columns().steps;
+                Zip::from(&mut steps.terminated).and(&steps.truncated).for_each(|a, b| *a |= b);
             });
-            let swapped = learn_fork(seed, ppo, |rollout| std::mem::swap(&mut rollout.terminated, &mut rollout.truncated));
+            let swapped = learn_fork(seed, ppo, |rollout| {
+                let mut steps = rollout.columns().steps;
+                Zip::from(&mut steps.terminated).and(&mut steps.truncated).for_each(std::mem::swap);
+            });
             assert!(right > 0.9, "ppo {ppo}, seed {seed}: {right}");
             assert!(merged < 0.1, "ppo {ppo}, seed {seed}: {merged} with one merged flag");
             assert!(swapped < 0.1, "ppo {ppo}, seed {seed}: {swapped} with swapped flags");
@@ -136,7 +140,7 @@ fn ppo_learns_cartpole_in_a_small_budget_and_a_mutant_does_not() {
         let (mut collector, mut agent, mut rollout) = cartpole_agent(seed, true, &pool);
         for _ in 0..60 {
             collector.collect(agent.acting(1.0), &mut rollout).unwrap();
-            rollout.rewards.mapv_inplace(|reward| sign * reward);
+            rollout.columns().steps.rewards.mapv_inplace(|reward| sign * reward);
             agent.update(&rollout, 1.0, &pool).unwrap();
         }
         let mut envs = SyncVecEnv::new(20, CartPole::default());
@@ -193,7 +197,7 @@ fn collected_episodes_have_the_returns_of_the_rewards_between_their_ends() {
         for t in 0..32 {
             for (n, running) in running.iter_mut().enumerate() {
                 *running += 1;
-                if rollout.terminated[[t, n]] | rollout.truncated[[t, n]] == 1 {
+                if rollout.terminated()[[t, n]] | rollout.truncated()[[t, n]] == 1 {
                     expected.push(std::mem::take(running));
                 }
             }

@@ -200,7 +200,7 @@ fn nothing_is_learnt_from_observations_that_are_not_normalized() {
         let (mut collector, mut agent, mut rollout) = start(ppo, &pool);
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         assert!(
-            rollout.values.iter().all(|&value| value == rollout.values[[0, 0]]),
+            rollout.values().iter().all(|&value| value == rollout.values()[[0, 0]]),
             "clipped, all observations of a walk are 10"
         );
         let metrics = agent.update(&rollout, 1.0, &pool).unwrap();

@@ -33,6 +33,16 @@ pub enum Error {
         /// Requested bytes.
         bytes: u128,
     },
+    /// Block of memory that is too short, or begins at an address that is not aligned.
+    #[error("a slab needs {bytes} bytes at a multiple of 64, but the memory is {found} bytes at address {address:#x}")]
+    Block {
+        /// Required bytes.
+        bytes: usize,
+        /// Bytes of the block.
+        found: usize,
+        /// Address of the block.
+        address: usize,
+    },
     /// Capacity that exceeds the range of indices.
     #[error("a replay buffer holds at most {max} transitions, not {capacity}")]
     Capacity {

@@ -140,39 +140,40 @@ impl Frames {
     /// Adds the frames of a step, and calls `then` with their indices in place of them.
     ///
     /// Indices are passed as the bits of numbers.
-    pub(crate) fn take_in<R>(&mut self, step: &StepSlices<'_>, then: impl FnOnce(&StepSlices<'_>) -> R) -> R {
+    pub(crate) fn take_in<R>(
+        &mut self,
+        obs: ObsSlice<'_>,
+        step: &StepSlices<'_>,
+        then: impl FnOnce(ObsSlice<'_>, &StepSlices<'_>) -> R,
+    ) -> R {
         if self.before.len() > self.steps_back {
             self.before.pop_front();
         }
         self.before.push_back(self.pushed);
         let (k, d) = (self.k, self.k * self.len);
         let mut current = std::mem::take(&mut self.current);
-        let [mut obs, mut next_obs, mut final_obs] = std::mem::take(&mut self.step);
+        let [mut before, mut next_obs, mut final_obs] = std::mem::take(&mut self.step);
         for (env, places) in current.chunks_exact_mut(k).enumerate() {
-            let stack = bytes_row(step.obs, env, d);
+            let stack = bytes_row(obs, env, d);
             let is_there = stack.chunks_exact(self.len).zip(&*places).all(|(frame, &place)| *frame == *self.frame(place));
             if self.known[env] == 0 || !is_there {
                 self.push_stack(stack, places);
                 self.known[env] = 1;
             }
-            numbers(&mut obs[env * k..][..k], places);
+            numbers(&mut before[env * k..][..k], places);
             if goes_on(step.terminated[env], step.truncated[env]) {
-                self.push_next(stack, bytes_row(step.next_obs, env, d), places);
+                self.push_next(stack, bytes_row(step.obs, env, d), places);
             } else {
                 self.push_next(stack, bytes_row(step.final_obs, env, d), places);
                 numbers(&mut final_obs[env * k..][..k], places);
-                self.push_stack(bytes_row(step.next_obs, env, d), places);
+                self.push_stack(bytes_row(step.obs, env, d), places);
             }
             numbers(&mut next_obs[env * k..][..k], places);
         }
-        let result = then(&StepSlices {
-            obs: ObsSlice::F32(&obs),
-            next_obs: ObsSlice::F32(&next_obs),
-            final_obs: ObsSlice::F32(&final_obs),
-            ..*step
-        });
+        let (obs, final_rows) = (ObsSlice::F32(&next_obs), ObsSlice::F32(&final_obs));
+        let result = then(ObsSlice::F32(&before), &StepSlices { obs, final_obs: final_rows, ..*step });
         self.current = current;
-        self.step = [obs, next_obs, final_obs];
+        self.step = [before, next_obs, final_obs];
         result
     }
 
@@ -229,13 +230,13 @@ mod tests {
         for (n_envs, stack) in [(1, 4), (31, 2), (33, 3)] {
             let mut replay = ReplayBuffer::new(stacked(n_envs, 1, stack), 1000).expect("fits");
             let mut history = History::new(*replay.shape(), 3, 0.0);
-            (0..20).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
+            (0..20).for_each(|_| _ = history.step(|obs, step| replay.push(obs, step).expect("finite")));
             // The first frame, and one more per step.
             let pushed = |replay: &ReplayBuffer| replay.frames.as_ref().map_or(0, |frames| frames.pushed);
             assert_eq!(pushed(&replay), 21 * n_envs as u64);
             // After a restart: the first frame of the next episode, and one more per step.
             history.start_anew();
-            (0..20).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
+            (0..20).for_each(|_| _ = history.step(|obs, step| replay.push(obs, step).expect("finite")));
             assert_eq!(pushed(&replay), 42 * n_envs as u64);
         }
     }
@@ -247,16 +248,15 @@ mod tests {
         for obs in [[1, 2], [3, 4], [7, 7]] {
             let next = [obs[0] + 10, obs[1] + 10];
             let step = StepSlices {
-                obs: ObsSlice::U8(&obs),
+                obs: ObsSlice::U8(&next),
                 actions: ActionSlice::Discrete(&[0]),
                 rewards: &[0.0],
                 terminated: &[0],
                 truncated: &[0],
-                next_obs: ObsSlice::U8(&next),
                 final_obs: ObsSlice::U8(&[0, 0]),
                 masks: None,
             };
-            replay.push(&step).expect("finite");
+            replay.push(ObsSlice::U8(&obs), &step).expect("finite");
         }
         let mut batch = replay.batch(3).expect("fits");
         batch.indices = vec![0, 1, 2];
@@ -274,7 +274,7 @@ mod tests {
                 let mut history = History::new(shape, 3, ends);
                 let mut rng = random(1);
                 for t in 0..6000 / n_envs {
-                    history.step(|step| buffer.push(step).expect("finite"));
+                    history.step(|obs, step| buffer.push(obs, step).expect("finite"));
                     let replay = buffer.replay();
                     assert_eq!(buffer.priorities().total(), replay.len() as f64);
                     if t % 100 == 99 {

@@ -9,7 +9,7 @@
 
 use crate::memory::filled;
 use crate::sum_tree::check_priority;
-use crate::{Batch, Error, ReplayBuffer, StepSlices, SumTree, TransitionShape};
+use crate::{Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape};
 
 /// A ring of transitions with priorities.
 #[derive(Clone, Debug)]
@@ -74,9 +74,9 @@ impl PrioritizedReplayBuffer {
     ///
     /// # Panics
     /// If a type or a length differs from the shape's.
-    pub fn push(&mut self, step: &StepSlices<'_>) -> Result<usize, Error> {
+    pub fn push(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
         let (before, oldest) = (self.replay.added(), self.replay.oldest);
-        let added = self.replay.push(step)?;
+        let added = self.replay.push(obs, step)?;
         for places in self.replay.stretches(before..self.replay.added()) {
             self.tree.fill(places, self.max_priority);
         }
@@ -204,7 +204,7 @@ mod tests {
     fn full(capacity: usize, alpha: f32, epsilon: f32) -> (PrioritizedReplayBuffer, History) {
         let mut buffer = PrioritizedReplayBuffer::new(shape(1, 1), capacity, alpha, epsilon).expect("fits");
         let mut history = History::new(shape(1, 1), 5, 0.2);
-        (0..capacity).for_each(|_| _ = history.step(|step| buffer.push(step).expect("finite")));
+        (0..capacity).for_each(|_| _ = history.step(|obs, step| buffer.push(obs, step).expect("finite")));
         (buffer, history)
     }
 
@@ -269,18 +269,18 @@ mod tests {
         assert!(buffer.priorities().iter().all(|p| p == 1.0));
         buffer.update_priorities(&[0, 1, 2, 3, 4], 5, &[0.5, 8.0, 0.5, 0.5, 0.5]).expect("fine");
         buffer.update_priorities(&[1], 5, &[0.25]).expect("fine");
-        history.step(|step| buffer.push(step).expect("finite"));
+        history.step(|obs, step| buffer.push(obs, step).expect("finite"));
         assert_eq!(buffer.priorities().iter().collect::<Vec<_>>(), [8.0, 0.25, 0.5, 0.5, 0.5]);
         // Across the end of the ring, and more than fit.
         let mut buffer = PrioritizedReplayBuffer::new(shape(3, 1), 5, 1.0, 0.0).expect("fits");
         let mut history = History::new(shape(3, 1), 5, 0.0);
-        history.step(|step| buffer.push(step).expect("finite"));
+        history.step(|obs, step| buffer.push(obs, step).expect("finite"));
         assert_eq!(buffer.priorities().iter().collect::<Vec<_>>(), [1.0, 1.0, 1.0, 0.0, 0.0]);
         buffer.update_priorities(&[0, 1, 2], 3, &[2.0; 3]).expect("fine");
-        history.step(|step| buffer.push(step).expect("finite"));
+        history.step(|obs, step| buffer.push(obs, step).expect("finite"));
         assert_eq!(buffer.priorities().iter().collect::<Vec<_>>(), [2.0; 5]);
         let mut buffer = PrioritizedReplayBuffer::new(shape(33, 1), 5, 1.0, 0.0).expect("fits");
-        History::new(shape(33, 1), 5, 0.0).step(|step| buffer.push(step).expect("finite"));
+        History::new(shape(33, 1), 5, 0.0).step(|obs, step| buffer.push(obs, step).expect("finite"));
         assert_eq!(buffer.priorities().total(), 5.0);
     }
 
@@ -288,11 +288,11 @@ mod tests {
     fn a_late_update_does_not_touch_a_place_that_was_written_again() {
         let (mut buffer, mut history) = full(4, 1.0, 0.0);
         let drawn_at = buffer.replay().added();
-        history.step(|step| buffer.push(step).expect("finite"));
-        history.step(|step| buffer.push(step).expect("finite"));
+        history.step(|obs, step| buffer.push(obs, step).expect("finite"));
+        history.step(|obs, step| buffer.push(obs, step).expect("finite"));
         assert_eq!(buffer.update_priorities(&[0, 1, 2, 3], drawn_at, &[9.0; 4]).expect("fine"), 2);
         assert_eq!(buffer.priorities().iter().collect::<Vec<_>>(), [1.0, 1.0, 9.0, 9.0]);
-        (0..4).for_each(|_| _ = history.step(|step| buffer.push(step).expect("finite")));
+        (0..4).for_each(|_| _ = history.step(|obs, step| buffer.push(obs, step).expect("finite")));
         assert_eq!(buffer.update_priorities(&[0, 1, 2, 3], drawn_at, &[7.0; 4]).expect("fine"), 0);
         assert_eq!(buffer.priorities().iter().collect::<Vec<_>>(), [9.0; 4]);
     }

@@ -31,7 +31,7 @@ use rl_envs::rng;
 use crate::frames::Frames;
 use crate::memory::{check, filled};
 use crate::returns::{discount, goes_on, has_future};
-use crate::transition::{Complete, Windows};
+use crate::transition::{Complete, Windows, assert_shape, next};
 use crate::{ActionRows, ActionSlice, Batch, Dtype, Error, ObsRows, ObsSlice, StepSlices, TransitionShape};
 
 /// Words of a cache line.
@@ -306,16 +306,16 @@ impl ReplayBuffer {
     ///
     /// # Panics
     /// If a type or a length differs from the shape's.
-    pub fn push(&mut self, step: &StepSlices<'_>) -> Result<usize, Error> {
-        step.assert_shape(&self.shape);
+    pub fn push(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
+        assert_shape(&self.shape, obs, step);
         if let Some(env_idx) = step.rewards.iter().position(|reward| !reward.is_finite()) {
             return Err(Error::Reward { env_idx, reward: step.rewards[env_idx] });
         }
         let before = self.added;
         match self.frames.take() {
-            None => self.push_stored(step),
+            None => self.push_stored(obs, step),
             Some(mut frames) => {
-                frames.take_in(step, |step| self.push_stored(step));
+                frames.take_in(obs, step, |obs, step| self.push_stored(obs, step));
                 self.oldest = frames.note(before..self.added, self.oldest);
                 self.frames = Some(frames);
             }
@@ -324,12 +324,12 @@ impl ReplayBuffer {
     }
 
     /// Adds a step with observations as stored in rows.
-    fn push_stored(&mut self, step: &StepSlices<'_>) {
+    fn push_stored(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
         match self.windows.take() {
-            None => with_obs_len!(self.push_single(step)),
+            None => with_obs_len!(self.push_single(obs, step)),
             Some(mut windows) => {
                 let stored = self.shape.stored();
-                windows.push(&stored, step, |transition| self.write(&transition));
+                windows.push(&stored, obs, step, |transition| self.write(&transition));
                 self.windows = Some(windows);
             }
         }
@@ -356,26 +356,26 @@ impl ReplayBuffer {
     }
 
     /// Adds one-step transitions.
-    fn push_single<const D: usize>(&mut self, step: &StepSlices<'_>) {
+    fn push_single<const D: usize>(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
         let mut env = 0;
         while env < self.shape.n_envs {
             let at = self.head();
             let n = (self.shape.n_envs - env).min(self.capacity - at);
-            self.write_rows::<D>(at, step, env..env + n);
+            self.write_rows::<D>(at, obs, step, env..env + n);
             env += n;
             self.added += n as u64;
         }
     }
 
     /// Writes rows from `at` on, without wrapping around.
-    fn write_rows<const D: usize>(&mut self, at: usize, step: &StepSlices<'_>, envs: Range<usize>) {
+    fn write_rows<const D: usize>(&mut self, at: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>, envs: Range<usize>) {
         let (row, a) = (self.row, self.shape.action_len());
         let d = row.obs.max(row.bytes);
         let words = self.words[at * row.len..].chunks_exact_mut(row.len);
         for (words, env) in words.zip(envs.clone()) {
             let ended = !goes_on(step.terminated[env], step.truncated[env]);
-            let (next_obs, masks) = step.next(ended);
-            if let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (step.obs, next_obs) {
+            let (next_obs, masks) = next(step, ended);
+            if let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (obs, next_obs) {
                 let d = if D == 0 { d } else { D };
                 store::<D>(words, &obs[env * d..][..d]);
                 store::<D>(&mut words[d..], &next_obs[env * d..][..d]);
@@ -393,7 +393,7 @@ impl ReplayBuffer {
         if row.bytes > 0 {
             for (bytes, env) in self.bytes[at * 2 * d..].chunks_exact_mut(2 * d).zip(envs) {
                 let ended = !goes_on(step.terminated[env], step.truncated[env]);
-                if let (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) = (step.obs, step.next(ended).0) {
+                if let (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) = (obs, next(step, ended).0) {
                     bytes[..d].copy_from_slice(&obs[env * d..][..d]);
                     bytes[d..].copy_from_slice(&next_obs[env * d..][..d]);
                 }
@@ -633,16 +633,15 @@ mod tests {
                 let ended = t == 2;
                 let (obs, actions, next_obs) = ([t as f32], [10 + t as u32], [t as f32 + 1.0]);
                 let step = StepSlices {
-                    obs: ObsSlice::F32(&obs),
+                    obs: ObsSlice::F32(&next_obs),
                     actions: ActionSlice::Discrete(&actions),
                     rewards: &[reward],
                     terminated: &[u8::from(ended) & terminated],
                     truncated: &[u8::from(ended)], // both flags: terminated
-                    next_obs: ObsSlice::F32(&next_obs),
                     final_obs: ObsSlice::F32(&[100.0]),
                     masks: None,
                 };
-                added.push(replay.push(&step).expect("finite"));
+                added.push(replay.push(ObsSlice::F32(&obs), &step).expect("finite"));
             }
             assert_eq!(added, [0, 0, 3, 0]);
             let mut batch = replay.batch(3).expect("fits");
@@ -661,13 +660,13 @@ mod tests {
         let mut replay = ReplayBuffer::new(shape(2, 3), 64).expect("fits");
         let mut history = History::new(*replay.shape(), 5, 0.0);
         for _ in 0..2 {
-            assert_eq!(history.step(|step| replay.push(step).expect("finite")), 0);
+            assert_eq!(history.step(|obs, step| replay.push(obs, step).expect("finite")), 0);
         }
         replay.forget_waiting();
         for _ in 0..2 {
-            assert_eq!(history.step(|step| replay.push(step).expect("finite")), 0);
+            assert_eq!(history.step(|obs, step| replay.push(obs, step).expect("finite")), 0);
         }
-        assert_eq!(history.step(|step| replay.push(step).expect("finite")), 2);
+        assert_eq!(history.step(|obs, step| replay.push(obs, step).expect("finite")), 2);
     }
 
     #[test]
@@ -676,16 +675,16 @@ mod tests {
             let shape = TransitionShape { obs_len: 1, n_step, ..shape(2, 1) };
             let mut replay = ReplayBuffer::new(shape, 4).expect("fits");
             let mut push = |rewards: &[f32]| {
-                replay.push(&StepSlices {
-                    obs: ObsSlice::F32(&[0.0; 2]),
+                let step = StepSlices {
+                    obs: ObsSlice::F32(&[1.0; 2]),
                     actions: ActionSlice::Discrete(&[0; 2]),
                     rewards,
                     terminated: &[0; 2],
                     truncated: &[0; 2],
-                    next_obs: ObsSlice::F32(&[1.0; 2]),
                     final_obs: ObsSlice::F32(&[0.0; 2]),
                     masks: None,
-                })
+                };
+                replay.push(ObsSlice::F32(&[0.0; 2]), &step)
             };
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 assert!(matches!(push(&[1.0, bad]), Err(Error::Reward { env_idx: 1, .. })));
@@ -708,9 +707,9 @@ mod tests {
                     let same = *words == later.words[index * replay.row.len..][..replay.row.len];
                     assert_eq!(later.still_holds(index as u32, drawn_at), same);
                 }
-                history.step(|step| later.push(step).expect("finite"));
+                history.step(|obs, step| later.push(obs, step).expect("finite"));
             }
-            history.step(|step| replay.push(step).expect("finite"));
+            history.step(|obs, step| replay.push(obs, step).expect("finite"));
         }
         assert!(!replay.still_holds(0, u64::MAX)); // drawn in the future
     }
@@ -721,17 +720,17 @@ mod tests {
         let mut history = History::new(*replay.shape(), 5, 0.2);
         let mut batch = replay.batch(2).expect("fits");
         assert!(matches!(replay.sample(&[0, 0], &mut batch), Err(Error::TooFew { needed: 1, held: 0 })));
-        history.step(|step| replay.push(step).expect("finite"));
+        history.step(|obs, step| replay.push(obs, step).expect("finite"));
         assert!(replay.sample(&[0, u32::MAX], &mut batch).is_ok());
         assert!(matches!(replay.sample_distinct(&[0, 0], &mut batch), Err(Error::TooFew { needed: 2, held: 1 })));
-        history.step(|step| replay.push(step).expect("finite"));
+        history.step(|obs, step| replay.push(obs, step).expect("finite"));
         assert!(replay.sample_distinct(&[0, 0], &mut batch).is_ok());
     }
 
     #[test]
     fn every_set_of_distinct_transitions_is_drawn_as_often() {
         let mut replay = ReplayBuffer::new(shape(5, 1), 5).expect("fits");
-        History::new(*replay.shape(), 5, 0.2).step(|step| replay.push(step).expect("finite"));
+        History::new(*replay.shape(), 5, 0.2).step(|obs, step| replay.push(obs, step).expect("finite"));
         let (mut rng, mut counts) = (random(7), vec![0.0; 32]);
         let mut batch = replay.batch(2).expect("fits");
         for _ in 0..10_000 {
@@ -747,7 +746,7 @@ mod tests {
         for capacity in [1, 31, 33, 65] {
             let mut replay = ReplayBuffer::new(shape(1, 1), capacity).expect("fits");
             let mut history = History::new(*replay.shape(), 5, 0.2);
-            (0..capacity + 3).for_each(|_| _ = history.step(|step| replay.push(step).expect("finite")));
+            (0..capacity + 3).for_each(|_| _ = history.step(|obs, step| replay.push(obs, step).expect("finite")));
             let (mut rng, draws) = (random(7), 2000);
             for distinct in [false, true] {
                 let len = if distinct { capacity.div_ceil(2) } else { 50 };
@@ -797,7 +796,7 @@ mod tests {
                     history.start_anew();
                 }
                 let expected = history.made.len();
-                let added = history.step(|step| replay.push(step).expect("finite"));
+                let added = history.step(|obs, step| replay.push(obs, step).expect("finite"));
                 prop_assert_eq!(added, history.made.len() - expected);
                 let held = history.made.len().min(capacity);
                 // Short episodes have more frames than fit.

@@ -1,10 +1,35 @@
-//! Rollouts: T steps of N environments, filled in place.
+//! Rollouts: T steps of N environments in one slab, filled in place.
+//!
+//! Columns in the order of the slab, each at a multiple of 64 bytes:
+//!
+//! | column | shape | element |
+//! |---|---|---|
+//! | observations; step t acts on row t, row T follows the last step | (T + 1, N, D) | f32 or u8 |
+//! | actions of the policy, before they are clipped | (T, N) or (T, N, A) | u32 or f32 |
+//! | rewards | (T, N) | f32 |
+//! | terminated, truncated | (T, N) each | u8 |
+//! | final observations of the latest step, scratch of the environments | (N, D) | f32 or u8 |
+//! | legal actions at each observation, if there are masks | (T + 1, N, A) | u8 |
+//! | legal actions at the final observations of the latest step, if there are masks | (N, A) | u8 |
+//! | log-probabilities and values under the acting policy | (T, N) each | f32 |
+//! | values of the observations after the last step | (N) | f32 |
+//! | index of each column's environment | (N) | u32 |
+//! | version of the policy that acted in each column | (N) | u64 |
+//!
+//! The lists of ended episodes lie beside the slab, because their lengths are known only afterwards.
 
-use ndarray::{Array1, Array2, Array3, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, ArrayViewMut3, Axis, s};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
 
-use rl_envs::{ActionKind, Actions, Dtype, Obs, ObsRows, ObsSlice};
+use ndarray::{ArrayView1, ArrayView2, ArrayView3, ArrayViewMut2, Axis, s};
+use rl_envs::{
+    ActionKind, ActionSlice, ActionSliceMut, Actions, Dtype, Obs, ObsRows, ObsSlice, ObsSliceMut, StepLens, StepSlices,
+    StepSlicesMut, Steps,
+};
 
 use crate::Error;
+use crate::slab::{Host, Layout, Memory, Slab, Span};
 
 /// Dimensions of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,45 +46,14 @@ pub struct RolloutShape {
     pub actions: ActionKind,
 }
 
-/// Observations of a rollout, (T + 1, N, D).
-///
-/// Step t acts on row t; row T follows the last step.
-pub type ObsBuffer = Obs<Array3<f32>, Array3<u8>>;
-
-/// Actions (T, N) or (T, N, A) of the policy, before they are clipped.
-pub type ActionBuffer = Actions<Array2<u32>, Array3<f32>>;
-
-/// Columns of observations, (T + 1, n, D).
-pub type ObsColumns<'a> = Obs<ArrayViewMut3<'a, f32>, ArrayViewMut3<'a, u8>>;
-
-/// Columns of actions, (T, n) or (T, n, A).
-pub type ActionColumns<'a> = Actions<ArrayViewMut2<'a, u32>, ArrayViewMut3<'a, f32>>;
-
 /// T steps of N environments.
 ///
-/// A column is a stretch of one environment's trajectory.
+/// A column is a stretch of one environment's trajectory. The [module](self) has the layout in memory.
 #[derive(Clone, Debug)]
 pub struct Rollout {
-    /// Observations, (T + 1, N, D).
-    pub obs: ObsBuffer,
-    /// Actions, (T, N) or (T, N, A).
-    pub actions: ActionBuffer,
-    /// Log-probabilities of the actions under the acting policy, (T, N).
-    pub log_probs: Array2<f32>,
-    /// Values of the observations under the acting policy, (T, N).
-    pub values: Array2<f32>,
-    /// Rewards, (T, N).
-    pub rewards: Array2<f32>,
-    /// 1 where a step ended the task, (T, N).
-    pub terminated: Array2<u8>,
-    /// 1 where a step was cut off, (T, N).
-    pub truncated: Array2<u8>,
-    /// Legal actions at each observation, (T + 1, N, A), if there are masks.
-    pub masks: Option<Array3<u8>>,
-    /// Values of the observations after the last step, (N).
-    pub last_values: Array1<f32>,
-    /// Index of the environment of each column, (N).
-    pub env_idx: Array1<u32>,
+    slab: Slab,
+    columns: Columns,
+    shape: RolloutShape,
     /// True if every column continues the same environment's trajectory.
     ///
     /// False under first-come batching.
@@ -68,91 +62,166 @@ pub struct Rollout {
     ///
     /// Waiting steps of n-step returns and stacked frames have no continuation then.
     pub cut_before: bool,
-    /// Version of the acting policy, (N).
-    pub policy_version: Array1<u64>,
     /// Position (t, n) of each episode's end, in the order of `final_obs`.
     final_at: Vec<(usize, usize)>,
     /// Last observations of these episodes.
     final_obs: ObsRows,
     /// Legal actions at the last observations, A bytes each; empty without masks.
     final_masks: Vec<u8>,
-    shape: RolloutShape,
 }
 
+/// Positions of the columns in the slab.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    steps: Steps<Span, Span, Span>,
+    log_probs: Span,
+    values: Span,
+    last_values: Span,
+    env_idx: Span,
+    policy_version: Span,
+}
+
+/// Rows of the columns of a rollout: (T, n A), (T, n), and so on.
+pub type StepColumns<'a> = Steps<ArrayViewMut2<'a, f32>, ArrayViewMut2<'a, u8>, ArrayViewMut2<'a, u32>>;
+
+/// Columns that a policy writes: actions, log-probabilities, values.
+pub type ActColumns<'a> = (ActionSliceMut<'a>, &'a mut [f32], &'a mut [f32]);
+
 /// Neighbouring columns of a rollout, n of N, for one thread to fill.
+///
+/// Arrays are of rows: an observation is D neighbouring elements of a row. Observations and masks have T + 1 rows, those after the end
+/// of an episode one, the values after the last step one, all others T.
 #[derive(Debug)]
 pub struct RolloutColumns<'a> {
-    /// Observations, (T + 1, n, D).
-    pub obs: ObsColumns<'a>,
-    /// Actions.
-    pub actions: ActionColumns<'a>,
-    /// (T, n)
+    /// Columns that environments read and write.
+    pub steps: StepColumns<'a>,
+    /// Log-probabilities of the actions, (T, n).
     pub log_probs: ArrayViewMut2<'a, f32>,
-    /// (T, n)
+    /// Values of the observations, (T, n).
     pub values: ArrayViewMut2<'a, f32>,
-    /// (T, n)
-    pub rewards: ArrayViewMut2<'a, f32>,
-    /// (T, n)
-    pub terminated: ArrayViewMut2<'a, u8>,
-    /// (T, n)
-    pub truncated: ArrayViewMut2<'a, u8>,
-    /// (T + 1, n, A), if there are masks.
-    pub masks: Option<ArrayViewMut3<'a, u8>>,
-    /// (n)
-    pub last_values: ArrayViewMut1<'a, f32>,
+    /// Values of the observations after the last step, (1, n).
+    pub last_values: ArrayViewMut2<'a, f32>,
+}
+
+const CONTIGUOUS: &str = "a row of columns is contiguous";
+
+/// Returns row `t`.
+#[inline]
+fn row<'a, T>(columns: &'a ArrayViewMut2<'_, T>, t: usize) -> &'a [T] {
+    columns.row(t).to_slice().expect(CONTIGUOUS)
+}
+
+/// Returns row `t` for writing.
+#[inline]
+fn row_mut<'a, T>(columns: &'a mut ArrayViewMut2<'_, T>, t: usize) -> &'a mut [T] {
+    columns.row_mut(t).into_slice().expect(CONTIGUOUS)
 }
 
 impl RolloutColumns<'_> {
+    /// Number of steps T.
+    #[inline]
+    #[must_use]
+    pub fn n_steps(&self) -> usize {
+        self.steps.rewards.nrows()
+    }
+
     /// Splits into the first `n` columns and the others.
+    ///
+    /// # Panics
+    /// If there are fewer columns.
     #[must_use]
     pub fn split_at(self, n: usize) -> (Self, Self) {
-        let columns = Axis(1);
-        let (obs_a, obs_b) = self.obs.split_at(columns, n);
-        let (actions_a, actions_b) = self.actions.split_at(columns, n);
-        let (log_probs_a, log_probs_b) = self.log_probs.split_at(columns, n);
-        let (values_a, values_b) = self.values.split_at(columns, n);
-        let (rewards_a, rewards_b) = self.rewards.split_at(columns, n);
-        let (terminated_a, terminated_b) = self.terminated.split_at(columns, n);
-        let (truncated_a, truncated_b) = self.truncated.split_at(columns, n);
-        let (masks_a, masks_b) = self.masks.map(|masks| masks.split_at(columns, n)).unzip();
-        let (last_a, last_b) = self.last_values.split_at(Axis(0), n);
+        fn split<T>(columns: ArrayViewMut2<'_, T>, n: usize, of: usize) -> (ArrayViewMut2<'_, T>, ArrayViewMut2<'_, T>) {
+            let width = columns.ncols() / of.max(1);
+            columns.split_at(Axis(1), n * width)
+        }
+        let all = self.steps.rewards.ncols();
+        let (steps, other_steps) = self
+            .steps
+            .map(|column| split(column, n, all), |column| split(column, n, all), |column| split(column, n, all))
+            .unzip();
+        let (log_probs, other_log_probs) = split(self.log_probs, n, all);
+        let (values, other_values) = split(self.values, n, all);
+        let (last_values, other_last_values) = split(self.last_values, n, all);
         (
-            Self {
-                obs: obs_a,
-                actions: actions_a,
-                log_probs: log_probs_a,
-                values: values_a,
-                rewards: rewards_a,
-                terminated: terminated_a,
-                truncated: truncated_a,
-                masks: masks_a,
-                last_values: last_a,
-            },
-            Self {
-                obs: obs_b,
-                actions: actions_b,
-                log_probs: log_probs_b,
-                values: values_b,
-                rewards: rewards_b,
-                terminated: terminated_b,
-                truncated: truncated_b,
-                masks: masks_b,
-                last_values: last_b,
-            },
+            Self { steps, log_probs, values, last_values },
+            Self { steps: other_steps, log_probs: other_log_probs, values: other_values, last_values: other_last_values },
         )
+    }
+
+    /// Returns the observations of row `t`, n D elements.
+    #[inline]
+    #[must_use]
+    pub fn obs(&self, t: usize) -> ObsSlice<'_> {
+        self.steps.obs.as_ref().map(|obs| row(obs, t), |obs| row(obs, t))
+    }
+
+    /// Returns the legal actions of row `t`, n A bytes; empty without masks.
+    #[inline]
+    #[must_use]
+    pub fn masks(&self, t: usize) -> &[u8] {
+        self.steps.masks.as_ref().map_or(&[], |[masks, _]| row(masks, t))
+    }
+
+    /// Returns the actions of row `t`, n or n A elements.
+    #[must_use]
+    pub fn actions(&self, t: usize) -> ActionSlice<'_> {
+        self.steps.actions.as_ref().map(|actions| row(actions, t), |actions| row(actions, t))
+    }
+
+    /// Returns the final observations that the latest step wrote, n D elements.
+    #[inline]
+    #[must_use]
+    pub fn final_obs(&self) -> ObsSlice<'_> {
+        self.steps.final_obs.as_ref().map(|obs| row(obs, 0), |obs| row(obs, 0))
+    }
+
+    /// Returns the legal actions at the final observations; empty without masks.
+    #[inline]
+    #[must_use]
+    pub fn final_masks(&self) -> &[u8] {
+        self.steps.masks.as_ref().map_or(&[], |[_, masks]| row(masks, 0))
+    }
+
+    /// Returns observations and masks of row `t` for writing, as a reset does.
+    #[inline]
+    pub fn start(&mut self, t: usize) -> (ObsSliceMut<'_>, Option<&mut [u8]>) {
+        let obs = self.steps.obs.as_mut().map(|obs| row_mut(obs, t), |obs| row_mut(obs, t));
+        (obs, self.steps.masks.as_mut().map(|[masks, _]| row_mut(masks, t)))
+    }
+
+    /// Returns what a policy reads and writes in step `t`.
+    ///
+    /// Observations and masks (empty without any) to read; actions, log-probabilities and values to write.
+    #[inline]
+    pub fn act(&mut self, t: usize) -> (ObsSlice<'_>, &[u8], ActColumns<'_>) {
+        let obs = self.steps.obs.as_ref().map(|obs| row(obs, t), |obs| row(obs, t));
+        let masks = self.steps.masks.as_ref().map_or(&[][..], |[masks, _]| row(masks, t));
+        let actions = self.steps.actions.as_mut().map(|actions| row_mut(actions, t), |actions| row_mut(actions, t));
+        (obs, masks, (actions, row_mut(&mut self.log_probs, t), row_mut(&mut self.values, t)))
+    }
+
+    /// Returns what environments read and write in step `t`: `obs` is row t + 1.
+    #[inline]
+    pub fn step(&mut self, t: usize) -> StepSlicesMut<'_> {
+        let Steps { obs, actions, rewards, terminated, truncated, final_obs, masks } = &mut self.steps;
+        Steps {
+            obs: obs.as_mut().map(|obs| row_mut(obs, t + 1), |obs| row_mut(obs, t + 1)),
+            actions: actions.as_mut().map(|actions| row_mut(actions, t), |actions| row_mut(actions, t)),
+            rewards: row_mut(rewards, t),
+            terminated: row_mut(terminated, t),
+            truncated: row_mut(truncated, t),
+            final_obs: final_obs.as_mut().map(|obs| row_mut(obs, 0), |obs| row_mut(obs, 0)),
+            masks: masks.as_mut().map(|[masks, final_masks]| [row_mut(masks, t + 1), row_mut(final_masks, 0)]),
+        }
     }
 }
 
 impl RolloutShape {
-    /// Bytes of a rollout, rounded up; final observations do not count.
+    /// Bytes of a rollout; lists of final observations do not count.
     #[must_use]
     pub fn bytes(&self) -> u128 {
-        let action_len = match self.actions {
-            ActionKind::Discrete { masked } => masked.unwrap_or(1),
-            ActionKind::Continuous { len } => len,
-        };
-        let per_step = self.obs_len as u128 * self.obs.size() as u128 + 4 * action_len as u128 + 14;
-        (self.n_steps as u128 + 1).saturating_mul(self.n_envs as u128).saturating_mul(per_step)
+        Columns::new(self).1.bytes as u128
     }
 
     /// Rejects `n` rollouts of this shape if they do not fit into memory together.
@@ -164,50 +233,80 @@ impl RolloutShape {
     }
 }
 
+impl Columns {
+    /// Places the columns of a rollout in the order of [`Rollout::columns`].
+    fn new(shape: &RolloutShape) -> (Self, Layout) {
+        let RolloutShape { n_steps, n_envs, obs_len, obs, actions } = *shape;
+        let row = StepLens::rows(n_envs, (obs, obs_len), actions);
+        let after = n_steps.saturating_add(1);
+        let steps = |len: usize| (n_steps, len);
+        let of_rows = Steps {
+            obs: row.obs.map(|len| (after, len), |len| (after, len)),
+            actions: row.actions.map(steps, steps),
+            rewards: steps(row.rewards),
+            terminated: steps(row.terminated),
+            truncated: steps(row.truncated),
+            final_obs: row.final_obs.map(|len| (1, len), |len| (1, len)),
+            masks: row.masks.map(|[masks, final_masks]| [(after, masks), (1, final_masks)]),
+        };
+        let layout = RefCell::new(Layout::default());
+        let steps = of_rows.map(
+            |(rows, len)| layout.borrow_mut().push::<f32>(rows, len),
+            |(rows, len)| layout.borrow_mut().push::<u8>(rows, len),
+            |(rows, len)| layout.borrow_mut().push::<u32>(rows, len),
+        );
+        let mut layout = layout.into_inner();
+        let columns = Self {
+            steps,
+            log_probs: layout.push::<f32>(n_steps, n_envs),
+            values: layout.push::<f32>(n_steps, n_envs),
+            last_values: layout.push::<f32>(1, n_envs),
+            env_idx: layout.push::<u32>(1, n_envs),
+            policy_version: layout.push::<u64>(1, n_envs),
+        };
+        (columns, layout)
+    }
+}
+
 impl Rollout {
-    /// Creates an empty rollout, all zeros, for environments 0 to N - 1.
+    /// Creates an empty rollout in the host's memory.
+    ///
+    /// It is all zeros, for environments 0 to N - 1.
     ///
     /// # Errors
     /// [`Error::Empty`] if a dimension is 0, [`Error::TooLarge`] if it does not fit into memory.
     pub fn new(shape: RolloutShape) -> Result<Self, Error> {
+        Self::new_in(shape, &(Arc::new(Host) as Arc<dyn Memory>))
+    }
+
+    /// Creates an empty rollout as [`Rollout::new`] does, in memory of the given kind.
+    ///
+    /// # Errors
+    /// The errors of [`Rollout::new`], or [`Error::Block`] if the memory does not keep its promise.
+    pub fn new_in(shape: RolloutShape, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
         let RolloutShape { n_steps, n_envs, obs_len, .. } = shape;
         for (size, what) in [(n_steps, "step"), (n_envs, "environment"), (obs_len, "element of an observation")] {
             if size == 0 {
                 return Err(Error::Empty(what));
             }
         }
-        let bytes = shape.bytes();
-        // A trial allocation: allocating arrays would abort the program instead of failing.
-        let fits = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
-        if !fits {
-            return Err(Error::TooLarge { n_steps, n_envs, bytes });
-        }
-        let steps = (n_steps, n_envs);
-        Ok(Self {
-            obs: ObsBuffer::zeros(shape.obs, (n_steps + 1, n_envs, obs_len)),
-            actions: match shape.actions {
-                ActionKind::Discrete { .. } => ActionBuffer::Discrete(Array2::zeros(steps)),
-                ActionKind::Continuous { len } => ActionBuffer::Continuous(Array3::zeros((n_steps, n_envs, len))),
-            },
-            log_probs: Array2::zeros(steps),
-            values: Array2::zeros(steps),
-            rewards: Array2::zeros(steps),
-            terminated: Array2::zeros(steps),
-            truncated: Array2::zeros(steps),
-            masks: match shape.actions {
-                ActionKind::Discrete { masked: Some(a) } => Some(Array3::zeros((n_steps + 1, n_envs, a))),
-                _ => None,
-            },
-            last_values: Array1::zeros(n_envs),
-            env_idx: (0..n_envs as u32).collect(),
+        let (columns, layout) = Columns::new(&shape);
+        let slab = Slab::new(&layout, memory).map_err(|error| match error {
+            Error::Refused { .. } => Error::TooLarge { n_steps, n_envs, bytes: layout.bytes as u128 },
+            error => error,
+        })?;
+        let mut rollout = Self {
+            slab,
+            columns,
+            shape,
             contiguous: true,
             cut_before: false,
-            policy_version: Array1::zeros(n_envs),
             final_at: Vec::new(),
             final_obs: ObsRows::zeros(shape.obs, 0),
             final_masks: Vec::new(),
-            shape,
-        })
+        };
+        rollout.env_idx_mut().iter_mut().zip(0..).for_each(|(to, env_idx)| *to = env_idx);
+        Ok(rollout)
     }
 
     /// Dimensions of the rollout.
@@ -216,19 +315,24 @@ impl Rollout {
         self.shape
     }
 
+    /// Number of transitions, T times N.
+    #[expect(clippy::len_without_is_empty, reason = "a rollout has one step at least")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.n_steps * self.shape.n_envs
+    }
+
     /// Borrows all columns, to be split and filled by several threads.
     pub fn columns(&mut self) -> RolloutColumns<'_> {
-        RolloutColumns {
-            obs: self.obs.view_mut(),
-            actions: self.actions.view_mut(),
-            log_probs: self.log_probs.view_mut(),
-            values: self.values.view_mut(),
-            rewards: self.rewards.view_mut(),
-            terminated: self.terminated.view_mut(),
-            truncated: self.truncated.view_mut(),
-            masks: self.masks.as_mut().map(|masks| masks.view_mut()),
-            last_values: self.last_values.view_mut(),
-        }
+        let Columns { steps, log_probs, values, last_values, .. } = self.columns;
+        let cut = RefCell::new(self.slab.cut());
+        let steps = steps.map(
+            |span| cut.borrow_mut().array(span),
+            |span| cut.borrow_mut().array(span),
+            |span| cut.borrow_mut().array(span),
+        );
+        let mut cut = cut.into_inner();
+        RolloutColumns { steps, log_probs: cut.array(log_probs), values: cut.array(values), last_values: cut.array(last_values) }
     }
 
     /// Removes the final observations, so that the rollout can be filled again.
@@ -239,10 +343,117 @@ impl Rollout {
         self.final_obs.clear();
     }
 
+    /// Returns an array (rows, N, len) of a column.
+    fn array3<T: bytemuck::Pod>(&self, span: Span) -> ArrayView3<'_, T> {
+        let n = self.shape.n_envs;
+        ArrayView3::from_shape((span.rows, n, span.width / n), self.slab.get(span)).expect("a column is its rows")
+    }
+
+    /// Returns the observations, (T + 1, N, D).
+    ///
+    /// Step t acts on row t; row T follows the last step.
+    #[must_use]
+    pub fn obs(&self) -> Obs<ArrayView3<'_, f32>, ArrayView3<'_, u8>> {
+        self.columns.steps.obs.map(|span| self.array3(span), |span| self.array3(span))
+    }
+
     /// Returns the observations of `rows`, numbered from (0, 0) to (T, N - 1).
     #[must_use]
-    pub fn obs_rows(&self, rows: std::ops::Range<usize>) -> ObsSlice<'_> {
-        self.obs.view().to_slice().rows(rows, self.shape.obs_len)
+    pub fn obs_rows(&self, rows: Range<usize>) -> ObsSlice<'_> {
+        let obs: ObsSlice<'_> = self.columns.steps.obs.map(|span| self.slab.get(span), |span| self.slab.get(span));
+        obs.rows(rows, self.shape.obs_len)
+    }
+
+    /// Returns the columns of step `t`: its `obs` and `masks` are row t + 1.
+    ///
+    /// Final observations and masks are scratch: those of the latest step.
+    #[must_use]
+    pub fn step(&self, t: usize) -> StepSlices<'_> {
+        fn row<T: bytemuck::Pod>(slab: &Slab, span: Span, t: usize) -> &[T] {
+            &slab.get(span)[t * span.width..][..span.width]
+        }
+        let (slab, steps) = (&self.slab, self.columns.steps);
+        Steps {
+            obs: steps.obs.map(|span| row(slab, span, t + 1), |span| row(slab, span, t + 1)),
+            actions: steps.actions.map(|span| row(slab, span, t), |span| row(slab, span, t)),
+            rewards: row(slab, steps.rewards, t),
+            terminated: row(slab, steps.terminated, t),
+            truncated: row(slab, steps.truncated, t),
+            final_obs: steps.final_obs.map(|span| row(slab, span, 0), |span| row(slab, span, 0)),
+            masks: steps.masks.map(|[masks, final_masks]| [row(slab, masks, t + 1), row(slab, final_masks, 0)]),
+        }
+    }
+
+    /// Returns the actions before they are clipped, (T, N) or (T, N, A).
+    #[must_use]
+    pub fn actions(&self) -> Actions<ArrayView2<'_, u32>, ArrayView3<'_, f32>> {
+        self.columns.steps.actions.map(|span| self.slab.array(span), |span| self.array3(span))
+    }
+
+    /// Returns the log-probabilities of the actions under the acting policy, (T, N).
+    #[must_use]
+    pub fn log_probs(&self) -> ArrayView2<'_, f32> {
+        self.slab.array(self.columns.log_probs)
+    }
+
+    /// Returns the values of the observations under the acting policy, (T, N).
+    #[must_use]
+    pub fn values(&self) -> ArrayView2<'_, f32> {
+        self.slab.array(self.columns.values)
+    }
+
+    /// Returns the rewards, (T, N).
+    #[must_use]
+    pub fn rewards(&self) -> ArrayView2<'_, f32> {
+        self.slab.array(self.columns.steps.rewards)
+    }
+
+    /// Returns 1 where a step ended the task, (T, N).
+    #[must_use]
+    pub fn terminated(&self) -> ArrayView2<'_, u8> {
+        self.slab.array(self.columns.steps.terminated)
+    }
+
+    /// Returns 1 where a step was cut off, (T, N).
+    #[must_use]
+    pub fn truncated(&self) -> ArrayView2<'_, u8> {
+        self.slab.array(self.columns.steps.truncated)
+    }
+
+    /// Returns the legal actions at each observation, (T + 1, N, A).
+    ///
+    /// `None` without masks.
+    #[must_use]
+    pub fn masks(&self) -> Option<ArrayView3<'_, u8>> {
+        self.columns.steps.masks.map(|[masks, _]| self.array3(masks))
+    }
+
+    /// Returns the values of the last observations, (N).
+    #[must_use]
+    pub fn last_values(&self) -> &[f32] {
+        self.slab.get(self.columns.last_values)
+    }
+
+    /// Returns the index of the environment of each column, (N).
+    #[must_use]
+    pub fn env_idx(&self) -> &[u32] {
+        self.slab.get(self.columns.env_idx)
+    }
+
+    /// Returns the environment of each column, (N), for writing.
+    pub fn env_idx_mut(&mut self) -> &mut [u32] {
+        self.slab.get_mut(self.columns.env_idx)
+    }
+
+    /// Returns the version of the policy that acted in each column, (N).
+    #[must_use]
+    pub fn policy_version(&self) -> &[u64] {
+        self.slab.get(self.columns.policy_version)
+    }
+
+    /// Returns the policy version of each column, (N), for writing.
+    pub fn policy_version_mut(&mut self) -> &mut [u64] {
+        self.slab.get_mut(self.columns.policy_version)
     }
 
     /// Records that step `t` ended an episode of column `n` with `obs` and `mask`.
@@ -255,6 +466,23 @@ impl Rollout {
         assert_eq!(obs.len(), self.shape.obs_len, "a final observation of another length");
         self.final_obs.extend(obs);
         self.final_masks.extend_from_slice(mask);
+        self.final_at.push((t, n));
+    }
+
+    /// Records that step `t` ended an episode of column `n`.
+    ///
+    /// The final observation is that of row t + 1.
+    ///
+    /// # Panics
+    /// If there is no such step.
+    pub fn end(&mut self, t: usize, n: usize) {
+        let (d, n_envs, Steps { obs, masks, .. }) = (self.shape.obs_len, self.shape.n_envs, self.columns.steps);
+        let obs: ObsSlice<'_> = obs.map(|span| self.slab.get(span), |span| self.slab.get(span));
+        self.final_obs.extend(obs.row((t + 1) * n_envs + n, d));
+        if let Some([masks, _]) = masks {
+            let a = masks.width / n_envs;
+            self.final_masks.extend_from_slice(&self.slab.get(masks)[(t + 1) * masks.width + n * a..][..a]);
+        }
         self.final_at.push((t, n));
     }
 
@@ -283,7 +511,7 @@ impl Rollout {
     /// # Panics
     /// If the number of `final_values` differs from that of final observations, or `next_values` is not (T, N).
     pub fn next_values(&self, final_values: &[f32], next_values: ArrayViewMut2<'_, f32>) {
-        self.next_values_of(self.values.view(), self.last_values.view(), final_values, next_values);
+        self.next_values_of(self.values(), self.last_values().into(), final_values, next_values);
     }
 
     /// Writes [`Rollout::next_values`] for the values of another policy.
@@ -313,51 +541,57 @@ impl Rollout {
     /// # Panics
     /// If a column is out of range, or the rollouts differ in steps or kinds.
     pub fn copy_column(&mut self, n: usize, from: &Self, from_n: usize) {
-        let columns = Axis(1);
-        let both = self.obs.index_axis_mut(columns, n).zip(from.obs.index_axis(columns, from_n));
-        let both = both.expect("observations of one element type");
-        both.either(|(mut to, from)| to.assign(&from), |(mut to, from)| to.assign(&from));
-        let both = self.actions.index_axis_mut(columns, n).zip(from.actions.index_axis(columns, from_n));
-        let both = both.expect("actions of one kind");
-        both.either(|(mut to, from)| to.assign(&from), |(mut to, from)| to.assign(&from));
-        for (to, from) in
-            [(&mut self.log_probs, &from.log_probs), (&mut self.values, &from.values), (&mut self.rewards, &from.rewards)]
+        fn copy<T: bytemuck::Pod>(
+            to: &mut Slab,
+            from: &Slab,
+            [to_span, from_span]: [Span; 2],
+            [n, from_n]: [usize; 2],
+            of: [usize; 2],
+        ) {
+            let (width, from_width) = (to_span.width, from_span.width);
+            let len = width / of[0];
+            assert_eq!((to_span.rows, len), (from_span.rows, from_width / of[1]), "columns of one shape");
+            let (to, from) = (to.get_mut::<T>(to_span), from.get::<T>(from_span));
+            for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(from_width)) {
+                to[n * len..][..len].copy_from_slice(&from[from_n * len..][..len]);
+            }
+        }
+        let (at, of) = ([n, from_n], [self.shape.n_envs, from.shape.n_envs]);
+        let slabs = RefCell::new(&mut self.slab);
+        let pairs = self.columns.steps.zip(from.columns.steps).expect("columns of one kind");
+        let _ = pairs.map(
+            |(to, other)| copy::<f32>(&mut slabs.borrow_mut(), &from.slab, [to, other], at, of),
+            |(to, other)| copy::<u8>(&mut slabs.borrow_mut(), &from.slab, [to, other], at, of),
+            |(to, other)| copy::<u32>(&mut slabs.borrow_mut(), &from.slab, [to, other], at, of),
+        );
+        let (columns, others) = (self.columns, from.columns);
+        for both in
+            [[columns.log_probs, others.log_probs], [columns.values, others.values], [columns.last_values, others.last_values]]
         {
-            to.column_mut(n).assign(&from.column(from_n));
+            copy::<f32>(&mut self.slab, &from.slab, both, at, of);
         }
-        for (to, from) in [(&mut self.terminated, &from.terminated), (&mut self.truncated, &from.truncated)] {
-            to.column_mut(n).assign(&from.column(from_n));
-        }
-        let mut mask_len = 0;
-        if let (Some(to), Some(from)) = (&mut self.masks, &from.masks) {
-            to.index_axis_mut(Axis(1), n).assign(&from.index_axis(Axis(1), from_n));
-            mask_len = from.len_of(Axis(2));
-        }
-        self.last_values[n] = from.last_values[from_n];
-        self.env_idx[n] = from.env_idx[from_n];
-        self.policy_version[n] = from.policy_version[from_n];
-        let d = self.shape.obs_len;
+        copy::<u32>(&mut self.slab, &from.slab, [columns.env_idx, others.env_idx], at, of);
+        copy::<u64>(&mut self.slab, &from.slab, [columns.policy_version, others.policy_version], at, of);
+        let (d, a) = (self.shape.obs_len, columns.steps.masks.map_or(0, |[_, masks]| masks.width / of[0]));
         for (i, &(t, _)) in from.final_at.iter().enumerate().filter(|(_, (_, column))| *column == from_n) {
-            self.push_final(t, n, from.final_obs().row(i, d), &from.final_masks[i * mask_len..(i + 1) * mask_len]);
+            self.push_final(t, n, from.final_obs().row(i, d), &from.final_masks[i * a..(i + 1) * a]);
         }
     }
 
     /// Returns the columns that targets are computed from.
     #[must_use]
     pub fn steps<'a>(&'a self, next_values: ArrayView2<'a, f32>) -> crate::returns::Steps<'a> {
-        crate::returns::Steps {
-            rewards: self.rewards.view(),
-            terminated: self.terminated.view(),
-            truncated: self.truncated.view(),
-            next_values,
-        }
+        crate::returns::Steps { rewards: self.rewards(), terminated: self.terminated(), truncated: self.truncated(), next_values }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
-    use ndarray::array;
+    use crate::slab::Block;
+    use ndarray::{Array2, array};
 
     const SHAPE: RolloutShape =
         RolloutShape { n_steps: 3, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions: ActionKind::Discrete { masked: None } };
@@ -365,8 +599,9 @@ mod tests {
     #[test]
     fn the_value_after_an_end_is_that_of_the_final_observation() {
         let mut rollout = Rollout::new(SHAPE).expect("fits");
-        rollout.values = array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
-        rollout.last_values = array![7.0, 8.0];
+        let mut columns = rollout.columns();
+        columns.values.assign(&array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+        columns.last_values.assign(&array![[7.0, 8.0]]);
         rollout.push_final(0, 1, ObsSlice::F32(&[0.5]), &[]);
         rollout.push_final(2, 0, ObsSlice::F32(&[0.25]), &[]);
         let mut next_values = Array2::zeros((3, 2));
@@ -378,15 +613,16 @@ mod tests {
     #[test]
     fn a_copied_column_brings_its_ends_along() {
         let (mut to, mut from) = (Rollout::new(SHAPE).expect("fits"), Rollout::new(SHAPE).expect("fits"));
-        from.rewards = array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
-        from.truncated[[1, 1]] = 1;
-        from.env_idx[1] = 7;
-        from.policy_version[1] = 9;
+        let mut columns = from.columns();
+        columns.steps.rewards.assign(&array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+        columns.steps.truncated[[1, 1]] = 1;
+        from.env_idx_mut()[1] = 7;
+        from.policy_version_mut()[1] = 9;
         from.push_final(0, 0, ObsSlice::F32(&[0.5]), &[]);
         from.push_final(1, 1, ObsSlice::F32(&[0.25]), &[]);
         to.copy_column(0, &from, 1);
-        assert_eq!(to.rewards, array![[2.0, 0.0], [4.0, 0.0], [6.0, 0.0]]);
-        assert_eq!((to.truncated[[1, 0]], to.env_idx[0], to.policy_version[0]), (1, 7, 9));
+        assert_eq!(to.rewards(), array![[2.0, 0.0], [4.0, 0.0], [6.0, 0.0]]);
+        assert_eq!((to.truncated()[[1, 0]], to.env_idx()[0], to.policy_version()[0]), (1, 7, 9));
         assert_eq!(to.final_at(), [(1, 0)]);
         assert!(matches!(to.final_obs(), ObsSlice::F32([0.25])));
     }
@@ -395,13 +631,13 @@ mod tests {
     fn columns_are_those_of_the_whole() {
         let mut rollout = Rollout::new(SHAPE).expect("fits");
         let (mut a, mut b) = rollout.columns().split_at(1);
-        a.rewards[[2, 0]] = 1.0;
-        b.rewards[[2, 0]] = 2.0;
-        b.last_values[0] = 3.0;
-        let (ObsColumns::F32(a), ObsColumns::F32(b)) = (&mut a.obs, &mut b.obs) else { panic!("f32") };
-        (a[[3, 0, 0]], b[[3, 0, 0]]) = (4.0, 5.0);
-        assert_eq!(rollout.rewards.row(2), array![1.0, 2.0]);
-        assert_eq!(rollout.last_values, array![0.0, 3.0]);
+        a.steps.rewards[[2, 0]] = 1.0;
+        b.steps.rewards[[2, 0]] = 2.0;
+        b.last_values[[0, 0]] = 3.0;
+        let (Obs::F32(a), Obs::F32(b)) = (a.step(2).obs, b.step(2).obs) else { panic!("f32") };
+        (a[0], b[0]) = (4.0, 5.0);
+        assert_eq!(rollout.rewards().row(2), array![1.0, 2.0]);
+        assert_eq!(rollout.last_values(), [0.0, 3.0]);
         assert!(matches!(rollout.obs_rows(6..8), ObsSlice::F32([4.0, 5.0])));
     }
 
@@ -417,9 +653,9 @@ mod tests {
     #[test]
     fn observations_are_read_by_row() {
         let mut rollout = Rollout::new(SHAPE).expect("fits");
-        let ObsBuffer::F32(obs) = &mut rollout.obs else { panic!("f32") };
-        obs[[1, 1, 0]] = 3.0;
-        obs[[3, 0, 0]] = 6.0;
+        let Obs::F32(mut obs) = rollout.columns().steps.obs else { panic!("f32") };
+        obs[[1, 1]] = 3.0;
+        obs[[3, 0]] = 6.0;
         assert!(matches!(rollout.obs_rows(3..4), ObsSlice::F32([3.0])));
         assert!(matches!(rollout.obs_rows(6..8), ObsSlice::F32([6.0, 0.0])));
     }
@@ -430,5 +666,88 @@ mod tests {
         for n_steps in [1 << 60, usize::MAX] {
             assert!(matches!(Rollout::new(RolloutShape { n_steps, ..SHAPE }), Err(Error::TooLarge { .. })));
         }
+    }
+
+    /// Memory that counts its blocks, on pages of their own.
+    #[derive(Debug, Default)]
+    struct Pages {
+        alive: Arc<AtomicUsize>,
+        allocated: AtomicUsize,
+    }
+
+    #[derive(Debug)]
+    struct Page {
+        bytes: Vec<u8>,
+        start: usize,
+        alive: Arc<AtomicUsize>,
+    }
+
+    impl Block for Page {
+        fn bytes(&self) -> &[u8] {
+            &self.bytes[self.start..]
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.bytes[self.start..]
+        }
+    }
+
+    impl Drop for Page {
+        fn drop(&mut self) {
+            self.alive.fetch_sub(1, Relaxed);
+        }
+    }
+
+    impl Memory for Pages {
+        fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error> {
+            let bytes = vec![0; bytes + 4096];
+            let start = bytes.as_ptr().addr().wrapping_neg() % 4096;
+            self.alive.fetch_add(1, Relaxed);
+            self.allocated.fetch_add(1, Relaxed);
+            Ok(Box::new(Page { bytes, start, alive: self.alive.clone() }))
+        }
+    }
+
+    #[test]
+    fn a_rollout_is_one_block_of_any_memory() {
+        let shape = RolloutShape { n_envs: 33, obs_len: 5, actions: ActionKind::Discrete { masked: Some(3) }, ..SHAPE };
+        let pages = Arc::new(Pages::default());
+        let memory: Arc<dyn Memory> = pages.clone();
+        let mut rollout = Rollout::new_in(shape, &memory).expect("fits");
+        let mut other = Rollout::new(shape).expect("fits");
+        for rollout in [&mut rollout, &mut other] {
+            let mut columns = rollout.columns();
+            for t in 0..3 {
+                let step = columns.step(t);
+                step.rewards.fill(t as f32);
+                step.truncated[32] = 1;
+                step.masks.expect("masked")[0].fill(7);
+            }
+            rollout.push_final(2, 32, ObsSlice::F32(&[0.5; 5]), &[1, 0, 1]);
+        }
+        let copy = rollout.clone();
+        for rollout in [&rollout, &copy] {
+            assert_eq!((rollout.rewards(), rollout.truncated()), (other.rewards(), other.truncated()));
+            assert_eq!(rollout.masks(), other.masks());
+            let addresses = [
+                rollout.rewards().as_ptr().addr(),
+                rollout.truncated().as_ptr().addr(),
+                rollout.policy_version().as_ptr().addr(),
+            ];
+            assert!(addresses.iter().all(|address| address.is_multiple_of(64)), "{addresses:?}");
+            let within = addresses.iter().all(|address| address - addresses[0] < shape.bytes() as usize);
+            assert!(within, "{addresses:?}");
+        }
+        assert_eq!((pages.allocated.load(Relaxed), pages.alive.load(Relaxed)), (2, 2), "one each");
+        drop((rollout, copy));
+        assert_eq!(pages.alive.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_rollout_takes_the_bytes_of_its_columns() {
+        // T = 128, N = 8, D = 4: observations 129 * 8 * 16, actions, rewards, log-probabilities and values 128 * 8 * 4 each, two flags
+        // 128 * 8 each, final observations 8 * 16, last values and indices 32 each, rounded up to 64, versions 64.
+        let shape = RolloutShape { n_steps: 128, n_envs: 8, obs_len: 4, ..SHAPE };
+        assert_eq!(shape.bytes(), 16512 + 4 * 4096 + 2 * 1024 + 128 + 64 + 64 + 64);
     }
 }

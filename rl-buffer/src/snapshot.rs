@@ -325,7 +325,7 @@ mod tests {
             [7, 60].map(|steps| {
                 let mut buffer = PrioritizedReplayBuffer::new(shape, 40, 0.6, 0.01).expect("fits");
                 let mut history = History::new(shape, 8, 0.1);
-                (0..steps).for_each(|_| _ = history.step(|step| buffer.push(step).expect("finite")));
+                (0..steps).for_each(|_| _ = history.step(|obs, step| buffer.push(obs, step).expect("finite")));
                 let added = buffer.replay().added();
                 buffer.update_priorities(&[0, 2, 1], added, &[3.0, 0.5, 1.0]).expect("fine");
                 (buffer, history)
@@ -346,7 +346,9 @@ mod tests {
             let mut again = load(*buffer.replay().shape(), &bytes).expect("reads");
             assert_eq!(saved(&again), bytes);
             for _ in 0..9 {
-                history.step(|step| assert_eq!(buffer.push(step).expect("finite"), again.push(step).expect("finite")));
+                history.step(|obs, step| {
+                    assert_eq!(buffer.push(obs, step).expect("finite"), again.push(obs, step).expect("finite"))
+                });
                 assert_eq!(drawn(&again), drawn(&buffer));
             }
             history.assert_holds(&drawn(&again), 40);
@@ -447,7 +449,7 @@ mod tests {
                 changes.iter().for_each(|&(at, value)| bytes[at % len] = value);
                 if let Ok(mut buffer) = load(*buffer.replay().shape(), &bytes) {
                     for _ in 0..5 {
-                        history.step(|step| buffer.push(step).expect("finite"));
+                        history.step(|obs, step| buffer.push(obs, step).expect("finite"));
                         if !buffer.replay().is_empty() {
                             drawn(&buffer);
                         }

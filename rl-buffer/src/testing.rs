@@ -94,7 +94,7 @@ impl History {
     }
 
     /// Takes a step and passes it on.
-    pub(crate) fn step<R>(&mut self, push: impl FnOnce(&StepSlices<'_>) -> R) -> R {
+    pub(crate) fn step<R>(&mut self, push: impl FnOnce(ObsSlice<'_>, &StepSlices<'_>) -> R) -> R {
         let TransitionShape { n_envs, n_step, gamma, .. } = self.shape;
         let (a, m) = (self.shape.action_len(), self.shape.mask_len());
         let (mut obs, mut next_obs, mut final_obs) = (Vec::new(), Vec::new(), Vec::new());
@@ -160,8 +160,8 @@ impl History {
             Dtype::U8 => [ObsSlice::U8(&as_bytes[0]), ObsSlice::U8(&as_bytes[1]), ObsSlice::U8(&as_bytes[2])],
         };
         let numbers: Vec<u32> = actions.iter().map(|&action| action as u32).collect();
-        push(&StepSlices {
-            obs,
+        let step = StepSlices {
+            obs: next_obs,
             actions: match self.shape.actions {
                 ActionKind::Discrete { .. } => ActionSlice::Discrete(&numbers),
                 ActionKind::Continuous { .. } => ActionSlice::Continuous(&actions),
@@ -169,10 +169,10 @@ impl History {
             rewards: &rewards,
             terminated: &terminated,
             truncated: &truncated,
-            next_obs,
             final_obs,
-            masks: (m > 0).then_some((&masks, &final_masks)),
-        })
+            masks: (m > 0).then_some([&masks, &final_masks]),
+        };
+        push(obs, &step)
     }
 
     /// Fails if the batch differs from a ring of `capacity` at its indices.

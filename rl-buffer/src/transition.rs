@@ -4,7 +4,7 @@
 //! observation and, if there are masks, the actions legal there. Transitions have no flags: after termination the discount is 0,
 //! after truncation the next observation is the final one.
 
-use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice};
+use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, StepLens, StepSlices};
 
 use crate::Error;
 use crate::memory::filled;
@@ -81,53 +81,21 @@ impl TransitionShape {
     }
 }
 
-/// One step of N environments, to be added to a buffer.
-#[derive(Clone, Copy, Debug)]
-pub struct StepSlices<'a> {
-    /// Observations that the environments acted on, (N, D).
-    pub obs: ObsSlice<'a>,
-    /// Actions taken, (N) or (N, A).
-    pub actions: ActionSlice<'a>,
-    /// Rewards, (N).
-    pub rewards: &'a [f32],
-    /// 1 where the task was over, (N).
-    pub terminated: &'a [u8],
-    /// 1 where the episode was cut off, (N).
-    pub truncated: &'a [u8],
-    /// Observations to act on next, (N, D).
-    ///
-    /// Where an episode has ended, the first observation of the next one.
-    pub next_obs: ObsSlice<'a>,
-    /// Last observations of ended episodes, (N, D); not read elsewhere.
-    pub final_obs: ObsSlice<'a>,
-    /// Legal actions at `next_obs` and at `final_obs`, (N, A) each, if there are masks.
-    pub masks: Option<(&'a [u8], &'a [u8])>,
+/// Checks a step of N environments that acted on `obs`.
+///
+/// # Panics
+/// If a type or a length differs from the shape's.
+pub(crate) fn assert_shape(shape: &TransitionShape, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
+    let expected = StepLens::rows(shape.n_envs, (shape.obs, shape.obs_len), shape.actions);
+    assert_eq!(step.lens(), expected, "kinds and lengths of columns");
+    assert_eq!(obs.map(<[f32]>::len, <[u8]>::len), expected.obs, "type and length of observations");
 }
 
-impl StepSlices<'_> {
-    /// # Panics
-    /// If a type or a length differs from the shape's.
-    pub(crate) fn assert_shape(&self, shape: &TransitionShape) {
-        let n = shape.n_envs;
-        for obs in [self.obs, self.next_obs, self.final_obs] {
-            assert_eq!((obs.dtype(), obs.len()), (shape.obs, n * shape.obs_len), "type and length of observations");
-        }
-        let (discrete, len) = self.actions.either(|actions| (true, actions.len()), |actions| (false, actions.len()));
-        let expected = (matches!(shape.actions, ActionKind::Discrete { .. }), n * shape.action_len());
-        assert_eq!((discrete, len), expected, "kind and length of actions");
-        let lens = [self.rewards.len(), self.terminated.len(), self.truncated.len()];
-        assert_eq!(lens, [n; 3], "lengths of rewards and flags");
-        let lens = self.masks.map(|(a, b)| [a.len(), b.len()]);
-        let expected = (shape.mask_len() > 0).then_some([n * shape.mask_len(); 2]);
-        assert_eq!(lens, expected, "lengths of masks");
-    }
-
-    /// Returns the final observations and masks if the episode ended, or the next ones.
-    #[inline(always)]
-    pub(crate) fn next(&self, ended: bool) -> (ObsSlice<'_>, &[u8]) {
-        let (masks, final_masks) = self.masks.unwrap_or_default();
-        if ended { (self.final_obs, final_masks) } else { (self.next_obs, masks) }
-    }
+/// Returns the final observations and masks if the episode ended, or the next ones.
+#[inline(always)]
+pub(crate) fn next<'a>(step: &StepSlices<'a>, ended: bool) -> (ObsSlice<'a>, &'a [u8]) {
+    let [masks, final_masks] = step.masks.unwrap_or_default();
+    if ended { (step.final_obs, final_masks) } else { (step.obs, masks) }
 }
 
 /// Allocates zeros; fails if the memory is not available.
@@ -267,7 +235,13 @@ impl Windows {
     }
 
     /// Adds a step of N environments, and emits the transitions that it completes.
-    pub(crate) fn push(&mut self, shape: &TransitionShape, step: &StepSlices<'_>, mut emit: impl FnMut(Complete<'_>)) {
+    pub(crate) fn push(
+        &mut self,
+        shape: &TransitionShape,
+        obs: ObsSlice<'_>,
+        step: &StepSlices<'_>,
+        mut emit: impl FnMut(Complete<'_>),
+    ) {
         let TransitionShape { n_envs, obs_len: d, n_step: n, .. } = *shape;
         let (a, m) = (shape.action_len(), shape.mask_len());
         for env in 0..n_envs {
@@ -276,7 +250,7 @@ impl Windows {
             let place = |j: usize| ring + if oldest + j < n { oldest + j } else { oldest + j - n };
             let at = place(waiting - 1);
             let waiting_obs = self.obs.as_mut().map(|obs| &mut obs[at * d..][..d], |obs| &mut obs[at * d..][..d]);
-            step.obs.row(env, d).copy_to(waiting_obs);
+            obs.row(env, d).copy_to(waiting_obs);
             match step.actions {
                 ActionSlice::Discrete(actions) => self.actions[at] = actions[env],
                 ActionSlice::Continuous(actions) => {
@@ -290,7 +264,7 @@ impl Windows {
             }
             let ended = !goes_on(step.terminated[env], step.truncated[env]);
             let complete = if ended { waiting } else { usize::from(waiting == n) };
-            let (next_obs, next_masks) = step.next(ended);
+            let (next_obs, next_masks) = next(step, ended);
             for j in 0..complete {
                 let at = place(j);
                 emit(Complete {

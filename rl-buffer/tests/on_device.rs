@@ -128,16 +128,15 @@ fn replay(obs: Dtype, mask: Option<usize>) -> (ReplayBuffer, Vec<u32>, Vec<u8>, 
             if kind == Dtype::F32 { ObsSlice::F32(floats) } else { ObsSlice::U8(bytes) }
         }
         let step = StepSlices {
-            obs: of(obs, &from, &from_bytes),
+            obs: of(obs, &next, &next_bytes),
             actions: if mask.is_some() { ActionSlice::Discrete(&discrete) } else { ActionSlice::Continuous(&forces) },
             rewards: &rewards,
             terminated: &terminated,
             truncated: &truncated,
-            next_obs: of(obs, &next, &next_bytes),
             final_obs: of(obs, &finals, &final_bytes),
-            masks: mask.map(|_| (&masks[..], &final_masks[..])),
+            masks: mask.map(|_| [&masks[..], &final_masks[..]]),
         };
-        buffer.push(&step).expect("finite");
+        buffer.push(of(obs, &from, &from_bytes), &step).expect("finite");
         for i in 0..n {
             let ended = terminated[i] | truncated[i] == 1;
             let at = |len: usize| i * len..(i + 1) * len;

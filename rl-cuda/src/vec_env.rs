@@ -3,13 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ndarray::ArrayViewMut2;
-use rl_envs::{ActionSpace, Actions, ActionsView, Canvas, Dtype, Obs, ObsViewMut, Space, StepBatch, StepRows, VecEnv, mask_rows};
+use rl_envs::{ActionSpace, Actions, Canvas, Dtype, Obs, ObsSliceMut, Space, StepLens, StepSlicesMut, Steps, VecEnv};
 
 use crate::kernel::{Args, Kernel, KernelInfo, long};
 use crate::stream::Graph;
 use crate::twins::{self, Twin};
-use crate::{Buffer, CpuAccess, Device, Element, Error, PinnedSlab, Stream, ViewMut};
+use crate::{Buffer, CpuAccess, Device, Element, Error, PinnedSlab, Stream, View, ViewMut};
 
 /// Default number of threads per block.
 const BLOCK: u32 = 128;
@@ -28,64 +27,18 @@ pub type ObsViews<'a> = Obs<ViewMut<'a, f32>, ViewMut<'a, u8>>;
 /// Actions, read by a step or written where the kernel draws them.
 pub type ActionViews<'a> = Actions<ViewMut<'a, u32>, ViewMut<'a, f32>>;
 
-/// Columns of k steps in device memory, borrowed.
+/// Columns of k steps in device memory, borrowed for writing.
 ///
+/// Rewards are (k, N), observations (k, N, D), and so on.
 /// With the columns of one step, every step overwrites the step before.
-#[derive(Debug)]
-pub struct StepViews<'a> {
-    /// Actions, (k, N) or (k, N, A).
-    pub actions: ActionViews<'a>,
-    /// Observations after the step, (k, N, D); of the new episode where one ended.
-    pub obs: ObsViews<'a>,
-    /// Rewards, (k, N).
-    pub rewards: ViewMut<'a, f32>,
-    /// 1 where the episode reached a terminal state, (k, N).
-    pub terminated: ViewMut<'a, u8>,
-    /// 1 where a time limit cut the episode off, (k, N).
-    pub truncated: ViewMut<'a, u8>,
-    /// Last observations of ended episodes, (k, N, D).
-    ///
-    /// Written only where a flag is set.
-    pub final_obs: ObsViews<'a>,
-    /// Legal actions at `obs` and `final_obs`, (k, N, A), if the space has masks.
-    pub masks: Option<[ViewMut<'a, u8>; 2]>,
-}
+pub type StepViews<'a> = Steps<ViewMut<'a, f32>, ViewMut<'a, u8>, ViewMut<'a, u32>>;
 
 /// Columns of k steps of N environments, in device memory.
 #[derive(Debug)]
 pub struct DeviceSteps {
     n_steps: usize,
-    n_envs: usize,
-    obs_len: usize,
-    n_actions: usize,
-    /// Actions, (k, N) or (k, N, A).
-    pub actions: DeviceActions,
-    /// Observations after the step, (k, N, D); of the new episode where one ended.
-    pub obs: DeviceObs,
-    /// Rewards, (k, N).
-    pub rewards: Buffer<f32>,
-    /// 1 where the episode reached a terminal state, (k, N).
-    pub terminated: Buffer<u8>,
-    /// 1 where a time limit cut the episode off, (k, N).
-    pub truncated: Buffer<u8>,
-    /// Last observations of ended episodes, (k, N, D).
-    ///
-    /// Written only where a flag is set.
-    pub final_obs: DeviceObs,
-    /// Legal actions at `obs` and at `final_obs`, (k, N, A).
-    pub masks: Option<[Buffer<u8>; 2]>,
-}
-
-fn zeros(device: &Device, dtype: Dtype, len: usize) -> Result<DeviceObs, Error> {
-    Ok(match dtype {
-        Dtype::F32 => DeviceObs::F32(Buffer::zeros(device, len)?),
-        Dtype::U8 => DeviceObs::U8(Buffer::zeros(device, len)?),
-    })
-}
-
-/// Borrows the elements in `range` for writing.
-fn elements(obs: &mut DeviceObs, range: Range<usize>) -> ObsViews<'_> {
-    obs.as_mut().map(|obs| obs.view_mut().into_slice(range.clone()), |obs| obs.view_mut().into_slice(range.clone()))
+    /// Columns of k N rows.
+    pub columns: Steps<Buffer<f32>, Buffer<u8>, Buffer<u32>>,
 }
 
 /// The address of observations whose type, length and alignment are as expected.
@@ -117,26 +70,10 @@ impl DeviceSteps {
         observation_space: &Space,
         action_space: &ActionSpace,
     ) -> Result<Self, Error> {
-        let (n, obs_len, n_actions) = (n_steps * n_envs, observation_space.len(), action_space.len());
-        let obs = || zeros(device, observation_space.dtype(), n * obs_len);
-        let actions = match action_space {
-            ActionSpace::Discrete { .. } => DeviceActions::Discrete(Buffer::zeros(device, n)?),
-            ActionSpace::Continuous { .. } => DeviceActions::Continuous(Buffer::zeros(device, n * n_actions)?),
-        };
-        let masks = || Buffer::zeros(device, n * n_actions);
-        Ok(Self {
-            n_steps,
-            n_envs,
-            obs_len,
-            n_actions,
-            actions,
-            obs: obs()?,
-            rewards: Buffer::zeros(device, n)?,
-            terminated: Buffer::zeros(device, n)?,
-            truncated: Buffer::zeros(device, n)?,
-            final_obs: obs()?,
-            masks: if action_space.masked() { Some([masks()?, masks()?]) } else { None },
-        })
+        let lens = StepLens::batch(n_steps * n_envs, observation_space, action_space);
+        let columns =
+            lens.try_map(|len| Buffer::zeros(device, len), |len| Buffer::zeros(device, len), |len| Buffer::zeros(device, len))?;
+        Ok(Self { n_steps, columns })
     }
 
     /// Returns the number of steps.
@@ -150,20 +87,12 @@ impl DeviceSteps {
     /// # Panics
     /// If `steps` is out of bounds.
     pub fn rows(&mut self, steps: Range<usize>) -> StepViews<'_> {
-        let Self { n_envs, obs_len, n_actions, .. } = *self;
-        let by = |len: usize| steps.start * n_envs * len..steps.end * n_envs * len;
-        StepViews {
-            actions: self
-                .actions
-                .as_mut()
-                .map(|actions| actions.view_mut().into_slice(by(1)), |actions| actions.view_mut().into_slice(by(n_actions))),
-            obs: elements(&mut self.obs, by(obs_len)),
-            rewards: self.rewards.view_mut().into_slice(by(1)),
-            terminated: self.terminated.view_mut().into_slice(by(1)),
-            truncated: self.truncated.view_mut().into_slice(by(1)),
-            final_obs: elements(&mut self.final_obs, by(obs_len)),
-            masks: self.masks.as_mut().map(|masks| masks.each_mut().map(|buffer| buffer.view_mut().into_slice(by(n_actions)))),
+        fn rows<'a, T: Element>(buffer: &'a mut Buffer<T>, n_steps: usize, steps: &Range<usize>) -> ViewMut<'a, T> {
+            let row = buffer.len() / n_steps;
+            buffer.view_mut().into_slice(steps.start * row..steps.end * row)
         }
+        let n = self.n_steps;
+        self.columns.as_mut().map(|b| rows(b, n, &steps), |b| rows(b, n, &steps), |b| rows(b, n, &steps))
     }
 }
 
@@ -202,35 +131,8 @@ impl Host {
     }
 }
 
+/// Wrong element type of the caller's observations.
 const WRONG_OBS: Error = Error::Kind { what: "obs", expected: "the environment's element type" };
-
-/// Element type of observations on the host side.
-trait HostObs: Element {
-    /// Returns the buffer, if its element type is `Self`.
-    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>>;
-    /// Returns final observations and their staging slab, if of element type `Self`.
-    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)>;
-}
-
-impl HostObs for f32 {
-    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>> {
-        obs.as_ref().either(Some, |_| None)
-    }
-
-    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)> {
-        host.steps.final_obs.as_ref().zip(host.finals.as_mut())?.either(Some, |_| None)
-    }
-}
-
-impl HostObs for u8 {
-    fn buffer(obs: &DeviceObs) -> Option<&Buffer<Self>> {
-        obs.as_ref().either(|_| None, Some)
-    }
-
-    fn finals(host: &mut Host) -> Option<(&Buffer<Self>, &mut PinnedSlab<Self>)> {
-        host.steps.final_obs.as_ref().zip(host.finals.as_mut())?.either(|_| None, Some)
-    }
-}
 
 /// N environments on the device.
 ///
@@ -628,46 +530,65 @@ impl CudaVecEnv {
     }
 
     /// Resets, and copies first observations and masks to the host.
-    fn reset_host<O: HostObs>(&mut self, seed: u64, to: &mut [O], masks: &mut [u8]) -> Result<(), Error> {
+    fn reset_host(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: &mut [u8]) -> Result<(), Error> {
         self.with_host(|envs, stream, host| {
             let rows = host.steps.rows(0..1);
             envs.reset_on(stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;
-            stream.download(to, &O::buffer(&host.steps.obs).ok_or(WRONG_OBS)?.view())?;
-            host.steps.masks.as_ref().map_or(Ok(()), |[from, _]| stream.download(masks, &from.view()))
+            let from = &host.steps.columns;
+            let both = obs.zip(from.obs.as_ref()).ok_or(WRONG_OBS)?;
+            both.either(|(to, from)| stream.download(to, &from.view()), |(to, from)| stream.download(to, &from.view()))?;
+            from.masks.as_ref().map_or(Ok(()), |[from, _]| stream.download(masks, &from.view()))
         })
     }
 
     /// Steps once, and copies the results to the host.
-    fn step_host<O: HostObs>(&mut self, actions: ActionsView<'_>, out: StepRows<'_, O>) -> Result<(), Error> {
+    fn step_host(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         let (d, a) = (self.observation_space.len(), self.action_space.len());
         self.with_host(|envs, stream, host| {
-            let both = actions.to_slice().zip(host.steps.actions.as_mut());
+            let both = steps.actions.as_slice().zip(host.steps.columns.actions.as_mut());
             let both = both.ok_or(Error::Kind { what: "actions", expected: "those of the action space" })?;
             both.either(|(from, to)| stream.upload(&to.view_mut(), from), |(from, to)| stream.upload(&to.view_mut(), from))?;
             envs.step_on(stream, 1, ActionSource::Given, &host.steps.rows(0..1))?;
-            stream.download(out.obs, &O::buffer(&host.steps.obs).ok_or(WRONG_OBS)?.view())?;
-            stream.download(out.rewards, &host.steps.rewards.view())?;
-            stream.download(out.terminated, &host.steps.terminated.view())?;
-            stream.download(out.truncated, &host.steps.truncated.view())?;
-            if let Some([masks, _]) = &host.steps.masks {
-                stream.download(out.masks, &masks.view())?;
+            let from = &host.steps.columns;
+            let both = steps.obs.zip(from.obs.as_ref()).ok_or(WRONG_OBS)?;
+            both.either(|(to, from)| stream.download(to, &from.view()), |(to, from)| stream.download(to, &from.view()))?;
+            stream.download(steps.rewards, &from.rewards.view())?;
+            stream.download(steps.terminated, &from.terminated.view())?;
+            stream.download(steps.truncated, &from.truncated.view())?;
+            let [masks, final_masks] = steps.masks.unwrap_or_default();
+            if let Some([from, _]) = &from.masks {
+                stream.download(masks, &from.view())?;
             }
-            let ended = |i: &usize| out.terminated[*i] | out.truncated[*i] != 0;
-            let n = out.rewards.len();
-            if (0..n).any(|i| ended(&i)) {
-                let (from, slab) = O::finals(host).ok_or(WRONG_OBS)?;
-                stream.download_async(slab, &from.view())?;
-                let rows = slab.read()?;
-                (0..n).filter(ended).for_each(|i| out.final_obs[i * d..][..d].copy_from_slice(&rows[i * d..][..d]));
-                if let Some([_, masks]) = &host.steps.masks {
-                    stream.download_async(&mut host.masks, &masks.view())?;
-                    let rows = host.masks.read()?;
-                    (0..n).filter(ended).for_each(|i| out.final_masks[i * a..][..a].copy_from_slice(&rows[i * a..][..a]));
-                }
+            let ended: Vec<usize> = (0..steps.rewards.len()).filter(|&i| steps.terminated[i] | steps.truncated[i] != 0).collect();
+            if ended.is_empty() {
+                return Ok(());
             }
-            Ok(())
+            let both = from.final_obs.as_ref().zip(host.finals.as_mut()).and_then(|both| steps.final_obs.zip(both));
+            both.ok_or(WRONG_OBS)?.either(
+                |(to, (from, slab))| finals(stream, &from.view(), slab, &ended, d, to),
+                |(to, (from, slab))| finals(stream, &from.view(), slab, &ended, d, to),
+            )?;
+            match &from.masks {
+                Some([_, from]) => finals(stream, &from.view(), &mut host.masks, &ended, a, final_masks),
+                None => Ok(()),
+            }
         })
     }
+}
+
+/// Copies the rows `ended` of `len` elements each to the host, by way of `slab`.
+fn finals<T: Element>(
+    stream: &Stream,
+    from: &View<'_, T>,
+    slab: &mut PinnedSlab<T>,
+    ended: &[usize],
+    len: usize,
+    to: &mut [T],
+) -> Result<(), Error> {
+    stream.download_async(slab, from)?;
+    let rows = slab.read()?;
+    ended.iter().for_each(|i| to[i * len..][..len].copy_from_slice(&rows[i * len..][..len]));
+    Ok(())
 }
 
 impl VecEnv for CudaVecEnv {
@@ -687,41 +608,25 @@ impl VecEnv for CudaVecEnv {
         &self.action_space
     }
 
-    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), rl_envs::Error> {
-        let (n, d) = (self.n_envs, self.observation_space.len());
-        let masks = mask_rows("masks", masks, n, &self.action_space)?;
-        match self.observation_space.dtype() {
-            Dtype::F32 => self.reset_host::<f32>(seed, obs.into_slice("obs", [n, d])?, masks),
-            Dtype::U8 => self.reset_host::<u8>(seed, obs.into_slice("obs", [n, d])?, masks),
-        }
-        .map_err(of_envs)
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), rl_envs::Error> {
+        StepLens::check_reset(self.n_envs, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        self.reset_host(seed, obs, masks.unwrap_or_default()).map_err(of_envs)
     }
 
-    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), rl_envs::Error> {
-        let (n, space) = (self.n_envs, &self.observation_space);
-        actions.check(&self.action_space, n)?;
-        match space.dtype() {
-            Dtype::F32 => {
-                let out = StepRows::of(out, n, space, &self.action_space)?;
-                self.step_host::<f32>(actions, out)
-            }
-            Dtype::U8 => {
-                let out = StepRows::of(out, n, space, &self.action_space)?;
-                self.step_host::<u8>(actions, out)
-            }
-        }
-        .map_err(of_envs)
+    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), rl_envs::Error> {
+        steps.check(self.n_envs, &self.observation_space, &self.action_space)?;
+        self.step_host(steps).map_err(of_envs)
     }
 
     /// Always fails: a device batch cannot restart one environment alone.
     ///
     /// Its environments return only finite numbers, so no caller needs a restart.
-    fn restart(&mut self, _: usize, _: ObsViewMut<'_>, _: Option<ArrayViewMut2<'_, u8>>) -> Result<(), rl_envs::Error> {
+    fn restart(&mut self, _: usize, _: ObsSliceMut<'_>, _: Option<&mut [u8]>) -> Result<(), rl_envs::Error> {
         Err(rl_envs::Error::CannotRestart)
     }
 
     /// Fails, as [`VecEnv::restart`] does.
-    fn repeat_step(&mut self, _: usize, _: ActionsView<'_>, _: StepBatch<'_>) -> Result<(), rl_envs::Error> {
+    fn repeat_step(&mut self, _: usize, _: StepSlicesMut<'_>) -> Result<(), rl_envs::Error> {
         Err(rl_envs::Error::CannotRestart)
     }
 

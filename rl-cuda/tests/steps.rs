@@ -6,11 +6,10 @@
 mod beside;
 
 use beside::{Driven, check_bound};
-use ndarray::{Array1, Array2};
 use rl_cuda::{
     ActionSource, ActionViews, Buffer, CudaVecEnv, Device, DeviceActions, DeviceObs, DeviceSteps, Element, Error, View,
 };
-use rl_envs::{ActionSpace, Actions, ActionsMut, Purpose, RandomActions, Rng, VecEnv, catalog};
+use rl_envs::{ActionRows, Actions, Purpose, RandomActions, Rng, VecEnv, catalog};
 
 const SEED: u64 = 0x1234_5678_9ABC_DEF0;
 
@@ -34,6 +33,7 @@ fn download<T: Element>(device: &Device, from: &View<'_, T>) -> Vec<T> {
 
 fn written(device: &Device, steps: &DeviceSteps) -> Written {
     device.synchronize().unwrap();
+    let steps = &steps.columns;
     let obs = |obs: &DeviceObs| match obs {
         DeviceObs::F32(buffer) => download(device, &buffer.view()).into_iter().map(f32::to_bits).collect::<Vec<_>>(),
         DeviceObs::U8(buffer) => download(device, &buffer.view()).into_iter().map(u32::from).collect(),
@@ -80,14 +80,10 @@ fn original(name: &str, n: usize, n_steps: usize) -> Driven {
     let space = driven.envs.action_space().clone();
     let mut random = RandomActions::new(SEED, n, &space);
     driven.reset(SEED).unwrap();
-    let (mut discrete, mut continuous) = (Array1::zeros(n), Array2::zeros((n, space.len())));
+    let mut actions = ActionRows::zeros(&space, n);
     for _ in 0..n_steps {
-        let mut actions = match space {
-            ActionSpace::Discrete { .. } => ActionsMut::Discrete(discrete.view_mut()),
-            ActionSpace::Continuous { .. } => ActionsMut::Continuous(continuous.view_mut()),
-        };
-        random.fill(&mut actions);
-        driven.step(actions.view()).unwrap();
+        random.fill(actions.as_mut_slice());
+        driven.step(actions.as_slice()).unwrap();
     }
     driven
 }
@@ -103,7 +99,7 @@ fn k_steps_in_one_launch_equal_k_launches_and_random_actions_are_those_of_rust()
                     let mut envs = batch(&device, entry.name, n).with_block(64);
                     let mut steps = memory(&envs, total);
                     if let Some(from) = actions {
-                        match (&mut steps.actions, &from.actions) {
+                        match (&mut steps.columns.actions, &from.columns.actions) {
                             (DeviceActions::Discrete(to), DeviceActions::Discrete(from)) => {
                                 stream.copy(&to.view_mut(), &from.view()).unwrap();
                             }
@@ -203,7 +199,7 @@ fn a_replayed_graph_takes_the_actions_that_were_written_and_repeats_them() {
                 let actions: Vec<u32> = (0..n).map(|_| rng.below(3)).collect();
                 let ActionViews::Discrete(to) = graph.rows(t..t + 1).actions else { unreachable!("mountain_car's are discrete") };
                 stream.upload(&to, &actions).unwrap();
-                (0..repeat).for_each(|_| rust.step(Actions::Discrete(Array1::from(actions.clone()).view())).unwrap());
+                (0..repeat).for_each(|_| rust.step(Actions::Discrete(&actions)).unwrap());
             }
             envs.replay(&mut graph).unwrap();
         }
@@ -224,7 +220,7 @@ fn an_action_out_of_range_is_noted_and_0_is_taken() {
             for i in [41, 69] {
                 actions[i] = if bad { 3 + i as u32 } else { 0 };
             }
-            let DeviceActions::Discrete(buffer) = &mut steps.actions else { unreachable!("acrobot's are discrete") };
+            let DeviceActions::Discrete(buffer) = &mut steps.columns.actions else { unreachable!("acrobot's are discrete") };
             stream.upload(&buffer.view_mut(), &actions).unwrap();
             envs.step_on(&stream, 1, ActionSource::Given, &steps.rows(0..1)).unwrap();
             let noted = envs.check_actions(&stream);
@@ -239,7 +235,7 @@ fn an_action_out_of_range_is_noted_and_0_is_taken() {
             let mut envs = batch(&device, name, 1);
             let mut steps = memory(&envs, 1);
             reset(&mut envs, SEED);
-            let DeviceActions::Continuous(buffer) = &mut steps.actions else { unreachable!("pendulum's are continuous") };
+            let DeviceActions::Continuous(buffer) = &mut steps.columns.actions else { unreachable!("pendulum's are continuous") };
             stream.upload(&buffer.view_mut(), &[action]).unwrap();
             envs.step_on(&stream, 1, ActionSource::Given, &steps.rows(0..1)).unwrap();
             assert_eq!(envs.check_actions(&stream).is_err(), fault, "{action}");
@@ -265,16 +261,11 @@ fn states_go_to_the_device_and_back_and_bad_ones_are_refused() {
             assert!(envs.save().unwrap() == saved, "{}", entry.name);
             let mut twin = Driven::new(Box::new(envs));
             let mut random = RandomActions::new(5, 33, rust.envs.action_space());
-            let mut discrete = Array1::zeros(33);
-            let mut continuous = Array2::zeros((33, 1));
+            let mut actions = ActionRows::zeros(rust.envs.action_space(), 33);
             for _ in 0..40 {
-                let mut actions = match rust.envs.action_space() {
-                    ActionSpace::Discrete { .. } => ActionsMut::Discrete(discrete.view_mut()),
-                    ActionSpace::Continuous { .. } => ActionsMut::Continuous(continuous.view_mut()),
-                };
-                random.fill(&mut actions);
-                rust.step(actions.view()).unwrap();
-                twin.step(actions.view()).unwrap();
+                random.fill(actions.as_mut_slice());
+                rust.step(actions.as_slice()).unwrap();
+                twin.step(actions.as_slice()).unwrap();
             }
             assert!(twin.envs.save().unwrap() == rust.envs.save().unwrap(), "{}", entry.name);
             let before = twin.envs.save().unwrap();
@@ -291,11 +282,11 @@ fn a_batch_on_the_device_keeps_the_contract_of_errors() {
         let mut envs = Driven::new(Box::new(batch(&device, "cartpole", 3)));
         envs.reset(1).unwrap();
         let before = envs.envs.save().unwrap();
-        let error = envs.step(Actions::Discrete(Array1::from(vec![0, 1, 2]).view())).unwrap_err();
+        let error = envs.step(Actions::Discrete(&[0, 1, 2])).unwrap_err();
         assert!(matches!(error, rl_envs::Error::ActionOutOfRange { env_idx: 2, action: 2, n: 2 }));
-        let error = envs.step(Actions::Discrete(Array1::from(vec![0, 1]).view())).unwrap_err();
-        assert!(matches!(error, rl_envs::Error::Shape { .. }));
-        let error = envs.step(Actions::Continuous(Array2::zeros((3, 1)).view())).unwrap_err();
+        let error = envs.step(Actions::Discrete(&[0, 1])).unwrap_err();
+        assert!(matches!(error, rl_envs::Error::Length { .. }));
+        let error = envs.step(Actions::Continuous(&[0.0; 3])).unwrap_err();
         assert!(matches!(error, rl_envs::Error::Kind { .. }));
         assert_eq!(envs.envs.save().unwrap(), before);
         assert!(matches!(CudaVecEnv::new(&device, "chess", 1), Err(Error::NoKernels { .. })));

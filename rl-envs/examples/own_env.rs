@@ -62,7 +62,7 @@ fn main() -> Result<(), Error> {
 
     envs.reset(0, &mut steps)?;
     for _ in 0..200 {
-        random.fill(&mut steps.actions.view_mut());
+        random.fill(steps.actions.as_mut_slice());
         envs.step(&mut steps)?;
         let Steps { rewards, terminated, truncated, .. } = &steps;
         won += rewards.iter().filter(|&&reward| reward > 0.0).count();

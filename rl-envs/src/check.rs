@@ -18,7 +18,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::trace::OwnedAction;
-use crate::{ActionSpace, Element, Env, ObsArray, Purpose, Rng, Step, Steps, SyncVecEnv, VecEnv, codec};
+use crate::{ActionSpace, Element, Env, ObsRows, Purpose, Rng, Step, Steps, SyncVecEnv, VecEnv, codec};
 
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,19 +116,18 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 /// Fills observations of either type with a byte.
-fn fill(rows: &mut ObsArray, byte: u8) {
+fn fill(rows: &mut ObsRows, byte: u8) {
     rows.as_mut().either(|rows| rows.fill(f32::from_le_bytes([byte; 4])), |rows| rows.fill(byte));
 }
 
 /// Returns the elements of all observations.
-fn elements<O: Element>(rows: &mut ObsArray) -> &mut [O] {
-    let rows = O::rows(rows.view_mut()).and_then(|rows| rows.into_slice());
-    rows.expect("contiguous rows of the environment's element type")
+fn elements<O: Element>(rows: &mut ObsRows) -> &mut [O] {
+    O::elements(rows.as_mut_slice()).expect("rows of the environment's element type")
 }
 
-/// Returns observation `i` as numbers.
-fn row(rows: &ObsArray, i: usize) -> Vec<f32> {
-    rows.as_ref().either(|rows| rows.row(i).to_vec(), |rows| rows.row(i).iter().map(|&x| f32::from(x)).collect())
+/// Returns observation `i` of `d` elements as numbers.
+fn row(rows: &ObsRows, i: usize, d: usize) -> Vec<f32> {
+    rows.as_slice().row(i, d).either(<[f32]>::to_vec, |row| row.iter().map(|&x| f32::from(x)).collect())
 }
 
 /// Everything a learner sees of a reset or a step.
@@ -192,7 +191,7 @@ struct Run<E> {
     /// True if a reset is due.
     over: bool,
     action_space: ActionSpace,
-    row: ObsArray,
+    row: ObsRows,
     mask: Vec<u8>,
     /// Byte that fills the row before each reset (true) or each step (false).
     poison: Option<(bool, u8)>,
@@ -216,7 +215,7 @@ impl<E: Env> Run<E> {
             index: 0,
             step: 0,
             over: true,
-            row: ObsArray::zeros(E::Obs::DTYPE, (1, env.observation_space().len())),
+            row: ObsRows::zeros(E::Obs::DTYPE, env.observation_space().len()),
             mask: vec![1; if action_space.masked() { action_space.len() } else { 0 }],
             action_space,
             poison: None,
@@ -279,7 +278,7 @@ impl<E: Env> Run<E> {
         Frame {
             step: self.step,
             first,
-            obs: row(&self.row, 0),
+            obs: row(&self.row, 0, self.row.len()),
             reward: step.reward,
             terminated: step.terminated,
             truncated: step.truncated,
@@ -289,7 +288,7 @@ impl<E: Env> Run<E> {
 
     /// Records the next few episodes, within limits of memory and time.
     fn record(mut self) -> Vec<Frame> {
-        let longest = (4_000_000 / row(&self.row, 0).len().max(1)).clamp(64, 2000);
+        let longest = (4_000_000 / self.row.len().max(1)).clamp(64, 2000);
         let (mut frames, mut ends) = (Vec::new(), 0);
         while frames.len() < longest && ends < EPISODES {
             let Some(frame) = self.next() else { break };
@@ -663,14 +662,14 @@ fn state_as_json<E: Env>(env: &E) -> Found {
 }
 
 fn batch<E: Env>(env: &E) -> Found {
-    let d = env.observation_space().len();
+    let (d, a) = (env.observation_space().len(), env.action_space().len());
     for n in [1, 31, 33, 65] {
         let seed = 9;
         let mut alone: Vec<Run<E>> = (0..n).map(|i| Run { index: i as u32, ..Run::new(env, seed) }).collect();
         let mut envs = SyncVecEnv::new(n, env.clone());
         let mut steps = Steps::new(&envs);
         let mask = |steps: &Steps, k: usize, i: usize| {
-            steps.masks.iter().flat_map(|masks| masks[k].row(i).to_vec()).collect::<Vec<u8>>()
+            steps.masks.iter().flat_map(|masks| masks[k][i * a..][..a].to_vec()).collect::<Vec<u8>>()
         };
         let tell = |env_idx: usize, what: String| {
             format!("environment {env_idx} of {n}: {what}, alone and then in the batch: depend on nothing but seed and actions")
@@ -682,7 +681,7 @@ fn batch<E: Env>(env: &E) -> Found {
         fill_masks(&mut steps);
         envs.reset(seed, &mut steps).map_err(|e| e.to_string())?;
         for (i, first) in first.iter().enumerate() {
-            let found = Frame { obs: row(&steps.obs, i), mask: mask(&steps, 0, i), ..first.clone() };
+            let found = Frame { obs: row(&steps.obs, i, d), mask: mask(&steps, 0, i), ..first.clone() };
             first.difference(&found).map_or(Ok(()), |what| Err(tell(i, what)))?;
         }
 
@@ -693,7 +692,7 @@ fn batch<E: Env>(env: &E) -> Found {
                 let both = steps.actions.as_mut().zip(action.as_ref()).expect("actions are of the space's kind");
                 both.either(
                     |(actions, &action)| actions[i] = action,
-                    |(actions, action)| actions.row_mut(i).iter_mut().zip(action).for_each(|(to, &from)| *to = from),
+                    |(actions, action)| actions[i * a..][..a].copy_from_slice(action),
                 );
             }
             fill_masks(&mut steps);
@@ -704,7 +703,7 @@ fn batch<E: Env>(env: &E) -> Found {
                 let found = Frame {
                     step: t as u64,
                     first: false,
-                    obs: row(rows, i),
+                    obs: row(rows, i, d),
                     reward: steps.rewards[i],
                     terminated: steps.terminated[i] == 1,
                     truncated: steps.truncated[i] == 1,
@@ -714,7 +713,7 @@ fn batch<E: Env>(env: &E) -> Found {
                 if expected.done() {
                     ends += 1;
                     let first = run.reset();
-                    let found = Frame { obs: row(&steps.obs, i), mask: mask(&steps, 0, i), ..first.clone() };
+                    let found = Frame { obs: row(&steps.obs, i, d), mask: mask(&steps, 0, i), ..first.clone() };
                     first.difference(&found).map_or(Ok(()), |what| Err(tell(i, what)))?;
                 }
             }

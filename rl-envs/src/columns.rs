@@ -3,13 +3,10 @@
 //! Slices, vectors, arrays, views and device buffers are all [`Obs`] and [`Actions`]: type aliases name the common ones, and
 //! their variants are written through the alias, `ObsSlice::F32(&row)`.
 
-use ndarray::{
-    Array, Array1, Array2, ArrayBase, ArrayView, ArrayView1, ArrayView2, ArrayViewMut, ArrayViewMut1, ArrayViewMut2, Axis, Data,
-    DataMut, Dimension, Ix1, Ix2, RemoveAxis, ShapeBuilder,
-};
+use ndarray::{ArrayBase, ArrayView, ArrayViewMut, Axis, Data, DataMut, Dimension, RemoveAxis};
 use serde::{Deserialize, Serialize};
 
-use crate::Dtype;
+use crate::{ActionSpace, Dtype, Error};
 
 /// Observations of either element type, in the storage `F` or `U`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,27 +26,21 @@ pub enum Actions<D, C> {
     Continuous(C),
 }
 
-/// One observation (D), or several in a row.
+/// One observation (D), or several, flat.
 pub type ObsSlice<'a> = Obs<&'a [f32], &'a [u8]>;
-/// Observations in a row, owned.
+/// Observations, flat, borrowed for writing.
+pub type ObsSliceMut<'a> = Obs<&'a mut [f32], &'a mut [u8]>;
+/// Observations, flat and owned.
 pub type ObsRows = Obs<Vec<f32>, Vec<u8>>;
-/// Observations (N, D), owned.
-pub type ObsArray = Obs<Array2<f32>, Array2<u8>>;
-/// Observations (N, D), borrowed for writing.
-pub type ObsViewMut<'a> = Obs<ArrayViewMut2<'a, f32>, ArrayViewMut2<'a, u8>>;
 
 /// One action for one environment.
 pub type Action<'a> = Actions<u32, &'a [f32]>;
-/// Actions (N) or (N, A) in a row.
+/// Actions (N) or (N, A), flat.
 pub type ActionSlice<'a> = Actions<&'a [u32], &'a [f32]>;
-/// Actions (N) or (N, A), owned.
+/// Actions (N) or (N, A), flat, borrowed for writing.
+pub type ActionSliceMut<'a> = Actions<&'a mut [u32], &'a mut [f32]>;
+/// Actions (N) or (N, A), flat and owned.
 pub type ActionRows = Actions<Vec<u32>, Vec<f32>>;
-/// Actions (N) or (N, A) as arrays, owned.
-pub type ActionArray = Actions<Array1<u32>, Array2<f32>>;
-/// Actions (N) or (N, A), borrowed for reading.
-pub type ActionsView<'a> = Actions<ArrayView1<'a, u32>, ArrayView2<'a, f32>>;
-/// Actions (N) or (N, A), borrowed for writing.
-pub type ActionsMut<'a> = Actions<ArrayViewMut1<'a, u32>, ArrayViewMut2<'a, f32>>;
 
 /// Implements an enum of two storages: methods for any storage, then for arrays.
 macro_rules! storage {
@@ -239,6 +230,30 @@ impl<F, U> Obs<F, U> {
     }
 }
 
+impl<F: AsMut<[f32]>, U: AsMut<[u8]>> Obs<F, U> {
+    /// Borrows all elements for writing.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> ObsSliceMut<'_> {
+        self.as_mut().map(AsMut::as_mut, AsMut::as_mut)
+    }
+}
+
+impl<D: AsRef<[u32]>, C: AsRef<[f32]>> Actions<D, C> {
+    /// Returns all elements.
+    #[inline]
+    pub fn as_slice(&self) -> ActionSlice<'_> {
+        self.as_ref().map(AsRef::as_ref, AsRef::as_ref)
+    }
+}
+
+impl<D: AsMut<[u32]>, C: AsMut<[f32]>> Actions<D, C> {
+    /// Borrows all elements for writing.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> ActionSliceMut<'_> {
+        self.as_mut().map(AsMut::as_mut, AsMut::as_mut)
+    }
+}
+
 impl<F: AsRef<[f32]>, U: AsRef<[u8]>> Obs<F, U> {
     /// Returns all elements.
     #[inline]
@@ -251,6 +266,54 @@ impl<F: AsRef<[f32]>, U: AsRef<[u8]>> Obs<F, U> {
     #[inline]
     pub fn len(&self) -> usize {
         self.as_slice().either(<[f32]>::len, <[u8]>::len)
+    }
+}
+
+impl<'a> ActionSlice<'a> {
+    /// Returns action `i` of several of `a` elements each.
+    ///
+    /// # Panics
+    /// If `i` is out of range.
+    #[inline]
+    #[must_use]
+    pub fn row(self, i: usize, a: usize) -> Action<'a> {
+        self.map(|actions| actions[i], |actions| &actions[i * a..(i + 1) * a])
+    }
+
+    /// Checks kind, number and range of the actions of `n_envs` environments.
+    ///
+    /// # Errors
+    /// [`Error::Kind`], [`Error::Length`], [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`].
+    pub fn check(self, space: &ActionSpace, n_envs: usize) -> Result<(), Error> {
+        let length = |expected, found| {
+            if expected == found { Ok(()) } else { Err(Error::Length { what: "actions", expected, found }) }
+        };
+        match (self, space) {
+            (Self::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
+                length(n_envs, actions.len())?;
+                match actions.iter().position(|&action| action >= n) {
+                    Some(env_idx) => Err(Error::ActionOutOfRange { env_idx, action: actions[env_idx], n }),
+                    None => Ok(()),
+                }
+            }
+            (Self::Continuous(actions), ActionSpace::Continuous { low, high }) => {
+                length(n_envs * low.len(), actions.len())?;
+                for (env_idx, action) in actions.chunks_exact(low.len().max(1)).enumerate() {
+                    for (dim, ((&action, &low), &high)) in action.iter().zip(low).zip(high).enumerate() {
+                        if !(low..=high).contains(&action) {
+                            return Err(Error::ActionOutOfBounds { env_idx, dim, action, low, high });
+                        }
+                    }
+                }
+                Ok(())
+            }
+            (Self::Discrete(_), ActionSpace::Continuous { .. }) => {
+                Err(Error::Kind { what: "actions", expected: "continuous actions", found: "discrete actions" })
+            }
+            (Self::Continuous(_), ActionSpace::Discrete { .. }) => {
+                Err(Error::Kind { what: "actions", expected: "discrete actions", found: "continuous actions" })
+            }
+        }
     }
 }
 
@@ -284,7 +347,7 @@ impl<'a> ObsSlice<'a> {
     /// # Panics
     /// If element types or lengths differ.
     #[inline]
-    pub fn copy_to(self, to: Obs<&mut [f32], &mut [u8]>) {
+    pub fn copy_to(self, to: ObsSliceMut<'_>) {
         let both = to.zip(self).expect("observations of one element type");
         both.either(|(to, from)| to.copy_from_slice(from), |(to, from)| to.copy_from_slice(from));
     }
@@ -295,24 +358,6 @@ impl ObsRows {
     #[must_use]
     pub fn zeros(dtype: Dtype, len: usize) -> Self {
         Self::new(dtype, || vec![0.0; len], || vec![0; len])
-    }
-
-    /// Borrows all elements for writing.
-    #[inline]
-    pub fn as_mut_slice(&mut self) -> Obs<&mut [f32], &mut [u8]> {
-        self.as_mut().map(Vec::as_mut_slice, Vec::as_mut_slice)
-    }
-
-    /// Returns a view (n, d) for writing.
-    ///
-    /// # Panics
-    /// If the number of elements is not n times d.
-    pub fn view_rows_mut(&mut self, n: usize, d: usize) -> ObsViewMut<'_> {
-        const FITS: &str = "n times d elements";
-        self.as_mut_slice().map(
-            |rows| ArrayViewMut2::from_shape((n, d), rows).expect(FITS),
-            |rows| ArrayViewMut2::from_shape((n, d), rows).expect(FITS),
-        )
     }
 
     /// Appends observations.
@@ -330,24 +375,13 @@ impl ObsRows {
     }
 }
 
-impl<N: Dimension> Obs<Array<f32, N>, Array<u8, N>> {
-    /// Allocates zeros.
-    #[must_use]
-    pub fn zeros<Sh: ShapeBuilder<Dim = N>>(dtype: Dtype, shape: Sh) -> Self {
-        match dtype {
-            Dtype::F32 => Self::F32(Array::zeros(shape)),
-            Dtype::U8 => Self::U8(Array::zeros(shape)),
-        }
-    }
-}
-
-impl ActionArray {
+impl ActionRows {
     /// Allocates zeros for `n` environments.
     #[must_use]
-    pub fn zeros(space: &crate::ActionSpace, n: usize) -> Self {
+    pub fn zeros(space: &ActionSpace, n: usize) -> Self {
         match space {
-            crate::ActionSpace::Discrete { .. } => Self::Discrete(Array::zeros(Ix1(n))),
-            crate::ActionSpace::Continuous { low, .. } => Self::Continuous(Array::zeros(Ix2(n, low.len()))),
+            ActionSpace::Discrete { .. } => Self::Discrete(vec![0; n]),
+            ActionSpace::Continuous { low, .. } => Self::Continuous(vec![0.0; n * low.len()]),
         }
     }
 }
@@ -395,16 +429,6 @@ mod tests {
         obs.as_slice().row(1, 3).copy_to(to.as_mut_slice());
         to.extend(obs.as_slice().row(0, 1));
         assert_eq!((to.len(), &to), (4, &ObsRows::U8(vec![3, 4, 5, 0])));
-    }
-
-    #[test]
-    fn a_row_of_an_array_is_its_memory() {
-        let mut obs = ObsArray::zeros(Dtype::F32, (2, 3));
-        let (_, mut second) = obs.view_mut().split_at(Axis(0), 1);
-        second.as_mut().either(|rows| rows.fill(4.0), |rows| rows.fill(4));
-        assert_eq!(obs.index_axis(Axis(0), 0).to_slice(), ObsSlice::F32(&[0.0; 3]));
-        assert_eq!(obs.index_axis(Axis(0), 1).to_slice(), ObsSlice::F32(&[4.0; 3]));
-        assert_eq!(obs.shape(), [2, 3]);
     }
 
     #[test]

@@ -18,20 +18,20 @@ pub enum Error {
         /// Requested number.
         n_envs: usize,
     },
-    /// Array of the wrong shape, or with rows that are not contiguous.
-    #[error("{what}: expected a contiguous array of shape {expected:?}, found {found:?}")]
-    Shape {
-        /// Name of the array.
+    /// Column of the wrong length.
+    #[error("{what}: expected {expected} elements, found {found}")]
+    Length {
+        /// Name of the column.
         what: &'static str,
-        /// Required shape.
-        expected: Vec<usize>,
-        /// Given shape.
-        found: Vec<usize>,
+        /// Required number of elements.
+        expected: usize,
+        /// Given number.
+        found: usize,
     },
-    /// Array of the wrong element type or kind, or a missing one.
+    /// Column of the wrong element type or kind, or a missing one.
     #[error("{what}: expected {expected}, found {found}")]
     Kind {
-        /// Name of the array.
+        /// Name of the column.
         what: &'static str,
         /// Required type or kind.
         expected: &'static str,

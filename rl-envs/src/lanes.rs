@@ -6,14 +6,13 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use ndarray::ArrayViewMut2;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::isa::{self, Isa, Set, Work};
-use crate::vec_env::Saved;
+use crate::vec_env::{CHECKED, Saved};
 use crate::{
-    Action, ActionSpace, Actions, ActionsView, Canvas, Env, Error, ObsViewMut, Purpose, Rng, Space, Step, StepBatch, StepRows,
-    VecEnv, codec, mask_rows,
+    Action, ActionSlice, ActionSpace, Canvas, Element as _, Env, Error, ObsSliceMut, Purpose, Rng, Space, Step, StepLens,
+    StepSlicesMut, Steps, VecEnv, codec,
 };
 
 /// Rules of an environment with `W` 32-bit words of state and `D` f32 observed.
@@ -58,14 +57,14 @@ pub trait Dynamics<const W: usize, const D: usize>: Clone + Debug + Default + Se
 /// Type of a lane's action: `u32` or `[f32; A]`.
 pub trait LaneAction: Copy + 'static {
     /// Returns `actions` as a slice, or `None` if their kind differs.
-    fn rows<'a>(actions: &ActionsView<'a>) -> Option<&'a [Self]>;
+    fn rows(actions: ActionSlice<'_>) -> Option<&[Self]>;
     /// Converts one action.
     fn of(action: Action<'_>) -> Self;
 }
 
 impl LaneAction for u32 {
-    fn rows<'a>(actions: &ActionsView<'a>) -> Option<&'a [Self]> {
-        if let Actions::Discrete(actions) = actions { actions.to_slice() } else { None }
+    fn rows(actions: ActionSlice<'_>) -> Option<&[Self]> {
+        actions.either(Some, |_| None)
     }
 
     #[inline(always)]
@@ -75,8 +74,8 @@ impl LaneAction for u32 {
 }
 
 impl<const A: usize> LaneAction for [f32; A] {
-    fn rows<'a>(actions: &ActionsView<'a>) -> Option<&'a [Self]> {
-        if let Actions::Continuous(actions) = actions { actions.to_slice().map(|all| all.as_chunks().0) } else { None }
+    fn rows(actions: ActionSlice<'_>) -> Option<&[Self]> {
+        actions.either(|_| None, |actions| Some(actions.as_chunks().0))
     }
 
     #[inline(always)]
@@ -225,8 +224,7 @@ fn set<P: Dynamics<W, D>, const W: usize, const D: usize>(block: &mut [[u32; LAN
 struct LanesStep<'a, P: Dynamics<W, D>, const W: usize, const D: usize> {
     params: &'a P,
     blocks: &'a mut [[[u32; LANES]; W]],
-    actions: &'a [P::Action],
-    out: StepRows<'a, f32>,
+    steps: StepSlicesMut<'a>,
     seed: u64,
     step: u64,
     first_env: u32,
@@ -237,12 +235,14 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> Work for LanesStep<'_, P
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { params, blocks, actions, out, seed, step, first_env } = self;
-        let (obs, final_obs) = (out.obs.as_chunks_mut::<D>().0, out.final_obs.as_chunks_mut::<D>().0);
+        let Self { params, blocks, steps, seed, step, first_env } = self;
+        let Steps { obs, actions, rewards, terminated, truncated, final_obs, .. } = steps;
+        let [obs, final_obs] = [obs, final_obs].map(|obs| f32::elements(obs).expect(CHECKED).as_chunks_mut::<D>().0);
+        let actions = P::Action::rows(actions.as_slice()).expect("checked actions");
         let inputs = blocks.iter_mut().zip(actions.chunks(LANES));
         let rows = obs.chunks_mut(LANES).zip(final_obs.chunks_mut(LANES));
-        let flags = out.terminated.chunks_mut(LANES).zip(out.truncated.chunks_mut(LANES));
-        let outputs = rows.zip(out.rewards.chunks_mut(LANES)).zip(flags);
+        let flags = terminated.chunks_mut(LANES).zip(truncated.chunks_mut(LANES));
+        let outputs = rows.zip(rewards.chunks_mut(LANES)).zip(flags);
         let mut index = first_env;
         for ((block, actions), (((obs, final_obs), rewards), (terminated, truncated))) in inputs.zip(outputs) {
             let n = actions.len();
@@ -308,9 +308,9 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         &self.action_space
     }
 
-    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
-        let obs = obs.into_slice::<f32>("obs", [self.n_envs, D])?;
-        mask_rows("masks", masks, self.n_envs, &self.action_space)?;
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        StepLens::check_reset(self.n_envs, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        let obs = f32::elements(obs).expect(CHECKED);
         self.seed = seed;
         self.steps = 0;
         for (i, obs) in obs.as_chunks_mut::<D>().0.iter_mut().enumerate() {
@@ -321,19 +321,17 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         Ok(())
     }
 
-    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        actions.check(&self.action_space, self.n_envs)?;
-        let out = StepRows::of(out, self.n_envs, &self.observation_space, &self.action_space)?;
+    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        steps.check(self.n_envs, &self.observation_space, &self.action_space)?;
         self.steps += 1;
-        let Self { params, isa, blocks, first_env, seed, steps, .. } = self;
-        let actions = P::Action::rows(&actions).expect("actions that were checked are of the space's kind");
-        isa::dispatch(*isa, LanesStep { params, blocks, actions, out, seed: *seed, step: *steps, first_env: *first_env });
+        let Self { params, isa, blocks, first_env, seed, steps: step, .. } = self;
+        isa::dispatch(*isa, LanesStep { params, blocks, steps, seed: *seed, step: *step, first_env: *first_env });
         Ok(())
     }
 
-    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
-        let obs = obs.into_slice::<f32>("obs", [1, D])?;
-        mask_rows("masks", masks, 1, &self.action_space)?;
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        StepLens::check_reset(1, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        let obs = f32::elements(obs).expect(CHECKED);
         let mut rng = Rng::new(self.seed, self.first_env + env_idx as u32, self.steps, Purpose::Restart);
         let state = self.params.start(&mut rng);
         obs.copy_from_slice(&self.params.observe(&state));
@@ -341,17 +339,15 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
         Ok(())
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        actions.check(&self.action_space, 1)?;
-        let out = StepRows::of(out, 1, &self.observation_space, &self.action_space)?;
-        let Self { params, isa, blocks, first_env, seed, steps, .. } = self;
-        let actions = P::Action::rows(&actions).expect("actions that were checked are of the space's kind");
+    fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        steps.check(1, &self.observation_space, &self.action_space)?;
+        let Self { params, isa, blocks, first_env, seed, steps: step, .. } = self;
         let (block, lane) = (&mut blocks[env_idx / LANES], env_idx % LANES);
         // As the only environment of a separate block.
         let mut alone = [[[0; LANES]; W]];
         set::<P, W, D>(&mut alone[0], 0, get::<P, W, D>(block, lane));
         let first_env = *first_env + env_idx as u32;
-        isa::dispatch(*isa, LanesStep { params, blocks: &mut alone, actions, out, seed: *seed, step: *steps, first_env });
+        isa::dispatch(*isa, LanesStep { params, blocks: &mut alone, steps, seed: *seed, step: *step, first_env });
         set::<P, W, D>(block, lane, get::<P, W, D>(&alone[0], 0));
         Ok(())
     }

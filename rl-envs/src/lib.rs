@@ -10,15 +10,14 @@
 //!   threads or time. All mathematics is the crate's own ([`math`]), the same on every machine.
 //!
 //! ```
-//! use ndarray::array;
 //! use rl_envs::{Actions, Steps, SyncVecEnv, VecEnv, cartpole::CartPole};
 //!
 //! let mut envs = SyncVecEnv::new(3, CartPole::default());
 //! let mut steps = Steps::new(&envs);
 //! envs.reset(7, &mut steps)?;
-//! steps.actions = Actions::Discrete(array![0, 1, 0]);
+//! steps.actions = Actions::Discrete(vec![0, 1, 0]);
 //! envs.step(&mut steps)?;
-//! assert_eq!(steps.rewards, array![1.0, 1.0, 1.0]);
+//! assert_eq!(steps.rewards, [1.0, 1.0, 1.0]);
 //! # Ok::<(), rl_envs::Error>(())
 //! ```
 
@@ -51,9 +50,7 @@ mod vec_env;
 
 pub use canvas::{Canvas, Color};
 pub use check::check_env;
-pub use columns::{
-    Action, ActionArray, ActionRows, ActionSlice, Actions, ActionsMut, ActionsView, Obs, ObsArray, ObsRows, ObsSlice, ObsViewMut,
-};
+pub use columns::{Action, ActionRows, ActionSlice, ActionSliceMut, Actions, Obs, ObsRows, ObsSlice, ObsSliceMut};
 pub use env::{BlockingEnv, Env, EnvError, Step};
 pub use error::Error;
 pub use isa::Isa;
@@ -61,6 +58,6 @@ pub use pool::Pool;
 pub use random_actions::RandomActions;
 pub use rng::{Purpose, Rng};
 pub use space::{ActionKind, ActionSpace, Dtype, Element, Space};
-pub use steps::{MaskBatch, StepBatch, StepRows, Steps, mask_rows};
+pub use steps::{StepLens, StepSlices, StepSlicesMut, Steps};
 pub use trace::TraceStep;
 pub use vec_env::{PooledVecEnv, SyncVecEnv, VecEnv};

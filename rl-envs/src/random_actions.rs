@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::isa::{self, Isa, Set, Work};
-use crate::{ActionSpace, ActionsMut, Purpose, rng};
+use crate::{ActionSliceMut, ActionSpace, Actions, Purpose, rng};
 
 /// Uniform actions for N environments, step by step; masks are ignored.
 ///
@@ -45,21 +45,22 @@ impl RandomActions {
     ///
     /// # Panics
     /// If `actions` differ from the space in kind or number.
-    pub fn fill(&mut self, actions: &mut ActionsMut<'_>) {
+    pub fn fill(&mut self, actions: ActionSliceMut<'_>) {
         match (actions, &self.space) {
-            (ActionsMut::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
+            (Actions::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
                 let words = self.next_words();
                 assert_eq!(actions.len(), words.len(), "an action for each environment");
                 actions.iter_mut().zip(words).for_each(|(action, &word)| *action = rng::below(word, n));
             }
-            (ActionsMut::Continuous(actions), ActionSpace::Continuous { low, high }) => {
+            (Actions::Continuous(actions), ActionSpace::Continuous { low, high }) => {
                 let bounds: Vec<_> = low.iter().copied().zip(high.iter().copied()).collect();
-                assert_eq!(actions.dim(), (self.words[0].len(), bounds.len()), "an action for each environment");
-                for (mut column, (low, high)) in actions.columns_mut().into_iter().zip(bounds) {
+                let a = bounds.len();
+                assert_eq!(actions.len(), self.words[0].len() * a, "an action for each environment");
+                for (j, (low, high)) in bounds.into_iter().enumerate() {
                     let words = self.next_words();
                     // Rounding may exceed the bound.
                     let between = |word| (low + (high - low) * rng::uniform(word)).min(high);
-                    column.iter_mut().zip(words).for_each(|(action, &word)| *action = between(word));
+                    actions.iter_mut().skip(j).step_by(a).zip(words).for_each(|(action, &word)| *action = between(word));
                 }
             }
             _ => panic!("actions of another kind than the space's"),

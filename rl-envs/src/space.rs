@@ -1,10 +1,9 @@
 //! Spaces: shape, element type and bounds of observations and actions.
 
-use ndarray::ArrayViewMut2;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ObsViewMut;
+use crate::ObsSliceMut;
 
 /// Element type of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +29,15 @@ impl Dtype {
 pub trait Element: Copy + Default + Send + Sync + Serialize + DeserializeOwned + 'static {
     /// The type as a value.
     const DTYPE: Dtype;
-    /// Returns the rows of `obs`, or `None` if their element type differs.
-    fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>>;
+    /// Returns the elements of `obs`, or `None` if their type differs.
+    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]>;
     /// Returns false for infinities and NaN.
     fn is_finite(self) -> bool;
 }
 
 impl Element for f32 {
     const DTYPE: Dtype = Dtype::F32;
-    fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>> {
+    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]> {
         obs.either(Some, |_| None)
     }
 
@@ -49,7 +48,7 @@ impl Element for f32 {
 
 impl Element for u8 {
     const DTYPE: Dtype = Dtype::U8;
-    fn rows(obs: ObsViewMut<'_>) -> Option<ArrayViewMut2<'_, Self>> {
+    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]> {
         obs.either(|_| None, Some)
     }
 

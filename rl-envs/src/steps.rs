@@ -1,69 +1,179 @@
-//! Columns of one step of a batch.
+//! Columns of steps of N environments, with the storage as parameter.
 //!
-//! [`Steps`] owns them, [`StepBatch`] borrows them for writing, [`StepRows`] are checked slices.
+//! One struct serves the batch of a step in vectors ([`Steps`]) or borrowed ([`StepSlices`], [`StepSlicesMut`]), T steps of a rollout,
+//! and memory of a device. Columns are flat: an environment's elements are contiguous, environments follow one another, and steps
+//! follow one another.
 
-use ndarray::{Array1, Array2, ArrayViewMut1, ArrayViewMut2, Axis};
+use std::convert::Infallible;
 
-use crate::{ActionArray, ActionSpace, ActionsView, Element, Error, ObsArray, ObsViewMut, Space, VecEnv};
+use crate::{ActionKind, ActionSpace, Actions, Dtype, Error, Obs, ObsSliceMut, Space, VecEnv};
 
-/// The columns of one step of N environments.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Steps {
+/// Columns of steps, in the storages `F` of f32, `U` of u8 and `W` of u32.
+///
+/// A step reads the actions and writes the other columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps<F = Vec<f32>, U = Vec<u8>, W = Vec<u32>> {
     /// Observations to act on next, (N, D).
     ///
     /// Where an episode has ended, the first observation of the next one.
-    pub obs: ObsArray,
-    /// Actions of the next step, (N) or (N, A).
-    pub actions: ActionArray,
-    /// Rewards of the last step, (N).
-    pub rewards: Array1<f32>,
+    pub obs: Obs<F, U>,
+    /// Actions of the step, (N) or (N, A).
+    pub actions: Actions<W, F>,
+    /// Rewards, (N).
+    pub rewards: F,
     /// 1 where the task is over, (N); see [`Step`](crate::Step).
-    pub terminated: Array1<u8>,
+    pub terminated: U,
     /// 1 where the episode was cut off, (N).
-    pub truncated: Array1<u8>,
+    pub truncated: U,
     /// Last observations of episodes that have just ended, (N, D).
     ///
     /// Written only where either flag is set.
-    pub final_obs: ObsArray,
+    pub final_obs: Obs<F, U>,
     /// Legal actions at `obs` and at `final_obs`, (N, A) each.
     ///
-    /// `None` if the action space has no masks.
-    pub masks: Option<[Array2<u8>; 2]>,
+    /// `None` if the action space has no masks. The second is written only where either flag is set.
+    pub masks: Option<[U; 2]>,
 }
 
-impl Steps {
-    /// Zeros for a batch of environments.
+/// Columns to be read.
+pub type StepSlices<'a> = Steps<&'a [f32], &'a [u8], &'a [u32]>;
+/// Columns to be written.
+pub type StepSlicesMut<'a> = Steps<&'a mut [f32], &'a mut [u8], &'a mut [u32]>;
+/// Numbers of elements of the columns.
+pub type StepLens = Steps<usize, usize, usize>;
+
+impl<F, U, W> Steps<F, U, W> {
+    /// Replaces the storage of each column, unless that of any fails.
+    ///
+    /// The order is that of the fields.
+    ///
+    /// # Errors
+    /// Those of the functions.
+    #[inline]
+    pub fn try_map<P, Q, R, E>(
+        self,
+        mut f32s: impl FnMut(F) -> Result<P, E>,
+        mut u8s: impl FnMut(U) -> Result<Q, E>,
+        mut u32s: impl FnMut(W) -> Result<R, E>,
+    ) -> Result<Steps<P, Q, R>, E> {
+        Ok(Steps {
+            obs: match self.obs {
+                Obs::F32(obs) => Obs::F32(f32s(obs)?),
+                Obs::U8(obs) => Obs::U8(u8s(obs)?),
+            },
+            actions: match self.actions {
+                Actions::Discrete(actions) => Actions::Discrete(u32s(actions)?),
+                Actions::Continuous(actions) => Actions::Continuous(f32s(actions)?),
+            },
+            rewards: f32s(self.rewards)?,
+            terminated: u8s(self.terminated)?,
+            truncated: u8s(self.truncated)?,
+            final_obs: match self.final_obs {
+                Obs::F32(obs) => Obs::F32(f32s(obs)?),
+                Obs::U8(obs) => Obs::U8(u8s(obs)?),
+            },
+            masks: match self.masks {
+                Some([masks, final_masks]) => Some([u8s(masks)?, u8s(final_masks)?]),
+                None => None,
+            },
+        })
+    }
+
+    /// Replaces the storage of each column, in the order of the fields.
+    #[inline]
     #[must_use]
-    pub fn new(envs: &(impl VecEnv + ?Sized)) -> Self {
-        let (n, obs, actions) = (envs.n_envs(), envs.observation_space(), envs.action_space());
-        let rows = || ObsArray::zeros(obs.dtype(), (n, obs.len()));
-        let masks = || Array2::zeros((n, actions.len()));
-        Self {
-            obs: rows(),
-            actions: ActionArray::zeros(actions, n),
-            rewards: Array1::zeros(n),
-            terminated: Array1::zeros(n),
-            truncated: Array1::zeros(n),
-            final_obs: rows(),
-            masks: actions.masked().then(|| [masks(), masks()]),
+    pub fn map<P, Q, R>(
+        self,
+        mut f32s: impl FnMut(F) -> P,
+        mut u8s: impl FnMut(U) -> Q,
+        mut u32s: impl FnMut(W) -> R,
+    ) -> Steps<P, Q, R> {
+        let Ok(steps) = self.try_map(|f| Ok::<_, Infallible>(f32s(f)), |u| Ok(u8s(u)), |w| Ok(u32s(w)));
+        steps
+    }
+
+    /// Pairs the columns of both, or returns `None` if any are of different kinds.
+    #[expect(clippy::type_complexity, reason = "pairs of three storages")]
+    #[inline]
+    pub fn zip<P, Q, R>(self, other: Steps<P, Q, R>) -> Option<Steps<(F, P), (U, Q), (W, R)>> {
+        Some(Steps {
+            obs: self.obs.zip(other.obs)?,
+            actions: self.actions.zip(other.actions)?,
+            rewards: (self.rewards, other.rewards),
+            terminated: (self.terminated, other.terminated),
+            truncated: (self.truncated, other.truncated),
+            final_obs: self.final_obs.zip(other.final_obs)?,
+            masks: match (self.masks, other.masks) {
+                (None, None) => None,
+                (Some([a, b]), Some([p, q])) => Some([(a, p), (b, q)]),
+                _ => return None,
+            },
+        })
+    }
+
+    /// Borrows the storages.
+    #[inline]
+    #[must_use]
+    pub fn as_ref(&self) -> Steps<&F, &U, &W> {
+        Steps {
+            obs: self.obs.as_ref(),
+            actions: self.actions.as_ref(),
+            rewards: &self.rewards,
+            terminated: &self.terminated,
+            truncated: &self.truncated,
+            final_obs: self.final_obs.as_ref(),
+            masks: self.masks.as_ref().map(|masks| masks.each_ref()),
         }
     }
 
-    /// Borrows the actions, and the columns that a step writes.
+    /// Borrows the storages for writing.
+    #[inline]
     #[must_use]
-    pub fn view_mut(&mut self) -> (ActionsView<'_>, StepBatch<'_>) {
-        let out = StepBatch {
-            obs: self.obs.view_mut(),
-            rewards: self.rewards.view_mut(),
-            terminated: self.terminated.view_mut(),
-            truncated: self.truncated.view_mut(),
-            final_obs: self.final_obs.view_mut(),
-            masks: self
-                .masks
-                .as_mut()
-                .map(|[masks, final_masks]| MaskBatch { masks: masks.view_mut(), final_masks: final_masks.view_mut() }),
-        };
-        (self.actions.view(), out)
+    pub fn as_mut(&mut self) -> Steps<&mut F, &mut U, &mut W> {
+        Steps {
+            obs: self.obs.as_mut(),
+            actions: self.actions.as_mut(),
+            rewards: &mut self.rewards,
+            terminated: &mut self.terminated,
+            truncated: &mut self.truncated,
+            final_obs: self.final_obs.as_mut(),
+            masks: self.masks.as_mut().map(|masks| masks.each_mut()),
+        }
+    }
+}
+
+impl<A, B, C, P, Q, R> Steps<(A, P), (B, Q), (C, R)> {
+    /// Separates pairs.
+    #[inline]
+    #[must_use]
+    pub fn unzip(self) -> (Steps<A, B, C>, Steps<P, Q, R>) {
+        let (obs, other_obs) = self.obs.unzip();
+        let (actions, other_actions) = self.actions.unzip();
+        let (final_obs, other_final_obs) = self.final_obs.unzip();
+        let (masks, other_masks) = self.masks.map(|[(a, p), (b, q)]| ([a, b], [p, q])).unzip();
+        let ((rewards, other_rewards), (terminated, other_terminated)) = (self.rewards, self.terminated);
+        let (truncated, other_truncated) = self.truncated;
+        (
+            Steps { obs, actions, rewards, terminated, truncated, final_obs, masks },
+            Steps {
+                obs: other_obs,
+                actions: other_actions,
+                rewards: other_rewards,
+                terminated: other_terminated,
+                truncated: other_truncated,
+                final_obs: other_final_obs,
+                masks: other_masks,
+            },
+        )
+    }
+}
+
+impl Steps {
+    /// Zeros for one step of a batch of environments.
+    #[must_use]
+    pub fn new(envs: &(impl VecEnv + ?Sized)) -> Self {
+        let lens = StepLens::batch(envs.n_envs(), envs.observation_space(), envs.action_space());
+        lens.map(|len| vec![0.0; len], |len| vec![0; len], |len| vec![0; len])
     }
 
     /// True if the episode of environment `env_idx` ended in the last step.
@@ -76,165 +186,179 @@ impl Steps {
     }
 }
 
-impl<'a> ObsViewMut<'a> {
-    /// Returns all elements as a slice, for implementations of [`VecEnv`].
+impl<F: AsRef<[f32]>, U: AsRef<[u8]>, W: AsRef<[u32]>> Steps<F, U, W> {
+    /// Borrows the columns.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> StepSlices<'_> {
+        self.as_ref().map(AsRef::as_ref, AsRef::as_ref, AsRef::as_ref)
+    }
+
+    /// Numbers of elements.
+    #[inline]
+    #[must_use]
+    pub fn lens(&self) -> StepLens {
+        self.view().map(<[_]>::len, <[_]>::len, <[_]>::len)
+    }
+}
+
+impl<F: AsMut<[f32]>, U: AsMut<[u8]>, W: AsMut<[u32]>> Steps<F, U, W> {
+    /// Borrows the columns for writing.
+    #[inline]
+    #[must_use]
+    pub fn view_mut(&mut self) -> StepSlicesMut<'_> {
+        self.as_mut().map(AsMut::as_mut, AsMut::as_mut, AsMut::as_mut)
+    }
+}
+
+impl StepSlicesMut<'_> {
+    /// Splits one step of a batch before environment `env_idx`.
+    ///
+    /// # Panics
+    /// If there are fewer environments.
+    #[must_use]
+    pub fn split_at(self, env_idx: usize) -> (Self, Self) {
+        let n = self.rewards.len().max(1);
+        let at = |len: usize| len / n * env_idx;
+        self.map(|x| x.split_at_mut(at(x.len())), |x| x.split_at_mut(at(x.len())), |x| x.split_at_mut(at(x.len()))).unzip()
+    }
+
+    /// Returns the columns of environment `env_idx` alone.
+    ///
+    /// # Panics
+    /// If there is no such environment.
+    #[must_use]
+    pub fn env(self, env_idx: usize) -> Self {
+        self.split_at(env_idx).1.split_at(1).0
+    }
+
+    /// Checks one step of `n_envs` environments: kinds, lengths, actions.
+    ///
+    /// Done once per step, for implementations of [`VecEnv`]: what they index with is right from there on.
     ///
     /// # Errors
-    /// [`Error::Kind`] or [`Error::Shape`] if type or shape differ from those expected.
-    pub fn into_slice<O: Element>(self, what: &'static str, expected: [usize; 2]) -> Result<&'a mut [O], Error> {
-        let rows = O::rows(self).ok_or(Error::Kind {
-            what,
-            expected: if O::DTYPE == crate::Dtype::F32 { "f32" } else { "u8" },
-            found: if O::DTYPE == crate::Dtype::F32 { "u8" } else { "f32" },
-        })?;
-        let (n, d) = rows.dim();
-        let error = || Error::Shape { what, expected: expected.into(), found: vec![n, d] };
-        if [n, d] == expected { rows.into_slice() } else { None }.ok_or_else(error)
+    /// [`Error::Kind`], [`Error::Length`], [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`].
+    pub fn check(&self, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Result<(), Error> {
+        self.lens().check(&StepLens::batch(n_envs, obs, actions))?;
+        self.actions.as_slice().check(actions, n_envs)
     }
 }
 
-/// Action masks of a batch, borrowed for writing.
-#[derive(Debug)]
-pub struct MaskBatch<'a> {
-    /// Legal actions at `obs`, (N, A).
-    pub masks: ArrayViewMut2<'a, u8>,
-    /// Legal actions at `final_obs`, (N, A).
-    ///
-    /// Written only where an episode has ended.
-    pub final_masks: ArrayViewMut2<'a, u8>,
-}
-
-impl MaskBatch<'_> {
-    fn split_at(self, row: usize) -> (Self, Self) {
-        let (a, b) = self.masks.split_at(Axis(0), row);
-        let (c, d) = self.final_masks.split_at(Axis(0), row);
-        (Self { masks: a, final_masks: c }, Self { masks: b, final_masks: d })
-    }
-}
-
-/// Outcome of a step, borrowed for writing; every array is contiguous.
-#[derive(Debug)]
-pub struct StepBatch<'a> {
-    /// Observations to act on next, (N, D).
-    ///
-    /// Where an episode has ended, the first observation of the next one.
-    pub obs: ObsViewMut<'a>,
-    /// Rewards of this step, (N).
-    pub rewards: ArrayViewMut1<'a, f32>,
-    /// 1 where the task is over, (N); see [`Step`](crate::Step).
-    pub terminated: ArrayViewMut1<'a, u8>,
-    /// 1 where the episode was cut off, (N).
-    pub truncated: ArrayViewMut1<'a, u8>,
-    /// Last observations of episodes that have just ended, (N, D).
-    ///
-    /// Written only where either flag is set.
-    pub final_obs: ObsViewMut<'a>,
-    /// Masks, if the action space has them.
-    pub masks: Option<MaskBatch<'a>>,
-}
-
-impl StepBatch<'_> {
-    /// Borrows the columns again, for a wrapper that reads them afterwards.
+impl StepLens {
+    /// Lengths of `n` rows, with observations of `d` elements each.
     #[must_use]
-    pub fn reborrow(&mut self) -> StepBatch<'_> {
-        StepBatch {
-            obs: self.obs.view_mut(),
-            rewards: self.rewards.view_mut(),
-            terminated: self.terminated.view_mut(),
-            truncated: self.truncated.view_mut(),
-            final_obs: self.final_obs.view_mut(),
-            masks: self.masks.as_mut().map(|m| MaskBatch { masks: m.masks.view_mut(), final_masks: m.final_masks.view_mut() }),
+    pub fn rows(n: usize, (dtype, d): (Dtype, usize), actions: ActionKind) -> Self {
+        let obs = Obs::new(dtype, || n.saturating_mul(d), || n.saturating_mul(d));
+        let (actions, mask) = match actions {
+            ActionKind::Discrete { masked } => (Actions::Discrete(n), masked),
+            ActionKind::Continuous { len } => (Actions::Continuous(n.saturating_mul(len)), None),
+        };
+        let masks = mask.map(|len| [n.saturating_mul(len); 2]);
+        Self { obs, actions, rewards: n, terminated: n, truncated: n, final_obs: obs, masks }
+    }
+
+    /// Lengths of one step of `n_envs` environments with these spaces.
+    #[must_use]
+    pub fn batch(n_envs: usize, obs: &Space, actions: &ActionSpace) -> Self {
+        Self::rows(n_envs, (obs.dtype(), obs.len()), actions.kind())
+    }
+
+    /// Checks the columns that a reset of `n_envs` environments writes.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] or [`Error::Length`].
+    pub fn check_reset(
+        n_envs: usize,
+        (space, actions): (&Space, &ActionSpace),
+        obs: &ObsSliceMut<'_>,
+        masks: Option<&[u8]>,
+    ) -> Result<(), Error> {
+        let expected = Self::batch(n_envs, space, actions);
+        let obs = obs.as_ref().map(|obs| obs.len(), |obs| obs.len());
+        Self { obs, masks: masks.map(|masks| [masks.len(), n_envs * actions.len()]), ..expected }.check(&expected)
+    }
+
+    /// Checks that kinds and lengths are as expected.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] or [`Error::Length`] of the first column that differs, actions first.
+    pub fn check(&self, expected: &Self) -> Result<(), Error> {
+        if self == expected { Ok(()) } else { Err(self.difference(expected)) }
+    }
+
+    #[cold]
+    fn difference(&self, expected: &Self) -> Error {
+        let (found_actions, actions) = (self.actions.kind_and_len(), expected.actions.kind_and_len());
+        let (found_obs, obs) = (self.obs.kind_and_len(), expected.obs.kind_and_len());
+        let (found_final, final_obs) = (self.final_obs.kind_and_len(), expected.final_obs.kind_and_len());
+        let mask = |masks: Option<[usize; 2]>, k: usize| masks.map_or(("none", 0), |masks| ("masks", masks[k]));
+        let columns = [
+            ("actions", found_actions, actions),
+            ("obs", found_obs, obs),
+            ("rewards", ("f32", self.rewards), ("f32", expected.rewards)),
+            ("terminated", ("u8", self.terminated), ("u8", expected.terminated)),
+            ("truncated", ("u8", self.truncated), ("u8", expected.truncated)),
+            ("final_obs", found_final, final_obs),
+            ("masks", mask(self.masks, 0), mask(expected.masks, 0)),
+            ("final_masks", mask(self.masks, 1), mask(expected.masks, 1)),
+        ];
+        let different = columns.into_iter().find(|(_, found, expected)| found != expected);
+        let (what, found, expected) = different.expect("one of the columns differs");
+        if found.0 == expected.0 {
+            Error::Length { what, expected: expected.1, found: found.1 }
+        } else {
+            Error::Kind { what, expected: expected.0, found: found.0 }
         }
     }
+}
 
-    /// Splits before environment `row`.
-    pub(crate) fn split_at(self, row: usize) -> (Self, Self) {
-        let (obs_a, obs_b) = self.obs.split_at(Axis(0), row);
-        let (rewards_a, rewards_b) = self.rewards.split_at(Axis(0), row);
-        let (terminated_a, terminated_b) = self.terminated.split_at(Axis(0), row);
-        let (truncated_a, truncated_b) = self.truncated.split_at(Axis(0), row);
-        let (final_obs_a, final_obs_b) = self.final_obs.split_at(Axis(0), row);
-        let (masks_a, masks_b) = self.masks.map(|masks| masks.split_at(row)).unzip();
-        (
-            Self {
-                obs: obs_a,
-                rewards: rewards_a,
-                terminated: terminated_a,
-                truncated: truncated_a,
-                final_obs: final_obs_a,
-                masks: masks_a,
-            },
-            Self {
-                obs: obs_b,
-                rewards: rewards_b,
-                terminated: terminated_b,
-                truncated: truncated_b,
-                final_obs: final_obs_b,
-                masks: masks_b,
-            },
-        )
+impl Obs<usize, usize> {
+    fn kind_and_len(self) -> (&'static str, usize) {
+        self.either(|len| ("f32", len), |len| ("u8", len))
     }
 }
 
-/// Checked slices of a [`StepBatch`], for implementations of [`VecEnv`].
-#[derive(Debug)]
-pub struct StepRows<'a, O> {
-    /// Observations to act on next, (N, D).
-    pub obs: &'a mut [O],
-    /// Rewards of this step, (N).
-    pub rewards: &'a mut [f32],
-    /// 1 where the task is over, (N).
-    pub terminated: &'a mut [u8],
-    /// 1 where the episode was cut off, (N).
-    pub truncated: &'a mut [u8],
-    /// Last observations of episodes that have just ended, (N, D).
-    pub final_obs: &'a mut [O],
-    /// Legal actions at `obs`, (N, A), or empty without masks.
-    pub masks: &'a mut [u8],
-    /// Legal actions at `final_obs`, (N, A), or empty without masks.
-    pub final_masks: &'a mut [u8],
-}
-
-impl<'a, O: Element> StepRows<'a, O> {
-    /// Checks types and shapes for n environments.
-    ///
-    /// # Errors
-    /// [`Error::Kind`] or [`Error::Shape`].
-    pub fn of(out: StepBatch<'a>, n: usize, space: &Space, actions: &ActionSpace) -> Result<Self, Error> {
-        let d = space.len();
-        let (masks, final_masks) = out.masks.map(|m| (m.masks, m.final_masks)).unzip();
-        Ok(Self {
-            obs: out.obs.into_slice("obs", [n, d])?,
-            rewards: flat("rewards", out.rewards, n)?,
-            terminated: flat("terminated", out.terminated, n)?,
-            truncated: flat("truncated", out.truncated, n)?,
-            final_obs: out.final_obs.into_slice("final_obs", [n, d])?,
-            masks: mask_rows("masks", masks, n, actions)?,
-            final_masks: mask_rows("final_masks", final_masks, n, actions)?,
-        })
+impl Actions<usize, usize> {
+    fn kind_and_len(self) -> (&'static str, usize) {
+        self.either(|len| ("discrete actions", len), |len| ("continuous actions", len))
     }
 }
 
-fn flat<'a, T>(what: &'static str, view: ArrayViewMut1<'a, T>, n: usize) -> Result<&'a mut [T], Error> {
-    let len = view.len();
-    let error = || Error::Shape { what, expected: vec![n], found: vec![len] };
-    if len == n { view.into_slice() } else { None }.ok_or_else(error)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SyncVecEnv, snake::Snake};
 
-/// Returns masks (N, A) as a slice, empty if the space has none.
-///
-/// # Errors
-/// [`Error::Kind`] or [`Error::Shape`].
-pub fn mask_rows<'a>(
-    what: &'static str,
-    masks: Option<ArrayViewMut2<'a, u8>>,
-    n: usize,
-    space: &ActionSpace,
-) -> Result<&'a mut [u8], Error> {
-    match (space.masked(), masks) {
-        (true, Some(masks)) => ObsViewMut::U8(masks).into_slice(what, [n, space.len()]),
-        (false, None) => Ok(&mut []),
-        (true, None) => Err(Error::Kind { what, expected: "masks", found: "none" }),
-        (false, Some(_)) => Err(Error::Kind { what, expected: "none", found: "masks" }),
+    #[test]
+    fn the_parts_of_a_split_are_the_environments_before_and_after() {
+        let mut steps = Steps::new(&SyncVecEnv::new(3, Snake::default()));
+        let d = steps.obs.len() / 3;
+        let (before, after) = steps.view_mut().split_at(1);
+        assert_eq!((before.lens(), after.lens().rewards), (StepLens { rewards: 1, ..before.lens() }, 2));
+        assert_eq!((before.obs.len(), after.obs.len()), (d, 2 * d));
+        after.truncated[0] = 1;
+        let [masks, _] = after.masks.expect("masked");
+        masks[0] = 7;
+        assert!(steps.done(1) && !steps.done(0) && !steps.done(2));
+        assert_eq!(steps.masks.expect("masked")[0][4], 7);
+    }
+
+    #[test]
+    fn the_first_column_that_differs_is_named() {
+        let expected = StepLens::rows(5, (Dtype::F32, 4), ActionKind::Discrete { masked: Some(2) });
+        assert!(expected.check(&expected).is_ok());
+        for (found, message) in [
+            (StepLens { rewards: 4, ..expected }, "rewards: expected 5 elements, found 4"),
+            (StepLens { obs: Obs::U8(20), ..expected }, "obs: expected f32, found u8"),
+            (StepLens { final_obs: Obs::F32(19), ..expected }, "final_obs: expected 20 elements, found 19"),
+            (StepLens { masks: None, ..expected }, "masks: expected masks, found none"),
+            (StepLens { masks: Some([10, 9]), ..expected }, "final_masks: expected 10 elements, found 9"),
+            (
+                StepLens { actions: Actions::Continuous(5), ..expected },
+                "actions: expected discrete actions, found continuous actions",
+            ),
+        ] {
+            assert_eq!(found.check(&expected).expect_err("differs").to_string(), message);
+        }
     }
 }

@@ -2,53 +2,13 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayViewMut2, Axis};
 use serde::{Deserialize, Serialize};
 
 use crate::isa::{self, Isa, Set, Work};
 use crate::{
-    Action, ActionSpace, Actions, ActionsView, Canvas, Env, Error, ObsViewMut, Pool, Purpose, Rng, Space, StepBatch, StepRows,
-    Steps, codec, mask_rows, pool,
+    ActionSpace, Canvas, Element as _, Env, Error, ObsSliceMut, Pool, Purpose, Rng, Space, StepLens, StepSlicesMut, Steps, codec,
+    pool,
 };
-
-impl ActionsView<'_> {
-    /// Checks kind, shape and range once for the whole batch; steps rely on it.
-    ///
-    /// # Errors
-    /// [`Error::Kind`] or [`Error::Shape`] if kind or shape differ, [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`]
-    /// if an action is outside of the space.
-    pub fn check(&self, space: &ActionSpace, n_envs: usize) -> Result<(), Error> {
-        let shape = |expected: &[usize], found: &[usize], standard: bool| {
-            let error = || Error::Shape { what: "actions", expected: expected.into(), found: found.into() };
-            if expected == found && standard { Ok(()) } else { Err(error()) }
-        };
-        match (self, space) {
-            (Self::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
-                shape(&[n_envs], actions.shape(), actions.is_standard_layout())?;
-                match actions.iter().position(|&action| action >= n) {
-                    Some(env_idx) => Err(Error::ActionOutOfRange { env_idx, action: actions[env_idx], n }),
-                    None => Ok(()),
-                }
-            }
-            (Self::Continuous(actions), ActionSpace::Continuous { low, high }) => {
-                shape(&[n_envs, low.len()], actions.shape(), actions.is_standard_layout())?;
-                for ((env_idx, dim), &action) in actions.indexed_iter() {
-                    let (low, high) = (low[dim], high[dim]);
-                    if !(low..=high).contains(&action) {
-                        return Err(Error::ActionOutOfBounds { env_idx, dim, action, low, high });
-                    }
-                }
-                Ok(())
-            }
-            (Self::Discrete(_), ActionSpace::Continuous { .. }) => {
-                Err(Error::Kind { what: "actions", expected: "continuous actions", found: "discrete ones" })
-            }
-            (Self::Continuous(_), ActionSpace::Discrete { .. }) => {
-                Err(Error::Kind { what: "actions", expected: "discrete actions", found: "continuous ones" })
-            }
-        }
-    }
-}
 
 /// N environments that step together.
 ///
@@ -73,21 +33,21 @@ pub trait VecEnv: Send {
     /// `obs` is (N, D), `masks` is (N, A) and given only if the action space has masks.
     ///
     /// # Errors
-    /// [`Error::Shape`] or [`Error::Kind`] if an array does not fit; nothing has changed then.
-    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error>;
+    /// [`Error::Length`] or [`Error::Kind`] if a column does not fit; nothing has changed then.
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error>;
 
-    /// Steps every environment, and writes to `out`, which may be a row of a rollout.
+    /// Steps every environment: reads the actions and writes the other columns.
     ///
     /// # Errors
-    /// Errors of [`Actions::check`]; [`Error::Shape`] or [`Error::Kind`] if an array does not fit. Nothing has changed then.
-    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error>;
+    /// Errors of [`StepSlicesMut::check`]; nothing has changed then.
+    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error>;
 
     /// Resets all environments into `steps`: see [`VecEnv::reset_into`].
     ///
     /// # Errors
     /// Errors of [`VecEnv::reset_into`].
     fn reset(&mut self, seed: u64, steps: &mut Steps) -> Result<(), Error> {
-        self.reset_into(seed, steps.obs.view_mut(), steps.masks.as_mut().map(|[masks, _]| masks.view_mut()))
+        self.reset_into(seed, steps.obs.as_mut_slice(), steps.masks.as_mut().map(|[masks, _]| &mut masks[..]))
     }
 
     /// Steps all environments with the actions of `steps`; writes its other columns.
@@ -95,8 +55,7 @@ pub trait VecEnv: Send {
     /// # Errors
     /// Errors of [`VecEnv::step_into`].
     fn step(&mut self, steps: &mut Steps) -> Result<(), Error> {
-        let (actions, out) = steps.view_mut();
-        self.step_into(actions, out)
+        self.step_into(steps.view_mut())
     }
 
     /// Restarts environment `env_idx` of this batch (from 0) with a new episode.
@@ -105,23 +64,23 @@ pub trait VecEnv: Send {
     /// its last step gave a number that is not finite.
     ///
     /// # Errors
-    /// [`Error::Shape`] or [`Error::Kind`] if an array does not fit, [`Error::CannotRestart`] if the batch cannot restart;
+    /// [`Error::Length`] or [`Error::Kind`] if a column does not fit, [`Error::CannotRestart`] if the batch cannot restart;
     /// nothing has changed then.
     ///
     /// # Panics
     /// If there is no environment `env_idx`.
-    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error>;
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error>;
 
     /// Repeats the last step of environment `env_idx` after [`VecEnv::restart`].
     ///
-    /// All arrays have one row.
+    /// All columns have one row.
     ///
     /// # Errors
     /// Errors of [`VecEnv::step_into`]; [`Error::CannotRestart`] if the batch cannot restart. Nothing has changed then.
     ///
     /// # Panics
     /// If there is no environment `env_idx`.
-    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error>;
+    fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error>;
 
     /// Overwrites the rewards (N) of the last step with the environments' own.
     ///
@@ -166,20 +125,20 @@ impl VecEnv for Box<dyn VecEnv> {
         (**self).action_space()
     }
 
-    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         (**self).reset_into(seed, obs, masks)
     }
 
-    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        (**self).step_into(actions, out)
+    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        (**self).step_into(steps)
     }
 
-    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         (**self).restart(env_idx, obs, masks)
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        (**self).repeat_step(env_idx, actions, out)
+    fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        (**self).repeat_step(env_idx, steps)
     }
 
     fn raw_rewards(&self, rewards: &mut [f32]) {
@@ -235,12 +194,11 @@ impl<E: Env> SyncVecEnv<E> {
         }
     }
 
-    fn step_some(&mut self, range: Range<usize>, step: u64, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step_some(&mut self, range: Range<usize>, step: u64, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         let Self { envs, isa, seed, first_env, observation_space, action_space, .. } = self;
-        actions.check(action_space, range.len())?;
-        let out = StepRows::of(out, range.len(), observation_space, action_space)?;
+        steps.check(range.len(), observation_space, action_space)?;
         let (d, a, first_env) = (observation_space.len(), action_space.len(), *first_env + range.start as u32);
-        isa::dispatch(*isa, EnvsStep { envs: &mut envs[range], actions, out, d, a, seed: *seed, step, first_env });
+        isa::dispatch(*isa, EnvsStep { envs: &mut envs[range], steps, d, a, seed: *seed, step, first_env });
         Ok(())
     }
 
@@ -252,11 +210,13 @@ impl<E: Env> SyncVecEnv<E> {
     }
 }
 
+/// The reason why observations have the type of the environments.
+pub(crate) const CHECKED: &str = "observations were checked";
+
 /// One step of every environment, compiled for an instruction set.
-struct EnvsStep<'a, 'b, E: Env> {
+struct EnvsStep<'a, E: Env> {
     envs: &'a mut [E],
-    actions: ActionsView<'b>,
-    out: StepRows<'a, E::Obs>,
+    steps: StepSlicesMut<'a>,
     d: usize,
     a: usize,
     seed: u64,
@@ -264,44 +224,30 @@ struct EnvsStep<'a, 'b, E: Env> {
     first_env: u32,
 }
 
-impl<E: Env> EnvsStep<'_, '_, E> {
-    #[inline(always)]
-    fn one(&mut self, i: usize, action: Action<'_>) {
-        let Self { envs, out, d, a, seed, step, first_env, .. } = self;
-        let (env, index, d, a) = (&mut envs[i], *first_env + i as u32, *d, *a);
-        let obs = &mut out.obs[i * d..][..d];
-        let outcome = env.step(action, &mut Rng::new(*seed, index, *step, Purpose::Step), obs);
-        out.rewards[i] = outcome.reward;
-        out.terminated[i] = outcome.terminated.into();
-        out.truncated[i] = outcome.truncated.into();
-        if outcome.done() {
-            out.final_obs[i * d..][..d].copy_from_slice(obs);
-            if !out.final_masks.is_empty() {
-                env.mask(&mut out.final_masks[i * a..][..a]);
-            }
-            env.reset(&mut Rng::new(*seed, index, *step, Purpose::Reset), obs);
-        }
-        if !out.masks.is_empty() {
-            env.mask(&mut out.masks[i * a..][..a]);
-        }
-    }
-}
-
-impl<E: Env> Work for EnvsStep<'_, '_, E> {
+impl<E: Env> Work for EnvsStep<'_, E> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Set>(mut self) {
-        match self.actions {
-            Actions::Discrete(actions) => {
-                for (i, &action) in actions.iter().enumerate() {
-                    self.one(i, Action::Discrete(action));
+    fn run<S: Set>(self) {
+        let Self { envs, steps, d, a, seed, step, first_env } = self;
+        let Steps { obs, actions, rewards, terminated, truncated, final_obs, masks } = steps;
+        let [obs, final_obs] = [obs, final_obs].map(|obs| E::Obs::elements(obs).expect(CHECKED));
+        let ([masks, final_masks], actions) = (masks.unwrap_or_default(), actions.as_slice());
+        for (i, env) in envs.iter_mut().enumerate() {
+            let (index, obs) = (first_env + i as u32, &mut obs[i * d..][..d]);
+            let outcome = env.step(actions.row(i, a), &mut Rng::new(seed, index, step, Purpose::Step), obs);
+            rewards[i] = outcome.reward;
+            terminated[i] = outcome.terminated.into();
+            truncated[i] = outcome.truncated.into();
+            if outcome.done() {
+                final_obs[i * d..][..d].copy_from_slice(obs);
+                if !final_masks.is_empty() {
+                    env.mask(&mut final_masks[i * a..][..a]);
                 }
+                env.reset(&mut Rng::new(seed, index, step, Purpose::Reset), obs);
             }
-            Actions::Continuous(actions) => {
-                for (i, action) in actions.as_slice().expect("checked actions are contiguous").chunks_exact(self.a).enumerate() {
-                    self.one(i, Action::Continuous(action));
-                }
+            if !masks.is_empty() {
+                env.mask(&mut masks[i * a..][..a]);
             }
         }
     }
@@ -343,10 +289,10 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         &self.action_space
     }
 
-    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         let (n, d, a) = (self.envs.len(), self.observation_space.len(), self.action_space.len());
-        let obs = obs.into_slice::<E::Obs>("obs", [n, d])?;
-        let masks = mask_rows("masks", masks, n, &self.action_space)?;
+        StepLens::check_reset(n, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        let (obs, masks) = (E::Obs::elements(obs).expect(CHECKED), masks.unwrap_or_default());
         self.seed = seed;
         self.steps = 0;
         let rows = self.envs.iter_mut().zip(obs.chunks_exact_mut(d)).zip(self.first_env..);
@@ -359,15 +305,15 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         Ok(())
     }
 
-    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        self.step_some(0..self.envs.len(), self.steps + 1, actions, out)?;
+    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.step_some(0..self.envs.len(), self.steps + 1, steps)?;
         self.steps += 1;
         Ok(())
     }
 
-    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
-        let obs = obs.into_slice::<E::Obs>("obs", [1, self.observation_space.len()])?;
-        let masks = mask_rows("masks", masks, 1, &self.action_space)?;
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        StepLens::check_reset(1, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        let (obs, masks) = (E::Obs::elements(obs).expect(CHECKED), masks.unwrap_or_default());
         let env = &mut self.envs[env_idx];
         env.reset(&mut Rng::new(self.seed, self.first_env + env_idx as u32, self.steps, Purpose::Restart), obs);
         if !masks.is_empty() {
@@ -376,8 +322,8 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         Ok(())
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
-        self.step_some(env_idx..env_idx + 1, self.steps, actions, out)
+    fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.step_some(env_idx..env_idx + 1, self.steps, steps)
     }
 
     fn render(&self, env_idx: usize, canvas: &mut Canvas) {
@@ -439,16 +385,12 @@ impl<V: VecEnv> PooledVecEnv<V> {
     }
 }
 
-fn reset_slices<V: VecEnv>(
-    slices: &mut [V],
-    seed: u64,
-    obs: ObsViewMut<'_>,
-    masks: Option<ArrayViewMut2<'_, u8>>,
-) -> Result<(), Error> {
+fn reset_slices<V: VecEnv>(slices: &mut [V], seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
     let Some((first, rest)) = slices.split_first_mut() else { return Ok(()) };
     let n = first.n_envs();
-    let (obs_a, obs_b) = obs.split_at(Axis(0), n);
-    let (masks_a, masks_b) = masks.map(|masks| masks.split_at(Axis(0), n)).unzip();
+    let d = first.observation_space().len();
+    let (obs_a, obs_b) = obs.map(|obs| obs.split_at_mut(n * d), |obs| obs.split_at_mut(n * d)).unzip();
+    let (masks_a, masks_b) = masks.map(|masks| masks.split_at_mut(n * first.action_space().len())).unzip();
     first.reset_into(seed, obs_a, masks_a)?;
     reset_slices(rest, seed, obs_b, masks_b)
 }
@@ -464,11 +406,6 @@ impl<V: VecEnv> PooledVecEnv<V> {
             first += slice.n_envs();
         }
         panic!("environment {env_idx} of {}", self.n_envs);
-    }
-
-    fn check_rows(&self, what: &'static str, found: &[usize], width: Option<usize>) -> Result<(), Error> {
-        let expected: Vec<usize> = [Some(self.n_envs), width].into_iter().flatten().collect();
-        if found == expected { Ok(()) } else { Err(Error::Shape { what, expected, found: found.into() }) }
     }
 }
 
@@ -489,53 +426,38 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         self.slices[0].action_space()
     }
 
-    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
-        self.check_rows("obs", obs.shape(), Some(self.observation_space().len()))?;
-        if let Some(masks) = &masks {
-            self.check_rows("masks", masks.shape(), Some(self.action_space().len()))?;
-        }
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        // Everything that could fail in one slice is checked before any slice resets.
+        StepLens::check_reset(self.n_envs, (self.observation_space(), self.action_space()), &obs, masks.as_deref())?;
         reset_slices(&mut self.slices, seed, obs, masks)
     }
 
-    fn step_into(&mut self, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         // Everything that could fail in one slice is checked before any slice steps.
-        actions.check(self.action_space(), self.n_envs)?;
-        let d = self.observation_space().len();
-        self.check_rows("obs", out.obs.shape(), Some(d))?;
-        self.check_rows("final_obs", out.final_obs.shape(), Some(d))?;
-        self.check_rows("rewards", out.rewards.shape(), None)?;
-        self.check_rows("terminated", out.terminated.shape(), None)?;
-        self.check_rows("truncated", out.truncated.shape(), None)?;
-        if let Some(masks) = &out.masks {
-            let a = self.action_space().len();
-            self.check_rows("masks", masks.masks.shape(), Some(a))?;
-            self.check_rows("final_masks", masks.final_masks.shape(), Some(a))?;
-        }
+        steps.check(self.n_envs, self.observation_space(), self.action_space())?;
         let mut work = Vec::with_capacity(self.slices.len());
-        let (mut actions, mut out) = (actions, out);
+        let mut rest = steps;
         for slice in &mut self.slices {
-            let n = slice.n_envs();
-            let (first_actions, first_out);
-            (first_actions, actions) = actions.split_at(Axis(0), n);
-            (first_out, out) = out.split_at(n);
-            work.push((slice, first_actions, Some(first_out), Ok(())));
+            let (first, others) = rest.split_at(slice.n_envs());
+            rest = others;
+            work.push((slice, Some(first), Ok(())));
         }
-        self.pool.each(&mut work, &|(slice, actions, out, result)| {
-            if let Some(out) = out.take() {
-                *result = slice.step_into(*actions, out);
+        self.pool.each(&mut work, &|(slice, steps, result)| {
+            if let Some(steps) = steps.take() {
+                *result = slice.step_into(steps);
             }
         });
         work.into_iter().try_for_each(|(.., result)| result)
     }
 
-    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         let (slice, env_idx) = self.slice_of(env_idx);
         self.slices[slice].restart(env_idx, obs, masks)
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, out: StepBatch<'_>) -> Result<(), Error> {
+    fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         let (slice, env_idx) = self.slice_of(env_idx);
-        self.slices[slice].repeat_step(env_idx, actions, out)
+        self.slices[slice].repeat_step(env_idx, steps)
     }
 
     fn raw_rewards(&self, mut rewards: &mut [f32]) {

@@ -22,10 +22,9 @@
 //! assert_eq!(envs.observation_space().shape(), [16]);
 //! ```
 
-use ndarray::ArrayViewMut2;
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, ActionsView, Canvas, Env, Error, ObsViewMut, Rng, Space, Step, StepBatch, VecEnv, codec};
+use crate::{Action, ActionSpace, Canvas, Env, Error, ObsSliceMut, Rng, Space, Step, StepSlicesMut, VecEnv, codec};
 
 /// Wrappers of any environment of the catalog, as values; by default none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -393,16 +392,16 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         self.envs.action_space()
     }
 
-    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         self.envs.reset_into(seed, obs, masks)?;
         self.running = Self::start(self.envs.n_envs());
         Ok(())
     }
 
-    fn step_into(&mut self, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
-        self.envs.step_into(actions, out.reborrow())?;
-        let ends = out.terminated.iter().zip(&out.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
-        self.raw.iter_mut().zip(&out.rewards).for_each(|(raw, reward)| *raw = *reward);
+    fn step_into(&mut self, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.step_into(steps.view_mut())?;
+        let ends = steps.terminated.iter().zip(&*steps.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
+        self.raw.copy_from_slice(steps.rewards);
         self.envs.raw_rewards(&mut self.raw);
         for ((episode, &reward), done) in self.running.iter_mut().zip(&self.raw).zip(ends) {
             count(episode, reward, done, &mut self.finished);
@@ -411,17 +410,17 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
     }
 
     /// Restarts an environment; its episode counts only if its last step ended it.
-    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         self.envs.restart(env_idx, obs, masks)?;
         self.running[env_idx] = Episode { env_idx, episode_return: 0.0, length: 0 };
         Ok(())
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
-        self.envs.repeat_step(env_idx, actions, out.reborrow())?;
-        self.raw[env_idx] = out.rewards[0];
+    fn repeat_step(&mut self, env_idx: usize, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.repeat_step(env_idx, steps.view_mut())?;
+        self.raw[env_idx] = steps.rewards[0];
         self.envs.raw_rewards(&mut self.raw);
-        let done = out.terminated[0] | out.truncated[0] != 0;
+        let done = steps.terminated[0] | steps.truncated[0] != 0;
         count(&mut self.running[env_idx], self.raw[env_idx], done, &mut self.finished);
         Ok(())
     }
@@ -497,27 +496,27 @@ impl<V: VecEnv> VecEnv for RewardClip<V> {
         self.envs.action_space()
     }
 
-    fn reset_into(&mut self, seed: u64, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         self.envs.reset_into(seed, obs, masks)
     }
 
-    fn step_into(&mut self, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
-        self.envs.step_into(actions, out.reborrow())?;
-        self.raw.iter_mut().zip(&out.rewards).for_each(|(raw, reward)| *raw = *reward);
+    fn step_into(&mut self, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.step_into(steps.view_mut())?;
+        self.raw.copy_from_slice(steps.rewards);
         self.envs.raw_rewards(&mut self.raw);
-        out.rewards.mapv_inplace(|reward| reward.clamp(self.low, self.high));
+        steps.rewards.iter_mut().for_each(|reward| *reward = reward.clamp(self.low, self.high));
         Ok(())
     }
 
-    fn restart(&mut self, env_idx: usize, obs: ObsViewMut<'_>, masks: Option<ArrayViewMut2<'_, u8>>) -> Result<(), Error> {
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         self.envs.restart(env_idx, obs, masks)
     }
 
-    fn repeat_step(&mut self, env_idx: usize, actions: ActionsView<'_>, mut out: StepBatch<'_>) -> Result<(), Error> {
-        self.envs.repeat_step(env_idx, actions, out.reborrow())?;
-        self.raw[env_idx] = out.rewards[0];
+    fn repeat_step(&mut self, env_idx: usize, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.repeat_step(env_idx, steps.view_mut())?;
+        self.raw[env_idx] = steps.rewards[0];
         self.envs.raw_rewards(&mut self.raw);
-        out.rewards.mapv_inplace(|reward| reward.clamp(self.low, self.high));
+        steps.rewards.iter_mut().for_each(|reward| *reward = reward.clamp(self.low, self.high));
         Ok(())
     }
 

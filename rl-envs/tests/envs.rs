@@ -1,22 +1,23 @@
 //! Every environment of the catalog against the contract and the references.
 
-use ndarray::{Array1, Array2};
 use rl_envs::{
-    ActionArray, ActionSpace, Actions, ActionsMut, Canvas, Dtype, Error, Isa, ObsArray, ObsViewMut, Pool, RandomActions, Steps,
-    SyncVecEnv, TraceStep, VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
+    ActionRows, ActionSpace, Actions, Canvas, Dtype, Error, Isa, ObsRows, ObsSliceMut, Pool, RandomActions, Steps, SyncVecEnv,
+    TraceStep, VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
 };
 use serde_json::Value;
 
-fn row(obs: &ObsArray, i: usize) -> Vec<f32> {
-    obs.as_ref().either(|obs| obs.row(i).to_vec(), |obs| obs.row(i).iter().map(|&x| f32::from(x)).collect())
+/// Observation `i` of `n` as numbers.
+fn row(obs: &ObsRows, i: usize, n: usize) -> Vec<f32> {
+    let d = obs.len() / n;
+    obs.as_slice().row(i, d).either(<[f32]>::to_vec, |obs| obs.iter().map(|&x| f32::from(x)).collect())
 }
 
 /// Writes values that no environment writes.
-fn poison(obs: &mut ObsArray) {
+fn poison(obs: &mut ObsRows) {
     obs.as_mut().either(|obs| obs.fill(f32::NAN), |obs| obs.fill(238));
 }
 
-fn bits(obs: &ObsArray) -> Vec<u32> {
+fn bits(obs: &ObsRows) -> Vec<u32> {
     obs.as_ref().either(|obs| obs.iter().map(|x| x.to_bits()).collect(), |obs| obs.iter().map(|&x| x.into()).collect())
 }
 
@@ -38,17 +39,17 @@ impl Memory {
     /// Steps with uniform actions; with masks mostly legal ones, so that episodes last.
     fn step(&mut self, envs: &mut dyn VecEnv) -> Result<(), Error> {
         let Steps { actions, masks, .. } = &mut self.steps;
-        self.random.fill(&mut actions.view_mut());
+        self.random.fill(actions.as_mut_slice());
         if let (Actions::Discrete(actions), Some([masks, _])) = (actions, masks) {
             let n = envs.action_space().len() as u32;
             for (i, action) in actions.iter_mut().enumerate().filter(|(_, action)| **action > 0) {
-                *action = (0..n).map(|k| (*action + k) % n).find(|&k| masks[[i, k as usize]] == 1).unwrap_or(0);
+                *action = (0..n).map(|k| (*action + k) % n).find(|&k| masks[i * n as usize + k as usize] == 1).unwrap_or(0);
             }
         }
         envs.step(&mut self.steps)
     }
 
-    fn discrete(&mut self) -> &mut Array1<u32> {
+    fn discrete(&mut self) -> &mut Vec<u32> {
         let Actions::Discrete(actions) = &mut self.steps.actions else { panic!("discrete actions") };
         actions
     }
@@ -93,7 +94,7 @@ fn a_larger_batch_does_not_change_the_trajectory_of_an_environment() {
         a.reset(&mut *small, 2);
         b.reset(&mut *large, 2);
         for _ in 0..100 {
-            assert_eq!(row(&a.steps.obs, 2), row(&b.steps.obs, 2), "{}", entry.name);
+            assert_eq!(row(&a.steps.obs, 2, 3), row(&b.steps.obs, 2, 70), "{}", entry.name);
             a.step(&mut *small).expect("steps");
             b.step(&mut *large).expect("steps");
         }
@@ -129,14 +130,14 @@ fn an_ended_episode_leaves_its_last_observation_and_the_first_of_the_next() {
             let space = envs.observation_space();
             for i in 0..33 {
                 let done = memory.steps.done(i);
-                let final_obs = row(&memory.steps.final_obs, i);
+                let final_obs = row(&memory.steps.final_obs, i, 33);
                 let untouched = final_obs.iter().all(|x| x.is_nan() || *x == 238.0);
                 assert_eq!(done, !untouched, "{}: written if and only if done", entry.name);
-                assert!(space.contains(&row(&memory.steps.obs, i)), "{}", entry.name);
+                assert!(space.contains(&row(&memory.steps.obs, i, 33)), "{}", entry.name);
                 if done {
                     ends += 1;
                     assert!(space.contains(&final_obs), "{}", entry.name);
-                    assert_ne!(final_obs, row(&memory.steps.obs, i), "{}: obs is the new episode's first", entry.name);
+                    assert_ne!(final_obs, row(&memory.steps.obs, i, 33), "{}: obs is the new episode's first", entry.name);
                 }
             }
             steps += 1;
@@ -226,24 +227,23 @@ fn a_bad_batch_is_refused_before_any_environment_steps() {
         memory.discrete()[99] = 2;
         let error = envs.step(&mut memory.steps).unwrap_err();
         assert_eq!(error.to_string(), "environment 99: action 2 is out of range, the action space is 0..2");
-        *memory.discrete() = Array1::zeros(99);
-        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Shape { what: "actions", .. })));
-        *memory.discrete() = Array1::zeros(100);
-        memory.steps.rewards = Array1::zeros(101);
-        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Shape { what: "rewards", .. })));
-        memory.steps.rewards = Array1::zeros(100);
-        memory.steps.final_obs = ObsArray::zeros(Dtype::F32, (100, 5));
-        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Shape { what: "final_obs", .. })));
-        memory.steps.final_obs = ObsArray::zeros(Dtype::F32, (100, 4));
+        *memory.discrete() = vec![0; 99];
+        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Length { what: "actions", .. })));
+        *memory.discrete() = vec![0; 100];
+        memory.steps.rewards = vec![0.0; 101];
+        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Length { what: "rewards", .. })));
+        memory.steps.rewards = vec![0.0; 100];
+        memory.steps.final_obs = ObsRows::zeros(Dtype::F32, 500);
+        assert!(matches!(envs.step(&mut memory.steps), Err(Error::Length { what: "final_obs", .. })));
+        memory.steps.final_obs = ObsRows::zeros(Dtype::F32, 400);
 
-        memory.steps.actions = Actions::Continuous(Array2::zeros((100, 1)));
-        memory.steps.obs = ObsArray::zeros(Dtype::U8, (100, 4));
-        memory.steps.masks = Some([Array2::zeros((100, 2)), Array2::zeros((100, 2))]);
+        memory.steps.actions = Actions::Continuous(vec![0.0; 100]);
+        memory.steps.obs = ObsRows::zeros(Dtype::U8, 400);
+        memory.steps.masks = Some([vec![0; 200], vec![0; 200]]);
         let error = envs.step(&mut memory.steps);
         assert!(matches!(error, Err(Error::Kind { what: "actions", .. })));
-        let mut columns = Array2::<f32>::zeros((4, 100));
-        let transposed = ObsViewMut::F32(columns.view_mut().reversed_axes());
-        assert!(matches!(envs.reset_into(1, transposed, None), Err(Error::Shape { what: "obs", .. })));
+        let mut short = [0.0; 399];
+        assert!(matches!(envs.reset_into(1, ObsSliceMut::F32(&mut short), None), Err(Error::Length { what: "obs", .. })));
         assert_eq!(envs.save().expect("saves"), before);
     }
 }
@@ -255,15 +255,15 @@ fn random_actions_take_their_documented_words() {
     let (mut a, mut b) = (RandomActions::slice(9, 2..5, &discrete), RandomActions::new(9, 5, &continuous));
     let word = |i: usize, k: u64| rl_envs::rng::word(9, i as u32, k, rl_envs::Purpose::RandomAction);
     for step in 0..9 {
-        let (mut actions, mut vectors) = (Array1::zeros(3), Array2::zeros((5, 3)));
-        a.fill(&mut ActionsMut::Discrete(actions.view_mut()));
-        b.fill(&mut ActionsMut::Continuous(vectors.view_mut()));
-        for i in 0..3 {
-            assert_eq!(actions[i], rl_envs::rng::below(word(i + 2, step), 5));
+        let (mut actions, mut vectors) = (vec![0; 3], vec![0.0; 15]);
+        a.fill(Actions::Discrete(&mut actions));
+        b.fill(Actions::Continuous(&mut vectors));
+        for (i, &action) in actions.iter().enumerate() {
+            assert_eq!(action, rl_envs::rng::below(word(i + 2, step), 5));
         }
         for i in 0..5 {
             for (j, (low, high)) in [(-1.0, 1.0), (0.0, 8.0), (-1.0, 1.0)].into_iter().enumerate() {
-                assert_eq!(vectors[[i, j]], low + (high - low) * rl_envs::rng::uniform(word(i, 3 * step + j as u64)));
+                assert_eq!(vectors[3 * i + j], low + (high - low) * rl_envs::rng::uniform(word(i, 3 * step + j as u64)));
             }
         }
     }
@@ -380,12 +380,10 @@ fn recorded_states(name: &str) -> Vec<Value> {
 
 /// Draws more actions than any episode has steps, as a trace takes them.
 fn random_actions(space: &ActionSpace, seed: u64) -> Value {
-    let (mut random, mut actions) = (RandomActions::new(seed, 4100, space), ActionArray::zeros(space, 4100));
-    random.fill(&mut actions.view_mut());
-    actions.either(
-        |actions| actions.iter().copied().collect(),
-        |actions| actions.rows().into_iter().map(|row| row.to_vec()).collect(),
-    )
+    let (mut random, mut actions) = (RandomActions::new(seed, 4100, space), ActionRows::zeros(space, 4100));
+    random.fill(actions.as_mut_slice());
+    actions
+        .either(|actions| actions.iter().copied().collect(), |actions| actions.chunks(space.len()).map(<[f32]>::to_vec).collect())
 }
 
 /// Checks that only the last step ends the episode, and observations are in space.

@@ -5,8 +5,8 @@ use rl_envs::wrappers::{
     ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, RewardClip, TimeLimit, TimeLimitState,
 };
 use rl_envs::{
-    Action, ActionSpace, Actions, Element, Env, Error, ObsArray, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps,
-    SyncVecEnv, VecEnv,
+    Action, ActionSpace, Actions, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps, SyncVecEnv,
+    VecEnv,
 };
 use serde::{Deserialize, Serialize};
 
@@ -119,11 +119,11 @@ impl<V: VecEnv> Batch<V> {
 
     fn rows(&self) -> Vec<Row> {
         let Steps { obs, rewards, terminated, truncated, final_obs, masks, .. } = &self.steps;
-        let row = |obs: &ObsArray, i| -> Vec<f32> {
-            let row = obs.as_ref();
-            row.either(|obs| obs.row(i).to_vec(), |obs| obs.row(i).iter().map(|&x| f32::from(x)).collect())
+        let (d, a) = (self.envs.observation_space().len(), self.envs.action_space().len());
+        let row = |obs: &ObsRows, i| -> Vec<f32> {
+            obs.as_slice().row(i, d).either(<[f32]>::to_vec, |obs| obs.iter().map(|&x| f32::from(x)).collect())
         };
-        let mask = |k: usize, i| masks.iter().flat_map(|masks| masks[k].row(i).to_vec()).collect::<Vec<u8>>();
+        let mask = |k: usize, i: usize| masks.iter().flat_map(|masks| masks[k][i * a..][..a].to_vec()).collect::<Vec<u8>>();
         let row = |i| Row {
             obs: row(obs, i),
             mask: mask(0, i),

@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use ndarray::{ArrayViewMut2, Axis};
 use rl_agents::collect::rollout;
 use rl_agents::{Acted, Acting, Choice, Episode, Policy, Scratch};
-use rl_buffer::{ActionBuffer, ObsRows, Rollout};
-use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Step, math};
+use rl_buffer::{ActionRows, ObsRows, Rollout};
+use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Step, math};
 
 use crate::Error;
 use crate::blocking::{BlockingEnvs, Event};
@@ -72,8 +71,7 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     batch: Vec<usize>,
     obs: ObsRows,        // (n, D)
     masks: Vec<u8>,      // (n, A), or empty without masks
-    discrete: Vec<u32>,  // (N)
-    vectors: Vec<f32>,   // (N, A)
+    actions: ActionRows, // (N) or (N, A)
     log_probs: Vec<f32>, // (N)
     values: Vec<f32>,    // (N)
     batches: u64,
@@ -84,21 +82,11 @@ impl Stretch {
     /// Writes an observation as row `t`.
     fn observe<O: rl_envs::Element>(&mut self, t: usize, obs: &[O], mask: &[u8]) {
         let mut columns = self.column.columns();
-        if let Some(mut rows) = O::rows(columns.obs.index_axis_mut(Axis(0), t)) {
-            rows.iter_mut().zip(obs).for_each(|(to, &from)| *to = from);
+        let (to, masks) = columns.start(t);
+        O::elements(to).expect("the environment's element type").copy_from_slice(obs);
+        if let Some(masks) = masks {
+            masks.copy_from_slice(mask);
         }
-        if let Some(masks) = &mut columns.masks {
-            masks.index_axis_mut(Axis(0), t).iter_mut().zip(mask).for_each(|(to, &from)| *to = from);
-        }
-    }
-
-    /// Records that step `t` ended an episode whose final observation is row `row`.
-    fn end(&mut self, t: usize, row: usize) {
-        let mut obs = ObsRows::zeros(self.column.obs.dtype(), 0);
-        obs.extend(self.column.obs_rows(row..row + 1));
-        let masks = self.column.masks.as_ref();
-        let mask: Vec<u8> = masks.map_or_else(Vec::new, |masks| masks.index_axis(Axis(0), row).iter().copied().collect());
-        self.column.push_final(t, 0, obs.as_slice(), &mask);
     }
 
     fn is_full(&self) -> bool {
@@ -115,16 +103,16 @@ impl Stretch {
     /// Records a step and the observation after it.
     fn step<O: rl_envs::Element>(&mut self, step: Step, obs: &[O], mask: &[u8]) {
         let t = self.t;
-        self.column.rewards[[t, 0]] = step.reward;
-        self.column.terminated[[t, 0]] = step.terminated.into();
-        self.column.truncated[[t, 0]] = step.truncated.into();
+        let mut columns = self.column.columns();
+        let row = columns.step(t);
+        (row.rewards[0], row.terminated[0], row.truncated[0]) = (step.reward, step.terminated.into(), step.truncated.into());
         self.observe(t + 1, obs, mask);
         self.running.episode_return += f64::from(step.reward);
         self.running.length += 1;
         self.acting = false;
         self.t += 1;
         if step.done() {
-            self.end(t, t + 1);
+            self.column.end(t, 0);
             self.ended.push(std::mem::take(&mut self.running));
         }
         self.waits = !step.done();
@@ -133,9 +121,13 @@ impl Stretch {
     /// Records a fault: the failed call gives no transition, the one before is cut.
     fn fault(&mut self) {
         let t = self.t;
-        if self.acting && t > 0 && self.column.terminated[[t - 1, 0]] | self.column.truncated[[t - 1, 0]] == 0 {
-            self.column.truncated[[t - 1, 0]] = 1;
-            self.end(t - 1, t);
+        if self.acting && t > 0 {
+            let mut columns = self.column.columns();
+            let row = columns.step(t - 1);
+            if row.terminated[0] | row.truncated[0] == 0 {
+                row.truncated[0] = 1;
+                self.column.end(t - 1, 0);
+            }
         }
         // The return of a broken episode is left out of the statistics.
         self.running = Episode::default();
@@ -152,7 +144,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
         let (n, a) = (envs.n_envs(), envs.action_space.len());
         let stretch = |env| -> Result<Stretch, Error> {
             let mut column = rollout(n_steps, 1, &envs.observation_space, &envs.action_space)?;
-            column.env_idx[0] = env as u32;
+            column.env_idx_mut()[0] = env as u32;
             let (running, ended) = (Episode::default(), Vec::new());
             Ok(Stretch { column, t: 0, learnt: 0, newest: 0, running, ended, waits: false, acting: false })
         };
@@ -167,8 +159,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             batch: Vec::with_capacity(n),
             obs,
             masks: Vec::with_capacity(n * a),
-            discrete: vec![0; n],
-            vectors: vec![0.0; n * a],
+            actions: ActionRows::zeros(&envs.action_space, n),
             log_probs: vec![0.0; n],
             values: vec![0.0; n],
             batches: 0,
@@ -205,7 +196,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
                 let last = stretch.t;
                 let mut value = [0.0];
                 policy.values(stretch.column.obs_rows(last..last + 1), &mut value, &mut self.scratch)?;
-                stretch.column.last_values[0] = value[0];
+                stretch.column.columns().last_values[[0, 0]] = value[0];
                 filled.rollout.copy_column(n, &stretch.column, 0);
                 filled.learnt[n] = stretch.learnt;
                 n += 1;
@@ -218,7 +209,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
 
     /// Runs the policy for all waiting environments as one batch.
     fn act(&mut self, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
-        let Self { envs, stretches, batch, obs, masks, discrete, vectors, log_probs, values, scratch, .. } = self;
+        let Self { envs, stretches, batch, obs, masks, actions, log_probs, values, scratch, .. } = self;
         batch.clear();
         masks.clear();
         obs.clear();
@@ -234,40 +225,33 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
         let a = envs.action_space.len();
         self.batches += 1;
         let choice = Choice::Sample { seed: envs.seed, step: self.batches, first_env: 0 };
-        let actions = match envs.action_space {
-            ActionSpace::Discrete { .. } => ActionsMut::Discrete((&mut discrete[..n]).into()),
-            ActionSpace::Continuous { .. } => {
-                let rows = ArrayViewMut2::from_shape((n, a), &mut vectors[..n * a]);
-                ActionsMut::Continuous(rows.map_err(|error| Error::Thread { name: "collect".into(), cause: error.to_string() })?)
-            }
-        };
-        let acted = Acted { actions, log_probs: &mut log_probs[..n], values: &mut values[..n] };
+        let out = actions.as_mut_slice().map(|actions| &mut actions[..n], |actions| &mut actions[..n * a]);
+        let acted = Acted { actions: out, log_probs: &mut log_probs[..n], values: &mut values[..n] };
         policy.act(Acting { obs: obs.as_slice(), masks, choice }, acted, scratch)?;
         for (i, &env) in batch.iter().enumerate() {
             let stretch = &mut stretches[env];
             let t = stretch.t;
             if t == 0 {
                 (stretch.learnt, stretch.newest) = (learnt, learnt);
-                stretch.column.policy_version[0] = policy.weights().version;
+                stretch.column.policy_version_mut()[0] = policy.weights().version;
             }
             stretch.newest = stretch.newest.max(learnt);
-            stretch.column.log_probs[[t, 0]] = log_probs[i];
-            stretch.column.values[[t, 0]] = values[i];
             (stretch.waits, stretch.acting) = (false, true);
-            match (&mut stretch.column.actions, &envs.action_space) {
-                (ActionBuffer::Continuous(actions), ActionSpace::Continuous { low, high }) => {
-                    let vector = &mut vectors[i * a..(i + 1) * a];
-                    for (j, x) in vector.iter_mut().enumerate() {
-                        actions[[t, 0, j]] = *x;
-                        *x = math::clamp(*x, low[j], high[j]);
-                    }
-                    envs.send(env, Action::Continuous(vector));
+            let mut columns = stretch.column.columns();
+            let (.., (to, to_log_probs, to_values)) = columns.act(t);
+            (to_log_probs[0], to_values[0]) = (log_probs[i], values[i]);
+            match (to, &mut *actions, &envs.action_space) {
+                (Actions::Continuous(to), Actions::Continuous(actions), ActionSpace::Continuous { low, high }) => {
+                    let action = &mut actions[i * a..(i + 1) * a];
+                    to.copy_from_slice(action);
+                    action.iter_mut().zip(low).zip(high).for_each(|((x, &low), &high)| *x = math::clamp(*x, low, high));
+                    envs.send(env, Action::Continuous(action));
                 }
-                (ActionBuffer::Discrete(actions), _) => {
-                    actions[[t, 0]] = discrete[i];
-                    envs.send(env, Action::Discrete(discrete[i]));
+                (Actions::Discrete(to), Actions::Discrete(actions), _) => {
+                    to[0] = actions[i];
+                    envs.send(env, Action::Discrete(actions[i]));
                 }
-                (ActionBuffer::Continuous(_), ActionSpace::Discrete { .. }) => return Err(rl_agents::Error::ActionKind.into()),
+                _ => return Err(rl_agents::Error::ActionKind.into()),
             }
         }
         Ok(())

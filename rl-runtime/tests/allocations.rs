@@ -44,7 +44,7 @@ impl Collect for Plain {
         if learnt < 20 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        filled.rollout.rewards.fill(policy.weights().params[0]);
+        filled.rollout.columns().steps.rewards.fill(policy.weights().params[0]);
         filled.learnt.fill(learnt);
         Ok(())
     }
@@ -95,7 +95,7 @@ fn rollouts_and_policies_go_round_without_allocating() {
             if (40..60).contains(&i) {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            assert_eq!(filled.rollout.rewards[[15, 3]], param);
+            assert_eq!(filled.rollout.rewards()[[15, 3]], param);
             i += 1;
             match i {
                 100 => before = ALLOCATIONS.load(Ordering::Relaxed),

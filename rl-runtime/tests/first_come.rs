@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rl_agents::{Acted, Acting, ActorCritic, Agent, Choice, Collector, Layout, Metrics, NetConfig, Policy, Scratch, Snapshot};
-use rl_buffer::{ActionBuffer, ObsBuffer, ObsSlice, Rollout};
+use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::cartpole::CartPole;
-use rl_envs::{Action, ActionSpace, ActionsMut, BlockingEnv, Env, EnvError, Pool, Rng, Space, Step};
+use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Env, EnvError, Obs, Pool, Rng, Space, Step};
 use rl_runtime::Error;
 use rl_runtime::blocking::{BlockingEnvs, Event, Make};
 use rl_runtime::faults::{FaultConfig, FaultCounts};
@@ -159,7 +159,7 @@ fn filled(rollout: Rollout) -> Filled {
 }
 
 fn row(rollout: &Rollout, t: usize, n: usize) -> [f32; 3] {
-    let ObsBuffer::F32(obs) = &rollout.obs else { panic!("f32") };
+    let Obs::F32(obs) = rollout.obs() else { panic!("f32") };
     [0, 1, 2].map(|i| obs[[t, n, i]])
 }
 
@@ -179,18 +179,14 @@ fn in_lockstep_it_is_the_plain_collector_bit_for_bit() {
     for i in 0..4 {
         let mut episodes = plain.collect(&policy, &mut expected).unwrap();
         ready.collect(&policy, i, &mut found, &track).unwrap();
-        let (ObsBuffer::F32(a), ObsBuffer::F32(b)) = (&expected.obs, &found.rollout.obs) else { panic!("f32") };
-        assert_eq!(a, b, "rollout {i}");
-        let (ActionBuffer::Discrete(a), ActionBuffer::Discrete(b)) = (&expected.actions, &found.rollout.actions) else {
-            panic!("discrete")
-        };
-        assert_eq!(a, b);
-        assert_eq!(expected.log_probs, found.rollout.log_probs);
-        assert_eq!(expected.values, found.rollout.values);
-        assert_eq!(expected.rewards, found.rollout.rewards);
-        assert_eq!(expected.terminated, found.rollout.terminated);
-        assert_eq!(expected.truncated, found.rollout.truncated);
-        assert_eq!(expected.last_values, found.rollout.last_values);
+        assert_eq!(expected.obs(), found.rollout.obs(), "rollout {i}");
+        assert_eq!(expected.actions(), found.rollout.actions());
+        assert_eq!(expected.log_probs(), found.rollout.log_probs());
+        assert_eq!(expected.values(), found.rollout.values());
+        assert_eq!(expected.rewards(), found.rollout.rewards());
+        assert_eq!(expected.terminated(), found.rollout.terminated());
+        assert_eq!(expected.truncated(), found.rollout.truncated());
+        assert_eq!(expected.last_values(), found.rollout.last_values());
         let ends = |rollout: &Rollout| {
             let ObsSlice::F32(obs) = rollout.final_obs() else { panic!("f32") };
             let mut ends: Vec<_> = rollout.final_at().iter().copied().zip(obs.chunks(4).map(<[f32]>::to_vec)).collect();
@@ -212,7 +208,7 @@ fn check_columns(rollout: &Rollout, last: &mut [Option<[f32; 3]>]) {
     let ends = rollout.final_at();
     let ObsSlice::F32(final_obs) = rollout.final_obs() else { panic!("f32") };
     for n in 0..rollout.shape().n_envs {
-        let env = rollout.env_idx[n] as usize;
+        let env = rollout.env_idx()[n] as usize;
         if let Some(before) = last[env] {
             assert!(
                 before == row(rollout, 0, n) || row(rollout, 0, n)[2] == 0.0,
@@ -221,8 +217,8 @@ fn check_columns(rollout: &Rollout, last: &mut [Option<[f32; 3]>]) {
         }
         for t in 0..rollout.shape().n_steps {
             let (here, next) = (row(rollout, t, n), row(rollout, t + 1, n));
-            let (terminated, truncated) = (rollout.terminated[[t, n]] == 1, rollout.truncated[[t, n]] == 1);
-            assert_eq!(rollout.rewards[[t, n]], here[2] + 1.0);
+            let (terminated, truncated) = (rollout.terminated()[[t, n]] == 1, rollout.truncated()[[t, n]] == 1);
+            assert_eq!(rollout.rewards()[[t, n]], here[2] + 1.0);
             let after = [here[0], here[1], here[2] + 1.0];
             let end = ends.iter().position(|&at| at == (t, n));
             assert_eq!(end.is_some(), terminated || truncated, "a final observation for each end");
@@ -251,7 +247,7 @@ fn a_slow_environment_holds_up_nobody() {
     while columns[0] < 3 {
         ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
         check_columns(&filled.rollout, &mut last);
-        filled.rollout.env_idx.iter().for_each(|&env| columns[env as usize] += 1);
+        filled.rollout.env_idx().iter().for_each(|&env| columns[env as usize] += 1);
         oldest = filled.learnt.iter().fold(oldest, |oldest, acted| oldest.max(rollouts - acted));
         rollouts += 1;
         assert!(rollouts < 100_000, "the slow one is never seen");
@@ -290,7 +286,7 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
             by_fault += u64::from(row(&filled.rollout, t, n)[2] < 6.0);
         }
         for n in 0..4 {
-            let env = filled.rollout.env_idx[n] as usize;
+            let env = filled.rollout.env_idx()[n] as usize;
             lives[env] = lives[env].max(row(&filled.rollout, 6, n)[0]);
         }
         assert!(filled.episodes.iter().all(|e| e.length == 7), "an episode cut off by a fault is in no statistics");
@@ -346,7 +342,7 @@ fn calls_that_may_be_repeated_are_and_nobody_notices() {
     while seen < 3 {
         ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
         check_columns(&filled.rollout, &mut last);
-        seen += filled.rollout.env_idx.iter().filter(|&&env| env == 0).count();
+        seen += filled.rollout.env_idx().iter().filter(|&&env| env == 0).count();
         rollouts += 1;
     }
     let counts = ready.counts();
@@ -518,36 +514,36 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
             assert!(!rollout.contiguous);
             for (t, n) in (0..6).flat_map(|t| (0..5).map(move |n| (t, n))) {
                 let (here, next) = (row(rollout, t, n), row(rollout, t + 1, n));
-                assert_eq!([here[0], rollout.rewards[[t, n]]], [rollout.env_idx[n] as f32; 2]);
-                assert_eq!((rollout.policy_version[n], policy.version()), (7, 7));
+                assert_eq!([here[0], rollout.rewards()[[t, n]]], [rollout.env_idx()[n] as f32; 2]);
+                assert_eq!((rollout.policy_version()[n], policy.version()), (7, 7));
                 let legal: Vec<u8> =
-                    rollout.masks.iter().flat_map(|masks| (0..3).map(|a| masks[[t, n, a]]).collect::<Vec<_>>()).collect();
+                    rollout.masks().iter().flat_map(|masks| (0..3).map(|a| masks[[t, n, a]]).collect::<Vec<_>>()).collect();
                 for (action, &legal) in legal.iter().enumerate() {
                     assert_eq!(legal == 1, action != (here[0] + here[1]) as usize % 3, "the mask of this state");
                 }
                 let mut value = [0.0];
                 policy.values(ObsSlice::F32(&here), &mut value, &mut scratch).unwrap();
-                assert!((rollout.values[[t, n]] - value[0]).abs() < 1e-5, "the value of this state");
-                let taken = match &rollout.actions {
-                    ActionBuffer::Discrete(actions) => {
+                assert!((rollout.values()[[t, n]] - value[0]).abs() < 1e-5, "the value of this state");
+                let taken = match rollout.actions() {
+                    Actions::Discrete(actions) => {
                         let action = actions[[t, n]];
                         assert!(legal.is_empty() || legal[action as usize] == 1);
                         // Draw until the same action comes again, for its log-probability.
                         let again = (0..1000).find_map(|step| {
-                            let (mut drawn, mut log_prob) = (ndarray::Array1::zeros(1), [0.0]);
+                            let (mut drawn, mut log_prob) = ([0], [0.0]);
                             let choice = Choice::Sample { seed: 1, step, first_env: 0 };
-                            let actions = ActionsMut::Discrete(drawn.view_mut());
+                            let actions = Actions::Discrete(&mut drawn[..]);
                             let acting = Acting { obs: ObsSlice::F32(&here), masks: &legal, choice };
                             let acted = Acted { actions, log_probs: &mut log_prob, values: &mut value };
                             policy.act(acting, acted, &mut scratch).unwrap();
                             (drawn[0] == action).then_some(log_prob[0])
                         });
-                        assert!((rollout.log_probs[[t, n]] - again.unwrap()).abs() < 1e-5, "its probability in this state");
+                        assert!((rollout.log_probs()[[t, n]] - again.unwrap()).abs() < 1e-5, "its probability in this state");
                         action as f32
                     }
-                    ActionBuffer::Continuous(actions) => actions[[t, n, 0]].clamp(-0.5, 0.5),
+                    Actions::Continuous(actions) => actions[[t, n, 0]].clamp(-0.5, 0.5),
                 };
-                if rollout.truncated[[t, n]] == 0 {
+                if rollout.truncated()[[t, n]] == 0 {
                     assert_eq!(next, [here[0], here[1] + 1.0, taken], "what followed this action");
                 }
             }
@@ -701,7 +697,7 @@ fn a_stretch_with_actions_of_a_learner_that_was_put_back_is_dropped_though_it_be
     for _ in 0..8 {
         ready.collect(&policy, 3, &mut filled, &track).unwrap();
         assert_eq!(filled.learnt, [3, 3]);
-        seen |= filled.rollout.env_idx.iter().any(|&env| env == 1);
+        seen |= filled.rollout.env_idx().contains(&1);
     }
     assert!(seen && ready.dropped() > 1, "{} dropped", ready.dropped());
 }
@@ -774,8 +770,8 @@ fn a_number_that_is_not_finite_is_a_failure_and_gives_no_transition() {
     let mut filled = filled(ready.rollout(50).unwrap());
     let policy = policy(&spaces);
     ready.collect(&policy, 0, &mut filled, &Profile::new(false).track("test")).unwrap();
-    let ObsBuffer::F32(obs) = &filled.rollout.obs else { panic!("f32") };
-    assert!(obs.iter().all(|x| x.is_finite()) && filled.rollout.rewards.iter().all(|reward| *reward == 1.0));
+    let Obs::F32(obs) = filled.rollout.obs() else { panic!("f32") };
+    assert!(obs.iter().all(|x| x.is_finite()) && filled.rollout.rewards().iter().all(|reward| *reward == 1.0));
     let told = told.lock().unwrap();
     assert!(told.iter().any(|text| text == "the reward is NaN"), "{told:?}");
     assert!(told.iter().any(|text| text == "element 2 of the observation is not finite"), "{told:?}");

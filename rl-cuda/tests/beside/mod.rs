@@ -2,9 +2,8 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use ndarray::{Array1, Array2};
 use rl_cuda::{ActionSource, CudaVecEnv, Device, DeviceActions, DeviceSteps, Error};
-use rl_envs::{ActionArray, ActionSpace, Actions, ActionsView, Obs, ObsArray, RandomActions, Steps, VecEnv, catalog};
+use rl_envs::{ActionRows, ActionSlice, ActionSpace, Actions, Obs, ObsRows, RandomActions, Steps, VecEnv, catalog};
 
 /// Batch sizes that the tests cover.
 pub(crate) const SIZES: [usize; 5] = [1, 31, 33, 65, 1000];
@@ -12,12 +11,12 @@ pub(crate) const SIZES: [usize; 5] = [1, 31, 33, 65, 1000];
 /// Everything that one step of a batch writes, as bits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rows {
-    obs: Obs<Array2<u32>, Array2<u8>>,
-    rewards: Array1<u32>,
-    terminated: Array1<u8>,
-    truncated: Array1<u8>,
-    final_obs: Obs<Array2<u32>, Array2<u8>>,
-    masks: Option<[Array2<u8>; 2]>,
+    obs: Obs<Vec<u32>, Vec<u8>>,
+    rewards: Vec<u32>,
+    terminated: Vec<u8>,
+    truncated: Vec<u8>,
+    final_obs: Obs<Vec<u32>, Vec<u8>>,
+    masks: Option<[Vec<u8>; 2]>,
 }
 
 /// A batch and its latest outputs.
@@ -35,14 +34,16 @@ impl Driven {
         self.envs.reset(seed, &mut self.steps)
     }
 
-    pub(crate) fn step(&mut self, actions: ActionsView<'_>) -> Result<(), rl_envs::Error> {
-        self.envs.step_into(actions, self.steps.view_mut().1)
+    pub(crate) fn step(&mut self, actions: ActionSlice<'_>) -> Result<(), rl_envs::Error> {
+        self.steps.actions = actions.map(<[u32]>::to_vec, <[f32]>::to_vec);
+        self.envs.step(&mut self.steps)
     }
 
     pub(crate) fn rows(&self) -> Rows {
-        let bits = |obs: &ObsArray| obs.as_ref().map(|obs| obs.mapv(f32::to_bits), Array2::clone);
+        let float_bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let bits = |obs: &ObsRows| obs.as_ref().map(|obs| float_bits(obs), Vec::clone);
         let Steps { obs, rewards, terminated, truncated, final_obs, masks, .. } = self.steps.clone();
-        let (obs, final_obs, rewards) = (bits(&obs), bits(&final_obs), rewards.mapv(f32::to_bits));
+        let (obs, final_obs, rewards) = (bits(&obs), bits(&final_obs), float_bits(&rewards));
         Rows { obs, rewards, terminated, truncated, final_obs, masks }
     }
 
@@ -56,29 +57,29 @@ impl Driven {
 /// With masks, those environments take legal actions; in CartPole, actions that keep the pole up.
 pub(crate) struct Player {
     random: RandomActions,
-    actions: ActionArray,
+    actions: ActionRows,
 }
 
 impl Player {
     pub(crate) fn new(seed: u64, n: usize, space: &ActionSpace) -> Self {
-        Self { random: RandomActions::new(seed, n, space), actions: ActionArray::zeros(space, n) }
+        Self { random: RandomActions::new(seed, n, space), actions: ActionRows::zeros(space, n) }
     }
 
-    pub(crate) fn play(&mut self, name: &str, driven: &Driven) -> ActionsView<'_> {
-        self.random.fill(&mut self.actions.view_mut());
+    pub(crate) fn play(&mut self, name: &str, driven: &Driven) -> ActionSlice<'_> {
+        self.random.fill(self.actions.as_mut_slice());
         if let Actions::Discrete(actions) = &mut self.actions {
             for i in (0..actions.len()).step_by(2) {
                 if let ("cartpole", Obs::F32(obs)) = (name, &driven.steps.obs) {
-                    let row = obs.row(i);
+                    let row = &obs[4 * i..][..4];
                     actions[i] = (row[2] + 0.5 * row[3] + 0.1 * row[1] + 0.05 * row[0] > 0.0).into();
                 } else if let Some([masks, _]) = &driven.steps.masks {
                     let drawn = actions[i] as usize;
-                    let legal = (0..4).map(|j| (drawn + j) % 4).find(|&j| masks[[i, j]] == 1);
+                    let legal = (0..4).map(|j| (drawn + j) % 4).find(|&j| masks[4 * i + j] == 1);
                     actions[i] = legal.unwrap_or(drawn) as u32;
                 }
             }
         }
-        self.actions.view()
+        self.actions.as_slice()
     }
 }
 
@@ -130,7 +131,7 @@ pub(crate) fn check_bound(device: &Device, name: &str) {
     let stepped = |action: u32| {
         let mut envs = CudaVecEnv::new(device, name, 5).unwrap();
         let mut steps = DeviceSteps::zeros(device, 1, 5, envs.observation_space(), envs.action_space()).unwrap();
-        let DeviceActions::Discrete(actions) = &mut steps.actions else { unreachable!("{name}'s actions are discrete") };
+        let DeviceActions::Discrete(actions) = &mut steps.columns.actions else { unreachable!("{name}'s actions are discrete") };
         stream.upload(&actions.view_mut(), &[0, 0, 0, action, 0]).unwrap();
         let rows = steps.rows(0..1);
         envs.reset_on(&stream, 7, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks)).unwrap();

@@ -4,18 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ndarray::{Array2, Axis};
 use rl_agents::collect::{MAX_SLICES, MIN_SLICE, rollout};
 use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
 use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
 use rl_buffer::{
-    ActionKind, ActionSlice, Batch, ObsBuffer, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, RolloutColumns,
-    StepSlices, TransitionShape,
+    ActionKind, ActionSlice, Batch, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, RolloutColumns, StepSlices,
+    TransitionShape,
 };
 use rl_cuda::measure;
 use rl_cuda::{ActionSource, CudaVecEnv, Device};
 use rl_envs::catalog::Entry;
-use rl_envs::{Dtype, Isa, MaskBatch, Pool, Purpose, RandomActions, StepBatch, VecEnv, rng};
+use rl_envs::{Dtype, Isa, Pool, Purpose, RandomActions, VecEnv, rng};
 use serde_json::{Value, json};
 
 use super::latency::{Latency, SlowCartPole, spin};
@@ -44,39 +43,22 @@ const MIN_ENVS: usize = 64;
 struct Driven {
     envs: Box<dyn VecEnv>,
     random: RandomActions,
-    final_obs: ObsBuffer,    // (1, n, D)
-    final_masks: Array2<u8>, // (n, A)
     repeat: usize,
 }
 
 impl Driven {
     /// Resets the environments and writes their first row.
     fn reset(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
-        let masks = columns.masks.as_mut().map(|masks| masks.index_axis_mut(Axis(0), 0));
-        self.envs.reset_into(0, columns.obs.index_axis_mut(Axis(0), 0), masks)
+        let (obs, masks) = columns.start(0);
+        self.envs.reset_into(0, obs, masks)
     }
 
     /// Fills the columns with random actions and their outcomes.
     fn fill(&mut self, columns: &mut RolloutColumns<'_>) -> Result<(), rl_envs::Error> {
-        let RolloutColumns { obs, actions, rewards, terminated, truncated, masks, .. } = columns;
-        for t in 0..rewards.nrows() {
-            let mut actions = actions.index_axis_mut(Axis(0), t);
-            self.random.fill(&mut actions);
+        for t in 0..columns.n_steps() {
+            self.random.fill(columns.step(t).actions);
             for _ in 0..self.repeat {
-                self.envs.step_into(
-                    actions.view(),
-                    StepBatch {
-                        obs: obs.index_axis_mut(Axis(0), t + 1),
-                        rewards: rewards.row_mut(t),
-                        terminated: terminated.row_mut(t),
-                        truncated: truncated.row_mut(t),
-                        final_obs: self.final_obs.index_axis_mut(Axis(0), 0),
-                        masks: masks.as_mut().map(|masks| MaskBatch {
-                            masks: masks.index_axis_mut(Axis(0), t + 1),
-                            final_masks: self.final_masks.view_mut(),
-                        }),
-                    },
-                )?;
+                self.envs.step_into(columns.step(t))?;
             }
         }
         Ok(())
@@ -112,18 +94,15 @@ fn on_slices(
 pub(super) fn env(entry: &Entry, n_envs: usize, threads: usize, repeat: usize, seconds: f64) -> Result<Value, Error> {
     let pool = Pool::new(threads)?;
     let (observation_space, action_space) = entry.spaces();
-    let (d, a) = (observation_space.len(), action_space.len());
-    let row = d * observation_space.dtype().size();
+    let row = observation_space.len() * observation_space.dtype().size();
     let n_steps = (MAX_BYTES / (n_envs * row).max(1)).clamp(1, N_STEPS);
     Budget::bench(entry.spaces(), entry.bytes_per_env(), (n_envs, n_steps, 1), None).check()?;
     let mut first_env = 0;
     let mut slices = Vec::new();
     for envs in entry.slices(n_envs, MAX_SLICES, MIN_ENVS)? {
         let n = envs.n_envs();
-        let shape = (1, n, d);
-        let final_obs = ObsBuffer::zeros(observation_space.dtype(), shape);
         let random = RandomActions::slice(0, first_env..first_env + n, &action_space);
-        slices.push(Driven { envs, random, final_obs, final_masks: Array2::zeros((n, a)), repeat });
+        slices.push(Driven { envs, random, repeat });
         first_env += n;
     }
     let mut rollout = rollout(n_steps, n_envs, &observation_space, &action_space)?;
@@ -305,10 +284,10 @@ enum Replay {
 }
 
 impl Replay {
-    fn push(&mut self, step: &StepSlices<'_>) -> Result<usize, rl_buffer::Error> {
+    fn push(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, rl_buffer::Error> {
         match self {
-            Self::Uniform(buffer) => buffer.push(step),
-            Self::Prioritized(buffer) => buffer.push(step),
+            Self::Uniform(buffer) => buffer.push(obs, step),
+            Self::Prioritized(buffer) => buffer.push(obs, step),
         }
     }
 
@@ -374,12 +353,11 @@ pub(super) fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: 
         rewards: &numbers[..REPLAY_ENVS],
         terminated: &ends,
         truncated: &vec![0; REPLAY_ENVS],
-        next_obs: obs,
         final_obs: obs,
         masks: None,
     };
     for _ in 0..capacity.div_ceil(REPLAY_ENVS) {
-        buffer.push(&step).map_err(config)?;
+        buffer.push(obs, &step).map_err(config)?;
     }
     let errors = &numbers[..batch];
     let words = &mut words[..batch];
@@ -404,7 +382,7 @@ pub(super) fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: 
         buffer.draw(words, errors, &mut drawn).map_err(config)?;
         Ok(batch)
     }))?;
-    let adding = measure(Box::new(|| buffer.push(&step).map_err(config)))?;
+    let adding = measure(Box::new(|| buffer.push(obs, &step).map_err(config)))?;
     let object = |name, (median, min, max): (f64, f64, f64)| {
         json!({
             "event": "bench", "name": name, "value": median, "unit": "transitions/s", "min": min, "max": max, "capacity": capacity,

@@ -34,7 +34,7 @@ impl Agent for Reinforce {
     /// Takes one step down `-mean (R - V) ln pi(a|s) + mean (R - V)^2 / 2`.
     fn update(&mut self, rollout: &Rollout, _remaining: f32, _pool: &Pool) -> Result<Metrics, Error> {
         let Self { net, optimizer } = self;
-        let targets = Targets::new(net, rollout, rollout.rewards.view(), 0.98, 1.0)?;
+        let targets = Targets::new(net, rollout, rollout.rewards(), 0.98, 1.0)?;
         let b = targets.advantages.len();
         let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ActionKind) };
         let actions = Tensor::from_iter(actions.iter().copied(), &Device::Cpu)?;

@@ -1,0 +1,236 @@
+//! Slabs: blocks of memory of any kind, cut into typed columns.
+//!
+//! A rollout, the rows of a replay buffer and a batch are one slab each, so copying one is one copy. Every column begins at a
+//! multiple of [`ALIGN`] bytes. The kind of memory is a value: [`Host`], or any other [`Memory`] that hands out aligned blocks.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use ndarray::{ArrayView2, ArrayViewMut2};
+
+use crate::Error;
+use crate::memory::filled;
+
+/// Alignment of a slab and of each of its columns in bytes: one cache line.
+pub const ALIGN: usize = 64;
+
+/// Block of memory that the host can read and write; dropping it frees it.
+pub trait Block: Debug + Send + Sync {
+    /// Returns the bytes, which never move.
+    fn bytes(&self) -> &[u8];
+
+    /// Returns the bytes for writing.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+/// Kind of memory that slabs are allocated in.
+pub trait Memory: Debug + Send + Sync {
+    /// Allocates at least `bytes` zeros at an address that is a multiple of [`ALIGN`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is not enough memory.
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error>;
+}
+
+/// Ordinary memory of the host.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Host;
+
+#[derive(Debug)]
+struct HostBlock {
+    /// The block, preceded by less than [`ALIGN`] bytes.
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Block for HostBlock {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..]
+    }
+}
+
+impl Memory for Host {
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error> {
+        let bytes = filled(bytes.saturating_add(ALIGN - 1), 0u8)?;
+        let start = bytes.as_ptr().addr().wrapping_neg() % ALIGN;
+        Ok(Box::new(HostBlock { bytes, start }))
+    }
+}
+
+/// Aligned block of memory, read and written as typed columns.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    block: Box<dyn Block>,
+    bytes: usize,
+    memory: Arc<dyn Memory>,
+}
+
+impl Slab {
+    /// Allocates zeros for a layout.
+    pub(crate) fn new(layout: &Layout, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+        let bytes = layout.bytes;
+        let block = memory.allocate(bytes)?;
+        let (address, found) = (block.bytes().as_ptr().addr(), block.bytes().len());
+        if found < bytes || !address.is_multiple_of(ALIGN) {
+            return Err(Error::Block { bytes, found, address });
+        }
+        Ok(Self { block, bytes, memory: memory.clone() })
+    }
+
+    /// Returns a column.
+    #[inline]
+    pub(crate) fn get<T: Pod>(&self, span: Span) -> &[T] {
+        cast_slice(&self.block.bytes()[span.at..][..span.len() * size_of::<T>()])
+    }
+
+    /// Returns a column for writing.
+    #[inline]
+    pub(crate) fn get_mut<T: Pod>(&mut self, span: Span) -> &mut [T] {
+        cast_slice_mut(&mut self.block.bytes_mut()[span.at..][..span.len() * size_of::<T>()])
+    }
+
+    /// Returns a column as an array of its rows.
+    pub(crate) fn array<T: Pod>(&self, span: Span) -> ArrayView2<'_, T> {
+        ArrayView2::from_shape((span.rows, span.width), self.get(span)).expect(FITS)
+    }
+
+    /// Lends all columns for writing, in the order of their layout.
+    pub(crate) fn cut(&mut self) -> Cut<'_> {
+        Cut { rest: self.block.bytes_mut(), at: 0 }
+    }
+}
+
+impl Clone for Slab {
+    /// Copies the bytes into memory of the same kind.
+    ///
+    /// # Panics
+    /// If there is not enough memory.
+    fn clone(&self) -> Self {
+        let mut copy = Self::new(&Layout { bytes: self.bytes }, &self.memory).expect("memory for a copy");
+        copy.block.bytes_mut()[..self.bytes].copy_from_slice(&self.block.bytes()[..self.bytes]);
+        copy
+    }
+}
+
+const FITS: &str = "a column is its rows";
+
+/// Position of a column: byte offset, number of rows, elements per row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    at: usize,
+    pub(crate) rows: usize,
+    pub(crate) width: usize,
+}
+
+impl Span {
+    /// Number of elements.
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        self.rows * self.width
+    }
+}
+
+/// Layout of a slab: columns one after the other, each aligned.
+///
+/// Sizes saturate, so a shape that no memory holds has a length that no memory grants.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    /// Bytes of the columns so far, rounded up to [`ALIGN`].
+    pub(crate) bytes: usize,
+}
+
+impl Layout {
+    /// Appends a column of `rows` rows of `width` elements.
+    pub(crate) fn push<T: Pod>(&mut self, rows: usize, width: usize) -> Span {
+        let at = self.bytes;
+        let end = rows.saturating_mul(width).saturating_mul(size_of::<T>()).saturating_add(at);
+        self.bytes = end.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX);
+        Span { at, rows, width }
+    }
+}
+
+/// Rest of a slab from which columns are taken for writing.
+pub(crate) struct Cut<'a> {
+    rest: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Cut<'a> {
+    /// Takes the next column.
+    ///
+    /// # Panics
+    /// If a later column of the slab was taken before.
+    pub(crate) fn take<T: Pod>(&mut self, span: Span) -> &'a mut [T] {
+        let len = span.len() * size_of::<T>();
+        let (_, rest) = std::mem::take(&mut self.rest).split_at_mut(span.at - self.at);
+        let (column, rest) = rest.split_at_mut(len);
+        (self.rest, self.at) = (rest, span.at + len);
+        cast_slice_mut(column)
+    }
+
+    /// Takes the next column as an array of its rows.
+    ///
+    /// # Panics
+    /// As [`Cut::take`].
+    pub(crate) fn array<T: Pod>(&mut self, span: Span) -> ArrayViewMut2<'a, T> {
+        ArrayViewMut2::from_shape((span.rows, span.width), self.take(span)).expect(FITS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_do_not_overlap() {
+        let mut layout = Layout::default();
+        let spans = [layout.push::<u8>(3, 5), layout.push::<u32>(1, 17), layout.push::<u64>(2, 0), layout.push::<u64>(2, 2)];
+        assert_eq!((layout.bytes, spans.map(|span| span.at)), (256, [0, 64, 192, 192]));
+        let mut slab = Slab::new(&layout, &(Arc::new(Host) as Arc<dyn Memory>)).expect("fits");
+        let mut cut = slab.cut();
+        cut.take::<u8>(spans[0]).fill(1);
+        cut.take::<u32>(spans[1]).fill(2);
+        assert!(cut.take::<u64>(spans[2]).is_empty());
+        cut.array::<u64>(spans[3])[[1, 0]] = 3;
+        for slab in [&slab, &slab.clone()] {
+            assert_eq!(slab.get::<u8>(spans[0]), [1; 15]);
+            assert_eq!(slab.get::<u32>(spans[1]), [2; 17]);
+            assert_eq!(slab.array::<u64>(spans[3]), ndarray::array![[0, 0], [3, 0]]);
+            assert!(slab.get::<u32>(spans[1]).as_ptr().addr().is_multiple_of(ALIGN));
+        }
+    }
+
+    #[test]
+    fn a_layout_that_no_memory_holds_is_refused() {
+        let mut layout = Layout::default();
+        layout.push::<u32>(usize::MAX, 7);
+        assert_eq!(layout.bytes, usize::MAX);
+        let host: Arc<dyn Memory> = Arc::new(Host);
+        assert!(matches!(Slab::new(&layout, &host), Err(Error::Refused { .. })));
+    }
+
+    #[derive(Debug)]
+    struct Crooked;
+
+    impl Memory for Crooked {
+        fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error> {
+            let mut block = HostBlock { bytes: filled(bytes + 2 * ALIGN, 0)?, start: 0 };
+            block.start = block.bytes.as_ptr().addr().wrapping_neg() % ALIGN + 4;
+            Ok(Box::new(block))
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_aligned_is_refused() {
+        let mut layout = Layout::default();
+        layout.push::<u32>(1, 1);
+        let crooked: Arc<dyn Memory> = Arc::new(Crooked);
+        let error = Slab::new(&layout, &crooked).expect_err("is 4 bytes off");
+        assert!(error.to_string().contains("multiple of 64"), "{error}");
+    }
+}
