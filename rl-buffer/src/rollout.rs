@@ -16,7 +16,7 @@
 //! | index of each column's environment | (N) | u32 |
 //! | version of the policy that acted in each column | (N) | u64 |
 //!
-//! The lists of ended episodes lie beside the slab, because their lengths are known only afterwards.
+//! The lists of ended episodes are not part of the slab, because their lengths are known only afterwards.
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -48,7 +48,7 @@ impl<F, U, W> Steps<F, U, W> {
     /// The order is that of the fields.
     ///
     /// # Errors
-    /// Those of the functions.
+    /// Errors of the functions.
     #[inline]
     pub fn try_map<P, Q, R, E>(
         self,
@@ -237,7 +237,8 @@ impl StepSlicesMut<'_> {
     /// Done once per step, for implementations of [`VecEnv`]: what they index with is right from there on.
     ///
     /// # Errors
-    /// [`Error::Kind`], [`Error::Length`], [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`].
+    /// [`Error::Kind`] or [`Error::Length`] if a column does not fit; [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`] if an
+    /// action is outside of the space.
     pub fn check(&self, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Result<(), Error> {
         self.lens().check(&StepLens::batch(n_envs, obs, actions))?;
         self.actions.as_slice().check(actions, n_envs)
@@ -266,7 +267,7 @@ impl StepLens {
     /// Checks the columns that a reset of `n_envs` environments writes.
     ///
     /// # Errors
-    /// [`Error::Kind`] or [`Error::Length`].
+    /// [`Error::Kind`] or [`Error::Length`] if a column does not fit.
     pub fn check_reset(
         n_envs: usize,
         (space, actions): (&Space, &ActionSpace),

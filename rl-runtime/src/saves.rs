@@ -70,7 +70,7 @@ impl Saves {
     /// Only the last of several consecutive failures is an error.
     ///
     /// # Errors
-    /// [`Error::NotSaved`].
+    /// [`Error::NotSaved`] if all attempts failed.
     pub(crate) fn save(
         &mut self,
         dir: &RunDir,
@@ -93,7 +93,7 @@ impl Saves {
     /// Saves at the end of training; retries after a pause.
     ///
     /// # Errors
-    /// [`Error::NotSaved`].
+    /// [`Error::NotSaved`] if all attempts failed.
     pub(crate) fn save_last(
         &mut self,
         dir: &RunDir,
