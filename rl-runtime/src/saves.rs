@@ -70,7 +70,7 @@ impl Saves {
     /// Only the last of several consecutive failures is an error.
     ///
     /// # Errors
-    /// [`Error::NotSaved`] if all attempts failed.
+    /// [`Error::NotSaved`] after too many consecutive failures.
     pub(crate) fn save(
         &mut self,
         dir: &RunDir,
