@@ -37,7 +37,7 @@ pub(super) struct EvalArgs {
     /// Sample actions as in training instead of taking the most likely ones
     #[arg(long)]
     stochastic: bool,
-    /// Threads [default: one a core]
+    /// Threads [default: one per core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
 }

@@ -29,8 +29,7 @@ Settings come in layers: defaults, preset, --config, command line. `rl list` sho
 --resume RUN continues with the run's settings; settings given now (steps, threads, ...) replace them for good.
 With more --steps, schedules that fall with progress (lin_X, exploration) jump back up.
 --resume RUN/checkpoints/ckpt-N continues from that checkpoint, in a new run if later ones exist.
-Ctrl-C, or one of the signals TERM, HUP and USR1, finishes the update, saves, and prints how to continue; a second one ends the run at
-once.")]
+Ctrl-C or a signal (TERM, HUP, USR1) finishes the update, saves, and prints how to continue; a second one ends the run at once.")]
 pub(super) struct TrainArgs {
     /// The environment (see `rl list`)
     env: Option<String>,
@@ -70,7 +69,7 @@ pub(super) struct TrainArgs {
     /// Stop when an evaluation's mean return reaches this
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     target_return: Option<f64>,
-    /// Print at the end how long each thread spent on what
+    /// Print each thread's time by phase at the end
     #[arg(long)]
     profile: bool,
     /// Write a timeline of all threads, for Perfetto or Chrome's about:tracing

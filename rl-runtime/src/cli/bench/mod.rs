@@ -120,16 +120,16 @@ Presets (other arguments override them):
         /// fixed, exp or pareto
         #[arg(long, default_value = "exp", value_parser = parse_name::<Distribution>)]
         latency: Distribution,
-        /// Mean sleep of a step
+        /// Mean sleep of a step, in ms
         #[arg(long, default_value_t = 50.0, value_parser = parse_ms)]
         latency_ms: f64,
-        /// Computing time of a step
+        /// Computing time of a step, in ms
         #[arg(long, default_value_t = 0.0, value_parser = parse_ms)]
         work_ms: f64,
         /// Share of steps that fail
         #[arg(long, default_value_t = 0.0, value_parser = parse_share)]
         fail: f32,
-        /// Computing time of an update on one thread [default: PPO's work]
+        /// Computing time of an update on one thread, in ms [default: PPO's work]
         #[arg(long, value_parser = parse_ms)]
         update_ms: Option<f64>,
         /// Steps of a rollout [default: 64]
@@ -156,13 +156,13 @@ Presets (other arguments override them):
         /// Environments to wait for before the policy acts
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         min_ready: u32,
-        /// Maximum wait for them
+        /// Maximum wait for those environments, in ms
         #[arg(long, default_value_t = 1.0, value_parser = parse_ms)]
         deadline_ms: f64,
         /// Seconds to measure after the first rollout; short runs miss unfinished stretches
         #[arg(long, default_value_t = 60.0, value_parser = parse_seconds)]
         seconds: f64,
-        /// Print how long each thread spent on what
+        /// Print each thread's time by phase
         #[arg(long)]
         profile: bool,
         /// Write a timeline of all threads, for Perfetto or Chrome's about:tracing
