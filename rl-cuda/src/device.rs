@@ -3,15 +3,12 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaContext, CudaModule, sys};
-use cudarc::nvrtc::Ptx;
 
 use crate::emulated::Emulated;
-use crate::error::said;
-use crate::kernel::{Kernel, Loaded};
-use crate::{Error, Stream, sources};
+use crate::{Error, sources};
 
 /// Open device; clones share it.
 #[derive(Clone, Debug)]
@@ -170,14 +167,6 @@ impl Device {
         }
     }
 
-    /// Creates a stream.
-    ///
-    /// # Errors
-    /// [`Error::Driver`].
-    pub fn stream(&self) -> Result<Stream, Error> {
-        Stream::new(self)
-    }
-
     /// Waits for all work on the device.
     ///
     /// # Errors
@@ -187,27 +176,6 @@ impl Device {
             Driver::Cuda { context, .. } => context.synchronize().map_err(Error::driver("waiting for the device")),
             Driver::Emulated(_) => Ok(()),
         }
-    }
-
-    /// Returns kernel `name` of `module`, loading the module at first use.
-    pub(crate) fn kernel(&self, module: &'static str, name: String) -> Result<Kernel, Error> {
-        let function = match self.driver() {
-            Driver::Cuda { context, modules } => {
-                let refused = |error| Error::Module { module, reason: said(error) };
-                let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
-                let loaded = match modules.get(module) {
-                    Some(loaded) => loaded.clone(),
-                    None => {
-                        let loaded = context.load_module(Ptx::from_src(sources::module(module).ptx)).map_err(refused)?;
-                        modules.insert(module, loaded.clone());
-                        loaded
-                    }
-                };
-                Loaded::Cuda(loaded.load_function(&name).map_err(refused)?)
-            }
-            Driver::Emulated(emulated) => Loaded::Emulated(emulated.function(module, &name)?),
-        };
-        Ok(Kernel::new(name, function))
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, atomic};
 use libloading::Library;
 
 use crate::Error;
+use crate::args::Args;
 use crate::sources::{self, HEADERS};
 
 /// Entry point that runs all threads: blocks, threads per block, argument pointers.
@@ -118,4 +119,29 @@ fn compile(dir: &Path, module: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Emulation(format!("{module}.cu does not compile:\n{}", String::from_utf8_lossy(&output.stderr))))
+}
+
+/// Launch of an emulated kernel.
+#[derive(Clone)]
+pub(crate) struct Work {
+    pub(crate) function: HostKernel,
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) args: Args,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("blocks", &self.blocks).field("threads", &self.threads).finish_non_exhaustive()
+    }
+}
+
+impl Work {
+    /// Runs an emulated launch.
+    #[allow(unsafe_code)]
+    pub(crate) fn run(&mut self) {
+        let (mut pointers, len) = (self.args.pointers(), self.args.len);
+        // SAFETY: the caller of `Kernel::launch` guaranteed the arguments and their memory.
+        unsafe { self.function.run(self.blocks, self.threads, &mut pointers[..len]) };
+    }
 }

@@ -1,19 +1,22 @@
 //! Kernels and their launches.
 
-use std::ffi::c_void;
 use std::fmt;
+use std::sync::PoisonError;
 
 use cudarc::driver::{CudaFunction, result, sys};
+use cudarc::nvrtc::Ptx;
 
+use crate::args::Args;
+use crate::device::Driver;
+use crate::emulated::{HostKernel, Work};
 use crate::error::said;
-use crate::stream::Work;
-use crate::{Error, Stream, emulated};
+use crate::{Device, Error, Stream, sources};
 
 /// Loaded kernel of a GPU or of the host.
 #[derive(Clone)]
 pub(crate) enum Loaded {
     Cuda(CudaFunction),
-    Emulated(emulated::HostKernel),
+    Emulated(HostKernel),
 }
 
 /// Loaded kernel, with its name for messages.
@@ -42,50 +45,27 @@ pub struct KernelInfo {
     pub suggested_block: u32,
 }
 
-/// Kernel arguments, copied.
-///
-/// Each is a 32-bit value or a struct of such values, aligned to 8 bytes.
-#[derive(Clone, Debug)]
-pub(crate) struct Args {
-    words: [u64; 40],
-    starts: [u8; 12],
-    len: usize,
-    used: usize,
-}
-
-impl Args {
-    pub(crate) fn new() -> Self {
-        Self { words: [0; 40], starts: [0; 12], len: 0, used: 0 }
+impl Device {
+    /// Returns kernel `name` of `module`, loading the module at first use.
+    pub(crate) fn kernel(&self, module: &'static str, name: String) -> Result<Kernel, Error> {
+        let function = match self.driver() {
+            Driver::Cuda { context, modules } => {
+                let refused = |error| Error::Module { module, reason: said(error) };
+                let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
+                let loaded = match modules.get(module) {
+                    Some(loaded) => loaded.clone(),
+                    None => {
+                        let loaded = context.load_module(Ptx::from_src(sources::module(module).ptx)).map_err(refused)?;
+                        modules.insert(module, loaded.clone());
+                        loaded
+                    }
+                };
+                Loaded::Cuda(loaded.load_function(&name).map_err(refused)?)
+            }
+            Driver::Emulated(emulated) => Loaded::Emulated(emulated.function(module, &name)?),
+        };
+        Ok(Kernel::new(name, function))
     }
-
-    /// Appends an argument, given as 32-bit words, low word first.
-    pub(crate) fn push(mut self, words: &[u32]) -> Self {
-        self.starts[self.len] = self.used as u8;
-        self.len += 1;
-        for pair in words.chunks(2) {
-            self.words[self.used] = pair.iter().rev().fold(0, |word, &half| word << 32 | u64::from(half));
-            self.used += 1;
-        }
-        self
-    }
-
-    /// Appends a 64-bit argument, such as an address.
-    pub(crate) fn push_long(self, word: u64) -> Self {
-        self.push(&long(word))
-    }
-
-    fn pointers(&mut self) -> [*mut c_void; 12] {
-        let mut pointers = [std::ptr::null_mut(); 12];
-        for (pointer, &start) in pointers.iter_mut().zip(&self.starts[..self.len]) {
-            *pointer = (&raw mut self.words[usize::from(start)]).cast();
-        }
-        pointers
-    }
-}
-
-/// Splits 64 bits into two words, low word first.
-pub(crate) fn long(word: u64) -> [u32; 2] {
-    [word as u32, (word >> 32) as u32]
 }
 
 impl Kernel {
@@ -158,28 +138,5 @@ impl Kernel {
                 stream.emulate(work).ok_or_else(|| failed(blocks, "the stream belongs to another device".into()))
             }
         }
-    }
-}
-
-impl Work {
-    /// Runs an emulated launch.
-    #[allow(unsafe_code)]
-    pub(crate) fn run(&mut self) {
-        let (mut pointers, len) = (self.args.pointers(), self.args.len);
-        // SAFETY: the caller of `Kernel::launch` guaranteed the arguments and their memory.
-        unsafe { self.function.run(self.blocks, self.threads, &mut pointers[..len]) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_lie_as_the_kernel_reads_them() {
-        let mut args = Args::new().push(&[1, 2, 3]).push_long(0x0123_4567_89AB_CDEF).push(&[7]);
-        assert_eq!(args.words[..4], [0x2_0000_0001, 3, 0x0123_4567_89AB_CDEF, 7]);
-        assert_eq!((&args.starts[..args.len], args.used), (&[0, 2, 3][..], 4));
-        assert!(args.pointers()[..3].iter().all(|pointer| !pointer.is_null()));
     }
 }

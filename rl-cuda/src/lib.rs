@@ -11,6 +11,7 @@
 //! }
 //! ```
 
+mod args;
 mod buffer;
 mod device;
 pub mod elementary;

@@ -8,7 +8,7 @@ use cudarc::driver::{result, sys};
 
 use crate::buffer::Element;
 use crate::device::Driver;
-use crate::{Device, Error, Event};
+use crate::{Device, Error, Event, Stream, View, ViewMut};
 
 /// CPU access to a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,58 @@ impl<T: Element> PinnedSlab<T> {
     /// Registers the event that marks the end of the copy that was just started.
     pub(crate) fn end_copy(&mut self, event: Event) {
         self.copy = Some(event);
+    }
+}
+
+impl Stream {
+    /// Copies the beginning of a slab to the device without waiting.
+    ///
+    /// The slab's next access waits.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
+    #[allow(unsafe_code)]
+    pub fn upload_async<T: Element>(&self, to: &ViewMut<'_, T>, from: &mut PinnedSlab<T>) -> Result<(), Error> {
+        let source = from.begin_copy("upload_async", to.len())?;
+        // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before it
+        // writes or frees them.
+        let source = unsafe { std::slice::from_raw_parts(source.as_ptr(), to.len()) };
+        match self.cuda() {
+            Some(stream) => {
+                stream.context().bind_to_thread().map_err(Error::driver("copying to the device"))?;
+                // SAFETY: `to` borrows device memory of this length; the source stays valid as shown above.
+                unsafe { result::memcpy_htod_async(to.address(), source, stream.cu_stream()) }
+                    .map_err(Error::driver("copying to the device"))?;
+                from.end_copy(self.record()?);
+                Ok(())
+            }
+            None => self.upload(to, source),
+        }
+    }
+
+    /// Copies from the device to the beginning of a slab without waiting.
+    ///
+    /// The slab's next access waits.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
+    #[allow(unsafe_code)]
+    pub fn download_async<T: Element>(&self, to: &mut PinnedSlab<T>, from: &View<'_, T>) -> Result<(), Error> {
+        let target = to.begin_copy("download_async", from.len())?;
+        // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before it
+        // reads or frees them.
+        let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), from.len()) };
+        match self.cuda() {
+            Some(stream) => {
+                stream.context().bind_to_thread().map_err(Error::driver("copying from the device"))?;
+                // SAFETY: `from` borrows device memory of this length; the target stays valid as shown above.
+                unsafe { result::memcpy_dtoh_async(target, from.address(), stream.cu_stream()) }
+                    .map_err(Error::driver("copying from the device"))?;
+                to.end_copy(self.record()?);
+                Ok(())
+            }
+            None => self.download(target, from),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result, sys};
 
 use crate::buffer::Element;
 use crate::device::Driver;
-use crate::kernel::Args;
-use crate::{Device, Error, PinnedSlab, View, ViewMut, emulated};
+use crate::emulated::Work;
+use crate::{Device, Error, View, ViewMut};
 
 /// Queue of work that the device runs in order.
 ///
@@ -25,21 +25,6 @@ enum Raw {
     Cuda(Arc<CudaStream>),
     /// Launches captured so far, while a capture is open.
     Emulated(Mutex<Option<Vec<Work>>>),
-}
-
-/// Launch of an emulated kernel.
-#[derive(Clone)]
-pub(crate) struct Work {
-    pub(crate) function: emulated::HostKernel,
-    pub(crate) blocks: u32,
-    pub(crate) threads: u32,
-    pub(crate) args: Args,
-}
-
-impl std::fmt::Debug for Work {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Work").field("blocks", &self.blocks).field("threads", &self.threads).finish_non_exhaustive()
-    }
 }
 
 /// Mark in a stream; complete once all work queued before it is done.
@@ -116,8 +101,18 @@ impl std::fmt::Debug for GraphRaw {
     }
 }
 
+impl Device {
+    /// Creates a stream.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn stream(&self) -> Result<Stream, Error> {
+        Stream::new(self)
+    }
+}
+
 impl Stream {
-    pub(crate) fn new(device: &Device) -> Result<Self, Error> {
+    fn new(device: &Device) -> Result<Self, Error> {
         let raw = match device.driver() {
             Driver::Cuda { context, .. } => Raw::Cuda(context.new_stream().map_err(Error::driver("making a stream"))?),
             Driver::Emulated(_) => Raw::Emulated(Mutex::new(None)),
@@ -253,56 +248,6 @@ impl Stream {
                 unsafe { std::ptr::copy_nonoverlapping(from.address() as *const T, to.as_mut_ptr(), to.len()) };
                 Ok(())
             }
-        }
-    }
-
-    /// Copies the beginning of a slab to the device without waiting.
-    ///
-    /// The slab's next access waits.
-    ///
-    /// # Errors
-    /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
-    #[allow(unsafe_code)]
-    pub fn upload_async<T: Element>(&self, to: &ViewMut<'_, T>, from: &mut PinnedSlab<T>) -> Result<(), Error> {
-        let source = from.begin_copy("upload_async", to.len())?;
-        // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before it
-        // writes or frees them.
-        let source = unsafe { std::slice::from_raw_parts(source.as_ptr(), to.len()) };
-        match &*self.raw {
-            Raw::Cuda(stream) => {
-                stream.context().bind_to_thread().map_err(Error::driver("copying to the device"))?;
-                // SAFETY: `to` borrows device memory of this length; the source stays valid as shown above.
-                unsafe { result::memcpy_htod_async(to.address(), source, stream.cu_stream()) }
-                    .map_err(Error::driver("copying to the device"))?;
-                from.end_copy(self.record()?);
-                Ok(())
-            }
-            Raw::Emulated(_) => self.upload(to, source),
-        }
-    }
-
-    /// Copies from the device to the beginning of a slab without waiting.
-    ///
-    /// The slab's next access waits.
-    ///
-    /// # Errors
-    /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
-    #[allow(unsafe_code)]
-    pub fn download_async<T: Element>(&self, to: &mut PinnedSlab<T>, from: &View<'_, T>) -> Result<(), Error> {
-        let target = to.begin_copy("download_async", from.len())?;
-        // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before it
-        // reads or frees them.
-        let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), from.len()) };
-        match &*self.raw {
-            Raw::Cuda(stream) => {
-                stream.context().bind_to_thread().map_err(Error::driver("copying from the device"))?;
-                // SAFETY: `from` borrows device memory of this length; the target stays valid as shown above.
-                unsafe { result::memcpy_dtoh_async(target, from.address(), stream.cu_stream()) }
-                    .map_err(Error::driver("copying from the device"))?;
-                to.end_copy(self.record()?);
-                Ok(())
-            }
-            Raw::Emulated(_) => self.download(target, from),
         }
     }
 

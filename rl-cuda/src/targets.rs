@@ -1,6 +1,7 @@
 //! Kernels of learning: advantages, replay gathers, action sampling, normalization.
 
-use crate::kernel::{Args, Kernel, long};
+use crate::args::{Args, long};
+use crate::kernel::Kernel;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Threads per block.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rl_envs::{ActionSpace, Actions, Canvas, Dtype, Obs, ObsSliceMut, Space, StepLens, StepSlicesMut, Steps, VecEnv};
 
-use crate::kernel::{Args, Kernel, KernelInfo, long};
+use crate::args::{Args, long};
+use crate::kernel::{Kernel, KernelInfo};
 use crate::stream::Graph;
 use crate::twins::{self, Twin};
 use crate::{Buffer, CpuAccess, Device, Element, Error, PinnedSlab, Stream, View, ViewMut};

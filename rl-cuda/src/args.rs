@@ -1,0 +1,63 @@
+//! Arguments of kernels.
+
+use std::ffi::c_void;
+
+/// Kernel arguments, copied.
+///
+/// Each is a 32-bit value or a struct of such values, aligned to 8 bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Args {
+    words: [u64; 40],
+    starts: [u8; 12],
+    pub(crate) len: usize,
+    used: usize,
+}
+
+impl Args {
+    pub(crate) fn new() -> Self {
+        Self { words: [0; 40], starts: [0; 12], len: 0, used: 0 }
+    }
+
+    /// Appends an argument, given as 32-bit words, low word first.
+    pub(crate) fn push(mut self, words: &[u32]) -> Self {
+        self.starts[self.len] = self.used as u8;
+        self.len += 1;
+        for pair in words.chunks(2) {
+            self.words[self.used] = pair.iter().rev().fold(0, |word, &half| word << 32 | u64::from(half));
+            self.used += 1;
+        }
+        self
+    }
+
+    /// Appends a 64-bit argument, such as an address.
+    pub(crate) fn push_long(self, word: u64) -> Self {
+        self.push(&long(word))
+    }
+
+    /// Returns the addresses of the arguments.
+    pub(crate) fn pointers(&mut self) -> [*mut c_void; 12] {
+        let mut pointers = [std::ptr::null_mut(); 12];
+        for (pointer, &start) in pointers.iter_mut().zip(&self.starts[..self.len]) {
+            *pointer = (&raw mut self.words[usize::from(start)]).cast();
+        }
+        pointers
+    }
+}
+
+/// Splits 64 bits into two words, low word first.
+pub(crate) fn long(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_lie_as_the_kernel_reads_them() {
+        let mut args = Args::new().push(&[1, 2, 3]).push_long(0x0123_4567_89AB_CDEF).push(&[7]);
+        assert_eq!(args.words[..4], [0x2_0000_0001, 3, 0x0123_4567_89AB_CDEF, 7]);
+        assert_eq!((&args.starts[..args.len], args.used), (&[0, 2, 3][..], 4));
+        assert!(args.pointers()[..3].iter().all(|pointer| !pointer.is_null()));
+    }
+}
