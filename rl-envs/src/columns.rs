@@ -4,6 +4,7 @@
 //! their variants are written through the alias, `ObsSlice::F32(&row)`.
 
 use ndarray::{ArrayBase, ArrayView, ArrayViewMut, Axis, Data, DataMut, Dimension, RemoveAxis};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{ActionSpace, Dtype, Error};
@@ -406,6 +407,38 @@ impl<'a> Action<'a> {
     #[must_use]
     pub fn continuous(self) -> &'a [f32] {
         self.either(|_| panic!("a continuous space takes continuous actions"), |action| action)
+    }
+}
+
+/// An element type of observations: `f32` or `u8`.
+pub trait Element: Copy + Default + Send + Sync + Serialize + DeserializeOwned + 'static {
+    /// The type as a value.
+    const DTYPE: Dtype;
+    /// Returns the elements of `obs`, or `None` if their type differs.
+    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]>;
+    /// Returns false for infinities and NaN.
+    fn is_finite(self) -> bool;
+}
+
+impl Element for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]> {
+        obs.either(Some, |_| None)
+    }
+
+    fn is_finite(self) -> bool {
+        f32::is_finite(self)
+    }
+}
+
+impl Element for u8 {
+    const DTYPE: Dtype = Dtype::U8;
+    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]> {
+        obs.either(|_| None, Some)
+    }
+
+    fn is_finite(self) -> bool {
+        true
     }
 }
 

@@ -50,14 +50,14 @@ mod vec_env;
 
 pub use canvas::{Canvas, Color};
 pub use check::check_env;
-pub use columns::{Action, ActionRows, ActionSlice, ActionSliceMut, Actions, Obs, ObsRows, ObsSlice, ObsSliceMut};
+pub use columns::{Action, ActionRows, ActionSlice, ActionSliceMut, Actions, Element, Obs, ObsRows, ObsSlice, ObsSliceMut};
 pub use env::{BlockingEnv, Env, EnvError, Step};
 pub use error::Error;
 pub use isa::Isa;
 pub use pool::Pool;
 pub use random_actions::RandomActions;
 pub use rng::{Purpose, Rng};
-pub use space::{ActionKind, ActionSpace, Dtype, Element, Space};
+pub use space::{ActionKind, ActionSpace, Dtype, Space};
 pub use steps::{StepLens, StepSlices, StepSlicesMut, Steps};
 pub use trace::TraceStep;
 pub use vec_env::{PooledVecEnv, SyncVecEnv, VecEnv};

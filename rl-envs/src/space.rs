@@ -1,10 +1,5 @@
 //! Spaces: shape, element type and bounds of observations and actions.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
-use crate::ObsSliceMut;
-
 /// Element type of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
@@ -22,38 +17,6 @@ impl Dtype {
             Self::F32 => 4,
             Self::U8 => 1,
         }
-    }
-}
-
-/// An element type of observations: `f32` or `u8`.
-pub trait Element: Copy + Default + Send + Sync + Serialize + DeserializeOwned + 'static {
-    /// The type as a value.
-    const DTYPE: Dtype;
-    /// Returns the elements of `obs`, or `None` if their type differs.
-    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]>;
-    /// Returns false for infinities and NaN.
-    fn is_finite(self) -> bool;
-}
-
-impl Element for f32 {
-    const DTYPE: Dtype = Dtype::F32;
-    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]> {
-        obs.either(Some, |_| None)
-    }
-
-    fn is_finite(self) -> bool {
-        f32::is_finite(self)
-    }
-}
-
-impl Element for u8 {
-    const DTYPE: Dtype = Dtype::U8;
-    fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]> {
-        obs.either(|_| None, Some)
-    }
-
-    fn is_finite(self) -> bool {
-        true
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 
-use crate::{ActionKind, ActionSpace, Actions, Dtype, Error, Obs, ObsSliceMut, Space, VecEnv};
+use crate::{ActionKind, ActionSpace, Actions, Dtype, Error, Obs, ObsSliceMut, Space};
 
 /// Columns of steps, in the storages `F` of f32, `U` of u8 and `W` of u32.
 ///
@@ -169,13 +169,6 @@ impl<A, B, C, P, Q, R> Steps<(A, P), (B, Q), (C, R)> {
 }
 
 impl Steps {
-    /// Zeros for one step of a batch of environments.
-    #[must_use]
-    pub fn new(envs: &(impl VecEnv + ?Sized)) -> Self {
-        let lens = StepLens::batch(envs.n_envs(), envs.observation_space(), envs.action_space());
-        lens.map(|len| vec![0.0; len], |len| vec![0; len], |len| vec![0; len])
-    }
-
     /// True if the episode of environment `env_idx` ended in the last step.
     ///
     /// # Panics
@@ -234,7 +227,7 @@ impl StepSlicesMut<'_> {
 
     /// Checks one step of `n_envs` environments: kinds, lengths, actions.
     ///
-    /// Done once per step, for implementations of [`VecEnv`]: what they index with is right from there on.
+    /// Done once per step, for implementations of [`VecEnv`](crate::VecEnv): what they index with is right from there on.
     ///
     /// # Errors
     /// [`Error::Kind`] or [`Error::Length`] if a column does not fit; [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`] if an

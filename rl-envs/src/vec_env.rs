@@ -108,6 +108,15 @@ pub trait VecEnv: Send {
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error>;
 }
 
+impl Steps {
+    /// Zeros for one step of a batch of environments.
+    #[must_use]
+    pub fn new(envs: &(impl VecEnv + ?Sized)) -> Self {
+        let lens = StepLens::batch(envs.n_envs(), envs.observation_space(), envs.action_space());
+        lens.map(|len| vec![0.0; len], |len| vec![0; len], |len| vec![0; len])
+    }
+}
+
 impl VecEnv for Box<dyn VecEnv> {
     fn n_envs(&self) -> usize {
         (**self).n_envs()
