@@ -11,6 +11,7 @@ use crate::fused::Fused;
 use crate::network::{Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::normalize::Moments;
 use crate::params::Layout;
+use crate::policy::mask_rows;
 use crate::samples::TILE;
 use crate::tile::{self, Workspace};
 use crate::{Acted, Acting, Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
@@ -212,7 +213,7 @@ impl ActorCritic {
         let a = self.n_actions;
         self.each_tile(obs, workspace, outputs, values, &mut |range, logits| {
             let m = range.len();
-            let masks = masks.get(range.start * a..range.end * a).unwrap_or_default();
+            let masks = mask_rows(masks, range.clone(), a);
             log_softmax_columns(logits, m, masks, &mut [0.0; 2 * TILE]);
             for (s, i) in range.enumerate() {
                 row.iter_mut().zip(logits[s..].iter().step_by(m)).for_each(|(to, &log_prob)| *to = log_prob);

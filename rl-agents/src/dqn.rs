@@ -23,6 +23,7 @@ use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 
 use crate::agent::{Divergence, NamedTensor, StepSums, check_contiguous};
 use crate::optim::{Optimizer, Rule};
+use crate::policy::mask_rows;
 use crate::q_network::best;
 use crate::samples::TILE;
 use crate::settings::{self, Kind, MAX_STEPS};
@@ -472,7 +473,7 @@ impl Dqn {
         }
         let by = if self.config.double { online_q } else { &*next_q };
         for (i, target) in targets.iter_mut().enumerate() {
-            let mask = batch.next_masks.get(i * a..(i + 1) * a).unwrap_or_default();
+            let mask = mask_rows(&batch.next_masks, i..i + 1, a);
             let (action, _) = best(by[i * a..(i + 1) * a].iter().copied(), mask);
             *target = batch.rewards[i] + batch.discounts[i] * next_q[i * a + action];
         }

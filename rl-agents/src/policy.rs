@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::ops::Range;
 
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSliceMut, Actions, Purpose, rng};
@@ -61,7 +62,7 @@ impl Acted<'_> {
         let mut row = vec![0.0; a];
         for (i, (action, log_prob)) in actions.iter_mut().zip(&mut *self.log_probs).enumerate() {
             row.copy_from_slice(&logits[i * a..(i + 1) * a]);
-            log_softmax(&mut row, acting.masks.get(i * a..(i + 1) * a).unwrap_or_default());
+            log_softmax(&mut row, mask_rows(acting.masks, i..i + 1, a));
             *action = match acting.choice {
                 Choice::Sample { seed, step, first_env } => {
                     sample(&row, rng::uniform(rng::word(seed, first_env + i as u32, step, Purpose::Policy)))
@@ -72,6 +73,15 @@ impl Acted<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns rows of masks (N, A); empty without masks.
+///
+/// # Panics
+/// If there are masks, but not of these rows.
+#[inline]
+pub(crate) fn mask_rows(masks: &[u8], rows: Range<usize>, a: usize) -> &[u8] {
+    if masks.is_empty() { masks } else { &masks[rows.start * a..rows.end * a] }
 }
 
 /// Parameters, statistics and version of a policy.

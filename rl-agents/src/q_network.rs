@@ -6,6 +6,7 @@ use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, pool, rng};
 
 use crate::network::{Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::params::Layout;
+use crate::policy::mask_rows;
 use crate::samples::TILE;
 use crate::tile;
 use crate::{Acted, Acting, Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
@@ -326,7 +327,7 @@ impl Policy for QNetwork {
         self.each_tile(obs, values.len(), scratch, &mut |range, q| {
             let m = range.len();
             for (s, i) in range.enumerate() {
-                let mask = masks.get(i * a..(i + 1) * a).unwrap_or_default();
+                let mask = mask_rows(masks, i..i + 1, a);
                 let (action, value) = best(q[s..].iter().step_by(m).copied(), mask);
                 (actions[i], values[i]) = (action as u32, value);
                 if let Choice::Sample { seed, step, first_env } = choice {

@@ -97,6 +97,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         if source.path.contains("/src/") {
             problems.extend(mapped(source, &map));
             problems.extend(never(source));
+            problems.extend(silent(source));
         }
         problems.extend(prose(source));
     }
@@ -140,6 +141,27 @@ fn never(source: &Source) -> Vec<String> {
         for (i, line) in source.code() {
             let found = words.iter().filter(|word| has_word(line, word));
             problems.extend(found.map(|word| format!("{}:{i} has `{word}`, but in {place} {reason}", source.path)));
+        }
+    }
+    problems
+}
+
+/// Slices that become empty where their array or range is wrong.
+///
+/// `as_slice().unwrap_or_default()` and `get(a..b).unwrap_or_default()` hide a wrong layout; `expect` names it.
+fn silent(source: &Source) -> Vec<String> {
+    let code: Vec<(usize, &str)> = source.code().map(|(i, line)| (i, line.trim())).collect();
+    let mut problems = Vec::new();
+    for (at, (i, line)) in code.iter().enumerate().filter(|(_, (_, line))| line.contains(".unwrap_or")) {
+        // Long chains have a call on each line.
+        let chain = if line.starts_with('.') && at > 0 { format!("{}{line}", code[at - 1].1) } else { (*line).to_string() };
+        let found = chain.match_indices(".unwrap_or").any(|(end, _)| {
+            let call = &chain[..end];
+            let is_slice = call.ends_with("slice()") || call.ends_with("slice_mut()");
+            is_slice || call.rsplit_once(".get").is_some_and(|(_, range)| range.contains(".."))
+        });
+        if found {
+            problems.push(format!("{}:{i}: a wrong slice becomes an empty one: use `expect`, or an index", source.path));
         }
     }
     problems
@@ -324,6 +346,29 @@ mod tests {
                 assert_eq!(found(format!("use x::{word};\n")), 1, "{place}: {word}");
                 assert_eq!(found(format!("// {word}\nuse x_{word}_y;\n#[cfg(test)]\nmod tests {{ use {word}; }}\n")), 0);
             }
+        }
+    }
+
+    #[test]
+    fn a_slice_that_becomes_empty_silently_is_found() {
+        let found = |text: &str| silent(&source("rl-buffer/src/a.rs", text)).len();
+        for bad in [
+            "let x = array.as_slice().unwrap_or_default();",
+            "let x = f(rows.into_slice().unwrap_or(&mut []), 1);",
+            "let x = array\n    .as_slice_mut()\n    .unwrap_or_default();",
+            "let x = masks.get(i * a..(i + 1) * a).unwrap_or_default();",
+            "let x = masks.get_mut(..n).unwrap_or(&mut []);",
+        ] {
+            assert_eq!(found(bad), 1, "{bad}");
+        }
+        for good in [
+            "let x = array.as_slice().expect(CONTIGUOUS);",
+            "let x = lines.get(3).unwrap_or_default();",
+            "// as_slice().unwrap_or_default()",
+            "let x = masks.unwrap_or_default();",
+            "#[cfg(test)]\nmod tests {\n    let x = array.as_slice().unwrap_or_default();\n}",
+        ] {
+            assert_eq!(found(good), 0, "{good}");
         }
     }
 
