@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(ReplayBuffer::bytes_per_transition(&shape), 32 + 900 + 8 + 12);
         let replay = ReplayBuffer::new(shape, 8000).expect("fits");
         let frames = replay.frames.as_ref().expect("stacked");
-        let bytes = 4 * replay.words.capacity() + replay.bytes.capacity() + frames.data.capacity() + 8 * frames.lows.capacity();
+        let bytes = 4 * replay.words().len() + replay.obs_bytes().len() + frames.data.capacity() + 8 * frames.lows.capacity();
         // Room for the frames of waiting steps.
         assert_eq!(bytes, 8000 * 952 + 2 * (1 + 4 + 2) * 800);
     }

@@ -1,8 +1,9 @@
 //! Memory that agents learn from: rollouts, replayed transitions, and targets.
 //!
-//! - [`Rollout`] holds T steps of N environments in time-major arrays that are filled in place.
+//! - [`Rollout`] holds T steps of N environments, time-major, in one block of memory that is filled in place.
 //! - [`ReplayBuffer`] holds the latest transitions of one or more steps and draws a [`Batch`] of them;
 //!   [`PrioritizedReplayBuffer`] prefers transitions with a large error.
+//! - [`Memory`] is the kind of memory of their blocks, a value: [`Host`] by default.
 //! - [`returns`] defines advantages, returns and discounts, and is the only module that interprets the two flags at the end of an
 //!   episode.
 //!
@@ -10,8 +11,7 @@
 //! use ndarray::array;
 //! use rl_buffer::returns::{Steps, gae};
 //!
-//! // One environment, two steps; a time limit cuts off the second, so it is bootstrapped from the value of the final
-//! observation.
+//! // One environment, two steps; a time limit cuts off the second, so it is bootstrapped from its final observation.
 //! let (rewards, next_values) = (array![[1.0], [1.0]], array![[2.0], [10.0]]);
 //! let (terminated, truncated) = (array![[0], [0]], array![[0], [1]]);
 //! let steps = Steps {

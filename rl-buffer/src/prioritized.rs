@@ -7,7 +7,10 @@
 //!
 //! A transition takes 5 bytes more than in [`ReplayBuffer`].
 
+use std::sync::Arc;
+
 use crate::memory::filled;
+use crate::slab::{Host, Memory};
 use crate::sum_tree::check_priority;
 use crate::{Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape};
 
@@ -38,7 +41,12 @@ impl PrioritizedReplayBuffer {
             }
         }
         Ok(Self {
-            replay: ReplayBuffer::with_more(shape, capacity, SumTree::BYTES_EACH, SumTree::BYTES_FIXED)?,
+            replay: ReplayBuffer::with_more(
+                shape,
+                capacity,
+                (SumTree::BYTES_EACH, SumTree::BYTES_FIXED),
+                &(Arc::new(Host) as Arc<dyn Memory>),
+            )?,
             tree: SumTree::new(capacity)?,
             alpha,
             epsilon,

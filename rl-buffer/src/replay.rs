@@ -25,12 +25,14 @@
 
 use std::hint::black_box;
 use std::ops::Range;
+use std::sync::Arc;
 
 use rl_envs::rng;
 
 use crate::frames::Frames;
-use crate::memory::{check, filled};
+use crate::memory::check;
 use crate::returns::{discount, goes_on, has_future};
+use crate::slab::{Host, Layout, Memory, Slab, Span};
 use crate::transition::{Complete, Windows, assert_shape, next};
 use crate::{ActionRows, ActionSlice, Batch, Dtype, Error, ObsRows, ObsSlice, StepSlices, TransitionShape};
 
@@ -45,10 +47,11 @@ pub struct ReplayBuffer {
     shape: TransitionShape,
     capacity: usize,
     row: Row,
+    slab: Slab,
     /// Rows of words, (C, `row.len`).
-    pub(crate) words: Vec<u32>,
+    word_rows: Span,
     /// Rows of byte observations, (C, 2 D).
-    pub(crate) bytes: Vec<u8>,
+    byte_rows: Span,
     /// Total number of transitions added.
     pub(crate) added: u64,
     /// Waiting steps, if n is more than 1.
@@ -82,6 +85,27 @@ impl Row {
         let reward = action + shape.action_len();
         let mask_len = shape.mask_len();
         Self { obs, action, reward, mask: reward + 2, mask_len, bytes, len: reward + 2 + mask_len.div_ceil(4) }
+    }
+
+    /// Writes a transition as row `at`.
+    fn write(&self, at: usize, words: &mut [u32], bytes: &mut [u8], transition: &Complete<'_>) {
+        let words = &mut words[at * self.len..][..self.len];
+        match (transition.obs, transition.next_obs) {
+            (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) => {
+                store::<0>(words, obs);
+                store::<0>(&mut words[self.obs..], next_obs);
+            }
+            (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) => {
+                let bytes = &mut bytes[at * 2 * self.bytes..][..2 * self.bytes];
+                bytes[..self.bytes].copy_from_slice(obs);
+                bytes[self.bytes..].copy_from_slice(next_obs);
+            }
+            _ => unreachable!("both are of the shape's type"),
+        }
+        words[self.action..self.reward].copy_from_slice(transition.action);
+        words[self.reward] = transition.reward.to_bits();
+        words[self.reward + 1] = transition.discount.to_bits();
+        store_mask(&mut words[self.mask..], transition.next_mask);
     }
 }
 
@@ -133,11 +157,24 @@ impl ReplayBuffer {
     /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible, [`Error::Capacity`] for more than 2^32 - 1 transitions;
     /// [`Error::OutOfMemory`], before anything is allocated, if the buffer does not fit into the available memory.
     pub fn new(shape: TransitionShape, capacity: usize) -> Result<Self, Error> {
-        Self::with_more(shape, capacity, 0, 0)
+        Self::new_in(shape, capacity, &(Arc::new(Host) as Arc<dyn Memory>))
+    }
+
+    /// Creates an empty buffer with its rows in memory of the given kind.
+    ///
+    /// # Errors
+    /// The errors of [`ReplayBuffer::new`], or [`Error::Block`] if the memory does not keep its promise.
+    pub fn new_in(shape: TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+        Self::with_more(shape, capacity, (0, 0), memory)
     }
 
     /// Creates a buffer that leaves room for other memory, per transition and in total.
-    pub(crate) fn with_more(shape: TransitionShape, capacity: usize, each: u128, fixed: u128) -> Result<Self, Error> {
+    pub(crate) fn with_more(
+        shape: TransitionShape,
+        capacity: usize,
+        (each, fixed): (u128, u128),
+        memory: &Arc<dyn Memory>,
+    ) -> Result<Self, Error> {
         shape.check()?;
         if capacity == 0 {
             return Err(Error::Empty("transition of capacity"));
@@ -150,9 +187,12 @@ impl ReplayBuffer {
         let frames = if stacked { Frames::bytes_fixed(&shape) } else { 0 };
         check(capacity, Self::bytes_each(&shape) + each, windows.saturating_add(frames).saturating_add(fixed))?;
         let row = Row::new(&stored);
+        let mut layout = Layout::default();
+        let (word_rows, byte_rows) = (layout.push::<u32>(capacity, row.len), layout.push::<u8>(capacity, 2 * row.bytes));
         Ok(Self {
-            words: filled(capacity * row.len, 0)?,
-            bytes: filled(capacity * 2 * row.bytes, 0)?,
+            slab: Slab::new(&layout, memory)?,
+            word_rows,
+            byte_rows,
             windows: if shape.n_step > 1 { Some(Windows::new(&stored)?) } else { None },
             frames: if stacked { Some(Frames::new(&shape, capacity)?) } else { None },
             oldest: 0,
@@ -240,6 +280,22 @@ impl ReplayBuffer {
         [start..end, 0..start + n - end]
     }
 
+    /// Returns the rows of words.
+    pub(crate) fn words(&self) -> &[u32] {
+        self.slab.get(self.word_rows)
+    }
+
+    /// Returns the rows of byte observations.
+    pub(crate) fn obs_bytes(&self) -> &[u8] {
+        self.slab.get(self.byte_rows)
+    }
+
+    /// Returns the rows of words and of byte observations for writing.
+    pub(crate) fn rows_mut(&mut self) -> (&mut [u32], &mut [u8]) {
+        let mut cut = self.slab.cut();
+        (cut.take(self.word_rows), cut.take(self.byte_rows))
+    }
+
     /// Total number of transitions added.
     #[must_use]
     pub fn added(&self) -> u64 {
@@ -261,14 +317,14 @@ impl ReplayBuffer {
 
     /// Frame indices of all transitions.
     pub(crate) fn places(&self) -> impl Iterator<Item = u32> {
-        let rows = self.words.chunks_exact(self.row.len).take(self.used());
+        let rows = self.words().chunks_exact(self.row.len).take(self.used());
         rows.flat_map(|words| words[..2 * self.row.obs].iter().copied())
     }
 
     /// Reward and discount of each transition.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (f32, f32)> {
         let at = self.row.reward;
-        let rows = self.words.chunks_exact(self.row.len).take(self.used());
+        let rows = self.words().chunks_exact(self.row.len).take(self.used());
         rows.map(move |words| (f32::from_bits(words[at]), f32::from_bits(words[at + 1])))
     }
 
@@ -277,7 +333,7 @@ impl ReplayBuffer {
     /// Meaningless for continuous actions.
     #[must_use]
     pub fn max_action(&self) -> u32 {
-        let rows = self.words.chunks_exact(self.row.len).take(self.used()).map(|words| words[self.row.action]);
+        let rows = self.words().chunks_exact(self.row.len).take(self.used()).map(|words| words[self.row.action]);
         let waiting = self.windows.iter().flat_map(|windows| windows.actions.iter().copied());
         rows.chain(waiting).max().unwrap_or(0)
     }
@@ -329,7 +385,13 @@ impl ReplayBuffer {
             None => with_obs_len!(self.push_single(obs, step)),
             Some(mut windows) => {
                 let stored = self.shape.stored();
-                windows.push(&stored, obs, step, |transition| self.write(&transition));
+                let (row, capacity, mut added) = (self.row, self.capacity as u64, self.added);
+                let (words, bytes) = self.rows_mut();
+                windows.push(&stored, obs, step, |transition| {
+                    row.write((added % capacity) as usize, words, bytes, &transition);
+                    added += 1;
+                });
+                self.added = added;
                 self.windows = Some(windows);
             }
         }
@@ -369,9 +431,10 @@ impl ReplayBuffer {
 
     /// Writes rows from `at` on, without wrapping around.
     fn write_rows<const D: usize>(&mut self, at: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>, envs: Range<usize>) {
-        let (row, a) = (self.row, self.shape.action_len());
+        let (row, a, gamma) = (self.row, self.shape.action_len(), self.shape.gamma);
         let d = row.obs.max(row.bytes);
-        let words = self.words[at * row.len..].chunks_exact_mut(row.len);
+        let (words, bytes) = self.rows_mut();
+        let words = words[at * row.len..].chunks_exact_mut(row.len);
         for (words, env) in words.zip(envs.clone()) {
             let ended = !goes_on(step.terminated[env], step.truncated[env]);
             let (next_obs, masks) = next(step, ended);
@@ -385,13 +448,13 @@ impl ReplayBuffer {
                 ActionSlice::Continuous(actions) => store::<0>(&mut words[row.action..], &actions[env * a..][..a]),
             }
             words[row.reward] = step.rewards[env].to_bits();
-            words[row.reward + 1] = discount(!has_future(step.terminated[env]), self.shape.gamma, 1).to_bits();
+            words[row.reward + 1] = discount(!has_future(step.terminated[env]), gamma, 1).to_bits();
             if row.mask_len > 0 {
                 store_mask(&mut words[row.mask..], &masks[env * row.mask_len..][..row.mask_len]);
             }
         }
         if row.bytes > 0 {
-            for (bytes, env) in self.bytes[at * 2 * d..].chunks_exact_mut(2 * d).zip(envs) {
+            for (bytes, env) in bytes[at * 2 * d..].chunks_exact_mut(2 * d).zip(envs) {
                 let ended = !goes_on(step.terminated[env], step.truncated[env]);
                 if let (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) = (obs, next(step, ended).0) {
                     bytes[..d].copy_from_slice(&obs[env * d..][..d]);
@@ -399,29 +462,6 @@ impl ReplayBuffer {
                 }
             }
         }
-    }
-
-    /// Adds a transition.
-    fn write(&mut self, transition: &Complete<'_>) {
-        let (row, at) = (self.row, self.head());
-        let words = &mut self.words[at * row.len..][..row.len];
-        match (transition.obs, transition.next_obs) {
-            (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) => {
-                store::<0>(words, obs);
-                store::<0>(&mut words[row.obs..], next_obs);
-            }
-            (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) => {
-                let bytes = &mut self.bytes[at * 2 * row.bytes..][..2 * row.bytes];
-                bytes[..row.bytes].copy_from_slice(obs);
-                bytes[row.bytes..].copy_from_slice(next_obs);
-            }
-            _ => unreachable!("both are of the shape's type"),
-        }
-        words[row.action..row.reward].copy_from_slice(transition.action);
-        words[row.reward] = transition.reward.to_bits();
-        words[row.reward + 1] = transition.discount.to_bits();
-        store_mask(&mut words[row.mask..], transition.next_mask);
-        self.added += 1;
     }
 
     fn enough(&self, needed: usize) -> Result<(), Error> {
@@ -504,28 +544,29 @@ impl ReplayBuffer {
     /// Copies the transitions at the batch's indices, which must be held.
     pub(crate) fn gather(&self, batch: &mut Batch) {
         batch.drawn_at = self.added;
-        with_obs_len!(self.gather_words(batch));
+        let all = self.words();
+        with_obs_len!(self.gather_words(all, batch));
         if let (Some(frames), ObsRows::U8(obs), ObsRows::U8(next_obs)) = (&self.frames, &mut batch.obs, &mut batch.next_obs) {
             let (d, k) = (self.shape.obs_len, self.row.obs);
             let stacks = obs.chunks_exact_mut(d).zip(next_obs.chunks_exact_mut(d));
             for (&index, (obs, next_obs)) in batch.indices.iter().zip(stacks) {
-                let words = &self.words[index as usize * self.row.len..][..2 * k];
+                let words = &all[index as usize * self.row.len..][..2 * k];
                 frames.copy(&words[..k], obs);
                 frames.copy(&words[k..], next_obs);
             }
             return;
         }
         if let (ObsRows::U8(obs), ObsRows::U8(next_obs)) = (&mut batch.obs, &mut batch.next_obs) {
-            let d = self.row.bytes;
+            let (d, all) = (self.row.bytes, self.obs_bytes());
             for (i, &index) in batch.indices.iter().enumerate() {
-                let bytes = &self.bytes[index as usize * 2 * d..][..2 * d];
+                let bytes = &all[index as usize * 2 * d..][..2 * d];
                 obs[i * d..][..d].copy_from_slice(&bytes[..d]);
                 next_obs[i * d..][..d].copy_from_slice(&bytes[d..]);
             }
         }
     }
 
-    fn gather_words<const D: usize>(&self, batch: &mut Batch) {
+    fn gather_words<const D: usize>(&self, all: &[u32], batch: &mut Batch) {
         let row = self.row;
         let d = if D == 0 { row.obs } else { D };
         let a = row.reward - row.action;
@@ -533,8 +574,8 @@ impl ReplayBuffer {
         for start in (0..batch.indices.len()).step_by(chunk) {
             let end = (start + chunk).min(batch.indices.len());
             let indices = &batch.indices[start..end];
-            self.touch(indices);
-            let rows = indices.iter().map(|&index| &self.words[index as usize * row.len..][..row.len]);
+            self.touch(all, indices);
+            let rows = indices.iter().map(|&index| &all[index as usize * row.len..][..row.len]);
             if let (ObsRows::F32(obs), ObsRows::F32(next_obs)) = (&mut batch.obs, &mut batch.next_obs) {
                 let obs = obs[start * d..end * d].chunks_exact_mut(d);
                 let next_obs = next_obs[start * d..end * d].chunks_exact_mut(d);
@@ -567,11 +608,11 @@ impl ReplayBuffer {
 
     /// Reads a word of each line of the rows at `indices`, to fetch them all at once.
     #[inline(always)]
-    fn touch(&self, indices: &[u32]) {
+    fn touch(&self, all: &[u32], indices: &[u32]) {
         let len = self.row.len;
         let mut touched = 0;
         for &index in indices {
-            let words = &self.words[index as usize * len..][..len];
+            let words = &all[index as usize * len..][..len];
             touched ^= words[0] ^ words[len - 1];
             if len > LINE {
                 touched ^= words[1..].iter().skip(LINE - 1).step_by(LINE).fold(0, |touched, word| touched ^ word);
@@ -598,7 +639,7 @@ mod tests {
             let shape = TransitionShape { obs_len: d, obs, actions, ..shape(1, 1) };
             let replay = ReplayBuffer::new(shape, 1000).expect("fits");
             assert_eq!(ReplayBuffer::bytes_per_transition(&shape), bytes);
-            assert_eq!(4 * replay.words.capacity() + replay.bytes.capacity(), 1000 * bytes);
+            assert_eq!(4 * replay.words().len() + replay.obs_bytes().len(), 1000 * bytes);
         }
     }
 
@@ -700,11 +741,11 @@ mod tests {
         for _ in 0..9 {
             let drawn_at = replay.added();
             let held: Vec<_> =
-                (0..replay.len()).map(|index| replay.words[index * replay.row.len..][..replay.row.len].to_vec()).collect();
+                (0..replay.len()).map(|index| replay.words()[index * replay.row.len..][..replay.row.len].to_vec()).collect();
             let mut later = replay.clone();
             for _ in 0..4 {
                 for (index, words) in held.iter().enumerate() {
-                    let same = *words == later.words[index * replay.row.len..][..replay.row.len];
+                    let same = *words == later.words()[index * replay.row.len..][..replay.row.len];
                     assert_eq!(later.still_holds(index as u32, drawn_at), same);
                 }
                 history.step(|obs, step| later.push(obs, step).expect("finite"));
@@ -811,6 +852,26 @@ mod tests {
                 replay.sample(&drawn, &mut batch).expect("enough");
                 history.assert_holds(&batch, capacity);
             }
+        }
+    }
+
+    #[test]
+    fn the_rows_of_a_buffer_are_one_block_of_any_memory() {
+        for obs in [Dtype::F32, Dtype::U8] {
+            let shape = TransitionShape { obs, ..shape(7, 2) };
+            let pages = Arc::new(crate::testing::Pages::default());
+            let mut paged = ReplayBuffer::new_in(shape, 30, &(pages.clone() as Arc<dyn Memory>)).expect("fits");
+            let mut replay = ReplayBuffer::new(shape, 30).expect("fits");
+            let mut history = History::new(shape, 3, 0.2);
+            for _ in 0..9 {
+                history.step(|obs, step| {
+                    assert_eq!(paged.push(obs, step).expect("finite"), replay.push(obs, step).expect("finite"))
+                });
+            }
+            assert_eq!((paged.words(), paged.obs_bytes()), (replay.words(), replay.obs_bytes()));
+            assert_eq!(pages.counts(), (1, 1));
+            drop(paged);
+            assert_eq!(pages.counts(), (1, 0));
         }
     }
 }

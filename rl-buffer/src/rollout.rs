@@ -587,10 +587,8 @@ impl Rollout {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
     use super::*;
-    use crate::slab::Block;
+    use crate::testing::Pages;
     use ndarray::{Array2, array};
 
     const SHAPE: RolloutShape =
@@ -668,46 +666,6 @@ mod tests {
         }
     }
 
-    /// Memory that counts its blocks, on pages of their own.
-    #[derive(Debug, Default)]
-    struct Pages {
-        alive: Arc<AtomicUsize>,
-        allocated: AtomicUsize,
-    }
-
-    #[derive(Debug)]
-    struct Page {
-        bytes: Vec<u8>,
-        start: usize,
-        alive: Arc<AtomicUsize>,
-    }
-
-    impl Block for Page {
-        fn bytes(&self) -> &[u8] {
-            &self.bytes[self.start..]
-        }
-
-        fn bytes_mut(&mut self) -> &mut [u8] {
-            &mut self.bytes[self.start..]
-        }
-    }
-
-    impl Drop for Page {
-        fn drop(&mut self) {
-            self.alive.fetch_sub(1, Relaxed);
-        }
-    }
-
-    impl Memory for Pages {
-        fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error> {
-            let bytes = vec![0; bytes + 4096];
-            let start = bytes.as_ptr().addr().wrapping_neg() % 4096;
-            self.alive.fetch_add(1, Relaxed);
-            self.allocated.fetch_add(1, Relaxed);
-            Ok(Box::new(Page { bytes, start, alive: self.alive.clone() }))
-        }
-    }
-
     #[test]
     fn a_rollout_is_one_block_of_any_memory() {
         let shape = RolloutShape { n_envs: 33, obs_len: 5, actions: ActionKind::Discrete { masked: Some(3) }, ..SHAPE };
@@ -738,9 +696,9 @@ mod tests {
             let within = addresses.iter().all(|address| address - addresses[0] < shape.bytes() as usize);
             assert!(within, "{addresses:?}");
         }
-        assert_eq!((pages.allocated.load(Relaxed), pages.alive.load(Relaxed)), (2, 2), "one each");
+        assert_eq!(pages.counts(), (2, 2), "one each");
         drop((rollout, copy));
-        assert_eq!(pages.alive.load(Relaxed), 0);
+        assert_eq!(pages.counts(), (2, 0));
     }
 
     #[test]

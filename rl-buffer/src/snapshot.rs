@@ -113,8 +113,8 @@ impl ReplayBuffer {
         write(out, &header(self.shape(), self.capacity()).map(|(_, value)| value))?;
         write(out, &[self.added, self.oldest])?;
         let (words, bytes) = self.rows(self.used());
-        write(out, &self.words[..words])?;
-        write(out, &self.bytes[..bytes])?;
+        write(out, &self.words()[..words])?;
+        write(out, &self.obs_bytes()[..bytes])?;
         if let Some(windows) = &self.windows {
             write(out, &windows.oldest)?;
             write(out, &windows.waiting)?;
@@ -170,8 +170,9 @@ impl ReplayBuffer {
         ensure(oldest_possible.contains(&oldest), "begins with a transition that it cannot hold")?;
         [self.added, self.oldest] = counts;
         let (words, bytes) = self.rows(self.used());
-        read(input, &mut self.words[..words])?;
-        read(input, &mut self.bytes[..bytes])?;
+        let (word_rows, byte_rows) = self.rows_mut();
+        read(input, &mut word_rows[..words])?;
+        read(input, &mut byte_rows[..bytes])?;
         ensure(self.numbers().all(|(reward, _)| reward.is_finite()), "holds a reward that is not finite")?;
         ensure(
             self.numbers().all(|(_, discount)| (0.0..=1.0).contains(&discount)),

@@ -1,8 +1,12 @@
-//! Test support: a slow and obvious buffer, and random words.
+//! Test support: a slow and obvious buffer, other memory, random words.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, Purpose, Rng};
 
-use crate::{Batch, StepSlices, TransitionShape};
+use crate::slab::{Block, Memory};
+use crate::{Batch, Error, StepSlices, TransitionShape};
 
 /// Returns a generator of random words.
 pub(crate) fn random(seed: u64) -> Rng {
@@ -197,5 +201,52 @@ impl History {
             };
             assert_eq!(Some(&drawn), expected.map(|number| &self.made[number]), "at {index}");
         }
+    }
+}
+
+/// Memory that counts its blocks, on pages of their own.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    alive: Arc<AtomicUsize>,
+    allocated: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Page {
+    bytes: Vec<u8>,
+    start: usize,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Block for Page {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..]
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Pages {
+    /// Number of blocks allocated so far, and of those not yet freed.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.allocated.load(Relaxed), self.alive.load(Relaxed))
+    }
+}
+
+impl Memory for Pages {
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error> {
+        let bytes = vec![0; bytes + 4096];
+        let start = bytes.as_ptr().addr().wrapping_neg() % 4096;
+        self.alive.fetch_add(1, Relaxed);
+        self.allocated.fetch_add(1, Relaxed);
+        Ok(Box::new(Page { bytes, start, alive: self.alive.clone() }))
     }
 }
