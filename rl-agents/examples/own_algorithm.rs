@@ -3,9 +3,10 @@
 //! The loss is written in candle; the networks run on the tile kernel. `cargo run --release --example own_algorithm`.
 
 use candle_core::{Device, Var};
-use rl_agents::batch::{Batch, Targets};
 use rl_agents::optim::{Optimizer, Rule};
-use rl_agents::{ActorCritic, Agent, Collector, Counters, Error, Layout, Metrics, NetConfig, Policy, Snapshot, evaluate};
+use rl_agents::{
+    ActorCritic, Agent, Batch, Collector, Counters, Error, Layout, Metrics, NetConfig, Policy, Snapshot, Targets, evaluate,
+};
 use rl_buffer::Rollout;
 use rl_envs::{Pool, SyncVecEnv, cartpole::CartPole};
 

@@ -6,10 +6,9 @@ use std::borrow::Cow;
 
 use candle_core::{Device, Result as CandleResult, Tensor, Var};
 use candle_nn::{Linear, Module, ops::log_softmax};
-use rl_agents::batch::Targets;
 use rl_agents::optim::{Optimizer, Rule};
 use rl_agents::params::orthogonal;
-use rl_agents::{Acted, Acting, Collector, Error, Layout, Policy, Scratch, Weights, evaluate};
+use rl_agents::{Acted, Acting, Collector, Error, Layout, Policy, Scratch, Targets, Weights, evaluate};
 use rl_buffer::ObsSlice;
 use rl_envs::{Actions, Pool, SyncVecEnv, cartpole::CartPole};
 

@@ -15,10 +15,11 @@ use candle_core::Tensor;
 use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng};
 
-use crate::agent::{Descent, StepSums};
-use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
+use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
+use crate::descent::{Descent, StepSums};
 use crate::optim::Rule;
 use crate::settings::{self, Kind};
+use crate::targets::{Refresh, Targets};
 use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch};
 
 crate::settings! {
@@ -86,7 +87,7 @@ pub struct A2c {
 }
 
 /// The loss of a minibatch and its parts, all scalars.
-struct Loss {
+struct A2cTerms {
     total: Tensor,
     policy: Tensor,
     value: Tensor,
@@ -96,14 +97,14 @@ struct Loss {
 /// Computes `L = L_policy + ent_coef L_entropy + vf_coef L_value`.
 ///
 /// `L_policy = -mean A ln pi(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
-fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig) -> candle_core::Result<Loss> {
+fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig) -> candle_core::Result<A2cTerms> {
     let (outputs, values) = policy.forward(params, &batch.obs)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let policy_loss = (distribution.log_prob(&batch.actions)? * &batch.advantages)?.mean_all()?.neg()?;
     let value_loss = candle_nn::loss::mse(&values, &batch.returns)?;
     let entropy_loss = distribution.entropy()?.mean_all()?.neg()?;
     let total = ((&policy_loss + (&entropy_loss * f64::from(config.ent_coef))?)? + (&value_loss * f64::from(config.vf_coef))?)?;
-    Ok(Loss { total, policy: policy_loss, value: value_loss, entropy: entropy_loss })
+    Ok(A2cTerms { total, policy: policy_loss, value: value_loss, entropy: entropy_loss })
 }
 
 /// [`loss`] for the tile kernel.
@@ -141,7 +142,8 @@ impl A2c {
 
     /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
-        minibatch.gradient(&mut self.descent, pool, A2cLoss { vf_coef: self.config.vf_coef })
+        let Descent { policy, slices, gradient, .. } = &mut self.descent;
+        minibatch.gradient(policy, A2cLoss { vf_coef: self.config.vf_coef }, pool, slices, gradient)
     }
 
     /// Computes the gradient of a minibatch with candle operations.
@@ -346,7 +348,7 @@ mod tests {
             let config = A2cConfig { n_steps: 8, batch_size, ..A2cConfig::default() };
             let mut agent = A2c::new(policy, config, 4, 0).unwrap();
             let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
-            assert_eq!((agent.save().counters.steps.0, metrics.get("train/n_updates")), (steps, Some(1.0)));
+            assert_eq!((agent.save().counters.steps.taken, metrics.get("train/n_updates")), (steps, Some(1.0)));
         }
         assert!(matches!(A2cConfig { batch_size: 3, ..A2cConfig::default() }.check(8), Err(Error::BatchSize { .. })));
     }

@@ -1,19 +1,16 @@
-//! The contract of an agent, and the common state of gradient descent.
+//! The contract of an agent, its metrics, schedules and saved state.
 
 use std::fmt::{self, Display};
 use std::io::{Read, Write};
 
-use candle_core::{DType, Device, Tensor, Var};
-use ndarray::{CowArray, Ix2};
+use candle_core::{DType, Tensor};
 use rl_buffer::Rollout;
 use rl_envs::Pool;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Minibatch, Parts, TileSums};
-use crate::normalize::{RunningReturns, Statistics, normalized_reward};
-use crate::optim::{self, Optimizer, Rule, Steps};
-use crate::tile::Slices;
-use crate::{ActorCritic, Error, Layout, Policy, Weights};
+use crate::normalize::Statistics;
+use crate::optim::{self, Optimizer, StepCount};
+use crate::{Error, Layout, Policy, Weights};
 
 /// An agent that learns from rollouts.
 ///
@@ -118,30 +115,6 @@ impl Metrics {
     }
 }
 
-/// Optimizer steps of an update.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct StepSums {
-    taken: u32,
-    skipped: u32,
-    norm: f32,
-}
-
-impl StepSums {
-    /// Counts a step by its gradient's norm, or a skipped one.
-    pub(crate) fn push(&mut self, norm: Option<f32>) {
-        match norm {
-            Some(norm) => (self.taken, self.norm) = (self.taken + 1, self.norm + norm),
-            None => self.skipped += 1,
-        }
-    }
-
-    /// Reports the mean norm (NaN without steps) and the number of skipped steps.
-    pub(crate) fn report(self, metrics: &mut Metrics) {
-        metrics.push("train/grad_norm", self.norm / self.taken as f32);
-        metrics.push("train/skipped_updates", self.skipped as f32);
-    }
-}
-
 /// Optimizer step at which learning stopped.
 ///
 /// It was not taken: the policy keeps its parameters.
@@ -189,8 +162,8 @@ impl Divergence {
         losses: &[(&'static str, f32)],
         minibatch: Vec<NamedTensor>,
     ) -> Self {
-        let ((steps, skipped), grad_norm) = (optimizer.steps(), optim::norm(gradient));
-        Self { steps, skipped, learning_rate, losses: losses.into(), grad_norm, minibatch }
+        let (StepCount { taken, skipped }, grad_norm) = (optimizer.steps(), optim::norm(gradient));
+        Self { steps: taken, skipped, learning_rate, losses: losses.into(), grad_norm, minibatch }
     }
 }
 
@@ -300,8 +273,8 @@ impl Snapshot {
         if !statistics.is_possible() {
             return Err(Error::Snapshot("its statistics are not finite, or impossible".into()));
         }
-        let Counters { version, epochs, steps: (steps, skipped), env_steps, credit, empty_at } = *counters;
-        let counts = [("version", version), ("epochs", epochs), ("steps", steps), ("env_steps", env_steps), ("credit", credit)];
+        let Counters { version, epochs, steps: StepCount { taken, skipped }, env_steps, credit, empty_at } = *counters;
+        let counts = [("version", version), ("epochs", epochs), ("steps", taken), ("env_steps", env_steps), ("credit", credit)];
         if let Some((name, count)) = counts.into_iter().find(|(_, count)| *count > u64::MAX / 4) {
             return Err(Error::Snapshot(format!("its counter {name} is {count}, which no run reaches")));
         }
@@ -321,134 +294,13 @@ pub struct Counters {
     /// Number of passes over rollouts, which numbers shuffles, or of minibatches drawn.
     pub epochs: u64,
     /// Number of optimizer steps, and of consecutive skipped steps.
-    pub steps: Steps,
+    pub steps: StepCount,
     /// Number of env steps so far, for an agent with a replay memory.
     pub env_steps: u64,
     /// Number of env steps without updates so far.
     pub credit: u64,
     /// Number of env steps when the replay memory was last empty.
     pub empty_at: u64,
-}
-
-/// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
-pub(crate) fn check_contiguous(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
-    if rollout.contiguous { Ok(()) } else { Err(Error::Columns(what)) }
-}
-
-/// A policy, its optimizer, and the counters of its randomness.
-pub(crate) struct Descent {
-    pub(crate) policy: ActorCritic,
-    pub(crate) optimizer: Optimizer,
-    pub(crate) epochs: u64,
-    pub(crate) seed: u64,
-    /// Gradient of the current minibatch (P).
-    pub(crate) gradient: Vec<f32>,
-    pub(crate) slices: Slices<TileSums>,
-    /// Statistics that normalize rewards, if they are normalized.
-    returns: Option<RunningReturns>,
-    pub(crate) watch: Option<Watch>,
-}
-
-impl Descent {
-    pub(crate) fn new(policy: ActorCritic, rule: Rule, seed: u64, normalize_reward: bool) -> Self {
-        let len = policy.params().len();
-        Self {
-            policy,
-            optimizer: Optimizer::new(rule, len),
-            epochs: 0,
-            seed,
-            gradient: vec![0.0; len],
-            slices: Slices::new(),
-            returns: normalize_reward.then(RunningReturns::default),
-            watch: None,
-        }
-    }
-
-    /// Returns the rewards to learn from, (T, N), normalized if that is set.
-    ///
-    /// Their statistics include this rollout.
-    pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
-        let Some(returns) = &mut self.returns else { return Ok(rollout.rewards().into()) };
-        check_contiguous(rollout, "normalize_reward sums returns")?;
-        returns.merge(rollout, gamma, pool);
-        let inv_std = returns.inv_std();
-        Ok(rollout.rewards().mapv(|reward| normalized_reward(reward, inv_std)).into())
-    }
-
-    /// Reports an event of the update.
-    pub(crate) fn report(&mut self, event: UpdateEvent) {
-        self.watch.iter_mut().for_each(|watch| watch(event));
-    }
-
-    /// Returns the parameters as a variable with gradients.
-    pub(crate) fn variable(&self) -> candle_core::Result<Var> {
-        Var::from_slice(self.policy.params(), self.policy.params().len(), &Device::Cpu)
-    }
-
-    /// Adds the gradient of `loss` with respect to `params` to the minibatch's.
-    pub(crate) fn add_gradient(&mut self, params: &Var, loss: &Tensor) -> candle_core::Result<()> {
-        let grads = loss.backward()?;
-        let grads = grads.get(params).ok_or_else(|| candle_core::Error::Msg("the loss does not depend on params".into()))?;
-        self.gradient.iter_mut().zip(grads.to_vec1::<f32>()?).for_each(|(sum, grad)| *sum += grad);
-        Ok(())
-    }
-
-    /// Takes one step along the gradient of `minibatch`, with the parts of its loss.
-    ///
-    /// Returns the gradient's norm before clipping, or `None` if the step was skipped because loss or gradient is not finite.
-    pub(crate) fn step(
-        &mut self,
-        minibatch: &Minibatch<'_>,
-        (loss, parts): (f32, &Parts),
-        learning_rate: f32,
-        max_norm: f32,
-    ) -> Result<Option<f32>, Error> {
-        let Self { policy, optimizer, gradient, .. } = self;
-        let norm = if loss.is_finite() {
-            policy.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
-        } else {
-            optimizer.skip();
-            None
-        };
-        if optimizer.has_diverged() {
-            let losses = [("policy_loss", parts.policy), ("value_loss", parts.value), ("entropy_loss", parts.entropy)];
-            let minibatch = minibatch.tensors(policy)?;
-            return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, learning_rate, &losses, minibatch))));
-        }
-        Ok(norm)
-    }
-
-    /// Ends the trajectories of the rollouts so far.
-    pub(crate) fn gap(&mut self) {
-        if let Some(returns) = &mut self.returns {
-            returns.forget_running();
-        }
-    }
-
-    pub(crate) fn save(&self) -> Snapshot {
-        let policy = Snapshot::from(self.policy.weights());
-        Snapshot {
-            moments: self.optimizer.moments(),
-            statistics: Statistics { returns: self.returns.clone(), ..policy.statistics },
-            counters: Counters { epochs: self.epochs, steps: self.optimizer.steps(), ..policy.counters },
-            ..policy
-        }
-    }
-
-    pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        snapshot.check()?;
-        let returns = &snapshot.statistics.returns;
-        if returns.is_some() != self.returns.is_some() || returns.as_ref().is_some_and(|returns| !returns.fits()) {
-            return Err(Error::Snapshot("its statistics of returns do not fit this agent".into()));
-        }
-        let mut policy = self.policy.clone();
-        policy.load(snapshot)?;
-        self.optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
-        self.policy = policy;
-        self.returns.clone_from(returns);
-        self.epochs = snapshot.counters.epochs;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

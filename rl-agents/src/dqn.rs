@@ -21,7 +21,8 @@ use rl_buffer::{
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 
-use crate::agent::{Divergence, NamedTensor, StepSums, check_contiguous};
+use crate::agent::{Divergence, NamedTensor};
+use crate::descent::{StepSums, check_contiguous};
 use crate::optim::{Optimizer, Rule};
 use crate::policy::mask_rows;
 use crate::q_network::best;
@@ -569,7 +570,7 @@ impl Agent for Dqn {
         sums.steps.report(&mut metrics);
         metrics.push("rollout/exploration_rate", self.config.epsilon(done));
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
-        metrics.push("train/n_updates", self.optimizer.steps().0 as f32);
+        metrics.push("train/n_updates", self.optimizer.steps().taken as f32);
         Ok(metrics)
     }
 
@@ -923,7 +924,7 @@ mod tests {
         let (mut sums, mut skipped) = (Sums::default(), 0);
         for _ in 0..60 {
             agent.learn(0.5, &mut sums, &pool).unwrap();
-            skipped += u32::from(agent.optimizer.steps().1 > 0);
+            skipped += u32::from(agent.optimizer.steps().skipped > 0);
         }
         assert!((1..=2).contains(&skipped), "{skipped} of 60 updates were skipped");
         let mut metrics = Metrics::default();

@@ -4,7 +4,8 @@ use candle_core::{DType, Device, Tensor, Var};
 use rl_buffer::{ActionKind, Rollout, RolloutShape};
 use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole};
 
-use crate::batch::{Batch, Minibatch, Targets};
+use crate::batch::{Batch, Minibatch};
+use crate::targets::Targets;
 use crate::{ActorCritic, Collector, Learner, NetConfig};
 
 /// Kind of actions.

@@ -22,7 +22,6 @@
 //! ```
 
 pub mod a2c;
-pub mod batch;
 pub mod collect;
 pub mod distributions;
 pub mod dqn;
@@ -35,7 +34,9 @@ pub mod settings;
 mod activation;
 mod actor_critic;
 mod agent;
+mod batch;
 mod conv;
+mod descent;
 mod error;
 #[cfg(test)]
 mod fixture;
@@ -47,12 +48,14 @@ mod policy;
 mod q_network;
 mod samples;
 mod size;
+mod targets;
 mod tile;
 
 pub use a2c::{A2c, A2cConfig};
 pub use activation::Activation;
 pub use actor_critic::ActorCritic;
 pub use agent::{Agent, Counters, Divergence, Metrics, NamedTensor, Schedule, Snapshot, UpdateEvent, Watch};
+pub use batch::Batch;
 pub use collect::{Anomalies, Anomaly, Collector, CollectorState, Episode, EvalConfig, Played, evaluate, evaluate_with};
 pub use dqn::{Dqn, DqnConfig};
 pub use error::Error;
@@ -64,3 +67,4 @@ pub use ppo::{Ppo, PpoConfig};
 pub use q_network::QNetwork;
 pub use rl_envs::Isa;
 pub use size::NetSize;
+pub use targets::Targets;

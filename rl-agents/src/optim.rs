@@ -1,6 +1,7 @@
 //! Optimizers: one pass over the flat parameter vector, with gradient clipping.
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
@@ -38,19 +39,24 @@ pub struct Optimizer {
     m: Vec<f32>,
     /// Second moments.
     v: Vec<f32>,
-    steps: u64,
-    skipped_running: u64,
+    steps: StepCount,
 }
 
-/// Number of steps taken, and of consecutive steps skipped.
-pub type Steps = (u64, u64);
+/// Steps of an optimizer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepCount {
+    /// Number of steps taken.
+    pub taken: u64,
+    /// Number of consecutive steps skipped last.
+    pub skipped: u64,
+}
 
 impl Optimizer {
     /// Creates an optimizer of `len` parameters.
     #[must_use]
     pub fn new(rule: Rule, len: usize) -> Self {
         let m = if matches!(rule, Rule::Adam { .. }) { vec![0.0; len] } else { Vec::new() };
-        Self { rule, m, v: vec![0.0; len], steps: 0, skipped_running: 0 }
+        Self { rule, m, v: vec![0.0; len], steps: StepCount::default() }
     }
 
     /// Takes one step along `grads`, first scaled down to a norm of at most `max_norm`.
@@ -64,8 +70,8 @@ impl Optimizer {
             self.skip();
             return None;
         }
-        self.skipped_running = 0;
-        self.steps += 1;
+        self.steps.skipped = 0;
+        self.steps.taken += 1;
         let scale = if norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
         dispatch(Isa::best(), OptimizerPass { optimizer: self, params, grads, scale, learning_rate });
         Some(norm)
@@ -73,13 +79,13 @@ impl Optimizer {
 
     /// Counts a step skipped because its loss is not finite.
     pub fn skip(&mut self) {
-        self.skipped_running += 1;
+        self.steps.skipped += 1;
     }
 
     /// True after three consecutive skipped steps.
     #[must_use]
     pub fn has_diverged(&self) -> bool {
-        self.skipped_running >= MAX_SKIPPED
+        self.steps.skipped >= MAX_SKIPPED
     }
 
     /// Copies the moments, by name, for a [`Snapshot`](crate::Snapshot).
@@ -95,15 +101,15 @@ impl Optimizer {
 
     /// Counters of steps.
     #[must_use]
-    pub fn steps(&self) -> Steps {
-        (self.steps, self.skipped_running)
+    pub fn steps(&self) -> StepCount {
+        self.steps
     }
 
     /// Restores saved moments and counters.
     ///
     /// # Errors
     /// [`Error::Snapshot`] if they belong to another optimizer; nothing has changed then.
-    pub fn load(&mut self, moments: &[(String, Vec<f32>)], steps: Steps) -> Result<(), Error> {
+    pub fn load(&mut self, moments: &[(String, Vec<f32>)], steps: StepCount) -> Result<(), Error> {
         let same = self.named().map(|(name, values)| (name, values.len())).eq(moments.iter().map(|(n, v)| (&**n, v.len())));
         if !same {
             let found: Vec<String> = moments.iter().map(|(name, values)| format!("{name} ({})", values.len())).collect();
@@ -113,7 +119,7 @@ impl Optimizer {
             let target = if name == "m" { &mut self.m } else { &mut self.v };
             target.copy_from_slice(values);
         }
-        (self.steps, self.skipped_running) = steps;
+        self.steps = steps;
         Ok(())
     }
 }
@@ -137,7 +143,7 @@ impl Work for OptimizerPass<'_> {
         let Self { optimizer: Optimizer { rule, m, v, steps, .. }, params, grads, scale, learning_rate } = self;
         match *rule {
             Rule::Adam { beta1, beta2, epsilon } => {
-                let power = i32::try_from(*steps).unwrap_or(i32::MAX);
+                let power = i32::try_from(steps.taken).unwrap_or(i32::MAX);
                 let correction1 = 1.0 - f64::from(beta1).powi(power);
                 let correction2 = 1.0 - f64::from(beta2).powi(power);
                 let rate = (f64::from(learning_rate) / correction1) as f32;
@@ -235,7 +241,7 @@ mod tests {
             assert!(optimizer.has_diverged());
             assert_eq!(params, [1.0, 2.0]);
             assert!(optimizer.moments().iter().all(|(_, values)| values.iter().all(|&x| x == 0.0)));
-            assert_eq!(optimizer.steps().0, 0);
+            assert_eq!(optimizer.steps().taken, 0);
             optimizer.step(&mut params, &[1.0, 1.0], 0.1, 0.5).expect("finite");
             assert!(!optimizer.has_diverged(), "they were not in a row");
         }
@@ -247,14 +253,14 @@ mod tests {
             let (mut a, mut params) = (Optimizer::new(rule, 3), [1.0, 2.0, 3.0]);
             a.step(&mut params, &[0.1, 0.2, 0.3], 0.1, 0.5).expect("finite");
             let mut b = Optimizer::new(rule, 3);
-            let moments: Vec<_> = a.moments().iter().map(|(n, v)| (n.to_string(), v.to_vec())).collect();
+            let (moments, one) = (a.moments(), StepCount { taken: 1, skipped: 0 });
             b.load(&moments, a.steps()).expect("fits");
             let mut other = params;
             a.step(&mut params, &[0.3, 0.1, 0.2], 0.1, 0.5).expect("finite");
             b.step(&mut other, &[0.3, 0.1, 0.2], 0.1, 0.5).expect("finite");
             assert_eq!(params, other);
-            assert!(b.load(&moments[1..], (1, 0)).is_err() || matches!(rule, Rule::RmsProp { .. }));
-            assert!(Optimizer::new(rule, 4).load(&moments, (1, 0)).is_err());
+            assert!(b.load(&moments[1..], one).is_err() || matches!(rule, Rule::RmsProp { .. }));
+            assert!(Optimizer::new(rule, 4).load(&moments, one).is_err());
         }
     }
 }

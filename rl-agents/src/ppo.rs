@@ -18,10 +18,11 @@ use candle_core::Tensor;
 use rl_buffer::Rollout;
 use rl_envs::{Pool, Purpose, Rng, math};
 
-use crate::agent::{Descent, StepSums};
-use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, Refresh, SampleLoss, Targets};
+use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
+use crate::descent::{Descent, StepSums};
 use crate::optim::Rule;
 use crate::settings::{self, Kind};
+use crate::targets::{Refresh, Targets};
 use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch};
 
 crate::settings! {
@@ -89,7 +90,7 @@ pub struct Ppo {
 }
 
 /// The loss of a minibatch and its parts, all scalars except for the ratio.
-struct Loss {
+struct PpoTerms {
     total: Tensor,
     policy: Tensor,
     value: Tensor,
@@ -101,7 +102,7 @@ struct Loss {
 ///
 /// That is eq. 9 with the signs of a loss. `L_policy = -mean min(r A, clip(r, 1 - c, 1 + c) A)` (eq. 7), `r = pi(a|s) /
 /// pi_old(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
-fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig, clip: f64) -> candle_core::Result<Loss> {
+fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig, clip: f64) -> candle_core::Result<PpoTerms> {
     let (outputs, values) = policy.forward(params, &batch.obs)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let ratio = (distribution.log_prob(&batch.actions)? - &batch.log_probs)?.exp()?;
@@ -114,7 +115,7 @@ fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig
     let value_loss = candle_nn::loss::mse(&values, &batch.returns)?;
     let entropy_loss = distribution.entropy()?.mean_all()?.neg()?;
     let total = ((&policy_loss + (&entropy_loss * f64::from(config.ent_coef))?)? + (&value_loss * f64::from(config.vf_coef))?)?;
-    Ok(Loss { total, policy: policy_loss, value: value_loss, entropy: entropy_loss, ratio: ratio.detach() })
+    Ok(PpoTerms { total, policy: policy_loss, value: value_loss, entropy: entropy_loss, ratio: ratio.detach() })
 }
 
 /// KL divergence from the policy with ratio 1 to the one with these ratios.
@@ -189,7 +190,8 @@ impl Ppo {
 
     /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
-        minibatch.gradient(&mut self.descent, pool, PpoLoss { config: &self.config, clip })
+        let Descent { policy, slices, gradient, .. } = &mut self.descent;
+        minibatch.gradient(policy, PpoLoss { config: &self.config, clip }, pool, slices, gradient)
     }
 
     /// Computes the gradient of a minibatch with candle operations.
@@ -427,7 +429,7 @@ mod tests {
             let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 10, target_kl, learning_rate, ..PpoConfig::default() };
             let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
             let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
-            (agent.save().counters.steps.0, metrics)
+            (agent.save().counters.steps.taken, metrics)
         };
         assert_eq!(updates(0.0).0, 10);
         let (steps, metrics) = updates(0.01);
@@ -445,7 +447,7 @@ mod tests {
             let mut agent = Ppo::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap();
             let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
             assert!(metrics.get("train/clip_fraction").unwrap() > 0.1, "the policy that acted is far away");
-            assert!(agent.save().counters.steps.0 > 0, "{learner:?}, {case:?}");
+            assert!(agent.save().counters.steps.taken > 0, "{learner:?}, {case:?}");
             assert!(metrics.get("train/approx_kl").unwrap() < 0.01);
         }
     }
@@ -470,7 +472,7 @@ mod tests {
         assert_eq!(one("train/skipped_updates"), 0.0);
         // A single step, after which the second minibatch stops the update: the norm is that step's.
         let (agent, stopped) = run(1e-9, 1);
-        assert_eq!(agent.save().counters.steps.0, 1);
+        assert_eq!(agent.save().counters.steps.taken, 1);
         let (policy, rollout, targets) = fixture::rollout_of(fixture::Case::Continuous);
         let mut rows: Vec<u32> = (0..32).collect();
         Rng::new(0, 0, 0, Purpose::Shuffle).shuffle(&mut rows);
@@ -492,7 +494,7 @@ mod tests {
         let config = PpoConfig { n_steps: 8, batch_size: 32, target_kl: 0.01, ..PpoConfig::default() };
         let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
         let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
-        assert_eq!(agent.save().counters.steps.0, 0);
+        assert_eq!(agent.save().counters.steps.taken, 0);
         assert!(metrics.get("train/grad_norm").unwrap().is_nan());
     }
 

@@ -51,7 +51,7 @@ const NO_WORDS: [&str; 8] = ["anew", "as may be", "by turns", "goes on", "is to 
 const FIRST_LINE: usize = 80;
 
 /// Names that two types of a crate still share; refused without need, too.
-const OLD_NAMES: [&str; 3] = ["Event", "Loss", "Work"];
+const OLD_NAMES: [&str; 2] = ["Event", "Work"];
 
 /// A source file.
 pub(crate) struct Source {

@@ -18,6 +18,6 @@ mod tests {
             optimizer.step(&mut logits, &gradient, 0.1, 1.0);
         }
         assert_eq!(greedy(&logits), rewarded as u32);
-        assert_eq!(optimizer.steps().0, 100);
+        assert_eq!(optimizer.steps().taken, 100);
     }
 }

@@ -2,9 +2,8 @@
 
 use candle_core::{Device, Tensor, Var};
 use candle_nn::ops::log_softmax;
-use rl_agents::batch::Targets;
 use rl_agents::optim::{Optimizer, Rule};
-use rl_agents::{Agent, Counters, Error, Layout, Metrics, Policy, Snapshot};
+use rl_agents::{Agent, Counters, Error, Layout, Metrics, Policy, Snapshot, Targets};
 use rl_buffer::{ActionBuffer, Rollout};
 use rl_envs::Pool;
 

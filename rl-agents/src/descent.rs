@@ -1,0 +1,158 @@
+//! Gradient descent of an actor-critic: what PPO and A2C have in common.
+
+use candle_core::{Device, Tensor, Var};
+use ndarray::{CowArray, Ix2};
+use rl_buffer::Rollout;
+use rl_envs::Pool;
+
+use crate::agent::{Divergence, UpdateEvent, Watch};
+use crate::batch::{Minibatch, Parts, TileSums};
+use crate::normalize::{RunningReturns, Statistics, normalized_reward};
+use crate::optim::{Optimizer, Rule};
+use crate::tile::Slices;
+use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
+
+/// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
+pub(crate) fn check_contiguous(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
+    if rollout.contiguous { Ok(()) } else { Err(Error::Columns(what)) }
+}
+
+/// A policy, its optimizer, and the counters of its randomness.
+pub(crate) struct Descent {
+    pub(crate) policy: ActorCritic,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) epochs: u64,
+    pub(crate) seed: u64,
+    /// Gradient of the current minibatch (P).
+    pub(crate) gradient: Vec<f32>,
+    pub(crate) slices: Slices<TileSums>,
+    /// Statistics that normalize rewards, if they are normalized.
+    returns: Option<RunningReturns>,
+    pub(crate) watch: Option<Watch>,
+}
+
+impl Descent {
+    pub(crate) fn new(policy: ActorCritic, rule: Rule, seed: u64, normalize_reward: bool) -> Self {
+        let len = policy.params().len();
+        Self {
+            policy,
+            optimizer: Optimizer::new(rule, len),
+            epochs: 0,
+            seed,
+            gradient: vec![0.0; len],
+            slices: Slices::new(),
+            returns: normalize_reward.then(RunningReturns::default),
+            watch: None,
+        }
+    }
+
+    /// Returns the rewards to learn from, (T, N), normalized if that is set.
+    ///
+    /// Their statistics include this rollout.
+    pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
+        let Some(returns) = &mut self.returns else { return Ok(rollout.rewards().into()) };
+        check_contiguous(rollout, "normalize_reward sums returns")?;
+        returns.merge(rollout, gamma, pool);
+        let inv_std = returns.inv_std();
+        Ok(rollout.rewards().mapv(|reward| normalized_reward(reward, inv_std)).into())
+    }
+
+    /// Reports an event of the update.
+    pub(crate) fn report(&mut self, event: UpdateEvent) {
+        self.watch.iter_mut().for_each(|watch| watch(event));
+    }
+
+    /// Returns the parameters as a variable with gradients.
+    pub(crate) fn variable(&self) -> candle_core::Result<Var> {
+        Var::from_slice(self.policy.params(), self.policy.params().len(), &Device::Cpu)
+    }
+
+    /// Adds the gradient of `loss` with respect to `params` to the minibatch's.
+    pub(crate) fn add_gradient(&mut self, params: &Var, loss: &Tensor) -> candle_core::Result<()> {
+        let grads = loss.backward()?;
+        let grads = grads.get(params).ok_or_else(|| candle_core::Error::Msg("the loss does not depend on params".into()))?;
+        self.gradient.iter_mut().zip(grads.to_vec1::<f32>()?).for_each(|(sum, grad)| *sum += grad);
+        Ok(())
+    }
+
+    /// Takes one step along the gradient of `minibatch`, with the parts of its loss.
+    ///
+    /// Returns the gradient's norm before clipping, or `None` if the step was skipped because loss or gradient is not finite.
+    pub(crate) fn step(
+        &mut self,
+        minibatch: &Minibatch<'_>,
+        (loss, parts): (f32, &Parts),
+        learning_rate: f32,
+        max_norm: f32,
+    ) -> Result<Option<f32>, Error> {
+        let Self { policy, optimizer, gradient, .. } = self;
+        let norm = if loss.is_finite() {
+            policy.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
+        } else {
+            optimizer.skip();
+            None
+        };
+        if optimizer.has_diverged() {
+            let losses = [("policy_loss", parts.policy), ("value_loss", parts.value), ("entropy_loss", parts.entropy)];
+            let minibatch = minibatch.tensors(policy)?;
+            return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, learning_rate, &losses, minibatch))));
+        }
+        Ok(norm)
+    }
+
+    /// Ends the trajectories of the rollouts so far.
+    pub(crate) fn gap(&mut self) {
+        if let Some(returns) = &mut self.returns {
+            returns.forget_running();
+        }
+    }
+
+    pub(crate) fn save(&self) -> Snapshot {
+        let policy = Snapshot::from(self.policy.weights());
+        Snapshot {
+            moments: self.optimizer.moments(),
+            statistics: Statistics { returns: self.returns.clone(), ..policy.statistics },
+            counters: Counters { epochs: self.epochs, steps: self.optimizer.steps(), ..policy.counters },
+            ..policy
+        }
+    }
+
+    pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        snapshot.check()?;
+        let returns = &snapshot.statistics.returns;
+        if returns.is_some() != self.returns.is_some() || returns.as_ref().is_some_and(|returns| !returns.fits()) {
+            return Err(Error::Snapshot("its statistics of returns do not fit this agent".into()));
+        }
+        let mut policy = self.policy.clone();
+        policy.load(snapshot)?;
+        self.optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
+        self.policy = policy;
+        self.returns.clone_from(returns);
+        self.epochs = snapshot.counters.epochs;
+        Ok(())
+    }
+}
+
+/// Optimizer steps of an update.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepSums {
+    taken: u32,
+    skipped: u32,
+    norm: f32,
+}
+
+impl StepSums {
+    /// Counts a step by its gradient's norm, or a skipped one.
+    pub(crate) fn push(&mut self, norm: Option<f32>) {
+        match norm {
+            Some(norm) => (self.taken, self.norm) = (self.taken + 1, self.norm + norm),
+            None => self.skipped += 1,
+        }
+    }
+
+    /// Reports the mean norm (NaN without steps) and the number of skipped steps.
+    pub(crate) fn report(self, metrics: &mut Metrics) {
+        metrics.push("train/grad_norm", self.norm / self.taken as f32);
+        metrics.push("train/skipped_updates", self.skipped as f32);
+    }
+}
