@@ -4,8 +4,8 @@ use candle_core::{Device, Tensor, Var};
 use candle_nn::ops::log_softmax;
 use rl_agents::optim::{Optimizer, Rule};
 use rl_agents::{Agent, Counters, Error, Layout, Metrics, Policy, Snapshot, Targets};
-use rl_buffer::{ActionBuffer, Rollout};
-use rl_envs::Pool;
+use rl_buffer::Rollout;
+use rl_envs::{Actions, Pool};
 
 use crate::net::Net;
 
@@ -35,7 +35,7 @@ impl Agent for Reinforce {
         let Self { net, optimizer } = self;
         let targets = Targets::new(net, rollout, rollout.rewards(), 0.98, 1.0)?;
         let b = targets.advantages.len();
-        let ActionBuffer::Discrete(actions) = &rollout.actions else { return Err(Error::ActionKind) };
+        let Actions::Discrete(actions) = rollout.actions() else { return Err(Error::ActionKind) };
         let actions = Tensor::from_iter(actions.iter().copied(), &Device::Cpu)?;
         let params = Var::from_slice(&net.params, net.params.len(), &Device::Cpu)?;
         let (logits, values) = net.forward(&params, rollout.obs_rows(0..b))?;

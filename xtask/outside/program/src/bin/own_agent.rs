@@ -12,9 +12,10 @@ use rl_envs::catalog::Entry;
 use rl_runtime::Algo;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
+use rl_runtime::evaluation::evaluate_policy;
 use rl_runtime::profile::Profile;
 use rl_runtime::run_dir::RunDir;
-use rl_runtime::train::{Training, evaluate_policy};
+use rl_runtime::train::Training;
 use rl_runtime::watch::{self, Seen};
 
 fn main() -> Result<(), Box<dyn Error>> {
