@@ -306,6 +306,12 @@ impl CollectorState {
         Self { steps, slices: Vec::new() }
     }
 
+    /// Lifetime steps of each environment.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// True if the environments were saved; if not, loading begins new episodes.
     #[must_use]
     pub fn has_envs(&self) -> bool {

@@ -51,7 +51,7 @@ impl Env for Walk {
 const WALK: Entry = Entry::of::<Walk>("walk", "reach the right end of a line");
 
 fn main() -> Result<(), Error> {
-    for check in WALK.check() {
+    for check in WALK.check()? {
         println!("{check}");
     }
     let n = 1000;

@@ -1,5 +1,6 @@
 //! Catalog of all environments, by name.
 
+use std::any::Any;
 use std::ops::Range;
 
 use serde_json::Value;
@@ -11,8 +12,8 @@ use crate::snake::Snake;
 use crate::trace::{TraceStep, trace};
 use crate::wrappers::Wrappers;
 use crate::{
-    ActionSpace, Env, Error, Isa, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, acrobot, cartpole, mountain_car,
-    mountain_car_continuous, pendulum, pool,
+    ActionSpace, BlockingEnv, BoxedEnv, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, acrobot,
+    cartpole, mountain_car, mountain_car_continuous, pendulum, pool,
 };
 
 /// All environments. A new one adds its line here.
@@ -37,6 +38,19 @@ pub struct Entry {
     /// Description of the task in a line.
     pub about: &'static str,
     wrappers: Wrappers,
+    kind: Kind,
+}
+
+/// Environment that is stepped in batches, or that blocks.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Stepped(Stepped),
+    Blocking { make: MakeBlocking, spaces: fn() -> (Space, ActionSpace), bytes: usize },
+}
+
+/// Functions of an [`Env`].
+#[derive(Clone, Copy, Debug)]
+struct Stepped {
     spaces: fn(&Wrappers) -> (Space, ActionSpace),
     sync: fn(usize, &Wrappers) -> Box<dyn VecEnv>,
     slice: fn(Range<usize>, &Wrappers) -> Box<dyn VecEnv>,
@@ -45,19 +59,15 @@ pub struct Entry {
     bytes: fn(&Wrappers) -> usize,
 }
 
-impl Entry {
-    /// Creates an entry for an environment made by its `Default`.
-    ///
-    /// Environments of other crates can have entries too.
-    #[must_use]
-    pub const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self
+/// No wrappers.
+const PLAIN: Wrappers = Wrappers { frame_stack: 1, time_limit: 0, action_repeat: 1, reward_clip: 0.0 };
+
+impl Stepped {
+    const fn of<E: Env + Default + 'static>() -> Self
     where
         Value: From<E::Obs>,
     {
         Self {
-            name,
-            about,
-            wrappers: Wrappers { frame_stack: 1, time_limit: 0, action_repeat: 1, reward_clip: 0.0 },
             spaces: |wrappers| {
                 let env = wrappers.around(E::default());
                 (env.observation_space(), env.action_space())
@@ -78,6 +88,49 @@ impl Entry {
             },
         }
     }
+}
+
+impl Entry {
+    /// Creates an entry for an environment made by its `Default`.
+    ///
+    /// Environments of other crates can have entries too.
+    #[must_use]
+    pub const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self
+    where
+        Value: From<E::Obs>,
+    {
+        Self { name, about, wrappers: PLAIN, kind: Kind::Stepped(Stepped::of::<E>()) }
+    }
+
+    /// Creates an entry for an environment that blocks, made by its `Default`.
+    ///
+    /// What can fail, such as a connection, belongs into [`BlockingEnv::reset`].
+    #[must_use]
+    pub fn blocking<E: BlockingEnv + Default>(name: &'static str, about: &'static str) -> Self {
+        let make: fn() -> BoxedEnv<E::Obs> = || Box::new(E::default());
+        let any: &dyn Any = &make;
+        let floats = any.downcast_ref().map(|&make| MakeBlocking::F32(make));
+        let bytes = || any.downcast_ref().map(|&make| MakeBlocking::U8(make));
+        let make = floats.or_else(bytes).expect("elements are f32 or u8");
+        let spaces = || {
+            let env = E::default();
+            (env.observation_space(), env.action_space())
+        };
+        Self { name, about, wrappers: PLAIN, kind: Kind::Blocking { make, spaces, bytes: size_of::<E>() } }
+    }
+
+    /// Returns the constructor of an environment that blocks, or `None` for any other.
+    #[must_use]
+    pub fn make_blocking(&self) -> Option<MakeBlocking> {
+        if let Kind::Blocking { make, .. } = self.kind { Some(make) } else { None }
+    }
+
+    fn stepped(&self) -> Result<&Stepped, Error> {
+        match &self.kind {
+            Kind::Stepped(stepped) => Ok(stepped),
+            Kind::Blocking { .. } => Err(Error::Blocking { name: self.name }),
+        }
+    }
 
     /// Creates an entry for an environment that steps in vector instructions.
     #[must_use]
@@ -93,7 +146,8 @@ impl Entry {
             true => W * size_of::<u32>(),
             false => wrapped_bytes::<Lane<P, W, D>>(wrappers),
         };
-        Self { slice, bytes, ..Self::of::<Lane<P, W, D>>(name, about) }
+        let stepped = Stepped { slice, bytes, ..Stepped::of::<Lane<P, W, D>>() };
+        Self { name, about, wrappers: PLAIN, kind: Kind::Stepped(stepped) }
     }
 
     /// Returns this environment in `wrappers`, which replace those of the entry.
@@ -108,40 +162,48 @@ impl Entry {
     /// Returns the spaces of observations and actions.
     #[must_use]
     pub fn spaces(&self) -> (Space, ActionSpace) {
-        (self.spaces)(&self.wrappers)
+        match &self.kind {
+            Kind::Stepped(stepped) => (stepped.spaces)(&self.wrappers),
+            Kind::Blocking { spaces, .. } => spaces(),
+        }
     }
 
     /// Bytes of memory per environment of a batch.
     #[must_use]
     pub fn bytes_per_env(&self) -> usize {
-        (self.bytes)(&self.wrappers)
+        match &self.kind {
+            Kind::Stepped(stepped) => (stepped.bytes)(&self.wrappers),
+            Kind::Blocking { bytes, .. } => *bytes,
+        }
     }
 
     /// Creates a batch of `n_envs`, stepped one after the other: the referee.
     ///
     /// # Errors
-    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32.
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`].
     pub fn sync(&self, n_envs: usize) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
-        Ok(self.wrappers.around_rewards((self.sync)(n_envs, &self.wrappers)))
+        Ok(self.wrappers.around_rewards((self.stepped()?.sync)(n_envs, &self.wrappers)))
     }
 
     /// Creates a batch of `n_envs`, stepped by the threads of `pool`.
     ///
     /// # Errors
-    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32.
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`].
     pub fn pooled(&self, n_envs: usize, pool: &Pool) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
-        Ok(Box::new(PooledVecEnv::of(n_envs, pool, |range| self.make(range))))
+        let stepped = self.stepped()?;
+        Ok(Box::new(PooledVecEnv::of(n_envs, pool, |range| self.make(stepped, range))))
     }
 
     /// Creates a batch of `n_envs` in fixed slices, for threads that step their own.
     ///
     /// # Errors
-    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32.
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`].
     pub fn slices(&self, n_envs: usize, max_slices: usize, min_len: usize) -> Result<Vec<Box<dyn VecEnv>>, Error> {
         check_count(n_envs)?;
-        Ok(pool::slices(n_envs, max_slices, min_len).map(|range| self.make(range)).collect())
+        let stepped = self.stepped()?;
+        Ok(pool::slices(n_envs, max_slices, min_len).map(|range| self.make(stepped, range)).collect())
     }
 
     /// Creates the environments `range` of a larger batch, equal to those of the whole.
@@ -151,11 +213,11 @@ impl Entry {
     pub fn slice(&self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
         check_count(range.len())?;
         check_count(range.end)?;
-        Ok(self.make(range))
+        Ok(self.make(self.stepped()?, range))
     }
 
-    fn make(&self, range: Range<usize>) -> Box<dyn VecEnv> {
-        self.wrappers.around_rewards((self.slice)(range, &self.wrappers))
+    fn make(&self, stepped: &Stepped, range: Range<usize>) -> Box<dyn VecEnv> {
+        self.wrappers.around_rewards((stepped.slice)(range, &self.wrappers))
     }
 
     /// Steps one environment with `actions`, a JSON array.
@@ -166,13 +228,15 @@ impl Entry {
     /// # Errors
     /// [`Error::BadTrace`] if `init` or `actions` do not fit the environment; [`Error::BadState`] if it refuses a state.
     pub fn trace(&self, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error> {
-        (self.trace)(init, actions)
+        (self.stepped()?.trace)(init, actions)
     }
 
     /// Tests the environment against the contract: see [`check_env`].
-    #[must_use]
-    pub fn check(&self) -> Vec<Check> {
-        (self.check)()
+    ///
+    /// # Errors
+    /// [`Error::Blocking`] if the environment blocks.
+    pub fn check(&self) -> Result<Vec<Check>, Error> {
+        Ok((self.stepped()?.check)())
     }
 }
 

@@ -418,6 +418,8 @@ pub trait Element: Copy + Default + Send + Sync + Serialize + DeserializeOwned +
     fn elements(obs: ObsSliceMut<'_>) -> Option<&mut [Self]>;
     /// Returns false for infinities and NaN.
     fn is_finite(self) -> bool;
+    /// Wraps elements.
+    fn slice(obs: &[Self]) -> ObsSlice<'_>;
 }
 
 impl Element for f32 {
@@ -429,6 +431,10 @@ impl Element for f32 {
     fn is_finite(self) -> bool {
         f32::is_finite(self)
     }
+
+    fn slice(obs: &[f32]) -> ObsSlice<'_> {
+        ObsSlice::F32(obs)
+    }
 }
 
 impl Element for u8 {
@@ -439,6 +445,10 @@ impl Element for u8 {
 
     fn is_finite(self) -> bool {
         true
+    }
+
+    fn slice(obs: &[u8]) -> ObsSlice<'_> {
+        ObsSlice::U8(obs)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Action, ActionSpace, Canvas, Element, Error, Rng, Space};
+use crate::{Action, ActionSpace, Canvas, Element, Error, Obs, Rng, Space};
 
 /// Outcome of a step, apart from the observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -117,3 +117,33 @@ pub trait BlockingEnv: Send + 'static {
     /// Writes the legal actions: see [`Env::mask`].
     fn mask(&self, _mask: &mut [u8]) {}
 }
+
+/// A blocking environment of any type.
+pub type BoxedEnv<O> = Box<dyn BlockingEnv<Obs = O>>;
+
+impl<O: Element> BlockingEnv for BoxedEnv<O> {
+    type Obs = O;
+
+    fn observation_space(&self) -> Space {
+        (**self).observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        (**self).action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [O]) -> Result<(), EnvError> {
+        (**self).reset(rng, obs)
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [O]) -> Result<Step, EnvError> {
+        (**self).step(action, rng, obs)
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        (**self).mask(mask);
+    }
+}
+
+/// Constructor of a blocking environment, for either element type.
+pub type MakeBlocking = Obs<fn() -> BoxedEnv<f32>, fn() -> BoxedEnv<u8>>;

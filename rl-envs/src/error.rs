@@ -12,6 +12,12 @@ pub enum Error {
         /// Known names, separated by commas.
         known: String,
     },
+    /// Environment that blocks, where only others can be stepped.
+    #[error("the environment {name} blocks: it can be trained and evaluated, and nothing else")]
+    Blocking {
+        /// Name of the environment.
+        name: &'static str,
+    },
     /// Number of environments that is 0 or does not fit u32.
     #[error("{n_envs} environments: there must be 1 to {}", u32::MAX)]
     EnvCount {

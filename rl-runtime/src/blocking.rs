@@ -18,7 +18,7 @@ use crate::thread::spawn;
 use crate::{Error, print};
 
 /// Poll interval for the stop flag.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// Minimum wait for a reply.
 const SHORT: Duration = Duration::from_micros(50);
@@ -264,6 +264,11 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     #[must_use]
     pub fn n_envs(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Skips lifetime steps, and their random numbers.
+    pub(crate) fn skip(&mut self, steps: u64) {
+        self.slots.iter_mut().for_each(|slot| slot.steps += steps);
     }
 
     /// Returns the fault counts.

@@ -137,7 +137,12 @@ impl Error {
             Self::Agent(Agent::Snapshot(_)) => 3,
             Self::Agent(Agent::Diverged(_)) | Self::Diverged { .. } => 4,
             Self::Agent(Agent::Env(env)) | Self::Env(env) => match env {
-                Env::UnknownEnv { .. } | Env::EnvCount { .. } | Env::Slices { .. } | Env::BadTrace(_) | Env::Threads { .. } => 2,
+                Env::UnknownEnv { .. }
+                | Env::Blocking { .. }
+                | Env::EnvCount { .. }
+                | Env::Slices { .. }
+                | Env::BadTrace(_)
+                | Env::Threads { .. } => 2,
                 Env::BadState(_) => 3,
                 _ => 5,
             },

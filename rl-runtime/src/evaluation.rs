@@ -7,7 +7,7 @@ use rl_agents::{Episode, EvalConfig, Played, Policy, evaluate_with};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, pool};
 
-use crate::{Error, interrupt};
+use crate::{Error, first_come, interrupt};
 
 /// Statistics of the episodes that judge a policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,6 +77,10 @@ pub fn evaluate_policy(
     config: &EvalConfig,
     pool: &Pool,
 ) -> Result<Option<Evaluation>, Error> {
+    if let Some(make) = entry.make_blocking() {
+        let played = first_come::play(make, entry.spaces(), policy, episodes, config)?;
+        return Ok(played.map(|played| Evaluation::new(&played.episodes, played.cut)));
+    }
     // Each slice is built by the thread that plays it, so that a million episodes need the memory of a few.
     let slices = pool::slices(episodes, MAX_SLICES.max(episodes.div_ceil(MAX_EVAL_SLICE)), MIN_SLICE);
     let mut work: Vec<_> = slices.map(|range| (range, Ok(Played::default()))).collect();

@@ -10,13 +10,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rl_agents::collect::rollout;
-use rl_agents::{Acted, Acting, Choice, Episode, Policy, Scratch};
+use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, EvalConfig, Played, Policy, Scratch};
 use rl_buffer::{ActionRows, ObsRows, Rollout};
-use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Step, math};
+use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Element, MakeBlocking, Obs, Space, Step, math};
 
 use crate::Error;
-use crate::blocking::{BlockingEnvs, Event};
-use crate::faults::FaultCounts;
+use crate::blocking::{BlockingEnvs, Event, LOOK};
+use crate::faults::{FaultConfig, FaultCounts};
+use crate::interrupt;
 use crate::pipeline::{Collect, Filled};
 use crate::profile::{Phase, Track};
 
@@ -328,7 +329,129 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
         Ok(rollout(n_steps, self.envs.n_envs(), &self.envs.observation_space, &self.envs.action_space)?)
     }
 
+    fn save(&self) -> Result<CollectorState, Error> {
+        Ok(CollectorState::without_envs(self.batches))
+    }
+
+    fn load(&mut self, state: CollectorState) -> Result<(), Error> {
+        self.batches = state.steps();
+        self.envs.skip(state.steps());
+        Ok(())
+    }
+
     fn stopper(&self) -> Arc<AtomicBool> {
         self.envs.stopper()
     }
+}
+
+/// Starts environments of an entry that blocks.
+fn start<O: Element>(
+    make: fn() -> BoxedEnv<O>,
+    spaces: (Space, ActionSpace),
+    n_envs: usize,
+    seed: u64,
+) -> Result<BlockingEnvs<BoxedEnv<O>>, Error> {
+    BlockingEnvs::new(n_envs, spaces, Arc::new(move |_| Ok(make())), FaultConfig::default(), seed)
+}
+
+/// Creates a collector for an entry that blocks.
+///
+/// # Errors
+/// The errors of [`BlockingEnvs::new`] and [`FirstComeCollector::new`].
+pub(crate) fn collector(
+    make: MakeBlocking,
+    spaces: (Space, ActionSpace),
+    n_envs: usize,
+    n_steps: usize,
+    seed: u64,
+) -> Result<Box<dyn Collect>, Error> {
+    let config = FirstComeConfig::default();
+    let collector: Box<dyn Collect> = match make {
+        Obs::F32(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, seed)?, n_steps, config)?),
+        Obs::U8(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, seed)?, n_steps, config)?),
+    };
+    Ok(collector)
+}
+
+/// Maximum environments of an evaluation.
+const MAX_PLAYING: usize = 64;
+
+/// Plays `episodes` episodes in environments of an entry that blocks.
+///
+/// Returns `None` after an interrupt. Each environment plays a fixed number of episodes, so that short ones are not favoured.
+///
+/// # Errors
+/// The errors of the environments and of the policy.
+pub(crate) fn play(
+    make: MakeBlocking,
+    spaces: (Space, ActionSpace),
+    policy: &dyn Policy,
+    episodes: usize,
+    config: &EvalConfig,
+) -> Result<Option<Played>, Error> {
+    let n_envs = episodes.clamp(1, MAX_PLAYING);
+    match make {
+        Obs::F32(make) => play_in(start(make, spaces, n_envs, config.seed)?, policy, episodes, config),
+        Obs::U8(make) => play_in(start(make, spaces, n_envs, config.seed)?, policy, episodes, config),
+    }
+}
+
+fn play_in<E: BlockingEnv>(
+    mut envs: BlockingEnvs<E>,
+    policy: &dyn Policy,
+    episodes: usize,
+    config: &EvalConfig,
+) -> Result<Option<Played>, Error> {
+    let (n, a) = (envs.n_envs(), envs.action_space.len());
+    let mut left: Vec<usize> = (0..n).map(|env| (episodes + n - 1 - env) / n).collect();
+    let (mut running, mut played) = (vec![Episode::default(); n], Played::default());
+    let (mut events, mut scratch, mut step) = (Vec::new(), Scratch::default(), 0);
+    let (mut vector, mut log_prob, mut value) = (vec![0.0; a], [0.0], [0.0]);
+    while played.episodes.len() < episodes {
+        if interrupt::requested() {
+            return Ok(None);
+        }
+        envs.recv_some(1, LOOK, &mut events)?;
+        for (env, event) in events.drain(..) {
+            let episode = &mut running[env];
+            match event {
+                Event::Started => *episode = Episode::default(),
+                Event::Stepped(step) => {
+                    episode.episode_return += f64::from(step.reward);
+                    episode.length += 1;
+                    let cut = episode.length == config.max_steps && !step.done();
+                    if step.done() || cut {
+                        played.episodes.push(std::mem::take(episode));
+                        played.cut += usize::from(cut);
+                        left[env] -= 1;
+                        if left[env] > 0 {
+                            envs.reset(env);
+                        }
+                        continue;
+                    }
+                }
+                Event::Faulted => continue,
+            }
+            if left[env] == 0 {
+                continue;
+            }
+            step += 1;
+            let seed = config.seed;
+            let choice = if config.stochastic { Choice::Sample { seed, step, first_env: env as u32 } } else { Choice::Greedy };
+            let acting = Acting { obs: E::Obs::slice(envs.obs(env)), masks: envs.mask(env), choice };
+            let mut discrete = [0];
+            let actions = match envs.action_space {
+                ActionSpace::Discrete { .. } => Actions::Discrete(&mut discrete[..]),
+                ActionSpace::Continuous { .. } => Actions::Continuous(&mut vector[..]),
+            };
+            policy.act(acting, Acted { actions, log_probs: &mut log_prob, values: &mut value }, &mut scratch)?;
+            if let ActionSpace::Continuous { low, high } = &envs.action_space {
+                vector.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = math::clamp(*x, *low, *high));
+                envs.send(env, Action::Continuous(&vector));
+            } else {
+                envs.send(env, Action::Discrete(discrete[0]));
+            }
+        }
+    }
+    Ok(Some(played))
 }

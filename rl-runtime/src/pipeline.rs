@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rl_agents::{Agent, Anomalies, Collector, Counters, Episode, Policy, Snapshot, Statistics};
+use rl_agents::{Agent, Anomalies, Collector, CollectorState, Counters, Episode, Policy, Snapshot, Statistics};
 use rl_buffer::Rollout;
 
 use crate::Error;
@@ -98,6 +98,22 @@ pub trait Collect: Send + 'static {
     /// The errors of [`Rollout::new`].
     fn rollout(&self, n_steps: usize) -> Result<Rollout, Error>;
 
+    /// Returns the state to continue from; by default none, so new episodes begin.
+    ///
+    /// # Errors
+    /// The errors of the environments.
+    fn save(&self) -> Result<CollectorState, Error> {
+        Ok(CollectorState::without_envs(0))
+    }
+
+    /// Restores a saved state.
+    ///
+    /// # Errors
+    /// The errors of the environments if the state does not fit.
+    fn load(&mut self, _state: CollectorState) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Returns the stop flag, set when no more rollouts are wanted.
     ///
     /// A collector that blocks for long must then return, with any error.
@@ -122,6 +138,36 @@ impl Collect for Collector {
 
     fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
         Ok(Collector::rollout(self, n_steps)?)
+    }
+
+    fn save(&self) -> Result<CollectorState, Error> {
+        Ok(Collector::save(self)?)
+    }
+
+    fn load(&mut self, state: CollectorState) -> Result<(), Error> {
+        Ok(Collector::load(self, state)?)
+    }
+}
+
+impl Collect for Box<dyn Collect> {
+    fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
+        (**self).collect(policy, learnt, filled, track)
+    }
+
+    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
+        (**self).rollout(n_steps)
+    }
+
+    fn save(&self) -> Result<CollectorState, Error> {
+        (**self).save()
+    }
+
+    fn load(&mut self, state: CollectorState) -> Result<(), Error> {
+        (**self).load(state)
+    }
+
+    fn stopper(&self) -> Arc<AtomicBool> {
+        (**self).stopper()
     }
 }
 

@@ -15,12 +15,12 @@ use crate::config::{Device, RunConfig, parse_device};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
 use crate::metrics::{LagHistogram, Log, Row, WINDOW};
-use crate::pipeline::{Filled, Flow, Mode, Pipeline};
+use crate::pipeline::{Collect, Filled, Flow, Mode, Pipeline};
 use crate::print::grouped;
 use crate::profile::{Phase, Profile, Track, nanos};
 use crate::run_dir::RunDir;
 use crate::saves::Saves;
-use crate::{Config, Error, diverged, interrupt};
+use crate::{Config, Error, diverged, first_come, interrupt};
 
 /// Exit code of errors after which environments cannot be continued.
 const ENV_FAILED: u8 = 5;
@@ -64,9 +64,18 @@ pub fn device(config: &Config) -> Result<String, Error> {
 }
 
 /// Makes the environments of a run, if there is memory for the whole training.
-fn slices(config: &Config, entry: &Entry) -> Result<Vec<Box<dyn VecEnv>>, Error> {
+fn collector(config: &Config, entry: &Entry, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
     Budget::training(config, entry).check()?;
-    Ok(entry.slices(config.run.n_envs, MAX_SLICES, MIN_SLICE)?)
+    let RunConfig { n_envs, seed, .. } = config.run;
+    match entry.make_blocking() {
+        Some(make) => first_come::collector(make, entry.spaces(), n_envs, config.n_steps(), seed),
+        None => of_slices(config, entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, pool),
+    }
+}
+
+fn of_slices(config: &Config, envs: Vec<Box<dyn VecEnv>>, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
+    let RunConfig { seed, on_nonfinite, .. } = config.run;
+    Ok(Box::new(Collector::of(envs, pool, seed)?.with_on_nonfinite(on_nonfinite).with_clock(nanos)))
 }
 
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
@@ -265,7 +274,7 @@ impl<'a> Part<'a> {
     }
 
     /// Saves a checkpoint while no rollouts are in flight.
-    fn save(&mut self, pipeline: &mut Pipeline<Collector>, agent: &dyn Agent) -> Result<(), Error> {
+    fn save(&mut self, pipeline: &mut Pipeline<Box<dyn Collect>>, agent: &dyn Agent) -> Result<(), Error> {
         let Self { run, dir, listener, end, .. } = self;
         let (last, track) = (*end != End::Steps || run.is_complete(), run.track.clone());
         track.time(Phase::Checkpoint, || {
@@ -307,7 +316,7 @@ impl<'a> Part<'a> {
 pub struct Training {
     run: Run,
     agent: Box<dyn Agent>,
-    pipeline: Pipeline<Collector>,
+    pipeline: Pipeline<Box<dyn Collect>>,
 }
 
 impl Training {
@@ -317,7 +326,7 @@ impl Training {
     /// The errors of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
-        Self::build(config, entry, slices(config, entry)?, || agent(config, entry, true), profile)
+        Self::build(config, entry, |pool| collector(config, entry, pool), || agent(config, entry, true), profile)
     }
 
     /// Creates a training of the caller's agent.
@@ -328,13 +337,13 @@ impl Training {
     /// The errors of [`Training::new`].
     pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
-        Self::build(config, entry, slices(config, entry)?, || Ok(agent), profile)
+        Self::build(config, entry, |pool| collector(config, entry, pool), || Ok(agent), profile)
     }
 
     /// Creates a training whose parameters will be loaded.
     pub(crate) fn unset(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
-        Self::build(config, entry, slices(config, entry)?, || agent(config, entry, false), profile)
+        Self::build(config, entry, |pool| collector(config, entry, pool), || agent(config, entry, false), profile)
     }
 
     /// Creates a training in `envs` instead of the entry's environments.
@@ -349,7 +358,7 @@ impl Training {
     pub fn with_envs(config: &Config, entry: &Entry, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
         Budget::training(config, entry).check()?;
-        Self::build(config, entry, envs, || agent(config, entry, true), profile)
+        Self::build(config, entry, |pool| of_slices(config, envs, pool), || agent(config, entry, true), profile)
     }
 
     /// Creates a training that continues from a checkpoint.
@@ -367,7 +376,7 @@ impl Training {
     fn build(
         config: &Config,
         entry: &Entry,
-        envs: Vec<Box<dyn VecEnv>>,
+        collector: impl FnOnce(&Pool) -> Result<Box<dyn Collect>, Error>,
         agent: impl FnOnce() -> Result<Box<dyn Agent>, Error>,
         profile: Profile,
     ) -> Result<Self, Error> {
@@ -376,8 +385,7 @@ impl Training {
             Mode::Sync => pool.clone(),
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
-        let collector =
-            Collector::of(envs, &collecting, config.run.seed)?.with_on_nonfinite(config.run.on_nonfinite).with_clock(nanos);
+        let collector = collector(&collecting)?;
         let mut agent = agent()?;
         let pipeline = Pipeline::new(config.mode(), vec![collector], config.n_steps(), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{Error, print};
 
 pub(super) fn run(entry: &Entry, json: bool) -> Result<ExitCode, Error> {
-    let checks = entry.check();
+    let checks = entry.check()?;
     let n_failed = checks.iter().filter(|check| check.failed()).count();
     for check in &checks {
         let (outcome, what) = match &check.outcome {

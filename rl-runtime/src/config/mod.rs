@@ -279,7 +279,20 @@ impl Config {
 
     /// Finds a problem of the settings with the environment.
     fn unfit(&self, entry: &Entry) -> Option<Concern> {
-        self.algo.settings().fits(entry.name, &self.wrapped(entry).spaces(), &self.net)
+        let env = entry.name;
+        if entry.make_blocking().is_some() {
+            if self.env.wrappers != Wrappers::default() {
+                let text = format!("{env} blocks, and env.* puts wrappers only around environments that do not; leave them out");
+                return Some((vec![], text));
+            }
+            if let Some(what) = self.algo.settings().needs_columns() {
+                let text = "which needs rollouts whose columns stay with one environment each";
+                let why =
+                    format!("{what}, {text}, but {env} blocks: its environments fill columns in the order in which they answer");
+                return Some((vec![], why));
+            }
+        }
+        self.algo.settings().fits(env, &self.wrapped(entry).spaces(), &self.net)
     }
 
     /// Finds settings that could be trained with, but to no purpose.
