@@ -135,7 +135,7 @@ impl A2c {
     /// Errors of [`A2cConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel.
     pub fn new(policy: ActorCritic, config: A2cConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
-        settings::check_micro_batch(config.micro_batch, policy.learner())?;
+        policy.learner().check_micro_batch(config.micro_batch)?;
         let rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }

@@ -124,7 +124,7 @@ impl ActorCritic {
 
     /// Running statistics of observations, if they are normalized.
     #[must_use]
-    pub fn obs_moments(&self) -> Option<&Moments> {
+    pub(crate) fn obs_moments(&self) -> Option<&Moments> {
         self.network.obs_moments()
     }
 

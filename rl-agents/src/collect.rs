@@ -34,12 +34,8 @@ use rl_envs::{
 use serde::{Deserialize, Serialize};
 
 use crate::settings::OnNonfinite;
+use crate::slices::{MAX_SLICES, MIN_SLICE};
 use crate::{Acted, Acting, Choice, Error, Policy, Scratch};
-
-/// Maximum number of slices of a batch: enough for that many threads.
-pub const MAX_SLICES: usize = 16;
-/// Minimum environments of a slice; fewer make too little use of the weights read.
-pub const MIN_SLICE: usize = 4;
 
 /// Time since any fixed moment, in any unit.
 pub type Clock = fn() -> u64;

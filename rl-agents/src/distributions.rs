@@ -179,7 +179,7 @@ pub(crate) fn standardize_columns(means: &mut [f32], actions: &[f32], m: usize, 
 /// Returns the entropy of a diagonal Gaussian, `sum_j log_std_j + ln(2 pi e) / 2`.
 #[inline(always)]
 #[must_use]
-pub fn gaussian_entropy(log_std: &[f32]) -> f32 {
+pub(crate) fn gaussian_entropy(log_std: &[f32]) -> f32 {
     let mut entropy = 0.0;
     for &log_std in log_std {
         entropy += log_std + (HALF_LN_2_PI + 0.5);

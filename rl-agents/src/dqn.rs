@@ -284,7 +284,7 @@ impl Dqn {
         seed: u64,
     ) -> Result<Self, Error> {
         config.check()?;
-        settings::check_micro_batch(config.micro_batch, network.learner())?;
+        network.learner().check_micro_batch(config.micro_batch)?;
         if config.dueling != network.is_dueling() {
             let allowed = "but the network is not of that kind; pass config.dueling to QNetwork::new";
             return Err(Error::Setting { name: "dueling", value: config.dueling.to_string(), allowed });

@@ -30,6 +30,7 @@ pub mod optim;
 pub mod params;
 pub mod ppo;
 pub mod settings;
+pub mod slices;
 
 mod activation;
 mod actor_critic;

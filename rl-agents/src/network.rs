@@ -20,7 +20,7 @@ use crate::params::Layout;
 use crate::samples::{Samples, TILE};
 use crate::settings::{self, Kind};
 use crate::tile::{Kernel, Net, Workspace};
-use crate::{Error, NetSize, Scratch, Snapshot, Weights};
+use crate::{Error, Scratch, Snapshot, Weights};
 
 /// Implementation of losses, gradients and acting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,20 @@ pub enum Learner {
     Fused,
     /// candle's operations: slow and obvious, the referee of the tile kernel.
     Reference,
+}
+
+impl Learner {
+    /// Rejects a `micro_batch` for a learner that does not cut minibatches.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if `micro_batch` is not 0 with the tile kernel, which holds few activations anyway.
+    pub fn check_micro_batch(self, micro_batch: usize) -> Result<(), Error> {
+        if micro_batch > 0 && self == Self::Fused {
+            let allowed = "but only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
+            return Err(Error::Setting { name: "micro_batch", value: micro_batch.to_string(), allowed });
+        }
+        Ok(())
+    }
 }
 
 crate::settings! {
@@ -70,7 +84,7 @@ impl NetConfig {
 #[derive(Debug)]
 pub(crate) struct NetworkShape {
     pub(crate) layout: Layout,
-    conv: Conv,
+    pub(crate) conv: Conv,
     trunk: Option<Mlp>,
     heads: Vec<Mlp>,
 }
@@ -95,14 +109,9 @@ impl NetworkShape {
     }
 
     /// Returns the networks in order, each with the index of the one that it follows.
-    fn mlps(&self) -> Vec<(&Mlp, Option<usize>)> {
+    pub(crate) fn mlps(&self) -> Vec<(&Mlp, Option<usize>)> {
         let from = self.trunk.as_ref().map(|_| 0);
         self.trunk.iter().map(|mlp| (mlp, None)).chain(self.heads.iter().map(|mlp| (mlp, from))).collect()
-    }
-
-    /// Memory of the networks.
-    pub(crate) fn size(&self, net: &NetConfig, n_actions: usize) -> NetSize {
-        NetSize::new(&self.layout, &self.conv, &self.mlps(), net, n_actions)
     }
 }
 

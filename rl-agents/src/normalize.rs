@@ -16,7 +16,7 @@ use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Pool, math, pool};
 use serde::{Deserialize, Serialize};
 
-use crate::collect::{MAX_SLICES, MIN_SLICE};
+use crate::slices::{MAX_SLICES, MIN_SLICE};
 
 /// Constant added to variances.
 const EPSILON: f64 = 1e-8;
@@ -67,7 +67,7 @@ impl Moments {
     }
 
     /// Adds the vectors counted by `other` (Chan, Golub and LeVeque, 1979).
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         if other.count == 0.0 {
             return;
         }

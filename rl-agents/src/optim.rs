@@ -84,7 +84,7 @@ impl Optimizer {
 
     /// True after three consecutive skipped steps.
     #[must_use]
-    pub fn has_diverged(&self) -> bool {
+    pub(crate) fn has_diverged(&self) -> bool {
         self.steps.skipped >= MAX_SKIPPED
     }
 

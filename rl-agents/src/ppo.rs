@@ -183,7 +183,7 @@ impl Ppo {
     /// Errors of [`PpoConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel.
     pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
-        settings::check_micro_batch(config.micro_batch, policy.learner())?;
+        policy.learner().check_micro_batch(config.micro_batch)?;
         let rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::{Error, Learner};
+use crate::Error;
 
 /// Reaction to a reward or an observation that is not finite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,18 +217,6 @@ pub(crate) fn check(keys: &[Key], config: &impl Serialize) -> Result<(), Error> 
         if let Some(value) = table.get(key.field()).filter(|value| !key.kind.allows(value)) {
             return Err(Error::Range { name: key.field(), value: written(value), allowed: key.kind.allowed() });
         }
-    }
-    Ok(())
-}
-
-/// Rejects a `micro_batch` for a learner that does not cut minibatches.
-///
-/// # Errors
-/// [`Error::Setting`] if `micro_batch` is not 0 with the tile kernel, which holds few activations anyway.
-pub fn check_micro_batch(micro_batch: usize, learner: Learner) -> Result<(), Error> {
-    if micro_batch > 0 && learner == Learner::Fused {
-        let allowed = "but only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
-        return Err(Error::Setting { name: "micro_batch", value: micro_batch.to_string(), allowed });
     }
     Ok(())
 }

@@ -1,8 +1,7 @@
 //! Memory of networks, computed from their shape before anything is allocated.
 
-use crate::conv::Conv;
-use crate::mlp::Mlp;
-use crate::params::{Layout, init_bytes};
+use crate::network::NetworkShape;
+use crate::params::init_bytes;
 use crate::samples::TILE;
 use crate::tile::{self, Net};
 use crate::{Learner, NetConfig};
@@ -35,23 +34,24 @@ const TENSORS: u64 = 5;
 /// They are products, sums with biases, activations, and the gradient of each.
 const ACTIVATIONS: u64 = 8;
 
-impl NetSize {
-    /// Computes the size of `mlps` after `conv`, each with the index of its trunk.
-    pub(crate) fn new(layout: &Layout, conv: &Conv, mlps: &[(&Mlp, Option<usize>)], net: &NetConfig, n_actions: usize) -> Self {
+impl NetworkShape {
+    /// Memory of the networks.
+    pub(crate) fn size(&self, net: &NetConfig, n_actions: usize) -> NetSize {
+        let (Self { layout, conv, .. }, mlps) = (self, self.mlps());
         let bytes = |numbers: usize| 4 * numbers as u64;
         let params = bytes(layout.len());
         let init = layout.tensors().iter().map(|tensor| init_bytes(&tensor.shape)).max().unwrap_or(0);
         let columns = bytes(2 * n_actions * TILE);
-        let size = Self { params, policy: params, acting: columns, init, ..Self::default() };
+        let size = NetSize { params, policy: params, acting: columns, init, ..NetSize::default() };
         match net.learner {
             Learner::Fused => {
-                let tile::Lens { packed, forward, learning } = Net::new(conv, mlps, net.activation).lens();
-                Self { policy: params + bytes(packed), acting: columns + bytes(forward), slice: bytes(learning), ..size }
+                let tile::Lens { packed, forward, learning } = Net::new(conv, &mlps, net.activation).lens();
+                NetSize { policy: params + bytes(packed), acting: columns + bytes(forward), slice: bytes(learning), ..size }
             }
             Learner::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();
                 let activations = conv.n_out() + conv.patches() + outputs;
-                Self { tensors: TENSORS * params, sample: ACTIVATIONS * bytes(activations), ..size }
+                NetSize { tensors: TENSORS * params, sample: ACTIVATIONS * bytes(activations), ..size }
             }
         }
     }

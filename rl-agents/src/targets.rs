@@ -4,10 +4,10 @@ use ndarray::{Array1, Array2, ArrayView2};
 use rl_buffer::{ActionSlice, Rollout, returns};
 use rl_envs::{Actions, Pool, math, pool};
 
-use crate::collect::MAX_SLICES;
 use crate::distributions::{Distribution, log_softmax_columns, standardize_columns};
 use crate::network::TileScratch;
 use crate::samples::TILE;
+use crate::slices::MAX_SLICES;
 use crate::{ActorCritic, Error, Policy, Scratch};
 
 /// Reason why every array of a rollout has a slice.

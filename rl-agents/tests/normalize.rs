@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{
     A2c, A2cConfig, ActorCritic, Agent, Collector, Error, Learner, NetConfig, Policy, Ppo, PpoConfig, Schedule, evaluate,
 };

@@ -1,6 +1,4 @@
-//! Available memory, and fallible allocation.
-//!
-//! All memory here is ordinary host memory. Pinned and device memory belong here as further kinds, chosen by a value.
+//! Available memory of the host, and fallible allocation.
 
 use std::fs;
 use std::path::Path;

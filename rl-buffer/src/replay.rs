@@ -298,7 +298,7 @@ impl ReplayBuffer {
 
     /// Total number of transitions added.
     #[must_use]
-    pub fn added(&self) -> u64 {
+    pub(crate) fn added(&self) -> u64 {
         self.added
     }
 
@@ -341,15 +341,6 @@ impl ReplayBuffer {
     /// Index of the next transition.
     pub(crate) fn head(&self) -> usize {
         (self.added % self.capacity as u64) as usize
-    }
-
-    /// True if `index` has not been overwritten since `drawn_at` had been added.
-    #[must_use]
-    pub fn still_holds(&self, index: u32, drawn_at: u64) -> bool {
-        self.holds(index as usize) && drawn_at <= self.added && {
-            let overwritten = self.stretches(drawn_at..self.added);
-            !overwritten.iter().any(|places| places.contains(&(index as usize)))
-        }
     }
 
     /// Adds a step of N environments; returns the number of transitions added.
@@ -732,27 +723,6 @@ mod tests {
             }
             assert_eq!((0..3).map(|_| push(&[1.0; 2]).expect("finite")).sum::<usize>(), if n_step == 1 { 6 } else { 2 });
         }
-    }
-
-    #[test]
-    fn a_place_holds_its_transition_until_it_is_written_again() {
-        let mut replay = ReplayBuffer::new(shape(3, 1), 7).expect("fits");
-        let mut history = History::new(*replay.shape(), 5, 0.2);
-        for _ in 0..9 {
-            let drawn_at = replay.added();
-            let held: Vec<_> =
-                (0..replay.len()).map(|index| replay.words()[index * replay.row.len..][..replay.row.len].to_vec()).collect();
-            let mut later = replay.clone();
-            for _ in 0..4 {
-                for (index, words) in held.iter().enumerate() {
-                    let same = *words == later.words()[index * replay.row.len..][..replay.row.len];
-                    assert_eq!(later.still_holds(index as u32, drawn_at), same);
-                }
-                history.step(|obs, step| later.push(obs, step).expect("finite"));
-            }
-            history.step(|obs, step| replay.push(obs, step).expect("finite"));
-        }
-        assert!(!replay.still_holds(0, u64::MAX)); // drawn in the future
     }
 
     #[test]

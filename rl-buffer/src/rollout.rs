@@ -1,22 +1,4 @@
 //! Rollouts: T steps of N environments in one slab, filled in place.
-//!
-//! Columns in the order of the slab, each at a multiple of 64 bytes:
-//!
-//! | column | shape | element |
-//! |---|---|---|
-//! | observations; step t acts on row t, row T follows the last step | (T + 1, N, D) | f32 or u8 |
-//! | actions of the policy, before they are clipped | (T, N) or (T, N, A) | u32 or f32 |
-//! | rewards | (T, N) | f32 |
-//! | terminated, truncated | (T, N) each | u8 |
-//! | final observations of the latest step, scratch of the environments | (N, D) | f32 or u8 |
-//! | legal actions at each observation, if there are masks | (T + 1, N, A) | u8 |
-//! | legal actions at the final observations of the latest step, if there are masks | (N, A) | u8 |
-//! | log-probabilities and values under the acting policy | (T, N) each | f32 |
-//! | values of the observations after the last step | (N) | f32 |
-//! | index of each column's environment | (N) | u32 |
-//! | version of the policy that acted in each column | (N) | u64 |
-//!
-//! The lists of ended episodes are not part of the slab, because their lengths are known only afterwards.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -48,7 +30,25 @@ pub struct RolloutShape {
 
 /// T steps of N environments.
 ///
-/// A column is a stretch of one environment's trajectory. The [module](self) has the layout in memory.
+/// A column is a stretch of one environment's trajectory.
+///
+/// Columns in the order of the slab, each at a multiple of 64 bytes:
+///
+/// | column | shape | element |
+/// |---|---|---|
+/// | observations; step t acts on row t, row T follows the last step | (T + 1, N, D) | f32 or u8 |
+/// | actions of the policy, before they are clipped | (T, N) or (T, N, A) | u32 or f32 |
+/// | rewards | (T, N) | f32 |
+/// | terminated, truncated | (T, N) each | u8 |
+/// | final observations of the latest step, scratch of the environments | (N, D) | f32 or u8 |
+/// | legal actions at each observation, if there are masks | (T + 1, N, A) | u8 |
+/// | legal actions at the final observations of the latest step, if there are masks | (N, A) | u8 |
+/// | log-probabilities and values under the acting policy | (T, N) each | f32 |
+/// | values of the observations after the last step | (N) | f32 |
+/// | index of each column's environment | (N) | u32 |
+/// | version of the policy that acted in each column | (N) | u64 |
+///
+/// The lists of ended episodes are not part of the slab, because their lengths are known only afterwards.
 #[derive(Clone, Debug)]
 pub struct Rollout {
     slab: Slab,

@@ -3,7 +3,7 @@
 //! Slices, vectors, arrays, views and device buffers are all [`Obs`] and [`Actions`]: type aliases name the common ones, and
 //! their variants are written through the alias, `ObsSlice::F32(&row)`.
 
-use ndarray::{ArrayBase, ArrayView, ArrayViewMut, Axis, Data, DataMut, Dimension, RemoveAxis};
+use ndarray::{ArrayView, Dimension};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -105,82 +105,7 @@ macro_rules! storage {
             }
         }
 
-        impl<S, T, N, M> $Enum<ArrayBase<S, N>, ArrayBase<T, M>>
-        where
-            S: Data<Elem = $first>,
-            T: Data<Elem = $second>,
-            N: Dimension,
-            M: Dimension,
-        {
-            /// Borrows all elements for reading.
-            #[inline]
-            pub fn view(&self) -> $Enum<ArrayView<'_, $first, N>, ArrayView<'_, $second, M>> {
-                self.as_ref().map(|a| a.view(), |b| b.view())
-            }
-
-            /// Borrows all elements for writing.
-            #[inline]
-            pub fn view_mut(&mut self) -> $Enum<ArrayViewMut<'_, $first, N>, ArrayViewMut<'_, $second, M>>
-            where
-                S: DataMut,
-                T: DataMut,
-            {
-                self.as_mut().map(|a| a.view_mut(), |b| b.view_mut())
-            }
-
-            /// Lengths of the axes.
-            #[inline]
-            pub fn shape(&self) -> &[usize] {
-                self.as_ref().either(|a| a.shape(), |b| b.shape())
-            }
-
-            /// Borrows row `index` of an axis for reading.
-            ///
-            /// # Panics
-            /// If `index` is out of range.
-            #[inline]
-            pub fn index_axis(
-                &self,
-                axis: Axis,
-                index: usize,
-            ) -> $Enum<ArrayView<'_, $first, N::Smaller>, ArrayView<'_, $second, M::Smaller>>
-            where
-                N: RemoveAxis,
-                M: RemoveAxis,
-            {
-                self.as_ref().map(|a| a.index_axis(axis, index), |b| b.index_axis(axis, index))
-            }
-
-            /// Borrows row `index` of an axis for writing.
-            ///
-            /// # Panics
-            /// If `index` is out of range.
-            #[inline]
-            pub fn index_axis_mut(
-                &mut self,
-                axis: Axis,
-                index: usize,
-            ) -> $Enum<ArrayViewMut<'_, $first, N::Smaller>, ArrayViewMut<'_, $second, M::Smaller>>
-            where
-                S: DataMut,
-                T: DataMut,
-                N: RemoveAxis,
-                M: RemoveAxis,
-            {
-                self.as_mut().map(|a| a.index_axis_mut(axis, index), |b| b.index_axis_mut(axis, index))
-            }
-        }
-
         impl<'a, N: Dimension, M: Dimension> $Enum<ArrayView<'a, $first, N>, ArrayView<'a, $second, M>> {
-            /// Splits into the rows of `axis` before `index`, and the others.
-            ///
-            /// # Panics
-            /// If `index` exceeds the number of rows.
-            #[must_use]
-            pub fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
-                self.map(|a| a.split_at(axis, index), |b| b.split_at(axis, index)).unzip()
-            }
-
             /// Returns all elements in order.
             ///
             /// # Panics
@@ -189,17 +114,6 @@ macro_rules! storage {
             #[must_use]
             pub fn to_slice(self) -> $Enum<&'a [$first], &'a [$second]> {
                 self.map(|a| a.to_slice().expect(CONTIGUOUS), |b| b.to_slice().expect(CONTIGUOUS))
-            }
-        }
-
-        impl<'a, N: Dimension, M: Dimension> $Enum<ArrayViewMut<'a, $first, N>, ArrayViewMut<'a, $second, M>> {
-            /// Splits into the rows of `axis` before `index`, and the others.
-            ///
-            /// # Panics
-            /// If `index` exceeds the number of rows.
-            #[must_use]
-            pub fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
-                self.map(|a| a.split_at(axis, index), |b| b.split_at(axis, index)).unzip()
             }
         }
     };

@@ -351,7 +351,8 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     /// Appends the events to `events`, and restarts environments that have failed.
     ///
     /// # Errors
-    /// The errors of [`BlockingEnvs::recv_some`].
+    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`BlockingEnvs::stopper`] is set or a
+    /// thread cannot be spawned.
     pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let (until, wanted) = (after(Instant::now(), deadline), events.len() + min_ready.clamp(1, self.slots.len()));
         let before = events.len();
@@ -367,9 +368,8 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     /// Appends the events to `events`, and restarts environments that have failed.
     ///
     /// # Errors
-    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`BlockingEnvs::stopper`] is set or a
-    /// thread cannot be spawned.
-    pub fn recv_some(&mut self, enough: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+    /// As [`BlockingEnvs::recv`].
+    pub(crate) fn recv_some(&mut self, enough: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
         let (until, before) = (after(Instant::now(), deadline), events.len());
         loop {
             while let Ok(reply) = self.replies.try_recv() {

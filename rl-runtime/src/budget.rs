@@ -5,7 +5,7 @@
 //! checkpoint, an evaluation). Sizes come from the crates that allocate; those that depend on the course of a run, such as the
 //! number of episodes that end in a rollout, are estimated.
 
-use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, Learner, NetConfig, NetSize, QNetwork};
 use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
 use rl_envs::catalog::Entry;

@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use rl_agents::{CollectorState, Counters, Episode, Layout, Policy, Snapshot, Statistics};
+use rl_agents::{CollectorState, Counters, Layout, Policy, Snapshot, Statistics};
 use rl_envs::catalog::Entry;
 use rl_envs::codec;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -26,8 +26,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::budget::Budget;
 use crate::file::sync_dir;
-use crate::metrics::WINDOW;
-use crate::{Config, Error};
+use crate::{Config, Error, Progress};
 
 const FORMAT: u32 = 4;
 const MANIFEST: &str = "manifest.json";
@@ -51,34 +50,6 @@ const MAX_ENTRIES: usize = 4096;
 const BUFFER: usize = 1 << 17;
 /// Maximum lookups of the newest checkpoint if it vanishes while it is read.
 const MAX_LOOKUPS: u32 = 20;
-
-/// Progress of a run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
-    /// Environment steps, summed over environments.
-    pub env_steps: u64,
-    /// Number of rollouts.
-    pub iterations: u64,
-    /// Number of ended episodes.
-    pub episodes: u64,
-    /// The last of the ended episodes, at most 100.
-    pub recent: Vec<Episode>,
-    /// Seconds spent training, including earlier parts of the run.
-    pub elapsed_s: f64,
-}
-
-impl Progress {
-    fn check(&self) -> Result<(), String> {
-        let Self { env_steps, iterations, episodes, recent, elapsed_s } = self;
-        if let Some(count) = [env_steps, iterations, episodes].into_iter().find(|count| **count > u64::MAX / 4) {
-            return Err(format!("it counts {count} steps or episodes, which no run reaches"));
-        }
-        if recent.len() > WINDOW || !elapsed_s.is_finite() || *elapsed_s < 0.0 {
-            return Err(format!("{} recent episodes after {elapsed_s} seconds cannot be", recent.len()));
-        }
-        Ok(())
-    }
-}
 
 /// State that a run continues from.
 #[derive(Clone, Debug)]

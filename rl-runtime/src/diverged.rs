@@ -13,7 +13,8 @@ use rl_agents::{Agent, Divergence, Schedule};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
-use crate::checkpoint::{self, Progress};
+use crate::Progress;
+use crate::checkpoint;
 use crate::config::resumable;
 use crate::file::sync_dir;
 use crate::print::quoted;

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{Episode, EvalConfig, Played, Policy, evaluate_with};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, pool};

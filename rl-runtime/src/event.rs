@@ -1,6 +1,6 @@
 //! Events of a training.
 
-use crate::checkpoint::Progress;
+use crate::Progress;
 use crate::evaluation::Evaluation;
 use crate::metrics::Row;
 

@@ -38,8 +38,12 @@ mod algo;
 mod channel;
 mod diverged;
 mod error;
+mod mode;
+mod progress;
 mod saves;
 
 pub use algo::{Algo, AlgoConfig};
 pub use config::Config;
 pub use error::Error;
+pub use mode::Mode;
+pub use progress::Progress;

@@ -39,11 +39,8 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::Progress;
+use crate::Progress;
 use crate::profile::{Phase, Profile};
-
-/// Number of episodes in the means of returns and lengths.
-pub(crate) const WINDOW: usize = 100;
 
 /// Start of the file.
 const FIRST: &str = "time/total_timesteps,";
@@ -148,20 +145,6 @@ pub(crate) fn last_env_steps(path: &Path) -> Option<u64> {
     let text = String::from_utf8_lossy(&bytes);
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.filter_map(|line| line.split(',').next()?.parse().ok()).next_back()
-}
-
-impl Progress {
-    /// Returns the mean return of the last episodes; NaN before the first has ended.
-    #[must_use]
-    pub fn return_mean(&self) -> f64 {
-        self.recent.iter().map(|e| e.episode_return).sum::<f64>() / self.recent.len() as f64
-    }
-
-    /// Returns the mean length of the last episodes; NaN before the first has ended.
-    #[must_use]
-    pub fn length_mean(&self) -> f64 {
-        self.recent.iter().map(|e| f64::from(e.length)).sum::<f64>() / self.recent.len() as f64
-    }
 }
 
 /// Writer of `metrics.csv`.

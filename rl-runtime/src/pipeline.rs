@@ -33,11 +33,11 @@ use std::time::{Duration, Instant};
 use rl_agents::{Agent, Anomalies, Collector, CollectorState, Counters, Episode, Policy, Snapshot, Statistics};
 use rl_buffer::Rollout;
 
-use crate::Error;
 use crate::faults::FaultCounts;
 use crate::profile::{Phase, Profile, Track};
 use crate::ring::{Stage, ring};
 use crate::thread::{Thread, spawn};
+use crate::{Error, Mode};
 
 /// Rollout in flight from a producer to the learner.
 #[derive(Debug)]
@@ -168,31 +168,6 @@ impl Collect for Box<dyn Collect> {
 
     fn stopper(&self) -> Arc<AtomicBool> {
         (**self).stopper()
-    }
-}
-
-/// Schedule of collecting and learning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// One after the other, on one thread; the reference for the other mode.
-    Sync,
-    /// At the same time, with a stale policy.
-    Overlapped {
-        /// Policy lag k: how many updates old the acting policy is.
-        max_lag: usize,
-    },
-}
-
-impl Mode {
-    /// Returns the number of rollouts that start before the first update.
-    ///
-    /// 0 for [`Mode::Sync`].
-    #[must_use]
-    pub fn n_ahead(self) -> usize {
-        match self {
-            Self::Sync => 0,
-            Self::Overlapped { max_lag } => max_lag.saturating_add(1),
-        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rl_agents::{Metrics, UpdateEvent, Watch};
 use serde_json::{Value, json};
 
-use crate::pipeline::Mode;
+use crate::Mode;
 
 /// Phase of a thread's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use rl_envs::catalog::Entry;
 
+use crate::Mode;
 use crate::budget::Budget;
 use crate::checkpoint::{self, Checkpoint};
-use crate::pipeline::Mode;
 use crate::print::grouped;
 use crate::profile::Profile;
 use crate::run_dir::RunDir;

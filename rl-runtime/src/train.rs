@@ -4,20 +4,23 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::time::Instant;
 
-use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{Agent, Anomalies, Collector, CollectorState, EvalConfig, Metrics, Snapshot};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, VecEnv};
 
+use crate::Mode;
+use crate::Progress;
 use crate::budget::Budget;
-use crate::checkpoint::{Checkpoint, Progress};
+use crate::checkpoint::Checkpoint;
 use crate::config::{Device, RunConfig, parse_device};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
-use crate::metrics::{LagHistogram, Log, Row, WINDOW};
-use crate::pipeline::{Collect, Filled, Flow, Mode, Pipeline};
+use crate::metrics::{LagHistogram, Log, Row};
+use crate::pipeline::{Collect, Filled, Flow, Pipeline};
 use crate::print::grouped;
 use crate::profile::{Phase, Profile, Track, nanos};
+use crate::progress::WINDOW;
 use crate::run_dir::RunDir;
 use crate::saves::Saves;
 use crate::{Config, Error, diverged, first_come, interrupt};

@@ -10,7 +10,8 @@ use rl_agents::{ActorCritic, Agent, Collector, Metrics, NetConfig, Policy, Snaps
 use rl_buffer::Rollout;
 use rl_envs::{Pool, cartpole::CartPole};
 use rl_runtime::Error;
-use rl_runtime::pipeline::{Collect, Filled, Flow, Mode, Pipeline};
+use rl_runtime::Mode;
+use rl_runtime::pipeline::{Collect, Filled, Flow, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 
 /// Counting wrapper of the system allocator.

@@ -11,10 +11,11 @@ use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Env, EnvError, Obs, Pool, Rng, Space, Step};
 use rl_runtime::Error;
+use rl_runtime::Mode;
 use rl_runtime::blocking::{BlockingEnvs, Event, Make};
 use rl_runtime::faults::{FaultConfig, FaultCounts};
 use rl_runtime::first_come::{FirstComeCollector, FirstComeConfig};
-use rl_runtime::pipeline::{Collect, Filled, Flow, Mode, Pipeline};
+use rl_runtime::pipeline::{Collect, Filled, Flow, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 
 /// CartPole as a blocking environment.

@@ -11,14 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rl_agents::collect::{MAX_SLICES, MIN_SLICE};
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, Policy, Ppo, QNetwork, Snapshot};
 use rl_buffer::Rollout;
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, catalog};
+use rl_runtime::Mode;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
-use rl_runtime::pipeline::{Collect, Filled, Flow, Mode, Pipeline};
+use rl_runtime::pipeline::{Collect, Filled, Flow, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 use rl_runtime::ring::{Closed, ring};
 use rl_runtime::run_dir::RunDir;

@@ -38,7 +38,7 @@ fn contents(path: &Path) -> (Vec<u32>, Vec<Vec<u8>>) {
     let checkpoint = load(path).unwrap();
     let moments = checkpoint.agent.moments.iter().flat_map(|(_, values)| values);
     let floats = checkpoint.agent.params.iter().chain(moments).map(|x| x.to_bits()).collect();
-    let progress = checkpoint::Progress { elapsed_s: 0.0, ..checkpoint.progress };
+    let progress = rl_runtime::Progress { elapsed_s: 0.0, ..checkpoint.progress };
     let rest = [
         rl_envs::codec::encode(&progress),
         rl_envs::codec::encode(&checkpoint.agent.counters),

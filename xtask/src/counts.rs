@@ -76,8 +76,10 @@ fn circles(all: &[Source]) -> Vec<String> {
             let groups: Vec<&str> = code.split("use crate::{").skip(1).filter_map(|rest| rest.split(';').next()).collect();
             let used = others.filter(|other| {
                 let module = module(&other.path);
-                let grouped = groups.iter().any(|group| has_word(group, &module));
-                !module.is_empty() && (grouped || has_word(&code, &format!("crate::{module}")))
+                let names = reexports(all, source.crate_name(), &module);
+                let imported =
+                    |name: &&str| groups.iter().any(|group| has_word(group, name)) || has_word(&code, &format!("crate::{name}"));
+                !module.is_empty() && [module.as_str()].iter().chain(&names).any(imported)
             });
             (source.path.as_str(), used.map(|other| other.path.as_str()).collect())
         })
@@ -90,6 +92,17 @@ fn circles(all: &[Source]) -> Vec<String> {
         }
     }
     found.into_iter().collect()
+}
+
+/// Names of a module that its crate's root exports, except `Error`.
+fn reexports<'a>(all: &'a [Source], name: &str, module: &str) -> Vec<&'a str> {
+    let root = all.iter().find(|source| source.path == format!("{name}/src/lib.rs"));
+    let lists = root.into_iter().flat_map(|root| root.text.split("pub use ").skip(1)).filter_map(|list| {
+        let list = list.split(';').next()?.strip_prefix(module)?;
+        list.strip_prefix("::")
+    });
+    let words = lists.flat_map(|list| list.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    words.filter(|word| !word.is_empty() && *word != "Error").collect()
 }
 
 /// The files that one imports, directly or by way of others.
@@ -140,10 +153,12 @@ mod tests {
                 source("x/src/a.rs", "use crate::b::B;\n"),
                 source("x/src/b.rs", "use crate::{\n    Error,\n    c::C,\n};\n"),
                 source("x/src/c.rs", c),
+                source("x/src/lib.rs", "pub use a::{A, Other};\n"),
                 source("y/src/c.rs", "use crate::a;\n"),
             ]
         };
-        assert!(circles(&all("")).is_empty());
+        assert!(circles(&all("use crate::Another;\n")).is_empty());
+        assert_eq!(circles(&all("use crate::{Error, Other};\n")).len(), 1, "by a name that the root exports");
         assert_eq!(circles(&all("use crate::a::A;\n")), ["x/src/a.rs, x/src/b.rs, x/src/c.rs"]);
     }
 }

@@ -17,6 +17,7 @@ mod plot;
 mod presets;
 mod process;
 mod ptx;
+mod public;
 mod soak;
 mod tidy;
 

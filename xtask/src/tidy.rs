@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::public;
+
 /// Our crates, and those of our crates that each may depend on.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("rl-envs", &[]),
@@ -67,7 +69,9 @@ impl Source {
 
     /// The lines before the test module, with their numbers.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        let end = self.text.find("#[cfg(test)]\nmod ").unwrap_or(self.text.len());
+        let modules = self.text.match_indices("#[cfg(test)]\nmod ").map(|(i, _)| i);
+        let has_body = |i: &usize| self.text[*i..].lines().nth(1).is_some_and(|line| line.ends_with('{') || line.ends_with('}'));
+        let end = modules.into_iter().find(has_body).unwrap_or(self.text.len());
         self.text[..end].lines().enumerate().map(|(i, line)| (i + 1, line))
     }
 
@@ -87,14 +91,13 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     for (name, may_use) in MAY_USE {
         problems.extend(dependencies(name, may_use, &read(&format!("{name}/Cargo.toml"))?)?);
         for folder in ["src", "tests", "examples"] {
-            for file in sources(&root.join(name).join(folder))? {
-                let path = file.strip_prefix(root)?.display().to_string();
-                all.push(Source { text: read(&path)?, path });
-            }
+            all.extend(read_sources(root, &format!("{name}/{folder}"))?);
         }
     }
+    all.extend(read_sources(root, "xtask/outside")?);
+    problems.extend(public::check(&all));
     for source in &all {
-        if source.path.contains("/src/") {
+        if source.path.contains("/src/") && !source.path.starts_with("xtask/outside/") {
             problems.extend(mapped(source, &map));
             problems.extend(never(source));
             problems.extend(silent(source));
@@ -265,16 +268,29 @@ fn unproven(faults: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
     problems
 }
 
-/// The source files of the library crates.
+/// The source files of the library crates, modules for tests left out.
 pub(crate) fn library_sources(root: &Path) -> Result<Vec<Source>> {
-    let mut all = Vec::new();
-    for (name, _) in MAY_USE.iter().filter(|(name, _)| *name != "xtask") {
-        for file in sources(&root.join(name).join("src"))? {
-            let path = file.strip_prefix(root)?.display().to_string();
-            all.push(Source { text: fs::read_to_string(&file)?, path });
-        }
-    }
-    Ok(all)
+    let libraries = MAY_USE.iter().filter(|(name, _)| *name != "xtask");
+    let all: Vec<_> = libraries.map(|(name, _)| read_sources(root, &format!("{name}/src"))).collect::<Result<_>>()?;
+    let all: Vec<Source> = all.into_iter().flatten().collect();
+    let is_test = |file: &Source| {
+        all.iter().any(|root| {
+            let folder = root.path.strip_suffix("lib.rs").filter(|folder| file.path.starts_with(folder));
+            let module = folder.and_then(|folder| file.path[folder.len()..].strip_suffix(".rs"));
+            module.is_some_and(|module| root.text.contains(&format!("#[cfg(test)]\nmod {module};")))
+        })
+    };
+    let tests: Vec<bool> = all.iter().map(is_test).collect();
+    Ok(all.into_iter().zip(tests).filter(|(_, is_test)| !is_test).map(|(source, _)| source).collect())
+}
+
+/// The Rust files in a folder of the workspace, with their texts.
+fn read_sources(root: &Path, folder: &str) -> Result<Vec<Source>> {
+    let read = |file: PathBuf| {
+        let path = file.strip_prefix(root)?.display().to_string();
+        Ok(Source { text: fs::read_to_string(&file).with_context(|| path.clone())?, path })
+    };
+    sources(&root.join(folder))?.into_iter().map(read).collect()
 }
 
 /// The Rust files in a folder and its folders, in order; none if it is absent.

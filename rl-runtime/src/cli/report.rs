@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use crate::Config;
-use crate::checkpoint::Progress;
+use crate::Progress;
 use crate::config::RunConfig;
 use crate::evaluation::Evaluation;
 use crate::event::Event;

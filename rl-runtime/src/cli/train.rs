@@ -8,10 +8,10 @@ use rl_envs::catalog::Entry;
 
 use super::report::Report;
 use super::{Envs, parse_count, set_matrix_threads, signals};
+use crate::Mode;
 use crate::budget::Budget;
 use crate::config::{Layers, resumable};
 use crate::file::Draft;
-use crate::pipeline::Mode;
 use crate::profile::Profile;
 use crate::resume::{Resumed, Source};
 use crate::run_dir::RunDir;

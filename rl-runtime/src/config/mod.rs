@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use rl_agents::collect::MAX_EVAL_STEPS;
-use rl_agents::settings::{MAX_STEPS, OnNonfinite, check_micro_batch, key};
+use rl_agents::settings::{MAX_STEPS, OnNonfinite, key};
 use rl_agents::{Layout, NetConfig, Policy, Snapshot, settings};
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use toml::{Table, Value};
 
 use crate::Error;
+use crate::Mode;
 use crate::algo::{Algo, AlgoConfig, Build, Concern};
-use crate::pipeline::Mode;
 
 pub(crate) use layers::MAX_FILE;
 pub use layers::{Layers, read_small};
@@ -237,7 +237,7 @@ impl Config {
 
     /// Returns the number of threads that learn.
     #[must_use]
-    pub fn learner_threads(&self) -> usize {
+    pub(crate) fn learner_threads(&self) -> usize {
         match self.run.pipeline {
             Overlap::Sync => self.run.threads,
             Overlap::Overlapped => self.run.threads.saturating_sub(self.collector_threads()).max(1),
@@ -309,7 +309,7 @@ impl Config {
         }
         let keys = self.algo.algo().keys();
         let size = self.algo.settings().figures(self.run.n_envs).micro_batch;
-        if let Err(error) = check_micro_batch(size, self.net.learner)
+        if let Err(error) = self.net.learner.check_micro_batch(size)
             && let Some(key) = keys.iter().find(|key| key.field() == "micro_batch")
         {
             found.push((vec![key.name, "learner"], error.to_string()));

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rl_agents::collect::{MAX_SLICES, MIN_SLICE, rollout};
+use rl_agents::collect::rollout;
 use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
 use rl_buffer::{
     ActionKind, ActionSlice, Batch, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, RolloutColumns, StepSlices,
@@ -18,13 +19,14 @@ use rl_envs::{Dtype, Isa, Pool, Purpose, RandomActions, VecEnv, rng};
 use serde_json::{Value, json};
 
 use super::latency::{Latency, SlowCartPole, spin};
+use crate::Mode;
 use crate::blocking::{BlockingEnvs, Make};
 use crate::budget::Budget;
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::file::Draft;
 use crate::first_come::{FirstComeCollector, FirstComeConfig};
 use crate::metrics::LagHistogram;
-use crate::pipeline::{Flow, Mode, Pipeline};
+use crate::pipeline::{Flow, Pipeline};
 use crate::profile::{Phase, Profile, Worlds};
 use crate::{Error, print};
 

@@ -13,8 +13,8 @@ use rl_agents::{Activation, Isa, Learner, PpoConfig};
 
 use self::latency::{Distribution, Latency};
 use super::{Envs, set_matrix_threads, threads};
+use crate::Mode;
 use crate::first_come::FirstComeConfig;
-use crate::pipeline::Mode;
 use crate::{Error, print};
 
 /// Device to measure on.

@@ -74,7 +74,7 @@ fn an_environment_of_ones_own_is_listed_checked_traced_and_measured() {
     assert!(code == 2 && error.contains("did you mean \"walk\"?"), "{error}");
 }
 
-/// Trains the algorithm in `run` by the binary of its own; returns what it says of the policy.
+/// Trains the custom agent in `run`; returns its report on the policy.
 fn train_own_agent(run: &Path, steps: &str, max_lag: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_own_agent")).args([text(run), steps, max_lag]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
