@@ -232,19 +232,19 @@ impl Pool {
             Err(TryLockError::WouldBlock) => return items.iter_mut().for_each(f),
         };
 
-        struct Work<'a, T, F> {
+        struct EachCall<'a, T, F> {
             items: *mut T,
             f: &'a F,
         }
         /// # Safety
-        /// `data` points to a `Work<T, F>` with more than `i` items, and no other thread uses item `i`.
+        /// `data` points to a `EachCall<T, F>` with more than `i` items, and no other thread uses item `i`.
         unsafe fn call<T, F: Fn(&mut T)>(data: *const (), i: usize) {
             // SAFETY: guaranteed by the caller.
-            let work = unsafe { &*data.cast::<Work<'_, T, F>>() };
+            let work = unsafe { &*data.cast::<EachCall<'_, T, F>>() };
             // SAFETY: guaranteed by the caller.
             (work.f)(unsafe { &mut *work.items.add(i) });
         }
-        fn call_of<T, F: Fn(&mut T)>(_: &Work<'_, T, F>) -> unsafe fn(*const (), usize) {
+        fn call_of<T, F: Fn(&mut T)>(_: &EachCall<'_, T, F>) -> unsafe fn(*const (), usize) {
             call::<T, F>
         }
         /// Closes the job even if this thread panics: other threads use its stack frame.
@@ -255,7 +255,7 @@ impl Pool {
             }
         }
 
-        let work = Work { items: items.as_mut_ptr(), f };
+        let work = EachCall { items: items.as_mut_ptr(), f };
         let job = Job { call: call_of(&work), data: (&raw const work).cast(), n: items.len() };
         // SAFETY: this thread holds `owner`, and the last job was closed before `owner` was released, so no thread reads this.
         unsafe { *shared.job.get() = job };

@@ -18,7 +18,7 @@ use crate::thread::spawn;
 use crate::{Error, print};
 
 /// Poll interval for the stop flag.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Minimum wait for a reply.
 const SHORT: Duration = Duration::from_micros(50);
@@ -29,9 +29,9 @@ pub type Make<E> = Arc<dyn Fn(usize) -> Result<E, EnvError> + Send + Sync>;
 /// Callback for faults: environment index, fault, and the action taken.
 pub type OnFault = Box<dyn FnMut(usize, &Fault, &str) + Send>;
 
-/// Request to an environment.
+/// Call of an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
+enum Request {
     Reset,
     Step,
 }
@@ -46,7 +46,7 @@ struct Cell<O> {
 }
 
 struct Call<O> {
-    ask: Ask,
+    ask: Request,
     /// Lifetime step, the counter of the random numbers.
     step: u64,
     cell: Cell<O>,
@@ -62,7 +62,7 @@ struct Reply<O> {
 
 /// Event of an environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event {
+pub enum EnvEvent {
     /// An episode has started; [`BlockingEnvs::obs`] is its first observation.
     Started,
     /// A step is done; [`BlockingEnvs::obs`] is the next or final observation.
@@ -78,7 +78,7 @@ enum SlotState {
     /// Waiting for a request.
     Idle,
     /// Waiting for its answer since this time.
-    Asked(Ask, Instant),
+    Asked(Request, Instant),
     /// Waiting to be restarted.
     Down,
     /// Waiting to be replaced on a new thread, not before this time.
@@ -164,7 +164,7 @@ fn attempt<E: BlockingEnv>(
     env: &mut Option<E>,
     env_idx: usize,
     make: &Make<E>,
-    ask: Ask,
+    ask: Request,
     seed: u64,
     step: u64,
     cell: &mut Cell<E::Obs>,
@@ -175,11 +175,11 @@ fn attempt<E: BlockingEnv>(
     };
     let index = env_idx as u32;
     let outcome = match ask {
-        Ask::Reset => {
+        Request::Reset => {
             env.reset(&mut Rng::new(seed, index, step, Purpose::Reset), &mut cell.obs)?;
             Step::default()
         }
-        Ask::Step => {
+        Request::Step => {
             let action = if cell.vector.is_empty() { Action::Discrete(cell.discrete) } else { Action::Continuous(&cell.vector) };
             env.step(action, &mut Rng::new(seed, index, step, Purpose::Step), &mut cell.obs)?
         }
@@ -250,7 +250,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
             let (cell, calls) = (Some(envs.cell()), envs.thread(env, 0)?);
             let (state, restarts) = (SlotState::Idle, Restarts::default());
             envs.slots.push(Slot { calls, generation: 0, state, steps: 0, since_start: 0, restarts, cell });
-            envs.ask(env, Ask::Reset);
+            envs.ask(env, Request::Reset);
         }
         Ok(envs)
     }
@@ -311,11 +311,11 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     }
 
     /// Sends a request to an idle environment.
-    fn ask(&mut self, env: usize, ask: Ask) {
+    fn ask(&mut self, env: usize, ask: Request) {
         let fresh = self.slots[env].cell.is_none().then(|| self.cell());
         let slot = &mut self.slots[env];
         let Some(cell) = slot.cell.take().or(fresh) else { return };
-        slot.steps += u64::from(ask == Ask::Step);
+        slot.steps += u64::from(ask == Request::Step);
         slot.state = SlotState::Asked(ask, Instant::now());
         // If the thread has ended, the request times out.
         let _ = slot.calls.send(Call { ask, step: slot.steps, cell });
@@ -334,7 +334,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
             Action::Discrete(action) => cell.discrete = action,
             Action::Continuous(action) => cell.vector.copy_from_slice(action),
         }
-        self.ask(env, Ask::Step);
+        self.ask(env, Request::Step);
     }
 
     /// Starts a new episode in an environment whose last one has ended.
@@ -343,7 +343,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     /// If the environment is not idle.
     pub fn reset(&mut self, env: usize) {
         assert_eq!(self.slots[env].state, SlotState::Idle, "environment {env} is not ready");
-        self.ask(env, Ask::Reset);
+        self.ask(env, Request::Reset);
     }
 
     /// Waits for `min_ready` events, or for one once `deadline` has passed.
@@ -353,11 +353,11 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     /// # Errors
     /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`BlockingEnvs::stopper`] is set or a
     /// thread cannot be spawned.
-    pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+    pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, EnvEvent)>) -> Result<(), Error> {
         let (until, wanted) = (after(Instant::now(), deadline), events.len() + min_ready.clamp(1, self.slots.len()));
         let before = events.len();
         while events.len() < wanted && (events.len() == before || Instant::now() < until) {
-            let left = if events.len() == before { LOOK } else { until.saturating_duration_since(Instant::now()) };
+            let left = if events.len() == before { POLL_INTERVAL } else { until.saturating_duration_since(Instant::now()) };
             self.recv_some(wanted - events.len(), left, events)?;
         }
         Ok(())
@@ -369,14 +369,19 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     ///
     /// # Errors
     /// As [`BlockingEnvs::recv`].
-    pub(crate) fn recv_some(&mut self, enough: usize, deadline: Duration, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+    pub(crate) fn recv_some(
+        &mut self,
+        enough: usize,
+        deadline: Duration,
+        events: &mut Vec<(usize, EnvEvent)>,
+    ) -> Result<(), Error> {
         let (until, before) = (after(Instant::now(), deadline), events.len());
         loop {
             while let Ok(reply) = self.replies.try_recv() {
                 self.answered(reply, events)?;
             }
             let now = Instant::now();
-            let soonest = self.look_after(now, events)?;
+            let soonest = self.supervise(now, events)?;
             if events.len() - before >= enough || now >= until {
                 return Ok(());
             }
@@ -391,7 +396,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         }
     }
 
-    fn answered(&mut self, reply: Reply<E::Obs>, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+    fn answered(&mut self, reply: Reply<E::Obs>, events: &mut Vec<(usize, EnvEvent)>) -> Result<(), Error> {
         let Reply { env, generation, retries, cell, result } = reply;
         let slot = &mut self.slots[env];
         let SlotState::Asked(ask, _) = slot.state else { return Ok(()) };
@@ -404,9 +409,9 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
             Ok(step) => {
                 self.reached = true;
                 slot.state = SlotState::Idle;
-                slot.since_start = if ask == Ask::Step { slot.since_start + 1 } else { 0 };
+                slot.since_start = if ask == Request::Step { slot.since_start + 1 } else { 0 };
                 self.breaker.success();
-                events.push((env, if ask == Ask::Step { Event::Stepped(step) } else { Event::Started }));
+                events.push((env, if ask == Request::Step { EnvEvent::Stepped(step) } else { EnvEvent::Started }));
                 Ok(())
             }
             Err(fault) => self.fault(env, ask, &fault, events),
@@ -414,7 +419,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     }
 
     /// Records a fault and decides between restart, replacement and quarantine.
-    fn fault(&mut self, env: usize, ask: Ask, fault: &Fault, events: &mut Vec<(usize, Event)>) -> Result<(), Error> {
+    fn fault(&mut self, env: usize, ask: Request, fault: &Fault, events: &mut Vec<(usize, EnvEvent)>) -> Result<(), Error> {
         let now = Instant::now();
         self.counts.count(fault);
         // During an outage one environment tries on behalf of all, so its restarts do not count.
@@ -422,10 +427,10 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         self.counts.breaker_opened += u64::from(self.breaker.fault(now));
         let slot = &mut self.slots[env];
         // Restart an environment that answers and has taken a step since its last start; replace any other.
-        let replaced = !matches!(fault, Fault::Failed(_)) || ask == Ask::Reset || slot.since_start == 0;
+        let replaced = !matches!(fault, Fault::Failed(_)) || ask == Request::Reset || slot.since_start == 0;
         slot.steps += 1;
         slot.since_start = 0;
-        events.push((env, Event::Faulted));
+        events.push((env, EnvEvent::Faulted));
         if !replaced {
             slot.state = SlotState::Down;
             (self.on_fault)(env, fault, "its episode is truncated and it is restarted");
@@ -452,8 +457,8 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     }
 
     /// Abandons hung environments and restarts failed ones; returns the next due time.
-    fn look_after(&mut self, now: Instant, events: &mut Vec<(usize, Event)>) -> Result<Instant, Error> {
-        let mut soonest = now + LOOK;
+    fn supervise(&mut self, now: Instant, events: &mut Vec<(usize, EnvEvent)>) -> Result<Instant, Error> {
+        let mut soonest = now + POLL_INTERVAL;
         let n = self.slots.len();
         for env in (self.first..self.first + n).map(|env| env % n) {
             match self.slots[env].state {
@@ -472,7 +477,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
                         self.slots[env].calls = self.thread(env, self.slots[env].generation)?;
                     }
                     self.first = env + 1;
-                    self.ask(env, Ask::Reset);
+                    self.ask(env, Request::Reset);
                 }
                 SlotState::Idle | SlotState::Down | SlotState::Gone(_) | SlotState::Quarantined => {}
             }

@@ -15,7 +15,7 @@ use rl_buffer::{ActionRows, ObsRows, Rollout};
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Element, MakeBlocking, Obs, Space, Step, math};
 
 use crate::Error;
-use crate::blocking::{BlockingEnvs, Event, LOOK};
+use crate::blocking::{BlockingEnvs, EnvEvent, POLL_INTERVAL};
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::interrupt;
 use crate::pipeline::{Collect, Filled};
@@ -66,7 +66,7 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     envs: BlockingEnvs<E>,
     config: FirstComeConfig,
     stretches: Vec<Stretch>,
-    events: Vec<(usize, Event)>,
+    events: Vec<(usize, EnvEvent)>,
     scratch: Scratch,
     /// Environments of the current batch, with their observations and actions.
     batch: Vec<usize>,
@@ -287,17 +287,17 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
         for &(env, event) in &*events {
             let stretch = &mut stretches[env];
             match event {
-                Event::Started => {
+                EnvEvent::Started => {
                     stretch.waits = true;
                     stretch.observe(stretch.t, envs.obs(env), envs.mask(env));
                 }
-                Event::Stepped(step) => {
+                EnvEvent::Stepped(step) => {
                     stretch.step(step, envs.obs(env), envs.mask(env));
                     if step.done() {
                         envs.reset(env);
                     }
                 }
-                Event::Faulted => stretch.fault(),
+                EnvEvent::Faulted => stretch.fault(),
             }
         }
         events.clear();
@@ -411,12 +411,12 @@ fn play_in<E: BlockingEnv>(
         if interrupt::requested() {
             return Ok(None);
         }
-        envs.recv_some(1, LOOK, &mut events)?;
+        envs.recv_some(1, POLL_INTERVAL, &mut events)?;
         for (env, event) in events.drain(..) {
             let episode = &mut running[env];
             match event {
-                Event::Started => *episode = Episode::default(),
-                Event::Stepped(step) => {
+                EnvEvent::Started => *episode = Episode::default(),
+                EnvEvent::Stepped(step) => {
                     episode.episode_return += f64::from(step.reward);
                     episode.length += 1;
                     let cut = episode.length == config.max_steps && !step.done();
@@ -430,7 +430,7 @@ fn play_in<E: BlockingEnv>(
                         continue;
                     }
                 }
-                Event::Faulted => continue,
+                EnvEvent::Faulted => continue,
             }
             if left[env] == 0 {
                 continue;

@@ -54,7 +54,7 @@ impl Phase {
 
 /// Use of a producer's time by its environments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worlds {
+pub enum EnvKind {
     /// Environments compute.
     Computing {
         /// Number of collecting threads.
@@ -174,7 +174,7 @@ impl Profile {
 
     /// Returns advice for the slower side, based on the measured phases.
     #[must_use]
-    pub fn advice(&self, mode: Mode, worlds: Worlds) -> String {
+    pub fn advice(&self, mode: Mode, kind: EnvKind) -> String {
         let whole = self.elapsed_s();
         let share = |phase| 100.0 * self.seconds(phase) / whole;
         let aside = share(Phase::Evaluation) + share(Phase::Checkpoint);
@@ -206,15 +206,15 @@ impl Profile {
                 "the learner is the bottleneck: the producer waited {producers:.0}% of its time; try larger minibatches or fewer epochs"
             );
         }
-        match worlds {
-            Worlds::Blocking { .. } if policy > envs => {
+        match kind {
+            EnvKind::Blocking { .. } if policy > envs => {
                 format!("acting is the bottleneck: the learner waited {learner:.0}% of its time; try smaller networks")
             }
-            Worlds::Blocking { n_envs } => {
+            EnvKind::Blocking { n_envs } => {
                 let more = 2 * n_envs;
                 format!("environments are the bottleneck: the learner waited {learner:.0}% of its time; try --envs {more}")
             }
-            Worlds::Computing { threads } => {
+            EnvKind::Computing { threads } => {
                 let more = threads + 1;
                 format!(
                     "collecting is the bottleneck: the learner waited {learner:.0}% of its time; try --set collect_threads={more}"
@@ -323,15 +323,15 @@ mod tests {
     #[test]
     fn advice_follows_who_waited() {
         let overlapped = Mode::Overlapped { max_lag: 1 };
-        let blocking = Worlds::Blocking { n_envs: 32 };
-        let advice = |phase, mode, worlds| {
+        let blocking = EnvKind::Blocking { n_envs: 32 };
+        let advice = |phase, mode, kind| {
             let profile = Profile::new(false);
             profile.track("t").add(phase, Instant::now(), Duration::from_secs(1000));
-            profile.advice(mode, worlds)
+            profile.advice(mode, kind)
         };
         assert!(advice(Phase::WaitProducers, overlapped, blocking).contains("try --envs 64"));
         assert!(
-            advice(Phase::WaitProducers, overlapped, Worlds::Computing { threads: 1 }).contains("try --set collect_threads=2")
+            advice(Phase::WaitProducers, overlapped, EnvKind::Computing { threads: 1 }).contains("try --set collect_threads=2")
         );
         assert!(advice(Phase::WaitLearner, overlapped, blocking).starts_with("the learner is the bottleneck"));
         assert!(advice(Phase::Update, overlapped, blocking).starts_with("balanced"));

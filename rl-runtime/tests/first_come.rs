@@ -12,7 +12,7 @@ use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Env, EnvError, Obs, Pool, Rng, Space, Step};
 use rl_runtime::Error;
 use rl_runtime::Mode;
-use rl_runtime::blocking::{BlockingEnvs, Event, Make};
+use rl_runtime::blocking::{BlockingEnvs, EnvEvent, Make};
 use rl_runtime::faults::{FaultConfig, FaultCounts};
 use rl_runtime::first_come::{FirstComeCollector, FirstComeConfig};
 use rl_runtime::pipeline::{Collect, Filled, Flow, Pipeline};
@@ -366,7 +366,7 @@ fn beyond_the_cap_the_run_ends_and_names_the_environment() {
     assert_eq!(error.exit_code(), 5);
     assert!(error.to_string().contains("environment 1") && error.to_string().contains("connection refused"), "{error}");
     assert_eq!((envs.counts().restarts, envs.counts().quarantined, envs.counts().failures), (3, 1, 4));
-    assert_eq!(events.iter().filter(|event| **event == (1, Event::Faulted)).count(), 4);
+    assert_eq!(events.iter().filter(|event| **event == (1, EnvEvent::Faulted)).count(), 4);
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn while_all_of_them_fail_one_at_a_time_tries_again() {
     while started.len() < 4 {
         events.clear();
         envs.recv(1, Duration::ZERO, &mut events).unwrap();
-        started.extend(events.iter().filter(|(_, event)| *event == Event::Started).map(|(env, _)| *env));
+        started.extend(events.iter().filter(|(_, event)| *event == EnvEvent::Started).map(|(env, _)| *env));
         if envs.counts().breaker_opened == 1 && started.is_empty() {
             // Eight faults have opened the breaker. Since then there is one call per pause, the first after one pause.
             let since = calls.iter().map(|calls| *calls.lock().unwrap()).sum::<u64>().saturating_sub(8);
@@ -567,9 +567,9 @@ fn an_outage_of_all_of_them_is_outlived() {
         envs.recv(1, Duration::ZERO, &mut events).unwrap();
         for (env, event) in events.drain(..) {
             match event {
-                Event::Stepped(step) if step.done() => envs.reset(env),
-                Event::Started | Event::Stepped(_) => envs.send(env, Action::Discrete(0)),
-                Event::Faulted => {}
+                EnvEvent::Stepped(step) if step.done() => envs.reset(env),
+                EnvEvent::Started | EnvEvent::Stepped(_) => envs.send(env, Action::Discrete(0)),
+                EnvEvent::Faulted => {}
             }
         }
         assert!(begin.elapsed() < Duration::from_secs(30), "it hangs");
@@ -592,7 +592,7 @@ fn an_outage_that_does_not_end_ends_the_run() {
             break error;
         }
         for (env, event) in events.drain(..) {
-            if matches!(event, Event::Started | Event::Stepped(_)) {
+            if matches!(event, EnvEvent::Started | EnvEvent::Stepped(_)) {
                 envs.send(env, Action::Discrete(0));
             }
         }
@@ -718,7 +718,7 @@ fn a_start_after_one_that_failed_has_randomness_of_its_own() {
     let mut envs = BlockingEnvs::new(1, Counting::space(), make, config, 0).unwrap();
     envs.on_fault(Box::new(|_, _, _| ()));
     let mut events = Vec::new();
-    while !events.contains(&(0, Event::Started)) {
+    while !events.contains(&(0, EnvEvent::Started)) {
         envs.recv(1, Duration::ZERO, &mut events).unwrap();
     }
     let begins = begins.lock().unwrap();

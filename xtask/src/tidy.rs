@@ -52,9 +52,6 @@ const NO_WORDS: [&str; 8] = ["anew", "as may be", "by turns", "goes on", "is to 
 /// Characters of a doc comment's first line that an index of items shows.
 const FIRST_LINE: usize = 80;
 
-/// Names that two types of a crate still share; refused without need, too.
-const OLD_NAMES: [&str; 2] = ["Event", "Work"];
-
 /// A source file.
 pub(crate) struct Source {
     /// From the root, with slashes.
@@ -104,10 +101,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         }
         problems.extend(prose(source));
     }
-    let twice = one_name_one_type(&all);
-    let unneeded = OLD_NAMES.iter().filter(|old| !twice.iter().any(|(name, _)| name == *old));
-    problems.extend(unneeded.map(|old| format!("OLD_NAMES names {old} without need")));
-    problems.extend(twice.into_iter().filter(|(name, _)| !OLD_NAMES.contains(&name.as_str())).map(|(_, problem)| problem));
+    problems.extend(one_name_one_type(&all));
     problems.extend(unproven(&read("docs/faults.md")?, &|file| read(file).unwrap_or_default()));
     if problems.is_empty() { Ok(()) } else { bail!("{}\n{} problems", problems.join("\n"), problems.len()) }
 }
@@ -179,8 +173,8 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Names that types in two files of a crate share, each with a message.
-fn one_name_one_type(all: &[Source]) -> Vec<(String, String)> {
+/// Types in two files of a crate with one name.
+fn one_name_one_type(all: &[Source]) -> Vec<String> {
     let mut files: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for source in all.iter().filter(|source| source.path.contains("/src/")) {
         let is_environment = source.path.starts_with("rl-envs/");
@@ -192,7 +186,7 @@ fn one_name_one_type(all: &[Source]) -> Vec<(String, String)> {
         }
     }
     let twice = files.into_iter().filter(|(_, paths)| paths.len() > 1);
-    twice.map(|((_, name), paths)| (name.into(), format!("two types are called {name}: {}", paths.join(", ")))).collect()
+    twice.map(|((_, name), paths)| format!("two types are called {name}: {}", paths.join(", "))).collect()
 }
 
 /// Name of the type that a line of code declares outside of an `impl`.

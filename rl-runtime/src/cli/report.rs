@@ -14,7 +14,7 @@ use crate::evaluation::Evaluation;
 use crate::event::Event;
 use crate::metrics::Row;
 use crate::print::{self, grouped};
-use crate::profile::{Profile, Worlds};
+use crate::profile::{EnvKind, Profile};
 use crate::train::{End, Outcome};
 
 /// Interval between plain lines.
@@ -146,7 +146,7 @@ impl Report {
 
     /// Shows the time of each phase, by thread if `in_full`, and advice.
     pub(super) fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
-        let advice = profile.advice(config.mode(), Worlds::Computing { threads: config.collector_threads() });
+        let advice = profile.advice(config.mode(), EnvKind::Computing { threads: config.collector_threads() });
         if let Kind::Json = self.kind {
             let mut object = profile.json();
             object["event"] = "profile".into();

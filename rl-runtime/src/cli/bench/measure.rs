@@ -27,7 +27,7 @@ use crate::file::Draft;
 use crate::first_come::{FirstComeCollector, FirstComeConfig};
 use crate::metrics::LagHistogram;
 use crate::pipeline::{Flow, Pipeline};
-use crate::profile::{Phase, Profile, Worlds};
+use crate::profile::{EnvKind, Phase, Profile};
 use crate::{Error, print};
 
 /// Steps of the rollout that the bench writes: enough to leave the cache.
@@ -503,7 +503,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
             "rollouts": learnt - from, "lags": lags.lags(), "dropped": filled.dropped,
             "faults": {"timeouts": timeouts, "failures": failures, "restarts": restarts},
             "rss_bytes": [first[0], last[0]], "process_threads": [first[1], last[1]], "files": [first[2], last[2]],
-            "profile": profile.json(), "advice": profile.advice(*mode, Worlds::Blocking { n_envs }),
+            "profile": profile.json(), "advice": profile.advice(*mode, EnvKind::Blocking { n_envs }),
         });
         Ok(Flow::Stop)
     })?;
