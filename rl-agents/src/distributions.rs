@@ -96,7 +96,7 @@ pub enum Distribution {
 impl Distribution {
     /// Creates the distributions of a batch.
     ///
-    /// They have gradients with respect to `params` (P) and the network's `outputs` (B, A).
+    /// The distributions have gradients with respect to `params` (P) and the network's `outputs` (B, A).
     ///
     /// # Errors
     /// Errors of candle.

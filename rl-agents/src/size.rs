@@ -27,11 +27,11 @@ pub struct NetSize {
 
 /// Copies of the parameters in candle's backward pass.
 ///
-/// They are the variable, its gradient, and slices of both.
+/// The variable, its gradient, and slices of both.
 const TENSORS: u64 = 5;
 /// Tensors of the activations' size in candle's backward pass.
 ///
-/// They are products, sums with biases, activations, and the gradient of each.
+/// Products, sums with biases, activations, and the gradient of each.
 const ACTIVATIONS: u64 = 8;
 
 impl NetworkShape {

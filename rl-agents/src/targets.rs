@@ -129,9 +129,9 @@ fn ratios(log_probs: &Array2<f32>, rollout: &Rollout) -> Array2<f32> {
     ratios
 }
 
-/// Log-probabilities of a rollout's actions, and values, (T, N) each.
+/// Log-probabilities of a rollout's actions, and values, by `policy`, (T, N) each.
 ///
-/// They are those of `policy`; log-probabilities are (0, 0) unless requested.
+/// Log-probabilities are (0, 0) unless requested.
 fn judge(
     policy: &ActorCritic,
     rollout: &Rollout,

@@ -42,9 +42,7 @@ pub(crate) struct Frames {
     pub(crate) before: VecDeque<u64>,
     /// Lower bound of `pushed` for the frames of each transition, (C).
     pub(crate) lows: Vec<u64>,
-    /// Frame indices of the current step as bits of numbers, (N, k) each.
-    ///
-    /// They are those of obs, next_obs and final_obs.
+    /// Frame indices of obs, next_obs and final_obs as bits of numbers, (N, k) each.
     step: [Vec<f32>; 3],
 }
 

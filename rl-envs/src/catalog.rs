@@ -104,7 +104,7 @@ impl Entry {
 
     /// Creates an entry for an environment that blocks, made by its `Default`.
     ///
-    /// What can fail, such as a connection, belongs into [`BlockingEnv::reset`].
+    /// `Default` cannot fail: open connections in [`BlockingEnv::reset`].
     #[must_use]
     pub fn blocking<E: BlockingEnv + Default>(name: &'static str, about: &'static str) -> Self {
         let make: fn() -> BoxedEnv<E::Obs> = || Box::new(E::default());

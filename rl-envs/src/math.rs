@@ -1,6 +1,6 @@
 //! Elementary functions in f32 that give the same bits everywhere.
 //!
-//! They use IEEE additions, multiplications, divisions, comparisons and integer operations in a fixed order, no fused
+//! The functions use IEEE additions, multiplications, divisions, comparisons and integer operations in a fixed order, no fused
 //! multiply-add and no table, so scalar code, vector code and a CUDA twin (compiled without contraction) agree to the last bit.
 //! All are branch-free, so a loop over them vectorizes. Errors are against the exact value, in units in the last place of the
 //! result; the tests measure them. The polynomials are those of Moshier's Cephes library (single precision).

@@ -84,7 +84,7 @@ pub trait VecEnv: Send {
 
     /// Overwrites the rewards (N) of the last step with the environments' own.
     ///
-    /// They differ if a wrapper changed them: statistics of a batch with clipped rewards count the rewards before clipping.
+    /// A wrapper may have changed the rewards: statistics of a batch with clipped rewards count the rewards before clipping.
     fn raw_rewards(&self, _rewards: &mut [f32]) {}
 
     /// Draws one environment: see [`Env::render`].

@@ -20,8 +20,8 @@
 //!              rollouts: filled, then returned
 //! ```
 //!
-//! Of P producers, producer i mod P collects rollout i, and has (k + 1) / P rollouts and policies. The columns of successive rollouts
-//! then belong to different environments, as with first-come batching.
+//! With P producers, producer i mod P collects rollout i. Each has (k + 1) / P rollouts and policies. The columns of successive
+//! rollouts then belong to different environments, as with first-come batching.
 //!
 //! Custom pipelines use the same parts, [`ring()`] and [`spawn`]; `xtask/outside/pipeline` is an example.
 
@@ -425,9 +425,7 @@ impl<C: Collect> Pipeline<C> {
         (1.0 - env_steps as f64 / steps as f64).max(0.0) as f32
     }
 
-    /// Queues the first policies, and spawns the producers.
-    ///
-    /// They are those of the rollouts that start before the first update.
+    /// Spawns the producers; queues policies for the rollouts before any update.
     fn order_first(&mut self, agent: &mut dyn Agent, steps: u64) -> Result<(), Error> {
         let (n, n_ahead) = (self.producers.len(), self.n_ahead);
         for i in self.orders.len()..n_ahead {

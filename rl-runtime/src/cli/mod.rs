@@ -176,7 +176,7 @@ fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs) -> Result<
 
 /// Sets the number of threads of candle's products, overriding the environment.
 ///
-/// They run on rayon's global pool, where thousands of threads make the reference learner a hundred times slower.
+/// The products run on rayon's global pool, where thousands of threads make the reference learner a hundred times slower.
 ///
 /// Without this variable, candle counts the processor's cores for each product by reading /proc/cpuinfo: A2C on CartPole went
 /// from 20 k to 83 k env steps/s with it.

@@ -197,7 +197,7 @@ fn absolute(path: &Path) -> PathBuf {
 
 /// Returns the settings to resume with, and the environment.
 ///
-/// They are those of the run or checkpoint, with the given ones that may change.
+/// The run or checkpoint gives the settings; the command line replaces those that may change.
 fn resumed_config<'a>(
     args: &TrainArgs,
     layers: Layers,

@@ -176,7 +176,7 @@ pub fn keys() -> impl Iterator<Item = &'static Key> {
 
 /// Names of the settings that a resumed run may change.
 ///
-/// They decide what a run needs of time, memory and files, or help after a divergence.
+/// These settings control time, memory and files, or help after a divergence.
 pub(crate) fn resumable() -> impl Iterator<Item = &'static str> {
     keys().filter(|key| key.resumable).map(|key| key.name)
 }
