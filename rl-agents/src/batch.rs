@@ -7,6 +7,7 @@ use rl_envs::{Actions, Pool, math};
 use crate::agent::NamedTensor;
 use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
 use crate::samples::TILE;
+use crate::slices::{MAX_SLICES, tree};
 use crate::targets::{CONTIGUOUS, ChosenActions, Targets, chosen_actions};
 use crate::tile::{Slices, Stats, Tile, TileLoss};
 use crate::{ActorCritic, Error};
@@ -200,11 +201,16 @@ impl Minibatch<'_> {
         let obs = self.rollout.obs_rows(0..self.rollout.len());
         let samples = policy.network().samples(obs, Some(self.rows));
         let mut sums = [0.0f64; 5];
-        for slice in slices.gradient(kernel, samples, b, pool, &loss, gradient) {
-            sums.iter_mut().zip(slice.sums).for_each(|(sum, x)| *sum += x);
-            if let Distribution::Gaussian { log_std } = policy.distribution() {
-                gradient[log_std.clone()].iter_mut().zip(&slice.log_std).for_each(|(sum, &x)| *sum += x as f32);
+        let slices = slices.gradient(kernel, samples, b, pool, &loss, gradient);
+        if let Distribution::Gaussian { log_std } = policy.distribution() {
+            for (j, gradient) in gradient[log_std.clone()].iter_mut().enumerate() {
+                let mut of_slices = [0.0; MAX_SLICES];
+                of_slices.iter_mut().zip(slices.clone()).for_each(|(to, slice)| *to = slice.log_std[j]);
+                *gradient = tree(of_slices, |a, b| a + b) as f32;
             }
+        }
+        for slice in slices {
+            sums.iter_mut().zip(slice.sums).for_each(|(sum, x)| *sum += x);
         }
         let [policy, value, entropy, kl, clip_fraction] = sums.map(|sum| (sum / b as f64) as f32);
         Ok(Parts { policy, value, entropy: -entropy, kl, clip_fraction })

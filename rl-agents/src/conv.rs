@@ -18,7 +18,7 @@ use rl_envs::isa::Set;
 
 use crate::Error;
 use crate::activation::Activation;
-use crate::gemm::{Init, Matrix, OffsetTable, Stride, multiply, multiply_onto, pad, reserve};
+use crate::gemm::{Init, Matrix, OffsetTable, Stride, add_rows, multiply, multiply_onto, pad, reserve};
 use crate::params::{Layout, orthogonal};
 use crate::samples::{Samples, TILE};
 
@@ -201,6 +201,8 @@ pub(crate) struct ConvStage {
     obs_len: usize,
     /// Number of samples that pass through the layers together.
     together: usize,
+    /// Length of the gradient, whose offsets begin at 0.
+    grad_len: usize,
 }
 
 /// Buffers of one thread for the stage.
@@ -210,6 +212,7 @@ pub(crate) struct ConvWorkspace {
     hidden: Vec<Vec<f32>>, // every layer's outputs but the last's: of a tile to learn from, of the samples together to act
     delta: Vec<f32>,       // (together, widest)
     next: Vec<f32>,        // (together, widest)
+    grads: Vec<f32>,       // gradient of a tile, at the offsets of the slice's
 }
 
 impl ConvStage {
@@ -242,7 +245,7 @@ impl ConvStage {
             });
         }
         debug_assert_eq!(conv.n_out(), last.n_positions() * last.n_out);
-        Some(Self { layers, activation: conv.activation, obs_len: conv.obs_len, together })
+        Some(Self { layers, activation: conv.activation, obs_len: conv.obs_len, together, grad_len: *grad_len })
     }
 
     fn last(&self) -> &ConvLayer {
@@ -262,7 +265,7 @@ impl ConvStage {
         let kept = if learning { TILE } else { self.together };
         let hidden: usize = self.layers[..self.layers.len() - 1].iter().map(|layer| kept * layer.out_len()).sum();
         let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
-        hidden + self.together * (self.obs_len + if learning { 2 * widest } else { 0 })
+        hidden + self.together * (self.obs_len + if learning { 2 * widest } else { 0 }) + if learning { self.grad_len } else { 0 }
     }
 
     /// Allocates buffers to act with or to learn with.
@@ -271,7 +274,13 @@ impl ConvStage {
         let hidden = self.layers[..self.layers.len() - 1].iter().map(|layer| vec![0.0; kept * layer.out_len()]).collect();
         let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
         let delta = vec![0.0; if learning { self.together * widest } else { 0 }];
-        ConvWorkspace { obs: vec![0.0; self.together * self.obs_len], hidden, next: delta.clone(), delta }
+        ConvWorkspace {
+            obs: vec![0.0; self.together * self.obs_len],
+            hidden,
+            next: delta.clone(),
+            delta,
+            grads: vec![0.0; if learning { self.grad_len } else { 0 }],
+        }
     }
 
     /// Copies the parameters into the layouts of the kernel.
@@ -296,18 +305,17 @@ impl ConvStage {
         }
     }
 
-    /// Adds a slice's gradient to the flat gradient.
+    /// Copies a gradient from the layout of the kernel into the flat gradient.
     #[inline(always)]
-    pub(crate) fn add_gradient(&self, grads: &[f32], flat: &mut [f32]) {
+    pub(crate) fn unpack_gradient(&self, grads: &[f32], flat: &mut [f32]) {
         for layer in &self.layers {
             let (shape, k) = (&layer.shape, layer.shape.n_terms());
             let rows = grads[layer.grad_weight..].chunks_exact(pad(shape.n_out));
             let to = &mut flat[shape.weight.clone()];
             for (row, &term) in rows.zip(&layer.order) {
-                to[term..].iter_mut().step_by(k).zip(row).for_each(|(to, from)| *to += from);
+                to[term..].iter_mut().step_by(k).zip(row).for_each(|(to, from)| *to = *from);
             }
-            let to = &mut flat[shape.bias.clone()];
-            to.iter_mut().zip(&grads[layer.grad_bias..]).for_each(|(to, from)| *to += from);
+            flat[shape.bias.clone()].copy_from_slice(&grads[layer.grad_bias..][..shape.n_out]);
         }
     }
 
@@ -363,7 +371,8 @@ impl ConvStage {
         workspace: &mut ConvWorkspace,
         grads: &mut [f32],
     ) {
-        let ConvWorkspace { obs, hidden, delta, next } = workspace;
+        let ConvWorkspace { obs, hidden, delta, next, grads: tile_grads } = workspace;
+        tile_grads.fill(0.0);
         let width = self.last().out_len();
         for first in (0..tile.len()).step_by(self.together) {
             let n = self.together.min(tile.len() - first);
@@ -378,9 +387,9 @@ impl ConvStage {
                 let input = if l == 0 { &obs[..] } else { &hidden[l - 1][first * in_len..] };
                 let dz = &delta[..rows * out_pad];
                 let a = Matrix { data: input, rows: layer.terms.offsets(), columns: layer.positions.offsets() };
-                let grad = &mut grads[layer.grad_weight..][..k * out_pad];
+                let grad = &mut tile_grads[layer.grad_weight..][..k * out_pad];
                 multiply::<S>(grad, a, dz, (k, out_pad, rows), Init::Add);
-                add_rows(dz, shape.n_positions(), &mut grads[layer.grad_bias..][..out_pad]);
+                add_rows(dz, shape.n_positions(), &mut tile_grads[layer.grad_bias..][..out_pad]);
                 if l > 0 {
                     let (columns, in_pad, width) = (shape.in_size[1], pad(shape.n_in), layer.kernel_row());
                     let dx = &mut next[..n * in_len];
@@ -397,23 +406,7 @@ impl ConvStage {
                 }
             }
         }
-    }
-}
-
-/// Adds the rows of `from` to `to`, `some` rows at a time.
-///
-/// The number of columns is a multiple of 16.
-#[inline(always)]
-fn add_rows(from: &[f32], some: usize, to: &mut [f32]) {
-    let n = to.len();
-    for from in from.chunks_exact(some * n) {
-        for (to, column) in to.chunks_exact_mut(16).zip((0..).step_by(16)) {
-            let mut sums = [0.0f32; 16];
-            for row in from.chunks_exact(n) {
-                sums.iter_mut().zip(&row[column..column + 16]).for_each(|(sum, x)| *sum += x);
-            }
-            to.iter_mut().zip(&sums).for_each(|(to, sum)| *to += sum);
-        }
+        grads.iter_mut().zip(tile_grads).for_each(|(sum, grad)| *sum += *grad);
     }
 }
 

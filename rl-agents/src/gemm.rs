@@ -72,6 +72,23 @@ pub(crate) fn reserve(len: &mut usize, more: usize) -> usize {
     std::mem::replace(len, *len + more)
 }
 
+/// Adds the rows of `from` to `to`, `some` rows at a time.
+///
+/// The number of columns is a multiple of 16.
+#[inline(always)]
+pub(crate) fn add_rows(from: &[f32], some: usize, to: &mut [f32]) {
+    let n = to.len();
+    for from in from.chunks_exact(some * n) {
+        for (to, column) in to.chunks_exact_mut(16).zip((0..).step_by(16)) {
+            let mut sums = [0.0f32; 16];
+            for row in from.chunks_exact(n) {
+                sums.iter_mut().zip(&row[column..column + 16]).for_each(|(sum, x)| *sum += x);
+            }
+            to.iter_mut().zip(&sums).for_each(|(to, sum)| *to += sum);
+        }
+    }
+}
+
 /// Offsets of the rows, or of the columns, of a matrix.
 pub(crate) trait Axis: Copy {
     /// True if the axis has at least `n` offsets, the largest of which is the last.

@@ -49,6 +49,7 @@ mod policy;
 mod q_network;
 mod samples;
 mod size;
+mod sums;
 mod targets;
 mod tile;
 

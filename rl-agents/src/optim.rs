@@ -3,7 +3,7 @@
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, sums};
 
 /// Number of consecutive skipped steps after which learning stops.
 const MAX_SKIPPED: u64 = 3;
@@ -167,18 +167,8 @@ impl Work for OptimizerPass<'_> {
 }
 
 /// Returns the Euclidean norm.
-///
-/// Summed in f64 in eight interleaved parts, so that it vectorizes in a fixed order.
 pub(crate) fn norm(x: &[f32]) -> f32 {
-    let mut sums = [0.0f64; 8];
-    let (chunks, rest) = x.as_chunks::<8>();
-    for chunk in chunks {
-        for (sum, &x) in sums.iter_mut().zip(chunk) {
-            *sum += f64::from(x) * f64::from(x);
-        }
-    }
-    let rest: f64 = rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-    (sums.iter().sum::<f64>() + rest).sqrt() as f32
+    sums::squared_distances(x, 0.0).sqrt() as f32
 }
 
 #[cfg(test)]

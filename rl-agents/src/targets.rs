@@ -8,7 +8,7 @@ use crate::distributions::{Distribution, log_softmax_columns, standardize_column
 use crate::network::TileScratch;
 use crate::samples::TILE;
 use crate::slices::MAX_SLICES;
-use crate::{ActorCritic, Error, Policy, Scratch};
+use crate::{ActorCritic, Error, Policy, Scratch, sums};
 
 /// Reason why every array of a rollout has a slice.
 pub(crate) const CONTIGUOUS: &str = "a rollout's arrays are contiguous";
@@ -203,8 +203,8 @@ pub(crate) fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) 
 /// Equal advantages become 0.
 fn normalize(advantages: &mut [f32]) {
     let n = advantages.len() as f64;
-    let mean = advantages.iter().map(|&a| f64::from(a)).sum::<f64>() / n;
-    let variance = advantages.iter().map(|&a| (f64::from(a) - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let mean = sums::sum(advantages) / n;
+    let variance = sums::squared_distances(advantages, mean) / (n - 1.0);
     let (mean, scale) = (mean as f32, (1.0 / (variance.sqrt() + 1e-8)) as f32);
     advantages.iter_mut().for_each(|a| *a = (*a - mean) * scale);
 }

@@ -6,8 +6,9 @@
 //! pads less.
 //!
 //! The order of operations of one output depends on its layer alone: not on other rows, not on threads. Acting and learning
-//! therefore get the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices, whose
-//! gradients are summed in order. Only the presence of fused multiply-add changes the bits.
+//! therefore get the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices. A tile's
+//! gradient starts at zero and is added to its slice's, tile after tile; the slices' are summed by a tree (ARCHITECTURE.md, "The
+//! order of summation"). Only the presence of fused multiply-add changes the bits.
 
 use std::ops::Range;
 
@@ -16,16 +17,13 @@ use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::activation::Activation;
 use crate::conv::{Conv, ConvStage, ConvWorkspace};
-use crate::gemm::{Init, Matrix, Stride, multiply, pad, reserve};
+use crate::gemm::{Init, Matrix, Stride, add_rows, multiply, pad, reserve};
 use crate::mlp::Mlp;
 use crate::samples::{Samples, TILE};
+use crate::slices::{self, MAX_SLICES};
 
-/// Maximum number of slices of a batch, whose gradients are summed in order.
-const MAX_SLICES: usize = 16;
-/// Minimum samples of a slice.
-///
-/// Below, summing its gradient costs more than another thread gains.
-const MIN_SLICE: usize = 64;
+/// Minimum numbers of a part of a gradient that a thread sums.
+const MIN_PART: usize = 2048;
 /// Rows that stay in the cache while their columns are read.
 const PACKED_ROWS: usize = 16;
 
@@ -178,11 +176,11 @@ impl Net {
         }
     }
 
-    /// Adds a slice's gradient to the flat gradient.
+    /// Copies a gradient from the layout of the kernel into the flat gradient.
     #[inline(always)]
-    fn add_gradient(&self, grads: &[f32], flat: &mut [f32]) {
+    fn unpack_gradient(&self, grads: &[f32], flat: &mut [f32]) {
         if let Some(conv) = &self.conv {
-            conv.add_gradient(grads, flat);
+            conv.unpack_gradient(grads, flat);
         }
         for layer in &self.layers {
             let ((real, padded), n_out, in_pad, out_pad) = (layer.runs, layer.n_out, layer.in_pad(), layer.out_pad());
@@ -191,16 +189,15 @@ impl Net {
                 let first = i * padded;
                 if layer.transposed {
                     for (i, to) in to.chunks_exact_mut(n_out).enumerate() {
-                        to.iter_mut().enumerate().for_each(|(j, to)| *to += from[j * in_pad + first + i]);
+                        to.iter_mut().enumerate().for_each(|(j, to)| *to = from[j * in_pad + first + i]);
                     }
                 } else {
                     for (to, from) in to.chunks_exact_mut(n_out).zip(from[first * out_pad..].chunks_exact(out_pad)) {
-                        to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+                        to.copy_from_slice(&from[..n_out]);
                     }
                 }
             }
-            let to = &mut flat[layer.bias.clone()];
-            to.iter_mut().zip(&grads[layer.grad_bias..][..n_out]).for_each(|(to, from)| *to += from);
+            flat[layer.bias.clone()].copy_from_slice(&grads[layer.grad_bias..][..n_out]);
         }
     }
 
@@ -344,7 +341,7 @@ impl<F: FnMut(&mut Tile<'_>)> EachTile for F {
 }
 
 /// Statistics of a loss, summed over the tiles of a slice.
-pub(crate) trait Stats: Default + Clone + Send {
+pub(crate) trait Stats: Default + Clone + Send + Sync {
     /// Resets the sums to zero and keeps the memory.
     fn reset(&mut self);
 }
@@ -387,7 +384,7 @@ impl<S: Stats> Slices<S> {
 
     /// Writes the gradient (P) of the summed loss of `n` samples.
     ///
-    /// Returns each slice's statistics, in order.
+    /// Leaves parameters that belong to no layer as they are. Returns each slice's statistics, in order.
     pub(crate) fn gradient<'s, L: TileLoss<S>>(
         &'s mut self,
         (isa, net, packed): (Isa, &Net, &[f32]),
@@ -396,9 +393,8 @@ impl<S: Stats> Slices<S> {
         pool: &Pool,
         loss: &L,
         gradient: &mut [f32],
-    ) -> impl Iterator<Item = &'s S> + use<'s, S, L> {
-        let count = (n / MIN_SLICE).clamp(1, MAX_SLICES);
-        let count = 1 << count.ilog2(); // so that two, four or eight threads get equal work
+    ) -> impl Iterator<Item = &'s S> + Clone + use<'s, S, L> {
+        let count = slices::of_minibatch(n, gradient.len());
         while self.slices.len() < count {
             self.slices.push((Workspace::learning(net), 0..0, S::default()));
         }
@@ -411,26 +407,58 @@ impl<S: Stats> Slices<S> {
             let each = SliceLoss { loss, stats };
             dispatch(isa, Pass { net, packed, samples, range: range.clone(), workspace, each, skip: None, backward: true });
         });
-        dispatch(isa, Sum { net, slices: &self.slices[..count], gradient });
+        let (first, rest) = slices.split_at_mut(1);
+        let grads = &mut first[0].0.grads;
+        if !rest.is_empty() {
+            let len = pad(net.grad_len.div_ceil(MAX_SLICES)).max(MIN_PART);
+            let mut parts = (0..).step_by(len).zip(grads.chunks_mut(len));
+            let mut parts: [_; MAX_SLICES] = std::array::from_fn(|_| parts.next());
+            pool.each(&mut parts, &|part| {
+                if let Some((from, first)) = part {
+                    dispatch(isa, TreeSum { first, rest, from: *from });
+                }
+            });
+        }
+        net.unpack_gradient(grads, gradient);
         self.slices[..count].iter().map(|(.., stats)| stats)
     }
 }
 
-/// Sum of the slices' gradients, in order.
-struct Sum<'a, S> {
-    net: &'a Net,
-    slices: &'a [(Workspace, Range<usize>, S)],
-    gradient: &'a mut [f32],
+/// Sum of the slices' gradients over a part of them, left in the first slice's.
+struct TreeSum<'a, S> {
+    first: &'a mut [f32],
+    rest: &'a [(Workspace, Range<usize>, S)],
+    /// Offset of the part.
+    from: usize,
 }
 
-impl<T> Work for Sum<'_, T> {
+impl<T> Work for TreeSum<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        self.gradient.fill(0.0);
-        for (workspace, ..) in self.slices {
-            self.net.add_gradient(&workspace.grads, self.gradient);
+        match self.rest.len() {
+            1 => self.sum::<2>(),
+            3 => self.sum::<4>(),
+            7 => self.sum::<8>(),
+            15 => self.sum::<16>(),
+            more => unreachable!("1 + {more} slices are not a power of two up to 16"),
+        }
+    }
+}
+
+impl<S> TreeSum<'_, S> {
+    #[inline(always)]
+    fn sum<const N: usize>(self) {
+        let Self { first, rest, from } = self;
+        let all: [&[f32]; N] =
+            std::array::from_fn(|s| if s == 0 { &[][..] } else { &rest[s - 1].0.grads[from..from + first.len()] });
+        for (i, to) in first.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let mut sums = [*to; N];
+            for (sums, all) in sums.iter_mut().zip(&all).skip(1) {
+                sums.copy_from_slice(&all[16 * i..16 * i + 16]);
+            }
+            *to = slices::tree(sums, |a, b| std::array::from_fn(|j| a[j] + b[j]));
         }
     }
 }
@@ -568,9 +596,7 @@ fn chain_backward<S: Set>(net: &Net, index: usize, packed: &[f32], m: usize, wor
             );
         }
         let grad = &mut workspace.grads[layer.grad_bias..][..out_pad];
-        for row in dz.chunks_exact(out_pad) {
-            grad.iter_mut().zip(row).for_each(|(grad, dz)| *grad += dz);
-        }
+        add_rows(dz, m, grad);
         let transpose = &packed[layer.packed_transpose..][..n_out * in_pad];
         let a = Matrix { data: dz, rows: Stride(out_pad), columns: Stride(1) };
         if l > chain.layers.start {

@@ -5,7 +5,7 @@
 //! checkpoint, an evaluation). Sizes come from the crates that allocate; those that depend on the course of a run, such as the
 //! number of episodes that end in a rollout, are estimated.
 
-use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
+use rl_agents::slices::{self, MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, Learner, NetConfig, NetSize, QNetwork};
 use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
 use rl_envs::catalog::Entry;
@@ -20,8 +20,6 @@ const FIXED: u128 = 12 << 20;
 const STEPS_AN_EPISODE: u128 = 8;
 /// Temporary 4-byte numbers per step while targets are computed.
 const TARGETS: u128 = 6;
-/// Minimum samples of a minibatch's slice.
-const SLICE: u64 = 64;
 
 /// Networks and their learning.
 #[derive(Clone, Debug)]
@@ -208,7 +206,7 @@ impl Budget {
         let mut passing = vec![("evaluation", eval)];
         if let Some(nets) = &self.nets {
             let params = u128::from(size.params);
-            let slices = (nets.minibatch / SLICE).clamp(1, 16);
+            let slices = slices::of_minibatch(nets.minibatch as usize, (size.params / 4) as usize) as u64;
             let micro_batch = if nets.micro_batch == 0 { nets.minibatch } else { nets.micro_batch.min(nets.minibatch) };
             let batch = if self.replay.is_some() { 2 * obs + mask + 8 * a + 64 } else { 8 };
             let learning = sum([
