@@ -16,6 +16,10 @@ fn main() -> Result<ExitCode, Error> {
     let emulated = args.iter().any(|arg| arg == "--emulated");
     let seconds = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(0.05);
     let device = if emulated { Device::emulated()? } else { Device::open(0)? };
+    if device.is_stand_in() {
+        eprintln!("{device}: its speed means nothing");
+        return Ok(ExitCode::FAILURE);
+    }
     let top = if emulated { 6 } else { 22 };
     let (free, total) = device.memory()?;
     line("device", &[("device", text(&device.to_string())), ("free_bytes", int(free)), ("total_bytes", int(total))]);

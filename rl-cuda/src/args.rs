@@ -9,18 +9,32 @@ use std::ffi::c_void;
 pub(crate) struct Args {
     words: [u64; 40],
     starts: [u8; 12],
+    /// 32-bit words of each argument.
+    #[cfg(test)]
+    lens: [u8; 12],
     pub(crate) len: usize,
     used: usize,
 }
 
 impl Args {
     pub(crate) fn new() -> Self {
-        Self { words: [0; 40], starts: [0; 12], len: 0, used: 0 }
+        Self {
+            words: [0; 40],
+            starts: [0; 12],
+            #[cfg(test)]
+            lens: [0; 12],
+            len: 0,
+            used: 0,
+        }
     }
 
     /// Appends an argument, given as 32-bit words, low word first.
     pub(crate) fn push(mut self, words: &[u32]) -> Self {
         self.starts[self.len] = self.used as u8;
+        #[cfg(test)]
+        {
+            self.lens[self.len] = words.len() as u8;
+        }
         self.len += 1;
         for pair in words.chunks(2) {
             self.words[self.used] = pair.iter().rev().fold(0, |word, &half| word << 32 | u64::from(half));
@@ -32,6 +46,12 @@ impl Args {
     /// Appends a 64-bit argument, such as an address.
     pub(crate) fn push_long(self, word: u64) -> Self {
         self.push(&long(word))
+    }
+
+    /// Returns the bytes of each argument.
+    #[cfg(test)]
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        self.lens[..self.len].iter().map(|&words| 4 * usize::from(words)).collect()
     }
 
     /// Returns the addresses of the arguments.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{CudaContext, CudaModule, sys};
 
 use crate::emulated::Emulated;
-use crate::{Error, sources};
+use crate::{Error, driver, sources};
 
 /// Open device; clones share it.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Device {
     /// # Errors
     /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::NoSuchDevice`], or [`Error::Driver`] if a call of the driver fails.
     pub fn open(ordinal: usize) -> Result<Self, Error> {
-        probe_driver()?;
+        driver::probe()?;
         let count = match CudaContext::device_count() {
             Ok(count) => usize::try_from(count).unwrap_or(0),
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
@@ -82,12 +82,13 @@ impl Device {
         Self { inner: Arc::new(Inner { driver: Driver::Emulated(emulated), name: "the host".into(), capability: (0, 0) }) }
     }
 
-    /// Returns the devices for tests: an emulated one, and a GPU.
+    /// Returns the devices for tests: an emulated one, and a GPU or a stand-in.
     ///
-    /// `RL_SKIP_CXX=1` leaves out the emulated one. A missing device is reported on standard error.
+    /// Where there is no driver, the stand-in driver (`xtask/standin`) runs the PTX on the host and checks every access. `RL_SKIP_CXX=1` leaves out the
+    /// emulated device. A missing device is reported on standard error.
     ///
     /// # Panics
-    /// If a device is missing and `RL_REQUIRE_CXX` or `RL_REQUIRE_GPU` is 1.
+    /// If a device is missing and `RL_REQUIRE_CXX`, `RL_REQUIRE_GPU` or `RL_REQUIRE_STANDIN` is 1.
     #[must_use]
     pub fn for_tests() -> Vec<Self> {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| value == "1");
@@ -102,7 +103,14 @@ impl Device {
         if !is_set("RL_SKIP_CXX") {
             add(Self::emulated(), "compiled for the host", "RL_REQUIRE_CXX");
         }
-        add(Self::open(0), "on a GPU", "RL_REQUIRE_GPU");
+        match Self::open(0) {
+            Err(Error::NoDriver(_)) if !is_set("RL_REQUIRE_GPU") => {
+                let stand_in = driver::load_stand_in().and_then(|()| Self::open(0));
+                add(stand_in, "by the stand-in driver", "RL_REQUIRE_STANDIN");
+            }
+            device if device.as_ref().is_ok_and(Self::is_stand_in) => add(device, "by the stand-in driver", "RL_REQUIRE_STANDIN"),
+            device => add(device, "on a GPU", "RL_REQUIRE_GPU"),
+        }
         devices
     }
 
@@ -150,6 +158,14 @@ impl Device {
         matches!(self.driver(), Driver::Emulated(_))
     }
 
+    /// Returns true if the driver is the stand-in.
+    ///
+    /// It runs kernels on the host to check them, and its speed means nothing.
+    #[must_use]
+    pub fn is_stand_in(&self) -> bool {
+        self.inner.name == "stand-in"
+    }
+
     /// Returns the driver's name for the device.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -184,18 +200,12 @@ impl fmt::Display for Device {
         if self.is_emulated() {
             return f.write_str("emulated device");
         }
+        if self.is_stand_in() {
+            return f.write_str("stand-in for a device");
+        }
         let (major, minor) = self.inner.capability;
         write!(f, "cuda:{} ({}, compute capability {major}.{minor})", self.ordinal(), self.inner.name)
     }
-}
-
-/// Checks that the driver library loads, because cudarc panics if it is missing.
-#[allow(unsafe_code)]
-fn probe_driver() -> Result<(), Error> {
-    // SAFETY: loading a library runs its initialisers. The driver's may run at any time: every CUDA program loads them.
-    let library = unsafe { libloading::Library::new("libcuda.so.1") };
-    // Dropping the library here is fine: cudarc opens it again.
-    library.map(drop).map_err(|error| Error::NoDriver(error.to_string()))
 }
 
 #[cfg(test)]

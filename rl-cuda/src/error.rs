@@ -4,8 +4,8 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The driver library is missing.
-    #[error("no CUDA device: the driver library libcuda.so.1 cannot be loaded ({0})")]
+    /// The driver library is missing, too old, or a stub.
+    #[error("no CUDA device: {0}")]
     NoDriver(String),
     /// The driver is installed but finds no device.
     #[error("no CUDA device: the driver finds none")]

@@ -98,6 +98,8 @@ impl Kernel {
     /// and writes, and that memory stays allocated until the stream has finished the launch.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn launch(&self, stream: &Stream, n: u64, threads: u32, mut args: Args) -> Result<(), Error> {
+        #[cfg(test)]
+        tests::note(&self.name, &args);
         let failed = |blocks, reason| Error::Launch { kernel: self.name.clone(), blocks, threads, reason };
         let blocks = n.div_ceil(u64::from(threads.max(1)));
         if threads == 0 || blocks > i32::MAX as u64 {
@@ -136,6 +138,74 @@ impl Kernel {
             Loaded::Emulated(function) => {
                 let work = Work { function: function.clone(), blocks, threads, args };
                 stream.emulate(work).ok_or_else(|| failed(blocks, "the stream belongs to another device".into()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::elementary::{self, Function};
+    use crate::targets::{Batch, Row, Steps, Targets};
+    use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps};
+
+    /// Bytes of the arguments of every kernel that was launched, by name.
+    static LAUNCHED: Mutex<BTreeMap<String, Vec<usize>>> = Mutex::new(BTreeMap::new());
+
+    pub(super) fn note(kernel: &str, args: &Args) {
+        LAUNCHED.lock().unwrap().insert(kernel.into(), args.sizes());
+    }
+
+    /// Launches every kernel once.
+    fn launch_all(device: &Device) -> Result<(), Error> {
+        let stream = device.stream()?;
+        for entry in rl_envs::catalog::ENVS {
+            let mut envs = CudaVecEnv::new(device, entry.name, 3)?;
+            let (observation_space, action_space) = entry.spaces();
+            let mut steps = DeviceSteps::zeros(device, 1, 3, &observation_space, &action_space)?;
+            let rows = steps.rows(0..1);
+            envs.reset_on(&stream, 1, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;
+            envs.step_on(&stream, 1, ActionSource::Random, &rows)?;
+            envs.step_on(&stream, 1, ActionSource::Given, &rows)?;
+            let mut graph = envs.capture(&stream, ActionSource::Random, 1, steps)?;
+            envs.replay(&mut graph)?;
+        }
+        elementary::apply(device, Function::Exp, &[1.0])?;
+        elementary::random(device, 1, 1, rl_envs::Purpose::Reset, 1, 1)?;
+        let kernels = Targets::new(device)?;
+        let (mut floats, mut bytes) = (Buffer::<f32>::zeros(device, 4)?, Buffer::<u8>::zeros(device, 4)?);
+        let (clock, indices, mut words) =
+            (Buffer::<u64>::zeros(device, 2)?, Buffer::<u32>::zeros(device, 1)?, Buffer::<u32>::zeros(device, 4)?);
+        let (mut advantages, mut log_probs) = (Buffer::zeros(device, 4)?, Buffer::zeros(device, 4)?);
+        let columns = floats.view();
+        let steps =
+            Steps { rewards: columns, terminated: bytes.view(), truncated: bytes.view(), next_values: columns, values: columns };
+        kernels.gae(&stream, &steps, 2, 0.9, 0.9, &advantages.view_mut())?;
+        kernels.sample_categorical(&stream, &columns, None, &clock.view(), 0, &words.view_mut(), &log_probs.view_mut())?;
+        kernels.moments(&stream, &columns, 1, &[0, 2])?;
+        let (mean, precision) = (Buffer::zeros(device, 2)?, Buffer::zeros(device, 2)?);
+        kernels.normalize(&stream, &floats.view_mut(), &mean.view(), &precision.view())?;
+        let mut batch = Batch::zeros(device, Row { obs: 1, action: 0, mask_len: 0 }, 1)?;
+        kernels.gather_words(&stream, &words.view(), &indices.view(), &mut batch)?;
+        let mut next = Buffer::zeros(device, 2)?;
+        let from = Buffer::zeros(device, 4)?;
+        kernels.gather_bytes(&stream, &from.view(), &indices.view(), &bytes.view_mut().slice_mut(0..2), &next.view_mut())?;
+        device.synchronize()
+    }
+
+    #[test]
+    fn every_call_site_passes_arguments_of_the_sizes_that_its_kernel_declares() {
+        let Some(device) = Device::for_tests().pop() else { return };
+        launch_all(&device).unwrap();
+        let launched = LAUNCHED.lock().unwrap();
+        for module in sources::MODULES {
+            for kernel in standin::parse(module.ptx).unwrap() {
+                let declared: Vec<usize> = kernel.params.iter().map(|param| param.size).collect();
+                assert_eq!(launched.get(&kernel.name), Some(&declared), "{}", kernel.name);
             }
         }
     }

@@ -14,6 +14,7 @@
 mod args;
 mod buffer;
 mod device;
+mod driver;
 pub mod elementary;
 mod emulated;
 mod error;

@@ -50,3 +50,45 @@ fn parts_of_a_buffer_are_copied_alone_and_lengths_are_checked() {
         assert!(result.is_err(), "beyond the end");
     }
 }
+
+#[test]
+fn a_slab_waits_for_its_copy_in_one_stream_before_it_is_copied_in_another() {
+    for device in Device::for_tests() {
+        let (stream, second) = (device.stream().unwrap(), device.stream().unwrap());
+        let (mut a, mut b) = (Buffer::<u32>::zeros(&device, 33).unwrap(), Buffer::<u32>::zeros(&device, 33).unwrap());
+        stream.upload(&b.view_mut(), &[7; 33]).unwrap();
+        let mut slab = PinnedSlab::zeros(Some(&device), 33, CpuAccess::ReadWrite).unwrap();
+        slab.write(0, &[5; 33]).unwrap();
+        stream.upload_async(&a.view_mut(), &mut slab).unwrap();
+        second.download_async(&mut slab, &b.view()).unwrap();
+        assert_eq!(slab.read().unwrap(), [7; 33], "{device}");
+        let mut uploaded = [0; 33];
+        stream.download(&mut uploaded, &a.view()).unwrap();
+        assert_eq!(uploaded, [5; 33], "{device}");
+        // Dropped while a copy is in flight.
+        second.download_async(&mut slab, &b.view()).unwrap();
+        drop(slab);
+        second.synchronize().unwrap();
+    }
+}
+
+#[test]
+fn a_stream_that_waited_may_be_read_from_another() {
+    for device in Device::for_tests() {
+        let (stream, second) = (device.stream().unwrap(), device.stream().unwrap());
+        let mut a = Buffer::<u32>::zeros(&device, 65).unwrap();
+        let mut b = Buffer::<u32>::zeros(&device, 65).unwrap();
+        stream.upload(&a.view_mut(), &[3; 65]).unwrap();
+        stream.copy(&b.view_mut(), &a.view()).unwrap();
+        stream.synchronize().unwrap();
+        let mut copied = [0; 65];
+        second.download(&mut copied, &b.view()).unwrap();
+        assert_eq!(copied, [3; 65], "{device}");
+        // After an event, too.
+        stream.upload(&a.view_mut(), &[4; 65]).unwrap();
+        stream.copy(&b.view_mut(), &a.view()).unwrap();
+        stream.record().unwrap().synchronize().unwrap();
+        second.download(&mut copied, &b.view()).unwrap();
+        assert_eq!(copied, [4; 65], "{device}");
+    }
+}

@@ -308,3 +308,30 @@ fn a_batch_on_the_device_keeps_the_contract_of_errors() {
         ));
     }
 }
+
+#[test]
+fn the_host_waits_for_steps_in_flight_on_another_stream() {
+    for device in Device::for_tests() {
+        let (n, stream) = (65, device.stream().unwrap());
+        let stepped = |work: &dyn Fn(&mut CudaVecEnv)| {
+            let mut envs = batch(&device, "cartpole", n);
+            let mut steps = memory(&envs, 3);
+            reset(&mut envs, SEED);
+            envs.step_on(&stream, 3, ActionSource::Random, &steps.rows(0..3)).unwrap();
+            work(&mut envs);
+            envs.save().unwrap()
+        };
+        let mut rust = original("cartpole", n, 3);
+        assert!(stepped(&|_| ()) == rust.envs.save().unwrap(), "{device}: saved");
+        let loaded = original("cartpole", n, 7).envs.save().unwrap();
+        assert!(stepped(&|envs| envs.load(&loaded).unwrap()) == loaded, "{device}: loaded");
+        let actions = vec![1; n];
+        rust.step(Actions::Discrete(&actions)).unwrap();
+        let step = |envs: &mut CudaVecEnv| {
+            let mut steps = rl_envs::Steps::new(envs);
+            steps.actions = Actions::Discrete(actions.clone());
+            envs.step(&mut steps).unwrap();
+        };
+        assert!(stepped(&step) == rust.envs.save().unwrap(), "{device}: stepped by the host");
+    }
+}

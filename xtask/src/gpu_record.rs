@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::growth::{Curve, duration, panel};
@@ -39,6 +39,7 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
     let peers = if dir.join("peers.jsonl").exists() { lines("peers.jsonl")? } else { Vec::new() };
     let named = |name: &'static str| rows.iter().filter(move |row| row["name"] == name);
     let device = named("device").find_map(|row| row["device"].as_str()).context("bench.jsonl names no device")?;
+    ensure!(!device.contains("stand-in"), "{device} gives no figures");
     let name = device.split(['(', ',']).nth(1).unwrap_or(device).trim().to_lowercase();
     let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
 

@@ -19,6 +19,7 @@ mod process;
 mod ptx;
 mod public;
 mod soak;
+mod standin;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -46,6 +47,13 @@ usage: cargo xtask <command>
                  measure how much waiting the pipeline hides; writes bench/pipeline.md
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
+  standin COMMAND..
+                 run a command with the stand-in driver in place of a GPU, for instance
+                 `cargo xtask standin rl bench env cartpole --envs 64 --device cuda --seconds 1`
+  standin --schedules
+                 run the device tests on the stand-in driver under each of its schedules
+  standin --waits
+                 remove each wait of rl-cuda in turn: a test must notice it
   gpu-bundle     pack GPU tests and benchmarks into target/gpu-bundle.tar.gz, for a machine that has only a driver
   gpu-record DIR
                  write bench/gpu-NAME.md and its picture from the bundle's results in DIR
@@ -82,6 +90,7 @@ fn main() -> ExitCode {
             Some("--check") => ptx::check(&root()),
             _ => return usage(),
         },
+        Some("standin") => standin::run(&root(), &args()),
         Some("gpu-bundle") => gpu_bundle::pack(&root()),
         Some("gpu-record") => match std::env::args().nth(2) {
             Some(dir) => gpu_record::write(&root(), Path::new(&dir)),
@@ -168,6 +177,7 @@ fn test() -> Result<()> {
         cargo(&root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     }
     cargo(&root, &["test", "--workspace", "--all-targets"], &[])?;
+    standin::check(&root)?;
     cargo(&root, &["test", "--workspace", "--doc"], &[])?;
     cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     let outside = root.join("xtask/outside");

@@ -130,7 +130,7 @@ pub(super) fn env(entry: &Entry, n_envs: usize, threads: usize, repeat: usize, s
 ///
 /// Kernels draw the actions. Measured are one launch per step, a captured rollout (the value), and 128 steps per launch, in
 /// addition to the rate of a copy within the device. With `sweep`, every block size is measured first, with 1 to 4,194,304
-/// environments, and the best for `n_envs` is used.
+/// environments, and the best for `n_envs` is used. The stand-in driver runs each of them once, and gives no rate.
 ///
 /// # Errors
 /// [`Error::Device`] if there is no device, or it fails.
@@ -149,6 +149,14 @@ pub(super) fn env_on_device(
 fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, seconds: f64) -> Result<Vec<Value>, Error> {
     let mut rows = Vec::new();
     let mut block = CudaVecEnv::new(device, name, n_envs)?.block();
+    if device.is_stand_in() {
+        let case = |mode| measure::Case { env: name, n_envs, block, mode, source: ActionSource::Random, repeat };
+        measure::Mode::ALL.into_iter().try_for_each(|mode| measure::env_steps(device, &case(mode), 0.0).map(drop))?;
+        return Ok(vec![json!({
+            "event": "bench", "name": "env", "env": name, "value": null, "stand_in": true, "unit": "env_steps/s", "envs": n_envs,
+            "device": device.to_string(), "block": block, "repeat": repeat,
+        })]);
+    }
     if sweep {
         let sizes: Vec<usize> = (0..=22).step_by(2).map(|power| 1 << power).collect();
         let each = seconds / (sizes.len() * measure::BLOCKS.len()) as f64;

@@ -1,0 +1,257 @@
+//! Every module of kernels on every device: the same bits.
+//!
+//! The emulated device compiles the sources; the stand-in driver and a GPU run the PTX. The other tests compare the devices with
+//! Rust. `cargo xtask ptx --mutate` changes lines of the PTX and expects other bits from `one_module`.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod beside;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use beside::compare;
+use rl_cuda::elementary::{self, Function};
+use rl_cuda::targets::{Batch, Row, Steps, Targets};
+use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
+use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, catalog};
+
+/// Modules of kernels that belong to no environment.
+const OTHERS: [&str; 6] = ["clock", "gae", "gather", "math", "normalize", "sample"];
+
+/// Hash of what kernels wrote.
+struct Bits<'a> {
+    device: &'a Device,
+    hash: DefaultHasher,
+}
+
+impl Bits<'_> {
+    fn add<T: Element>(&mut self, from: &View<'_, T>, bits: impl Fn(T) -> u64) {
+        let mut to = vec![T::default(); from.len()];
+        self.device.stream().unwrap().download(&mut to, from).unwrap();
+        to.into_iter().for_each(|x| bits(x).hash(&mut self.hash));
+    }
+
+    fn floats(&mut self, from: &View<'_, f32>) {
+        self.add(from, |x| x.to_bits().into());
+    }
+
+    fn words(&mut self, from: &View<'_, u32>) {
+        self.add(from, u64::from);
+    }
+
+    fn bytes(&mut self, from: &View<'_, u8>) {
+        self.add(from, u64::from);
+    }
+
+    fn steps(&mut self, steps: &DeviceSteps) {
+        let steps = &steps.columns;
+        for obs in [&steps.obs, &steps.final_obs] {
+            match obs {
+                Obs::F32(obs) => self.floats(&obs.view()),
+                Obs::U8(obs) => self.bytes(&obs.view()),
+            }
+        }
+        match &steps.actions {
+            Actions::Discrete(actions) => self.words(&actions.view()),
+            Actions::Continuous(actions) => self.floats(&actions.view()),
+        }
+        self.floats(&steps.rewards.view());
+        self.bytes(&steps.terminated.view());
+        self.bytes(&steps.truncated.view());
+        steps.masks.iter().flatten().for_each(|masks| self.bytes(&masks.view()));
+    }
+}
+
+/// Random numbers for the kernels' inputs.
+struct Source(Rng);
+
+impl Source {
+    fn words(&mut self, n: usize, below: u32) -> Vec<u32> {
+        (0..n).map(|_| self.0.below(below)).collect()
+    }
+
+    fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.0.uniform_in(-3.0, 3.0)).collect()
+    }
+
+    fn flags(&mut self, n: usize) -> Vec<u8> {
+        self.words(n, 8).into_iter().map(|word| u8::from(word == 0)).collect()
+    }
+}
+
+fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
+    let mut to = Buffer::zeros(device, from.len()).unwrap();
+    device.stream().unwrap().upload(&to.view_mut(), from).unwrap();
+    to
+}
+
+/// Runs an environment beside Rust, then with many steps per launch.
+fn environment(device: &Device, name: &str, bits: &mut Bits<'_>) {
+    let stream = device.stream().unwrap();
+    let is_grid = ["snake", "breakout"].contains(&name);
+    for (n, n_steps) in [(33, if is_grid { 500 } else { 1200 }), (200, if is_grid { 50 } else { 300 })] {
+        compare(device, name, n, 3, n_steps).unwrap();
+    }
+    // Seeds and counters that need more than 32 bits.
+    let (n, k, seed) = (33, if is_grid { 250 } else { 1100 }, u64::MAX - 5);
+    let mut envs = CudaVecEnv::new(device, name, n).unwrap().with_block(16);
+    let (observation_space, action_space) = catalog::find(name).unwrap().spaces();
+    let mut steps = DeviceSteps::zeros(device, k, n, &observation_space, &action_space).unwrap();
+    for source in [ActionSource::Random, ActionSource::Given] {
+        let rows = steps.rows(0..1);
+        envs.reset_on(&stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks)).unwrap();
+        envs.step_on(&stream, 3, source, &steps.rows(0..3)).unwrap();
+        envs.step_on(&stream, k as u32 - 3, source, &steps.rows(3..k)).unwrap();
+        stream.synchronize().unwrap();
+        bits.steps(&steps);
+        envs.save().unwrap().hash(&mut bits.hash);
+    }
+}
+
+fn gae(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) =
+        (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(1, 0, 0, Purpose::Init)));
+    for (t, n) in [(37, 33), (4, 65), (1, 1)] {
+        let mut floats = || upload(device, &source.floats(t * n));
+        let (rewards, next_values, values) = (floats(), floats(), floats());
+        let (terminated, truncated) = (upload(device, &source.flags(t * n)), upload(device, &source.flags(t * n)));
+        let mut advantages = Buffer::zeros(device, t * n).unwrap();
+        let steps = Steps {
+            rewards: rewards.view(),
+            terminated: terminated.view(),
+            truncated: truncated.view(),
+            next_values: next_values.view(),
+            values: values.view(),
+        };
+        kernels.gae(&stream, &steps, n, 0.99, 0.95, &advantages.view_mut()).unwrap();
+        stream.synchronize().unwrap();
+        bits.floats(&advantages.view());
+    }
+}
+
+fn sample(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) =
+        (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(2, 0, 0, Purpose::Init)));
+    for n_actions in [1, 2, 3, 5, 8, 33] {
+        for masked in [false, true] {
+            let n = 129;
+            let mut logits = source.floats(n * n_actions);
+            (logits[0], logits[n_actions]) = (-1000.0, 1000.0);
+            let logits = upload(device, &logits);
+            let legal = |i: usize, flag: u8| if i % n_actions == (i / n_actions) % n_actions { 1 } else { flag };
+            let masks: Vec<u8> = source.flags(n * n_actions).into_iter().enumerate().map(|(i, flag)| legal(i, flag)).collect();
+            let masks = upload(device, &masks);
+            let clock = upload(device, &[u64::MAX - 7, u64::from(u32::MAX) - 1]);
+            let (mut actions, mut log_probs) = (Buffer::zeros(device, n).unwrap(), Buffer::zeros(device, n).unwrap());
+            let masks = masks.view();
+            let masks = masked.then_some(&masks);
+            kernels
+                .sample_categorical(&stream, &logits.view(), masks, &clock.view(), 3, &actions.view_mut(), &log_probs.view_mut())
+                .unwrap();
+            stream.synchronize().unwrap();
+            bits.words(&actions.view());
+            bits.floats(&log_probs.view());
+        }
+    }
+}
+
+fn normalize(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) =
+        (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(3, 0, 0, Purpose::Init)));
+    for (t, n, d) in [(9, 12, 4), (1, 200, 1), (33, 7, 3)] {
+        let mut obs = upload(device, &source.floats(t * n * d));
+        let mut precision = source.floats(d);
+        precision[0] = 100.0; // clipped
+        let (mean, precision) = (upload(device, &source.floats(d)), upload(device, &precision));
+        let (means, m2s) = kernels.moments(&stream, &obs.view(), d, &[0, 0, 5, n as u32]).unwrap();
+        means.iter().chain(&m2s).for_each(|x| x.to_bits().hash(&mut bits.hash));
+        kernels.normalize(&stream, &obs.view_mut(), &mean.view(), &precision.view()).unwrap();
+        stream.synchronize().unwrap();
+        bits.floats(&obs.view());
+    }
+}
+
+fn gather(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) =
+        (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(4, 0, 0, Purpose::Init)));
+    for (obs, action, mask_len) in [(4, 1, 0), (3, 2, 6), (0, 1, 4), (1, 1, 9)] {
+        let (row, n_rows, n) = (Row { obs, action, mask_len }, 100, 65);
+        let words = upload(device, &source.words(n_rows * row.len(), u32::MAX));
+        let mut indices = source.words(n, n_rows as u32);
+        (indices[0], indices[1], indices[2], indices[3]) = (n_rows as u32 - 1, n_rows as u32, u32::MAX, 0);
+        let indices = upload(device, &indices);
+        let mut batch = Batch::zeros(device, row, n).unwrap();
+        kernels.gather_words(&stream, &words.view(), &indices.view(), &mut batch).unwrap();
+        let len = 7 * obs + 1;
+        let rows = upload(device, &source.words(n_rows * 2 * len, 256).into_iter().map(|word| word as u8).collect::<Vec<_>>());
+        let (mut now, mut next) = (Buffer::zeros(device, n * len).unwrap(), Buffer::zeros(device, n * len).unwrap());
+        kernels.gather_bytes(&stream, &rows.view(), &indices.view(), &now.view_mut(), &next.view_mut()).unwrap();
+        stream.synchronize().unwrap();
+        [&batch.obs, &batch.next_obs, &batch.actions].iter().for_each(|words| bits.words(&words.view()));
+        [&batch.rewards, &batch.discounts].iter().for_each(|floats| bits.floats(&floats.view()));
+        [&batch.next_masks, &now, &next].iter().for_each(|bytes| bits.bytes(&bytes.view()));
+    }
+}
+
+fn math(device: &Device, bits: &mut Bits<'_>) {
+    let mut numbers: Vec<f32> = (0..=u32::MAX / 400_009).map(|i| f32::from_bits(i * 400_009)).collect();
+    numbers.extend((-4000..4000).map(|i| i as f32 / 64.0));
+    let small: Vec<f32> = (0..=255 * 64).map(|i| i as f32 / 64.0).collect();
+    use Function::{Cos, Exp, Ln, RoundToByte, Sin, Tanh, WrapAngle};
+    for function in [Sin, Cos, WrapAngle, Exp, Ln, Tanh, RoundToByte] {
+        let x = if function == RoundToByte { &small } else { &numbers };
+        // The payload of a NaN is not part of the bits.
+        let canonical = |y: f32| if y.is_nan() { u32::MAX } else { y.to_bits() };
+        elementary::apply(device, function, x).unwrap().into_iter().for_each(|y| canonical(y).hash(&mut bits.hash));
+    }
+    for (seed, step) in [(0, 0), (u64::MAX, u64::MAX), (1 << 33, 1 << 34)] {
+        elementary::random(device, seed, step, Purpose::Step, 11, 133).unwrap().hash(&mut bits.hash);
+    }
+}
+
+/// Replays graphs, which advance the clock in device memory.
+fn clock(device: &Device, bits: &mut Bits<'_>) {
+    let stream = device.stream().unwrap();
+    let mut envs = CudaVecEnv::new(device, "pendulum", 3).unwrap();
+    let (observation_space, action_space) = catalog::find("pendulum").unwrap().spaces();
+    let mut steps = DeviceSteps::zeros(device, 4, 3, &observation_space, &action_space).unwrap();
+    let rows = steps.rows(0..1);
+    envs.reset_on(&stream, 9, &rows.obs, None).unwrap();
+    let mut graph = envs.capture(&stream, ActionSource::Random, 1, steps).unwrap();
+    for _ in 0..3 {
+        envs.replay(&mut graph).unwrap();
+        stream.synchronize().unwrap();
+        bits.steps(graph.steps());
+    }
+}
+
+/// Runs everything of a module, and returns the hash of what it wrote.
+fn run(device: &Device, module: &str) -> u64 {
+    let mut bits = Bits { device, hash: DefaultHasher::new() };
+    match module {
+        "clock" => clock(device, &mut bits),
+        "gae" => gae(device, &mut bits),
+        "gather" => gather(device, &mut bits),
+        "math" => math(device, &mut bits),
+        "normalize" => normalize(device, &mut bits),
+        "sample" => sample(device, &mut bits),
+        name => environment(device, name, &mut bits),
+    }
+    bits.hash.finish()
+}
+
+#[test]
+fn every_module_gives_the_same_bits_on_every_device() {
+    let devices = Device::for_tests();
+    let modules = catalog::ENVS.iter().map(|entry| entry.name).chain(OTHERS);
+    for module in modules {
+        let all: Vec<u64> = devices.iter().map(|device| run(device, module)).collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{module}: {all:x?} on {devices:?}");
+    }
+}
+
+#[test]
+#[ignore = "run by `cargo xtask ptx --mutate`, with RL_MODULE"]
+fn one_module() {
+    let device = Device::for_tests().pop().unwrap();
+    println!("bits {:x}", run(&device, &std::env::var("RL_MODULE").unwrap()));
+}

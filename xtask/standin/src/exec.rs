@@ -1,0 +1,249 @@
+//! The interpreter: one block, and up to a barrier one thread, at a time.
+
+use crate::fault::{Fault, Kind};
+use crate::memory::{Actor, How, Memory};
+use crate::ptx::{Access, Instruction, Kernel, Operation, SPECIAL, Space};
+use crate::shared::Shared;
+
+/// Instructions of a thread, beyond which it is thought to run forever.
+const MAX_INSTRUCTIONS: u64 = 1 << 28;
+
+/// Observer of what a launch executes.
+pub(crate) trait Observer {
+    /// Notes that a thread executes an instruction whose guard holds.
+    fn executes(&mut self, index: usize);
+    /// Notes that the executed instruction accesses memory.
+    fn accesses(&mut self, index: usize, space: Space, address: u64, bytes: usize);
+    /// Notes that a thread begins, or continues behind a barrier.
+    fn enters(&mut self, thread: u32);
+    /// Notes that the launch is over.
+    fn ends(&mut self) {}
+}
+
+/// Observer of nothing.
+pub(crate) struct Nothing;
+
+impl Observer for Nothing {
+    #[inline(always)]
+    fn executes(&mut self, _: usize) {}
+    #[inline(always)]
+    fn accesses(&mut self, _: usize, _: Space, _: u64, _: usize) {}
+    #[inline(always)]
+    fn enters(&mut self, _: u32) {}
+}
+
+/// Kernel with its grid and its parameters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) params: &'a [u8],
+}
+
+/// Why a thread stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Returned,
+    /// Waits at the barrier before the instruction with this index.
+    Barrier(usize),
+}
+
+/// Everything that the threads of a launch share.
+struct Run<'a, O> {
+    launch: Launch<'a>,
+    memory: &'a mut Memory,
+    shared: Shared,
+    actor: Actor<'a>,
+    observer: &'a mut O,
+    /// Allocation that each instruction used last.
+    hints: Vec<u32>,
+}
+
+/// Runs all threads of a launch.
+pub(crate) fn run<O: Observer>(
+    launch: Launch<'_>,
+    memory: &mut Memory,
+    actor: Actor<'_>,
+    observer: &mut O,
+) -> Result<(), Box<Fault>> {
+    let hints = vec![0; launch.kernel.code.len()];
+    let mut run = Run { launch, memory, shared: Shared::default(), actor, observer, hints };
+    let [nx, ny, nz] = launch.grid;
+    for z in 0..nz {
+        for y in 0..ny {
+            for x in 0..nx {
+                run.block([x, y, z])?;
+            }
+        }
+    }
+    run.observer.ends();
+    Ok(())
+}
+
+impl<O: Observer> Run<'_, O> {
+    /// Registers of a thread before its first instruction.
+    fn begin_thread(&self, registers: &mut [u64], block: [u32; 3], index: u32) {
+        let [nx, ny, _] = self.launch.block;
+        let thread = [index % nx, index / nx % ny, index / nx / ny];
+        let special = [thread, self.launch.block, block, self.launch.grid];
+        registers[1..=SPECIAL.len()].iter_mut().zip(special.as_flattened()).for_each(|(to, &from)| *to = from.into());
+    }
+
+    fn block(&mut self, block: [u32; 3]) -> Result<(), Box<Fault>> {
+        let kernel = self.launch.kernel;
+        let n_threads: u32 = self.launch.block.iter().product();
+        let [nx, ny, _] = self.launch.grid;
+        let first = ((block[2] * ny + block[1]) * nx + block[0]).wrapping_mul(n_threads);
+        if kernel.shared_bytes > 0 {
+            self.shared.begin_block(kernel.shared_bytes);
+        }
+        if !kernel.has_barriers {
+            let mut registers = kernel.registers.clone();
+            for index in 0..n_threads {
+                self.begin_thread(&mut registers, block, index);
+                self.thread(&mut registers, 0, first.wrapping_add(index))?;
+            }
+            return Ok(());
+        }
+        let begin = |index| {
+            let mut registers = kernel.registers.clone();
+            self.begin_thread(&mut registers, block, index);
+            registers
+        };
+        let mut threads: Vec<Vec<u64>> = (0..n_threads).map(begin).collect();
+        let mut at = 0;
+        loop {
+            let mut stops = Vec::with_capacity(threads.len());
+            for (index, registers) in threads.iter_mut().enumerate() {
+                stops.push(self.thread(registers, at, first.wrapping_add(index as u32))?);
+            }
+            if let Some(other) = stops.iter().position(|&stop| stop != stops[0]) {
+                let text = format!(
+                    "kernel {}, block {block:?}: thread 0 {}, thread {other} {}",
+                    kernel.name,
+                    self.describe(stops[0]),
+                    self.describe(stops[other])
+                );
+                return Err(Fault::new(Kind::Barrier, text));
+            }
+            match stops.first() {
+                Some(&Stop::Barrier(next)) => at = next,
+                _ => return Ok(()),
+            }
+            self.shared.pass_barrier();
+        }
+    }
+
+    fn describe(&self, stop: Stop) -> String {
+        match stop {
+            Stop::Returned => "has returned".into(),
+            Stop::Barrier(next) => format!("waits at line {}", self.launch.kernel.code[next - 1].line),
+        }
+    }
+
+    /// Names the kernel, the line and the thread of a fault.
+    #[cold]
+    fn located(&self, fault: &Fault, instruction: &Instruction, thread: u32) -> Box<Fault> {
+        let n_threads: u32 = self.launch.block.iter().product();
+        let place = format!(
+            "kernel {}, line {}, block {}, thread {}",
+            self.launch.kernel.name,
+            instruction.line,
+            thread / n_threads,
+            thread % n_threads
+        );
+        Fault::new(fault.kind, format!("{place}: {}", fault.text))
+    }
+
+    /// Runs a thread from the instruction `at` on, until it returns or waits.
+    fn thread(&mut self, registers: &mut [u64], at: usize, thread: u32) -> Result<Stop, Box<Fault>> {
+        let (code, params) = (&self.launch.kernel.code[..], self.launch.params);
+        self.observer.enters(thread);
+        let (mut next, mut executed) = (at, 0u64);
+        loop {
+            let index = next;
+            let instruction = &code[index];
+            next += 1;
+            executed += 1;
+            if executed > MAX_INSTRUCTIONS {
+                let fault = Fault::new(Kind::Endless, format!("more than {MAX_INSTRUCTIONS} instructions"));
+                return Err(self.located(&fault, instruction, thread));
+            }
+            if (registers[usize::from(instruction.guard)] != 0) == instruction.unless {
+                continue;
+            }
+            self.observer.executes(index);
+            match instruction.operation {
+                Operation::Arithmetic(arithmetic) => {
+                    let operand = |i: usize| registers[usize::from(instruction.registers[i])];
+                    registers[usize::from(instruction.main)] = arithmetic.apply(operand);
+                }
+                Operation::Branch => next = instruction.offset as usize,
+                Operation::Return => return Ok(Stop::Returned),
+                Operation::Barrier => return Ok(Stop::Barrier(next)),
+                Operation::LoadParam(bytes) => {
+                    let from = &params[instruction.offset as usize..][..usize::from(bytes)];
+                    registers[usize::from(instruction.main)] = number(from);
+                }
+                Operation::Load(access) => {
+                    let from = match self.bytes(registers, index, access, How::Read, thread) {
+                        Ok(from) => from,
+                        Err(fault) => return Err(self.located(&fault, instruction, thread)),
+                    };
+                    let elements = from.chunks_exact(access.bytes.into());
+                    for (&register, element) in instruction.registers.iter().zip(elements) {
+                        registers[usize::from(register)] = number(element);
+                    }
+                }
+                Operation::Store(access) => {
+                    let to = match self.bytes(registers, index, access, How::Write, thread) {
+                        Ok(to) => to,
+                        Err(fault) => return Err(self.located(&fault, instruction, thread)),
+                    };
+                    let elements = to.chunks_exact_mut(access.bytes.into());
+                    for (&register, element) in instruction.registers.iter().zip(elements) {
+                        let value = registers[usize::from(register)].to_le_bytes();
+                        element.copy_from_slice(&value[..element.len()]);
+                    }
+                }
+                Operation::AtomicMin => {
+                    let access = Access { space: Space::Global, bytes: 4, count: 1 };
+                    let place = match self.bytes(registers, index, access, How::Atomic, thread) {
+                        Ok(place) => place,
+                        Err(fault) => return Err(self.located(&fault, instruction, thread)),
+                    };
+                    let [old, value, ..] = instruction.registers.map(usize::from);
+                    let before = number(place) as u32;
+                    place.copy_from_slice(&before.min(registers[value] as u32).to_le_bytes());
+                    registers[old] = before.into();
+                }
+            }
+        }
+    }
+
+    /// Returns the bytes that an instruction accesses, after all checks.
+    #[inline(always)]
+    fn bytes(&mut self, registers: &[u64], index: usize, access: Access, how: How, thread: u32) -> Result<&mut [u8], Box<Fault>> {
+        let instruction = &self.launch.kernel.code[index];
+        let address = registers[usize::from(instruction.main)].wrapping_add_signed(instruction.offset.into());
+        let len = usize::from(access.bytes) * usize::from(access.count);
+        self.observer.accesses(index, access.space, address, len);
+        match access.space {
+            Space::Global => self.memory.access(&mut self.hints[index], address, len, how, &self.actor, thread),
+            Space::Shared => self.shared.access(address, len, how, thread),
+        }
+    }
+}
+
+/// Reads a little-endian number of 1 to 8 bytes.
+#[inline(always)]
+fn number(bytes: &[u8]) -> u64 {
+    match *bytes {
+        [a] => a.into(),
+        [a, b] => u16::from_le_bytes([a, b]).into(),
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => unreachable!("elements have 1, 2, 4 or 8 bytes"),
+    }
+}

@@ -1,0 +1,260 @@
+//! Device memory: allocations, what was written, and who accessed each word last.
+//!
+//! Addresses begin above 2^40 and are never reused, with 64 KiB between allocations. Races are found with vector clocks, as in
+//! FastTrack (Flanagan and Freund, 2009): each 4-byte cell keeps the epochs of its last write and its last read.
+
+use std::collections::HashMap;
+
+use crate::fault::{Fault, Kind};
+
+/// First address.
+const BASE: u64 = 7 << 40;
+/// Unused bytes behind each allocation.
+const GAP: u64 = 64 << 10;
+/// Alignment of allocations.
+const ALIGN: u64 = 512;
+/// Contents of memory that was never written.
+const NOISE: u8 = 0xC5;
+
+/// Operation of a stream, with what is ordered before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Actor<'a> {
+    pub(crate) stream: u32,
+    /// Index of the operation in its stream, from 1 on.
+    pub(crate) seq: u32,
+    /// Operations of each stream that are ordered before this one.
+    pub(crate) clock: &'a [u32],
+}
+
+/// Way of accessing memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    Read,
+    Write,
+    Atomic,
+}
+
+/// Stream (12 bits), operation (28) and thread (24) of an access; 0 for none.
+type Epoch = u64;
+
+/// Thread of a copy.
+const COPY: u32 = 0xFF_FFFE;
+/// Mark for several threads of one launch.
+const SEVERAL: u32 = 0xFF_FFFF;
+/// Maximum number of streams that an epoch can hold.
+pub(crate) const MAX_STREAMS: usize = 1 << 12;
+
+fn epoch(by: &Actor<'_>, thread: u32) -> Epoch {
+    u64::from(by.stream) << 52 | u64::from(by.seq & 0xFFF_FFFF) << 24 | u64::from(thread & 0xFF_FFFF)
+}
+
+fn thread_of(epoch: Epoch) -> u32 {
+    epoch as u32 & 0xFF_FFFF
+}
+
+/// True if both accesses belong to one launch.
+fn same_operation(a: Epoch, b: Epoch) -> bool {
+    a >> 24 == b >> 24
+}
+
+/// True if the access happened in an operation that is ordered before `by`.
+fn is_before(epoch: Epoch, by: &Actor<'_>) -> bool {
+    let (stream, seq) = ((epoch >> 52) as usize, (epoch >> 24) as u32 & 0xFFF_FFFF);
+    by.clock.get(stream).is_some_and(|&known| known >= seq)
+}
+
+fn describe(epoch: Epoch) -> String {
+    let by = format!("operation {} of stream {}", epoch >> 24 & 0xFFF_FFFF, epoch >> 52);
+    match thread_of(epoch) {
+        COPY => format!("{by}, a copy"),
+        SEVERAL => format!("{by}, several threads"),
+        thread => format!("{by}, thread {thread}"),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Allocation {
+    base: u64,
+    len: usize,
+    is_freed: bool,
+    data: Vec<u8>,
+    /// 1 for each written byte; empty once the whole allocation was written.
+    written: Vec<u8>,
+    writes: Vec<Epoch>,
+    reads: Vec<Epoch>,
+    /// Reads of a cell in other streams, at the same time as the one in `reads`.
+    further_reads: HashMap<usize, Vec<Epoch>>,
+}
+
+/// Memory of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    allocations: Vec<Allocation>,
+    next: u64,
+    /// Bytes allocated now.
+    pub(crate) used: usize,
+}
+
+impl Memory {
+    /// Allocates `len` uninitialized bytes.
+    pub(crate) fn allocate(&mut self, len: usize) -> u64 {
+        let base = self.next.max(BASE);
+        self.next = (base + len as u64 + GAP).next_multiple_of(ALIGN);
+        let cells = len.div_ceil(4);
+        self.allocations.push(Allocation {
+            base,
+            len,
+            data: vec![NOISE; len],
+            written: vec![0; len],
+            writes: vec![0; cells],
+            reads: vec![0; cells],
+            ..Allocation::default()
+        });
+        self.used += len;
+        base
+    }
+
+    /// Frees the allocation that begins at `address`.
+    pub(crate) fn free(&mut self, address: u64) -> Result<(), Box<Fault>> {
+        let index = self.find(address, 0)?;
+        let found = &mut self.allocations[index];
+        if found.base != address {
+            return Err(Fault::new(Kind::OutOfBounds, format!("{address:#x} is not where an allocation begins")));
+        }
+        self.used -= found.len;
+        *found = Allocation { base: found.base, len: found.len, is_freed: true, ..Allocation::default() };
+        Ok(())
+    }
+
+    /// Returns the index of the live allocation that holds `len` bytes at `address`.
+    fn find(&self, address: u64, len: usize) -> Result<usize, Box<Fault>> {
+        let after = self.allocations.partition_point(|allocation| allocation.base <= address);
+        let Some(found) = self.allocations[..after].last() else {
+            return Err(Fault::new(Kind::OutOfBounds, format!("{address:#x} is no device memory")));
+        };
+        let Allocation { base, len: size, .. } = *found;
+        if found.is_freed && address < base + size as u64 {
+            return Err(Fault::new(Kind::Freed, format!("{address:#x} in {size} freed bytes at {base:#x}")));
+        }
+        if found.is_freed || address + len as u64 > base + size as u64 {
+            return Err(Fault::new(Kind::OutOfBounds, format!("{len} bytes at {address:#x}, beyond {size} bytes at {base:#x}")));
+        }
+        Ok(after - 1)
+    }
+
+    /// Checks an access by a thread, and returns the bytes.
+    ///
+    /// The address must be a multiple of `len`.
+    /// `hint` is the index of the allocation that the instruction used last.
+    #[inline(always)]
+    pub(crate) fn access(
+        &mut self,
+        hint: &mut u32,
+        address: u64,
+        len: usize,
+        how: How,
+        by: &Actor<'_>,
+        thread: u32,
+    ) -> Result<&mut [u8], Box<Fault>> {
+        if !address.is_multiple_of(len as u64) {
+            return Err(Fault::new(Kind::Misaligned, format!("{len} bytes at {address:#x}")));
+        }
+        let is_inside = |a: &Allocation| !a.is_freed && address >= a.base && address + len as u64 <= a.base + a.len as u64;
+        if !self.allocations.get(*hint as usize).is_some_and(is_inside) {
+            *hint = self.find(address, len)? as u32;
+        }
+        let found = &mut self.allocations[*hint as usize];
+        let at = (address - found.base) as usize;
+        found.mark(at, len, how)?;
+        let me = epoch(by, thread);
+        for cell in at / 4..(at + len).div_ceil(4) {
+            found.order(cell, how, by, me, len < 4)?;
+        }
+        Ok(&mut found.data[at..at + len])
+    }
+
+    /// Checks an access of a copy or a fill to a whole range, and returns its bytes.
+    pub(crate) fn range(&mut self, address: u64, len: usize, how: How, by: &Actor<'_>) -> Result<&mut [u8], Box<Fault>> {
+        let index = self.find(address, len)?;
+        let found = &mut self.allocations[index];
+        let at = (address - found.base) as usize;
+        found.mark(at, len, how)?;
+        for cell in at / 4..(at + len).div_ceil(4) {
+            found.order(cell, how, by, epoch(by, COPY), false)?;
+        }
+        Ok(&mut found.data[at..at + len])
+    }
+}
+
+impl Allocation {
+    /// Marks bytes as written, or checks that they were.
+    #[inline(always)]
+    fn mark(&mut self, at: usize, len: usize, how: How) -> Result<(), Box<Fault>> {
+        if self.written.is_empty() {
+            return Ok(());
+        }
+        let written = &mut self.written[at..at + len];
+        if how == How::Write {
+            written.fill(1);
+            if len == self.len {
+                self.written = Vec::new();
+            }
+        } else if let Some(first) = written.iter().position(|&byte| byte == 0) {
+            let address = self.base + (at + first) as u64;
+            return Err(Fault::new(Kind::Uninitialized, format!("{address:#x}, in {} bytes at {:#x}", self.len, self.base)));
+        }
+        Ok(())
+    }
+
+    /// Checks that an access to a cell is ordered after those before.
+    ///
+    /// Accesses to a part of a cell may belong to threads of one launch that use different parts.
+    #[inline(always)]
+    fn order(&mut self, cell: usize, how: How, by: &Actor<'_>, me: Epoch, is_part: bool) -> Result<(), Box<Fault>> {
+        let is_ordered = |other: Epoch, ours: bool| {
+            if other == 0 || other == me {
+                true
+            } else if same_operation(other, me) {
+                ours || is_part
+            } else {
+                is_before(other, by)
+            }
+        };
+        let (write, read) = (self.writes[cell], self.reads[cell]);
+        let is_atomic = how == How::Atomic;
+        if !is_ordered(write, is_atomic) {
+            return Err(self.race(cell, how, me, "a write", write));
+        }
+        if how == How::Read {
+            let mine = if read == me || !same_operation(read, me) { me } else { me | u64::from(SEVERAL) };
+            if read != 0 && !same_operation(read, me) && !is_before(read, by) {
+                self.further_reads.entry(cell).or_default().push(read);
+            }
+            self.reads[cell] = mine;
+            return Ok(());
+        }
+        if !is_ordered(read, is_atomic) {
+            return Err(self.race(cell, how, me, "a read", read));
+        }
+        if !self.further_reads.is_empty()
+            && let Some(others) = self.further_reads.remove(&cell)
+            && let Some(&other) = others.iter().find(|&&other| !is_ordered(other, false))
+        {
+            return Err(self.race(cell, how, me, "a read", other));
+        }
+        self.writes[cell] = if is_atomic && same_operation(write, me) && write != me { me | u64::from(SEVERAL) } else { me };
+        Ok(())
+    }
+
+    #[cold]
+    fn race(&self, cell: usize, how: How, me: Epoch, what: &str, other: Epoch) -> Box<Fault> {
+        let mine = match how {
+            How::Read => "read",
+            How::Write => "write",
+            How::Atomic => "atomic operation",
+        };
+        let address = self.base + 4 * cell as u64;
+        let text = format!("{mine} of {address:#x} by {}, without an order after {what} by {}", describe(me), describe(other));
+        Fault::new(Kind::Race, text)
+    }
+}

@@ -1,0 +1,65 @@
+//! Settings from the environment.
+
+use std::path::PathBuf;
+
+/// Order in which work of streams runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Schedule {
+    /// Work runs as soon as it is queued.
+    Eager,
+    /// Work runs when the host waits for it, and nothing else runs before.
+    Latest,
+    /// When the host waits, streams advance at random.
+    Random(u64),
+}
+
+/// Replacement of a line of PTX.
+#[derive(Clone, Debug)]
+pub(crate) struct Replace {
+    pub(crate) entry: String,
+    pub(crate) line: usize,
+    pub(crate) text: String,
+}
+
+/// All settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) schedule: Schedule,
+    pub(crate) memory: usize,
+    pub(crate) devices: i32,
+    pub(crate) counts: Option<PathBuf>,
+    pub(crate) replace: Option<Replace>,
+}
+
+impl Settings {
+    /// Reads the environment.
+    ///
+    /// # Panics
+    /// If a variable has no valid value.
+    pub(crate) fn read() -> Self {
+        let schedule = variable("RL_STANDIN_SCHEDULE").map_or(Schedule::Latest, |text| match &*text {
+            "eager" => Schedule::Eager,
+            "latest" => Schedule::Latest,
+            _ => {
+                let seed = text.strip_prefix("random:").and_then(|seed| seed.parse().ok());
+                Schedule::Random(seed.expect("RL_STANDIN_SCHEDULE is eager, latest or random:SEED"))
+            }
+        });
+        let replace = variable("RL_STANDIN_REPLACE").map(|text| {
+            let mut parts = text.splitn(3, ':');
+            let mut next = || parts.next().expect("RL_STANDIN_REPLACE is ENTRY:LINE:TEXT").to_owned();
+            Replace { entry: next(), line: next().parse().expect("a line"), text: next() }
+        });
+        Self {
+            schedule,
+            memory: variable("RL_STANDIN_MEMORY").map_or(4 << 30, |text| text.parse().expect("RL_STANDIN_MEMORY is a number")),
+            devices: variable("RL_STANDIN_DEVICES").map_or(1, |text| text.parse().expect("RL_STANDIN_DEVICES is a number")),
+            counts: variable("RL_STANDIN_COUNTS").map(PathBuf::from),
+            replace,
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}

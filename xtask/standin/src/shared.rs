@@ -1,0 +1,68 @@
+//! Shared memory of a block, and the barriers that order its threads.
+
+use crate::fault::{Fault, Kind};
+use crate::memory::How;
+
+/// Mark for several threads.
+const SEVERAL: u32 = u32::MAX;
+
+/// Last access to a byte: its thread, and 1 + barriers passed before.
+///
+/// The phase is 0 before the first access.
+#[derive(Clone, Copy, Debug, Default)]
+struct Touch {
+    phase: u32,
+    thread: u32,
+}
+
+/// Shared memory of the block that runs now.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    data: Vec<u8>,
+    writes: Vec<Touch>,
+    reads: Vec<Touch>,
+    phase: u32,
+}
+
+impl Shared {
+    /// Begins a block with `len` uninitialized bytes.
+    pub(crate) fn begin_block(&mut self, len: usize) {
+        *self = Self { data: vec![0xC5; len], writes: vec![Touch::default(); len], reads: vec![Touch::default(); len], phase: 1 };
+    }
+
+    /// Notes that all threads have passed a barrier.
+    pub(crate) fn pass_barrier(&mut self) {
+        self.phase += 1;
+    }
+
+    /// Checks an access by a thread, and returns the bytes.
+    pub(crate) fn access(&mut self, address: u64, len: usize, how: How, thread: u32) -> Result<&mut [u8], Box<Fault>> {
+        if !address.is_multiple_of(len as u64) {
+            return Err(Fault::new(Kind::Misaligned, format!("{len} bytes of shared memory at {address}")));
+        }
+        let size = self.data.len();
+        let at = usize::try_from(address).unwrap_or(usize::MAX);
+        if at.checked_add(len).is_none_or(|end| end > size) {
+            let text = format!("{len} bytes of shared memory at {address}, beyond its {size} bytes");
+            return Err(Fault::new(Kind::OutOfBounds, text));
+        }
+        let is_now = |touch: Touch| touch.phase == self.phase && touch.thread != thread;
+        for byte in at..at + len {
+            let (write, read) = (self.writes[byte], self.reads[byte]);
+            if how != How::Write && write.phase == 0 {
+                return Err(Fault::new(Kind::Uninitialized, format!("shared memory at {byte}")));
+            }
+            if is_now(write) || (how != How::Read && is_now(read)) {
+                let text = format!("shared memory at {byte}: thread {thread} and another since the last barrier");
+                return Err(Fault::new(Kind::Race, text));
+            }
+            let mine = Touch { phase: self.phase, thread };
+            if how == How::Read {
+                self.reads[byte] = if is_now(read) { Touch { thread: SEVERAL, ..mine } } else { mine };
+            } else {
+                self.writes[byte] = mine;
+            }
+        }
+        Ok(&mut self.data[at..at + len])
+    }
+}
