@@ -17,7 +17,7 @@ use std::io::{Read, Write};
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
-    ActionKind, ActionRows, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape,
+    ActionKind, ActionSlice, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 
@@ -436,7 +436,7 @@ impl Dqn {
             let Memory { batch, errors, .. } = &mut self.memory;
             // A transition without a finite error is replayed rarely.
             errors.iter_mut().filter(|error| !error.is_finite()).for_each(|error| *error = 0.0);
-            replay.update_priorities(&batch.indices, batch.drawn_at, errors)?;
+            replay.update_priorities(batch.columns().indices, batch.drawn_at(), errors)?;
         }
         sums.n += 1.0;
         sums.loss += loss;
@@ -447,17 +447,17 @@ impl Dqn {
 
     /// Returns the minibatch as tensors, for a dump.
     fn tensors(&self) -> Result<Vec<NamedTensor>, Error> {
-        let Memory { batch, targets, .. } = &self.memory;
+        let (batch, targets) = (self.memory.batch.columns(), &self.memory.targets);
         let column = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu);
         let actions = self.actions()?;
         let tensors = [
-            ("obs", self.network.network().features(batch.obs.as_slice())?),
+            ("obs", self.network.network().features(batch.obs)?),
             ("actions", Tensor::from_slice(actions, actions.len(), &Device::Cpu)?),
-            ("rewards", column(&batch.rewards)?),
-            ("discounts", column(&batch.discounts)?),
-            ("next_obs", self.network.network().features(batch.next_obs.as_slice())?),
+            ("rewards", column(batch.rewards)?),
+            ("discounts", column(batch.discounts)?),
+            ("next_obs", self.network.network().features(batch.next_obs)?),
             ("targets", column(targets)?),
-            ("weights", column(&batch.weights)?),
+            ("weights", column(batch.weights)?),
         ];
         Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
     }
@@ -467,14 +467,14 @@ impl Dqn {
     /// a' is the best legal action by the online network if `double`, else by the target network.
     fn set_targets(&mut self, pool: &Pool) -> Result<(), Error> {
         let Memory { batch, next_q, online_q, targets, scratches, .. } = &mut self.memory;
-        let a = self.network.n_actions();
-        self.target.q_values(batch.next_obs.as_slice(), pool, scratches, next_q)?;
+        let (batch, a) = (batch.columns(), self.network.n_actions());
+        self.target.q_values(batch.next_obs, pool, scratches, next_q)?;
         if self.config.double {
-            self.network.q_values(batch.next_obs.as_slice(), pool, scratches, online_q)?;
+            self.network.q_values(batch.next_obs, pool, scratches, online_q)?;
         }
         let by = if self.config.double { online_q } else { &*next_q };
         for (i, target) in targets.iter_mut().enumerate() {
-            let mask = mask_rows(&batch.next_masks, i..i + 1, a);
+            let mask = mask_rows(batch.next_masks, i..i + 1, a);
             let (action, _) = best(by[i * a..(i + 1) * a].iter().copied(), mask);
             *target = batch.rewards[i] + batch.discounts[i] * next_q[i * a + action];
         }
@@ -482,9 +482,9 @@ impl Dqn {
     }
 
     fn actions(&self) -> Result<&[u32], Error> {
-        match &self.memory.batch.actions {
-            ActionRows::Discrete(actions) => Ok(actions),
-            ActionRows::Continuous(_) => Err(Error::ActionKind),
+        match self.memory.batch.columns().actions {
+            ActionSlice::Discrete(actions) => Ok(actions),
+            ActionSlice::Continuous(_) => Err(Error::ActionKind),
         }
     }
 
@@ -494,12 +494,13 @@ impl Dqn {
         let Memory { batch, targets, errors, gradient, slices, .. } = memory;
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
         let kernel = network.network().kernel().ok_or_else(not_here)?;
-        let ActionRows::Discrete(actions) = &batch.actions else { return Err(Error::ActionKind) };
-        let loss = TdLoss { network, actions, targets, weights: &batch.weights };
+        let batch = batch.columns();
+        let ActionSlice::Discrete(actions) = batch.actions else { return Err(Error::ActionKind) };
+        let loss = TdLoss { network, actions, targets, weights: batch.weights };
         let n = targets.len();
         let (mut total, mut q) = (0.0, 0.0);
         errors.clear();
-        for slice in slices.gradient(kernel, network.network().samples(batch.obs.as_slice(), None), n, pool, &loss, gradient) {
+        for slice in slices.gradient(kernel, network.network().samples(batch.obs, None), n, pool, &loss, gradient) {
             total += slice.loss;
             q += slice.q;
             errors.extend_from_slice(&slice.errors);
@@ -511,7 +512,7 @@ impl Dqn {
     fn reference(&mut self) -> Result<(f32, f32), Error> {
         let device = &Device::Cpu;
         let n = self.memory.targets.len();
-        let obs = self.network.network().features(self.memory.batch.obs.as_slice())?;
+        let obs = self.network.network().features(self.memory.batch.columns().obs)?;
         let micro_batch = if self.config.micro_batch == 0 { n } else { self.config.micro_batch };
         let (mut total, mut mean_q, mut gradient, mut errors) = (0.0, 0.0, vec![0.0; self.network.params().len()], Vec::new());
         for start in (0..n).step_by(micro_batch) {
@@ -519,7 +520,7 @@ impl Dqn {
             let of = |all: &[f32]| Tensor::from_slice(&all[start..start + len], len, device);
             let actions = Tensor::from_slice(&self.actions()?[start..start + len], len, device)?;
             let params = Var::from_slice(self.network.params(), self.network.params().len(), device)?;
-            let (targets, weights) = (of(&self.memory.targets)?, of(&self.memory.batch.weights)?);
+            let (targets, weights) = (of(&self.memory.targets)?, of(self.memory.batch.columns().weights)?);
             let (loss, q, error) = loss(&self.network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
             let share = len as f32 / n as f32;
             let grads = (&loss * f64::from(share))?.backward()?;
@@ -814,8 +815,8 @@ mod tests {
             let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
             replay.sample(&[0, 1 << 29, 1 << 30, 3 << 29, 1 << 31, 5 << 29, 3 << 30, u32::MAX], &mut agent.memory.batch).unwrap();
             agent.set_targets(&pool).unwrap();
-            let batch = &agent.memory.batch;
-            let ObsSlice::U8(next) = batch.next_obs.as_slice() else { panic!("bytes") };
+            let batch = agent.memory.batch.columns();
+            let ObsSlice::U8(next) = batch.next_obs else { panic!("bytes") };
             for i in 0..8 {
                 let of = |network: &QNetwork| {
                     let mut q = [0.0; 4];

@@ -10,9 +10,11 @@
 //! an end one more). If it runs out of room, the oldest transitions are dropped with their frames.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::memory::filled;
 use crate::returns::goes_on;
+use crate::slab::{Layout, Memory, Slab, Span};
 use crate::{Error, ObsSlice, StepSlices, TransitionShape};
 
 /// Limit of frame indices, below the bits of an infinite f32.
@@ -29,8 +31,9 @@ pub(crate) struct Frames {
     len: usize,
     /// Number of steps that a transition may look back for its frames.
     steps_back: usize,
-    /// (places, `len`)
-    pub(crate) data: Vec<u8>,
+    /// One column of frames, (places, `len`).
+    slab: Slab,
+    frames: Span,
     pub(crate) places: usize,
     /// Total number of frames added.
     pub(crate) pushed: u64,
@@ -75,17 +78,20 @@ impl Frames {
             .saturating_add((shape.n_envs as u128).saturating_mul(16 * shape.stack as u128 + 1))
     }
 
-    pub(crate) fn new(shape: &TransitionShape, capacity: usize) -> Result<Self, Error> {
+    pub(crate) fn new(shape: &TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
         let places = Self::places(shape, capacity);
         if places > MAX_PLACES {
             return Err(Error::Capacity { capacity, max: (MAX_PLACES * 8 / 9) as usize });
         }
         let (places, len, n) = (places as usize, shape.obs_len / shape.stack, shape.n_envs * shape.stack);
+        let mut layout = Layout::default();
+        let frames = layout.push::<u8>(places, len);
         Ok(Self {
             k: shape.stack,
             len,
             steps_back: shape.n_step + shape.stack,
-            data: filled(places * len, 0)?,
+            slab: Slab::new(&layout, memory)?,
+            frames,
             places,
             pushed: 0,
             current: filled(n, 0)?,
@@ -106,13 +112,24 @@ impl Frames {
         usize::try_from(self.pushed).map_or(self.places, |pushed| pushed.min(self.places)) * self.len
     }
 
+    /// Returns all frames, (places, `len`).
+    pub(crate) fn data(&self) -> &[u8] {
+        self.slab.get(self.frames)
+    }
+
+    /// Returns all frames for writing.
+    pub(crate) fn data_mut(&mut self) -> &mut [u8] {
+        self.slab.get_mut(self.frames)
+    }
+
     fn frame(&self, place: u32) -> &[u8] {
-        &self.data[place as usize * self.len..][..self.len]
+        &self.data()[place as usize * self.len..][..self.len]
     }
 
     fn push(&mut self, frame: &[u8]) -> u32 {
         let place = (self.pushed % self.places as u64) as usize;
-        self.data[place * self.len..][..self.len].copy_from_slice(frame);
+        let len = self.len;
+        self.data_mut()[place * len..][..len].copy_from_slice(frame);
         self.pushed += 1;
         place as u32
     }
@@ -215,9 +232,7 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use crate::testing::{History, random, shape};
-    use crate::{
-        ActionSlice, Dtype, Error, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, StepSlices, TransitionShape,
-    };
+    use crate::{ActionSlice, Dtype, Error, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, StepSlices, TransitionShape};
 
     fn stacked(n_envs: usize, n_step: usize, stack: usize) -> TransitionShape {
         TransitionShape { obs: Dtype::U8, obs_len: 3 * stack, stack, ..shape(n_envs, n_step) }
@@ -257,10 +272,11 @@ mod tests {
             replay.push(ObsSlice::U8(&obs), &step).expect("finite");
         }
         let mut batch = replay.batch(3).expect("fits");
-        batch.indices = vec![0, 1, 2];
+        batch.columns_mut().indices.copy_from_slice(&[0, 1, 2]);
         replay.gather(&mut batch);
-        assert_eq!(batch.obs, ObsRows::U8(vec![1, 2, 3, 4, 7, 7]));
-        assert_eq!(batch.next_obs, ObsRows::U8(vec![11, 12, 13, 14, 17, 17]));
+        let batch = batch.columns();
+        assert_eq!(batch.obs, ObsSlice::U8(&[1, 2, 3, 4, 7, 7]));
+        assert_eq!(batch.next_obs, ObsSlice::U8(&[11, 12, 13, 14, 17, 17]));
     }
 
     #[test]
@@ -286,10 +302,10 @@ mod tests {
                             }
                             .expect("enough");
                             history.assert_holds(&batch, 2000);
-                            assert!(batch.indices.iter().all(|&index| replay.holds(index as usize)));
+                            assert!(batch.columns().indices.iter().all(|&index| replay.holds(index as usize)));
                         }
                         let added = replay.added();
-                        assert_eq!(buffer.update_priorities(&batch.indices, added, &[1.0; 65]).expect("fine"), 65);
+                        assert_eq!(buffer.update_priorities(batch.columns().indices, added, &[1.0; 65]).expect("fine"), 65);
                     }
                 }
                 assert_eq!(buffer.replay().len() == 2000, all, "{} with ends {ends}", buffer.replay().len());
@@ -305,7 +321,7 @@ mod tests {
         assert_eq!(ReplayBuffer::bytes_per_transition(&shape), 32 + 900 + 8 + 12);
         let replay = ReplayBuffer::new(shape, 8000).expect("fits");
         let frames = replay.frames.as_ref().expect("stacked");
-        let bytes = 4 * replay.words().len() + replay.obs_bytes().len() + frames.data.capacity() + 8 * frames.lows.capacity();
+        let bytes = 4 * replay.words().len() + replay.obs_bytes().len() + frames.data().len() + 8 * frames.lows.capacity();
         // Room for the frames of waiting steps.
         assert_eq!(bytes, 8000 * 952 + 2 * (1 + 4 + 2) * 800);
     }

@@ -27,6 +27,7 @@
 
 pub mod returns;
 
+mod batch;
 mod error;
 mod frames;
 pub mod memory;
@@ -40,6 +41,7 @@ mod sum_tree;
 mod testing;
 mod transition;
 
+pub use batch::{Batch, TransitionSlices, Transitions};
 pub use error::Error;
 pub use prioritized::PrioritizedReplayBuffer;
 pub use replay::ReplayBuffer;
@@ -47,4 +49,4 @@ pub use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice,
 pub use rollout::{ActColumns, Rollout, RolloutColumns, RolloutShape, StepColumns};
 pub use slab::{ALIGN, Block, Host, Memory};
 pub use sum_tree::SumTree;
-pub use transition::{Batch, TransitionShape};
+pub use transition::TransitionShape;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::memory::filled;
 use crate::slab::{Host, Memory};
 use crate::sum_tree::check_priority;
-use crate::{Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape};
+use crate::{Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape, Transitions};
 
 /// A ring of transitions with priorities.
 #[derive(Clone, Debug)]
@@ -141,14 +141,17 @@ impl PrioritizedReplayBuffer {
         for (i, (target, &word)) in batch.targets.iter_mut().zip(words).enumerate() {
             *target = (i as f64 + f64::from(word) / 4_294_967_296.0) * share;
         }
-        self.tree.find(&mut batch.targets, &mut batch.indices);
+        let mut targets = std::mem::take(&mut batch.targets);
+        let Transitions { weights, indices, .. } = batch.columns_mut();
+        self.tree.find(&mut targets, indices);
         // (N P_i)^-beta / max_j (N P_j)^-beta = (min_j p_j / p_i)^beta
         let mut least = f32::INFINITY;
-        for (weight, &index) in batch.weights.iter_mut().zip(&batch.indices) {
+        for (weight, &index) in weights.iter_mut().zip(&*indices) {
             *weight = self.tree.get(index as usize);
             least = least.min(*weight);
         }
-        batch.weights.iter_mut().for_each(|weight| *weight = power(least / *weight, beta));
+        weights.iter_mut().for_each(|weight| *weight = power(least / *weight, beta));
+        batch.targets = targets;
         self.replay.gather(batch);
         Ok(())
     }
@@ -232,15 +235,15 @@ mod tests {
         let updated = buffer.update_priorities(&[0, 1, 2, 3], 4, &[0.5, -3.5, 15.5, 8.5]);
         assert_eq!(updated.expect("fine"), 4);
         let batch = drawn(&buffer, 10, 1.0, &mut random(1));
-        assert_eq!(batch.indices, [0, 1, 1, 2, 2, 2, 2, 3, 3, 3]);
-        for (weight, index) in batch.weights.iter().zip(&batch.indices) {
+        assert_eq!(batch.columns().indices, [0, 1, 1, 2, 2, 2, 2, 3, 3, 3]);
+        for (weight, index) in batch.columns().weights.iter().zip(batch.columns().indices) {
             assert!((weight - [1.0, 0.5, 0.25, 1.0 / 3.0][*index as usize]).abs() < 1e-6);
         }
         history.assert_holds(&batch, 4);
         // Half of it: the square roots.
         let batch = drawn(&buffer, 10, 0.5, &mut random(1));
-        assert!((batch.weights[1] - 0.5f32.sqrt()).abs() < 1e-6);
-        assert_eq!(drawn(&buffer, 10, 0.0, &mut random(1)).weights, [1.0; 10]);
+        assert!((batch.columns().weights[1] - 0.5f32.sqrt()).abs() < 1e-6);
+        assert_eq!(drawn(&buffer, 10, 0.0, &mut random(1)).columns().weights, [1.0; 10]);
     }
 
     #[test]
@@ -252,7 +255,7 @@ mod tests {
             buffer.update_priorities(&indices, capacity as u64, &errors).expect("fine");
             let (mut rng, mut counts) = (random(2), vec![0.0; capacity]);
             for _ in 0..3000 {
-                drawn(&buffer, 7, 0.4, &mut rng).indices.iter().for_each(|&index| counts[index as usize] += 1.0);
+                drawn(&buffer, 7, 0.4, &mut rng).columns().indices.iter().for_each(|&index| counts[index as usize] += 1.0);
             }
             let total: f32 = errors.iter().sum();
             let expected: Vec<f64> = errors.iter().map(|&error| f64::from(error / total) * 21_000.0).collect();
@@ -267,8 +270,8 @@ mod tests {
         let indices: Vec<u32> = (0..33).collect();
         buffer.update_priorities(&indices, 33, &[0.0; 33]).expect("fine");
         let batch = drawn(&buffer, 1000, 0.4, &mut random(2));
-        assert!((0..33).all(|index| batch.indices.contains(&index)));
-        assert!(batch.weights.iter().all(|&weight| weight == 1.0));
+        assert!((0..33).all(|index| batch.columns().indices.contains(&index)));
+        assert!(batch.columns().weights.iter().all(|&weight| weight == 1.0));
     }
 
     #[test]
@@ -327,6 +330,6 @@ mod tests {
         let (mut buffer, _) = full(4, 1.0, 1.0);
         buffer.update_priorities(&[0, 1, 2, 3], 4, &[f32::MAX, 0.0, f32::MAX, 0.0]).expect("fine");
         let batch = drawn(&buffer, 8, 1.0, &mut random(2));
-        assert!(batch.weights.iter().all(|weight| weight.is_finite()));
+        assert!(batch.columns().weights.iter().all(|weight| weight.is_finite()));
     }
 }

@@ -27,14 +27,15 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_envs::rng;
+use rl_envs::{ActionSliceMut, ObsSliceMut, rng};
 
+use crate::batch::TransitionSlicesMut;
 use crate::frames::Frames;
 use crate::memory::check;
 use crate::returns::{discount, goes_on, has_future};
 use crate::slab::{Host, Layout, Memory, Slab, Span};
 use crate::transition::{Complete, Windows, assert_shape, next};
-use crate::{ActionRows, ActionSlice, Batch, Dtype, Error, ObsRows, ObsSlice, StepSlices, TransitionShape};
+use crate::{ActionSlice, Batch, Dtype, Error, ObsSlice, StepSlices, TransitionShape, Transitions};
 
 /// Words of a cache line.
 const LINE: usize = 16;
@@ -194,7 +195,7 @@ impl ReplayBuffer {
             word_rows,
             byte_rows,
             windows: if shape.n_step > 1 { Some(Windows::new(&stored)?) } else { None },
-            frames: if stacked { Some(Frames::new(&shape, capacity)?) } else { None },
+            frames: if stacked { Some(Frames::new(&shape, capacity, memory)?) } else { None },
             oldest: 0,
             added: 0,
             shape,
@@ -470,9 +471,10 @@ impl ReplayBuffer {
         self.enough(1)?;
         assert_eq!(words.len(), batch.len(), "a word for each transition");
         let n = self.len() as u32; // at most the capacity, which fits
-        batch.indices.iter_mut().zip(words).for_each(|(index, &word)| *index = rng::below(word, n));
-        self.shift(&mut batch.indices);
-        batch.weights.fill(1.0);
+        let Transitions { weights, indices, .. } = batch.columns_mut();
+        indices.iter_mut().zip(words).for_each(|(index, &word)| *index = rng::below(word, n));
+        self.shift(indices);
+        weights.fill(1.0);
         self.gather(batch);
         Ok(())
     }
@@ -492,10 +494,10 @@ impl ReplayBuffer {
         assert_eq!(words.len(), len, "a word for each transition");
         // A hash table of indices + 1 with open addressing, at most half full.
         let slots = (2 * len).next_power_of_two();
-        batch.seen.clear();
-        batch.seen.resize(slots, 0);
+        let mut seen = std::mem::take(&mut batch.seen);
+        seen.clear();
+        seen.resize(slots, 0);
         let shift = 32 - slots.trailing_zeros();
-        let seen = &mut batch.seen;
         let mut insert = |index: u32| {
             let mut slot = (index.wrapping_mul(0x9E37_79B9) >> shift) as usize;
             while seen[slot] != 0 {
@@ -508,15 +510,17 @@ impl ReplayBuffer {
             true
         };
         let first = self.len() - len;
-        for (i, (index, &word)) in batch.indices.iter_mut().zip(words).enumerate() {
+        let Transitions { weights, indices, .. } = batch.columns_mut();
+        for (i, (index, &word)) in indices.iter_mut().zip(words).enumerate() {
             let drawn = rng::below(word, (first + i + 1) as u32);
             *index = if insert(drawn) { drawn } else { (first + i) as u32 };
             if *index != drawn {
                 insert(*index);
             }
         }
-        self.shift(&mut batch.indices);
-        batch.weights.fill(1.0);
+        self.shift(indices);
+        weights.fill(1.0);
+        batch.seen = seen;
         self.gather(batch);
         Ok(())
     }
@@ -535,9 +539,11 @@ impl ReplayBuffer {
     /// Copies the transitions at the batch's indices, which must be held.
     pub(crate) fn gather(&self, batch: &mut Batch) {
         batch.drawn_at = self.added;
+        let mut batch = batch.columns_mut();
         let all = self.words();
-        with_obs_len!(self.gather_words(all, batch));
-        if let (Some(frames), ObsRows::U8(obs), ObsRows::U8(next_obs)) = (&self.frames, &mut batch.obs, &mut batch.next_obs) {
+        with_obs_len!(self.gather_words(all, &mut batch));
+        let (ObsSliceMut::U8(obs), ObsSliceMut::U8(next_obs)) = (batch.obs, batch.next_obs) else { return };
+        if let Some(frames) = &self.frames {
             let (d, k) = (self.shape.obs_len, self.row.obs);
             let stacks = obs.chunks_exact_mut(d).zip(next_obs.chunks_exact_mut(d));
             for (&index, (obs, next_obs)) in batch.indices.iter().zip(stacks) {
@@ -545,9 +551,7 @@ impl ReplayBuffer {
                 frames.copy(&words[..k], obs);
                 frames.copy(&words[k..], next_obs);
             }
-            return;
-        }
-        if let (ObsRows::U8(obs), ObsRows::U8(next_obs)) = (&mut batch.obs, &mut batch.next_obs) {
+        } else {
             let (d, all) = (self.row.bytes, self.obs_bytes());
             for (i, &index) in batch.indices.iter().enumerate() {
                 let bytes = &all[index as usize * 2 * d..][..2 * d];
@@ -557,7 +561,7 @@ impl ReplayBuffer {
         }
     }
 
-    fn gather_words<const D: usize>(&self, all: &[u32], batch: &mut Batch) {
+    fn gather_words<const D: usize>(&self, all: &[u32], batch: &mut TransitionSlicesMut<'_>) {
         let row = self.row;
         let d = if D == 0 { row.obs } else { D };
         let a = row.reward - row.action;
@@ -567,7 +571,7 @@ impl ReplayBuffer {
             let indices = &batch.indices[start..end];
             self.touch(all, indices);
             let rows = indices.iter().map(|&index| &all[index as usize * row.len..][..row.len]);
-            if let (ObsRows::F32(obs), ObsRows::F32(next_obs)) = (&mut batch.obs, &mut batch.next_obs) {
+            if let (ObsSliceMut::F32(obs), ObsSliceMut::F32(next_obs)) = (&mut batch.obs, &mut batch.next_obs) {
                 let obs = obs[start * d..end * d].chunks_exact_mut(d);
                 let next_obs = next_obs[start * d..end * d].chunks_exact_mut(d);
                 for ((words, obs), next_obs) in rows.clone().zip(obs).zip(next_obs) {
@@ -576,10 +580,10 @@ impl ReplayBuffer {
                 }
             }
             match &mut batch.actions {
-                ActionRows::Discrete(actions) => {
+                ActionSliceMut::Discrete(actions) => {
                     actions[start..end].iter_mut().zip(rows.clone()).for_each(|(action, words)| *action = words[row.action]);
                 }
-                ActionRows::Continuous(actions) => {
+                ActionSliceMut::Continuous(actions) => {
                     for (actions, words) in actions[start * a..end * a].chunks_exact_mut(a).zip(rows.clone()) {
                         load::<0>(actions, &words[row.action..][..a]);
                     }
@@ -680,13 +684,14 @@ mod tests {
             }
             assert_eq!(added, [0, 0, 3, 0]);
             let mut batch = replay.batch(3).expect("fits");
-            batch.indices = vec![0, 1, 2];
+            batch.columns_mut().indices.copy_from_slice(&[0, 1, 2]);
             replay.gather(&mut batch);
-            assert_eq!(batch.obs, ObsRows::F32(vec![0.0, 1.0, 2.0]));
-            assert_eq!(batch.actions, ActionRows::Discrete(vec![10, 11, 12]));
+            let batch = batch.columns();
+            assert_eq!(batch.obs, ObsSlice::F32(&[0.0, 1.0, 2.0]));
+            assert_eq!(batch.actions, ActionSlice::Discrete(&[10, 11, 12]));
             assert_eq!(batch.rewards, [3.0, 4.0, 4.0]);
             assert_eq!(batch.discounts, discounts);
-            assert_eq!(batch.next_obs, ObsRows::F32(vec![100.0; 3]));
+            assert_eq!(batch.next_obs, ObsSlice::F32(&[100.0; 3]));
         }
     }
 
@@ -749,7 +754,7 @@ mod tests {
         let mut batch = replay.batch(2).expect("fits");
         for _ in 0..10_000 {
             replay.sample_distinct(&[rng.next_u32(), rng.next_u32()], &mut batch).expect("enough");
-            counts[batch.indices.iter().fold(0, |set, index| set | 1 << index)] += 1.0;
+            counts[batch.columns().indices.iter().fold(0, |set, index| set | 1 << index)] += 1.0;
         }
         let pairs: Vec<f64> = (0..32usize).filter(|set| set.count_ones() == 2).map(|set| counts[set]).collect();
         chi_square(&pairs, &[1000.0; 10]);
@@ -770,9 +775,9 @@ mod tests {
                     let words: Vec<u32> = (0..len).map(|_| rng.next_u32()).collect();
                     if distinct { replay.sample_distinct(&words, &mut batch) } else { replay.sample(&words, &mut batch) }
                         .expect("enough");
-                    batch.indices.iter().for_each(|&index| counts[index as usize] += 1.0);
+                    batch.columns().indices.iter().for_each(|&index| counts[index as usize] += 1.0);
                     if distinct {
-                        let mut sorted = batch.indices.clone();
+                        let mut sorted = batch.columns().indices.to_vec();
                         sorted.sort_unstable();
                         sorted.dedup();
                         assert_eq!(sorted.len(), len, "one is drawn twice");
@@ -829,9 +834,9 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_of_a_buffer_are_one_block_of_any_memory() {
-        for obs in [Dtype::F32, Dtype::U8] {
-            let shape = TransitionShape { obs, ..shape(7, 2) };
+    fn rows_frames_and_batches_are_one_block_each_of_any_memory() {
+        for (obs, stack, blocks) in [(Dtype::F32, 1, 1), (Dtype::U8, 1, 1), (Dtype::U8, 2, 2)] {
+            let shape = TransitionShape { obs, stack, obs_len: 4, ..shape(7, 2) };
             let pages = Arc::new(crate::testing::Pages::default());
             let mut paged = ReplayBuffer::new_in(shape, 30, &(pages.clone() as Arc<dyn Memory>)).expect("fits");
             let mut replay = ReplayBuffer::new(shape, 30).expect("fits");
@@ -842,9 +847,16 @@ mod tests {
                 });
             }
             assert_eq!((paged.words(), paged.obs_bytes()), (replay.words(), replay.obs_bytes()));
-            assert_eq!(pages.counts(), (1, 1));
-            drop(paged);
-            assert_eq!(pages.counts(), (1, 0));
+            assert_eq!(pages.counts(), (blocks, blocks));
+            let mut drawn = Batch::new_in(&shape, 9, &(pages.clone() as Arc<dyn Memory>)).expect("fits");
+            assert_eq!(pages.counts(), (blocks + 1, blocks + 1));
+            let mut expected = replay.batch(9).expect("fits");
+            let words = [u32::MAX / 9; 9].map(|word| word.wrapping_mul(5));
+            paged.sample(&words, &mut drawn).expect("enough");
+            replay.sample(&words, &mut expected).expect("enough");
+            assert_eq!(drawn.columns(), expected.columns());
+            drop((paged, drawn));
+            assert_eq!(pages.counts(), (blocks + 1, 0));
         }
     }
 }

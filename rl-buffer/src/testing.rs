@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, Purpose, Rng};
+use rl_envs::{ActionKind, ActionSlice, Dtype, ObsSlice, Purpose, Rng};
 
 use crate::slab::{Block, Memory};
 use crate::{Batch, Error, StepSlices, TransitionShape};
@@ -182,21 +182,21 @@ impl History {
     /// Fails if the batch differs from a ring of `capacity` at its indices.
     pub(crate) fn assert_holds(&self, batch: &Batch, capacity: usize) {
         let (d, a, m) = (self.shape.obs_len, self.shape.action_len(), self.shape.mask_len());
-        let row = |rows: &ObsRows, i: usize| {
-            let row = rows.as_slice().row(i, d);
-            row.either(<[f32]>::to_vec, |row| row.iter().map(|&x| f32::from(x)).collect())
+        let row = |rows: ObsSlice<'_>, i: usize| {
+            rows.row(i, d).either(<[f32]>::to_vec, |row| row.iter().map(|&x| f32::from(x)).collect())
         };
+        let batch = batch.columns();
         for (i, &index) in batch.indices.iter().enumerate() {
             let expected = (0..self.made.len()).rev().find(|number| number % capacity == index as usize);
             let drawn = Made {
-                obs: row(&batch.obs, i),
-                action: match &batch.actions {
-                    ActionRows::Discrete(actions) => vec![actions[i] as f32],
-                    ActionRows::Continuous(actions) => actions[i * a..][..a].to_vec(),
+                obs: row(batch.obs, i),
+                action: match batch.actions {
+                    ActionSlice::Discrete(actions) => vec![actions[i] as f32],
+                    ActionSlice::Continuous(actions) => actions[i * a..][..a].to_vec(),
                 },
                 reward: batch.rewards[i],
                 discount: batch.discounts[i],
-                next_obs: row(&batch.next_obs, i),
+                next_obs: row(batch.next_obs, i),
                 mask: batch.next_masks[i * m..][..m].to_vec(),
             };
             assert_eq!(Some(&drawn), expected.map(|number| &self.made[number]), "at {index}");

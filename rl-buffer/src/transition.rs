@@ -1,10 +1,10 @@
-//! Transitions: a buffer's input, n-step windows, and batches.
+//! Transitions: a buffer's input, and n-step windows.
 //!
 //! A transition is an observation, an action, the discounted sum of up to n rewards, the discount of the next value, the next
 //! observation and, if there are masks, the actions legal there. Transitions have no flags: after termination the discount is 0,
 //! after truncation the next observation is the final one.
 
-use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, StepLens, StepSlices};
+use rl_envs::{ActionKind, ActionSlice, Dtype, ObsRows, ObsSlice, StepLens, StepSlices};
 
 use crate::Error;
 use crate::memory::filled;
@@ -104,76 +104,6 @@ fn filled_obs(dtype: Dtype, len: usize) -> Result<ObsRows, Error> {
         Dtype::F32 => ObsRows::F32(filled(len, 0.0)?),
         Dtype::U8 => ObsRows::U8(filled(len, 0)?),
     })
-}
-
-/// B transitions drawn from a buffer, in reusable memory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Batch {
-    /// Observations, (B, D).
-    pub obs: ObsRows,
-    /// Actions, (B) or (B, A).
-    pub actions: ActionRows,
-    /// Sums of up to n rewards, each discounted to the first step, (B).
-    pub rewards: Vec<f32>,
-    /// gamma^k after k steps, 0 after termination, (B).
-    pub discounts: Vec<f32>,
-    /// Observations after the last step, (B, D).
-    pub next_obs: ObsRows,
-    /// Legal actions at `next_obs`, (B, A); empty without masks.
-    pub next_masks: Vec<u8>,
-    /// Factor of each loss, (B): the importance weight with priorities, otherwise 1.
-    pub weights: Vec<f32>,
-    /// Indices of the transitions in the buffer, (B).
-    pub indices: Vec<u32>,
-    /// Number of transitions added before these were drawn.
-    ///
-    /// It tells whether an index has been overwritten since.
-    pub drawn_at: u64,
-    /// Hash table of drawn indices, for drawing without replacement.
-    pub(crate) seen: Vec<u32>,
-    /// Positions of the draws in the sum of all priorities.
-    pub(crate) targets: Vec<f64>,
-}
-
-impl Batch {
-    /// Allocates a batch of `len` transitions, all zeros.
-    ///
-    /// # Errors
-    /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible or `len` is 0, [`Error::OutOfMemory`] if it does not
-    /// fit.
-    pub fn new(shape: &TransitionShape, len: usize) -> Result<Self, Error> {
-        shape.check()?;
-        if len == 0 {
-            return Err(Error::Empty("transition in a batch"));
-        }
-        let obs_size = shape.obs.size() as u128;
-        let each = 2 * obs_size * shape.obs_len as u128 + 4 * shape.action_len() as u128 + shape.mask_len() as u128 + 32;
-        crate::memory::check(len, each, 0)?;
-        let obs_len = len * shape.obs_len;
-        Ok(Self {
-            obs: filled_obs(shape.obs, obs_len)?,
-            actions: match shape.actions {
-                ActionKind::Discrete { .. } => ActionRows::Discrete(filled(len, 0)?),
-                ActionKind::Continuous { len: a } => ActionRows::Continuous(filled(len * a, 0.0)?),
-            },
-            rewards: filled(len, 0.0)?,
-            discounts: filled(len, 0.0)?,
-            next_obs: filled_obs(shape.obs, obs_len)?,
-            next_masks: filled(len * shape.mask_len(), 0)?,
-            weights: filled(len, 1.0)?,
-            indices: filled(len, 0)?,
-            drawn_at: 0,
-            seen: Vec::new(),
-            targets: Vec::new(),
-        })
-    }
-
-    /// Number of transitions B.
-    #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.indices.len()
-    }
 }
 
 /// Steps that wait for later rewards: a ring of at most n per environment.

@@ -2,9 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use ndarray::{Array2, ArrayView2};
-use rl_buffer::{
-    ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, ReplayBuffer, StepSlices, TransitionShape, returns,
-};
+use rl_buffer::{ActionKind, ActionSlice, Dtype, ObsSlice, ReplayBuffer, StepSlices, TransitionShape, returns};
 use rl_cuda::targets::{self, Batch, Row, Targets};
 use rl_cuda::{Buffer, Device, Element};
 use rl_envs::{Purpose, Rng};
@@ -178,30 +176,31 @@ fn compare_gather(device: &Device) {
             let mut rng = Rng::new(9, n as u32, 0, Purpose::Replay);
             let random: Vec<u32> = (0..n).map(|_| rng.next_u32()).collect();
             buffer.sample(&random, &mut expected).unwrap();
-            let indices = upload(device, &expected.indices);
+            let expected = expected.columns();
+            let indices = upload(device, expected.indices);
             let mut batch = Batch::zeros(device, row, n).unwrap();
             kernels.gather_words(&stream, &words.view(), &indices.view(), &mut batch).unwrap();
             let context = format!("{device}: {obs:?}, {mask:?}, {n}");
-            match (&expected.obs, &expected.next_obs) {
-                (ObsRows::F32(obs), ObsRows::F32(next_obs)) => {
+            match (expected.obs, expected.next_obs) {
+                (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) => {
                     assert_eq!(download(device, &batch.obs), bits(obs), "{context}");
                     assert_eq!(download(device, &batch.next_obs), bits(next_obs), "{context}");
                 }
-                (ObsRows::U8(obs), ObsRows::U8(next_obs)) => {
+                (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) => {
                     let [mut to, mut next] = std::array::from_fn(|_| Buffer::zeros(device, obs.len()).unwrap());
                     let (to_view, next_view) = (to.view_mut(), next.view_mut());
                     kernels.gather_bytes(&stream, &bytes.view(), &indices.view(), &to_view, &next_view).unwrap();
-                    assert_eq!((&download(device, &to), &download(device, &next)), (obs, next_obs), "{context}");
+                    assert_eq!((&*download(device, &to), &*download(device, &next)), (obs, next_obs), "{context}");
                 }
                 _ => unreachable!("both are of one kind"),
             }
-            let actions = match &expected.actions {
-                ActionRows::Discrete(actions) => actions.clone(),
-                ActionRows::Continuous(actions) => bits(actions),
+            let actions = match expected.actions {
+                ActionSlice::Discrete(actions) => actions.to_vec(),
+                ActionSlice::Continuous(actions) => bits(actions),
             };
             assert_eq!(download(device, &batch.actions), actions, "{context}");
-            assert_eq!(bits(&download(device, &batch.rewards)), bits(&expected.rewards), "{context}");
-            assert_eq!(bits(&download(device, &batch.discounts)), bits(&expected.discounts), "{context}");
+            assert_eq!(bits(&download(device, &batch.rewards)), bits(expected.rewards), "{context}");
+            assert_eq!(bits(&download(device, &batch.discounts)), bits(expected.discounts), "{context}");
             assert_eq!(download(device, &batch.next_masks), expected.next_masks, "{context}");
         }
     }

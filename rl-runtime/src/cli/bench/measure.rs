@@ -307,7 +307,7 @@ impl Replay {
             Self::Uniform(buffer) => buffer.sample(words, batch),
             Self::Prioritized(buffer) => {
                 buffer.sample(words, 0.4, batch)?;
-                buffer.update_priorities(&batch.indices, batch.drawn_at, errors).map(|_| ())
+                buffer.update_priorities(batch.columns().indices, batch.drawn_at(), errors).map(|_| ())
             }
         }
     }

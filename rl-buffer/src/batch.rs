@@ -1,0 +1,138 @@
+//! Batches of transitions drawn from a buffer, each one slab.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use rl_envs::{ActionKind, Actions, Obs};
+
+use crate::slab::{Host, Layout, Memory, Slab, Span};
+use crate::{Error, TransitionShape};
+
+/// Columns of B transitions, with storages F of f32, U of u8 and W of u32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transitions<F, U, W> {
+    /// Observations, (B, D).
+    pub obs: Obs<F, U>,
+    /// Actions, (B) or (B, A).
+    pub actions: Actions<W, F>,
+    /// Sums of up to n rewards, each discounted to the first step, (B).
+    pub rewards: F,
+    /// gamma^k after k steps, 0 after termination, (B).
+    pub discounts: F,
+    /// Observations after the last step, (B, D).
+    pub next_obs: Obs<F, U>,
+    /// Legal actions at `next_obs`, (B, A); empty without masks.
+    pub next_masks: U,
+    /// Factor of each loss, (B): the importance weight with priorities, otherwise 1.
+    pub weights: F,
+    /// Indices of the transitions in the buffer, (B).
+    pub indices: W,
+}
+
+/// Columns of transitions as slices.
+pub type TransitionSlices<'a> = Transitions<&'a [f32], &'a [u8], &'a [u32]>;
+/// Columns of transitions as slices to write.
+pub(crate) type TransitionSlicesMut<'a> = Transitions<&'a mut [f32], &'a mut [u8], &'a mut [u32]>;
+
+impl<F, U, W> Transitions<F, U, W> {
+    /// Replaces the storage of each column, in the order of the fields.
+    fn map<P, Q, R>(self, f32s: impl Fn(F) -> P, u8s: impl Fn(U) -> Q, u32s: impl Fn(W) -> R) -> Transitions<P, Q, R> {
+        Transitions {
+            obs: self.obs.map(&f32s, &u8s),
+            actions: self.actions.map(&u32s, &f32s),
+            rewards: f32s(self.rewards),
+            discounts: f32s(self.discounts),
+            next_obs: self.next_obs.map(&f32s, &u8s),
+            next_masks: u8s(self.next_masks),
+            weights: f32s(self.weights),
+            indices: u32s(self.indices),
+        }
+    }
+}
+
+/// B transitions drawn from a buffer, in reusable memory: one slab.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    slab: Slab,
+    spans: Transitions<Span, Span, Span>,
+    pub(crate) drawn_at: u64,
+    /// Hash table of drawn indices, for drawing without replacement.
+    pub(crate) seen: Vec<u32>,
+    /// Positions of the draws in the sum of all priorities.
+    pub(crate) targets: Vec<f64>,
+}
+
+impl Batch {
+    /// Allocates a batch of `len` transitions, all zeros.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible or `len` is 0, [`Error::OutOfMemory`] if it does not
+    /// fit.
+    pub fn new(shape: &TransitionShape, len: usize) -> Result<Self, Error> {
+        Self::new_in(shape, len, &(Arc::new(Host) as Arc<dyn Memory>))
+    }
+
+    /// Allocates a batch in memory of the given kind.
+    ///
+    /// # Errors
+    /// The errors of [`Batch::new`], or [`Error::Block`] if the memory does not keep its promise.
+    pub fn new_in(shape: &TransitionShape, len: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+        shape.check()?;
+        if len == 0 {
+            return Err(Error::Empty("transition in a batch"));
+        }
+        let obs_size = shape.obs.size() as u128;
+        let each = 2 * obs_size * shape.obs_len as u128 + 4 * shape.action_len() as u128 + shape.mask_len() as u128 + 32;
+        crate::memory::check(len, each, 0)?;
+        let widths = Transitions {
+            obs: Obs::new(shape.obs, || shape.obs_len, || shape.obs_len),
+            actions: match shape.actions {
+                ActionKind::Discrete { .. } => Actions::Discrete(1),
+                ActionKind::Continuous { len } => Actions::Continuous(len),
+            },
+            rewards: 1,
+            discounts: 1,
+            next_obs: Obs::new(shape.obs, || shape.obs_len, || shape.obs_len),
+            next_masks: shape.mask_len(),
+            weights: 1,
+            indices: 1,
+        };
+        let layout = RefCell::new(Layout::default());
+        let spans = widths.map(
+            |width| layout.borrow_mut().push::<f32>(len, width),
+            |width| layout.borrow_mut().push::<u8>(len, width),
+            |width| layout.borrow_mut().push::<u32>(len, width),
+        );
+        let slab = Slab::new(&layout.into_inner(), memory)?;
+        let mut batch = Self { slab, spans, drawn_at: 0, seen: Vec::new(), targets: Vec::new() };
+        batch.columns_mut().weights.fill(1.0);
+        Ok(batch)
+    }
+
+    /// Number of transitions B.
+    #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spans.indices.len()
+    }
+
+    /// Number of transitions added to the buffer before these were drawn.
+    ///
+    /// It tells whether an index has been overwritten since.
+    #[must_use]
+    pub fn drawn_at(&self) -> u64 {
+        self.drawn_at
+    }
+
+    /// Borrows the columns.
+    #[must_use]
+    pub fn columns(&self) -> TransitionSlices<'_> {
+        self.spans.map(|span| self.slab.get(span), |span| self.slab.get(span), |span| self.slab.get(span))
+    }
+
+    /// Borrows the columns for writing.
+    pub(crate) fn columns_mut(&mut self) -> TransitionSlicesMut<'_> {
+        let cut = RefCell::new(self.slab.cut());
+        self.spans.map(|span| cut.borrow_mut().take(span), |span| cut.borrow_mut().take(span), |span| cut.borrow_mut().take(span))
+    }
+}
