@@ -18,6 +18,7 @@ use rl_envs::{Pool, Purpose, Rng};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
 use crate::descent::{Descent, StepSums};
 use crate::optim::Rule;
+use crate::probe::Threads;
 use crate::settings::{self, Kind};
 use crate::targets::{Refresh, Targets};
 use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch};
@@ -143,7 +144,7 @@ impl A2c {
     /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
         let Descent { policy, slices, gradient, .. } = &mut self.descent;
-        minibatch.gradient(policy, A2cLoss { vf_coef: self.config.vf_coef }, pool, slices, gradient)
+        minibatch.gradient(policy, A2cLoss { vf_coef: self.config.vf_coef }, Threads::of(pool), slices, gradient)
     }
 
     /// Computes the gradient of a minibatch with candle operations.
@@ -214,7 +215,7 @@ impl Agent for A2c {
             loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
             n += 1.0;
             sums += parts;
-            steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm)?);
+            steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
         }
 
         if !is_first {

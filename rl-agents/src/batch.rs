@@ -2,10 +2,11 @@
 
 use candle_core::{Device, Tensor};
 use rl_buffer::Rollout;
-use rl_envs::{Actions, Pool, math};
+use rl_envs::{Actions, math};
 
 use crate::agent::NamedTensor;
 use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
+use crate::probe::Threads;
 use crate::samples::TILE;
 use crate::slices::{MAX_SLICES, tree};
 use crate::targets::{CONTIGUOUS, ChosenActions, Targets, chosen_actions};
@@ -182,7 +183,7 @@ impl Minibatch<'_> {
         &self,
         policy: &ActorCritic,
         loss: impl SampleLoss,
-        pool: &Pool,
+        threads: Threads<'_>,
         slices: &mut Slices<TileSums>,
         gradient: &mut [f32],
     ) -> Result<Parts, Error> {
@@ -201,7 +202,7 @@ impl Minibatch<'_> {
         let obs = self.rollout.obs_rows(0..self.rollout.len());
         let samples = policy.network().samples(obs, Some(self.rows));
         let mut sums = [0.0f64; 5];
-        let slices = slices.gradient(kernel, samples, b, pool, &loss, gradient);
+        let slices = slices.gradient(kernel, samples, b, threads, &loss, gradient);
         if let Distribution::Gaussian { log_std } = policy.distribution() {
             for (j, gradient) in gradient[log_std.clone()].iter_mut().enumerate() {
                 let mut of_slices = [0.0; MAX_SLICES];

@@ -18,7 +18,7 @@ use rl_envs::isa::Set;
 
 use crate::Error;
 use crate::activation::Activation;
-use crate::gemm::{Init, Matrix, OffsetTable, Stride, add_rows, multiply, multiply_onto, pad, reserve};
+use crate::gemm::{Init, Matrix, OffsetTable, PANEL, Stride, add_rows, multiply, pad, reserve};
 use crate::params::{Layout, orthogonal};
 use crate::samples::{Samples, TILE};
 
@@ -201,7 +201,8 @@ pub(crate) struct ConvStage {
     obs_len: usize,
     /// Number of samples that pass through the layers together.
     together: usize,
-    /// Length of the gradient, whose offsets begin at 0.
+    /// Lengths of packed parameters and gradient, whose offsets begin at 0.
+    packed_len: usize,
     grad_len: usize,
 }
 
@@ -210,6 +211,7 @@ pub(crate) struct ConvStage {
 pub(crate) struct ConvWorkspace {
     obs: Vec<f32>,         // (together, D)
     hidden: Vec<Vec<f32>>, // every layer's outputs but the last's: of a tile to learn from, of the samples together to act
+    features: Vec<f32>,    // (together, F), the last layer's outputs
     delta: Vec<f32>,       // (together, widest)
     next: Vec<f32>,        // (together, widest)
     grads: Vec<f32>,       // gradient of a tile, at the offsets of the slice's
@@ -245,7 +247,13 @@ impl ConvStage {
             });
         }
         debug_assert_eq!(conv.n_out(), last.n_positions() * last.n_out);
-        Some(Self { layers, activation: conv.activation, obs_len: conv.obs_len, together, grad_len: *grad_len })
+        let (packed_len, grad_len) = (*packed_len, *grad_len);
+        Some(Self { layers, activation: conv.activation, obs_len: conv.obs_len, together, packed_len, grad_len })
+    }
+
+    /// Length of the packed parameters.
+    pub(crate) fn packed_len(&self) -> usize {
+        self.packed_len
     }
 
     fn last(&self) -> &ConvLayer {
@@ -265,7 +273,9 @@ impl ConvStage {
         let kept = if learning { TILE } else { self.together };
         let hidden: usize = self.layers[..self.layers.len() - 1].iter().map(|layer| kept * layer.out_len()).sum();
         let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
-        hidden + self.together * (self.obs_len + if learning { 2 * widest } else { 0 }) + if learning { self.grad_len } else { 0 }
+        hidden
+            + self.together * (self.obs_len + self.last().out_len() + if learning { 2 * widest } else { 0 })
+            + if learning { self.grad_len } else { 0 }
     }
 
     /// Allocates buffers to act with or to learn with.
@@ -277,6 +287,7 @@ impl ConvStage {
         ConvWorkspace {
             obs: vec![0.0; self.together * self.obs_len],
             hidden,
+            features: vec![0.0; self.together * self.last().out_len()],
             next: delta.clone(),
             delta,
             grads: vec![0.0; if learning { self.grad_len } else { 0 }],
@@ -319,7 +330,7 @@ impl ConvStage {
         }
     }
 
-    /// Writes the padded features (TILE, F) of the samples of a tile.
+    /// Writes the padded features (TILE, F) of the samples of a tile, in panels.
     ///
     /// With `learning`, it keeps the data that the backward pass needs.
     #[inline(always)]
@@ -336,7 +347,8 @@ impl ConvStage {
             let n = self.together.min(tile.len() - first);
             let kept = if learning { first } else { 0 };
             let begin = tile.start + first;
-            samples.copy(begin..begin + n, self.obs_len, self.obs_len, &mut workspace.obs);
+            let d = self.obs_len;
+            samples.copy(begin..begin + n, d, 0..d, d, &mut workspace.obs);
             for (l, layer) in self.layers.iter().enumerate() {
                 let (n_positions, out_pad, k) = (layer.shape.n_positions(), pad(layer.shape.n_out), layer.shape.n_terms());
                 let (before, from_here) = workspace.hidden.split_at_mut(l);
@@ -346,14 +358,20 @@ impl ConvStage {
                 };
                 let output = match from_here.first_mut() {
                     Some(hidden) => &mut hidden[kept * layer.out_len()..],
-                    None => &mut features[first * layer.out_len()..],
+                    None => &mut workspace.features[..],
                 };
                 let output = &mut output[..n * layer.out_len()];
                 let a = Matrix { data: input, rows: layer.positions.offsets(), columns: layer.terms.offsets() };
                 let b = &packed[layer.packed_weight..][..k * out_pad];
                 let bias = &packed[layer.packed_bias..][..out_pad];
-                multiply::<S>(output, a, b, (n * n_positions, out_pad, k), Init::Bias(bias));
+                multiply::<S>(output, Stride(out_pad), a, (b, out_pad), (n * n_positions, out_pad, k), Init::Bias(bias));
                 self.activation.apply::<S>(output);
+            }
+            let width = self.last().out_len();
+            for (s, row) in workspace.features.chunks_exact(width).take(n).enumerate() {
+                for (p, row) in row.chunks(PANEL).enumerate() {
+                    features[(p * TILE + first + s) * PANEL..][..row.len()].copy_from_slice(row);
+                }
             }
         }
     }
@@ -371,16 +389,21 @@ impl ConvStage {
         workspace: &mut ConvWorkspace,
         grads: &mut [f32],
     ) {
-        let ConvWorkspace { obs, hidden, delta, next, grads: tile_grads } = workspace;
+        let ConvWorkspace { obs, hidden, features: rows, delta, next, grads: tile_grads } = workspace;
         tile_grads.fill(0.0);
         let width = self.last().out_len();
         for first in (0..tile.len()).step_by(self.together) {
             let n = self.together.min(tile.len() - first);
             let begin = tile.start + first;
-            samples.copy(begin..begin + n, self.obs_len, self.obs_len, obs);
-            let these = first * width..(first + n) * width;
-            delta[..n * width].copy_from_slice(&feature_grads[these.clone()]);
-            self.activation.derive::<S>(&features[these], delta);
+            samples.copy(begin..begin + n, self.obs_len, 0..self.obs_len, self.obs_len, obs);
+            for (from, to) in [(features, &mut *rows), (feature_grads, &mut *delta)] {
+                for (s, row) in to.chunks_exact_mut(width).take(n).enumerate() {
+                    for (p, row) in row.chunks_mut(PANEL).enumerate() {
+                        row.copy_from_slice(&from[(p * TILE + first + s) * PANEL..][..row.len()]);
+                    }
+                }
+            }
+            self.activation.derive::<S>(&rows[..n * width], delta);
             for (l, layer) in self.layers.iter().enumerate().rev() {
                 let ConvLayer { shape, in_len, .. } = layer;
                 let (rows, out_pad, k) = (n * shape.n_positions(), pad(shape.n_out), shape.n_terms());
@@ -388,8 +411,8 @@ impl ConvStage {
                 let dz = &delta[..rows * out_pad];
                 let a = Matrix { data: input, rows: layer.terms.offsets(), columns: layer.positions.offsets() };
                 let grad = &mut tile_grads[layer.grad_weight..][..k * out_pad];
-                multiply::<S>(grad, a, dz, (k, out_pad, rows), Init::Add);
-                add_rows(dz, shape.n_positions(), &mut tile_grads[layer.grad_bias..][..out_pad]);
+                multiply::<S>(grad, Stride(out_pad), a, (dz, out_pad), (k, out_pad, rows), Init::Add);
+                add_rows(dz, out_pad, shape.n_positions(), &mut tile_grads[layer.grad_bias..][..out_pad]);
                 if l > 0 {
                     let (columns, in_pad, width) = (shape.in_size[1], pad(shape.n_in), layer.kernel_row());
                     let dx = &mut next[..n * in_len];
@@ -399,7 +422,7 @@ impl ConvStage {
                     for (y, b) in transpose.chunks_exact(shape.n_out * width).enumerate() {
                         let onto = &mut dx[y * columns * in_pad..];
                         let to = layer.positions.offsets();
-                        multiply_onto::<S>(onto, to, a, b, (rows, width, shape.n_out), Init::Add);
+                        multiply::<S>(onto, to, a, (b, width), (rows, width, shape.n_out), Init::Add);
                     }
                     self.activation.derive::<S>(&input[..n * in_len], dx);
                     std::mem::swap(delta, next);

@@ -9,6 +9,7 @@ use crate::agent::{Divergence, UpdateEvent, Watch};
 use crate::batch::{Minibatch, Parts, TileSums};
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule};
+use crate::probe::{Probe, Threads};
 use crate::tile::Slices;
 use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 
@@ -29,6 +30,7 @@ pub(crate) struct Descent {
     /// Statistics that normalize rewards, if they are normalized.
     returns: Option<RunningReturns>,
     pub(crate) watch: Option<Watch>,
+    pub(crate) probe: Option<Probe>,
 }
 
 impl Descent {
@@ -43,6 +45,7 @@ impl Descent {
             slices: Slices::new(),
             returns: normalize_reward.then(RunningReturns::default),
             watch: None,
+            probe: None,
         }
     }
 
@@ -84,10 +87,13 @@ impl Descent {
         (loss, parts): (f32, &Parts),
         learning_rate: f32,
         max_norm: f32,
+        pool: &Pool,
     ) -> Result<Option<f32>, Error> {
-        let Self { policy, optimizer, gradient, .. } = self;
+        let Self { policy, optimizer, gradient, probe, .. } = self;
+        let threads = Threads { pool, probe: probe.as_ref() };
         let norm = if loss.is_finite() {
-            policy.change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
+            let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, learning_rate, max_norm);
+            policy.network_mut().change_on(threads, step)
         } else {
             optimizer.skip();
             None

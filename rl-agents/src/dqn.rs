@@ -25,6 +25,7 @@ use crate::agent::{Divergence, NamedTensor};
 use crate::descent::{StepSums, check_contiguous};
 use crate::optim::{Optimizer, Rule};
 use crate::policy::mask_rows;
+use crate::probe::Threads;
 use crate::q_network::best;
 use crate::samples::TILE;
 use crate::settings::{self, Kind, MAX_STEPS};
@@ -422,7 +423,9 @@ impl Dqn {
         let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
         let max_norm = self.config.max_grad_norm;
         let norm = if loss.is_finite() {
-            self.network.network_mut().change(|params| optimizer.step(params, gradient, learning_rate, max_norm))
+            let threads = Threads::of(pool);
+            let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, learning_rate, max_norm);
+            self.network.network_mut().change_on(threads, step)
         } else {
             optimizer.skip();
             None
@@ -500,7 +503,8 @@ impl Dqn {
         let n = targets.len();
         let (mut total, mut q) = (0.0, 0.0);
         errors.clear();
-        for slice in slices.gradient(kernel, network.network().samples(batch.obs, None), n, pool, &loss, gradient) {
+        let samples = network.network().samples(batch.obs, None);
+        for slice in slices.gradient(kernel, samples, n, Threads::of(pool), &loss, gradient) {
             total += slice.loss;
             q += slice.q;
             errors.extend_from_slice(&slice.errors);

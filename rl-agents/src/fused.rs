@@ -7,8 +7,10 @@ use candle_core::{CpuStorage, CustomOp2, DType, Layout, Shape, Tensor};
 use rl_buffer::ObsSlice;
 use rl_envs::{Isa, Pool};
 
+use crate::net::Net;
+use crate::probe::Threads;
 use crate::samples::{Samples, TILE};
-use crate::tile::{Net, Slices, Tile, TileLoss, Workspace, forward};
+use crate::tile::{Slices, Tile, TileLoss, Workspace, forward};
 
 /// Outputs of policy and value function as a candle operation.
 pub(crate) struct Fused {
@@ -64,7 +66,7 @@ impl CustomOp2 for Fused {
         let (params, obs) = (contiguous(params, params_layout)?, contiguous(obs, obs_layout)?);
         let (b, width) = (obs.len() / self.obs_len, self.n_actions + 1);
         let (mut packed, mut outputs) = (Vec::new(), vec![0.0; b * width]);
-        self.net.pack(params, &mut packed);
+        self.net.pack(params, &mut packed, Threads::of(&Pool::default()));
         let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, normalizer: None, rows: None };
         forward((self.isa, &self.net, &packed), samples, b, None, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
             let (samples, mut column) = (tile.samples(), [0.0; TILE]);
@@ -88,12 +90,12 @@ impl CustomOp2 for Fused {
         let flat = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
         let (vector, rows, grad) = (flat(params)?, flat(obs)?, flat(grad)?);
         let (mut packed, mut gradient) = (Vec::new(), vec![0.0; vector.len()]);
-        self.net.pack(&vector, &mut packed);
+        self.net.pack(&vector, &mut packed, Threads::of(&Pool::default()));
         let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, normalizer: None, rows: None };
         let loss = GivenGradient { grad: &grad, chains: self.chains, n_actions: self.n_actions };
         let pool = Pool::new(1).map_err(candle_core::Error::wrap)?;
         let kernel = (self.isa, &self.net, &packed[..]);
-        let _ = Slices::new().gradient(kernel, samples, rows.len() / self.obs_len, &pool, &loss, &mut gradient);
+        let _ = Slices::new().gradient(kernel, samples, rows.len() / self.obs_len, Threads::of(&pool), &loss, &mut gradient);
         let len = gradient.len();
         Ok((Some(Tensor::from_vec(gradient, len, params.device())?), None))
     }

@@ -4,6 +4,9 @@
 //! W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in
 //! registers: 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2, 2 by 16 otherwise. Only this file knows the blocking.
 //!
+//! Wide matrices are cut into panels of 64 columns, each of which is contiguous. A row of a panel has 256 bytes, so the rows that
+//! a block reads spread over all sets of the cache; rows of 1,024 numbers would share a few. A product computes one panel.
+//!
 //! The order of operations of one element of C depends on k and n only, not on the other rows.
 #![allow(unsafe_code)]
 
@@ -62,9 +65,22 @@ fn spin<S: Set, const ROWS: usize, const WIDE: usize>(rounds: u64) -> f32 {
     sums.iter().flatten().sum()
 }
 
+/// Columns of a panel.
+pub(crate) const PANEL: usize = 64;
+
 /// Pads a number of columns for the product.
 pub(crate) fn pad(n: usize) -> usize {
     n.next_multiple_of(LANES)
+}
+
+/// Number of panels of a matrix with `n` columns.
+pub(crate) fn panels(n: usize) -> usize {
+    n.div_ceil(PANEL)
+}
+
+/// Padded number of columns of panel `p` of a matrix with `n` columns.
+pub(crate) fn width(n: usize, p: usize) -> usize {
+    pad(n - p * PANEL).min(PANEL)
 }
 
 /// Reserves `more` numbers at the end of a buffer of `len`; returns their offset.
@@ -72,16 +88,15 @@ pub(crate) fn reserve(len: &mut usize, more: usize) -> usize {
     std::mem::replace(len, *len + more)
 }
 
-/// Adds the rows of `from` to `to`, `some` rows at a time.
+/// Adds the rows of `from`, `stride` numbers apart, to `to`, `some` rows at a time.
 ///
 /// The number of columns is a multiple of 16.
 #[inline(always)]
-pub(crate) fn add_rows(from: &[f32], some: usize, to: &mut [f32]) {
-    let n = to.len();
-    for from in from.chunks_exact(some * n) {
+pub(crate) fn add_rows(from: &[f32], stride: usize, some: usize, to: &mut [f32]) {
+    for from in from.chunks_exact(some * stride) {
         for (to, column) in to.chunks_exact_mut(16).zip((0..).step_by(16)) {
             let mut sums = [0.0f32; 16];
-            for row in from.chunks_exact(n) {
+            for row in from.chunks_exact(stride) {
                 sums.iter_mut().zip(&row[column..column + 16]).for_each(|(sum, x)| *sum += x);
             }
             to.iter_mut().zip(&sums).for_each(|(to, sum)| *to += sum);
@@ -114,6 +129,22 @@ impl Axis for Stride {
     #[inline(always)]
     unsafe fn at(self, i: usize) -> usize {
         i * self.0
+    }
+}
+
+/// Offsets of the columns of a matrix in panels with the given number of rows.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelColumns(pub(crate) usize);
+
+impl Axis for PanelColumns {
+    #[inline(always)]
+    fn ascend(self, _: usize) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> usize {
+        i / PANEL * PANEL * self.0 + i % PANEL
     }
 }
 
@@ -174,29 +205,16 @@ pub(crate) enum Init<'a> {
     Add,
 }
 
-/// Computes `C (m, n) = init + A (m, k) B (k, n)` for contiguous rows of C.
+/// Computes `C (m, n) = init + A (m, k) B (k, n)`.
 ///
-/// n is a multiple of 16. Long sums are made of short ones, which keeps their error small.
+/// The rows of C are at the offsets `to`. B comes with the stride of its rows. n is a multiple of 16. The rows of C may overlap if the product is added. Long sums are
+/// made of short ones, which keeps their error small.
 #[inline(always)]
 pub(crate) fn multiply<S: Set>(
     c: &mut [f32],
-    a: Matrix<'_, impl Axis, impl Axis>,
-    b: &[f32],
-    (m, n, k): (usize, usize, usize),
-    init: Init<'_>,
-) {
-    multiply_onto::<S>(c, Stride(n), a, b, (m, n, k), init);
-}
-
-/// Computes [`multiply`] with the rows of C at the offsets `to`.
-///
-/// The rows may overlap if the product is added.
-#[inline(always)]
-pub(crate) fn multiply_onto<S: Set>(
-    c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
-    b: &[f32],
+    b: (&[f32], usize),
     size: (usize, usize, usize),
     init: Init<'_>,
 ) {
@@ -209,7 +227,7 @@ struct Product<'a, T, R, C> {
     c: &'a mut [f32],
     to: T,
     a: Matrix<'a, R, C>,
-    b: &'a [f32],
+    b: (&'a [f32], usize),
     size: (usize, usize, usize),
     init: Init<'a>,
 }
@@ -233,12 +251,12 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
-    b: &[f32],
+    b: (&[f32], usize),
     (m, n, k): (usize, usize, usize),
     init: Init<'_>,
 ) {
     assert!(n.is_multiple_of(LANES) && m > 0 && k > 0);
-    assert!(to.ascend(m) && a.rows.ascend(m) && a.columns.ascend(k) && b.len() >= k * n);
+    assert!(to.ascend(m) && a.rows.ascend(m) && a.columns.ascend(k) && b.0.len() >= (k - 1) * b.1 + n);
     // SAFETY: the assertion above guarantees that the rows and columns exist.
     let (c_end, a_end) = unsafe { (to.at(m - 1) + n, a.rows.at(m - 1) + a.columns.at(k - 1)) };
     assert!(c.len() >= c_end && a.data.len() > a_end);
@@ -257,11 +275,11 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
                 // panel covers no more than the columns that are left.
                 column += unsafe {
                     if WIDE >= 64 && left >= 64 {
-                        panel::<S, ROWS, 64>(c, to, a, b, n, range.clone(), init, column)
+                        panel::<S, ROWS, 64>(c, to, a, b, range.clone(), init, column)
                     } else if WIDE >= 32 && left >= 32 {
-                        panel::<S, ROWS, 32>(c, to, a, b, n, range.clone(), init, column)
+                        panel::<S, ROWS, 32>(c, to, a, b, range.clone(), init, column)
                     } else {
-                        panel::<S, ROWS, 16>(c, to, a, b, n, range.clone(), init, column)
+                        panel::<S, ROWS, 16>(c, to, a, b, range.clone(), init, column)
                     }
                 };
             }
@@ -274,13 +292,11 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
 /// # Safety
 /// The ranges of rows, columns and terms are within the arrays.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "operands and ranges of a product")]
 unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
-    b: &[f32],
-    n: usize,
+    b: (&[f32], usize),
     (rows, terms): (Range<usize>, Range<usize>),
     init: Init<'_>,
     column: usize,
@@ -292,13 +308,13 @@ unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
         // SAFETY: guaranteed by the caller; a block covers no more than the rows that are left.
         i += unsafe {
             if left >= ROWS {
-                block::<S, ROWS, N>(c, to, a, b, n, terms, init, (i, column))
+                block::<S, ROWS, N>(c, to, a, b, terms, init, (i, column))
             } else if ROWS > 4 && left >= 4 {
-                block::<S, 4, N>(c, to, a, b, n, terms, init, (i, column))
+                block::<S, 4, N>(c, to, a, b, terms, init, (i, column))
             } else if left >= 2 {
-                block::<S, 2, N>(c, to, a, b, n, terms, init, (i, column))
+                block::<S, 2, N>(c, to, a, b, terms, init, (i, column))
             } else {
-                block::<S, 1, N>(c, to, a, b, n, terms, init, (i, column))
+                block::<S, 1, N>(c, to, a, b, terms, init, (i, column))
             }
         };
     }
@@ -310,13 +326,11 @@ unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
 /// # Safety
 /// The ranges of rows, columns and terms are within the arrays.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "operands and ranges of a product")]
 unsafe fn block<S: Set, const M: usize, const N: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
-    b: &[f32],
-    n: usize,
+    b: (&[f32], usize),
     terms: Range<usize>,
     init: Init<'_>,
     (i, column): (usize, usize),
@@ -332,7 +346,7 @@ unsafe fn block<S: Set, const M: usize, const N: usize>(
         // A copy: without it the compiler may leave the sums in memory, which costs nine tenths of the speed.
         let mut row = [0.0f32; N];
         // SAFETY: this term and these columns are within B.
-        row.copy_from_slice(unsafe { b.get_unchecked(k * n + column..k * n + column + N) });
+        row.copy_from_slice(unsafe { b.0.get_unchecked(k * b.1 + column..k * b.1 + column + N) });
         // SAFETY: there is such a term.
         let term = unsafe { a.columns.at(k) };
         for (r, sums) in sums.iter_mut().enumerate() {
@@ -369,7 +383,7 @@ mod tests {
             #[inline(always)]
             fn run<S: Set>(self) {
                 let a = Matrix { data: self.1, rows: Stride(self.3.2), columns: Stride(1) };
-                multiply::<S>(self.0, a, self.2, self.3, Init::Zero);
+                multiply::<S>(self.0, Stride(self.3.1), a, (self.2, self.3.1), self.3, Init::Zero);
             }
         }
         for (m, n, k) in [(1, 16, 1), (7, 48, 3), (13, 112, 33), (96, 64, 65)] {

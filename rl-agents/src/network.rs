@@ -15,11 +15,13 @@ use serde::{Deserialize, Serialize};
 use crate::activation::Activation;
 use crate::conv::Conv;
 use crate::mlp::{Linear, Mlp};
+use crate::net::{Kernel, Net};
 use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
+use crate::probe::Threads;
 use crate::samples::{Samples, TILE};
 use crate::settings::{self, Kind};
-use crate::tile::{Kernel, Net, Workspace};
+use crate::tile::Workspace;
 use crate::{Error, Scratch, Snapshot, Weights};
 
 /// Implementation of losses, gradients and acting.
@@ -154,7 +156,7 @@ impl Network {
             mlp.init(params, gain, seed, index);
             index += mlp.n_layers();
         }
-        self.pack();
+        self.pack(Threads::of(&Pool::default()));
     }
 
     /// Replaces the instruction set, by default the best one.
@@ -204,9 +206,14 @@ impl Network {
 
     /// Changes the parameters, and with them the version.
     pub(crate) fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
+        self.change_on(Threads::of(&Pool::default()), f)
+    }
+
+    /// Changes the parameters as [`Network::change`] does, on several threads.
+    pub(crate) fn change_on<R>(&mut self, threads: Threads<'_>, f: impl FnOnce(&mut [f32]) -> R) -> R {
         let result = f(&mut self.params);
         self.version += 1;
-        self.pack();
+        self.pack(threads);
         result
     }
 
@@ -221,13 +228,13 @@ impl Network {
         }
         self.params.copy_from_slice(params);
         self.version = version;
-        self.pack();
+        self.pack(Threads::of(&Pool::default()));
         Ok(())
     }
 
-    fn pack(&mut self) {
+    fn pack(&mut self, threads: Threads<'_>) {
         if let Some(kernel) = &mut self.kernel {
-            kernel.pack(&self.params);
+            kernel.pack(&self.params, threads);
         }
     }
 
@@ -306,7 +313,7 @@ impl Network {
             ObsSlice::U8(obs) => features.extend(obs.iter().map(|&x| f32::from(x) * self.scale)),
         }
         if let Some(normalizer) = &self.normalizer {
-            features[begin..].chunks_exact_mut(self.obs_len).for_each(|row| normalizer.apply(row));
+            features[begin..].chunks_exact_mut(self.obs_len).for_each(|row| normalizer.apply(0, row));
         }
     }
 

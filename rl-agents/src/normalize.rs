@@ -143,10 +143,10 @@ impl Normalizer {
         self.inv_std.iter_mut().zip(self.moments.inv_stds()).for_each(|(to, inv_std)| *to = inv_std);
     }
 
-    /// Normalizes one observation in place.
+    /// Normalizes the numbers of one observation from index `first` on, in place.
     #[inline(always)]
-    pub(crate) fn apply(&self, obs: &mut [f32]) {
-        for ((x, mean), inv_std) in obs.iter_mut().zip(&self.mean).zip(&self.inv_std) {
+    pub(crate) fn apply(&self, first: usize, obs: &mut [f32]) {
+        for ((x, mean), inv_std) in obs.iter_mut().zip(&self.mean[first..]).zip(&self.inv_std[first..]) {
             *x = math::clamp((*x - mean) * inv_std, -LIMIT, LIMIT);
         }
     }
@@ -393,14 +393,14 @@ mod tests {
     fn far_observations_are_clipped_and_nan_stays() {
         let mut normalizer = Normalizer::new(3);
         let mut obs = [1e9, f32::NAN, -3.0];
-        normalizer.apply(&mut obs);
+        normalizer.apply(0, &mut obs);
         assert!(obs[0] == 10.0 && obs[1].is_nan() && obs[2] == -3.0, "before any merge: {obs:?}");
         let mut moments = Moments::new(3);
         moments.push([1.0, 0.0, 5.0]);
         moments.push([3.0, 0.0, 5.0]);
         assert!(normalizer.set(&moments) && !normalizer.set(&Moments::new(2)));
         let mut obs = [4.0, 1.0, 5.0];
-        normalizer.apply(&mut obs);
+        normalizer.apply(0, &mut obs);
         assert!((obs[0] - 2.0).abs() < 1e-6 && obs[1..] == [10.0, 0.0], "{obs:?}");
     }
 }

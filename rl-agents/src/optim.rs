@@ -1,12 +1,16 @@
 //! Optimizers: one pass over the flat parameter vector, with gradient clipping.
 
+use rl_envs::Pool;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 use serde::{Deserialize, Serialize};
 
+use crate::probe::{Stage, Threads};
 use crate::{Error, sums};
 
 /// Number of consecutive skipped steps after which learning stops.
 const MAX_SKIPPED: u64 = 3;
+/// Parameters that one thread updates at a time; fewer are no work for two.
+const CHUNK: usize = 1 << 15;
 
 /// Update rule of an optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,6 +68,18 @@ impl Optimizer {
     /// Returns the norm before scaling, or `None` if it is not finite: the step is skipped then, and parameters and moments keep
     /// their bits.
     pub fn step(&mut self, params: &mut [f32], grads: &[f32], learning_rate: f32, max_norm: f32) -> Option<f32> {
+        self.step_with(Threads::of(&Pool::default()), params, grads, learning_rate, max_norm)
+    }
+
+    /// Takes one step as [`Optimizer::step`] does, on several threads.
+    pub(crate) fn step_with(
+        &mut self,
+        threads: Threads<'_>,
+        params: &mut [f32],
+        grads: &[f32],
+        learning_rate: f32,
+        max_norm: f32,
+    ) -> Option<f32> {
         assert!(params.len() == self.v.len() && grads.len() == self.v.len(), "one gradient and one moment a parameter");
         let norm = norm(grads);
         if !norm.is_finite() {
@@ -73,7 +89,11 @@ impl Optimizer {
         self.steps.skipped = 0;
         self.steps.taken += 1;
         let scale = if norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
-        dispatch(Isa::best(), OptimizerPass { optimizer: self, params, grads, scale, learning_rate });
+        let pass = OptimizerPass { rule: self.rule, taken: self.steps.taken, scale, learning_rate };
+        let m = self.m.chunks_mut(CHUNK).chain(std::iter::repeat_with(Default::default));
+        let chunks = params.chunks_mut(CHUNK).zip(grads.chunks(CHUNK)).zip(m.zip(self.v.chunks_mut(CHUNK)));
+        let mut chunks: Vec<_> = chunks.map(|((params, grads), (m, v))| Chunk { params, grads, m, v }).collect();
+        threads.each(Stage::Optimizer, &mut chunks, &|chunk| dispatch(Isa::best(), ChunkPass { pass, chunk }));
         Some(norm)
     }
 
@@ -127,28 +147,44 @@ impl Optimizer {
 /// One pass over parameters, gradients and moments.
 ///
 /// No operation is fused, so all instruction sets give the same bits.
-struct OptimizerPass<'a> {
-    optimizer: &'a mut Optimizer,
-    params: &'a mut [f32],
-    grads: &'a [f32],
+#[derive(Clone, Copy)]
+struct OptimizerPass {
+    rule: Rule,
+    /// Number of steps taken, including this one.
+    taken: u64,
     scale: f32,
     learning_rate: f32,
 }
 
-impl Work for OptimizerPass<'_> {
+/// Some parameters, with what belongs to them.
+struct Chunk<'a> {
+    params: &'a mut [f32],
+    grads: &'a [f32],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+}
+
+/// The pass over one chunk.
+struct ChunkPass<'a, 'b> {
+    pass: OptimizerPass,
+    chunk: &'a mut Chunk<'b>,
+}
+
+impl Work for ChunkPass<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { optimizer: Optimizer { rule, m, v, steps, .. }, params, grads, scale, learning_rate } = self;
-        match *rule {
+        let OptimizerPass { rule, taken, scale, learning_rate } = self.pass;
+        let Chunk { params, grads, m, v } = self.chunk;
+        match rule {
             Rule::Adam { beta1, beta2, epsilon } => {
-                let power = i32::try_from(steps.taken).unwrap_or(i32::MAX);
+                let power = i32::try_from(taken).unwrap_or(i32::MAX);
                 let correction1 = 1.0 - f64::from(beta1).powi(power);
                 let correction2 = 1.0 - f64::from(beta2).powi(power);
                 let rate = (f64::from(learning_rate) / correction1) as f32;
                 let root_scale = (1.0 / correction2.sqrt()) as f32;
-                for (((p, g), m), v) in params.iter_mut().zip(grads).zip(m).zip(v) {
+                for (((p, g), m), v) in params.iter_mut().zip(*grads).zip(&mut **m).zip(&mut **v) {
                     let g = g * scale;
                     *m = beta1 * *m + (1.0 - beta1) * g;
                     *v = beta2 * *v + (1.0 - beta2) * (g * g);
@@ -156,7 +192,7 @@ impl Work for OptimizerPass<'_> {
                 }
             }
             Rule::RmsProp { alpha, epsilon } => {
-                for ((p, g), v) in params.iter_mut().zip(grads).zip(v) {
+                for ((p, g), v) in params.iter_mut().zip(*grads).zip(&mut **v) {
                     let g = g * scale;
                     *v = alpha * *v + (1.0 - alpha) * (g * g);
                     *p -= learning_rate * g / (v.sqrt() + epsilon);

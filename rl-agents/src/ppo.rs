@@ -21,6 +21,7 @@ use rl_envs::{Pool, Purpose, Rng, math};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
 use crate::descent::{Descent, StepSums};
 use crate::optim::Rule;
+use crate::probe::{self, Probe, Stage, Threads};
 use crate::settings::{self, Kind};
 use crate::targets::{Refresh, Targets};
 use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch};
@@ -188,10 +189,18 @@ impl Ppo {
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }
 
+    /// Reports the stages of later updates to `probe`.
+    ///
+    /// Each thread reports its own stages.
+    pub fn set_probe(&mut self, probe: Probe) {
+        self.descent.probe = Some(probe);
+    }
+
     /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
-        let Descent { policy, slices, gradient, .. } = &mut self.descent;
-        minibatch.gradient(policy, PpoLoss { config: &self.config, clip }, pool, slices, gradient)
+        let Descent { policy, slices, gradient, probe, .. } = &mut self.descent;
+        let threads = Threads { pool, probe: probe.as_ref() };
+        minibatch.gradient(policy, PpoLoss { config: &self.config, clip }, threads, slices, gradient)
     }
 
     /// Computes the gradient of a minibatch with candle operations.
@@ -255,6 +264,7 @@ impl Agent for Ppo {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
         self.descent.report(UpdateEvent::TargetsEnd);
+        probe::report(self.descent.probe.as_ref(), Stage::Targets);
         let mut metrics = Metrics::default();
         let mut rows: Vec<u32> = (0..rollout.len() as u32).collect();
         let mut advantages = Vec::with_capacity(config.batch_size);
@@ -267,6 +277,7 @@ impl Agent for Ppo {
             let (mut n_epoch, mut kl) = (0.0, 0.0);
             for rows in rows.chunks_exact(config.batch_size) {
                 targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
+                probe::report(self.descent.probe.as_ref(), Stage::Shuffle);
                 let minibatch =
                     Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: config.ent_coef };
                 let parts = match self.descent.policy.learner() {
@@ -282,7 +293,7 @@ impl Agent for Ppo {
                 if config.target_kl > 0.0 && parts.kl > 1.5 * config.target_kl {
                     break 'epochs;
                 }
-                steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm)?);
+                steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
             }
         }
 

@@ -23,19 +23,20 @@ pub(crate) struct Samples<'a> {
 }
 
 impl Samples<'_> {
-    /// Copies the observations of samples `range` into rows of `stride`.
+    /// Copies `columns` of the observations (D) of samples `range`.
+    ///
+    /// The rows of `to` are `stride` numbers apart.
     #[inline(always)]
-    pub(crate) fn copy(&self, range: Range<usize>, d: usize, stride: usize, to: &mut [f32]) {
+    pub(crate) fn copy(&self, range: Range<usize>, d: usize, columns: Range<usize>, stride: usize, to: &mut [f32]) {
         for (to, sample) in to.chunks_exact_mut(stride).zip(range) {
             let row = self.rows.map_or(sample, |rows| rows[sample] as usize);
+            let (to, from) = (&mut to[..columns.len()], row * d + columns.start..row * d + columns.end);
             match self.obs {
-                ObsSlice::F32(obs) => to[..d].copy_from_slice(&obs[row * d..][..d]),
-                ObsSlice::U8(obs) => {
-                    to[..d].iter_mut().zip(&obs[row * d..][..d]).for_each(|(to, &x)| *to = f32::from(x) * self.scale);
-                }
+                ObsSlice::F32(obs) => to.copy_from_slice(&obs[from]),
+                ObsSlice::U8(obs) => to.iter_mut().zip(&obs[from]).for_each(|(to, &x)| *to = f32::from(x) * self.scale),
             }
             if let Some(normalizer) = self.normalizer {
-                normalizer.apply(&mut to[..d]);
+                normalizer.apply(columns.start, to);
             }
         }
     }

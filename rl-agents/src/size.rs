@@ -1,10 +1,10 @@
 //! Memory of networks, computed from their shape before anything is allocated.
 
+use crate::net::{Lens, Net};
 use crate::network::NetworkShape;
 use crate::params::init_bytes;
 use crate::samples::TILE;
-use crate::tile::{self, Net};
-use crate::{Learner, NetConfig};
+use crate::{Learner, NetConfig, layered, slices};
 
 /// Bytes of the networks of one agent, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,14 +15,28 @@ pub struct NetSize {
     pub policy: u64,
     /// Scratch of one acting thread.
     pub acting: u64,
-    /// Scratch of one slice of a minibatch with the tile kernel; 0 with the reference.
+    /// Scratch of one slice of a minibatch that passes in tiles; 0 with the reference.
     pub slice: u64,
     /// Additional memory while parameters are drawn.
     pub init: u64,
     /// Number of parameter-sized tensors in a reference update; 0 with the tile kernel.
     pub tensors: u64,
-    /// One sample's activations and gradients in the reference; 0 with the tile kernel.
+    /// One sample's activations and gradients; 0 if minibatches pass in tiles.
     pub sample: u64,
+}
+
+impl NetSize {
+    /// Scratch of a minibatch of `n` samples with the tile kernel.
+    #[must_use]
+    pub fn minibatch(&self, n: u64) -> u64 {
+        let numbers = |bytes: u64| usize::try_from(bytes / 4).unwrap_or(usize::MAX);
+        let n_samples = usize::try_from(n).unwrap_or(usize::MAX);
+        if self.sample > 0 && layered::fits(n_samples, numbers(self.sample)) {
+            n.saturating_mul(self.sample)
+        } else {
+            (slices::of_minibatch(n_samples, numbers(self.params)) as u64).saturating_mul(self.slice)
+        }
+    }
 }
 
 /// Copies of the parameters in candle's backward pass.
@@ -45,8 +59,11 @@ impl NetworkShape {
         let size = NetSize { params, policy: params, acting: columns, init, ..NetSize::default() };
         match net.learner {
             Learner::Fused => {
-                let tile::Lens { packed, forward, learning } = Net::new(conv, &mlps, net.activation).lens();
-                NetSize { policy: params + bytes(packed), acting: columns + bytes(forward), slice: bytes(learning), ..size }
+                let kernel = Net::new(conv, &mlps, net.activation);
+                let Lens { packed, forward, learning, sample } = kernel.lens();
+                let sample = if layered::suits(&kernel) { bytes(sample) } else { 0 };
+                let (policy, acting) = (params + bytes(packed), columns + bytes(forward));
+                NetSize { policy, acting, slice: bytes(learning), sample, ..size }
             }
             Learner::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();

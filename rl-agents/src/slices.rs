@@ -19,8 +19,7 @@ const FEW_SLICES: usize = 4;
 /// `n_params` is the number of parameters of the networks.
 /// A power of two, so that two, four or eight threads get equal work and sums over slices are whole trees. It is part of the
 /// order of summation: results depend on it.
-#[must_use]
-pub fn of_minibatch(n: usize, n_params: usize) -> usize {
+pub(crate) fn of_minibatch(n: usize, n_params: usize) -> usize {
     let most = (MAX_NUMBERS / n_params.max(1)).clamp(FEW_SLICES, MAX_SLICES);
     1 << (n / MIN_SAMPLES).clamp(1, most).ilog2()
 }
@@ -45,6 +44,7 @@ pub(crate) fn tree<T: Copy, const N: usize>(mut numbers: [T; N], add: impl Fn(T,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::Threads;
     use crate::samples::TILE;
     use crate::tile::{Slices, Tile, TileLoss};
     use crate::{ActorCritic, NetConfig};
@@ -89,7 +89,7 @@ mod tests {
             let gradient = |range: std::ops::Range<usize>, threads| {
                 let samples = policy.network().samples(ObsSlice::U8(&obs[range.start * d..range.end * d]), None);
                 let (pool, mut gradient) = (Pool::new(threads).unwrap(), vec![f32::NAN; policy.params().len()]);
-                let _ = Slices::new().gradient(kernel, samples, range.len(), &pool, &loss, &mut gradient);
+                let _ = Slices::new().gradient(kernel, samples, range.len(), Threads::of(&pool), &loss, &mut gradient);
                 gradient
             };
             for n in [1, 97, 129, 300, 600, 1100] {

@@ -1,9 +1,7 @@
 //! The network kernel: tiles of samples pass through networks and loss in cache.
 //!
-//! A tile goes forward, through the loss, and backward. Networks are chains of dense layers over the flat parameter vector. A
-//! chain starts at the observation, at the features of the convolutions, or at the output of another chain (a shared trunk).
-//! Every product is [`multiply`]. Layers are padded to 16 columns; layers with few outputs get their gradient transposed, which
-//! pads less.
+//! A tile goes forward, through the loss, and backward. Every product is [`multiply`](crate::gemm::multiply). Networks too wide
+//! for the cache pass [layer by layer](crate::layered) instead, with the same operations in the same order.
 //!
 //! The order of operations of one output depends on its layer alone: not on other rows, not on threads. Acting and learning
 //! therefore get the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices. A tile's
@@ -12,268 +10,46 @@
 
 use std::ops::Range;
 
-use rl_envs::Pool;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
-use crate::activation::Activation;
-use crate::conv::{Conv, ConvStage, ConvWorkspace};
-use crate::gemm::{Init, Matrix, Stride, add_rows, multiply, pad, reserve};
-use crate::mlp::Mlp;
+use crate::conv::ConvWorkspace;
+use crate::dense::Rows;
+use crate::gemm::{Init, PANEL, pad, panels};
+use crate::layered::{self, Layered};
+use crate::net::{Chain, Net};
+use crate::probe::{Probe, Stage, Threads, report};
 use crate::samples::{Samples, TILE};
 use crate::slices::{self, MAX_SLICES};
 
 /// Minimum numbers of a part of a gradient that a thread sums.
 const MIN_PART: usize = 2048;
-/// Rows that stay in the cache while their columns are read.
-const PACKED_ROWS: usize = 16;
-
-/// One dense layer, with the offsets of its parts.
-#[derive(Clone, Debug)]
-struct Dense {
-    /// Number of inputs, including padding between runs.
-    n_in: usize,
-    n_out: usize,
-    /// Length of a run of inputs, real and padded.
-    ///
-    /// There is one run, or one for each position of a convolution.
-    runs: (usize, usize),
-    /// Ranges of the flat parameter vector: (in, out), (out).
-    weight: Range<usize>,
-    bias: Range<usize>,
-    /// Offsets in the packed parameters: (in, padded out), (padded out), transpose.
-    ///
-    /// The transpose is (out, padded in).
-    packed_weight: usize,
-    packed_bias: usize,
-    packed_transpose: usize,
-    /// Offsets in the gradient: (in, padded out), (padded out).
-    ///
-    /// `transposed` makes the former (out, padded in).
-    grad_weight: usize,
-    grad_bias: usize,
-    transposed: bool,
-    /// Column of the first output among those of all layers.
-    column: usize,
-}
-
-impl Dense {
-    fn in_pad(&self) -> usize {
-        pad(self.n_in)
-    }
-
-    fn out_pad(&self) -> usize {
-        pad(self.n_out)
-    }
-
-    /// Splits the flat weight into runs, each with the index of its first input.
-    fn runs<'a>(&self, weight: &'a [f32]) -> impl Iterator<Item = (usize, &'a [f32])> {
-        let (real, padded) = self.runs;
-        weight.chunks(real * self.n_out).enumerate().map(move |(i, run)| (i * padded, run))
-    }
-
-    /// Range of the outputs of a tile, (TILE, padded out).
-    fn outputs(&self) -> Range<usize> {
-        self.column * TILE..(self.column + self.out_pad()) * TILE
-    }
-}
-
-/// A sequence of dense layers.
-#[derive(Clone, Debug)]
-struct Chain {
-    layers: Range<usize>,
-    /// Index of the chain that this chain starts from; `None` for the observation.
-    from: Option<usize>,
-    /// True if the activation follows the last layer too, as in a trunk.
-    activated: bool,
-}
-
-/// Networks in the layouts of the kernel.
-#[derive(Clone, Debug)]
-pub(crate) struct Net {
-    conv: Option<ConvStage>,
-    layers: Vec<Dense>,
-    chains: Vec<Chain>,
-    activation: Activation,
-    /// Number of inputs of a first chain: the observation, or padded features.
-    n_in: usize,
-    columns: usize,
-    packed_len: usize,
-    grad_len: usize,
-}
-
-impl Net {
-    /// Builds a chain for each network of `mlps`.
-    ///
-    /// Each network comes with the index of the network that it starts from; `None` is the features of `conv`, which without
-    /// layers are the observation. A network that another one starts from must be a trunk.
-    pub(crate) fn new(conv: &Conv, mlps: &[(&Mlp, Option<usize>)], activation: Activation) -> Self {
-        let (mut packed_len, mut grad_len) = (0, 0);
-        let conv = ConvStage::new(conv, &mut packed_len, &mut grad_len);
-        let n_in = conv.as_ref().map_or(mlps[0].0.layers()[0].n_in, |conv| conv.features().0);
-        let (layers, chains) = (Vec::new(), Vec::new());
-        let mut net = Self { conv, layers, chains, activation, n_in, columns: 0, packed_len, grad_len };
-        for (mlp, from) in mlps {
-            let first = net.layers.len();
-            for linear in mlp.layers() {
-                let starts = from.is_none() && net.layers.len() == first;
-                let plain = (linear.n_in, (linear.n_in, pad(linear.n_in)));
-                let (n_in, runs) = net.conv.as_ref().filter(|_| starts).map_or(plain, ConvStage::features);
-                let n_out = linear.n_out;
-                let transposed = n_out * pad(n_in) < n_in * pad(n_out);
-                let packed_weight = reserve(&mut net.packed_len, n_in * pad(n_out));
-                let packed_bias = reserve(&mut net.packed_len, pad(n_out));
-                let packed_transpose = reserve(&mut net.packed_len, n_out * pad(n_in));
-                let size = if transposed { n_out * pad(n_in) } else { n_in * pad(n_out) };
-                let grad_weight = reserve(&mut net.grad_len, size);
-                let grad_bias = reserve(&mut net.grad_len, pad(n_out));
-                let (weight, bias) = (linear.weight.clone(), linear.bias.clone());
-                let column = net.columns;
-                net.columns += pad(n_out);
-                net.layers.push(Dense {
-                    n_in,
-                    n_out,
-                    runs,
-                    weight,
-                    bias,
-                    packed_weight,
-                    packed_bias,
-                    packed_transpose,
-                    grad_weight,
-                    grad_bias,
-                    transposed,
-                    column,
-                });
-            }
-            net.chains.push(Chain { layers: first..net.layers.len(), from: *from, activated: mlp.is_trunk() });
-        }
-        net
-    }
-
-    /// Copies the parameters into the layouts of the kernel.
-    pub(crate) fn pack(&self, params: &[f32], packed: &mut Vec<f32>) {
-        packed.resize(self.packed_len, 0.0);
-        if let Some(conv) = &self.conv {
-            conv.pack(params, packed);
-        }
-        for layer in &self.layers {
-            let (n_in, n_out, in_pad, out_pad) = (layer.n_in, layer.n_out, layer.in_pad(), layer.out_pad());
-            let weight = &params[layer.weight.clone()];
-            let to = &mut packed[layer.packed_weight..][..n_in * out_pad];
-            for (first, run) in layer.runs(weight) {
-                for (to, from) in to[first * out_pad..].chunks_exact_mut(out_pad).zip(run.chunks_exact(n_out)) {
-                    to[..n_out].copy_from_slice(from);
-                }
-            }
-            packed[layer.packed_bias..][..n_out].copy_from_slice(&params[layer.bias.clone()]);
-            let to = &mut packed[layer.packed_transpose..][..n_out * in_pad];
-            for (first, run) in layer.runs(weight) {
-                for (rows, first) in run.chunks(PACKED_ROWS * n_out).zip((first..).step_by(PACKED_ROWS)) {
-                    for (j, row) in to.chunks_exact_mut(in_pad).enumerate() {
-                        row[first..].iter_mut().zip(rows[j..].iter().step_by(n_out)).for_each(|(to, &from)| *to = from);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Copies a gradient from the layout of the kernel into the flat gradient.
-    #[inline(always)]
-    fn unpack_gradient(&self, grads: &[f32], flat: &mut [f32]) {
-        if let Some(conv) = &self.conv {
-            conv.unpack_gradient(grads, flat);
-        }
-        for layer in &self.layers {
-            let ((real, padded), n_out, in_pad, out_pad) = (layer.runs, layer.n_out, layer.in_pad(), layer.out_pad());
-            let from = &grads[layer.grad_weight..];
-            for (i, to) in flat[layer.weight.clone()].chunks_mut(real * n_out).enumerate() {
-                let first = i * padded;
-                if layer.transposed {
-                    for (i, to) in to.chunks_exact_mut(n_out).enumerate() {
-                        to.iter_mut().enumerate().for_each(|(j, to)| *to = from[j * in_pad + first + i]);
-                    }
-                } else {
-                    for (to, from) in to.chunks_exact_mut(n_out).zip(from[first * out_pad..].chunks_exact(out_pad)) {
-                        to.copy_from_slice(&from[..n_out]);
-                    }
-                }
-            }
-            flat[layer.bias.clone()].copy_from_slice(&grads[layer.grad_bias..][..n_out]);
-        }
-    }
-
-    /// Lengths of the buffers.
-    pub(crate) fn lens(&self) -> Lens {
-        let conv = |learning| self.conv.as_ref().map_or(0, |conv| conv.workspace_len(learning));
-        let forward = TILE * (pad(self.n_in) + self.columns);
-        let features = if self.conv.is_some() { TILE * self.n_in } else { 0 };
-        let gradients = TILE * self.widest() * (self.chains.len() + 1) + features + self.grad_len;
-        Lens { packed: self.packed_len, forward: forward + conv(false), learning: forward + conv(true) + gradients }
-    }
-
-    fn widest(&self) -> usize {
-        self.layers.iter().map(|layer| layer.in_pad().max(layer.out_pad())).max().unwrap_or(pad(1))
-    }
-}
-
-/// Lengths of the packed parameters, an acting workspace, and a learning one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lens {
-    pub(crate) packed: usize,
-    pub(crate) forward: usize,
-    pub(crate) learning: usize,
-}
-
-/// Networks with their current parameters, and the instruction set to run with.
-#[derive(Clone, Debug)]
-pub(crate) struct Kernel {
-    pub(crate) isa: Isa,
-    pub(crate) net: Net,
-    packed: Vec<f32>,
-}
-
-impl Kernel {
-    pub(crate) fn new(net: Net, params: &[f32]) -> Self {
-        let mut kernel = Self { isa: Isa::best(), net, packed: Vec::new() };
-        kernel.pack(params);
-        kernel
-    }
-
-    /// Copies the parameters and the instruction set of a kernel of the same network.
-    pub(crate) fn copy_from(&mut self, other: &Self) {
-        self.isa = other.isa;
-        self.packed.copy_from_slice(&other.packed);
-    }
-
-    /// Replaces the parameters.
-    pub(crate) fn pack(&mut self, params: &[f32]) {
-        self.net.pack(params, &mut self.packed);
-    }
-
-    /// Returns the kernel as arguments of [`forward`] and [`Slices::gradient`].
-    pub(crate) fn view(&self) -> (Isa, &Net, &[f32]) {
-        (self.isa, &self.net, &self.packed)
-    }
-}
 
 /// Buffers of one thread that runs tiles through the networks.
+///
+/// Matrices are (TILE, columns), in panels.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
-    inputs: Vec<f32>, // (TILE, padded D), or padded features
+    inputs: Vec<f32>, // observations, or padded features
     conv: Option<ConvWorkspace>,
-    outputs: Vec<f32>,        // every layer's, (TILE, padded out)
-    out_grads: Vec<Vec<f32>>, // every chain's, (TILE, widest)
-    delta: Vec<f32>,          // (TILE, widest)
-    input_grads: Vec<f32>,    // (TILE, features), if there are convolutions
+    outputs: Vec<Vec<f32>>,   // every layer's
+    out_grads: Vec<Vec<f32>>, // every chain's, as wide as the widest layer
+    delta: Vec<f32>,          // as wide as the widest layer
+    input_grads: Vec<f32>,    // of features, if there are convolutions
     grads: Vec<f32>,
+}
+
+/// Allocates a matrix of a tile.
+fn matrix(columns: usize) -> Vec<f32> {
+    vec![0.0; TILE * panels(columns) * PANEL]
 }
 
 impl Workspace {
     /// Allocates buffers to act with.
     pub(crate) fn forward(net: &Net) -> Self {
         Self {
-            inputs: vec![0.0; TILE * pad(net.n_in)],
+            inputs: matrix(net.n_in),
             conv: net.conv.as_ref().map(|conv| conv.workspace(false)),
-            outputs: vec![0.0; TILE * net.columns],
+            outputs: net.layers.iter().map(|layer| matrix(layer.n_out)).collect(),
             out_grads: Vec::new(),
             delta: Vec::new(),
             input_grads: Vec::new(),
@@ -283,20 +59,28 @@ impl Workspace {
 
     /// Allocates buffers to learn with.
     fn learning(net: &Net) -> Self {
-        let widest = vec![0.0; TILE * net.widest()];
+        let widest = matrix(net.widest());
         let out_grads = vec![widest.clone(); net.chains.len()];
         let conv = net.conv.as_ref().map(|conv| conv.workspace(true));
-        let input_grads = vec![0.0; if conv.is_some() { TILE * net.n_in } else { 0 }];
+        let input_grads = if conv.is_some() { matrix(net.n_in) } else { Vec::new() };
         Self { out_grads, delta: widest, conv, input_grads, grads: vec![0.0; net.grad_len], ..Self::forward(net) }
     }
 }
 
 /// A tile between forward and backward: the networks' outputs and their gradients.
 pub(crate) struct Tile<'a> {
-    net: &'a Net,
-    outputs: &'a [f32],
-    out_grads: &'a mut [Vec<f32>],
-    samples: Range<usize>,
+    pub(crate) net: &'a Net,
+    /// Outputs of every layer, the height of their panels, and the tile's first row.
+    pub(crate) outputs: (&'a [Vec<f32>], usize, usize),
+    /// Gradients of every chain's outputs, likewise.
+    pub(crate) out_grads: (&'a mut [Vec<f32>], usize, usize),
+    pub(crate) samples: Range<usize>,
+}
+
+/// Offset of column `j` in panels of `height` rows, from row `first` on.
+#[inline(always)]
+fn column(j: usize, height: usize, first: usize) -> usize {
+    (j / PANEL * height + first) * PANEL + j % PANEL
 }
 
 impl Tile<'_> {
@@ -308,9 +92,9 @@ impl Tile<'_> {
     /// Copies output `j` of a chain, one number per sample.
     #[inline(always)]
     pub(crate) fn column(&self, chain: usize, j: usize, to: &mut [f32]) {
-        let layer = &self.net.layers[self.net.chains[chain].layers.end - 1];
-        let outputs = &self.outputs[layer.outputs()];
-        to.iter_mut().zip(outputs.chunks_exact(layer.out_pad())).for_each(|(to, row)| *to = row[j]);
+        let (outputs, height, first) = self.outputs;
+        let outputs = &outputs[self.net.chains[chain].last()][column(j, height, first)..];
+        to.iter_mut().zip(outputs.iter().step_by(PANEL)).for_each(|(to, from)| *to = *from);
     }
 
     /// Sets the gradient of the loss with respect to output `j` of a chain.
@@ -318,8 +102,9 @@ impl Tile<'_> {
     /// A loss must set every output of every chain that no other chain starts from.
     #[inline(always)]
     pub(crate) fn set_grad(&mut self, chain: usize, j: usize, from: &[f32]) {
-        let stride = self.net.layers[self.net.chains[chain].layers.end - 1].out_pad();
-        self.out_grads[chain].chunks_exact_mut(stride).zip(from).for_each(|(row, &from)| row[j] = from);
+        let (grads, height, first) = &mut self.out_grads;
+        let grads = &mut grads[chain][column(j, *height, *first)..];
+        grads.iter_mut().step_by(PANEL).zip(from).for_each(|(to, from)| *to = *from);
     }
 }
 
@@ -373,13 +158,22 @@ impl<S, L: TileLoss<S>> EachTile for SliceLoss<'_, L, S> {
 
 /// Slices of a batch for parallel threads, each with statistics `S` of its loss.
 pub(crate) struct Slices<S> {
-    slices: Vec<(Workspace, Range<usize>, S)>,
+    slices: Vec<BatchSlice<S>>,
+    workspaces: Vec<Workspace>,
+    layered: Layered,
+}
+
+/// A slice of a batch.
+pub(crate) struct BatchSlice<S> {
+    /// Samples of the batch.
+    pub(crate) range: Range<usize>,
+    pub(crate) stats: S,
 }
 
 impl<S: Stats> Slices<S> {
     /// Creates an empty list; [`Slices::gradient`] adds the slices that a batch needs.
     pub(crate) fn new() -> Self {
-        Self { slices: Vec::new() }
+        Self { slices: Vec::new(), workspaces: Vec::new(), layered: Layered::default() }
     }
 
     /// Writes the gradient (P) of the summed loss of `n` samples.
@@ -390,54 +184,78 @@ impl<S: Stats> Slices<S> {
         (isa, net, packed): (Isa, &Net, &[f32]),
         samples: Samples<'_>,
         n: usize,
-        pool: &Pool,
+        threads: Threads<'_>,
         loss: &L,
         gradient: &mut [f32],
     ) -> impl Iterator<Item = &'s S> + Clone + use<'s, S, L> {
         let count = slices::of_minibatch(n, gradient.len());
         while self.slices.len() < count {
-            self.slices.push((Workspace::learning(net), 0..0, S::default()));
+            self.slices.push(BatchSlice { range: 0..0, stats: S::default() });
         }
         let slices = &mut self.slices[..count];
-        for (i, (_, range, _)) in slices.iter_mut().enumerate() {
-            *range = i * n / count..(i + 1) * n / count;
+        for (i, slice) in slices.iter_mut().enumerate() {
+            slice.range = i * n / count..(i + 1) * n / count;
+            slice.stats.reset();
         }
-        pool.each(slices, &|(workspace, range, stats)| {
-            stats.reset();
-            let each = SliceLoss { loss, stats };
-            dispatch(isa, Pass { net, packed, samples, range: range.clone(), workspace, each, skip: None, backward: true });
+        if layered::suits(net) && layered::fits(n, net.lens().sample) {
+            self.layered.gradient((isa, net, packed), samples, slices, threads, loss, gradient);
+        } else {
+            self.tiles((isa, net, packed), samples, count, threads, loss, gradient);
+        }
+        self.slices[..count].iter().map(|slice| &slice.stats)
+    }
+
+    /// Writes the gradient of the first `count` slices, tile by tile.
+    fn tiles<L: TileLoss<S>>(
+        &mut self,
+        (isa, net, packed): (Isa, &Net, &[f32]),
+        samples: Samples<'_>,
+        count: usize,
+        threads: Threads<'_>,
+        loss: &L,
+        gradient: &mut [f32],
+    ) {
+        while self.workspaces.len() < count {
+            self.workspaces.push(Workspace::learning(net));
+        }
+        let workspaces = &mut self.workspaces[..count];
+        let mut passes: Vec<_> = workspaces.iter_mut().zip(&mut self.slices).collect();
+        threads.each(Stage::Backward, &mut passes, &|(workspace, BatchSlice { range, stats })| {
+            let (each, range, probe) = (SliceLoss { loss, stats }, range.clone(), threads.probe);
+            dispatch(isa, Pass { net, packed, samples, range, workspace, each, skip: None, backward: true, probe });
         });
-        let (first, rest) = slices.split_at_mut(1);
-        let grads = &mut first[0].0.grads;
+        let (first, rest) = workspaces.split_at_mut(1);
+        let grads = &mut first[0].grads;
         if !rest.is_empty() {
             let len = pad(net.grad_len.div_ceil(MAX_SLICES)).max(MIN_PART);
             let mut parts = (0..).step_by(len).zip(grads.chunks_mut(len));
             let mut parts: [_; MAX_SLICES] = std::array::from_fn(|_| parts.next());
-            pool.each(&mut parts, &|part| {
+            threads.each(Stage::Sum, &mut parts, &|part| {
                 if let Some((from, first)) = part {
                     dispatch(isa, TreeSum { first, rest, from: *from });
                 }
             });
         }
         net.unpack_gradient(grads, gradient);
-        self.slices[..count].iter().map(|(.., stats)| stats)
+        threads.report(Stage::Sum);
     }
 }
 
 /// Sum of the slices' gradients over a part of them, left in the first slice's.
-struct TreeSum<'a, S> {
+struct TreeSum<'a> {
     first: &'a mut [f32],
-    rest: &'a [(Workspace, Range<usize>, S)],
+    rest: &'a [Workspace],
     /// Offset of the part.
     from: usize,
 }
 
-impl<T> Work for TreeSum<'_, T> {
+impl Work for TreeSum<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Set>(self) {
         match self.rest.len() {
+            0 => {}
             1 => self.sum::<2>(),
             3 => self.sum::<4>(),
             7 => self.sum::<8>(),
@@ -447,12 +265,12 @@ impl<T> Work for TreeSum<'_, T> {
     }
 }
 
-impl<S> TreeSum<'_, S> {
+impl TreeSum<'_> {
     #[inline(always)]
     fn sum<const N: usize>(self) {
         let Self { first, rest, from } = self;
         let all: [&[f32]; N] =
-            std::array::from_fn(|s| if s == 0 { &[][..] } else { &rest[s - 1].0.grads[from..from + first.len()] });
+            std::array::from_fn(|s| if s == 0 { &[][..] } else { &rest[s - 1].grads[from..from + first.len()] });
         for (i, to) in first.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let mut sums = [*to; N];
             for (sums, all) in sums.iter_mut().zip(&all).skip(1) {
@@ -474,7 +292,7 @@ pub(crate) fn forward<F: EachTile>(
     workspace: &mut Workspace,
     read: F,
 ) {
-    dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, skip, backward: false });
+    dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, skip, backward: false, probe: None });
 }
 
 /// A range of samples on their way forward and, for learning, backward.
@@ -488,6 +306,7 @@ struct Pass<'a, F> {
     each: F,
     skip: Option<usize>,
     backward: bool,
+    probe: Option<&'a Probe>,
 }
 
 impl<F: EachTile> Work for Pass<'_, F> {
@@ -495,7 +314,7 @@ impl<F: EachTile> Work for Pass<'_, F> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, samples, range, workspace, mut each, skip, backward } = self;
+        let Self { net, packed, samples, range, workspace, mut each, skip, backward, probe } = self;
         if backward {
             workspace.grads.fill(0.0);
         }
@@ -507,13 +326,20 @@ impl<F: EachTile> Work for Pass<'_, F> {
                     let features = &mut workspace.inputs;
                     conv.forward::<S>(&samples, tile.clone(), packed, backward, conv_workspace, features);
                 }
-                _ => samples.copy(tile.clone(), net.n_in, pad(net.n_in), &mut workspace.inputs),
+                _ => {
+                    for (p, panel) in workspace.inputs.chunks_exact_mut(TILE * PANEL).enumerate() {
+                        samples.copy(tile.clone(), net.n_in, p * PANEL..net.n_in.min((p + 1) * PANEL), PANEL, panel);
+                    }
+                }
             }
+            report(probe, if net.conv.is_some() { Stage::Forward } else { Stage::Inputs });
             for (_, chain) in net.chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
                 chain_forward::<S>(net, chain, packed, m, workspace);
             }
-            let outputs = &workspace.outputs;
-            each.tile(&mut Tile { net, outputs, out_grads: &mut workspace.out_grads, samples: tile.clone() });
+            report(probe, Stage::Forward);
+            let Workspace { outputs, out_grads, .. } = &mut *workspace;
+            each.tile(&mut Tile { net, outputs: (outputs, TILE, 0), out_grads: (out_grads, TILE, 0), samples: tile.clone() });
+            report(probe, Stage::Loss);
             if backward {
                 for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
                     grad.fill(0.0);
@@ -526,90 +352,137 @@ impl<F: EachTile> Work for Pass<'_, F> {
                 if let (Some(conv), Some(conv_workspace)) = (&net.conv, conv_workspace) {
                     conv.backward::<S>(&samples, tile, packed, inputs, input_grads, conv_workspace, grads);
                 }
+                report(probe, Stage::Backward);
             }
         }
     }
 }
 
+/// The first `m` rows of a matrix of a tile.
+#[inline(always)]
+fn rows(data: &[f32], m: usize) -> Rows<'_> {
+    Rows { data, height: TILE, m }
+}
+
+/// The first `m` rows of each panel of a matrix of a tile.
+#[inline(always)]
+fn each_panel(data: &mut [f32], m: usize) -> impl Iterator<Item = (usize, &mut [f32])> {
+    data.chunks_exact_mut(TILE * PANEL).map(move |panel| &mut panel[..m * PANEL]).enumerate()
+}
+
 #[inline(always)]
 fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, workspace: &mut Workspace) {
     for l in chain.layers.clone() {
-        let layer = &net.layers[l];
-        let (n_in, out_pad) = (layer.n_in, layer.out_pad());
-        // Layers are in order, so a layer reads from before the range that it writes.
-        let (before, from_here) = workspace.outputs.split_at_mut(layer.column * TILE);
-        let output = &mut from_here[..m * out_pad];
-        let input = source(net, chain, l).map_or(&workspace.inputs[..], |source| &before[source.outputs()]);
-        let a = Matrix { data: input, rows: Stride(layer.in_pad()), columns: Stride(1) };
-        let b = &packed[layer.packed_weight..][..n_in * out_pad];
-        let bias = &packed[layer.packed_bias..][..out_pad];
-        multiply::<S>(output, a, b, (m, out_pad, n_in), Init::Bias(bias));
-        if l + 1 < chain.layers.end || chain.activated {
-            net.activation.apply::<S>(output);
+        // Layers are in order, so a layer reads one before it.
+        let (before, from_here) = workspace.outputs.split_at_mut(l);
+        let place = net.places[l];
+        let input = rows(place.source.map_or(&workspace.inputs, |source| &before[source]), m);
+        for (p, output) in each_panel(&mut from_here[0], m) {
+            net.layers[l].forward::<S>(p, packed, input, place.activation, output);
         }
-    }
-}
-
-/// Returns the layer read by layer `l` of a chain; `None` for the observation.
-#[inline(always)]
-fn source<'a>(net: &'a Net, chain: &Chain, l: usize) -> Option<&'a Dense> {
-    if l > chain.layers.start {
-        Some(&net.layers[l - 1])
-    } else {
-        chain.from.map(|from| &net.layers[net.chains[from].layers.end - 1])
     }
 }
 
 #[inline(always)]
 fn chain_backward<S: Set>(net: &Net, index: usize, packed: &[f32], m: usize, workspace: &mut Workspace) {
     let chain = &net.chains[index];
-    let mut delta = std::mem::take(&mut workspace.out_grads[index]);
-    let mut next = std::mem::take(&mut workspace.delta);
+    let Workspace { inputs, outputs, out_grads, delta: next, input_grads, grads, .. } = workspace;
+    let (shared, own) = out_grads.split_at_mut(index);
+    let delta = &mut own[0];
     if chain.activated {
-        let last = &net.layers[chain.layers.end - 1];
-        net.activation.derive::<S>(&workspace.outputs[last.outputs()][..m * last.out_pad()], &mut delta);
+        for ((_, delta), y) in each_panel(delta, m).zip(outputs[chain.last()].chunks_exact(TILE * PANEL)) {
+            net.activation.derive::<S>(y, delta);
+        }
     }
     for l in chain.layers.clone().rev() {
         let layer = &net.layers[l];
-        let (n_in, n_out, in_pad, out_pad) = (layer.n_in, layer.n_out, layer.in_pad(), layer.out_pad());
-        let source = source(net, chain, l);
-        let input = source.map_or(&workspace.inputs[..], |source| &workspace.outputs[source.outputs()]);
-        let input = &input[..m * in_pad];
-        let dz = &delta[..m * out_pad];
-        if layer.transposed {
-            let grad = &mut workspace.grads[layer.grad_weight..][..n_out * in_pad];
-            multiply::<S>(
-                grad,
-                Matrix { data: dz, rows: Stride(1), columns: Stride(out_pad) },
-                input,
-                (n_out, in_pad, m),
-                Init::Add,
-            );
-        } else {
-            let grad = &mut workspace.grads[layer.grad_weight..][..n_in * out_pad];
-            multiply::<S>(
-                grad,
-                Matrix { data: input, rows: Stride(1), columns: Stride(in_pad) },
-                dz,
-                (n_in, out_pad, m),
-                Init::Add,
-            );
-        }
-        let grad = &mut workspace.grads[layer.grad_bias..][..out_pad];
-        add_rows(dz, m, grad);
-        let transpose = &packed[layer.packed_transpose..][..n_out * in_pad];
-        let a = Matrix { data: dz, rows: Stride(out_pad), columns: Stride(1) };
+        let input = net.places[l].source.map_or(&*inputs, |source| &outputs[source]);
+        let dz = rows(delta, m);
+        layer.grads::<S>(rows(input, m), dz, grads);
         if l > chain.layers.start {
-            let dx = &mut next[..m * in_pad];
-            multiply::<S>(dx, a, transpose, (m, in_pad, n_out), Init::Zero);
-            net.activation.derive::<S>(input, dx);
-            std::mem::swap(&mut delta, &mut next);
-        } else if let Some(from) = chain.from {
-            multiply::<S>(&mut workspace.out_grads[from], a, transpose, (m, in_pad, n_out), Init::Add);
-        } else if net.conv.is_some() {
-            multiply::<S>(&mut workspace.input_grads, a, transpose, (m, in_pad, n_out), Init::Add);
+            for ((q, dx), y) in each_panel(next, m).zip(input.chunks_exact(TILE * PANEL)) {
+                layer.input_grad::<S>(q, packed, dz, Init::Zero, dx);
+                net.activation.derive::<S>(y, dx);
+            }
+            std::mem::swap(delta, next);
+        } else if let Some(onto) = chain.from.map(|from| &mut shared[from]).or(net.conv.is_some().then_some(&mut *input_grads)) {
+            let n = panels(layer.n_in);
+            each_panel(onto, m).take(n).for_each(|(q, dx)| layer.input_grad::<S>(q, packed, dz, Init::Add, dx));
         }
     }
-    workspace.out_grads[index] = delta;
-    workspace.delta = next;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Activation, ActorCritic, NetConfig};
+    use rl_buffer::ObsSlice;
+    use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space};
+
+    /// Half the sum of the squared outputs, counting the samples.
+    struct Squares {
+        heads: [(usize, usize); 2],
+    }
+
+    impl Stats for usize {
+        fn reset(&mut self) {
+            *self = 0;
+        }
+    }
+
+    impl TileLoss<usize> for Squares {
+        #[inline(always)]
+        fn tile(&self, tile: &mut Tile<'_>, stats: &mut usize) {
+            let m = tile.samples().len();
+            *stats += m;
+            let mut column = [0.0; TILE];
+            for (chain, n_out) in self.heads {
+                for j in 0..n_out {
+                    tile.column(chain, j, &mut column[..m]);
+                    tile.set_grad(chain, j, &column[..m]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn layer_by_layer_gives_the_bits_of_tiles_for_any_number_of_threads() {
+        let mut rng = Rng::new(1, 0, 0, Purpose::Init);
+        let d = 70;
+        let obs: Vec<f32> = (0..1100 * d).map(|_| rng.normal()).collect();
+        let space = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
+        for (hidden, n_actions, shared_trunk) in
+            [(vec![130, 33], 3, false), (vec![65], 130, true), (vec![200, 16, 64], 70, true), (vec![], 2, false)]
+        {
+            let net = NetConfig { hidden, shared_trunk, activation: Activation::Tanh, ..NetConfig::default() };
+            let policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: n_actions, masked: false }, &net, 7).unwrap();
+            let (actor, critic) = policy.chains();
+            let loss = Squares { heads: [(actor, policy.n_actions()), (critic, 1)] };
+            let kernel = policy.network().kernel().unwrap();
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
+                for n in [1, 31, 97, 128, 600, 1100] {
+                    let samples = policy.network().samples(ObsSlice::F32(&obs), None);
+                    let gradient = |threads, layered| {
+                        let (pool, mut gradient) = (Pool::new(threads).unwrap(), vec![f32::NAN; policy.params().len()]);
+                        let (mut slices, count) = (Slices::new(), slices::of_minibatch(n, gradient.len()));
+                        let range = |i: usize| i * n / count..(i + 1) * n / count;
+                        slices.slices = (0..count).map(|i| BatchSlice { range: range(i), stats: 0 }).collect();
+                        let kernel = (isa, kernel.1, kernel.2);
+                        if layered {
+                            let Slices { slices, layered, .. } = &mut slices;
+                            layered.gradient(kernel, samples, slices, Threads::of(&pool), &loss, &mut gradient);
+                        } else {
+                            slices.tiles(kernel, samples, count, Threads::of(&pool), &loss, &mut gradient);
+                        }
+                        assert!(slices.slices.iter().all(|slice| slice.stats == slice.range.len()));
+                        gradient.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                    };
+                    let expected = gradient(1, false);
+                    for threads in [1, 2, 3, 8] {
+                        assert!(gradient(threads, true) == expected, "{n} samples, {threads} threads, {isa:?}, {net:?}");
+                    }
+                }
+            }
+        }
+    }
 }

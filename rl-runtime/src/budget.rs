@@ -5,7 +5,7 @@
 //! checkpoint, an evaluation). Sizes come from the crates that allocate; those that depend on the course of a run, such as the
 //! number of episodes that end in a rollout, are estimated.
 
-use rl_agents::slices::{self, MAX_SLICES, MIN_SLICE};
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, Learner, NetConfig, NetSize, QNetwork};
 use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
 use rl_envs::catalog::Entry;
@@ -206,12 +206,11 @@ impl Budget {
         let mut passing = vec![("evaluation", eval)];
         if let Some(nets) = &self.nets {
             let params = u128::from(size.params);
-            let slices = slices::of_minibatch(nets.minibatch as usize, (size.params / 4) as usize) as u64;
             let micro_batch = if nets.micro_batch == 0 { nets.minibatch } else { nets.micro_batch.min(nets.minibatch) };
             let batch = if self.replay.is_some() { 2 * obs + mask + 8 * a + 64 } else { 8 };
             let learning = sum([
                 product(&[nets.vectors.into(), params]),
-                product(&[slices.into(), size.slice.into()]),
+                u128::from(size.minibatch(nets.minibatch)),
                 product(&[nets.minibatch.into(), batch]),
             ]);
             let policies = product(&[nets.policies.into(), size.policy.into()]);

@@ -1,7 +1,8 @@
-"""Samples per second of PyTorch for what `rl bench update` does: PPO's update of two 64-64 tanh networks on 8,192 samples.
+"""Samples per second of PyTorch for what `rl bench update` does: PPO's update of two tanh networks on 8,192 samples.
 
-    python update_torch.py MINIBATCH THREADS SECONDS [plain]
+    python update_torch.py MINIBATCH THREADS SECONDS [HIDDEN] [plain]
 
+HIDDEN are the sizes of the hidden layers, by default 64,64.
 Forward, clipped loss with advantages normalized per minibatch, backward, clipping of the gradient's norm, Adam. With `plain`
 neither the normalization nor the clipping of the norm, which `rl` always does.
 Prints the median of five parts of the time.
@@ -14,13 +15,15 @@ import torch
 from torch import nn
 
 minibatch, threads, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-plain = sys.argv[4:] == ["plain"]
+plain = "plain" in sys.argv[4:]
+hidden = [int(size) for arg in sys.argv[4:] if arg != "plain" for size in arg.split(",")] or [64, 64]
 torch.set_num_threads(threads)
 torch.manual_seed(0)
 
 
 def net(n_out):
-    return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, n_out))
+    layers = [layer for n_in, n_out in zip([4, *hidden], hidden) for layer in (nn.Linear(n_in, n_out), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(hidden[-1], n_out))
 
 
 actor, critic = net(2), net(1)
@@ -56,7 +59,7 @@ update()
 rates = []
 for _ in range(5):
     begin, updates = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds / 5:
+    while updates == 0 or time.perf_counter() - begin < seconds / 5:
         update()
         updates += 1
     rates.append(updates * n / (time.perf_counter() - begin))

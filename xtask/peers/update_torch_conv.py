@@ -1,7 +1,8 @@
 """Samples per second of PyTorch for what `rl bench update --env snake --conv 16x3x1,32x3x1` does: PPO's update of a shared network of
-convolutions and a dense layer of 128, with ReLU, on 8,192 samples of 5 planes of 12 by 12.
+convolutions and a dense layer of 128, with ReLU, on 8,192 samples of 5 planes of 12 by 12. With `nature`, what
+`rl bench update --obs 84x84x4 --conv 32x8x4,64x4x2,64x3x1` does: the network of Mnih et al. (2015), without masks.
 
-    python update_torch_conv.py MINIBATCH THREADS SECONDS
+    python update_torch_conv.py MINIBATCH THREADS SECONDS [nature]
 
 Bytes to floats, forward, masks, clipped loss with advantages normalized per minibatch, backward, clipping of the gradient's norm,
 Adam. Prints the median of five parts of the time.
@@ -14,28 +15,38 @@ import torch
 from torch import nn
 
 minibatch, threads, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+nature = sys.argv[4:] == ["nature"]
 torch.set_num_threads(threads)
 torch.manual_seed(0)
 
-body = nn.Sequential(
-    nn.Conv2d(5, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 8 * 8, 128), nn.ReLU()
-)
-actor, critic = nn.Linear(128, 4), nn.Linear(128, 1)
+if nature:
+    shape, sizes, hidden = (4, 84, 84), [(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512
+else:
+    shape, sizes, hidden = (5, 12, 12), [(16, 3, 1), (32, 3, 1)], 128
+layers, n_in = [], shape[0]
+for n_out, kernel, stride in sizes:
+    layers += [nn.Conv2d(n_in, n_out, kernel, stride), nn.ReLU()]
+    n_in = n_out
+features = nn.Sequential(*layers, nn.Flatten())
+n_features = features(torch.zeros(1, *shape)).shape[1]
+body = nn.Sequential(features, nn.Linear(n_features, hidden), nn.ReLU())
+actor, critic = nn.Linear(hidden, 4), nn.Linear(hidden, 1)
 params = [*body.parameters(), *actor.parameters(), *critic.parameters()]
 optimizer = torch.optim.Adam(params, lr=3e-4, eps=1e-5)
 n = 8192
-obs, actions = torch.randint(256, (n, 5, 12, 12), dtype=torch.uint8), torch.randint(4, (n,))
+obs, actions = torch.randint(256, (n, *shape), dtype=torch.uint8), torch.randint(4, (n,))
 masks = (torch.rand(n, 4) < 0.75).scatter(1, actions[:, None], True)
 advantages, returns = torch.randn(n), torch.randn(n)
 
 
 def forward(rows):
     features = body(obs[rows].float() * (1 / 255))
-    return torch.log_softmax(actor(features).masked_fill(~masks[rows], -1e9), 1), critic(features)[:, 0]
+    logits = actor(features) if nature else actor(features).masked_fill(~masks[rows], -1e9)
+    return torch.log_softmax(logits, 1), critic(features)[:, 0]
 
 
 with torch.no_grad():
-    old = forward(slice(None))[0].gather(1, actions[:, None])[:, 0]
+    old = torch.cat([forward(rows)[0] for rows in torch.arange(n).split(256)]).gather(1, actions[:, None])[:, 0]
 
 
 def update():

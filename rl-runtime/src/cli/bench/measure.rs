@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rl_agents::collect::rollout;
-use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
-use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig};
+use rl_agents::slices::MAX_SLICES;
+use rl_agents::{ActorCritic, Agent as _, NetConfig, Ppo, PpoConfig};
 use rl_buffer::{
     ActionKind, ActionSlice, Batch, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, RolloutColumns, StepSlices,
     TransitionShape,
@@ -15,7 +14,7 @@ use rl_buffer::{
 use rl_cuda::measure;
 use rl_cuda::{ActionSource, CudaVecEnv, Device};
 use rl_envs::catalog::Entry;
-use rl_envs::{Dtype, Isa, Pool, Purpose, RandomActions, VecEnv, rng};
+use rl_envs::{Dtype, Pool, Purpose, RandomActions, VecEnv, rng};
 use serde_json::{Value, json};
 
 use super::latency::{Latency, SlowCartPole, spin};
@@ -35,7 +34,7 @@ const N_STEPS: usize = 128;
 /// Maximum bytes of its observations, which may shorten it.
 const MAX_BYTES: usize = 4 << 30;
 /// Number of parts of the measured time, whose median is reported.
-const PARTS: u32 = 5;
+pub(super) const PARTS: u32 = 5;
 /// Memory of the thread of a blocking environment.
 const STACK: usize = 64 << 10;
 /// Fewest environments for which the batch is cut into the collector's slices.
@@ -193,98 +192,9 @@ fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, 
 }
 
 /// Returns median, minimum and maximum.
-fn spread(mut rates: Vec<f64>) -> (f64, f64, f64) {
+pub(super) fn spread(mut rates: Vec<f64>) -> (f64, f64, f64) {
     rates.sort_unstable_by(f64::total_cmp);
     (rates[rates.len() / 2], rates[0], rates[rates.len() - 1])
-}
-
-/// Settings of `bench update`.
-#[derive(Clone, Debug)]
-pub(super) struct Update {
-    /// Environment.
-    pub(super) entry: Entry,
-    /// Convolutions.
-    pub(super) conv: Vec<[usize; 3]>,
-    /// Activation after each layer.
-    pub(super) activation: Activation,
-    /// True if policy and value function share the hidden layers.
-    pub(super) shared_trunk: bool,
-    /// Samples of a minibatch.
-    pub(super) minibatch: usize,
-    /// Sizes of the hidden layers.
-    pub(super) hidden: Vec<usize>,
-    /// Number of threads.
-    pub(super) threads: usize,
-    /// Learner.
-    pub(super) learner: Learner,
-    /// Instruction set of the tile kernel.
-    pub(super) isa: Isa,
-    /// Seconds to measure.
-    pub(super) seconds: f64,
-}
-
-/// Measures samples per second of whole PPO updates on rollouts of an environment.
-///
-/// Everything counts: targets, shuffling, gathering, normalization, losses, gradients, clipping, Adam. The result includes the
-/// networks' share of the machine's peak of multiply-adds, measured in the same run.
-///
-/// All updates learn from one rollout. It is stale for every update but the first, so each recomputes its values: a pass that
-/// training without lag does not need.
-///
-/// # Errors
-/// Errors of the environments and the agent.
-pub(super) fn update(bench: &Update) -> Result<Value, Error> {
-    let Update { entry, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds } = bench;
-    let pool = Pool::new(*threads)?;
-    // A rollout of at least 8,192 samples, in whole minibatches and whole steps.
-    let n_envs = (1..=16.min(*minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
-    let n_samples = 8192usize.div_ceil(*minibatch) * minibatch;
-    let n_steps = n_samples / n_envs;
-    let net = NetConfig {
-        conv: conv.clone(),
-        hidden: hidden.clone(),
-        activation: *activation,
-        shared_trunk: *shared_trunk,
-        learner: *learner,
-        ..NetConfig::default()
-    };
-    Budget::bench(entry.spaces(), entry.bytes_per_env(), (n_envs, n_steps, 1), Some((&net, *minibatch))).check()?;
-    let mut collector = Collector::of(entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, &pool, 0)?;
-    let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 0)?.with_isa(*isa)?;
-    let flops = policy.flops_per_sample() as f64;
-    let config = PpoConfig { n_steps, batch_size: *minibatch, n_epochs: 1, ..PpoConfig::default() };
-    let mut agent = Ppo::new(policy, config, n_envs, 0)?;
-    let mut rollout = collector.rollout(n_steps)?;
-    collector.collect(agent.acting(1.0), &mut rollout)?;
-    agent.update(&rollout, 1.0, &pool)?;
-    let (mut rates, mut ceilings) = (Vec::new(), Vec::new());
-    for _ in 0..PARTS {
-        let (begin, mut updates) = (Instant::now(), 0);
-        while begin.elapsed() < Duration::from_secs_f64(*seconds) / PARTS {
-            agent.update(&rollout, 1.0, &pool)?;
-            updates += 1;
-        }
-        rates.push((updates * n_samples) as f64 / begin.elapsed().as_secs_f64());
-        ceilings.push(ceiling(*isa, &pool));
-    }
-    let (median, min, max) = spread(rates);
-    let (ceiling, ..) = spread(ceilings);
-    Ok(json!({
-        "event": "bench", "name": "update", "value": median, "unit": "samples/s", "min": min, "max": max,
-        "env": entry.name, "conv": conv, "activation": activation, "shared_trunk": shared_trunk,
-        "minibatch": minibatch, "hidden": hidden, "threads": threads, "learner": learner, "isa": isa, "seconds": seconds,
-        "flops_per_sample": flops, "ceiling_flops": ceiling, "share_of_ceiling": median * flops / ceiling,
-    }))
-}
-
-/// Measures floating-point operations per second of multiply-adds on all threads.
-fn ceiling(isa: Isa, pool: &Pool) -> f64 {
-    const ROUNDS: u64 = 1_000_000;
-    let begin = Instant::now();
-    let mut sums = vec![0.0; pool.n_threads()];
-    pool.each(&mut sums, &|sum| *sum = multiply_adds(isa, ROUNDS));
-    std::hint::black_box(sums);
-    (ROUND_FLOPS * ROUNDS * pool.n_threads() as u64) as f64 / begin.elapsed().as_secs_f64()
 }
 
 /// A replay buffer of either kind.

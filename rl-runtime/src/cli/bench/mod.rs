@@ -2,6 +2,7 @@
 
 mod latency;
 mod measure;
+mod update;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 use rl_agents::{Activation, Isa, Learner, PpoConfig};
 
 use self::latency::{Distribution, Latency};
+use self::update::{Noise, ObsSource, Update};
 use super::{Envs, set_matrix_threads, threads};
 use crate::Mode;
 use crate::first_come::FirstComeConfig;
@@ -65,11 +67,15 @@ Examples:
     #[command(after_help = "\
 Examples:
   rl bench update --minibatch 512 --hidden 64,64 --threads 2
-  rl bench update --env snake --conv 16x3x1,32x3x1 --hidden 128 --shared-trunk --activation relu --minibatch 256")]
+  rl bench update --env snake --conv 16x3x1,32x3x1 --hidden 128 --shared-trunk --activation relu --minibatch 256
+  rl bench update --obs 84x84x4 --conv 32x8x4,64x4x2,64x3x1 --hidden 512 --shared-trunk --activation relu --minibatch 256")]
     Update {
         /// The environment
         #[arg(long, default_value = "cartpole")]
         env: String,
+        /// Observations of random bytes instead: a length, or ROWSxCOLUMNSxCHANNELS
+        #[arg(long, conflicts_with = "env", value_parser = Noise::parse)]
+        obs: Option<Noise>,
         /// Convolutions, each CHANNELSxKERNELxSTRIDE
         #[arg(long, value_delimiter = ',', value_parser = parse_conv)]
         conv: Vec<[usize; 3]>,
@@ -232,12 +238,13 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
                 measure::env_on_device(known.find(&env)?.name, envs as usize, ordinal, sweep_block, repeat, seconds)?
             }
         },
-        Bench::Update { env, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
-            let (entry, threads, isa) = (*known.find(&env)?, threads(n), isa.unwrap_or_else(Isa::best));
+        Bench::Update { env, obs, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
+            let source =
+                obs.map_or_else(|| known.find(&env).map(|entry| ObsSource::Entry(*entry)), |noise| Ok(ObsSource::Noise(noise)))?;
+            let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
             set_matrix_threads(threads);
-            let update =
-                measure::Update { entry, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
-            vec![measure::update(&update)?]
+            let update = Update { source, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
+            vec![update::update(&update)?]
         }
         Bench::Pipeline {
             preset,

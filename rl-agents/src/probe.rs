@@ -1,0 +1,88 @@
+//! Stages of an update, reported to a caller that has a clock.
+
+use std::sync::Arc;
+
+use rl_envs::Pool;
+
+/// Stage of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Advantages, returns, and values of next states.
+    Targets,
+    /// The order of samples, and the advantages of a minibatch.
+    Shuffle,
+    /// Copying observations to the network's inputs.
+    Inputs,
+    /// From inputs to outputs.
+    Forward,
+    /// The loss and its gradient with respect to the outputs.
+    Loss,
+    /// Gradients of layers and weights.
+    Backward,
+    /// Sums over the slices of a minibatch.
+    Sum,
+    /// The norm of the gradient and the step along it.
+    Optimizer,
+    /// Copying the parameters into the layouts of the kernel.
+    Packing,
+    /// Waiting for work, or for other threads.
+    Waiting,
+}
+
+impl Stage {
+    /// All stages, in the order of an update.
+    pub const ALL: [Self; 10] = [
+        Self::Targets,
+        Self::Shuffle,
+        Self::Inputs,
+        Self::Forward,
+        Self::Loss,
+        Self::Backward,
+        Self::Sum,
+        Self::Optimizer,
+        Self::Packing,
+        Self::Waiting,
+    ];
+}
+
+/// Receiver of the stage that the calling thread has been in since its last call.
+pub type Probe = Arc<dyn Fn(Stage) + Send + Sync>;
+
+/// Reports that the calling thread has been in a stage, if there is a probe.
+#[inline(always)]
+pub(crate) fn report(probe: Option<&Probe>, stage: Stage) {
+    if let Some(probe) = probe {
+        probe(stage);
+    }
+}
+
+/// Threads of a pool that report their stages.
+#[derive(Clone, Copy)]
+pub(crate) struct Threads<'a> {
+    pub(crate) pool: &'a Pool,
+    pub(crate) probe: Option<&'a Probe>,
+}
+
+impl<'a> Threads<'a> {
+    /// Threads that report nothing.
+    pub(crate) fn of(pool: &'a Pool) -> Self {
+        Self { pool, probe: None }
+    }
+
+    /// Runs `f` on each item, as a part of `stage`.
+    pub(crate) fn each<T: Send>(self, stage: Stage, items: &mut [T], f: &(impl Fn(&mut T) + Sync)) {
+        self.report(stage);
+        self.pool.each(items, &|item| {
+            self.report(Stage::Waiting);
+            f(item);
+            self.report(stage);
+        });
+        self.report(Stage::Waiting);
+    }
+
+    /// Reports that the calling thread has been in a stage.
+    #[inline(always)]
+    pub(crate) fn report(self, stage: Stage) {
+        report(self.probe, stage);
+    }
+}

@@ -1,0 +1,236 @@
+//! Samples per second of PPO's update, and its stages.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
+use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig, Probe, Stage};
+use rl_envs::catalog::Entry;
+use rl_envs::{Action, ActionSpace, Env, Isa, Pool, Rng, Space, Step};
+use serde_json::{Map, Value, json};
+
+use super::measure::{PARTS, spread};
+use crate::Error;
+use crate::budget::Budget;
+
+/// An environment whose observations are random bytes of any shape.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct Noise {
+    /// Channels, rows and columns, or fewer.
+    shape: Vec<usize>,
+}
+
+impl Noise {
+    /// Parses a length, or rows, columns and channels such as `84x84x4`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let sizes: Option<Vec<usize>> =
+            text.split('x').map(|size| size.parse().ok().filter(|n| (1..=1 << 16).contains(n))).collect();
+        match sizes.as_deref() {
+            Some(&[len]) => Ok(Self { shape: vec![len] }),
+            Some(&[rows, columns, channels]) => Ok(Self { shape: vec![channels, rows, columns] }),
+            _ => Err("neither a length nor ROWSxCOLUMNSxCHANNELS, such as 84x84x4, with numbers from 1 to 65536".into()),
+        }
+    }
+
+    fn fill(rng: &mut Rng, obs: &mut [u8]) {
+        for bytes in obs.chunks_mut(4) {
+            bytes.copy_from_slice(&rng.next_u32().to_le_bytes()[..bytes.len()]);
+        }
+    }
+}
+
+impl Env for Noise {
+    type Obs = u8;
+    type State = ();
+
+    fn observation_space(&self) -> Space {
+        Space::bytes(&self.shape, u8::MAX, 1.0 / 255.0)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Discrete { n: 4, masked: false }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
+        Self::fill(rng, obs);
+    }
+
+    fn step(&mut self, _: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
+        Self::fill(rng, obs);
+        Step { reward: rng.normal(), terminated: rng.below(100) == 0, truncated: false }
+    }
+
+    fn state(&self) -> Option<()> {
+        None
+    }
+
+    fn set_state(&mut self, (): ()) -> Result<(), rl_envs::Error> {
+        Ok(())
+    }
+}
+
+/// ObsSource of the observations of `bench update`.
+#[derive(Clone, Debug)]
+pub(super) enum ObsSource {
+    Entry(Entry),
+    Noise(Noise),
+}
+
+impl ObsSource {
+    fn spaces(&self) -> (Space, ActionSpace) {
+        match self {
+            Self::Entry(entry) => entry.spaces(),
+            Self::Noise(noise) => (noise.observation_space(), noise.action_space()),
+        }
+    }
+
+    fn bytes_per_env(&self) -> usize {
+        match self {
+            Self::Entry(entry) => entry.bytes_per_env(),
+            Self::Noise(_) => size_of::<Noise>(),
+        }
+    }
+
+    fn collector(&self, n_envs: usize, pool: &Pool) -> Result<Collector, Error> {
+        Ok(match self {
+            Self::Entry(entry) => Collector::of(entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, pool, 0)?,
+            Self::Noise(noise) => Collector::new(n_envs, noise, pool, 0)?,
+        })
+    }
+}
+
+/// Settings of `bench update`.
+#[derive(Clone, Debug)]
+pub(super) struct Update {
+    /// Environment, or the shape of random observations.
+    pub(super) source: ObsSource,
+    /// Convolutions.
+    pub(super) conv: Vec<[usize; 3]>,
+    /// Activation after each layer.
+    pub(super) activation: Activation,
+    /// True if policy and value function share the hidden layers.
+    pub(super) shared_trunk: bool,
+    /// Samples of a minibatch.
+    pub(super) minibatch: usize,
+    /// Sizes of the hidden layers.
+    pub(super) hidden: Vec<usize>,
+    /// Number of threads.
+    pub(super) threads: usize,
+    /// Learner.
+    pub(super) learner: Learner,
+    /// Instruction set of the tile kernel.
+    pub(super) isa: Isa,
+    /// Seconds to measure.
+    pub(super) seconds: f64,
+}
+
+/// Times by stage, summed over the threads, in nanoseconds.
+#[derive(Default)]
+struct Times([AtomicU64; Stage::ALL.len()]);
+
+impl Times {
+    /// Returns a probe that adds to the times.
+    fn probe(self: &Arc<Self>) -> Probe {
+        thread_local! { static LAST: Cell<Option<Instant>> = const { Cell::new(None) }; }
+        let times = self.clone();
+        Arc::new(move |stage| {
+            let now = Instant::now();
+            if let Some(last) = LAST.replace(Some(now)) {
+                let sum = Stage::ALL.iter().zip(&times.0).find(|(known, _)| **known == stage);
+                sum.map(|(_, sum)| sum.fetch_add((now - last).as_nanos() as u64, Ordering::Relaxed));
+            }
+        })
+    }
+
+    /// Shares of the threads' time by stage.
+    fn shares(&self, total: Duration) -> Map<String, Value> {
+        let name = |stage: Stage| format!("{stage:?}").to_lowercase();
+        let share = |sum: &AtomicU64| (sum.load(Ordering::Relaxed) as f64 / total.as_nanos() as f64 * 1e4).round() / 1e4;
+        Stage::ALL.iter().zip(&self.0).map(|(stage, sum)| (name(*stage), share(sum).into())).collect()
+    }
+}
+
+/// Measures samples per second of whole PPO updates on rollouts of an environment.
+///
+/// Everything counts: targets, shuffling, gathering, normalization, losses, gradients, clipping, Adam. The result includes the
+/// networks' share of the machine's peak of multiply-adds, measured in the same run. A second pass, a fifth as long and not part
+/// of the rate, measures the share of each stage.
+///
+/// All updates learn from one rollout, which is marked as the current policy's: training without lag computes no values again.
+///
+/// # Errors
+/// Errors of the environments and the agent.
+pub(super) fn update(bench: &Update) -> Result<Value, Error> {
+    let Update { source, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds } = bench;
+    let pool = Pool::new(*threads)?;
+    // A rollout of at least 8,192 samples, in whole minibatches and whole steps.
+    let n_envs = (1..=16.min(*minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
+    let n_samples = 8192usize.div_ceil(*minibatch) * minibatch;
+    let n_steps = n_samples / n_envs;
+    let net = NetConfig {
+        conv: conv.clone(),
+        hidden: hidden.clone(),
+        activation: *activation,
+        shared_trunk: *shared_trunk,
+        learner: *learner,
+        ..NetConfig::default()
+    };
+    Budget::bench(source.spaces(), source.bytes_per_env(), (n_envs, n_steps, 1), Some((&net, *minibatch))).check()?;
+    let mut collector = source.collector(n_envs, &pool)?;
+    let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 0)?.with_isa(*isa)?;
+    let flops = policy.flops_per_sample() as f64;
+    let config = PpoConfig { n_steps, batch_size: *minibatch, n_epochs: 1, ..PpoConfig::default() };
+    let mut agent = Ppo::new(policy, config, n_envs, 0)?;
+    let mut rollout = collector.rollout(n_steps)?;
+    collector.collect(agent.acting(1.0), &mut rollout)?;
+    let mut update = |agent: &mut Ppo| {
+        rollout.policy_version_mut().fill(agent.policy().weights().version);
+        agent.update(&rollout, 1.0, &pool)
+    };
+    update(&mut agent)?;
+    let (mut rates, mut ceilings) = (Vec::new(), Vec::new());
+    for _ in 0..PARTS {
+        let (begin, mut updates) = (Instant::now(), 0);
+        while updates == 0 || begin.elapsed() < Duration::from_secs_f64(*seconds) / PARTS {
+            update(&mut agent)?;
+            updates += 1;
+        }
+        rates.push((updates * n_samples) as f64 / begin.elapsed().as_secs_f64());
+        ceilings.push(ceiling(*isa, &pool));
+    }
+    let times = Arc::new(Times::default());
+    agent.set_probe(times.probe());
+    update(&mut agent)?;
+    times.0.iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
+    let (begin, mut updates) = (Instant::now(), 0);
+    while updates == 0 || begin.elapsed() < Duration::from_secs_f64(*seconds) / PARTS {
+        update(&mut agent)?;
+        updates += 1;
+    }
+    let stages = times.shares(begin.elapsed() * *threads as u32);
+    let (median, min, max) = spread(rates);
+    let (ceiling, ..) = spread(ceilings);
+    let (env, obs) = match source {
+        ObsSource::Entry(entry) => (entry.name, source.spaces().0.shape().to_vec()),
+        ObsSource::Noise(noise) => ("noise", noise.shape.clone()),
+    };
+    Ok(json!({
+        "event": "bench", "name": "update", "value": median, "unit": "samples/s", "min": min, "max": max,
+        "env": env, "obs": obs, "conv": conv, "activation": activation, "shared_trunk": shared_trunk,
+        "minibatch": minibatch, "hidden": hidden, "threads": threads, "learner": learner, "isa": isa, "seconds": seconds,
+        "flops_per_sample": flops, "ceiling_flops": ceiling, "share_of_ceiling": median * flops / ceiling, "stages": stages,
+    }))
+}
+
+/// Measures floating-point operations per second of multiply-adds on all threads.
+fn ceiling(isa: Isa, pool: &Pool) -> f64 {
+    const ROUNDS: u64 = 1_000_000;
+    let begin = Instant::now();
+    let mut sums = vec![0.0; pool.n_threads()];
+    pool.each(&mut sums, &|sum| *sum = multiply_adds(isa, ROUNDS));
+    std::hint::black_box(sums);
+    (ROUND_FLOPS * ROUNDS * pool.n_threads() as u64) as f64 / begin.elapsed().as_secs_f64()
+}
