@@ -13,7 +13,7 @@
 
 use candle_core::Tensor;
 use rl_buffer::Rollout;
-use rl_envs::{Pool, Purpose, Rng};
+use rl_envs::Pool;
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
 use crate::descent::{Descent, StepSums};
@@ -199,9 +199,10 @@ impl Agent for A2c {
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();
         if batch_size < n_samples {
-            Rng::new(self.descent.seed, 0, self.descent.epochs, Purpose::Shuffle).shuffle(&mut rows);
+            self.descent.shuffle(&mut rows, pool);
+        } else {
+            self.descent.epochs += 1;
         }
-        self.descent.epochs += 1;
         let mut advantages = Vec::with_capacity(batch_size);
         let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
 

@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor, Var};
 use ndarray::{CowArray, Ix2};
 use rl_buffer::Rollout;
-use rl_envs::Pool;
+use rl_envs::{Permutation, Pool, Purpose};
 
 use crate::agent::{Divergence, UpdateEvent, Watch};
 use crate::batch::{Minibatch, Parts, TileSums};
@@ -27,6 +27,7 @@ pub(crate) struct Descent {
     /// Gradient of the current minibatch (P).
     pub(crate) gradient: Vec<f32>,
     pub(crate) slices: Slices<TileSums>,
+    order: Permutation,
     /// Statistics that normalize rewards, if they are normalized.
     returns: Option<RunningReturns>,
     pub(crate) watch: Option<Watch>,
@@ -43,6 +44,7 @@ impl Descent {
             seed,
             gradient: vec![0.0; len],
             slices: Slices::new(),
+            order: Permutation::default(),
             returns: normalize_reward.then(RunningReturns::default),
             watch: None,
             probe: None,
@@ -63,6 +65,13 @@ impl Descent {
     /// Reports an event of the update.
     pub(crate) fn report(&mut self, event: UpdateEvent) {
         self.watch.iter_mut().for_each(|watch| watch(event));
+    }
+
+    /// Writes the order of samples of the next epoch.
+    pub(crate) fn shuffle(&mut self, rows: &mut [u32], pool: &Pool) {
+        self.order.set(rows.len() as u32, self.seed, self.epochs, Purpose::Shuffle);
+        self.order.write(rows, pool);
+        self.epochs += 1;
     }
 
     /// Returns the parameters as a variable with gradients.

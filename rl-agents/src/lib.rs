@@ -74,4 +74,5 @@ pub use probe::{Probe, Stage};
 pub use q_network::QNetwork;
 pub use rl_envs::Isa;
 pub use size::NetSize;
+pub use sums::ARITHMETIC;
 pub use targets::Targets;

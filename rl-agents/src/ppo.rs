@@ -16,7 +16,7 @@
 
 use candle_core::Tensor;
 use rl_buffer::Rollout;
-use rl_envs::{Pool, Purpose, Rng, math};
+use rl_envs::{Pool, math};
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
 use crate::descent::{Descent, StepSums};
@@ -266,14 +266,13 @@ impl Agent for Ppo {
         self.descent.report(UpdateEvent::TargetsEnd);
         probe::report(self.descent.probe.as_ref(), Stage::Targets);
         let mut metrics = Metrics::default();
-        let mut rows: Vec<u32> = (0..rollout.len() as u32).collect();
+        let mut rows = vec![0; rollout.len()];
         let mut advantages = Vec::with_capacity(config.batch_size);
         let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
         let mut approx_kl = 0.0;
 
         'epochs: for _ in 0..config.n_epochs {
-            Rng::new(self.descent.seed, 0, self.descent.epochs, Purpose::Shuffle).shuffle(&mut rows);
-            self.descent.epochs += 1;
+            self.descent.shuffle(&mut rows, pool);
             let (mut n_epoch, mut kl) = (0.0, 0.0);
             for rows in rows.chunks_exact(config.batch_size) {
                 targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
@@ -485,8 +484,9 @@ mod tests {
         let (agent, stopped) = run(1e-9, 1);
         assert_eq!(agent.save().counters.steps.taken, 1);
         let (policy, rollout, targets) = fixture::rollout_of(fixture::Case::Continuous);
-        let mut rows: Vec<u32> = (0..32).collect();
-        Rng::new(0, 0, 0, Purpose::Shuffle).shuffle(&mut rows);
+        let mut order = rl_envs::Permutation::default();
+        order.set(32, 0, 0, rl_envs::Purpose::Shuffle);
+        let rows: Vec<u32> = (0..32).map(|i| order.at(i)).collect();
         let mut advantages = Vec::new();
         targets.advantages_of(&rows[..16], true, &mut advantages);
         let minibatch =

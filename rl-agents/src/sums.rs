@@ -8,6 +8,12 @@
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
+/// Version of the arithmetic: trainings of different versions differ in their bits.
+///
+/// It covers the order of summation, the order of samples, and everything else that the bits of parameters depend on. Version 1
+/// added slices of gradients in order and shuffled samples sequentially.
+pub const ARITHMETIC: u32 = 2;
+
 /// Numbers of a block.
 const BLOCK: usize = 256;
 /// Levels of blocks, enough for 2^40 numbers.

@@ -9,6 +9,8 @@
 
 use std::sync::Arc;
 
+use rl_envs::math;
+
 use crate::memory::filled;
 use crate::slab::{Host, Memory};
 use crate::sum_tree::check_priority;
@@ -195,6 +197,8 @@ impl PrioritizedReplayBuffer {
 }
 
 /// Returns `x^y`, without computing it where the result is known.
+///
+/// The bits are the same on every machine.
 #[inline(always)]
 fn power(x: f32, y: f32) -> f32 {
     if y == 1.0 {
@@ -202,7 +206,7 @@ fn power(x: f32, y: f32) -> f32 {
     } else if y == 0.0 {
         1.0
     } else {
-        x.powf(y)
+        math::exp(y * math::ln(x))
     }
 }
 

@@ -42,6 +42,7 @@ mod canvas;
 mod columns;
 mod env;
 mod error;
+mod permutation;
 mod random_actions;
 mod space;
 mod steps;
@@ -54,6 +55,7 @@ pub use columns::{Action, ActionRows, ActionSlice, ActionSliceMut, Actions, Elem
 pub use env::{BlockingEnv, BoxedEnv, Env, EnvError, MakeBlocking, Step};
 pub use error::Error;
 pub use isa::Isa;
+pub use permutation::Permutation;
 pub use pool::Pool;
 pub use random_actions::RandomActions;
 pub use rng::{Purpose, Rng};

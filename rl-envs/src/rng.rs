@@ -162,13 +162,6 @@ impl Rng {
         let radius = (-2.0 * math::ln(1.0 - self.uniform())).sqrt();
         radius * math::sin_cos(std::f32::consts::TAU * self.uniform()).1
     }
-
-    /// Shuffles `items` uniformly (Fisher and Yates).
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i as u32 + 1) as usize);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -241,22 +234,5 @@ mod tests {
         for (got, expected) in got.iter().zip([0.0, radius, radius, 0.0]) {
             assert!((got - expected).abs() < 1e-6, "{got} is not {expected}");
         }
-    }
-
-    #[test]
-    fn a_shuffle_is_a_permutation_and_every_place_is_as_likely() {
-        let mut counts = [[0; 5]; 5];
-        for step in 0..5000 {
-            let mut items = [0, 1, 2, 3, 4];
-            Rng::new(3, 0, step, Purpose::Shuffle).shuffle(&mut items);
-            let mut sorted = items;
-            sorted.sort_unstable();
-            assert_eq!(sorted, [0, 1, 2, 3, 4]);
-            for (place, &item) in items.iter().enumerate() {
-                counts[item][place] += 1;
-            }
-        }
-        // Each count is binomial with mean 1000 and standard deviation 28.
-        assert!(counts.iter().flatten().all(|c| (850..1150).contains(c)), "{counts:?}");
     }
 }

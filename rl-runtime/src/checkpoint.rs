@@ -10,6 +10,9 @@
 //! `checkpoints/best/` holds one more checkpoint: the agent with the best evaluation so far, with its mean return in the
 //! manifest. Its environments are not saved.
 //!
+//! `state.bin` ends with the version of the arithmetic ([`rl_agents::ARITHMETIC`]) that the run trained with. A checkpoint of another
+//! version loads; a run that is resumed from it differs from an uninterrupted one in its bits.
+//!
 //! Files are streamed. The replay memory is never copied; reading allocates no more than the files hold.
 
 use std::collections::BTreeMap;
@@ -28,7 +31,11 @@ use crate::budget::Budget;
 use crate::file::sync_dir;
 use crate::{Config, Error, Progress};
 
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
+/// Oldest format that can be read.
+///
+/// Its state lacks the version of the arithmetic, which was 1.
+const OLDEST_FORMAT: u32 = 4;
 const MANIFEST: &str = "manifest.json";
 const CONFIG: &str = "config.toml";
 const PARAMS: &str = "params.safetensors";
@@ -68,6 +75,8 @@ pub struct Checkpoint {
     ///
     /// Each comes with the number of rollouts that it has learnt from.
     pub ahead: Vec<(u64, Snapshot)>,
+    /// [`rl_agents::ARITHMETIC`] of the program that trained it.
+    pub arithmetic: u32,
 }
 
 /// Content of `state.bin`, as read.
@@ -343,7 +352,7 @@ fn write(
     return_mean: Option<f64>,
     after_step: AfterStep<'_>,
 ) -> io::Result<()> {
-    let Checkpoint { config, progress, agent, collector, ahead, .. } = checkpoint;
+    let Checkpoint { config, progress, agent, collector, ahead, arithmetic, .. } = checkpoint;
     progress.check().map_err(io::Error::other)?;
     [agent].into_iter().chain(ahead.iter().map(|(_, policy)| policy)).try_for_each(Snapshot::check).map_err(io::Error::other)?;
     let ahead = ahead.iter().map(|(learnt, Snapshot { params, statistics, counters, .. })| Ahead {
@@ -353,7 +362,7 @@ fn write(
         statistics,
     });
     let (counters, statistics) = (agent.counters, &agent.statistics);
-    let state = StateRef { progress, counters, statistics, collector, ahead: ahead.collect() };
+    let state = (StateRef { progress, counters, statistics, collector, ahead: ahead.collect() }, arithmetic);
     let params = layout.tensors().iter().map(|t| (&*t.name, t.shape.clone(), &agent.params[t.range.clone()])).collect();
     let moments = agent.moments.iter().map(|(name, values)| (&**name, vec![values.len()], &values[..])).collect();
     let mut files: Vec<(&str, Contents<'_>)> = vec![
@@ -556,8 +565,8 @@ impl<'a> Opened<'a> {
         let mut text = Vec::new();
         file.take(MAX_MANIFEST).read_to_end(&mut text).map_err(|e| format!("{MANIFEST}: {e}"))?;
         let manifest: Manifest = serde_json::from_slice(&text).map_err(|e| format!("{MANIFEST} is damaged: {e}"))?;
-        if manifest.format != FORMAT {
-            return Err(format!("it has format {}, this program reads format {FORMAT}", manifest.format));
+        if !(OLDEST_FORMAT..=FORMAT).contains(&manifest.format) {
+            return Err(format!("it has format {}, this program reads formats {OLDEST_FORMAT} to {FORMAT}", manifest.format));
         }
         if !manifest.files.keys().map(String::as_str).filter(|name| *name != REPLAY).eq(FILES) {
             let names: Vec<&str> = manifest.files.keys().map(String::as_str).collect();
@@ -627,10 +636,16 @@ impl<'a> Opened<'a> {
         let config = self.config()?;
         let params = self.read(PARAMS, read_tensors)?;
         let moments = self.read(OPTIMIZER, read_tensors)?;
-        let state: State = self.read(STATE, |input, len| match codec::decode_from(input, len) {
-            Ok((state, 0)) => Ok(state),
-            Ok((_, left)) => Err(format!("{left} bytes are left over")),
-            Err(error) => Err(error.to_string()),
+        let (state, arithmetic): (State, u32) = self.read(STATE, |input, len| {
+            let decoded = match self.manifest.format {
+                OLDEST_FORMAT => codec::decode_from(input, len).map(|(state, left)| ((state, 1), left)),
+                _ => codec::decode_from(input, len),
+            };
+            match decoded {
+                Ok((state, 0)) => Ok(state),
+                Ok((_, left)) => Err(format!("{left} bytes are left over")),
+                Err(error) => Err(error.to_string()),
+            }
         })?;
         let replay = self.manifest.files.contains_key(REPLAY).then(|| self.read(REPLAY, |_, _| Ok(self.dir.join(REPLAY))));
 
@@ -642,7 +657,7 @@ impl<'a> Opened<'a> {
         progress.check().map_err(|e| format!("{STATE}: {e}"))?;
         let all = [&agent].into_iter().chain(ahead.iter().map(|(_, policy)| policy));
         all.into_iter().try_for_each(Snapshot::check).map_err(|e| e.to_string())?;
-        Ok(Checkpoint { config, progress, agent, replay: replay.transpose()?, collector, ahead })
+        Ok(Checkpoint { config, progress, agent, replay: replay.transpose()?, collector, ahead, arithmetic })
     }
 }
 

@@ -115,6 +115,11 @@ impl Source {
         let checkpoint = Checkpoint::load(&path, training.agent().layout())?;
         let env_steps = checkpoint.progress.env_steps;
         let mut notes = vec![format!("resumed from {} env steps", grouped(env_steps))];
+        if checkpoint.arithmetic != rl_agents::ARITHMETIC {
+            notes.push(
+                "this checkpoint is from a version that rounds differently: the run will differ from an uninterrupted one".into(),
+            );
+        }
         if !checkpoint.collector.has_envs() {
             notes.push("this checkpoint has no environments, so new episodes begin".into());
         }

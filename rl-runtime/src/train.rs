@@ -5,7 +5,7 @@ use std::io::{self, BufReader};
 use std::time::Instant;
 
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{Agent, Anomalies, Collector, CollectorState, EvalConfig, Metrics, Snapshot};
+use rl_agents::{ARITHMETIC, Agent, Anomalies, Collector, CollectorState, EvalConfig, Metrics, Snapshot};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, VecEnv};
 
@@ -150,7 +150,7 @@ impl Run {
 
     fn checkpoint(&self, agent: &dyn Agent, collector: CollectorState, ahead: Vec<(u64, Snapshot)>) -> Checkpoint {
         let (config, progress) = (self.config.clone(), self.progress.clone());
-        Checkpoint { config, progress, agent: agent.save(), replay: None, collector, ahead }
+        Checkpoint { config, progress, agent: agent.save(), replay: None, collector, ahead, arithmetic: ARITHMETIC }
     }
 
     /// Creates a checkpoint from which new episodes begin.

@@ -488,6 +488,7 @@ fn checkpoints_that_an_older_program_wrote_are_evaluated_and_resumed() {
         let (code, out, err) = run(&["train", "--resume", text(&run_dir), "--steps", "96"]);
         assert_eq!(code, 0, "{err}");
         assert!(out.contains("resumed from") && !out.contains("replay memory"), "{out}");
+        assert!(out.contains("rounds differently: the run will differ from an uninterrupted one"), "{out}");
         assert!(newest(&run_dir).ends_with("ckpt-000000000096"));
     }
 }
