@@ -2,7 +2,7 @@
 //!
 //! Rows of B and C are contiguous vectors; elements of A are read one by one at any offsets. One function therefore computes `x
 //! W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in
-//! registers: 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2, 2 by 16 otherwise. Only this file knows the blocking.
+//! registers: 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only this file knows the blocking.
 //!
 //! Wide matrices are cut into panels of 64 columns, each of which is contiguous. A row of a panel has 256 bytes, so the rows that
 //! a block reads spread over all sets of the cache; rows of 1,024 numbers would share a few. A product computes one panel.
@@ -42,7 +42,7 @@ impl Work for Spin {
     fn run<S: Set>(self) -> f32 {
         match S::ISA {
             Isa::Avx512 => spin::<S, 6, 64>(self.0),
-            Isa::Avx2 => spin::<S, 6, 16>(self.0),
+            Isa::Avx2 | Isa::Neon => spin::<S, 6, 16>(self.0),
             Isa::Plain => spin::<S, 2, 16>(self.0),
         }
     }
@@ -94,14 +94,25 @@ pub(crate) fn reserve(len: &mut usize, more: usize) -> usize {
 #[inline(always)]
 pub(crate) fn add_rows(from: &[f32], stride: usize, some: usize, to: &mut [f32]) {
     for from in from.chunks_exact(some * stride) {
-        for (to, column) in to.chunks_exact_mut(16).zip((0..).step_by(16)) {
-            let mut sums = [0.0f32; 16];
-            for row in from.chunks_exact(stride) {
-                sums.iter_mut().zip(&row[column..column + 16]).for_each(|(sum, x)| *sum += x);
-            }
-            to.iter_mut().zip(&sums).for_each(|(to, sum)| *to += sum);
+        let (panels, rest) = to.as_chunks_mut::<PANEL>();
+        let begin = panels.len() * PANEL;
+        for (to, column) in panels.iter_mut().zip((0..).step_by(PANEL)) {
+            add_columns(&from[column..], stride, to);
+        }
+        for (to, column) in rest.as_chunks_mut::<LANES>().0.iter_mut().zip((begin..).step_by(LANES)) {
+            add_columns(&from[column..], stride, to);
         }
     }
+}
+
+/// Adds the first N columns of the rows of `from` to `to`.
+#[inline(always)]
+fn add_columns<const N: usize>(from: &[f32], stride: usize, to: &mut [f32; N]) {
+    let mut sums = [0.0f32; N];
+    for row in from.chunks(stride) {
+        sums.iter_mut().zip(&row[..N]).for_each(|(sum, x)| *sum += x);
+    }
+    to.iter_mut().zip(&sums).for_each(|(to, sum)| *to += sum);
 }
 
 /// Offsets of the rows, or of the columns, of a matrix.
@@ -240,7 +251,7 @@ impl<T: Axis, R: Axis, C: Axis> Work for Product<'_, T, R, C> {
         let Self { c, to, a, b, size, init } = self;
         match S::ISA {
             Isa::Avx512 => product::<S, 6, 64>(c, to, a, b, size, init),
-            Isa::Avx2 => product::<S, 6, 16>(c, to, a, b, size, init),
+            Isa::Avx2 | Isa::Neon => product::<S, 6, 16>(c, to, a, b, size, init),
             Isa::Plain => product::<S, 2, 16>(c, to, a, b, size, init),
         }
     }

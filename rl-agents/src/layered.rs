@@ -18,23 +18,47 @@ use crate::tile::{BatchSlice, Stats, Tile, TileLoss};
 
 /// Length of packed parameters from which networks pass layer by layer.
 const WIDE: usize = 1 << 17;
-/// Maximum numbers of a minibatch's activations and gradients.
-///
-/// Larger minibatches pass in tiles.
-const MAX_NUMBERS: usize = 1 << 27;
+/// Maximum samples of a chunk, whose panels stay in the cache of a core.
+pub(crate) const CHUNK: usize = 8 * TILE;
 /// Rows of a panel that are computed together.
 const ROWS: usize = 2 * TILE;
 /// Levels of the tree over slices.
 const LEVELS: usize = MAX_SLICES.ilog2() as usize + 1;
 
-/// Buffers of a minibatch. Matrices are (n, columns), in panels.
+/// Buffers of a chunk. Matrices are (height, columns), in panels.
 #[derive(Default)]
 pub(crate) struct Layered {
-    n: usize,
+    height: usize,
     inputs: Vec<f32>,
     outputs: Vec<Vec<f32>>,        // every layer's
     deltas: Vec<Vec<f32>>,         // gradients of every layer's sums
-    out_grads: Vec<Vec<Vec<f32>>>, // each slice's, of every chain's outputs
+    out_grads: Vec<Vec<Vec<f32>>>, // each tile's, (TILE, columns) of every chain's outputs
+    sums: Vec<f32>,                // levels of the tree, of every block of the gradient
+}
+
+/// A tile of a slice.
+struct SliceTile {
+    slice: usize,
+    samples: Range<usize>,
+    /// True for the first and the last tile of the slice.
+    first: bool,
+    last: bool,
+}
+
+/// Cuts slices into tiles, and these into chunks.
+fn chunks<'a>(slices: impl Iterator<Item = &'a Range<usize>>) -> Vec<Vec<SliceTile>> {
+    let mut chunks: Vec<Vec<SliceTile>> = Vec::new();
+    for (slice, range) in slices.enumerate() {
+        for start in range.clone().step_by(TILE) {
+            let samples = start..(start + TILE).min(range.end);
+            if chunks.last().is_none_or(|chunk| samples.end - chunk[0].samples.start > CHUNK) {
+                chunks.push(Vec::new());
+            }
+            let (first, last) = (start == range.start, samples.end == range.end);
+            chunks.last_mut().expect("a chunk was added").push(SliceTile { slice, samples, first, last });
+        }
+    }
+    chunks
 }
 
 /// Some rows of one panel of a layer.
@@ -46,16 +70,16 @@ struct Unit<'a> {
 }
 
 impl Unit<'_> {
-    /// Range of the unit's samples within the minibatch.
+    /// Range of the unit's samples within the chunk.
     fn samples(&self) -> Range<usize> {
         self.first..self.first + self.to.len() / PANEL
     }
 }
 
-/// Cuts a matrix of `n` rows into units.
-fn units(n: usize, layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
-    matrix.chunks_exact_mut(n * PANEL).enumerate().flat_map(move |(panel, rows)| {
-        let rows = rows.chunks_mut(ROWS * PANEL).enumerate();
+/// Cuts the first `n` rows of a matrix of `height` rows into units.
+fn units((height, n): (usize, usize), layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
+    matrix.chunks_exact_mut(height * PANEL).enumerate().flat_map(move |(panel, rows)| {
+        let rows = rows[..n * PANEL].chunks_mut(ROWS * PANEL).enumerate();
         rows.map(move |(i, to)| Unit { layer, panel, first: i * ROWS, to })
     })
 }
@@ -64,14 +88,14 @@ fn units(n: usize, layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Uni
 ///
 /// `compute` reads the matrices of the other layers.
 fn compute_depth(
-    (net, n, threads): (&Net, usize, Threads<'_>),
+    (net, rows, threads): (&Net, (usize, usize), Threads<'_>),
     (stage, depth): (Stage, usize),
     matrices: &mut [Vec<f32>],
     compute: impl Fn(&mut Unit<'_>, &[Vec<f32>]) + Sync,
 ) {
     let layers = (0..net.layers.len()).filter(|&l| net.places[l].depth == depth);
     let mut taken: Vec<_> = layers.map(|l| (l, std::mem::take(&mut matrices[l]))).collect();
-    let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(n, *l, matrix)).collect();
+    let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(rows, *l, matrix)).collect();
     // A core keeps rows of the inputs in its cache, and reads panels of the weights.
     all.sort_by_key(|unit| unit.first);
     threads.each(stage, &mut all, &|unit| compute(unit, matrices));
@@ -83,92 +107,140 @@ pub(crate) fn suits(net: &Net) -> bool {
     net.conv.is_none() && net.lens().packed >= WIDE
 }
 
-/// True if a minibatch of `n` samples of `sample` numbers is not too large.
-pub(crate) fn fits(n: usize, sample: usize) -> bool {
-    n.saturating_mul(sample) <= MAX_NUMBERS
-}
-
 impl Layered {
-    /// Makes the buffers fit.
-    fn reserve<S>(&mut self, net: &Net, n: usize, slices: &[BatchSlice<S>]) {
-        let matrix = |n: usize, columns: usize| vec![0.0; n * panels(columns) * PANEL];
-        if self.n != n || self.out_grads.len() != slices.len() {
-            let all = || net.layers.iter().map(|layer| matrix(n, layer.n_out)).collect();
-            let heads = net.chains.iter().map(|chain| if chain.activated { 0 } else { net.layers[chain.last()].n_out });
-            let heads = heads.map(|n_out| matrix(n.div_ceil(slices.len()), n_out)).collect();
-            let (inputs, out_grads) = (matrix(n, net.n_in), vec![heads; slices.len()]);
-            *self = Self { n, inputs, outputs: all(), deltas: all(), out_grads };
+    /// Makes the buffers fit one chunk of `height` rows, or several.
+    fn reserve(&mut self, net: &Net, height: usize, several: bool) {
+        let matrix = |columns: usize| vec![0.0; height * panels(columns) * PANEL];
+        if self.height != height {
+            let all = || net.layers.iter().map(|layer| matrix(layer.n_out)).collect();
+            *self = Self { height, inputs: matrix(net.n_in), outputs: all(), deltas: all(), ..Self::default() };
+        }
+        if several && self.sums.is_empty() {
+            self.sums = vec![0.0; sums_len(net)];
         }
     }
 
     /// Writes the gradient (P) of the summed loss of the samples of all slices.
     pub(crate) fn gradient<S: Stats, L: TileLoss<S>>(
         &mut self,
-        (isa, net, packed): (Isa, &Net, &[f32]),
+        kernel: (Isa, &Net, &[f32]),
         samples: Samples<'_>,
         slices: &mut [BatchSlice<S>],
         threads: Threads<'_>,
         loss: &L,
         gradient: &mut [f32],
     ) {
+        let chunks = chunks(slices.iter().map(|slice| &slice.range));
         let n = slices.last().map_or(0, |slice| slice.range.end);
-        self.reserve(net, n, slices);
-        let Self { inputs, outputs, deltas, out_grads, .. } = self;
-        let with = (net, n, threads);
+        self.reserve(kernel.1, n.min(CHUNK), chunks.len() > 1);
+        for (i, chunk) in chunks.iter().enumerate() {
+            self.activations(kernel, samples, slices, threads, loss, chunk);
+            self.weights(kernel, threads, chunk, (chunks.len() > 1, i + 1 == chunks.len()), gradient);
+        }
+    }
 
-        let mut all: Vec<_> = units(n, 0, inputs).collect();
+    /// Computes a chunk's outputs, and the gradients of every layer's sums.
+    fn activations<S: Stats, L: TileLoss<S>>(
+        &mut self,
+        (isa, net, packed): (Isa, &Net, &[f32]),
+        samples: Samples<'_>,
+        slices: &mut [BatchSlice<S>],
+        threads: Threads<'_>,
+        loss: &L,
+        chunk: &[SliceTile],
+    ) {
+        let Self { height, inputs, outputs, deltas, out_grads, .. } = self;
+        let (height, start) = (*height, chunk[0].samples.start);
+        let n = chunk[chunk.len() - 1].samples.end - start;
+        let with = (net, (height, n), threads);
+
+        let mut all: Vec<_> = units((height, n), 0, inputs).collect();
         threads.each(Stage::Inputs, &mut all, &|unit| {
             let columns = unit.panel * PANEL..net.n_in.min((unit.panel + 1) * PANEL);
-            samples.copy(unit.samples(), net.n_in, columns, PANEL, unit.to);
+            let range = start + unit.first..start + unit.samples().end;
+            samples.copy(range, net.n_in, columns, PANEL, unit.to);
         });
         for depth in 0..net.depth() {
             compute_depth(with, (Stage::Forward, depth), outputs, |unit, outputs| {
                 let input = net.places[unit.layer].source.map_or(&*inputs, |source| &outputs[source]);
-                let input = Rows::new(input, n, unit.samples());
+                let input = Rows::new(input, height, unit.samples());
                 dispatch(isa, Forward { net, packed, input, unit });
             });
         }
 
-        let height = n.div_ceil(slices.len());
-        let mut all: Vec<_> = slices.iter_mut().zip(&mut *out_grads).collect();
-        threads.each(Stage::Loss, &mut all, &|(slice, grads)| {
-            dispatch(isa, LossPass { net, loss, outputs: (outputs, n), grads: (grads, height), slice });
+        while out_grads.len() < chunk.len() {
+            let heads = net.chains.iter().map(|chain| if chain.activated { 0 } else { net.layers[chain.last()].n_out });
+            out_grads.push(heads.map(|n_out| vec![0.0; TILE * panels(n_out) * PANEL]).collect());
+        }
+        let mut tiles = chunk.iter().zip(&mut *out_grads).peekable();
+        let mut all = Vec::new();
+        for (i, BatchSlice { stats, .. }) in slices.iter_mut().enumerate() {
+            let of_slice: Vec<_> = std::iter::from_fn(|| tiles.next_if(|(tile, _)| tile.slice == i)).collect();
+            all.push((stats, of_slice));
+        }
+        threads.each(Stage::Loss, &mut all, &|(stats, tiles)| {
+            dispatch(isa, LossPass { net, loss, outputs: (outputs, height), start, tiles, stats: &mut **stats });
         });
         for (c, chain) in net.chains.iter().enumerate().filter(|(_, chain)| !chain.activated) {
-            for (slice, grads) in slices.iter().zip(&*out_grads) {
-                let to = deltas[chain.last()].chunks_exact_mut(n * PANEL);
-                for (to, from) in to.zip(grads[c].chunks_exact(height * PANEL)) {
-                    let to = &mut to[slice.range.start * PANEL..slice.range.end * PANEL];
-                    to.copy_from_slice(&from[..to.len()]);
+            for (tile, grads) in chunk.iter().zip(&*out_grads) {
+                let rows = (tile.samples.start - start) * PANEL..(tile.samples.end - start) * PANEL;
+                let to = deltas[chain.last()].chunks_exact_mut(height * PANEL);
+                for (to, from) in to.zip(grads[c].chunks_exact(TILE * PANEL)) {
+                    to[rows.clone()].copy_from_slice(&from[..rows.len()]);
                 }
             }
         }
 
         for depth in (0..net.depth() - 1).rev() {
             compute_depth(with, (Stage::Backward, depth), deltas, |unit, deltas| {
-                let dz = |reader: usize| Rows::new(&deltas[reader], n, unit.samples());
+                let dz = |reader: usize| Rows::new(&deltas[reader], height, unit.samples());
                 let readers: Vec<_> = net.readers(unit.layer).map(|reader| (&net.layers[reader], dz(reader))).collect();
-                let y = Rows::new(&outputs[unit.layer], n, unit.samples()).panel(unit.panel);
+                let y = Rows::new(&outputs[unit.layer], height, unit.samples()).panel(unit.panel);
                 dispatch(isa, Backward { net, packed, readers: &readers, y, unit });
             });
         }
+    }
 
-        let ranges: Vec<Range<usize>> = slices.iter().map(|slice| slice.range.clone()).collect();
-        let parts = |(l, layer): (usize, &Dense)| layer.grad_parts().map(|part| (l, part)).collect::<Vec<_>>();
-        let mut parts: Vec<_> = net.layers.iter().enumerate().flat_map(parts).collect();
+    /// Adds a chunk to the sums of the gradient.
+    ///
+    /// The gradient is complete after the last chunk.
+    fn weights(
+        &mut self,
+        (isa, net, _): (Isa, &Net, &[f32]),
+        threads: Threads<'_>,
+        chunk: &[SliceTile],
+        (several, last): (bool, bool),
+        gradient: &mut [f32],
+    ) {
+        let Self { height, inputs, outputs, deltas, sums, .. } = self;
+        let n = chunk[chunk.len() - 1].samples.end - chunk[0].samples.start;
+        let mut parts: Vec<_> = grad_parts(net).collect();
         parts.sort_by_key(|(_, (range, _))| range.start);
-        let (mut rest, mut begin) = (gradient, 0);
+        let (mut rest, mut begin, mut sums) = (gradient, 0, &mut sums[..]);
         let mut all = Vec::with_capacity(parts.len());
         for (l, (range, part)) in parts {
             let (to, more) = std::mem::take(&mut rest)[range.start - begin..].split_at_mut(range.len());
             (rest, begin) = (more, range.end);
+            let layer = &net.layers[l];
+            let len = if several { panels(layer.n_out) * LEVELS * BLOCK } else { 0 };
+            let (levels, more) = std::mem::take(&mut sums).split_at_mut(len);
+            sums = more;
             let input = net.places[l].source.map_or(&*inputs, |source| &outputs[source]);
-            all.push((l, part, Rows::new(input, n, 0..n), Rows::new(&deltas[l], n, 0..n), to));
+            let (input, dz) = (Rows::new(input, *height, 0..n), Rows::new(&deltas[l], *height, 0..n));
+            all.push(Gradient { layer, part, input, dz, chunk, last, levels, to });
         }
-        threads.each(Stage::Backward, &mut all, &|(l, part, input, dz, to)| {
-            dispatch(isa, Gradient { layer: &net.layers[*l], part: *part, input: *input, dz: *dz, slices: &ranges, to });
-        });
+        threads.each(Stage::Backward, &mut all, &|part| dispatch(isa, part));
     }
+}
+
+/// Parts of the gradients of all layers, each with the index of its layer.
+fn grad_parts(net: &Net) -> impl Iterator<Item = (usize, (Range<usize>, GradPart))> {
+    net.layers.iter().enumerate().flat_map(|(l, layer)| layer.grad_parts().map(move |part| (l, part)))
+}
+
+/// Length of the levels of all blocks.
+pub(crate) fn sums_len(net: &Net) -> usize {
+    grad_parts(net).map(|(l, _)| panels(net.layers[l].n_out) * LEVELS * BLOCK).sum()
 }
 
 /// Outputs of a unit.
@@ -189,27 +261,28 @@ impl Work for Forward<'_, '_> {
     }
 }
 
-/// The loss of a slice.
-struct LossPass<'a, S, L> {
+/// The loss of a slice's tiles.
+struct LossPass<'a, 'b, S, L> {
     net: &'a Net,
     loss: &'a L,
-    /// Outputs of every layer, and the number of their rows.
+    /// Outputs of every layer, and the height of their panels.
     outputs: (&'a [Vec<f32>], usize),
-    /// Gradients of every chain's outputs for the slice, and the number of their rows.
-    grads: (&'a mut [Vec<f32>], usize),
-    slice: &'a mut BatchSlice<S>,
+    /// First sample of the chunk.
+    start: usize,
+    /// Tiles, with the gradients of every chain's outputs.
+    tiles: &'a mut [(&'b SliceTile, &'b mut Vec<Vec<f32>>)],
+    stats: &'a mut S,
 }
 
-impl<S, L: TileLoss<S>> Work for LossPass<'_, S, L> {
+impl<S, L: TileLoss<S>> Work for LossPass<'_, '_, S, L> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Set>(self) {
-        let Self { net, loss, outputs, grads, slice: BatchSlice { range, stats } } = self;
-        for start in range.clone().step_by(TILE) {
-            let samples = start..(start + TILE).min(range.end);
-            let (outputs, out_grads) = ((outputs.0, outputs.1, start), (&mut *grads.0, grads.1, start - range.start));
-            loss.tile(&mut Tile { net, outputs, out_grads, samples }, stats);
+        let Self { net, loss, outputs: (outputs, height), start, tiles, stats } = self;
+        for (tile, grads) in tiles {
+            let outputs = (outputs, height, tile.samples.start - start);
+            loss.tile(&mut Tile { net, outputs, out_grads: (grads, TILE, 0), samples: tile.samples.clone() }, stats);
         }
     }
 }
@@ -240,45 +313,55 @@ impl Work for Backward<'_, '_> {
     }
 }
 
-/// A part of a layer's gradient, summed over the slices.
-struct Gradient<'a, 'b> {
+/// A part of a layer's gradient, to which a chunk is added.
+struct Gradient<'a> {
     layer: &'a Dense,
     part: GradPart,
     input: Rows<'a>,
     dz: Rows<'a>,
-    slices: &'a [Range<usize>],
-    to: &'a mut &'b mut [f32],
+    chunk: &'a [SliceTile],
+    /// True for the last chunk.
+    last: bool,
+    /// Levels of the blocks' trees; empty if there is one chunk.
+    levels: &'a mut [f32],
+    to: &'a mut [f32],
 }
 
-impl Work for Gradient<'_, '_> {
+impl Work for &mut Gradient<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { layer, part, input, dz, slices, to } = self;
+        let Gradient { layer, part, input, dz, chunk, last, levels, to } = self;
         // The tree of `slices::tree`: level i holds the sum of a subtree that waits for its neighbour.
-        let mut levels = [[0.0f32; BLOCK]; LEVELS];
+        let mut own = [[0.0f32; BLOCK]; LEVELS];
+        let mut kept = levels.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(LEVELS);
         for p in 0..panels(layer.n_out) {
-            for (i, slice) in slices.iter().enumerate() {
-                let mut level = i.count_ones() as usize;
-                levels[level].fill(0.0);
-                for start in slice.clone().step_by(TILE) {
-                    let tile = start..(start + TILE).min(slice.end);
-                    let (input, dz, sum) = (input.part(tile.clone()), dz.part(tile), &mut levels[level]);
-                    match part {
-                        GradPart::Inputs(q) => layer.weight_grad::<S>((q, p), input, dz, sum),
-                        GradPart::Bias => layer.bias_grad(p, dz, sum),
-                    }
+            let levels = kept.next().unwrap_or(&mut own);
+            for tile in *chunk {
+                let mut level = tile.slice.count_ones() as usize;
+                if tile.first {
+                    levels[level].fill(0.0);
                 }
-                for _ in 0..i.trailing_ones() {
+                let rows = tile.samples.start - chunk[0].samples.start..tile.samples.end - chunk[0].samples.start;
+                let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level]);
+                match part {
+                    GradPart::Inputs(q) => layer.weight_grad::<S>((*q, p), input, dz, sum),
+                    GradPart::Bias => layer.bias_grad(p, dz, sum),
+                }
+                for _ in 0..if tile.last { tile.slice.trailing_ones() } else { 0 } {
                     let (left, right) = levels.split_at_mut(level);
                     level -= 1;
                     left[level].iter_mut().zip(&right[0]).for_each(|(sum, x)| *sum += x);
                 }
             }
             match part {
-                GradPart::Inputs(q) => layer.unpack_block((q, p), &levels[0], to),
-                GradPart::Bias => to.chunks_mut(PANEL).skip(p).take(1).for_each(|to| to.copy_from_slice(&levels[0][..to.len()])),
+                _ if !*last => {}
+                GradPart::Inputs(q) => layer.unpack_block((*q, p), &levels[0], to),
+                GradPart::Bias => {
+                    let to = &mut to[p * PANEL..layer.n_out.min((p + 1) * PANEL)];
+                    to.copy_from_slice(&levels[0][..to.len()]);
+                }
             }
         }
     }

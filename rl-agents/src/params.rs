@@ -179,7 +179,7 @@ impl Work for ProductRows<'_> {
     fn run<S: Set>(self) {
         match S::ISA {
             Isa::Avx512 => self.add::<64>(),
-            Isa::Avx2 | Isa::Plain => self.add::<16>(),
+            Isa::Avx2 | Isa::Neon | Isa::Plain => self.add::<16>(),
         }
     }
 }

@@ -16,6 +16,8 @@ pub struct NetSize {
     /// Scratch of one acting thread.
     pub acting: u64,
     /// Scratch of one slice of a minibatch that passes in tiles; 0 with the reference.
+    ///
+    /// Of wide networks, the sums that a minibatch of several chunks keeps.
     pub slice: u64,
     /// Additional memory while parameters are drawn.
     pub init: u64,
@@ -31,8 +33,9 @@ impl NetSize {
     pub fn minibatch(&self, n: u64) -> u64 {
         let numbers = |bytes: u64| usize::try_from(bytes / 4).unwrap_or(usize::MAX);
         let n_samples = usize::try_from(n).unwrap_or(usize::MAX);
-        if self.sample > 0 && layered::fits(n_samples, numbers(self.sample)) {
-            n.saturating_mul(self.sample)
+        let chunk = layered::CHUNK as u64;
+        if self.sample > 0 {
+            n.min(chunk).saturating_mul(self.sample) + if n > chunk { self.slice } else { 0 }
         } else {
             (slices::of_minibatch(n_samples, numbers(self.params)) as u64).saturating_mul(self.slice)
         }
@@ -61,9 +64,10 @@ impl NetworkShape {
             Learner::Fused => {
                 let kernel = Net::new(conv, &mlps, net.activation);
                 let Lens { packed, forward, learning, sample } = kernel.lens();
-                let sample = if layered::suits(&kernel) { bytes(sample) } else { 0 };
+                let wide = layered::suits(&kernel);
+                let (slice, sample) = if wide { (layered::sums_len(&kernel), sample) } else { (learning, 0) };
                 let (policy, acting) = (params + bytes(packed), columns + bytes(forward));
-                NetSize { policy, acting, slice: bytes(learning), sample, ..size }
+                NetSize { policy, acting, slice: bytes(slice), sample: bytes(sample), ..size }
             }
             Learner::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();

@@ -197,7 +197,7 @@ impl<S: Stats> Slices<S> {
             slice.range = i * n / count..(i + 1) * n / count;
             slice.stats.reset();
         }
-        if layered::suits(net) && layered::fits(n, net.lens().sample) {
+        if layered::suits(net) {
             self.layered.gradient((isa, net, packed), samples, slices, threads, loss, gradient);
         } else {
             self.tiles((isa, net, packed), samples, count, threads, loss, gradient);
@@ -460,11 +460,12 @@ mod tests {
             let loss = Squares { heads: [(actor, policy.n_actions()), (critic, 1)] };
             let kernel = policy.network().kernel().unwrap();
             for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
-                for n in [1, 31, 97, 128, 600, 1100] {
+                // Slices smaller than a tile, of several tiles, and larger than a chunk.
+                for (n, count) in [(1, 1), (97, 1), (600, 8), (1100, 1)] {
                     let samples = policy.network().samples(ObsSlice::F32(&obs), None);
                     let gradient = |threads, layered| {
                         let (pool, mut gradient) = (Pool::new(threads).unwrap(), vec![f32::NAN; policy.params().len()]);
-                        let (mut slices, count) = (Slices::new(), slices::of_minibatch(n, gradient.len()));
+                        let mut slices = Slices::new();
                         let range = |i: usize| i * n / count..(i + 1) * n / count;
                         slices.slices = (0..count).map(|i| BatchSlice { range: range(i), stats: 0 }).collect();
                         let kernel = (isa, kernel.1, kernel.2);
@@ -479,7 +480,10 @@ mod tests {
                     };
                     let expected = gradient(1, false);
                     for threads in [1, 2, 3, 8] {
-                        assert!(gradient(threads, true) == expected, "{n} samples, {threads} threads, {isa:?}, {net:?}");
+                        assert!(
+                            gradient(threads, true) == expected,
+                            "{n} samples, {count} slices, {threads} threads, {isa:?}, {net:?}"
+                        );
                     }
                 }
             }

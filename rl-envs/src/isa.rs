@@ -15,13 +15,15 @@ pub enum Isa {
     Avx512,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
+    /// 128-bit vectors with fused multiply-add, which every aarch64 machine has.
+    Neon,
     /// The instructions that every machine has.
     Plain,
 }
 
 impl Isa {
     /// All instruction sets, the fastest first.
-    pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Plain];
+    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Plain];
 
     /// True if this machine has it.
     #[must_use]
@@ -36,12 +38,13 @@ impl Isa {
             match self {
                 Self::Avx512 => avx2 && avx512,
                 Self::Avx2 => avx2,
+                Self::Neon => false,
                 Self::Plain => true,
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
         {
-            self == Self::Plain
+            self == Self::Plain || cfg!(target_arch = "aarch64") && self == Self::Neon
         }
     }
 
@@ -74,6 +77,10 @@ pub struct Avx512;
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2;
 
+/// [`Isa::Neon`] as a type.
+#[derive(Clone, Copy, Debug)]
+pub struct Neon;
+
 /// [`Isa::Plain`] as a type.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain;
@@ -86,6 +93,11 @@ impl Set for Avx512 {
 impl Set for Avx2 {
     const FMA: bool = true;
     const ISA: Isa = Isa::Avx2;
+}
+
+impl Set for Neon {
+    const FMA: bool = true;
+    const ISA: Isa = Isa::Neon;
 }
 
 impl Set for Plain {
@@ -118,6 +130,8 @@ pub fn dispatch<W: Work>(isa: Isa, work: W) -> W::Output {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { avx2(work) },
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => work.run::<Neon>(),
         _ => work.run::<Plain>(),
     }
 }

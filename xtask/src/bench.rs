@@ -70,6 +70,9 @@ const GROUPS: [Group; 4] = [
 
 const TRAIN: &str = "train cartpole --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
 
+/// Hidden layers of the widest networks.
+const WIDE: &str = "1024,1024,512,256";
+
 const ENVS: &[Comparison] = &[
     env("CartPole, 2 threads; gymnax", "cartpole --envs 4096 --threads 2", "env_gymnax.py", "rollout 2 8192 16384 65536"),
     env(
@@ -89,6 +92,27 @@ const LEARNERS: &[Comparison] = &[
     update("the same against PyTorch without normalization and clipping, 64", "--minibatch 64 --threads 2", "64 2 2 plain"),
     update("the same against PyTorch without normalization and clipping, 512", "--minibatch 512 --threads 2", "512 2 2 plain"),
     update("the same against PyTorch without normalization and clipping, 2048", "--minibatch 2048 --threads 2", "2048 2 2 plain"),
+    update("the same with hidden layers of 256-256, 64", "--hidden 256,256 --minibatch 64 --threads 2", "64 2 2 256,256"),
+    update("the same with hidden layers of 256-256, 512", "--hidden 256,256 --minibatch 512 --threads 2", "512 2 2 256,256"),
+    update("the same with hidden layers of 256-256, 4096", "--hidden 256,256 --minibatch 4096 --threads 2", "4096 2 2 256,256"),
+    update("the same with hidden layers of 512-512, 64", "--hidden 512,512 --minibatch 64 --threads 2", "64 2 2 512,512"),
+    update("the same with hidden layers of 512-512, 512", "--hidden 512,512 --minibatch 512 --threads 2", "512 2 2 512,512"),
+    update("the same with hidden layers of 512-512, 4096", "--hidden 512,512 --minibatch 4096 --threads 2", "4096 2 2 512,512"),
+    update(
+        "the same with hidden layers of 1024-1024-512-256, 64",
+        "--hidden 1024,1024,512,256 --minibatch 64 --threads 2",
+        "64 2 2 1024,1024,512,256",
+    ),
+    update(
+        "the same with hidden layers of 1024-1024-512-256, 512",
+        "--hidden 1024,1024,512,256 --minibatch 512 --threads 2",
+        "512 2 2 1024,1024,512,256",
+    ),
+    update(
+        "the same with hidden layers of 1024-1024-512-256, 4096",
+        "--hidden 1024,1024,512,256 --minibatch 4096 --threads 2",
+        "4096 2 2 1024,1024,512,256",
+    ),
     update("the same with AVX2 only, 512", "--minibatch 512 --threads 2 --isa avx2", "512 2 2 plain"),
     Comparison {
         what: "PPO update of convolutions on 12 x 12 x 5, minibatch 256, 2 threads",
@@ -97,6 +121,19 @@ const LEARNERS: &[Comparison] = &[
         peer: "update_torch_conv.py",
         theirs: "256 2 4",
     },
+    nature(
+        "the same of Mnih et al. (2015) on 84 x 84 x 4, minibatch 32, 2 threads",
+        "--obs 84x84x4 --conv 32x8x4,64x4x2,64x3x1 --hidden 512 --shared-trunk --activation relu --minibatch 32 --threads 2",
+        "32 2 4 nature",
+    ),
+    nature(
+        "the same of Mnih et al. (2015) on 84 x 84 x 4, minibatch 256, 2 threads",
+        "--obs 84x84x4 --conv 32x8x4,64x4x2,64x3x1 --hidden 512 --shared-trunk --activation relu --minibatch 256 --threads 2",
+        "256 2 4 nature",
+    ),
+    act("acting of hidden layers of 1024-1024-512-256 in 1 environment, 2 threads", "--envs 1", "1 2 2 1024,1024,512,256"),
+    act("the same in 8 environments", "--envs 8", "8 2 2 1024,1024,512,256"),
+    act("the same in 32 environments", "--envs 32", "32 2 2 1024,1024,512,256"),
     train(
         "PPO, 64 environments, 128 steps, batch 2048, 4 epochs, 2 threads; rejax",
         "--envs 64 --threads 2 --steps 2e6 --set ppo.n_steps=128 --set ppo.batch_size=2048 --set ppo.n_epochs=4",
@@ -175,6 +212,15 @@ const fn update(what: &'static str, ours: &'static str, theirs: &'static str) ->
     Comparison { what, ours, field: "value", peer: "update_torch.py", theirs }
 }
 
+const fn nature(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field: "value", peer: "update_torch_conv.py", theirs }
+}
+
+/// Compares acting; the hidden layers of ours are [`WIDE`].
+const fn act(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field: "act", peer: "act_torch.py", theirs }
+}
+
 const fn replay(field: &'static str, what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
     Comparison { what, ours, field, peer: "replay_cpprb.py", theirs }
 }
@@ -246,6 +292,10 @@ fn our_rate(root: &Path, case: &Comparison) -> Result<f64> {
         }
         "value" => {
             command.args(["bench", "update", "--json", "--seconds", "2"]);
+            "value"
+        }
+        "act" => {
+            command.args(["bench", "act", "--json", "--seconds", "2", "--threads", "2", "--hidden", WIDE]);
             "value"
         }
         "pipeline" => {

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use rl_agents::settings::{MAX_CONV, MAX_UNITS};
-use rl_agents::{Activation, Isa, Learner, PpoConfig};
+use rl_agents::{Activation, Isa, Learner, NetConfig, PpoConfig};
 
 use self::latency::{Distribution, Latency};
-use self::update::{Noise, ObsSource, Update};
+use self::update::{MeasuredNets, Noise, ObsSource};
 use super::{Envs, set_matrix_threads, threads};
 use crate::Mode;
 use crate::first_come::FirstComeConfig;
@@ -31,6 +31,50 @@ fn parse_bench_device(text: &str) -> Result<BenchDevice, String> {
         "cpu" => Ok(BenchDevice::Cpu),
         "cuda" => Ok(BenchDevice::Cuda(0)),
         _ => text.strip_prefix("cuda:").and_then(|i| i.parse().ok()).map(BenchDevice::Cuda).ok_or("cpu, cuda or cuda:i".into()),
+    }
+}
+
+/// Networks to measure, and their observations.
+#[derive(Args)]
+pub(super) struct NetArgs {
+    /// The environment
+    #[arg(long, default_value = "cartpole")]
+    env: String,
+    /// Observations of random bytes instead: a length, or ROWSxCOLUMNSxCHANNELS
+    #[arg(long, conflicts_with = "env", value_parser = Noise::parse)]
+    obs: Option<Noise>,
+    /// Convolutions, each CHANNELSxKERNELxSTRIDE
+    #[arg(long, value_delimiter = ',', value_parser = parse_conv)]
+    conv: Vec<[usize; 3]>,
+    /// tanh or relu
+    #[arg(long, default_value = "tanh", value_parser = parse_name::<Activation>)]
+    activation: Activation,
+    /// Policy and value function share the hidden layers
+    #[arg(long)]
+    shared_trunk: bool,
+    /// Sizes of the hidden layers
+    #[arg(long, default_value = "64,64", value_delimiter = ',', value_parser = parse_units)]
+    hidden: Vec<usize>,
+    /// Threads [default: one per core]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    threads: Option<u32>,
+    /// avx512, avx2 or plain [default: the best of this machine]
+    #[arg(long, value_parser = parse_name::<Isa>)]
+    isa: Option<Isa>,
+}
+
+impl NetArgs {
+    /// Returns the networks to measure.
+    fn nets(self, known: &Envs, learner: Learner) -> Result<MeasuredNets, Error> {
+        let Self { env, obs, conv, activation, shared_trunk, hidden, threads: n, isa } = self;
+        let source = match obs {
+            Some(noise) => ObsSource::Noise(noise),
+            None => ObsSource::Entry(*known.find(&env)?),
+        };
+        let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
+        set_matrix_threads(threads);
+        let config = NetConfig { conv, hidden, activation, shared_trunk, learner, ..NetConfig::default() };
+        Ok(MeasuredNets { source, config, threads, isa })
     }
 }
 
@@ -70,36 +114,26 @@ Examples:
   rl bench update --env snake --conv 16x3x1,32x3x1 --hidden 128 --shared-trunk --activation relu --minibatch 256
   rl bench update --obs 84x84x4 --conv 32x8x4,64x4x2,64x3x1 --hidden 512 --shared-trunk --activation relu --minibatch 256")]
     Update {
-        /// The environment
-        #[arg(long, default_value = "cartpole")]
-        env: String,
-        /// Observations of random bytes instead: a length, or ROWSxCOLUMNSxCHANNELS
-        #[arg(long, conflicts_with = "env", value_parser = Noise::parse)]
-        obs: Option<Noise>,
-        /// Convolutions, each CHANNELSxKERNELxSTRIDE
-        #[arg(long, value_delimiter = ',', value_parser = parse_conv)]
-        conv: Vec<[usize; 3]>,
-        /// tanh or relu
-        #[arg(long, default_value = "tanh", value_parser = parse_name::<Activation>)]
-        activation: Activation,
-        /// Policy and value function share the hidden layers
-        #[arg(long)]
-        shared_trunk: bool,
+        #[command(flatten)]
+        nets: NetArgs,
         /// Samples of a minibatch
         #[arg(long, default_value_t = 512, value_parser = parse_minibatch)]
         minibatch: usize,
-        /// Sizes of the hidden layers
-        #[arg(long, default_value = "64,64", value_delimiter = ',', value_parser = parse_units)]
-        hidden: Vec<usize>,
-        /// Threads [default: one per core]
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
-        threads: Option<u32>,
         /// fused or reference
         #[arg(long, default_value = "fused", value_parser = parse_name::<Learner>)]
         learner: Learner,
-        /// avx512, avx2 or plain [default: the best of this machine]
-        #[arg(long, value_parser = parse_name::<Isa>)]
-        isa: Option<Isa>,
+        /// Seconds to measure
+        #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+        seconds: f64,
+    },
+    /// Environment steps per second of a policy that acts
+    #[command(after_help = "Example:\n  rl bench act --envs 8 --hidden 1024,1024,512,256")]
+    Act {
+        #[command(flatten)]
+        nets: NetArgs,
+        /// Number of environments
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65536))]
+        envs: u32,
         /// Seconds to measure
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
@@ -238,14 +272,10 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
                 measure::env_on_device(known.find(&env)?.name, envs as usize, ordinal, sweep_block, repeat, seconds)?
             }
         },
-        Bench::Update { env, obs, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
-            let source =
-                obs.map_or_else(|| known.find(&env).map(|entry| ObsSource::Entry(*entry)), |noise| Ok(ObsSource::Noise(noise)))?;
-            let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
-            set_matrix_threads(threads);
-            let update = Update { source, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
-            vec![update::update(&update)?]
+        Bench::Update { nets, minibatch, learner, seconds } => {
+            vec![update::update(&nets.nets(known, learner)?, minibatch, seconds)?]
         }
+        Bench::Act { nets, envs, seconds } => vec![update::act(&nets.nets(known, Learner::Fused)?, envs as usize, seconds)?],
         Bench::Pipeline {
             preset,
             envs,
@@ -328,9 +358,6 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
 }
 
 fn print_bench(result: &serde_json::Value) {
-    if result["stand_in"] == true {
-        return print::out("every kernel ran on the stand-in driver without a fault; it has no speed to report");
-    }
     if result["name"] == "env_block" {
         let rate =
             result["value"].as_f64().map_or("cannot be launched".into(), |rate| format!("{:.2} M env_steps/s", rate / 1e6));

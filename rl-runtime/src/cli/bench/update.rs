@@ -1,4 +1,4 @@
-//! Samples per second of PPO's update, and its stages.
+//! Speed of networks: PPO's update with its stages, and acting.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{Activation, ActorCritic, Agent as _, Collector, Learner, NetConfig, Ppo, PpoConfig, Probe, Stage};
+use rl_agents::{ActorCritic, Agent as _, Collector, NetConfig, Ppo, PpoConfig, Probe, Stage};
 use rl_envs::catalog::Entry;
 use rl_envs::{Action, ActionSpace, Env, Isa, Pool, Rng, Space, Step};
 use serde_json::{Map, Value, json};
@@ -102,29 +102,41 @@ impl ObsSource {
     }
 }
 
-/// Settings of `bench update`.
+/// Networks to measure.
 #[derive(Clone, Debug)]
-pub(super) struct Update {
-    /// Environment, or the shape of random observations.
+pub(super) struct MeasuredNets {
     pub(super) source: ObsSource,
-    /// Convolutions.
-    pub(super) conv: Vec<[usize; 3]>,
-    /// Activation after each layer.
-    pub(super) activation: Activation,
-    /// True if policy and value function share the hidden layers.
-    pub(super) shared_trunk: bool,
-    /// Samples of a minibatch.
-    pub(super) minibatch: usize,
-    /// Sizes of the hidden layers.
-    pub(super) hidden: Vec<usize>,
+    pub(super) config: NetConfig,
     /// Number of threads.
     pub(super) threads: usize,
-    /// Learner.
-    pub(super) learner: Learner,
     /// Instruction set of the tile kernel.
     pub(super) isa: Isa,
-    /// Seconds to measure.
-    pub(super) seconds: f64,
+}
+
+impl MeasuredNets {
+    /// Creates the policy.
+    fn policy(&self) -> Result<ActorCritic, Error> {
+        let (obs, actions) = self.source.spaces();
+        Ok(ActorCritic::new(&obs, &actions, &self.config, 0)?.with_isa(self.isa)?)
+    }
+
+    /// Describes the networks, and adds the fields of `result`.
+    fn describe(&self, result: Value) -> Value {
+        let Self { source, config, threads, isa } = self;
+        let name = match source {
+            ObsSource::Entry(entry) => entry.name,
+            ObsSource::Noise(_) => "noise",
+        };
+        let mut all = json!({
+            "event": "bench", "env": name, "obs": source.spaces().0.shape(), "conv": config.conv, "hidden": config.hidden,
+            "activation": config.activation, "shared_trunk": config.shared_trunk, "learner": config.learner, "threads": threads,
+            "isa": isa,
+        });
+        if let (Value::Object(all), Value::Object(result)) = (&mut all, result) {
+            all.extend(result);
+        }
+        all
+    }
 }
 
 /// Times by stage, summed over the threads, in nanoseconds.
@@ -163,26 +175,18 @@ impl Times {
 ///
 /// # Errors
 /// Errors of the environments and the agent.
-pub(super) fn update(bench: &Update) -> Result<Value, Error> {
-    let Update { source, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds } = bench;
+pub(super) fn update(nets: &MeasuredNets, minibatch: usize, seconds: f64) -> Result<Value, Error> {
+    let MeasuredNets { source, config: net, threads, isa } = nets;
     let pool = Pool::new(*threads)?;
     // A rollout of at least 8,192 samples, in whole minibatches and whole steps.
-    let n_envs = (1..=16.min(*minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
-    let n_samples = 8192usize.div_ceil(*minibatch) * minibatch;
+    let n_envs = (1..=16.min(minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
+    let n_samples = 8192usize.div_ceil(minibatch) * minibatch;
     let n_steps = n_samples / n_envs;
-    let net = NetConfig {
-        conv: conv.clone(),
-        hidden: hidden.clone(),
-        activation: *activation,
-        shared_trunk: *shared_trunk,
-        learner: *learner,
-        ..NetConfig::default()
-    };
-    Budget::bench(source.spaces(), source.bytes_per_env(), (n_envs, n_steps, 1), Some((&net, *minibatch))).check()?;
+    Budget::bench(source.spaces(), source.bytes_per_env(), (n_envs, n_steps, 1), Some((net, minibatch))).check()?;
     let mut collector = source.collector(n_envs, &pool)?;
-    let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 0)?.with_isa(*isa)?;
+    let policy = nets.policy()?;
     let flops = policy.flops_per_sample() as f64;
-    let config = PpoConfig { n_steps, batch_size: *minibatch, n_epochs: 1, ..PpoConfig::default() };
+    let config = PpoConfig { n_steps, batch_size: minibatch, n_epochs: 1, ..PpoConfig::default() };
     let mut agent = Ppo::new(policy, config, n_envs, 0)?;
     let mut rollout = collector.rollout(n_steps)?;
     collector.collect(agent.acting(1.0), &mut rollout)?;
@@ -194,7 +198,7 @@ pub(super) fn update(bench: &Update) -> Result<Value, Error> {
     let (mut rates, mut ceilings) = (Vec::new(), Vec::new());
     for _ in 0..PARTS {
         let (begin, mut updates) = (Instant::now(), 0);
-        while updates == 0 || begin.elapsed() < Duration::from_secs_f64(*seconds) / PARTS {
+        while updates == 0 || begin.elapsed() < Duration::from_secs_f64(seconds) / PARTS {
             update(&mut agent)?;
             updates += 1;
         }
@@ -206,23 +210,45 @@ pub(super) fn update(bench: &Update) -> Result<Value, Error> {
     update(&mut agent)?;
     times.0.iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
     let (begin, mut updates) = (Instant::now(), 0);
-    while updates == 0 || begin.elapsed() < Duration::from_secs_f64(*seconds) / PARTS {
+    while updates == 0 || begin.elapsed() < Duration::from_secs_f64(seconds) / PARTS {
         update(&mut agent)?;
         updates += 1;
     }
     let stages = times.shares(begin.elapsed() * *threads as u32);
     let (median, min, max) = spread(rates);
     let (ceiling, ..) = spread(ceilings);
-    let (env, obs) = match source {
-        ObsSource::Entry(entry) => (entry.name, source.spaces().0.shape().to_vec()),
-        ObsSource::Noise(noise) => ("noise", noise.shape.clone()),
-    };
-    Ok(json!({
-        "event": "bench", "name": "update", "value": median, "unit": "samples/s", "min": min, "max": max,
-        "env": env, "obs": obs, "conv": conv, "activation": activation, "shared_trunk": shared_trunk,
-        "minibatch": minibatch, "hidden": hidden, "threads": threads, "learner": learner, "isa": isa, "seconds": seconds,
+    Ok(nets.describe(json!({
+        "name": "update", "value": median, "unit": "samples/s", "min": min, "max": max, "minibatch": minibatch, "seconds": seconds,
         "flops_per_sample": flops, "ceiling_flops": ceiling, "share_of_ceiling": median * flops / ceiling, "stages": stages,
-    }))
+    })))
+}
+
+/// Measures environment steps per second of an acting policy.
+///
+/// # Errors
+/// Errors of the environments and the policy.
+pub(super) fn act(nets: &MeasuredNets, n_envs: usize, seconds: f64) -> Result<Value, Error> {
+    const N_STEPS: usize = 64;
+    let MeasuredNets { source, config, threads, .. } = nets;
+    let pool = Pool::new(*threads)?;
+    Budget::bench(source.spaces(), source.bytes_per_env(), (n_envs, N_STEPS, 1), Some((config, 1))).check()?;
+    let mut collector = source.collector(n_envs, &pool)?;
+    let policy = nets.policy()?;
+    let mut rollout = collector.rollout(N_STEPS)?;
+    collector.collect(&policy, &mut rollout)?;
+    let mut rates = Vec::new();
+    for _ in 0..PARTS {
+        let (begin, mut rollouts) = (Instant::now(), 0);
+        while rollouts == 0 || begin.elapsed() < Duration::from_secs_f64(seconds) / PARTS {
+            collector.collect(&policy, &mut rollout)?;
+            rollouts += 1;
+        }
+        rates.push((rollouts * N_STEPS * n_envs) as f64 / begin.elapsed().as_secs_f64());
+    }
+    let (median, min, max) = spread(rates);
+    Ok(nets.describe(json!({
+        "name": "act", "value": median, "unit": "env_steps/s", "min": min, "max": max, "envs": n_envs, "seconds": seconds,
+    })))
 }
 
 /// Measures floating-point operations per second of multiply-adds on all threads.
