@@ -8,11 +8,11 @@ mod beside;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use beside::compare;
+use beside::{Driven, Player, check_bound, compare};
 use rl_cuda::elementary::{self, Function};
 use rl_cuda::targets::{Batch, Row, Steps, Targets};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
-use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, catalog};
+use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
 const OTHERS: [&str; 6] = ["clock", "gae", "gather", "math", "normalize", "sample"];
@@ -91,6 +91,7 @@ fn environment(device: &Device, name: &str, bits: &mut Bits<'_>) {
     for (n, n_steps) in [(33, if is_grid { 500 } else { 1200 }), (200, if is_grid { 50 } else { 300 })] {
         compare(device, name, n, 3, n_steps).unwrap();
     }
+    check_bound(device, name);
     // Seeds and counters that need more than 32 bits.
     let (n, k, seed) = (33, if is_grid { 250 } else { 1100 }, u64::MAX - 5);
     let mut envs = CudaVecEnv::new(device, name, n).unwrap().with_block(16);
@@ -103,14 +104,58 @@ fn environment(device: &Device, name: &str, bits: &mut Bits<'_>) {
         envs.step_on(&stream, k as u32 - 3, source, &steps.rows(3..k)).unwrap();
         stream.synchronize().unwrap();
         bits.steps(&steps);
+        // No steps at all.
+        envs.step_on(&stream, 0, source, &steps.rows(0..1)).unwrap();
         envs.save().unwrap().hash(&mut bits.hash);
     }
+    // Random actions from states that only a player reaches.
+    let (n, k) = (33, 8);
+    let mut played = Driven::new(catalog::find(name).unwrap().sync(n).unwrap());
+    let mut player = Player::new(seed, n, played.envs.action_space());
+    let mut envs = CudaVecEnv::new(device, name, n).unwrap();
+    let mut steps = DeviceSteps::zeros(device, k, n, &observation_space, &action_space).unwrap();
+    played.reset(seed).unwrap();
+    for _ in 0..if name == "breakout" { 40 } else { 1 } {
+        for _ in 0..20 {
+            let actions = player.play(name, &played);
+            played.step(actions).unwrap();
+        }
+        envs.load(&played.envs.save().unwrap()).unwrap();
+        envs.step_on(&stream, k as u32, ActionSource::Random, &steps.rows(0..k)).unwrap();
+        stream.synchronize().unwrap();
+        bits.steps(&steps);
+    }
+    if name == "breakout" {
+        for source in [ActionSource::Random, ActionSource::Given] {
+            envs.load(&near_the_top_wall(n)).unwrap();
+            envs.step_on(&stream, k as u32, source, &steps.rows(0..k)).unwrap();
+            stream.synchronize().unwrap();
+            bits.steps(&steps);
+        }
+    }
+}
+
+/// States of Breakout whose ball is about to reach the top wall.
+fn near_the_top_wall(n: usize) -> Vec<u8> {
+    let state = |i: usize| breakout::State {
+        ball_x: (i % 10) as u8,
+        ball_y: (i % 3) as u8,
+        ball_dir: (i % 4) as u8,
+        pos: 4,
+        brick_map: [[u8::from(i % 5 > 2); 10]; 3],
+        strike: i % 2 == 1,
+        last_x: (i % 10) as u8,
+        last_y: (i % 3) as u8,
+        last_action: 0,
+        elapsed: 3,
+    };
+    codec::encode(&(0u32, 7u64, 100u64, (0..n).map(state).collect::<Vec<_>>())).unwrap()
 }
 
 fn gae(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
         (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(1, 0, 0, Purpose::Init)));
-    for (t, n) in [(37, 33), (4, 65), (1, 1)] {
+    for (t, n) in [(37, 33), (4, 65), (1, 1), (6, 3), (0, 3)] {
         let mut floats = || upload(device, &source.floats(t * n));
         let (rewards, next_values, values) = (floats(), floats(), floats());
         let (terminated, truncated) = (upload(device, &source.flags(t * n)), upload(device, &source.flags(t * n)));
@@ -131,11 +176,13 @@ fn gae(device: &Device, bits: &mut Bits<'_>) {
 fn sample(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
         (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(2, 0, 0, Purpose::Init)));
-    for n_actions in [1, 2, 3, 5, 8, 33] {
+    for n_actions in [0, 1, 2, 3, 5, 8, 33] {
         for masked in [false, true] {
             let n = 129;
             let mut logits = source.floats(n * n_actions);
-            (logits[0], logits[n_actions]) = (-1000.0, 1000.0);
+            if n_actions > 0 {
+                (logits[0], logits[n_actions]) = (-1000.0, 1000.0);
+            }
             let logits = upload(device, &logits);
             let legal = |i: usize, flag: u8| if i % n_actions == (i / n_actions) % n_actions { 1 } else { flag };
             let masks: Vec<u8> = source.flags(n * n_actions).into_iter().enumerate().map(|(i, flag)| legal(i, flag)).collect();
@@ -157,12 +204,12 @@ fn sample(device: &Device, bits: &mut Bits<'_>) {
 fn normalize(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
         (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(3, 0, 0, Purpose::Init)));
-    for (t, n, d) in [(9, 12, 4), (1, 200, 1), (33, 7, 3)] {
+    for (t, n, d) in [(9, 12, 4), (1, 200, 1), (33, 7, 3), (0, 7, 2)] {
         let mut obs = upload(device, &source.floats(t * n * d));
         let mut precision = source.floats(d);
         precision[0] = 100.0; // clipped
         let (mean, precision) = (upload(device, &source.floats(d)), upload(device, &precision));
-        let (means, m2s) = kernels.moments(&stream, &obs.view(), d, &[0, 0, 5, n as u32]).unwrap();
+        let (means, m2s) = kernels.moments(&stream, &obs.view(), d, &[0, 0, 1, 5, n as u32]).unwrap();
         means.iter().chain(&m2s).for_each(|x| x.to_bits().hash(&mut bits.hash));
         kernels.normalize(&stream, &obs.view_mut(), &mean.view(), &precision.view()).unwrap();
         stream.synchronize().unwrap();

@@ -231,11 +231,17 @@ fn an_action_out_of_range_is_noted_and_0_is_taken() {
         assert!(good.is_ok());
         assert!(matches!(bad, Err(Error::ActionOutOfRange { env_idx: 41 })), "{bad:?}");
         assert_eq!(states, expected);
-        for (name, action, fault) in [("pendulum", 2.0, false), ("pendulum", 2.001, true), ("pendulum", f32::NAN, true)] {
+        for (name, action, fault) in [
+            ("pendulum", 2.0, false),
+            ("pendulum", 2.001, true),
+            ("pendulum", f32::NAN, true),
+            ("mountain_car_continuous", -1.0, false),
+            ("mountain_car_continuous", -1.001, true),
+        ] {
             let mut envs = batch(&device, name, 1);
             let mut steps = memory(&envs, 1);
             reset(&mut envs, SEED);
-            let DeviceActions::Continuous(buffer) = &mut steps.columns.actions else { unreachable!("pendulum's are continuous") };
+            let DeviceActions::Continuous(buffer) = &mut steps.columns.actions else { unreachable!("{name}'s are continuous") };
             stream.upload(&buffer.view_mut(), &[action]).unwrap();
             envs.step_on(&stream, 1, ActionSource::Given, &steps.rows(0..1)).unwrap();
             assert_eq!(envs.check_actions(&stream).is_err(), fault, "{action}");
@@ -326,10 +332,16 @@ fn the_host_waits_for_steps_in_flight_on_another_stream() {
         let loaded = original("cartpole", n, 7).envs.save().unwrap();
         assert!(stepped(&|envs| envs.load(&loaded).unwrap()) == loaded, "{device}: loaded");
         let actions = vec![1; n];
-        rust.step(Actions::Discrete(&actions)).unwrap();
+        (0..3).for_each(|_| rust.step(Actions::Discrete(&actions)).unwrap());
+        // The first step by the host allocates memory, which waits in any case.
         let step = |envs: &mut CudaVecEnv| {
             let mut steps = rl_envs::Steps::new(envs);
             steps.actions = Actions::Discrete(actions.clone());
+            envs.step(&mut steps).unwrap();
+            let mut on_device = memory(envs, 1);
+            let ActionViews::Discrete(to) = on_device.rows(0..1).actions else { unreachable!("cartpole's are discrete") };
+            stream.upload(&to, &actions).unwrap();
+            envs.step_on(&stream, 1, ActionSource::Given, &on_device.rows(0..1)).unwrap();
             envs.step(&mut steps).unwrap();
         };
         assert!(stepped(&step) == rust.envs.save().unwrap(), "{device}: stepped by the host");

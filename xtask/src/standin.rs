@@ -113,7 +113,7 @@ const WAITS: &[Wait] = &[
     noticed("pinned.rs", "from.end_copy(self.record()?);", ""),
     noticed("pinned.rs", "to.end_copy(self.record()?);", ""),
     noticed("stream.rs", "event.synchronize().map_err(Error::driver(\"waiting for an event\"))", "{ let _ = event; Ok(()) }"),
-    noticed("stream.rs", "later.synchronize()?;", ""),
+    unnoticed("stream.rs", "later.synchronize()?;", "", "cudarc waits for both events before it asks for the time between them"),
     noticed("stream.rs", "|stream| stream.synchronize().map_err(Error::driver(\"waiting for a stream\"))", "|_| Ok(())"),
     noticed("stream.rs", "stream.record_event(Some(", "stream.context().new_event(Some("),
     noticed(

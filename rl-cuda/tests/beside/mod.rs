@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+use std::cmp::Ordering;
+
 use rl_cuda::{ActionSource, CudaVecEnv, Device, DeviceActions, DeviceSteps, Error};
 use rl_envs::{ActionRows, ActionSlice, ActionSpace, Actions, Obs, ObsRows, RandomActions, Steps, VecEnv, catalog};
 
@@ -54,7 +56,8 @@ impl Driven {
 
 /// Player for tests: random actions, improved for every second environment.
 ///
-/// With masks, those environments take legal actions; in CartPole, actions that keep the pole up.
+/// With masks, those environments take legal actions; in CartPole, actions that keep the pole up; in Breakout, the paddle follows the
+/// ball.
 pub(crate) struct Player {
     random: RandomActions,
     actions: ActionRows,
@@ -72,6 +75,14 @@ impl Player {
                 if let ("cartpole", Obs::F32(obs)) = (name, &driven.steps.obs) {
                     let row = &obs[4 * i..][..4];
                     actions[i] = (row[2] + 0.5 * row[3] + 0.1 * row[1] + 0.05 * row[0] > 0.0).into();
+                } else if let ("breakout", Obs::U8(obs)) = (name, &driven.steps.obs) {
+                    let channel = |channel: usize| &obs[400 * i + 100 * channel..][..100];
+                    let column = |channel: &[u8]| channel.iter().position(|&cell| cell == 1).unwrap_or(0) % 10;
+                    actions[i] = match column(channel(1)).cmp(&column(channel(0))) {
+                        Ordering::Less => 1,
+                        Ordering::Equal => 0,
+                        Ordering::Greater => 2,
+                    };
                 } else if let Some([masks, _]) = &driven.steps.masks {
                     let drawn = actions[i] as usize;
                     let legal = (0..4).map(|j| (drawn + j) % 4).find(|&j| masks[4 * i + j] == 1);
