@@ -16,6 +16,8 @@
 //!   continues across. If only the first observation of an episode is faulty, the environment is restarted. A second fault right
 //!   after a restart is an error.
 //! - *An observation outside of its space* is counted; the first one is described: see [`Collector::anomalies`].
+//! - *An environment without a last step* ([`VecEnv::faults`]), because the process that steps it has failed, ends its episode as
+//!   [`OnNonfinite::Truncate`] does, whatever the setting, and is counted.
 //! - *A panic* is an error that names the slice and the step.
 //!
 //! After an error the collector must not be used again: its environments have stepped and its rollout is incomplete. Parameters
@@ -77,6 +79,8 @@ impl fmt::Display for Anomaly {
 pub struct Anomalies {
     /// Episodes truncated because of a number that is not finite.
     pub truncated: u64,
+    /// Episodes truncated because the environment had failed.
+    pub faults: u64,
     /// Observations outside of their space.
     pub outside: u64,
     /// The first number that is not finite.
@@ -95,6 +99,7 @@ impl Anomalies {
             }
         }
         self.truncated += other.truncated;
+        self.faults += other.faults;
         self.outside += other.outside;
         first(&mut self.first_truncated, &other.first_truncated);
         first(&mut self.first_outside, &other.first_outside);
@@ -430,7 +435,8 @@ impl Slice {
         self.raw_rewards.copy_from_slice(step.rewards);
         self.envs.raw_rewards(&mut self.raw_rewards);
         let (final_obs, flags) = (step.final_obs.as_slice(), step.terminated.iter().zip(&*step.truncated));
-        all_finite(&self.raw_rewards)
+        self.envs.faults().is_empty()
+            && all_finite(&self.raw_rewards)
             && self.bounds.hold(step.obs.as_slice())
             && flags.enumerate().all(|(i, (a, b))| a | b == 0 || self.bounds.hold(final_obs.row(i, d)))
     }
@@ -459,6 +465,7 @@ impl Slice {
     #[cold]
     fn mend(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>) -> Result<(), Error> {
         let (n, d) = (self.envs.n_envs(), self.bounds.d);
+        self.repeat_failed(columns, actor)?;
         let Actor { t, step, .. } = *actor;
         let ended = |columns: &RolloutColumns<'_>, i| columns.steps.terminated[[t, i]] | columns.steps.truncated[[t, i]] != 0;
         for i in 0..n {
@@ -487,6 +494,19 @@ impl Slice {
                 let outside = self.bounds.outside(columns.obs(t + 1).row(i, d));
                 self.count_outside(i, step, outside, || None);
             }
+        }
+        // A restart may have failed, too.
+        self.repeat_failed(columns, actor)
+    }
+
+    /// Repeats the steps of environments that have failed, in new episodes.
+    ///
+    /// A failure while it does so adds to them; the environments bound the number of restarts.
+    fn repeat_failed(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>) -> Result<(), Error> {
+        while let Some(&(i, _)) = self.envs.faults().first() {
+            self.anomalies.faults += 1;
+            self.truncate_before(columns, actor.t, i);
+            self.repeat(columns, actor, i)?;
         }
         Ok(())
     }
@@ -715,12 +735,12 @@ impl Collector {
     /// # Errors
     /// Errors of [`VecEnv::save`], except for [`rl_envs::Error::CannotSave`], which gives a state without environments.
     pub fn save(&self) -> Result<CollectorState, Error> {
-        let save = |slice: &Slice| match slice.envs.save() {
-            Ok(envs) => Ok((slice.state.clone(), Some(envs))),
-            Err(rl_envs::Error::CannotSave) => Ok((slice.state.clone(), None)),
+        let save = |slice: &Slice| Ok((slice.state.clone(), Some(slice.envs.save()?)));
+        match self.slices.iter().map(save).collect() {
+            Ok(slices) => Ok(CollectorState { steps: self.steps, slices }),
+            Err(rl_envs::Error::CannotSave) => Ok(CollectorState::without_envs(self.steps)),
             Err(error) => Err(error.into()),
-        };
-        Ok(CollectorState { steps: self.steps, slices: self.slices.iter().map(save).collect::<Result<_, Error>>()? })
+        }
     }
 
     /// Restores a saved state; environments that were not saved begin new episodes.
@@ -828,7 +848,7 @@ pub fn evaluate_with(
     let mut clipped = Clipped::new(envs.action_space(), n);
     let (mut log_probs, mut values, mut raw_rewards) = (vec![0.0; n], vec![0.0; n], vec![0.0; n]);
     let bounds = Bounds::new(envs.observation_space());
-    let (mut over, mut cut) = (vec![false; n], 0);
+    let (mut over, mut replayed, mut cut) = (vec![false; n], vec![false; n], 0);
     let mut scratch = Scratch::default();
     let mut step = 0;
     let not_finite_at = |env_idx: usize, step, action, what| {
@@ -847,6 +867,16 @@ pub fn evaluate_with(
         policy.act(Acting { obs: steps.obs.as_slice(), masks, choice }, acted, &mut scratch)?;
         let columns = clipped.clip(steps.view_mut());
         guarded(envs, step, |envs| envs.step_into(columns))?;
+        while let Some(&(i, _)) = envs.faults().first() {
+            // The episode is played again, from another start.
+            if !over[i] {
+                running[i] = Episode::default();
+            }
+            let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
+            let (obs, masks) = of_env((steps.obs.as_mut_slice(), masks), i, d);
+            guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
+            replayed[i] = true;
+        }
         raw_rewards.copy_from_slice(&steps.rewards);
         envs.raw_rewards(&mut raw_rewards);
         if !all_finite(&raw_rewards) || !bounds.hold(steps.obs.as_slice()) {
@@ -868,7 +898,7 @@ pub fn evaluate_with(
                 }
             }
         }
-        for (i, episode) in running.iter_mut().enumerate().filter(|(i, _)| !over[*i]) {
+        for (i, episode) in running.iter_mut().enumerate().filter(|(i, _)| !over[*i] && !std::mem::take(&mut replayed[*i])) {
             episode.episode_return += f64::from(raw_rewards[i]);
             episode.length += 1;
         }

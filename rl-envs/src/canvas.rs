@@ -49,6 +49,28 @@ impl Canvas {
         self.fill(background);
     }
 
+    /// Shows a picture, (height, width, 3), scaled down if it does not fit the canvas.
+    ///
+    /// Each pixel is the picture's at the pixel's centre.
+    ///
+    /// # Panics
+    /// If the picture is empty or `pixels` is not its length.
+    pub fn picture(&mut self, width: usize, height: usize, pixels: &[u8]) {
+        assert!(width > 0 && pixels.len() == width * height * 3, "a picture of {width} by {height} pixels");
+        let scale = [(self.room[0], width), (self.room[1], height)].map(|(room, size)| room as f32 / size as f32);
+        let scale = scale[0].min(scale[1]).min(1.0);
+        self.view(0.0..width as f32, 0.0..height as f32, [0; 3]);
+        [self.width, self.height] = [width, height].map(|size| ((size as f32 * scale).round() as usize).max(1));
+        self.pixels.clear();
+        for row in 0..self.height {
+            let from = ((2 * row + 1) * height / (2 * self.height)) * width;
+            for column in 0..self.width {
+                let at = 3 * (from + (2 * column + 1) * width / (2 * self.width));
+                self.pixels.extend_from_slice(&pixels[at..at + 3]);
+            }
+        }
+    }
+
     /// Width in pixels.
     #[must_use]
     pub fn width(&self) -> usize {

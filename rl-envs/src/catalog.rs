@@ -1,6 +1,7 @@
 //! Catalog of all environments, by name.
 
 use std::any::Any;
+use std::fmt::Debug;
 use std::ops::Range;
 
 use serde_json::Value;
@@ -41,11 +42,29 @@ pub struct Entry {
     kind: Kind,
 }
 
-/// Environment that is stepped in batches, or that blocks.
+/// Environments made at run time, such as those of another process.
+///
+/// A trait because this crate starts no process: implemented by the worker processes of rl-runtime, and by tests.
+pub trait Batches: Debug + Sync {
+    /// Spaces of observations and actions.
+    fn spaces(&self) -> (Space, ActionSpace);
+
+    /// Creates the environments `range` of a larger batch.
+    ///
+    /// # Errors
+    /// [`Error::Outside`] if they cannot be made.
+    fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error>;
+
+    /// Ends what waits for further batches.
+    fn close(&self) {}
+}
+
+/// Environment that is stepped in batches, that blocks, or that is made elsewhere.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Stepped(Stepped),
     Blocking { make: MakeBlocking, spaces: fn() -> (Space, ActionSpace), bytes: usize },
+    Outside(&'static dyn Batches),
 }
 
 /// Functions of an [`Env`].
@@ -125,10 +144,28 @@ impl Entry {
         if let Kind::Blocking { make, .. } = self.kind { Some(make) } else { None }
     }
 
+    /// Creates an entry for environments that `batches` makes.
+    ///
+    /// Of the wrappers, only clipped rewards apply to them.
+    #[must_use]
+    pub fn outside(name: &'static str, about: &'static str, batches: &'static dyn Batches) -> Self {
+        Self { name, about, wrappers: PLAIN, kind: Kind::Outside(batches) }
+    }
+
+    /// Returns the maker of batches of an [`Entry::outside`], or `None`.
+    #[must_use]
+    pub fn batches(&self) -> Option<&'static dyn Batches> {
+        if let Kind::Outside(batches) = self.kind { Some(batches) } else { None }
+    }
+
+    /// Returns the functions of an environment whose type is known here.
     fn stepped(&self) -> Result<&Stepped, Error> {
         match &self.kind {
             Kind::Stepped(stepped) => Ok(stepped),
             Kind::Blocking { .. } => Err(Error::Blocking { name: self.name }),
+            Kind::Outside(_) => {
+                Err(Error::Outside(format!("{} is made outside of this program, which cannot do that with it", self.name)))
+            }
         }
     }
 
@@ -165,6 +202,7 @@ impl Entry {
         match &self.kind {
             Kind::Stepped(stepped) => (stepped.spaces)(&self.wrappers),
             Kind::Blocking { spaces, .. } => spaces(),
+            Kind::Outside(batches) => batches.spaces(),
         }
     }
 
@@ -174,36 +212,40 @@ impl Entry {
         match &self.kind {
             Kind::Stepped(stepped) => (stepped.bytes)(&self.wrappers),
             Kind::Blocking { bytes, .. } => *bytes,
+            Kind::Outside(_) => 0,
         }
     }
 
     /// Creates a batch of `n_envs`, stepped one after the other: the referee.
     ///
     /// # Errors
-    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`].
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`], [`Error::Outside`].
     pub fn sync(&self, n_envs: usize) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
-        Ok(self.wrappers.around_rewards((self.stepped()?.sync)(n_envs, &self.wrappers)))
+        match self.batches() {
+            Some(_) => self.make(0..n_envs),
+            None => Ok(self.wrappers.around_rewards((self.stepped()?.sync)(n_envs, &self.wrappers))),
+        }
     }
 
     /// Creates a batch of `n_envs`, stepped by the threads of `pool`.
     ///
     /// # Errors
-    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`].
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`], [`Error::Outside`].
     pub fn pooled(&self, n_envs: usize, pool: &Pool) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
         let stepped = self.stepped()?;
-        Ok(Box::new(PooledVecEnv::of(n_envs, pool, |range| self.make(stepped, range))))
+        let slice = |range| self.wrappers.around_rewards((stepped.slice)(range, &self.wrappers));
+        Ok(Box::new(PooledVecEnv::of(n_envs, pool, slice)))
     }
 
     /// Creates a batch of `n_envs` in fixed slices, for threads that step their own.
     ///
     /// # Errors
-    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`].
+    /// [`Error::EnvCount`] if `n_envs` is 0 or does not fit u32; [`Error::Blocking`], [`Error::Outside`].
     pub fn slices(&self, n_envs: usize, max_slices: usize, min_len: usize) -> Result<Vec<Box<dyn VecEnv>>, Error> {
         check_count(n_envs)?;
-        let stepped = self.stepped()?;
-        Ok(pool::slices(n_envs, max_slices, min_len).map(|range| self.make(stepped, range)).collect())
+        pool::slices(n_envs, max_slices, min_len).map(|range| self.make(range)).collect()
     }
 
     /// Creates the environments `range` of a larger batch, equal to those of the whole.
@@ -213,11 +255,15 @@ impl Entry {
     pub fn slice(&self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
         check_count(range.len())?;
         check_count(range.end)?;
-        Ok(self.make(self.stepped()?, range))
+        self.make(range)
     }
 
-    fn make(&self, stepped: &Stepped, range: Range<usize>) -> Box<dyn VecEnv> {
-        self.wrappers.around_rewards((stepped.slice)(range, &self.wrappers))
+    fn make(&self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
+        let envs = match self.batches() {
+            Some(batches) => batches.slice(range)?,
+            None => (self.stepped()?.slice)(range, &self.wrappers),
+        };
+        Ok(self.wrappers.around_rewards(envs))
     }
 
     /// Steps one environment with `actions`, a JSON array.

@@ -92,6 +92,9 @@ pub enum Error {
     /// Input of a trace that does not fit the environment.
     #[error("trace: {0}")]
     BadTrace(String),
+    /// Failure of environments that live outside of this program.
+    #[error("{0}")]
+    Outside(String),
     /// Failure of the device that the environments run on.
     #[error("{0}")]
     Device(String),

@@ -58,10 +58,19 @@ pub trait VecEnv: Send {
         self.step_into(steps.view_mut())
     }
 
+    /// Environments without a last step, with the reason.
+    ///
+    /// The process that steps them has failed, for instance.
+    /// Rewards and flags of their rows are 0, and the rest of the row means nothing. An environment leaves the list when it is
+    /// restarted. By default none: only environments outside of this program fail.
+    fn faults(&self) -> &[(usize, String)] {
+        &[]
+    }
+
     /// Restarts environment `env_idx` of this batch (from 0) with a new episode.
     ///
     /// Writes the first observation, (1, D), and mask, (1, A), if there are masks. For an episode that cannot continue because
-    /// its last step gave a number that is not finite.
+    /// its last step failed or gave a number that is not finite.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Kind`] if a column does not fit, [`Error::CannotRestart`] if the batch cannot restart;
@@ -140,6 +149,10 @@ impl VecEnv for Box<dyn VecEnv> {
 
     fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         (**self).step_into(steps)
+    }
+
+    fn faults(&self) -> &[(usize, String)] {
+        (**self).faults()
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {

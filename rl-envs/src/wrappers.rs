@@ -425,6 +425,10 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         Ok(())
     }
 
+    fn faults(&self) -> &[(usize, String)] {
+        self.envs.faults()
+    }
+
     fn raw_rewards(&self, rewards: &mut [f32]) {
         self.envs.raw_rewards(rewards);
     }
@@ -518,6 +522,10 @@ impl<V: VecEnv> VecEnv for RewardClip<V> {
         self.envs.raw_rewards(&mut self.raw);
         steps.rewards.iter_mut().for_each(|reward| *reward = reward.clamp(self.low, self.high));
         Ok(())
+    }
+
+    fn faults(&self) -> &[(usize, String)] {
+        self.envs.faults()
     }
 
     fn raw_rewards(&self, rewards: &mut [f32]) {

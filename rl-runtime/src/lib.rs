@@ -3,7 +3,7 @@
 //! Read [`train`](mod@train) first, the one training loop. [`config`] holds a user's settings; [`run_dir`], [`checkpoint`] and
 //! [`metrics`] are the files of a run, [`resume`] continues it, and [`watch`](mod@watch) shows its policy. [`pipeline`] overlaps
 //! collecting and learning, on [rings](mod@ring) of buffers; [`blocking`] and [`first_come`] collect from environments that
-//! block, and survive their [`faults`]; [`profile`] measures the time of each phase. [`print`](mod@print) prints every line;
+//! block, and survive their [`faults`]; [`worker`](mod@worker) steps environments in other processes; [`profile`] measures the time of each phase. [`print`](mod@print) prints every line;
 //! [`file`](mod@file) writes every file that a user reads.
 //!
 //! The program is the default feature `cli`. A crate that needs only the library depends on it with `default-features = false`,
@@ -33,6 +33,8 @@ pub mod run_dir;
 pub mod thread;
 pub mod train;
 pub mod watch;
+#[cfg(unix)]
+pub mod worker;
 
 mod algo;
 mod channel;

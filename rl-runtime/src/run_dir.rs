@@ -60,7 +60,10 @@ impl RunDir {
     ) -> Result<Self, Error> {
         let dir = match path {
             Some(path) => Self::at(path)?,
-            None => Self::first_free(&format!("{}-{}-seed{}", config.env.name, config.algo.name(), config.run.seed))?,
+            None => {
+                let env = in_a_path(&config.env.name);
+                Self::first_free(&format!("{env}-{}-seed{}", config.algo.name(), config.run.seed))?
+            }
         };
         let machine = Machine {
             program: concat!("rl ", env!("CARGO_PKG_VERSION")),
@@ -216,6 +219,13 @@ impl RunDir {
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {
         write_whole(&self.path.join(name), text.as_bytes())
     }
+}
+
+/// Replaces characters that not every path can hold: `gym:CartPole-v1`.
+fn in_a_path(name: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let name: String = name.chars().map(|c| if allowed(c) { c } else { '-' }).take(100).collect();
+    name.trim_start_matches('.').into()
 }
 
 /// Creates `path` and its parents; returns the created ones, innermost first.

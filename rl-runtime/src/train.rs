@@ -70,10 +70,19 @@ pub fn device(config: &Config) -> Result<String, Error> {
 fn collector(config: &Config, entry: &Entry, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
     Budget::training(config, entry).check()?;
     let RunConfig { n_envs, seed, .. } = config.run;
-    match entry.make_blocking() {
-        Some(make) => first_come::collector(make, entry.spaces(), n_envs, config.n_steps(), seed),
-        None => of_slices(config, entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, pool),
+    if let Some(make) = entry.make_blocking() {
+        return first_come::collector(make, entry.spaces(), n_envs, config.n_steps(), seed);
     }
+    if entry.batches().is_none() {
+        return of_slices(config, entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, pool);
+    }
+    // A thread for each worker, which it mostly waits for.
+    let workers = config.workers();
+    of_slices(
+        config,
+        entry.slices(n_envs, workers, 1)?,
+        &if pool.n_threads() < workers { Pool::new(workers)? } else { pool.clone() },
+    )
 }
 
 fn of_slices(config: &Config, envs: Vec<Box<dyn VecEnv>>, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
@@ -98,6 +107,9 @@ fn warn_first(before: &Anomalies, now: &Anomalies, listener: Listener<'_>) {
 
 /// Warns of the number of invalid numbers.
 fn warn_all(all: &Anomalies, listener: Listener<'_>) {
+    if all.faults > 0 {
+        warn(listener, &format!("{} episodes were truncated because a worker failed", grouped(all.faults)));
+    }
     if all.outside > 0 {
         warn(listener, &format!("{} observations were outside of their space", grouped(all.outside)));
     }

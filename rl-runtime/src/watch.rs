@@ -42,7 +42,8 @@ pub fn play(
     look: &mut dyn FnMut(Seen<'_>),
 ) -> Result<Vec<Episode>, Error> {
     let mut played = Vec::new();
-    for (number, mut envs) in entry.slices(episodes, episodes, 1)?.into_iter().enumerate() {
+    for number in 0..episodes {
+        let mut envs = entry.slice(number..number + 1)?;
         let mut before_step = |envs: &dyn VecEnv, running: &[Episode]| {
             if interrupt::requested() {
                 return ControlFlow::Break(());

@@ -8,6 +8,7 @@ mod gpu_bundle;
 mod gpu_record;
 mod grids;
 mod growth;
+mod gymnasium;
 mod kill9;
 mod lag;
 mod learning;
@@ -176,7 +177,9 @@ fn test() -> Result<()> {
     if has("clippy") {
         cargo(&root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     }
-    cargo(&root, &["test", "--workspace", "--all-targets"], &[])?;
+    let python = gymnasium::python_path(&root)?.map(|path| path.to_string_lossy().into_owned());
+    let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
+    cargo(&root, &["test", "--workspace", "--all-targets"], &gym)?;
     standin::check(&root)?;
     cargo(&root, &["test", "--workspace", "--doc"], &[])?;
     cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;

@@ -47,7 +47,7 @@ pub(super) fn run(args: &EvalArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
         print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
     }
     let threads = threads(args.threads);
-    let SavedPolicy { path, config, entry, policy, .. } = saved_policy(&args.path, args.best, threads, envs)?;
+    let SavedPolicy { path, config, entry, policy, .. } = saved_policy(&args.path, args.best, threads, envs, false)?;
     Budget::playing(&config, &entry, args.episodes as usize).check()?;
     let RunConfig { eval_max_steps, on_nonfinite, .. } = config.run;
     let (seed, stochastic) = (evaluation_seed(args.seed), args.stochastic);

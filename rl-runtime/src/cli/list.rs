@@ -10,7 +10,7 @@ use crate::{Algo, Error, print};
 
 pub(super) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     if json {
-        for entry in &envs.0 {
+        for entry in &envs.all {
             print::out(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
         }
         for (algo, about) in Algo::ALL {
@@ -28,7 +28,7 @@ pub(super) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     print::out("environments");
-    for entry in &envs.0 {
+    for entry in &envs.all {
         print::out(&format!("  {:<12} {}", entry.name, entry.about));
     }
     print::out("\nalgorithms");

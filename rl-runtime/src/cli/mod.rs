@@ -14,8 +14,9 @@ mod trace;
 mod train;
 mod watch;
 
+use std::cell::RefCell;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -23,6 +24,7 @@ use rl_envs::catalog::{self, Entry};
 
 use crate::checkpoint::{self, SavedPolicy};
 use crate::print::did_you_mean;
+use crate::worker::{self, WorkerOptions};
 use crate::{Error, print};
 
 /// Reinforcement learning that keeps the hardware busy.
@@ -44,6 +46,9 @@ struct Cli {
     /// Print one JSON object per line on stdout
     #[arg(long, global = true)]
     json: bool,
+    /// Python of gym: environments [default: RL_PYTHON, the active venv, python3]
+    #[arg(long, global = true, value_name = "FILE")]
+    python: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -96,16 +101,16 @@ pub fn main(own: &[Entry]) -> ExitCode {
             print_panic(panic);
         }
     }));
-    let Cli { verb, json } = match Cli::try_parse() {
+    let Cli { verb, json, python } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let result = Envs::new(own).and_then(|envs| match verb {
+    let result = Envs::new(own, python).and_then(|envs| match verb {
         Verb::List => list::run(&envs, json),
         Verb::Train(args) => train::run(args, &envs, json),
         Verb::Eval(args) => eval::run(&args, &envs, json),
         Verb::Watch(args) => watch::run(&args, &envs, json),
-        Verb::CheckEnv { env } => check_env::run(envs.find(&env)?, json),
+        Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
         Verb::Trace(args) => trace::run(&args, &envs),
         Verb::Bench { what } => bench::run(what, &envs, json),
     });
@@ -116,14 +121,19 @@ pub fn main(own: &[Entry]) -> ExitCode {
     if code == ExitCode::SUCCESS && print::lost() { ExitCode::FAILURE } else { code }
 }
 
-/// Environments of the program: the built-in ones, then the user's.
-struct Envs(Vec<Entry>);
+/// Environments of the program: built-in, the user's, in worker processes.
+struct Envs {
+    all: Vec<Entry>,
+    python: Option<PathBuf>,
+    /// Environments in worker processes that were found.
+    opened: RefCell<Vec<Entry>>,
+}
 
 impl Envs {
     /// Adds `own` to the built-in environments.
     ///
     /// Rejects a name that is taken or cannot be part of a path.
-    fn new(own: &[Entry]) -> Result<Self, Error> {
+    fn new(own: &[Entry], python: Option<PathBuf>) -> Result<Self, Error> {
         let mut all = catalog::ENVS.to_vec();
         for entry in own {
             let name = entry.name;
@@ -136,13 +146,30 @@ impl Envs {
             }
             all.push(*entry);
         }
-        Ok(Self(all))
+        Ok(Self { all, python, opened: RefCell::default() })
     }
 
     /// Returns the environment called `name`.
-    fn find(&self, name: &str) -> Result<&Entry, Error> {
-        catalog::find_among(&self.0, name)
-            .map_err(|error| Error::config(format!("{error}{}", did_you_mean(name, self.0.iter().map(|entry| entry.name)))))
+    fn find(&self, name: &str) -> Result<Entry, Error> {
+        self.open(name, &WorkerOptions::default())
+    }
+
+    /// Returns the environment called `name`; options are for worker processes.
+    fn open(&self, name: &str, options: &WorkerOptions) -> Result<Entry, Error> {
+        if let Some(id) = name.strip_prefix(worker::GYM) {
+            let entry = worker::gym(id, &WorkerOptions { python: self.python.clone(), ..options.clone() })?;
+            self.opened.borrow_mut().push(entry);
+            return Ok(entry);
+        }
+        let found = catalog::find_among(&self.all, name).copied();
+        found.map_err(|error| Error::config(format!("{error}{}", did_you_mean(name, self.all.iter().map(|entry| entry.name)))))
+    }
+}
+
+impl Drop for Envs {
+    /// Ends the worker processes, whose environments are closed.
+    fn drop(&mut self) {
+        self.opened.borrow().iter().filter_map(Entry::batches).for_each(|batches| batches.close());
     }
 }
 
@@ -162,12 +189,13 @@ fn parse_count(text: &str) -> Result<i64, String> {
 }
 
 /// Loads the policy of the checkpoint selected by a path.
-fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs) -> Result<SavedPolicy, Error> {
+fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs, render: bool) -> Result<SavedPolicy, Error> {
     set_matrix_threads(threads);
-    let entry = envs
-        .find(&checkpoint::config(path, best)?.env.name)
-        .map_err(|error| Error::Checkpoint { path: path.into(), why: error.to_string() })?;
-    let saved = checkpoint::policy(path, best, entry)?;
+    let env = checkpoint::config(path, best)?.env;
+    let options = WorkerOptions { kwargs: env.kwargs, render, ..WorkerOptions::default() };
+    let entry =
+        envs.open(&env.name, &options).map_err(|error| Error::Checkpoint { path: path.into(), why: error.to_string() })?;
+    let saved = checkpoint::policy(path, best, &entry)?;
     if saved.lacks_replay {
         print::err(&format!("note: {} lacks its replay memory: training cannot continue from it", saved.path.display()));
     }
@@ -187,7 +215,8 @@ fn set_matrix_threads(threads: usize) {
     if let Some(given) = std::env::var_os(NAME).filter(|given| *given != *threads) {
         print::err(&format!("warning: {NAME} is {}; threads = {threads} overrides it", given.display()));
     }
-    // SAFETY: the verbs call this before they start the first thread, so no other thread reads the environment.
+    // SAFETY: of other threads, the verbs have started at most those of worker processes, which read the environment through
+    // std, under its lock.
     unsafe { std::env::set_var(NAME, threads) };
 }
 
@@ -204,14 +233,14 @@ mod tests {
     #[test]
     fn an_own_environment_is_found_and_a_name_that_is_taken_or_no_name_is_refused() {
         let of = |name| Entry::of::<CartPole>(name, "mine");
-        assert_eq!(Envs::new(&[of("mine")]).unwrap().find("mine").unwrap().about, "mine");
+        assert_eq!(Envs::new(&[of("mine")], None).unwrap().find("mine").unwrap().about, "mine");
         for (own, why) in [
             (vec![of("cartpole")], "a built-in environment is called \"cartpole\", too"),
             (vec![of("mine"), of("mine")], "another environment is called \"mine\", too"),
             (vec![of("a/b")], "the environment \"a/b\" needs a name of letters, digits and _"),
             (vec![of("")], "needs a name"),
         ] {
-            let error = Envs::new(&own).err().unwrap();
+            let error = Envs::new(&own, None).err().unwrap();
             assert!(error.to_string().contains(why) && error.exit_code() == 2, "{error}");
         }
     }

@@ -7,7 +7,7 @@ use clap::Args;
 use rl_envs::catalog::Entry;
 
 use super::report::Report;
-use super::{Envs, parse_count, set_matrix_threads, signals};
+use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::Mode;
 use crate::budget::Budget;
 use crate::config::{Layers, resumable};
@@ -16,6 +16,7 @@ use crate::profile::Profile;
 use crate::resume::{Resumed, Source};
 use crate::run_dir::RunDir;
 use crate::train::{self, End, Training};
+use crate::worker::WorkerOptions;
 use crate::{Algo, Config, Error, interrupt, print};
 
 #[derive(Args)]
@@ -123,7 +124,8 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
                 || Error::Config { problems: vec!["no environment given; `rl list` shows them, try `rl train cartpole`".into()] };
             let env = layers.text("env")?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
-            let entry = envs.find(&env)?;
+            let kwargs = layers.text("env.kwargs")?.unwrap_or_default();
+            let entry = &envs.open(&env, &WorkerOptions { kwargs, ahead: threads(None), ..WorkerOptions::default() })?;
             let config = layers.resolve(entry, algo)?;
             let device = train::device(&config)?;
             Budget::training(&config, entry).check()?;
@@ -147,7 +149,7 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
             set_matrix_threads(config.run.threads);
             let forks = source.forks();
             let Resumed { dir, training, mut notes } =
-                source.begin(&config, entry, args.run_dir.as_deref(), &device, profile.clone())?;
+                source.begin(&config, &entry, args.run_dir.as_deref(), &device, profile.clone())?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, forks)?;
             if let Err(error) = dir.replace_config(&config) {
                 notes.push(format!("{error}; a later --resume needs the settings given now again"));
@@ -198,13 +200,7 @@ fn absolute(path: &Path) -> PathBuf {
 /// Returns the settings to resume with, and the environment.
 ///
 /// The run or checkpoint gives the settings; the command line replaces those that may change.
-fn resumed_config<'a>(
-    args: &TrainArgs,
-    layers: Layers,
-    path: &Path,
-    saved: &Config,
-    envs: &'a Envs,
-) -> Result<(Config, &'a Entry), Error> {
+fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config, envs: &Envs) -> Result<(Config, Entry), Error> {
     let foreign = |what: &str, given: &Option<String>, saved: &str| match given {
         Some(given) if given != saved => {
             Err(Error::Config { problems: vec![format!("the run in {} has {what} {saved}, not {given}", path.display())] })
@@ -214,8 +210,9 @@ fn resumed_config<'a>(
     foreign("environment", &args.env, &saved.env.name)?;
     foreign("algorithm", &args.algo, saved.algo.name())?;
     let unknown = |error| Error::Config { problems: vec![format!("{}: {error}", path.display())] };
-    let entry = envs.find(&saved.env.name).map_err(unknown)?;
-    let config = layers.over(saved, entry)?;
+    let options = WorkerOptions { kwargs: saved.env.kwargs.clone(), ..WorkerOptions::default() };
+    let entry = envs.open(&saved.env.name, &options).map_err(unknown)?;
+    let config = layers.over(saved, &entry)?;
     let differences = config.differences(saved);
     if !differences.is_empty() {
         let may = resumable().collect::<Vec<_>>().join(", ");

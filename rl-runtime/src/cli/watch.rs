@@ -51,7 +51,7 @@ pub(super) struct WatchArgs {
 
 pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     let WatchArgs { gif, fps, seed, .. } = args;
-    let SavedPolicy { path, entry, policy, .. } = saved_policy(&args.path, args.best, 1, envs)?;
+    let SavedPolicy { path, entry, policy, .. } = saved_policy(&args.path, args.best, 1, envs, true)?;
     let seen = watch::can_be_seen(&*policy, &entry)?;
     let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     if let Err(error) = signals::listen(Some(Screen::restore)) {

@@ -46,6 +46,10 @@ pub enum Overlap {
 pub struct EnvConfig {
     /// Name of the environment.
     pub name: String,
+    /// Arguments of its constructor, a JSON object; empty for none.
+    ///
+    /// Only environments in worker processes take any.
+    pub kwargs: String,
     /// Wrappers in training, evaluations and `rl watch`.
     ///
     /// Rewards are clipped for learning only.
@@ -58,6 +62,8 @@ enum WrittenEnv {
     Plain(String),
     Wrapped {
         name: String,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        kwargs: String,
         #[serde(flatten)]
         wrappers: Wrappers,
     },
@@ -66,15 +72,30 @@ enum WrittenEnv {
 impl From<WrittenEnv> for EnvConfig {
     fn from(written: WrittenEnv) -> Self {
         match written {
-            WrittenEnv::Plain(name) => Self { name, wrappers: Wrappers::default() },
-            WrittenEnv::Wrapped { name, wrappers } => Self { name, wrappers },
+            WrittenEnv::Plain(name) => Self::new(&name),
+            WrittenEnv::Wrapped { name, kwargs, wrappers } => Self { name, kwargs, wrappers },
         }
     }
 }
 
 impl From<EnvConfig> for WrittenEnv {
-    fn from(EnvConfig { name, wrappers }: EnvConfig) -> Self {
-        if wrappers == Wrappers::default() { Self::Plain(name) } else { Self::Wrapped { name, wrappers } }
+    fn from(EnvConfig { name, kwargs, wrappers }: EnvConfig) -> Self {
+        let is_plain = kwargs.is_empty() && wrappers == Wrappers::default();
+        if is_plain { Self::Plain(name) } else { Self::Wrapped { name, kwargs, wrappers } }
+    }
+}
+
+impl EnvConfig {
+    /// Environment `name`, without arguments or wrappers.
+    fn new(name: &str) -> Self {
+        Self { name: name.into(), kwargs: String::new(), wrappers: Wrappers::default() }
+    }
+
+    /// Settings of the section `env`, without the name.
+    fn table(&self) -> Result<Table, toml::ser::Error> {
+        let mut table = Table::try_from(self.wrappers)?;
+        table.insert("kwargs".into(), self.kwargs.as_str().into());
+        Ok(table)
     }
 }
 
@@ -89,6 +110,9 @@ settings! {
         seed: u64 = 0, Kind::Int(0, i64::MAX);
         /// Threads; results do not depend on them.
         threads: usize = std::thread::available_parallelism().map_or(1, usize::from), Kind::Int(1, 4096), resumable;
+        /// Processes of environments that run in processes of their own; 0: one per core.
+        #[serde(default)]
+        workers: usize = 0, Kind::Int(0, 4096), resumable;
         /// Device to train on.
         device: String = "auto".into(), Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda or cuda:i"), resumable;
         /// Order of collecting and learning: in turn, or at the same time.
@@ -123,8 +147,13 @@ fn max_eval_steps() -> u32 {
     MAX_EVAL_STEPS
 }
 
-/// The wrappers of any environment.
+/// The settings of any environment.
 const ENV: &[Key] = &[
+    key(
+        "env.kwargs",
+        Kind::Text(is_json_object, "a JSON object in quotes"),
+        "Arguments of the constructor of a gym: environment",
+    ),
     key("env.frame_stack", Kind::Int(1, 64), "Observations seen at once, the oldest first; 1: the last alone"),
     key(
         "env.time_limit",
@@ -134,6 +163,10 @@ const ENV: &[Key] = &[
     key("env.action_repeat", Kind::Int(1, 1000), "Times that each action is taken; rewards are summed, time_limit counts each"),
     key("env.reward_clip", Kind::Float(0.0, 1e9), "Bound of the rewards that are learnt from; returns are unclipped; 0: none"),
 ];
+
+fn is_json_object(text: &str) -> bool {
+    text.is_empty() || serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).is_ok()
+}
 
 /// Everything that decides a run.
 ///
@@ -203,7 +236,7 @@ pub(crate) enum Device {
 impl Config {
     /// Creates the defaults for an environment and an algorithm.
     fn new(env: &str, algo: Algo) -> Self {
-        let (env, algo) = (EnvConfig { name: env.into(), wrappers: Wrappers::default() }, AlgoConfig::new(algo));
+        let (env, algo) = (EnvConfig::new(env), AlgoConfig::new(algo));
         let run = RunConfig { log_interval: algo.settings().log_interval(), ..RunConfig::default() };
         Self { env, run, net: NetConfig::default(), algo }
     }
@@ -227,6 +260,14 @@ impl Config {
             Overlap::Sync => Mode::Sync,
             Overlap::Overlapped => Mode::Overlapped { max_lag: self.run.max_lag },
         }
+    }
+
+    /// Returns the number of worker processes.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = if self.run.workers == 0 { cores() } else { self.run.workers };
+        workers.min(self.run.n_envs)
     }
 
     /// Returns the number of threads that collect, if that overlaps with learning.
@@ -280,6 +321,13 @@ impl Config {
     /// Finds a problem of the settings with the environment.
     fn unfit(&self, entry: &Entry) -> Option<Concern> {
         let env = entry.name;
+        if entry.batches().is_none() && !self.env.kwargs.is_empty() {
+            return Some((vec!["env.kwargs"], format!("env.kwargs has no effect: {env} takes no arguments")));
+        }
+        if entry.batches().is_some() && (Wrappers { reward_clip: 0.0, ..self.env.wrappers }) != Wrappers::default() {
+            let text = "runs in worker processes, where of the wrappers env.* only env.reward_clip applies; use Gymnasium's own";
+            return Some((vec![], format!("{env} {text}")));
+        }
         if entry.make_blocking().is_some() {
             if self.env.wrappers != Wrappers::default() {
                 let text = format!("{env} blocks, and env.* puts wrappers only around environments that do not; leave them out");
@@ -334,7 +382,7 @@ impl Config {
     /// Returns the settings as a table, in which the environment is a table too.
     fn table(&self) -> Result<Table, Error> {
         let bad = |e: toml::ser::Error| Error::config(e.to_string());
-        let mut env = Table::try_from(self.env.wrappers).map_err(bad)?;
+        let mut env = self.env.table().map_err(bad)?;
         env.insert("name".into(), self.env.name.as_str().into());
         let mut table = Table::try_from(self).map_err(bad)?;
         table.insert("env".into(), Value::Table(env));
@@ -368,8 +416,8 @@ impl Config {
         let flat = |config: &Self| -> BTreeMap<String, String> {
             // Through text, which holds the shortest decimal form of an f32.
             let read = |text: &str| -> Table { toml::from_str(text).unwrap_or_default() };
-            let (mut table, mut env) =
-                (read(&config.to_toml()), read(&toml::to_string(&config.env.wrappers).unwrap_or_default()));
+            let env = config.env.table().ok().and_then(|env| toml::to_string(&env).ok()).unwrap_or_default();
+            let (mut table, mut env) = (read(&config.to_toml()), read(&env));
             env.insert("name".into(), config.env.name.as_str().into());
             table.insert("env".into(), Value::Table(env));
             let mut flat = BTreeMap::new();

@@ -100,7 +100,9 @@ pub(super) fn env(entry: &Entry, n_envs: usize, threads: usize, repeat: usize, s
     Budget::bench(entry.spaces(), entry.bytes_per_env(), (n_envs, n_steps, 1), None).check()?;
     let mut first_env = 0;
     let mut slices = Vec::new();
-    for envs in entry.slices(n_envs, MAX_SLICES, MIN_ENVS)? {
+    // A worker for each thread.
+    let (max_slices, min_envs) = if entry.batches().is_some() { (threads, 1) } else { (MAX_SLICES, MIN_ENVS) };
+    for envs in entry.slices(n_envs, max_slices, min_envs)? {
         let n = envs.n_envs();
         let random = RandomActions::slice(0, first_env..first_env + n, &action_space);
         slices.push(Driven { envs, random, repeat });

@@ -267,13 +267,19 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
                 let problems = vec!["--sweep-block: a CPU has no blocks; use --device cuda".into()];
                 return Err(Error::Config { problems });
             }
-            BenchDevice::Cpu => vec![measure::env(known.find(&env)?, envs as usize, threads(n), repeat as usize, seconds)?],
+            BenchDevice::Cpu => vec![measure::env(&known.find(&env)?, envs as usize, threads(n), repeat as usize, seconds)?],
             BenchDevice::Cuda(ordinal) => {
                 measure::env_on_device(known.find(&env)?.name, envs as usize, ordinal, sweep_block, repeat, seconds)?
             }
         },
         Bench::Update { nets, minibatch, learner, seconds } => {
             vec![update::update(&nets.nets(known, learner)?, minibatch, seconds)?]
+        Bench::Update { env, obs, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
+            let source = obs.map_or_else(|| known.find(&env).map(ObsSource::Entry), |noise| Ok(ObsSource::Noise(noise)))?;
+            let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
+            set_matrix_threads(threads);
+            let update = Update { source, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
+            vec![update::update(&update)?]
         }
         Bench::Act { nets, envs, seconds } => vec![update::act(&nets.nets(known, Learner::Fused)?, envs as usize, seconds)?],
         Bench::Pipeline {

@@ -1,0 +1,200 @@
+//! Environments in other processes: workers behind a Unix socket.
+//!
+//! A worker steps k environments on request. The one here is a Python script that steps environments of Gymnasium; the protocol is
+//! described in `docs/worker-protocol.md`. [`gym`] makes an [`Entry`] of such environments, which trains, evaluates and is watched
+//! like those of the catalog. Each thread of a collector drives a worker of its own, so a worker waits for no other.
+//!
+//! A worker that dies, hangs, raises or sends garbage is replaced. The episodes of its environments are truncated at the step before.
+
+mod messages;
+mod process;
+mod vec_env;
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rl_envs::catalog::{Batches, Entry};
+use rl_envs::{ActionSpace, Space, VecEnv};
+use serde_json::{Value, json};
+
+use self::messages::{Hello, PROTOCOL};
+use self::process::{Failure, Launch, Process, Raised, WORKER_SPIN_US};
+use self::vec_env::WorkerVecEnv;
+use crate::faults::{Fault, FaultConfig, FaultCounts};
+use crate::{Error, print};
+
+pub use self::vec_env::env_seed;
+
+/// Prefix of the names of Gymnasium's environments.
+pub const GYM: &str = "gym:";
+
+/// Choices for environments in worker processes.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerOptions {
+    /// Arguments of the environment's constructor, a JSON object; empty for none.
+    pub kwargs: String,
+    /// True if the environments draw themselves.
+    pub render: bool,
+    /// Python to run; `None` to search for one: see [`gym`].
+    pub python: Option<PathBuf>,
+    /// Processes to start at once, before it is known whether they are needed.
+    pub ahead: usize,
+}
+
+/// Workers of one kind of environments, and processes that wait for work.
+struct Workers {
+    launch: Launch,
+    /// First message to a process.
+    ask: String,
+    spaces: (Space, ActionSpace),
+    config: FaultConfig,
+    idle: Mutex<Vec<Process>>,
+    counts: Mutex<FaultCounts>,
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").field("launch", &self.launch).field("ask", &self.ask).finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens an environment of Gymnasium.
+///
+/// `id` is a registered name, or `MODULE:CALLABLE`, whose callable makes the environment.
+/// A first worker tells its spaces. Its Python is that of the options, else of the variable `RL_PYTHON`, the active virtual
+/// environment, or `python3`. The entry is never freed.
+///
+/// # Errors
+/// [`Error::Config`] if there is no Python, no Gymnasium, no such environment, or its spaces are not supported;
+/// [`Error::Env`] if the environment fails.
+pub fn gym(id: &str, options: &WorkerOptions) -> Result<Entry, Error> {
+    let python = options.python.clone().unwrap_or_else(python);
+    open(&format!("{GYM}{id}"), id, Launch::Python(python), options)
+}
+
+/// Finds a Python.
+fn python() -> PathBuf {
+    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let active = || ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().find_map(var).map(|dir| dir.join("bin/python"));
+    var("RL_PYTHON").or_else(active).unwrap_or_else(|| "python3".into())
+}
+
+fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result<Entry, Error> {
+    let kwargs = if options.kwargs.is_empty() { "{}" } else { &options.kwargs };
+    let kwargs: Value = serde_json::from_str(kwargs).map_err(|error| Error::config(format!("env.kwargs: {error}")))?;
+    let ask = json!({
+        "protocol": PROTOCOL, "parent": std::process::id(), "id": id, "kwargs": kwargs, "render": options.render,
+        "spin_us": WORKER_SPIN_US,
+    });
+    let (ask, config) = (ask.to_string(), FaultConfig::default());
+    let spawn = || Process::spawn(&launch, &ask, config.timeout);
+    let mut first = spawn().map_err(|error| not_spawned(&launch, &error))?;
+    let more: Vec<Process> = (1..options.ahead).map_while(|_| spawn().ok()).collect();
+    let hello = first.greet().map_err(|failure| not_opened(name, &launch, &failure, &first.log()))?;
+    let hello: Hello = hello.expect("the first greeting");
+    let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
+    let idle = Mutex::new(more.into_iter().chain([first]).collect());
+    let workers = Workers { launch, ask, spaces, config, idle, counts: Mutex::default() };
+    let about = format!("environments in worker processes ({})", hello.worker);
+    Ok(Entry::outside(String::leak(name.into()), String::leak(about), Box::leak(Box::new(workers))))
+}
+
+/// Explains why a program cannot be spawned.
+fn not_spawned(launch: &Launch, error: &std::io::Error) -> Error {
+    let Launch::Python(python) = launch;
+    let advice = "name one with --python or the variable RL_PYTHON, or activate a virtual environment";
+    Error::config(format!("cannot run the Python {}: {error}; {advice}", python.display()))
+}
+
+/// Explains why the first worker did not greet.
+fn not_opened(name: &str, launch: &Launch, failure: &Failure, log: &str) -> Error {
+    let Launch::Python(python) = launch;
+    let python = python.display();
+    match failure {
+        Failure::Raised(raised) => {
+            let Raised { at, kind, message, traceback, .. } = &**raised;
+            match at.as_str() {
+                "import" if kind == "ModuleNotFoundError" => {
+                    let pip = format!("{python} -m pip install gymnasium");
+                    Error::config(format!(
+                        "{name} needs Gymnasium, which {python} lacks ({message}): `{pip}`, or choose a --python"
+                    ))
+                }
+                "import" | "find" | "spaces" | "protocol" => Error::config(format!("{name}: {}", message.trim_end())),
+                _ => rl_envs::Error::Outside(format!("{name}: {}\n{}", failure, traceback.trim_end())).into(),
+            }
+        }
+        _ => rl_envs::Error::Outside(format!("the worker of {name} fails: {failure}\n{log}").trim_end().into()).into(),
+    }
+}
+
+impl Workers {
+    /// Returns a process that waits for work, or a new one.
+    fn process(&self) -> Result<Process, Failure> {
+        let idle = locked(&self.idle).pop();
+        idle.map_or_else(|| Process::spawn(&self.launch, &self.ask, self.config.timeout), Ok)
+            .map_err(|error| Failure::Gone(format!("cannot be spawned: {error}")))
+    }
+
+    /// Reads the greeting of a new process, which must have the spaces of the first.
+    fn greet(&self, process: &mut Process) -> Result<(), Failure> {
+        match process.greet()?.map(|hello| hello.spaces()) {
+            None => Ok(()),
+            Some(Ok(spaces)) if spaces == self.spaces => Ok(()),
+            Some(Ok(_)) => Err(Failure::Garbage("its spaces differ from those of the first worker".into())),
+            Some(Err(what)) => Err(Failure::Garbage(what)),
+        }
+    }
+
+    /// Keeps a process for later, unless there are enough.
+    fn put_back(&self, process: Process) {
+        let mut idle = locked(&self.idle);
+        if idle.len() < std::thread::available_parallelism().map_or(1, usize::from) {
+            idle.push(process);
+        }
+    }
+
+    /// Counts a failure, and warns of the first, second, fourth and so on.
+    fn report(&self, which: &str, failure: &Failure, log: Option<String>, then: &str) {
+        let fault = match failure {
+            Failure::Hung(limit) => Fault::Timeout(*limit),
+            other => Fault::Failed(other.to_string()),
+        };
+        let mut counts = locked(&self.counts);
+        counts.count(&fault);
+        counts.restarts += 1;
+        let n = counts.restarts;
+        drop(counts);
+        if !n.is_power_of_two() {
+            return;
+        }
+        print::err(&format!("warning: {which}, fault {n}: {fault}; {then}"));
+        let details = match failure {
+            Failure::Raised(raised) => raised.traceback.clone(),
+            _ => log.unwrap_or_default(),
+        };
+        if n == 1 && !details.is_empty() {
+            print::err(details.trim_end());
+        }
+    }
+}
+
+impl Batches for Workers {
+    fn spaces(&self) -> (Space, ActionSpace) {
+        self.spaces.clone()
+    }
+
+    fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, rl_envs::Error> {
+        Ok(Box::new(WorkerVecEnv::new(self, range)?))
+    }
+
+    fn close(&self) {
+        drop(std::mem::take(&mut *locked(&self.idle)));
+    }
+}

@@ -1,0 +1,350 @@
+//! Environments in worker processes: the steps of Gymnasium's own loop; faults.
+//!
+//! Needs a Python with Gymnasium: `RL_PYTHON`, or `python3`. `RL_REQUIRE_GYM=1` turns a skip into a failure.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod program;
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use program::{finish, rl, text};
+use rl_envs::catalog::Entry;
+use rl_envs::{Actions, ObsRows, RandomActions, Steps, VecEnv};
+use rl_runtime::Algo;
+use rl_runtime::checkpoint;
+use rl_runtime::config::Layers;
+use rl_runtime::profile::Profile;
+use rl_runtime::run_dir::RunDir;
+use rl_runtime::train::Training;
+use rl_runtime::worker::{WorkerOptions, env_seed, gym};
+use serde_json::{Value, json};
+
+/// Returns a Python with Gymnasium, or reports a skip.
+fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("RL_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
+    let output = Command::new(&python).args(["-c", "import gymnasium"]).stderr(Stdio::null()).status();
+    if output.is_ok_and(|status| status.success()) {
+        return Some(python);
+    }
+    assert!(std::env::var_os("RL_REQUIRE_GYM").is_none(), "RL_REQUIRE_GYM is set, but {} lacks Gymnasium", python.display());
+    eprintln!("skipped: no Python with Gymnasium");
+    None
+}
+
+/// Opens an environment of Gymnasium, or of `worker_envs.py`.
+fn open(id: &str, kwargs: &Value) -> Entry {
+    let is_own = ["Spaces", "Faulty", "wrapped"].iter().any(|own| id.starts_with(own));
+    let id = if is_own { format!("tests.worker_envs:{id}") } else { id.into() };
+    gym(&id, &WorkerOptions { kwargs: kwargs.to_string(), python: python(), ..WorkerOptions::default() }).unwrap()
+}
+
+fn numbers(rows: &ObsRows, i: usize, d: usize) -> Vec<f64> {
+    match rows {
+        ObsRows::F32(rows) => rows[i * d..][..d].iter().map(|&x| f64::from(x)).collect(),
+        ObsRows::U8(rows) => rows[i * d..][..d].iter().map(|&x| f64::from(x)).collect(),
+    }
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
+    let Some(python) = python() else { return };
+    for (id, n_steps) in [
+        ("CartPole-v1", 300),
+        ("Pendulum-v1", 250),
+        ("Acrobot-v1", 60),
+        ("FrozenLake-v1", 60),
+        ("Blackjack-v1", 60),
+        ("Taxi-v4", 60),
+        ("Spaces-f32-v0", 40),
+        ("Spaces-i64-v0", 40),
+        ("Spaces-one_hot-v0", 40),
+        ("Spaces-mixed-v0", 40),
+        ("Spaces-image-v0", 40),
+    ] {
+        let (entry, n, seed) = (open(id, &json!({})), 3, 11);
+        let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
+        let (d, a) = (envs.observation_space().len(), envs.action_space().len());
+        let mut random = RandomActions::new(5, n, envs.action_space());
+        let mut steps = Steps::new(&*envs);
+        envs.reset(seed, &mut steps).unwrap();
+        let firsts: Vec<_> = (0..n).map(|i| numbers(&steps.obs, i, d)).collect();
+        let (mut actions, mut ours) = (Vec::new(), Vec::new());
+        for _ in 0..n_steps {
+            random.fill(steps.actions.as_mut_slice());
+            actions.push(match &steps.actions {
+                Actions::Discrete(actions) => json!(actions),
+                Actions::Continuous(actions) => json!(actions.chunks(a).collect::<Vec<_>>()),
+            });
+            envs.step(&mut steps).unwrap();
+            ours.push(steps.clone());
+        }
+        let seeds: Vec<u32> = (0..n as u32).map(|i| env_seed(seed, i, 0)).collect();
+        let mut child = Command::new(&python);
+        let mut child = child
+            .arg("tests/gymnasium_loop.py")
+            .env("PYTHONPATH", with_tests())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let asked = json!({"id": id, "seeds": seeds, "actions": actions}).to_string();
+        child.stdin.take().unwrap().write_all(asked.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let theirs: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let mut ends = 0;
+        for i in 0..n {
+            assert_eq!(firsts[i], floats(&theirs[i]["first"]), "{id}, environment {i}, first");
+            for (t, steps) in ours.iter().enumerate() {
+                let step = &theirs[i]["steps"][t];
+                let place = format!("{id}, environment {i}, step {t}");
+                assert_eq!(numbers(&steps.obs, i, d), floats(&step[0]), "{place}");
+                assert_eq!(f64::from(steps.rewards[i]), step[1].as_f64().unwrap(), "{place}");
+                assert_eq!(
+                    [steps.terminated[i] == 1, steps.truncated[i] == 1].map(Value::from),
+                    [&step[2], &step[3]].map(Value::clone),
+                    "{place}"
+                );
+                if steps.done(i) {
+                    ends += 1;
+                    assert_eq!(numbers(&steps.final_obs, i, d), floats(&step[4]), "{place}, final");
+                }
+                if let Some([masks, _]) = &steps.masks {
+                    assert_eq!(
+                        masks[i * a..][..a].iter().map(|&x| f64::from(x)).collect::<Vec<_>>(),
+                        floats(&step[5]),
+                        "{place}, mask"
+                    );
+                }
+            }
+        }
+        assert!(ends > 0 || ["Acrobot-v1", "Taxi-v4"].contains(&id), "{id}: episodes end");
+        assert_eq!(steps.masks.is_some(), id == "Taxi-v4");
+    }
+}
+
+/// Search path of Python with this crate in front.
+fn with_tests() -> String {
+    format!(".:{}", std::env::var("PYTHONPATH").unwrap_or_default())
+}
+
+#[test]
+fn trajectories_do_not_depend_on_the_number_of_workers() {
+    if python().is_none() {
+        return;
+    }
+    let play = |n_workers: usize| {
+        let entry = open("CartPole-v1", &json!({}));
+        let mut random = RandomActions::new(1, 5, &entry.spaces().1);
+        let mut slices = entry.slices(5, n_workers, 1).unwrap();
+        assert_eq!(slices.len(), n_workers);
+        let mut all: Vec<Steps> = slices.iter().map(|envs| Steps::new(&**envs)).collect();
+        let mut seen = Vec::new();
+        for t in 0..100 {
+            let mut actions = vec![0; 5];
+            random.fill(Actions::Discrete(&mut actions));
+            let mut row = Vec::new();
+            for (envs, steps) in slices.iter_mut().zip(&mut all) {
+                if t == 0 {
+                    envs.reset(3, steps).unwrap();
+                } else {
+                    let first = envs.first_env() as usize;
+                    steps.actions = Actions::Discrete(actions[first..first + envs.n_envs()].to_vec());
+                    envs.step(steps).unwrap();
+                }
+                let ObsRows::F32(obs) = &steps.obs else { unreachable!() };
+                row.extend_from_slice(obs);
+            }
+            seen.push(row);
+        }
+        seen
+    };
+    let one = play(1);
+    assert_eq!(play(2), one[..].to_vec());
+    assert_eq!(play(5), one);
+}
+
+#[test]
+fn a_worker_that_fails_is_replaced_and_its_environments_start_again() {
+    if python().is_none() {
+        return;
+    }
+    for (how, what) in [
+        ("raise", "ValueError in step: the ball left the table"),
+        ("exit", "SystemExit in step: 7"),
+        ("interrupt", "KeyboardInterrupt in step"),
+        ("kill", "its process has ended: signal: 9 (SIGKILL)"),
+        ("crash", "signal: 11 (SIGSEGV)"),
+        ("child", "signal: 9 (SIGKILL)"),
+        ("fork", "signal: 9 (SIGKILL)"),
+        ("shape", "ValueError in step: observation of shape (1,), the space has (2,)"),
+        ("reward", "TypeError in step"),
+    ] {
+        let begin = Instant::now();
+        let mut envs = open(&format!("Faulty-{how}-v0"), &json!({})).slices(2, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(0, &mut steps).unwrap();
+        for _ in 1..20 {
+            envs.step(&mut steps).unwrap();
+            assert!(envs.faults().is_empty());
+        }
+        envs.step(&mut steps).unwrap();
+        let faults = envs.faults().to_vec();
+        assert_eq!(faults.iter().map(|(i, _)| *i).collect::<Vec<_>>(), [0, 1], "{how}");
+        assert!(faults[0].1.contains(what), "{how}: {}", faults[0].1);
+        assert_eq!((&steps.rewards, &steps.terminated, &steps.truncated), (&vec![0.0; 2], &vec![0; 2], &vec![0; 2]));
+        for i in 0..2 {
+            let mut obs = [9.0; 2];
+            envs.restart(i, rl_envs::ObsSliceMut::F32(&mut obs), None).unwrap();
+            assert_eq!(obs, [0.0, 1.0], "{how}: the first observation of a new episode");
+            assert_eq!(envs.faults().len(), 1 - i);
+        }
+        envs.step(&mut steps).unwrap();
+        assert_eq!((&steps.obs, &steps.rewards), (&ObsRows::F32(vec![1.0, 1.0, 1.0, 1.0]), &vec![1.0; 2]), "{how}");
+        assert!(begin.elapsed() < Duration::from_secs(30), "{how} takes {:?}", begin.elapsed());
+    }
+}
+
+/// Trains, and returns the run's episodes and parameters.
+fn train(id: &str, kwargs: &Value, settings: &[&str], dir: &Path) -> (u64, Vec<f32>) {
+    let entry = open(id, kwargs);
+    let mut layers = Layers::default();
+    let small = ["steps=480", "n_envs=4", "threads=2", "hidden=[8]", "eval_episodes=3", "ppo.n_steps=40", "ppo.batch_size=40"];
+    small.iter().chain(settings).for_each(|setting| layers.add_assignment(setting));
+    let config = layers.resolve(&entry, Algo::Ppo).unwrap();
+    let mut training = Training::new(&config, &entry, Profile::new(false)).unwrap();
+    let run = RunDir::create(Some(dir), &config, "cpu").unwrap();
+    let outcome = training.run(&run, &mut |_| ()).unwrap();
+    assert_eq!((outcome.progress.env_steps, outcome.evaluation.unwrap().episodes), (480, 3));
+    let saved = checkpoint::policy(dir, false, &entry).unwrap();
+    (outcome.progress.episodes, saved.policy.weights().params.to_vec())
+}
+
+#[test]
+fn training_continues_after_a_fault_and_does_not_depend_on_the_number_of_workers() {
+    if python().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cartpole = |name: &str, settings: &[&str]| train("CartPole-v1", &json!({}), settings, &dir.path().join(name));
+    let one = cartpole("one", &["workers=1"]);
+    assert_eq!(cartpole("three", &["workers=3"]), one);
+    assert_eq!(cartpole("overlapped", &["workers=3", "pipeline=overlapped", "max_lag=0"]), one);
+    // Four environments end an episode every 7 of 120 steps. A worker that dies at its step 20 costs its two environments one each.
+    let once = json!({"once": text(&dir.path().join("once"))});
+    let (episodes, _) = train("Faulty-kill-v0", &once, &["workers=2"], &dir.path().join("faulty"));
+    assert!((64..68).contains(&episodes), "{episodes} episodes");
+}
+
+#[test]
+fn what_cannot_be_opened_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    let refused = |id: &str, python: &Path, code: i32, what: &str| {
+        let output = finish(rl(&["train", id, "--steps", "100", "--python", text(python)]).current_dir(dir.path()));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(code) && said.contains(what), "{id}, {}: {said}", output.status);
+        assert!(!dir.path().join("runs").exists());
+    };
+    refused("gym:CartPole-v1", &dir.path().join("none"), 2, "name one with --python or the variable RL_PYTHON");
+    let hello =
+        r#"{"protocol":2,"observation":{"dtype":"f32","shape":[1],"low":[0],"high":[1]},"action":{"kind":"discrete","n":2}}"#;
+    let greet = format!("printf '\\000\\000\\000\\240\\{:03o}\\000\\000\\000%s' '{hello}' >&0", hello.len());
+    refused("gym:CartPole-v1", &script("other", &greet), 2, "it speaks version 2 of the protocol, this program version 1");
+    refused("gym:CartPole-v1", &script("garbage", "echo Hello there >&0"), 5, "its answer begins with \"Hello there\\n\"");
+    refused("gym:CartPole-v1", &script("silent", "echo what a pity >&2; exit 3"), 5, "has ended: exit status: 3\nwhat a pity");
+    let Some(python) = python() else { return };
+    let lacks = script("lacks", &format!("exec {} -S -E \"$@\"", text(&python)));
+    refused("gym:CartPole-v1", &lacks, 2, "-m pip install gymnasium");
+    refused("gym:CartPool-v1", &python, 2, "Near names: CartPole-v1");
+    refused("gym:no_such_module:Env-v0", &python, 2, "No module named 'no_such_module'");
+}
+
+#[test]
+fn a_maker_in_a_module_needs_no_registration() {
+    if python().is_none() {
+        return;
+    }
+    let mut envs = open("wrapped", &json!({})).slices(1, 1, 1).unwrap().remove(0);
+    let mut steps = Steps::new(&*envs);
+    envs.reset(0, &mut steps).unwrap();
+    envs.step(&mut steps).unwrap();
+    assert_eq!(steps.rewards, [2.0]);
+}
+
+/// Processes with `mark` in their environment variables.
+fn marked(mark: &str) -> Vec<String> {
+    let of = |pid: &str, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let alive = |pid: &String| !String::from_utf8_lossy(&of(pid, "stat")).contains(") Z ");
+    let has_mark = |pid: &String| of(pid, "environ").windows(mark.len()).any(|part| part == mark.as_bytes());
+    pids.filter(|pid| pid.parse::<u32>().is_ok() && has_mark(pid) && alive(pid)).collect()
+}
+
+#[test]
+fn no_process_is_left_when_the_program_is_killed_whatever_its_environments_do() {
+    let Some(python) = python() else { return };
+    let tests = fs::canonicalize(".").unwrap();
+    for how in ["hang", "hang_in_c", "none"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = format!("RL_TEST_MARK={how}-{}", std::process::id());
+        let (name, value) = mark.split_once('=').unwrap();
+        let id = format!("gym:tests.worker_envs:Faulty-{how}-v0");
+        let path = format!("{}:{}", text(&tests), std::env::var("PYTHONPATH").unwrap_or_default());
+        let mut command = rl(&["train", &id, "--steps", "100000000", "--envs", "2", "--python", text(&python)]);
+        let mut child = command.env(name, value).env("PYTHONPATH", path).current_dir(dir.path()).spawn().unwrap();
+        // The program, two workers, their guards, and the program that an environment that hangs has started.
+        let expected = if how == "hang" { 7 } else { 5 };
+        let begin = Instant::now();
+        while marked(&mark).len() < expected {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{how}: {:?}", marked(&mark));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let begin = Instant::now();
+        while !marked(&mark).is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{how}: {:?} are left", marked(&mark));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_run_is_evaluated_and_resumed_with_its_arguments() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let output = finish(rl(args).args(["--python", text(&python)]).current_dir(dir.path()));
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{args:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+        said
+    };
+    let kwargs = r#"env.kwargs={"is_slippery": false}"#;
+    let settings = ["ppo.n_steps=32", "ppo.batch_size=64", "hidden=[8]", "eval_episodes=4", kwargs];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    run(&[&["train", "gym:FrozenLake-v1", "--steps", "512"], &settings[..]].concat());
+    let path = "runs/gym-FrozenLake-v1-ppo-seed0-1";
+    assert!(run(&["eval", path, "--episodes", "3"]).contains("3 greedy episodes"));
+    run(&["train", "--resume", path, "--steps", "1024"]);
+    let config = fs::read_to_string(dir.path().join(path).join("config.toml")).unwrap();
+    assert!(config.contains("is_slippery"), "{config}");
+    let rate = run(&["bench", "env", "gym:FrozenLake-v1", "--envs", "4", "--seconds", "0.1", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&rate).unwrap()["env"], "gym:FrozenLake-v1");
+}

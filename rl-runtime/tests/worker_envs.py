@@ -1,0 +1,110 @@
+"""Environments for tests of worker processes: every space, and every fault."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Spaces(gym.Env):
+    """Random observations of a space, and random ends, from the seed."""
+
+    action_space = spaces.Discrete(3, start=-1)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def observe(self):
+        self.observation_space.seed(int(self.np_random.integers(1 << 30)))
+        return self.observation_space.sample()
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action):
+        assert isinstance(action, int) and -1 <= action <= 1
+        terminated, truncated = self.np_random.random(2) < 0.2
+        return self.observe(), float(self.np_random.normal()) + action, bool(terminated), bool(truncated), {}
+
+
+MIXED = spaces.Dict(
+    {
+        "z": spaces.Box(-1, 1, (2, 2), np.float64),
+        "a": spaces.Tuple((spaces.Discrete(3, start=2), spaces.MultiBinary(2))),
+        "m": spaces.MultiDiscrete([2, 3]),
+    }
+)
+for name, space in {
+    "f32": spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    "i64": spaces.Box(-5, 5, (2,), np.int64),
+    "one_hot": spaces.Discrete(4),
+    "mixed": MIXED,
+    "image": spaces.Box(0, 255, (6, 5, 3), np.uint8),
+}.items():
+    gym.register(f"Spaces-{name}-v0", lambda space=space: Spaces(space), disable_env_checker=True)
+
+
+class Faulty(gym.Env):
+    """An environment whose step 20 has a fault, in one process of a run at least."""
+
+    observation_space = spaces.Box(0, 100, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, how, once=None):
+        self.how, self.once, self.t = how, once, 0
+
+    def observe(self):
+        return np.array([self.t, 1], np.float32)
+
+    def reset(self, seed=None, options=None):
+        return self.observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        obs, reward = self.observe(), 1.0
+        if self.t == 20 and not (self.once and os.path.exists(self.once)):
+            if self.once:
+                open(self.once, "w").close()
+            if self.how == "raise":
+                raise ValueError("the ball left the table")
+            if self.how == "exit":
+                sys.exit(7)
+            if self.how == "interrupt":
+                raise KeyboardInterrupt
+            if self.how == "kill":
+                os.kill(os.getpid(), 9)
+            if self.how == "crash":
+                ctypes.string_at(0)
+            if self.how == "child":
+                subprocess.Popen(["sleep", "600"])
+                os.kill(os.getpid(), 9)
+            if self.how == "fork":
+                if os.fork() == 0:
+                    time.sleep(600)
+                os.kill(os.getpid(), 9)
+            if self.how == "shape":
+                obs = obs[:1]
+            if self.how == "reward":
+                reward = None
+            if self.how == "hang":
+                subprocess.Popen(["sleep", "600"])
+                time.sleep(600)
+            if self.how == "hang_in_c":
+                ctypes.PyDLL(None).sleep(600)
+        print("noise on stdout")
+        return obs, reward, np.bool_(self.t % 7 == 0), False, {}
+
+
+for how in "raise exit interrupt kill crash child fork shape reward hang hang_in_c none".split():
+    gym.register(f"Faulty-{how}-v0", lambda how=how, **kwargs: Faulty(how, **kwargs), disable_env_checker=True)
+
+
+def wrapped():
+    """A maker of environments, which needs no registration."""
+    return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2 * reward)
