@@ -3,11 +3,13 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::breakout::Breakout;
 use crate::check::{Check, check_env};
+use crate::check_batch::check_batches;
 use crate::lanes::{Dynamics, Lane, LanesVecEnv};
 use crate::snake::Snake;
 use crate::trace::{TraceStep, trace};
@@ -54,6 +56,9 @@ pub trait Batches: Debug + Sync {
     /// # Errors
     /// [`Error::Outside`] if they cannot be made.
     fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error>;
+
+    /// Limits the time of a step, and the replacements of whatever steps a batch.
+    fn limit(&self, _timeout: Duration, _max_restarts: u32) {}
 
     /// Ends what waits for further batches.
     fn close(&self) {}
@@ -282,7 +287,10 @@ impl Entry {
     /// # Errors
     /// [`Error::Blocking`] if the environment blocks.
     pub fn check(&self) -> Result<Vec<Check>, Error> {
-        Ok((self.stepped()?.check)())
+        match self.batches() {
+            Some(batches) => Ok(check_batches(batches)),
+            None => Ok((self.stepped()?.check)()),
+        }
     }
 }
 

@@ -102,7 +102,7 @@ pub fn check_env<E: Env>(env: &E) -> Vec<Check> {
 }
 
 /// Result of a clause: `Passed`, `Skipped`, or the fault.
-type Found = Result<Outcome, String>;
+pub(crate) type Found = Result<Outcome, String>;
 
 /// Number of episodes that a recording covers, if they are short enough.
 const EPISODES: usize = 3;

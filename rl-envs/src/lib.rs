@@ -39,6 +39,7 @@ pub mod snake;
 pub mod wrappers;
 
 mod canvas;
+mod check_batch;
 mod columns;
 mod env;
 mod error;

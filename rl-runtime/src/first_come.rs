@@ -14,12 +14,13 @@ use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, EvalConfig, Play
 use rl_buffer::{ActionRows, ObsRows, Rollout};
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Element, MakeBlocking, Obs, Space, Step, math};
 
-use crate::Error;
 use crate::blocking::{BlockingEnvs, EnvEvent, POLL_INTERVAL};
+use crate::config::RunConfig;
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::interrupt;
 use crate::pipeline::{Collect, Filled};
 use crate::profile::{Phase, Track};
+use crate::{Config, Error};
 
 /// Batching of a [`FirstComeCollector`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -349,26 +350,22 @@ fn start<O: Element>(
     make: fn() -> BoxedEnv<O>,
     spaces: (Space, ActionSpace),
     n_envs: usize,
+    faults: FaultConfig,
     seed: u64,
 ) -> Result<BlockingEnvs<BoxedEnv<O>>, Error> {
-    BlockingEnvs::new(n_envs, spaces, Arc::new(move |_| Ok(make())), FaultConfig::default(), seed)
+    BlockingEnvs::new(n_envs, spaces, Arc::new(move |_| Ok(make())), faults, seed)
 }
 
 /// Creates a collector for an entry that blocks.
 ///
 /// # Errors
 /// The errors of [`BlockingEnvs::new`] and [`FirstComeCollector::new`].
-pub(crate) fn collector(
-    make: MakeBlocking,
-    spaces: (Space, ActionSpace),
-    n_envs: usize,
-    n_steps: usize,
-    seed: u64,
-) -> Result<Box<dyn Collect>, Error> {
-    let config = FirstComeConfig::default();
+pub(crate) fn collector(make: MakeBlocking, spaces: (Space, ActionSpace), config: &Config) -> Result<Box<dyn Collect>, Error> {
+    let RunConfig { n_envs, seed, .. } = config.run;
+    let (faults, n_steps, ready) = (config.faults(), config.n_steps(), config.first_come());
     let collector: Box<dyn Collect> = match make {
-        Obs::F32(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, seed)?, n_steps, config)?),
-        Obs::U8(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, seed)?, n_steps, config)?),
+        Obs::F32(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, ready)?),
+        Obs::U8(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, ready)?),
     };
     Ok(collector)
 }
@@ -389,10 +386,10 @@ pub(crate) fn play(
     episodes: usize,
     config: &EvalConfig,
 ) -> Result<Option<Played>, Error> {
-    let n_envs = episodes.clamp(1, MAX_PLAYING);
+    let (n_envs, faults) = (episodes.clamp(1, MAX_PLAYING), FaultConfig::default());
     match make {
-        Obs::F32(make) => play_in(start(make, spaces, n_envs, config.seed)?, policy, episodes, config),
-        Obs::U8(make) => play_in(start(make, spaces, n_envs, config.seed)?, policy, episodes, config),
+        Obs::F32(make) => play_in(start(make, spaces, n_envs, faults, config.seed)?, policy, episodes, config),
+        Obs::U8(make) => play_in(start(make, spaces, n_envs, faults, config.seed)?, policy, episodes, config),
     }
 }
 

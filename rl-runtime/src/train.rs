@@ -16,6 +16,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{Device, RunConfig, parse_device};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
+use crate::faults::FaultConfig;
 use crate::metrics::{LagHistogram, Log, Row};
 use crate::pipeline::{Collect, Filled, Flow, Pipeline};
 use crate::print::grouped;
@@ -69,13 +70,15 @@ pub fn device(config: &Config) -> Result<String, Error> {
 /// Makes the environments of a run, if there is memory for the whole training.
 fn collector(config: &Config, entry: &Entry, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
     Budget::training(config, entry).check()?;
-    let RunConfig { n_envs, seed, .. } = config.run;
     if let Some(make) = entry.make_blocking() {
-        return first_come::collector(make, entry.spaces(), n_envs, config.n_steps(), seed);
+        return first_come::collector(make, entry.spaces(), config);
     }
-    if entry.batches().is_none() {
+    let n_envs = config.run.n_envs;
+    let Some(batches) = entry.batches() else {
         return of_slices(config, entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, pool);
-    }
+    };
+    let FaultConfig { timeout, max_restarts, .. } = config.faults();
+    batches.limit(timeout, max_restarts);
     // A thread for each worker, which it mostly waits for.
     let workers = config.workers();
     of_slices(

@@ -23,7 +23,7 @@ use rl_runtime::config::Layers;
 use rl_runtime::profile::Profile;
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
-use rl_runtime::worker::{WorkerOptions, env_seed, gym};
+use rl_runtime::worker::{WorkerOptions, env_seed, exec, gym};
 use serde_json::{Value, json};
 
 /// Returns a Python with Gymnasium, or reports a skip.
@@ -40,7 +40,7 @@ fn python() -> Option<PathBuf> {
 
 /// Opens an environment of Gymnasium, or of `worker_envs.py`.
 fn open(id: &str, kwargs: &Value) -> Entry {
-    let is_own = ["Spaces", "Faulty", "wrapped"].iter().any(|own| id.starts_with(own));
+    let is_own = ["Spaces", "Faulty", "Unfit", "wrapped"].iter().any(|own| id.starts_with(own));
     let id = if is_own { format!("tests.worker_envs:{id}") } else { id.into() };
     gym(&id, &WorkerOptions { kwargs: kwargs.to_string(), python: python(), ..WorkerOptions::default() }).unwrap()
 }
@@ -347,4 +347,87 @@ fn a_run_is_evaluated_and_resumed_with_its_arguments() {
     assert!(config.contains("is_slippery"), "{config}");
     let rate = run(&["bench", "env", "gym:FrozenLake-v1", "--envs", "4", "--seconds", "0.1", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&rate).unwrap()["env"], "gym:FrozenLake-v1");
+}
+
+/// Program of an example, if its language is there.
+fn example(program: &str, dir: &Path) -> Option<String> {
+    let source = format!("{}/examples/worker/walk.{program}", env!("CARGO_MANIFEST_DIR"));
+    let runs = |command: &str| Command::new(command).arg("--version").output().is_ok_and(|output| output.status.success());
+    match program {
+        "c" => runs("cc").then(|| {
+            let walk = dir.join("walk");
+            assert!(Command::new("cc").args(["-O2", "-Wall", "-Werror", "-o", text(&walk), &source]).status().unwrap().success());
+            text(&walk).into()
+        }),
+        "js" => runs("node").then(|| format!("node {source}")),
+        _ => runs("python3").then(|| format!("python3 {source}")),
+    }
+}
+
+#[test]
+fn an_example_in_each_language_walks_the_same_line() {
+    let (dir, n) = (tempfile::tempdir().unwrap(), 5);
+    for program in ["py", "c", "js"] {
+        let Some(command) = example(program, dir.path()) else {
+            eprintln!("skipped: no language for walk.{program}");
+            continue;
+        };
+        let entry = exec(&command, &WorkerOptions::default()).unwrap();
+        let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
+        let mut random = RandomActions::new(2, n, envs.action_space());
+        let mut steps = Steps::new(&*envs);
+        envs.reset(1, &mut steps).unwrap();
+        let mut walks: Vec<(i64, u32)> = (0..n as u32).map(|i| (i64::from(env_seed(1, i, 0)) % 3 - 1, 0)).collect();
+        let places = |steps: &Steps| (0..n).map(|i| numbers(&steps.obs, i, 1)[0] as i64).collect::<Vec<_>>();
+        assert_eq!(places(&steps), walks.iter().map(|walk| walk.0).collect::<Vec<_>>(), "{program}");
+        let (mut ends, mut cuts) = (0, 0);
+        for _ in 0..400 {
+            random.fill(steps.actions.as_mut_slice());
+            let Actions::Discrete(actions) = steps.actions.clone() else { unreachable!() };
+            envs.step(&mut steps).unwrap();
+            assert!(envs.faults().is_empty(), "{:?}", envs.faults());
+            for (i, (place, t)) in walks.iter_mut().enumerate() {
+                *place += if actions[i] == 1 { 1 } else { -1 };
+                *t += 1;
+                let (over, cut) = (place.abs() == 5, *t == 50 && place.abs() < 5);
+                assert_eq!((steps.terminated[i] == 1, steps.truncated[i] == 1), (over, cut), "{program}");
+                assert_eq!(steps.rewards[i], f32::from(*place == 5), "{program}");
+                ends += u32::from(over);
+                cuts += u32::from(cut);
+                if over || cut {
+                    assert_eq!(numbers(&steps.final_obs, i, 1), [*place as f64], "{program}");
+                    (*place, *t) = (0, 0);
+                }
+            }
+            assert_eq!(places(&steps), walks.iter().map(|walk| walk.0).collect::<Vec<_>>(), "{program}");
+        }
+        assert!(ends > 20 && cuts > 0, "{program}: {ends} ends, {cuts} cuts");
+        let mut obs = [9.0];
+        envs.restart(3, rl_envs::ObsSliceMut::F32(&mut obs), None).unwrap();
+        assert_eq!(obs, [0.0], "{program}");
+        let output = finish(
+            rl(&["train", &format!("exec:{command}"), "--steps", "256", "--set", "ppo.n_steps=32", "--set", "ppo.batch_size=64"])
+                .current_dir(dir.path()),
+        );
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn the_clause_that_an_environment_breaks_is_named() {
+    if python().is_none() {
+        return;
+    }
+    let failed = |id: &str| {
+        let checks = open(id, &json!({})).check().unwrap();
+        checks.into_iter().filter(|check| check.failed()).map(|check| check.name).collect::<Vec<_>>()
+    };
+    for id in ["CartPole-v1", "Pendulum-v1", "Taxi-v4", "Unfit-none-v0"] {
+        assert_eq!(failed(id), [""; 0], "{id}");
+    }
+    for how in ["finite", "observations_in_space", "episodes_end", "batch"] {
+        assert_eq!(failed(&format!("Unfit-{how}-v0")), [how]);
+    }
+    assert!(failed("Unfit-steps-v0").contains(&"steps"));
+    assert!(failed("Unfit-same_seed-v0").contains(&"same_seed"));
 }

@@ -105,6 +105,40 @@ for how in "raise exit interrupt kill crash child fork shape reward hang hang_in
     gym.register(f"Faulty-{how}-v0", lambda how=how, **kwargs: Faulty(how, **kwargs), disable_env_checker=True)
 
 
+class Unfit(gym.Env):
+    """An environment that breaks one clause of the contract."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    shared = 0
+
+    def __init__(self, how):
+        self.how, self.t = how, 0
+
+    def observe(self):
+        if self.how == "same_seed":
+            return np.random.uniform(-1, 1, 1).astype(np.float32)
+        x = {"finite": np.nan, "observations_in_space": 3}.get(self.how, 0) if self.t == 9 else self.start
+        return np.array([x], np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.start, Unfit.shared = 0, self.np_random.uniform(-1, 1), 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        if self.how == "steps" and self.t == 9:
+            raise ValueError("no")
+        Unfit.shared += 1
+        reward = Unfit.shared if self.how == "batch" else 1
+        return self.observe(), reward, False, self.t == 30 and self.how != "episodes_end", {}
+
+
+for how in "steps finite observations_in_space episodes_end same_seed batch none".split():
+    gym.register(f"Unfit-{how}-v0", lambda how=how: Unfit(how), disable_env_checker=True)
+
+
 def wrapped():
     """A maker of environments, which needs no registration."""
     return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2 * reward)

@@ -156,8 +156,11 @@ impl Envs {
 
     /// Returns the environment called `name`; options are for worker processes.
     fn open(&self, name: &str, options: &WorkerOptions) -> Result<Entry, Error> {
-        if let Some(id) = name.strip_prefix(worker::GYM) {
-            let entry = worker::gym(id, &WorkerOptions { python: self.python.clone(), ..options.clone() })?;
+        let options = &WorkerOptions { python: self.python.clone(), ..options.clone() };
+        let gym = name.strip_prefix(worker::GYM).map(|id| worker::gym(id, options));
+        let exec = || name.strip_prefix(worker::EXEC).map(|command| worker::exec(command, options));
+        if let Some(entry) = gym.or_else(exec) {
+            let entry = entry?;
             self.opened.borrow_mut().push(entry);
             return Ok(entry);
         }

@@ -8,6 +8,7 @@ mod presets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use rl_agents::collect::MAX_EVAL_STEPS;
 use rl_agents::settings::{MAX_STEPS, OnNonfinite, key};
@@ -21,6 +22,8 @@ use toml::{Table, Value};
 use crate::Error;
 use crate::Mode;
 use crate::algo::{Algo, AlgoConfig, Build, Concern};
+use crate::faults::FaultConfig;
+use crate::first_come::FirstComeConfig;
 
 pub(crate) use layers::MAX_FILE;
 pub use layers::{Layers, read_small};
@@ -113,6 +116,21 @@ settings! {
         /// Processes of environments that run in processes of their own; 0: one per core.
         #[serde(default)]
         workers: usize = 0, Kind::Int(0, 4096), resumable;
+        /// Seconds until a blocking call or a worker's step counts as hung.
+        #[serde(default = "timeout_s")]
+        timeout_s: f64 = timeout_s(), Kind::Float(0.001, 86_400.0), resumable;
+        /// Restarts of one blocking environment or worker within ten minutes.
+        #[serde(default = "max_restarts")]
+        max_restarts: u32 = max_restarts(), Kind::Int(0, 1_000_000), resumable;
+        /// Blocking environments: answers to wait for before the policy acts.
+        #[serde(default = "min_ready")]
+        min_ready: usize = min_ready(), Kind::Int(1, 1 << 24), resumable;
+        /// Blocking environments: milliseconds that the first answer waits.
+        #[serde(default = "deadline_ms")]
+        deadline_ms: f64 = deadline_ms(), Kind::Float(0.0, 3.6e6), resumable;
+        /// Blocking environments: rollouts until a stretch of steps is stale.
+        #[serde(default = "max_age")]
+        max_age: u64 = max_age(), Kind::Int(0, 1_000_000), resumable;
         /// Device to train on.
         device: String = "auto".into(), Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda or cuda:i"), resumable;
         /// Order of collecting and learning: in turn, or at the same time.
@@ -145,6 +163,26 @@ settings! {
 
 fn max_eval_steps() -> u32 {
     MAX_EVAL_STEPS
+}
+
+fn timeout_s() -> f64 {
+    FaultConfig::default().timeout.as_secs_f64()
+}
+
+fn max_restarts() -> u32 {
+    FaultConfig::default().max_restarts
+}
+
+fn min_ready() -> usize {
+    FirstComeConfig::default().min_ready
+}
+
+fn deadline_ms() -> f64 {
+    1e3 * FirstComeConfig::default().deadline.as_secs_f64()
+}
+
+fn max_age() -> u64 {
+    FirstComeConfig::default().max_age
 }
 
 /// The settings of any environment.
@@ -260,6 +298,20 @@ impl Config {
             Overlap::Sync => Mode::Sync,
             Overlap::Overlapped => Mode::Overlapped { max_lag: self.run.max_lag },
         }
+    }
+
+    /// Returns the handling of faults.
+    #[must_use]
+    pub fn faults(&self) -> FaultConfig {
+        let RunConfig { timeout_s, max_restarts, .. } = self.run;
+        FaultConfig { timeout: Duration::from_secs_f64(timeout_s), max_restarts, ..FaultConfig::default() }
+    }
+
+    /// Returns the batching of environments that block.
+    #[must_use]
+    pub fn first_come(&self) -> FirstComeConfig {
+        let RunConfig { min_ready, deadline_ms, max_age, .. } = self.run;
+        FirstComeConfig { min_ready, deadline: Duration::from_secs_f64(1e-3 * deadline_ms), max_age }
     }
 
     /// Returns the number of worker processes.

@@ -1,8 +1,8 @@
 //! Environments in other processes: workers behind a Unix socket.
 //!
 //! A worker steps k environments on request. The one here is a Python script that steps environments of Gymnasium; the protocol is
-//! described in `docs/worker-protocol.md`. [`gym`] makes an [`Entry`] of such environments, which trains, evaluates and is watched
-//! like those of the catalog. Each thread of a collector drives a worker of its own, so a worker waits for no other.
+//! described in `docs/worker-protocol.md`. [`exec`] runs any other program that speaks it. Both make an [`Entry`], which trains,
+//! evaluates and is watched like those of the catalog. Each thread of a collector drives a worker of its own, so a worker waits for no other.
 //!
 //! A worker that dies, hangs, raises or sends garbage is replaced. The episodes of its environments are truncated at the step before.
 
@@ -14,6 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rl_envs::catalog::{Batches, Entry};
 use rl_envs::{ActionSpace, Space, VecEnv};
@@ -29,6 +30,8 @@ pub use self::vec_env::env_seed;
 
 /// Prefix of the names of Gymnasium's environments.
 pub const GYM: &str = "gym:";
+/// Prefix of the names of environments of any program that speaks the protocol.
+pub const EXEC: &str = "exec:";
 
 /// Choices for environments in worker processes.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +52,7 @@ struct Workers {
     /// First message to a process.
     ask: String,
     spaces: (Space, ActionSpace),
-    config: FaultConfig,
+    config: Mutex<FaultConfig>,
     idle: Mutex<Vec<Process>>,
     counts: Mutex<FaultCounts>,
 }
@@ -78,6 +81,17 @@ pub fn gym(id: &str, options: &WorkerOptions) -> Result<Entry, Error> {
     open(&format!("{GYM}{id}"), id, Launch::Python(python), options)
 }
 
+/// Opens environments of a program that speaks the protocol.
+///
+/// `command` is a line for the shell. The entry is never freed.
+///
+/// # Errors
+/// [`Error::Config`] if the program reports that there is no such environment or its spaces are not supported; [`Error::Env`] if
+/// it fails.
+pub fn exec(command: &str, options: &WorkerOptions) -> Result<Entry, Error> {
+    open(&format!("{EXEC}{command}"), command, Launch::Shell(command.into()), options)
+}
+
 /// Finds a Python.
 fn python() -> PathBuf {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -93,40 +107,39 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
         "spin_us": WORKER_SPIN_US,
     });
     let (ask, config) = (ask.to_string(), FaultConfig::default());
-    let spawn = || Process::spawn(&launch, &ask, config.timeout);
+    let spawn = || Process::spawn(&launch, &ask);
     let mut first = spawn().map_err(|error| not_spawned(&launch, &error))?;
     let more: Vec<Process> = (1..options.ahead).map_while(|_| spawn().ok()).collect();
     let hello = first.greet().map_err(|failure| not_opened(name, &launch, &failure, &first.log()))?;
     let hello: Hello = hello.expect("the first greeting");
     let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
     let idle = Mutex::new(more.into_iter().chain([first]).collect());
-    let workers = Workers { launch, ask, spaces, config, idle, counts: Mutex::default() };
+    let workers = Workers { launch, ask, spaces, config: Mutex::new(config), idle, counts: Mutex::default() };
     let about = format!("environments in worker processes ({})", hello.worker);
     Ok(Entry::outside(String::leak(name.into()), String::leak(about), Box::leak(Box::new(workers))))
 }
 
 /// Explains why a program cannot be spawned.
 fn not_spawned(launch: &Launch, error: &std::io::Error) -> Error {
-    let Launch::Python(python) = launch;
+    let Launch::Python(python) = launch else { return Error::config(format!("cannot run a shell: {error}")) };
     let advice = "name one with --python or the variable RL_PYTHON, or activate a virtual environment";
     Error::config(format!("cannot run the Python {}: {error}; {advice}", python.display()))
 }
 
 /// Explains why the first worker did not greet.
 fn not_opened(name: &str, launch: &Launch, failure: &Failure, log: &str) -> Error {
-    let Launch::Python(python) = launch;
-    let python = python.display();
     match failure {
         Failure::Raised(raised) => {
             let Raised { at, kind, message, traceback, .. } = &**raised;
-            match at.as_str() {
-                "import" if kind == "ModuleNotFoundError" => {
+            match (at.as_str(), launch) {
+                ("import", Launch::Python(python)) if kind == "ModuleNotFoundError" => {
+                    let python = python.display();
                     let pip = format!("{python} -m pip install gymnasium");
                     Error::config(format!(
                         "{name} needs Gymnasium, which {python} lacks ({message}): `{pip}`, or choose a --python"
                     ))
                 }
-                "import" | "find" | "spaces" | "protocol" => Error::config(format!("{name}: {}", message.trim_end())),
+                ("import" | "find" | "spaces" | "protocol", _) => Error::config(format!("{name}: {}", message.trim_end())),
                 _ => rl_envs::Error::Outside(format!("{name}: {}\n{}", failure, traceback.trim_end())).into(),
             }
         }
@@ -135,10 +148,15 @@ fn not_opened(name: &str, launch: &Launch, failure: &Failure, log: &str) -> Erro
 }
 
 impl Workers {
+    /// Returns the handling of faults.
+    fn faults(&self) -> FaultConfig {
+        locked(&self.config).clone()
+    }
+
     /// Returns a process that waits for work, or a new one.
     fn process(&self) -> Result<Process, Failure> {
         let idle = locked(&self.idle).pop();
-        idle.map_or_else(|| Process::spawn(&self.launch, &self.ask, self.config.timeout), Ok)
+        idle.map_or_else(|| Process::spawn(&self.launch, &self.ask), Ok)
             .map_err(|error| Failure::Gone(format!("cannot be spawned: {error}")))
     }
 
@@ -192,6 +210,11 @@ impl Batches for Workers {
 
     fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, rl_envs::Error> {
         Ok(Box::new(WorkerVecEnv::new(self, range)?))
+    }
+
+    fn limit(&self, timeout: Duration, max_restarts: u32) {
+        let config = &mut *locked(&self.config);
+        (config.timeout, config.max_restarts) = (timeout, max_restarts);
     }
 
     fn close(&self) {

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Workers;
 use super::messages::{BEGIN, RENDER, RESTART, STEP, STEP_ONE, Shape};
 use super::process::{Failure, Process, START_LIMIT};
-use crate::faults::{Restarts, backoff};
+use crate::faults::{FaultConfig, Restarts, backoff};
 
 /// Seed of an environment in a batch with `seed`, after `step` lifetime steps.
 ///
@@ -43,6 +43,8 @@ pub(super) struct WorkerVecEnv {
     waiting: Vec<bool>,
     faults: Vec<(usize, String)>,
     restarts: Restarts,
+    /// Handling of faults, as of the last reset.
+    config: FaultConfig,
 }
 
 impl WorkerVecEnv {
@@ -60,6 +62,7 @@ impl WorkerVecEnv {
             waiting: vec![false; shape.k],
             faults: Vec::with_capacity(shape.k),
             restarts: Restarts::default(),
+            config: workers.faults(),
             shape,
         })
     }
@@ -95,7 +98,7 @@ impl WorkerVecEnv {
         let process = process.as_mut().expect("a process until it fails, and after a restart");
         shape.request(request, what, first, actions);
         process.send(request)?;
-        process.reply(reply, shape.reply(), self.workers.config.timeout, |reply| shape.whole_reply(reply))
+        process.reply(reply, shape.reply(), self.config.timeout, |reply| shape.whole_reply(reply))
     }
 
     /// Kills the process; all of its environments have a fault.
@@ -103,7 +106,7 @@ impl WorkerVecEnv {
     /// # Errors
     /// [`Error::Outside`] if it was replaced too often.
     fn lose(&mut self, failure: &Failure) -> Result<(), Error> {
-        let (k, now, config) = (self.shape.k, Instant::now(), &self.workers.config);
+        let (k, now, config) = (self.shape.k, Instant::now(), &self.config);
         let last = self.first_env as usize + k - 1;
         let which = match failure {
             Failure::Raised(raised) if let Some(env) = raised.env => format!("environment {}", self.first_env + env),
@@ -186,7 +189,7 @@ impl VecEnv for WorkerVecEnv {
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         let (space, actions) = &self.workers.spaces;
         StepLens::check_reset(self.shape.k, (space, actions), &obs, masks.as_deref())?;
-        (self.seed, self.steps) = (seed, 0);
+        (self.seed, self.steps, self.config) = (seed, 0, self.workers.faults());
         self.begin()?;
         self.faults.clear();
         self.waiting.fill(false);

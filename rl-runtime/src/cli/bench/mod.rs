@@ -69,7 +69,7 @@ impl NetArgs {
         let Self { env, obs, conv, activation, shared_trunk, hidden, threads: n, isa } = self;
         let source = match obs {
             Some(noise) => ObsSource::Noise(noise),
-            None => ObsSource::Entry(*known.find(&env)?),
+            None => ObsSource::Entry(known.find(&env)?),
         };
         let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
         set_matrix_threads(threads);
@@ -274,12 +274,6 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
         },
         Bench::Update { nets, minibatch, learner, seconds } => {
             vec![update::update(&nets.nets(known, learner)?, minibatch, seconds)?]
-        Bench::Update { env, obs, conv, activation, shared_trunk, minibatch, hidden, threads: n, learner, isa, seconds } => {
-            let source = obs.map_or_else(|| known.find(&env).map(ObsSource::Entry), |noise| Ok(ObsSource::Noise(noise)))?;
-            let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
-            set_matrix_threads(threads);
-            let update = Update { source, conv, activation, shared_trunk, minibatch, hidden, threads, learner, isa, seconds };
-            vec![update::update(&update)?]
         }
         Bench::Act { nets, envs, seconds } => vec![update::act(&nets.nets(known, Learner::Fused)?, envs as usize, seconds)?],
         Bench::Pipeline {

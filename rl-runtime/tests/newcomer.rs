@@ -1,0 +1,73 @@
+//! The newcomer's page, docs/your-environment.md, followed to the end.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod program;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use program::{finish, rl, text};
+use serde_json::Value;
+
+/// Returns the page's blocks of code in a language.
+fn blocks(language: &str) -> Vec<String> {
+    let page = fs::read_to_string("../docs/your-environment.md").unwrap();
+    let parts = page.split("\n```").skip(1).step_by(2);
+    parts.filter_map(|block| block.strip_prefix(language)?.strip_prefix('\n').map(String::from)).collect()
+}
+
+/// Returns the arguments of the page's line with `words` in it, after `program`.
+fn arguments(program: &str, words: &str) -> Vec<String> {
+    let lines = blocks("sh").join("\n");
+    let line = lines.lines().find(|line| line.contains(words)).unwrap();
+    line.split_once(program).unwrap().1.split_whitespace().map(String::from).collect()
+}
+
+fn mean_return(mut command: Command, dir: &Path) -> f64 {
+    let output = finish(command.arg("--json").current_dir(dir));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let lines = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.rev().find_map(|line| line["return_mean"].as_f64()).unwrap()
+}
+
+#[test]
+fn the_way_in_python_ends_with_an_agent_that_wins() {
+    let python = std::env::var_os("RL_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
+    let status = Command::new(&python).args(["-c", "import gymnasium"]).stderr(Stdio::null()).status();
+    if !status.is_ok_and(|status| status.success()) {
+        assert!(std::env::var_os("RL_REQUIRE_GYM").is_none(), "RL_REQUIRE_GYM is set, but there is no Gymnasium");
+        return eprintln!("skipped: no Python with Gymnasium");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("my_env.py"), &blocks("python")[0]).unwrap();
+    let checked = finish(rl(&arguments("rl ", "rl check-env gym:")).current_dir(dir.path()));
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    assert_eq!(mean_return(rl(&arguments("rl ", "rl train gym:my_env")), dir.path()), 1.0);
+}
+
+#[test]
+fn the_way_over_http_ends_with_an_agent_that_wins() {
+    let example = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/http_env");
+    let source = fs::read_to_string("examples/http_env.rs").unwrap();
+    assert!(source.contains(&blocks("rust")[1]), "the page shows the example's main");
+    if !example.exists() {
+        return eprintln!("skipped: {} has not been built", text(&example));
+    }
+    let mut command = Command::new(example);
+    command.args(arguments("http_env -- ", "http_env")).stdin(Stdio::null());
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(mean_return(command, dir.path()), 1.0);
+}
+
+#[test]
+fn the_way_in_rust_shows_the_program_that_is_tested_outside_the_workspace() {
+    assert_eq!(
+        blocks("rust")[0],
+        fs::read_to_string("../xtask/outside/program/src/main.rs").unwrap().split_once("\n\n").unwrap().1.trim_end()
+    );
+    assert!(Path::new("../xtask/outside/program/src/walk.rs").exists());
+}
