@@ -267,22 +267,17 @@ impl Dense {
         }
     }
 
-    /// Cuts the layer's packed parameters, which `packed` starts with, into pieces.
+    /// Cuts the layer's packed parameters, which `packed` starts with, into pieces, and passes each to `take`.
     ///
     /// Panels of weights, biases, panels of the transpose. Returns the rest.
-    pub(crate) fn pieces<'a, T>(
-        &'a self,
-        packed: &'a mut [f32],
-        piece: impl Fn(&'a Self, Part) -> T,
-        pieces: &mut Vec<(T, &'a mut [f32])>,
-    ) -> &'a mut [f32] {
+    pub(crate) fn pieces<'a>(&self, packed: &'a mut [f32], mut take: impl FnMut(Part, &'a mut [f32])) -> &'a mut [f32] {
         let parts = (0..panels(self.n_out)).map(|p| (Part::Weight(p), self.n_in * width(self.n_out, p)));
         let parts = parts.chain([(Part::Bias, pad(self.n_out))]);
         let parts = parts.chain((0..panels(self.n_in)).map(|q| (Part::Transpose(q), self.n_out * width(self.n_in, q))));
         let mut rest = packed;
         for (part, len) in parts {
             let (to, more) = rest.split_at_mut(len);
-            pieces.push((piece(self, part), to));
+            take(part, to);
             rest = more;
         }
         rest

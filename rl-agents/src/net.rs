@@ -96,25 +96,30 @@ impl Net {
     /// Copies the parameters into the layouts of the kernel.
     pub(crate) fn pack(&self, params: &[f32], packed: &mut Vec<f32>, threads: Threads<'_>) {
         packed.resize(self.packed_len, 0.0);
-        let mut pieces = Vec::new();
-        let mut rest = &mut packed[..];
-        if let Some(conv) = &self.conv {
-            let (to, more) = rest.split_at_mut(conv.packed_len());
-            pieces.push((Piece::Conv(conv), to));
-            rest = more;
-        }
-        for layer in &self.layers {
-            rest = layer.pieces(rest, Piece::Dense, &mut pieces);
-        }
         let pack = |(piece, to): &mut (Piece<'_>, &mut [f32])| match piece {
             Piece::Conv(conv) => conv.pack(params, to),
             Piece::Dense(layer, part) => layer.pack(*part, params, to),
         };
         if self.packed_len < MANY {
-            pieces.iter_mut().for_each(pack);
+            self.pieces(packed, |piece, to| pack(&mut (piece, to)));
             threads.report(Stage::Packing);
         } else {
+            let mut pieces = Vec::new();
+            self.pieces(packed, |piece, to| pieces.push((piece, to)));
             threads.each(Stage::Packing, &mut pieces, &pack);
+        }
+    }
+
+    /// Cuts the packed parameters into pieces, and passes each to `take`.
+    fn pieces<'a>(&'a self, packed: &'a mut [f32], mut take: impl FnMut(Piece<'a>, &'a mut [f32])) {
+        let mut rest = packed;
+        if let Some(conv) = &self.conv {
+            let (to, more) = rest.split_at_mut(conv.packed_len());
+            take(Piece::Conv(conv), to);
+            rest = more;
+        }
+        for layer in &self.layers {
+            rest = layer.pieces(rest, |part, to| take(Piece::Dense(layer, part), to));
         }
     }
 

@@ -92,8 +92,15 @@ impl Optimizer {
         let pass = OptimizerPass { rule: self.rule, taken: self.steps.taken, scale, learning_rate };
         let m = self.m.chunks_mut(CHUNK).chain(std::iter::repeat_with(Default::default));
         let chunks = params.chunks_mut(CHUNK).zip(grads.chunks(CHUNK)).zip(m.zip(self.v.chunks_mut(CHUNK)));
-        let mut chunks: Vec<_> = chunks.map(|((params, grads), (m, v))| Chunk { params, grads, m, v }).collect();
-        threads.each(Stage::Optimizer, &mut chunks, &|chunk| dispatch(Isa::best(), ChunkPass { pass, chunk }));
+        let mut chunks = chunks.map(|((params, grads), (m, v))| Chunk { params, grads, m, v });
+        let step = |chunk: &mut Chunk<'_>| dispatch(Isa::best(), ChunkPass { pass, chunk });
+        match (chunks.next(), chunks.next()) {
+            (Some(only), None) => threads.each(Stage::Optimizer, &mut [only], &step),
+            (first, second) => {
+                let mut all: Vec<_> = first.into_iter().chain(second).chain(chunks).collect();
+                threads.each(Stage::Optimizer, &mut all, &step);
+            }
+        }
         Some(norm)
     }
 

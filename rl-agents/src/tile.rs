@@ -219,8 +219,10 @@ impl<S: Stats> Slices<S> {
             self.workspaces.push(Workspace::learning(net));
         }
         let workspaces = &mut self.workspaces[..count];
-        let mut passes: Vec<_> = workspaces.iter_mut().zip(&mut self.slices).collect();
-        threads.each(Stage::Backward, &mut passes, &|(workspace, BatchSlice { range, stats })| {
+        let mut passes = workspaces.iter_mut().zip(&mut self.slices);
+        let mut passes: [_; MAX_SLICES] = std::array::from_fn(|_| passes.next());
+        threads.each(Stage::Backward, &mut passes[..count], &|pass| {
+            let Some((workspace, BatchSlice { range, stats })) = pass else { return };
             let (each, range, probe) = (SliceLoss { loss, stats }, range.clone(), threads.probe);
             dispatch(isa, Pass { net, packed, samples, range, workspace, each, skip: None, backward: true, probe });
         });
