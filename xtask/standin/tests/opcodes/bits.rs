@@ -37,7 +37,7 @@ fn predicates_are_combined_as_booleans() {
     predicates("not.pred %p3, %p1;", [true, true, false, false]);
 }
 
-/// "Shift amounts greater than the register width N are clamped to N."
+/// Shift amounts greater than the register width N are clamped to N.
 #[test]
 fn shl_beyond_the_width_is_zero() {
     binary(
@@ -66,7 +66,7 @@ fn shl_beyond_the_width_is_zero() {
     );
 }
 
-/// "Signed shifts fill with the sign bit, unsigned and untyped shifts fill with 0."
+/// Signed shifts fill with the sign bit, unsigned and untyped shifts with 0.
 #[test]
 fn shr_beyond_the_width_is_the_fill() {
     binary(

@@ -51,8 +51,7 @@ fn unsigned_integers_are_ordered_by_magnitude() {
     ordered("setp.ge.u64", GE, &ascending);
 }
 
-/// "If either operand is NaN, the result is False" for ordered comparisons, "True" for unordered ones; num "returns True
-/// if both operands are numeric values".
+/// With a NaN, ordered comparisons are false and unordered ones true; `num` is true if both operands are numbers.
 #[test]
 fn comparisons_with_nan_are_false_unless_unordered() {
     let tiny = f32::from_bits(1);

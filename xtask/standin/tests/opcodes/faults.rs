@@ -51,7 +51,7 @@ fn an_atomic_beyond_the_allocation_is_a_fault() {
     expect_fault(Kind::OutOfBounds, body, "atom", 1, 1, |machine| machine.upload(&[0; 4]) + 4);
 }
 
-/// "The address must be naturally aligned to a multiple of the access size."
+/// An address is a multiple of the size of the access.
 #[test]
 fn a_misaligned_access_is_a_fault() {
     for (suffix, operand, offset) in

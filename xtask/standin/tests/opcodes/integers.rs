@@ -141,7 +141,7 @@ fn rem_is_unsigned() {
     );
 }
 
-/// "Division by zero yields an unspecified, machine-specific value": any value, but the kernel ends.
+/// Division by zero yields an unspecified value; the kernel ends.
 #[test]
 fn division_by_zero_yields_some_value() {
     for opcode in ["div.u32", "rem.u32"] {

@@ -33,7 +33,7 @@ fn loads_and_stores_move_as_many_bytes_as_their_type() {
     }
 }
 
-/// "ld.u8 zero-extends": destinations may be wider than the type (9.4.1).
+/// Narrow unsigned loads extend with zeros; destinations may be wider than the type (9.4.1).
 #[test]
 fn narrow_loads_extend_with_zeros() {
     let mut bytes = count();

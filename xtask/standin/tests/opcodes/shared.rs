@@ -201,7 +201,7 @@ $L_wait:
     assert_eq!(machine.download(sum, 4).unwrap(), expected.to_le_bytes());
 }
 
-/// "For .aligned variants, all threads in the warp must execute the same barrier instruction."
+/// All threads of a warp must execute the same aligned barrier instruction.
 #[test]
 fn threads_of_a_warp_at_different_barriers_are_a_fault() {
     let body = "    setp.lt.u32 %p1, %r2, 16;
