@@ -1,7 +1,7 @@
 //! The interpreter: one block, and up to a barrier one thread, at a time.
 
 use crate::fault::{Fault, Kind};
-use crate::memory::{Actor, How, Memory};
+use crate::memory::{Actor, How, Memory, Phase};
 use crate::ptx::{Access, Instruction, Kernel, Operation, SPECIAL, Space};
 use crate::shared::Shared;
 
@@ -58,6 +58,10 @@ struct Run<'a, O> {
     observer: &'a mut O,
     /// Allocation that each instruction used last.
     hints: Vec<u32>,
+    /// Difference between a thread's number in the memory's phase and in the launch.
+    offset: u32,
+    /// First thread of the next block with barriers, in the memory's phases.
+    begin: u32,
 }
 
 /// Runs all threads of a launch.
@@ -68,7 +72,8 @@ pub(crate) fn run<O: Observer>(
     observer: &mut O,
 ) -> Result<(), Box<Fault>> {
     let hints = vec![0; launch.kernel.code.len()];
-    let mut run = Run { launch, memory, shared: Shared::default(), actor, observer, hints };
+    memory.phase = Phase::default();
+    let mut run = Run { launch, memory, shared: Shared::default(), actor, observer, hints, offset: 0, begin: 0 };
     let [nx, ny, nz] = launch.grid;
     for z in 0..nz {
         for y in 0..ny {
@@ -112,8 +117,11 @@ impl<O: Observer> Run<'_, O> {
             registers
         };
         let mut threads: Vec<Vec<u64>> = (0..n_threads).map(begin).collect();
-        let mut at = 0;
+        let (mut at, mut barriers) = (0, 0);
         loop {
+            let phase = Phase::new(self.begin, n_threads, barriers);
+            self.memory.phase = phase;
+            self.offset = phase.first().wrapping_sub(first);
             let mut stops = Vec::with_capacity(threads.len());
             for (index, registers) in threads.iter_mut().enumerate() {
                 stops.push(self.thread(registers, at, first.wrapping_add(index as u32))?);
@@ -129,8 +137,12 @@ impl<O: Observer> Run<'_, O> {
             }
             match stops.first() {
                 Some(&Stop::Barrier(next)) => at = next,
-                _ => return Ok(()),
+                _ => {
+                    self.begin = phase.first().wrapping_add(n_threads + 1);
+                    return Ok(());
+                }
             }
+            barriers += 1;
             self.shared.pass_barrier();
         }
     }
@@ -230,7 +242,9 @@ impl<O: Observer> Run<'_, O> {
         let len = usize::from(access.bytes) * usize::from(access.count);
         self.observer.accesses(index, access.space, address, len);
         match access.space {
-            Space::Global => self.memory.access(&mut self.hints[index], address, len, how, &self.actor, thread),
+            Space::Global => {
+                self.memory.access(&mut self.hints[index], address, len, how, &self.actor, thread.wrapping_add(self.offset))
+            }
             Space::Shared => self.shared.access(address, len, how, thread),
         }
     }

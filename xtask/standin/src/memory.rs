@@ -34,41 +34,91 @@ pub(crate) enum How {
     Atomic,
 }
 
-/// Stream (12 bits), operation (28) and thread (24) of an access; 0 for none.
+/// Stream (12 bits), operation (27), mark of an atomic (1) and thread (24) of an access; 0 for none.
 type Epoch = u64;
+
+/// Mark of an atomic operation.
+const ATOMIC: Epoch = 1 << 24;
 
 /// Thread of a copy.
 const COPY: u32 = 0xFF_FFFE;
 /// Mark for several threads of one launch.
-const SEVERAL: u32 = 0xFF_FFFF;
+const SEVERAL: u32 = THREADS;
+/// Bits of a thread.
+const THREADS: u32 = 0xFF_FFFF;
 /// Maximum number of streams that an epoch can hold.
 pub(crate) const MAX_STREAMS: usize = 1 << 12;
 
 fn epoch(by: &Actor<'_>, thread: u32) -> Epoch {
-    u64::from(by.stream) << 52 | u64::from(by.seq & 0xFFF_FFFF) << 24 | u64::from(thread & 0xFF_FFFF)
+    u64::from(by.stream) << 52 | u64::from(by.seq & 0x7FF_FFFF) << 25 | u64::from(thread & THREADS)
 }
 
 fn thread_of(epoch: Epoch) -> u32 {
-    epoch as u32 & 0xFF_FFFF
+    epoch as u32 & THREADS
 }
 
 /// True if both accesses belong to one launch.
 fn same_operation(a: Epoch, b: Epoch) -> bool {
-    a >> 24 == b >> 24
+    a >> 25 == b >> 25
+}
+
+/// Replaces the thread of an access by the mark for several.
+fn several(epoch: Epoch, phase: Phase) -> Epoch {
+    epoch & !Epoch::from(THREADS) | Epoch::from(phase.several)
 }
 
 /// True if the access happened in an operation that is ordered before `by`.
 fn is_before(epoch: Epoch, by: &Actor<'_>) -> bool {
-    let (stream, seq) = ((epoch >> 52) as usize, (epoch >> 24) as u32 & 0xFFF_FFFF);
+    let (stream, seq) = ((epoch >> 52) as usize, (epoch >> 25) as u32 & 0x7FF_FFFF);
     by.clock.get(stream).is_some_and(|&known| known >= seq)
 }
 
-fn describe(epoch: Epoch) -> String {
-    let by = format!("operation {} of stream {}", epoch >> 24 & 0xFFF_FFFF, epoch >> 52);
-    match thread_of(epoch) {
-        COPY => format!("{by}, a copy"),
-        SEVERAL => format!("{by}, several threads"),
-        thread => format!("{by}, thread {thread}"),
+/// Threads of the running launch: which of their accesses a barrier has ordered before all that follow.
+///
+/// A thread that passes a barrier becomes another thread here, so that an access tells the barriers before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Phase {
+    /// First thread of the block.
+    begin: u32,
+    /// Number of threads from there on that have passed the latest barrier.
+    passed: u32,
+    /// Mark for several threads since the latest barrier.
+    several: u32,
+}
+
+impl Default for Phase {
+    /// No barriers: no thread is ordered before another.
+    fn default() -> Self {
+        Self { begin: 0, passed: 0, several: SEVERAL }
+    }
+}
+
+impl Phase {
+    /// Phase of a block of `n` threads that begins with thread `begin` and has passed `barriers` barriers.
+    ///
+    /// Its threads are those from [`Phase::first`] on.
+    pub(crate) fn new(begin: u32, n: u32, barriers: u32) -> Self {
+        let passed = barriers.wrapping_mul(n + 1);
+        Self { begin, passed, several: begin.wrapping_add(passed).wrapping_add(n) & THREADS }
+    }
+
+    /// First thread since the latest barrier.
+    pub(crate) fn first(self) -> u32 {
+        self.begin.wrapping_add(self.passed)
+    }
+
+    fn has_passed(self, thread: u32) -> bool {
+        thread.wrapping_sub(self.begin) & THREADS < self.passed
+    }
+
+    fn describe(self, epoch: Epoch) -> String {
+        let by = format!("operation {} of stream {}", epoch >> 25 & 0x7FF_FFFF, epoch >> 52);
+        match thread_of(epoch) {
+            COPY => format!("{by}, a copy"),
+            SEVERAL => format!("{by}, several threads"),
+            thread if self.several == SEVERAL => format!("{by}, thread {thread}"),
+            _ => format!("{by}, a thread"),
+        }
     }
 }
 
@@ -93,6 +143,8 @@ pub(crate) struct Memory {
     next: u64,
     /// Bytes allocated now.
     pub(crate) used: usize,
+    /// Threads of the running launch.
+    pub(crate) phase: Phase,
 }
 
 impl Memory {
@@ -168,7 +220,7 @@ impl Memory {
         found.mark(at, len, how)?;
         let me = epoch(by, thread);
         for cell in at / 4..(at + len).div_ceil(4) {
-            found.order(cell, how, by, me, len < 4)?;
+            found.order(cell, how, by, me, len < 4, self.phase)?;
         }
         Ok(&mut found.data[at..at + len])
     }
@@ -180,7 +232,7 @@ impl Memory {
         let at = (address - found.base) as usize;
         found.mark(at, len, how)?;
         for cell in at / 4..(at + len).div_ceil(4) {
-            found.order(cell, how, by, epoch(by, COPY), false)?;
+            found.order(cell, how, by, epoch(by, COPY), false, Phase::default())?;
         }
         Ok(&mut found.data[at..at + len])
     }
@@ -210,51 +262,60 @@ impl Allocation {
     ///
     /// Accesses to a part of a cell may belong to threads of one launch that use different parts.
     #[inline(always)]
-    fn order(&mut self, cell: usize, how: How, by: &Actor<'_>, me: Epoch, is_part: bool) -> Result<(), Box<Fault>> {
-        let is_ordered = |other: Epoch, ours: bool| {
-            if other == 0 || other == me {
+    fn order(&mut self, cell: usize, how: How, by: &Actor<'_>, me: Epoch, is_part: bool, phase: Phase) -> Result<(), Box<Fault>> {
+        let is_atomic = how == How::Atomic;
+        let is_ordered = |other: Epoch| {
+            if other == 0 || other & !ATOMIC == me {
                 true
             } else if same_operation(other, me) {
-                ours || is_part
+                is_atomic && other & ATOMIC != 0 || is_part || phase.has_passed(thread_of(other))
             } else {
                 is_before(other, by)
             }
         };
         let (write, read) = (self.writes[cell], self.reads[cell]);
-        let is_atomic = how == How::Atomic;
-        if !is_ordered(write, is_atomic) {
-            return Err(self.race(cell, how, me, "a write", write));
+        if !is_ordered(write) {
+            return Err(self.race(cell, how, me, "a write", write, phase));
         }
         if how == How::Read {
-            let mine = if read == me || !same_operation(read, me) { me } else { me | u64::from(SEVERAL) };
+            let alone = read == me || !same_operation(read, me) || phase.has_passed(thread_of(read));
+            let mine = if alone { me } else { several(me, phase) };
             if read != 0 && !same_operation(read, me) && !is_before(read, by) {
                 self.further_reads.entry(cell).or_default().push(read);
             }
             self.reads[cell] = mine;
             return Ok(());
         }
-        if !is_ordered(read, is_atomic) {
-            return Err(self.race(cell, how, me, "a read", read));
+        if !is_ordered(read) {
+            return Err(self.race(cell, how, me, "a read", read, phase));
         }
         if !self.further_reads.is_empty()
             && let Some(others) = self.further_reads.remove(&cell)
-            && let Some(&other) = others.iter().find(|&&other| !is_ordered(other, false))
+            && let Some(&other) = others.iter().find(|&&other| !is_ordered(other))
         {
-            return Err(self.race(cell, how, me, "a read", other));
+            return Err(self.race(cell, how, me, "a read", other, phase));
         }
-        self.writes[cell] = if is_atomic && same_operation(write, me) && write != me { me | u64::from(SEVERAL) } else { me };
+        self.writes[cell] = match is_atomic {
+            true if same_operation(write, me) && write != me | ATOMIC => several(me, phase) | ATOMIC,
+            true => me | ATOMIC,
+            false => me,
+        };
         Ok(())
     }
 
     #[cold]
-    fn race(&self, cell: usize, how: How, me: Epoch, what: &str, other: Epoch) -> Box<Fault> {
+    fn race(&self, cell: usize, how: How, me: Epoch, what: &str, other: Epoch, phase: Phase) -> Box<Fault> {
         let mine = match how {
             How::Read => "read",
             How::Write => "write",
             How::Atomic => "atomic operation",
         };
         let address = self.base + 4 * cell as u64;
-        let text = format!("{mine} of {address:#x} by {}, without an order after {what} by {}", describe(me), describe(other));
+        let text = format!(
+            "{mine} of {address:#x} by {}, without an order after {what} by {}",
+            phase.describe(me),
+            phase.describe(other)
+        );
         Fault::new(Kind::Race, text)
     }
 }

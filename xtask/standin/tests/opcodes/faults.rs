@@ -157,7 +157,6 @@ fn a_plain_access_after_an_atomic_is_a_race() {
 }
 
 #[test]
-#[ignore = "the interpreter does not compare an atomic with the plain accesses before it"]
 fn an_atomic_after_a_plain_access_is_a_race() {
     assert_eq!(race_of_two_threads(READ, ATOM), Some(Kind::Race));
     assert_eq!(race_of_two_threads(WRITE, ATOM), Some(Kind::Race));

@@ -178,7 +178,6 @@ fn accesses_of_shared_memory_are_checked() {
 /// "bar.sync .. guarantees that all memory accesses requested by this thread prior to the barrier are performed relative
 /// to all threads participating": the threads update one word in turn, with a barrier between each two.
 #[test]
-#[ignore = "the interpreter orders accesses of shared memory at a barrier, but not those of global memory"]
 fn a_barrier_orders_global_memory_within_its_block() {
     let body = "    mov.u32 %r4, 0;
 $L_turn:
