@@ -297,6 +297,24 @@ fn every_module_gives_the_same_bits_on_every_device() {
 }
 
 #[test]
+#[ignore = "run by `cargo xtask ptx --counts`"]
+fn sixteen_steps_of_1024_environments() {
+    let device = Device::for_tests().pop().unwrap();
+    for entry in catalog::ENVS {
+        let (n, stream) = (1024, device.stream().unwrap());
+        let mut envs = CudaVecEnv::new(&device, entry.name, n).unwrap();
+        let (observation_space, action_space) = entry.spaces();
+        let mut steps = DeviceSteps::zeros(&device, 16, n, &observation_space, &action_space).unwrap();
+        for source in [ActionSource::Random, ActionSource::Given] {
+            let rows = steps.rows(0..1);
+            envs.reset_on(&stream, 1, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks)).unwrap();
+            (0..16).for_each(|t| envs.step_on(&stream, 1, source, &steps.rows(t..t + 1)).unwrap());
+        }
+        stream.synchronize().unwrap();
+    }
+}
+
+#[test]
 #[ignore = "run by `cargo xtask ptx --mutate`, with RL_MODULE"]
 fn one_module() {
     let device = Device::for_tests().pop().unwrap();

@@ -18,6 +18,7 @@ mod plot;
 mod presets;
 mod process;
 mod ptx;
+mod ptx_runs;
 mod public;
 mod soak;
 mod standin;
@@ -48,6 +49,12 @@ usage: cargo xtask <command>
                  measure how much waiting the pipeline hides; writes bench/pipeline.md
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
+  ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks
+  ptx --mutate N [--seed S]
+                 change N instructions of rl-cuda/ptx, one at a time; fails if no test notices one, xtask/ptx_equivalent.txt aside
+  ptx --counts [--write]
+                 compare instructions and memory transactions of each kernel with rl-cuda/ptx/counts.txt, or write it and
+                 bench/gpu-model.md
   standin COMMAND..
                  run a command with the stand-in driver in place of a GPU, for instance
                  `cargo xtask standin rl bench env cartpole --envs 64 --device cuda --seconds 1`
@@ -89,6 +96,9 @@ fn main() -> ExitCode {
         Some("ptx") => match std::env::args().nth(2).as_deref() {
             None => ptx::write(&root()),
             Some("--check") => ptx::check(&root()),
+            Some("--coverage") => ptx_runs::coverage(&root()),
+            Some("--mutate") => ptx_runs::mutate(&root(), &args()[1..]),
+            Some("--counts") => ptx_runs::counts(&root(), args().get(1).is_some_and(|arg| arg == "--write")),
             _ => return usage(),
         },
         Some("standin") => standin::run(&root(), &args()),
@@ -181,6 +191,7 @@ fn test() -> Result<()> {
     let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
     cargo(&root, &["test", "--workspace", "--all-targets"], &gym)?;
     standin::check(&root)?;
+    ptx_runs::counts(&root, false)?;
     cargo(&root, &["test", "--workspace", "--doc"], &[])?;
     cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     let outside = root.join("xtask/outside");

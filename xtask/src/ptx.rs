@@ -72,7 +72,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     ensure!(recorded == expected, "rl-cuda/ptx was compiled from other sources than rl-cuda/kernels: {stale}");
     for entry in fs::read_dir(root.join("rl-cuda/ptx"))? {
         let path = entry?.path();
-        let known = path.ends_with("hashes.txt") || all.iter().any(|kernels| kernels.ptx == path);
+        let known = path.ends_with("hashes.txt") || path.ends_with("counts.txt") || all.iter().any(|kernels| kernels.ptx == path);
         ensure!(known, "{}: rl-cuda/kernels has no source for it", path.display());
     }
     match compiler(root) {
