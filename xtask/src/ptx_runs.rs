@@ -155,7 +155,8 @@ fn changes(line: &str) -> Vec<String> {
     }
     let Some((opcode, operands)) = code.trim_end_matches(';').split_once(char::is_whitespace) else { return changed };
     let operands: Vec<&str> = operands.split(',').map(str::trim).collect();
-    if ["sub", "shl", "shr", "selp", "div", "set"].iter().any(|prefix| opcode.starts_with(prefix)) && operands.len() >= 3 {
+    let is_ordered = ["sub", "shl", "shr", "selp", "div", "setp.g", "setp.l"].iter().any(|prefix| opcode.starts_with(prefix));
+    if is_ordered && operands.len() >= 3 {
         let mut exchanged = operands.clone();
         exchanged.swap(1, 2);
         changed.push(format!("{opcode} {};", exchanged.join(", ")));
