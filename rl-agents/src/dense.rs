@@ -267,9 +267,9 @@ impl Dense {
         }
     }
 
-    /// Cuts the layer's packed parameters, which `packed` starts with, into pieces, and passes each to `take`.
+    /// Cuts the layer's packed parameters, which `packed` starts with.
     ///
-    /// Panels of weights, biases, panels of the transpose. Returns the rest.
+    /// Passes each piece to `take`: panels of weights, biases, panels of the transpose. Returns the rest.
     pub(crate) fn pieces<'a>(&self, packed: &'a mut [f32], mut take: impl FnMut(Part, &'a mut [f32])) -> &'a mut [f32] {
         let parts = (0..panels(self.n_out)).map(|p| (Part::Weight(p), self.n_in * width(self.n_out, p)));
         let parts = parts.chain([(Part::Bias, pad(self.n_out))]);

@@ -72,7 +72,9 @@ fn counted(root: &Path, program: &Path, args: &[&str]) -> Result<String> {
     fs::read_to_string(&file).context("the tests ran no kernel")
 }
 
-/// Lists the instructions that no test executes, and fails if one is not in the list.
+/// Lists the instructions that no test executes.
+///
+/// Fails if one is missing in [`UNEXECUTED`], or listed there without need.
 pub(crate) fn coverage(root: &Path) -> Result<()> {
     println!("\n==> ptx --coverage");
     let mut text = String::new();
@@ -141,7 +143,9 @@ const OPCODES: [[&str; 2]; 19] = [
     ["max.u32", "min.u32"],
 ];
 
-/// Returns every change of a line: another opcode, exchanged operands, another number, the opposite condition.
+/// Returns every change of a line.
+///
+/// Another opcode, exchanged operands, another number, the opposite condition.
 fn changes(line: &str) -> Vec<String> {
     let mut changed = Vec::new();
     let code = line.trim();
@@ -181,7 +185,9 @@ fn changes(line: &str) -> Vec<String> {
     changed
 }
 
-/// Changes N instructions one at a time; fails if no test notices one that is not listed.
+/// Changes N instructions, one at a time.
+///
+/// Fails if no test notices one that [`EQUIVALENT`] lacks.
 pub(crate) fn mutate(root: &Path, args: &[String]) -> Result<()> {
     let number = |at: usize| args.get(at).and_then(|arg| arg.parse::<u64>().ok());
     let n = number(0).context("ptx --mutate N [--seed S]")?;
@@ -242,14 +248,16 @@ pub(crate) fn mutate(root: &Path, args: &[String]) -> Result<()> {
     if unnoticed.is_empty() { Ok(()) } else { bail!("{} changes are not noticed", unnoticed.len()) }
 }
 
-/// A device's published figures: name, multiprocessors, boost clock in Hz, bytes/s of its memory.
+/// Published figures of devices.
+///
+/// Name, multiprocessors, boost clock in Hz, bytes/s of the memory.
 const DEVICES: [(&str, f64, f64, f64); 4] = [
     ("RTX 3080", 68.0, 1.71e9, 760e9),
     ("RTX 4090", 128.0, 2.52e9, 1008e9),
     ("A100 SXM 80 GB", 108.0, 1.41e9, 2039e9),
     ("H100 SXM", 132.0, 1.755e9, 3350e9),
 ];
-/// Threads that a multiprocessor can issue an instruction for in a cycle: 4 warps of 32.
+/// Threads that a multiprocessor issues for in a cycle: 4 warps of 32.
 const ISSUE: f64 = 128.0;
 
 /// Compares the counts of each kernel with the record, or writes it.

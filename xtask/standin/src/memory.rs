@@ -34,7 +34,9 @@ pub(crate) enum How {
     Atomic,
 }
 
-/// Stream (12 bits), operation (27), mark of an atomic (1) and thread (24) of an access; 0 for none.
+/// Stream, operation, mark of an atomic, and thread of an access; 0 for none.
+///
+/// They take 12, 27, 1 and 24 bits.
 type Epoch = u64;
 
 /// Mark of an atomic operation.
@@ -73,7 +75,7 @@ fn is_before(epoch: Epoch, by: &Actor<'_>) -> bool {
     by.clock.get(stream).is_some_and(|&known| known >= seq)
 }
 
-/// Threads of the running launch: which of their accesses a barrier has ordered before all that follow.
+/// Order of a block's threads by the barriers that they have passed.
 ///
 /// A thread that passes a barrier becomes another thread here, so that an access tells the barriers before it.
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +96,9 @@ impl Default for Phase {
 }
 
 impl Phase {
-    /// Phase of a block of `n` threads that begins with thread `begin` and has passed `barriers` barriers.
+    /// Phase of a block of `n` threads that has passed `barriers` barriers.
     ///
-    /// Its threads are those from [`Phase::first`] on.
+    /// `begin` is the block's first thread before any barrier. The threads of the phase are those from [`Phase::first`] on.
     pub(crate) fn new(begin: u32, n: u32, barriers: u32) -> Self {
         let passed = barriers.wrapping_mul(n + 1);
         Self { begin, passed, several: begin.wrapping_add(passed).wrapping_add(n) & THREADS }
