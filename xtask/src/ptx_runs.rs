@@ -51,7 +51,7 @@ fn program(root: &Path, test: &str) -> Result<PathBuf> {
     let messages = String::from_utf8(output.stdout)?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let built = messages.filter(|message| message["target"]["name"] == test);
-    built.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last().context("cargo built no test")
+    built.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back().context("cargo built no test")
 }
 
 /// Runs tests of a program on the stand-in driver.
@@ -168,10 +168,9 @@ fn changes(line: &str) -> Vec<String> {
     for (i, operand) in operands.iter().enumerate().skip(1) {
         let other = if let Ok(number) = operand.parse::<i64>() {
             Some(number.wrapping_add(1).to_string())
-        } else if let Some(bits) = operand.strip_prefix("0f").and_then(|hex| u32::from_str_radix(hex, 16).ok()) {
-            Some(format!("0f{:08X}", bits ^ 1))
         } else {
-            None
+            let bits = operand.strip_prefix("0f").and_then(|hex| u32::from_str_radix(hex, 16).ok());
+            bits.map(|bits| format!("0f{:08X}", bits ^ 1))
         };
         if let Some(other) = other {
             let mut operands = operands.clone();

@@ -23,9 +23,8 @@ const SCRIPT: &str = include_str!("worker.py");
 
 /// Longest time that a wait spins.
 ///
-/// A wait spins if the wait before it was no longer: on two cores of an AMD EPYC (Zen 5), 16 CartPoles took 223 k steps/s when all waits
-/// spun and 188 k when none did (medians of 4), but 16
-/// LunarLanders, whose waits are longer, 47 k and 50 k.
+/// A wait spins if the wait before it was no longer: on two cores of an AMD EPYC (Zen 5), 16 CartPoles took 223 k steps/s when all
+/// waits spun and 188 k when none did, but 16 LunarLanders, whose waits are longer, 47 k and 50 k (medians of 4).
 const SPIN: Duration = Duration::from_micros(100);
 /// Longest time that a worker spins, in microseconds.
 pub(super) const WORKER_SPIN_US: u64 = 50;
