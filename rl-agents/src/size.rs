@@ -17,7 +17,7 @@ pub struct NetSize {
     pub acting: u64,
     /// Scratch of one slice of a minibatch that passes in tiles; 0 with the reference.
     ///
-    /// Of wide networks, the sums that a minibatch of several chunks keeps.
+    /// For a wide network, these are the sums kept by a minibatch of several chunks.
     pub slice: u64,
     /// Additional memory while parameters are drawn.
     pub init: u64,

@@ -1,6 +1,7 @@
 //! Mistakes of the host's side, which the stand-in driver reports by name.
 //!
-//! They are planted through cudarc. Each runs in a process of its own, because a device that met an illegal access returns that error from then on.
+//! They are planted through cudarc. Each runs in its own process: after an illegal access,
+//! a device returns that error to every call.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(unsafe_code, reason = "the driver's own interface")]
 

@@ -151,7 +151,7 @@ impl Entry {
 
     /// Creates an entry for environments that `batches` makes.
     ///
-    /// Of the wrappers, only clipped rewards apply to them.
+    /// Clipped rewards are the only wrapper that applies to these environments.
     #[must_use]
     pub fn outside(name: &'static str, about: &'static str, batches: &'static dyn Batches) -> Self {
         Self { name, about, wrappers: PLAIN, kind: Kind::Outside(batches) }

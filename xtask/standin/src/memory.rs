@@ -36,7 +36,7 @@ pub(crate) enum How {
 
 /// Stream, operation, mark of an atomic, and thread of an access; 0 for none.
 ///
-/// They take 12, 27, 1 and 24 bits.
+/// The fields take 12, 27, 1 and 24 bits.
 type Epoch = u64;
 
 /// Mark of an atomic operation.

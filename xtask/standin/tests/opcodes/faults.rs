@@ -1,4 +1,4 @@
-//! What a GPU leaves undefined is a fault that names the kernel and the line; what the interpreter does not know is refused.
+//! Undefined behavior is a fault that names the kernel and the line. Unknown PTX is refused with its line.
 
 use standin::{Kind, Machine};
 
