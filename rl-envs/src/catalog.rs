@@ -1,9 +1,7 @@
 //! Catalog of all environments, by name.
 
 use std::any::Any;
-use std::fmt::Debug;
 use std::ops::Range;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -18,6 +16,8 @@ use crate::{
     ActionSpace, BlockingEnv, BoxedEnv, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, acrobot,
     cartpole, mountain_car, mountain_car_continuous, pendulum, pool,
 };
+
+pub use crate::vec_env::Batches;
 
 /// All environments. A new one adds its line here.
 pub const ENVS: &[Entry] = &[
@@ -42,26 +42,6 @@ pub struct Entry {
     pub about: &'static str,
     wrappers: Wrappers,
     kind: Kind,
-}
-
-/// Environments made at run time, such as those of another process.
-///
-/// A trait because this crate starts no process: implemented by the worker processes of rl-runtime, and by tests.
-pub trait Batches: Debug + Sync {
-    /// Spaces of observations and actions.
-    fn spaces(&self) -> (Space, ActionSpace);
-
-    /// Creates the environments `range` of a larger batch.
-    ///
-    /// # Errors
-    /// [`Error::Outside`] if they cannot be made.
-    fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error>;
-
-    /// Limits the time of a step, and the replacements of whatever steps a batch.
-    fn limit(&self, _timeout: Duration, _max_restarts: u32) {}
-
-    /// Ends what waits for further batches.
-    fn close(&self) {}
 }
 
 /// Environment that is stepped in batches, that blocks, or that is made elsewhere.

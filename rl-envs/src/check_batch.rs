@@ -1,12 +1,12 @@
 //! Checks of environments made at run time, one per clause of the contract.
 //!
-//! Only a batch of them can be looked at: see [`Batches`](crate::catalog::Batches). As in [`check`](crate::check), actions are drawn
+//! Only a batch of them can be looked at: see [`Batches`]. As in [`check`](crate::check), actions are drawn
 //! uniformly from the legal ones, seeds are fixed, and everything a learner sees is compared bit for bit.
 
 use std::ops::Range;
 
-use crate::catalog::Batches;
 use crate::check::{Check, Found, Outcome};
+use crate::vec_env::Batches;
 use crate::{ActionSpace, Actions, Error, RandomActions, Steps};
 
 /// Environments of a recorded batch.

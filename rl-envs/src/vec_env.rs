@@ -1,6 +1,8 @@
 //! Batches of environments that step together.
 
+use std::fmt::Debug;
 use std::ops::Range;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -513,4 +515,24 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         }
         loaded
     }
+}
+
+/// Environments made at run time, such as those of another process.
+///
+/// A trait because this crate starts no process: implemented by the worker processes of rl-runtime, and by tests.
+pub trait Batches: Debug + Sync {
+    /// Spaces of observations and actions.
+    fn spaces(&self) -> (Space, ActionSpace);
+
+    /// Creates the environments `range` of a larger batch.
+    ///
+    /// # Errors
+    /// [`Error::Outside`] if they cannot be made.
+    fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error>;
+
+    /// Limits the time of a step, and the replacements of whatever steps a batch.
+    fn limit(&self, _timeout: Duration, _max_restarts: u32) {}
+
+    /// Ends what waits for further batches.
+    fn close(&self) {}
 }

@@ -14,13 +14,12 @@ use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, EvalConfig, Play
 use rl_buffer::{ActionRows, ObsRows, Rollout};
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Element, MakeBlocking, Obs, Space, Step, math};
 
+use crate::Error;
 use crate::blocking::{BlockingEnvs, EnvEvent, POLL_INTERVAL};
-use crate::config::RunConfig;
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::interrupt;
 use crate::pipeline::{Collect, Filled};
 use crate::profile::{Phase, Track};
-use crate::{Config, Error};
 
 /// Batching of a [`FirstComeCollector`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -360,9 +359,14 @@ fn start<O: Element>(
 ///
 /// # Errors
 /// The errors of [`BlockingEnvs::new`] and [`FirstComeCollector::new`].
-pub(crate) fn collector(make: MakeBlocking, spaces: (Space, ActionSpace), config: &Config) -> Result<Box<dyn Collect>, Error> {
-    let RunConfig { n_envs, seed, .. } = config.run;
-    let (faults, n_steps, ready) = (config.faults(), config.n_steps(), config.first_come());
+pub(crate) fn collector(
+    (make, spaces): (MakeBlocking, (Space, ActionSpace)),
+    n_envs: usize,
+    n_steps: usize,
+    faults: FaultConfig,
+    ready: FirstComeConfig,
+    seed: u64,
+) -> Result<Box<dyn Collect>, Error> {
     let collector: Box<dyn Collect> = match make {
         Obs::F32(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, ready)?),
         Obs::U8(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, ready)?),

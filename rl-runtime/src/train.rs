@@ -71,7 +71,9 @@ pub fn device(config: &Config) -> Result<String, Error> {
 fn collector(config: &Config, entry: &Entry, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
     Budget::training(config, entry).check()?;
     if let Some(make) = entry.make_blocking() {
-        return first_come::collector(make, entry.spaces(), config);
+        let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
+        let (faults, ready) = (config.faults(), config.first_come());
+        return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
     }
     let n_envs = config.run.n_envs;
     let Some(batches) = entry.batches() else {
