@@ -6,11 +6,12 @@ use rl_envs::{Actions, math};
 
 use crate::agent::NamedTensor;
 use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
+use crate::gradient::Slices;
 use crate::probe::Threads;
 use crate::samples::TILE;
 use crate::slices::{MAX_SLICES, tree};
 use crate::targets::{CONTIGUOUS, ChosenActions, Targets, chosen_actions};
-use crate::tile::{Slices, Stats, Tile, TileLoss};
+use crate::tile::{Stats, Tile, TileLoss};
 use crate::{ActorCritic, Error};
 
 /// Samples of a rollout as tensors, for losses written in candle.

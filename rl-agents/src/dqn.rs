@@ -23,13 +23,14 @@ use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 
 use crate::agent::{Divergence, NamedTensor};
 use crate::descent::{StepSums, check_contiguous};
+use crate::gradient::Slices;
 use crate::optim::{Optimizer, Rule};
 use crate::policy::mask_rows;
 use crate::probe::Threads;
 use crate::q_network::best;
 use crate::samples::TILE;
 use crate::settings::{self, Kind, MAX_STEPS};
-use crate::tile::{Slices, Stats, Tile, TileLoss};
+use crate::tile::{Stats, Tile, TileLoss};
 use crate::{
     Agent, Counters, Error, Layout, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent, Watch,
 };

@@ -7,10 +7,11 @@ use candle_core::{CpuStorage, CustomOp2, DType, Layout, Shape, Tensor};
 use rl_buffer::ObsSlice;
 use rl_envs::{Isa, Pool};
 
+use crate::gradient::Slices;
 use crate::net::Net;
 use crate::probe::Threads;
 use crate::samples::{Samples, TILE};
-use crate::tile::{Slices, Tile, TileLoss, Workspace, forward};
+use crate::tile::{Tile, TileLoss, Workspace, forward};
 
 /// Outputs of policy and value function as a candle operation.
 pub(crate) struct Fused {

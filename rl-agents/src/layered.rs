@@ -13,8 +13,8 @@ use crate::gemm::{Init, PANEL, panels};
 use crate::net::Net;
 use crate::probe::{Stage, Threads};
 use crate::samples::{Samples, TILE};
-use crate::slices::MAX_SLICES;
-use crate::tile::{BatchSlice, Stats, Tile, TileLoss};
+use crate::slices::{BatchSlice, MAX_SLICES};
+use crate::tile::{Stats, Tile, TileLoss};
 
 /// Length of packed parameters from which networks pass layer by layer.
 const WIDE: usize = 1 << 17;

@@ -26,6 +26,7 @@ pub mod collect;
 pub mod distributions;
 pub mod dqn;
 pub mod gemm;
+mod gradient;
 pub mod optim;
 pub mod params;
 pub mod ppo;

@@ -203,7 +203,7 @@ impl Kernel {
     }
 
     /// Returns the kernel as arguments of [`forward`](crate::tile::forward) and
-    /// [`Slices::gradient`](crate::tile::Slices::gradient).
+    /// [`Slices::gradient`](crate::gradient::Slices::gradient).
     pub(crate) fn view(&self) -> (Isa, &Net, &[f32]) {
         (self.isa, &self.net, &self.packed)
     }

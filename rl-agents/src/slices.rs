@@ -1,4 +1,6 @@
-//! Sizes of the slices of a batch, whatever the number of threads.
+//! Slices of a batch, whatever the number of threads.
+
+use std::ops::Range;
 
 /// Maximum number of slices of a batch: enough for that many threads.
 pub const MAX_SLICES: usize = 16;
@@ -13,6 +15,13 @@ const MIN_SAMPLES: usize = 64;
 const MAX_NUMBERS: usize = 1 << 24;
 /// Slices that a minibatch of enough samples gets for any network.
 const FEW_SLICES: usize = 4;
+
+/// A slice of a batch.
+pub(crate) struct BatchSlice<S> {
+    /// Samples of the batch.
+    pub(crate) range: Range<usize>,
+    pub(crate) stats: S,
+}
 
 /// Number of slices of a minibatch of `n` samples.
 ///
@@ -44,9 +53,10 @@ pub(crate) fn tree<T: Copy, const N: usize>(mut numbers: [T; N], add: impl Fn(T,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gradient::Slices;
     use crate::probe::Threads;
     use crate::samples::TILE;
-    use crate::tile::{Slices, Tile, TileLoss};
+    use crate::tile::{Tile, TileLoss};
     use crate::{ActorCritic, NetConfig};
     use rl_buffer::ObsSlice;
     use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space};

@@ -1,6 +1,7 @@
 //! Development tasks; `cargo xtask test` runs every check.
 
 mod bench;
+mod circles;
 mod counts;
 mod full_disk;
 mod fuzz;
@@ -21,6 +22,7 @@ mod ptx;
 mod ptx_runs;
 mod public;
 mod soak;
+mod source;
 mod standin;
 mod tidy;
 

@@ -4,7 +4,7 @@
 //! or of an example in a doc comment. A type is also used by the signatures of its crate's other items. Tests of the item's own crate
 //! do not count.
 
-use crate::tidy::Source;
+use crate::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Public items that stay without a use: lines `path name # reason`.

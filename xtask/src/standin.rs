@@ -152,7 +152,7 @@ fn calls(text: &str) -> usize {
 
 /// Fails unless [`WAITS`] names every call of rl-cuda's source that waits.
 fn complete(root: &Path) -> Result<()> {
-    for source in crate::tidy::read_sources(root, "rl-cuda/src")? {
+    for source in crate::source::read_sources(root, "rl-cuda/src")? {
         let file = source.path.rsplit('/').next().unwrap_or_default();
         let code: String = source.code().map(|(_, line)| format!("{line}\n")).collect();
         let listed: usize = WAITS.iter().filter(|wait| wait.file == file).map(|wait| calls(wait.text)).sum();

@@ -1,14 +1,16 @@
 //! Rules that the compiler does not know: `cargo xtask tidy` checks them all.
 //!
-//! Rules about dependencies, words that a crate never has, unsafe code, names, prose, the map of files, the table of faults.
+//! Rules about dependencies, words that a crate never has, unsafe code, imports, names, prose, the map of files, the table of faults.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::circles::circles;
 use crate::public;
+use crate::source::{Source, has_word, read_sources};
 
 /// Our crates, and those of our crates that each may depend on.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -52,33 +54,6 @@ const NO_WORDS: [&str; 8] = ["anew", "as may be", "by turns", "goes on", "is to 
 /// Characters of a doc comment's first line that an index of items shows.
 const FIRST_LINE: usize = 80;
 
-/// A source file.
-pub(crate) struct Source {
-    /// From the root, with slashes.
-    pub(crate) path: String,
-    pub(crate) text: String,
-}
-
-impl Source {
-    pub(crate) fn crate_name(&self) -> &str {
-        let end = if self.path.starts_with("xtask/standin/") { "xtask/standin".len() } else { self.path.find('/').unwrap_or(0) };
-        &self.path[..end]
-    }
-
-    /// The lines before the test module, with their numbers.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        let modules = self.text.match_indices("#[cfg(test)]\nmod ").map(|(i, _)| i);
-        let has_body = |i: &usize| self.text[*i..].lines().nth(1).is_some_and(|line| line.ends_with('{') || line.ends_with('}'));
-        let end = modules.into_iter().find(has_body).unwrap_or(self.text.len());
-        self.text[..end].lines().enumerate().map(|(i, line)| (i + 1, line))
-    }
-
-    /// The same lines without comments.
-    pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.lines().map(|(i, line)| (i, line.split("//").next().unwrap_or_default()))
-    }
-}
-
 /// Checks the rules and reports everything that breaks one.
 pub(crate) fn check(root: &Path) -> Result<()> {
     println!("==> tidy");
@@ -104,6 +79,8 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         problems.extend(prose(source));
     }
     problems.extend(one_name_one_type(&all));
+    let circles = circles(&library_sources(root)?).into_iter();
+    problems.extend(circles.map(|circle| format!("files import each other: {circle}")));
     problems.extend(unproven(&read("docs/faults.md")?, &|file| read(file).unwrap_or_default()));
     if problems.is_empty() { Ok(()) } else { bail!("{}\n{} problems", problems.join("\n"), problems.len()) }
 }
@@ -164,15 +141,6 @@ fn silent(source: &Source) -> Vec<String> {
         }
     }
     problems
-}
-
-/// True if `line` contains `word` as a whole word.
-pub(crate) fn has_word(line: &str, word: &str) -> bool {
-    let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
-    line.match_indices(word).any(|(i, _)| {
-        !line[..i].chars().next_back().is_some_and(part_of_word)
-            && !line[i + word.len()..].chars().next().is_some_and(part_of_word)
-    })
 }
 
 /// Types in two files of a crate with one name.
@@ -278,33 +246,6 @@ pub(crate) fn library_sources(root: &Path) -> Result<Vec<Source>> {
     };
     let tests: Vec<bool> = all.iter().map(is_test).collect();
     Ok(all.into_iter().zip(tests).filter(|(_, is_test)| !is_test).map(|(source, _)| source).collect())
-}
-
-/// The Rust files in a folder of the workspace, with their texts.
-pub(crate) fn read_sources(root: &Path, folder: &str) -> Result<Vec<Source>> {
-    let read = |file: PathBuf| {
-        let path = file.strip_prefix(root)?.display().to_string();
-        Ok(Source { text: fs::read_to_string(&file).with_context(|| path.clone())?, path })
-    };
-    sources(&root.join(folder))?.into_iter().map(read).collect()
-}
-
-/// The Rust files in a folder and its folders, in order; none if it is absent.
-fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    if !dir.exists() {
-        return Ok(found);
-    }
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(sources(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 #[cfg(test)]
