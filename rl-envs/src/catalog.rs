@@ -1,6 +1,7 @@
 //! Catalog of all environments, by name.
 
 use std::any::Any;
+use std::fmt;
 use std::ops::Range;
 
 use serde_json::Value;
@@ -13,7 +14,7 @@ use crate::snake::Snake;
 use crate::trace::{TraceStep, trace};
 use crate::wrappers::Wrappers;
 use crate::{
-    ActionSpace, BlockingEnv, BoxedEnv, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, acrobot,
+    ActionSpace, BlockingEnv, Constructor, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, acrobot,
     cartpole, mountain_car, mountain_car_continuous, pendulum, pool,
 };
 
@@ -34,7 +35,7 @@ pub const ENVS: &[Entry] = &[
 ];
 
 /// One environment of the catalog.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Entry {
     /// Name of the environment.
     pub name: &'static str,
@@ -44,16 +45,22 @@ pub struct Entry {
     kind: Kind,
 }
 
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry").field("name", &self.name).field("wrappers", &self.wrappers).finish_non_exhaustive()
+    }
+}
+
 /// Environment that is stepped in batches, that blocks, or that is made elsewhere.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 enum Kind {
     Stepped(Stepped),
-    Blocking { make: MakeBlocking, spaces: fn() -> (Space, ActionSpace), bytes: usize },
+    Blocking { make: MakeBlocking, bytes: usize },
     Outside(&'static dyn Batches),
 }
 
 /// Functions of an [`Env`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Stepped {
     spaces: fn(&Wrappers) -> (Space, ActionSpace),
     sync: fn(usize, &Wrappers) -> Box<dyn VecEnv>,
@@ -111,16 +118,24 @@ impl Entry {
     /// `Default` cannot fail: open connections in [`BlockingEnv::reset`].
     #[must_use]
     pub fn blocking<E: BlockingEnv + Default>(name: &'static str, about: &'static str) -> Self {
-        let make: fn() -> BoxedEnv<E::Obs> = || Box::new(E::default());
+        Self::blocking_with(name, about, E::default)
+    }
+
+    /// Creates an entry for an environment that blocks, made by `make`.
+    ///
+    /// `make` cannot fail, and is never freed.
+    #[must_use]
+    pub fn blocking_with<E: BlockingEnv>(
+        name: &'static str,
+        about: &'static str,
+        make: impl Fn() -> E + Send + Sync + 'static,
+    ) -> Self {
+        let make: Constructor<E::Obs> = Box::leak(Box::new(move || Box::new(make()) as _));
         let any: &dyn Any = &make;
         let floats = any.downcast_ref().map(|&make| MakeBlocking::F32(make));
         let bytes = || any.downcast_ref().map(|&make| MakeBlocking::U8(make));
         let make = floats.or_else(bytes).expect("elements are f32 or u8");
-        let spaces = || {
-            let env = E::default();
-            (env.observation_space(), env.action_space())
-        };
-        Self { name, about, wrappers: PLAIN, kind: Kind::Blocking { make, spaces, bytes: size_of::<E>() } }
+        Self { name, about, wrappers: PLAIN, kind: Kind::Blocking { make, bytes: size_of::<E>() } }
     }
 
     /// Returns the constructor of an environment that blocks, or `None` for any other.
@@ -186,7 +201,8 @@ impl Entry {
     pub fn spaces(&self) -> (Space, ActionSpace) {
         match &self.kind {
             Kind::Stepped(stepped) => (stepped.spaces)(&self.wrappers),
-            Kind::Blocking { spaces, .. } => spaces(),
+            Kind::Blocking { make: MakeBlocking::F32(make), .. } => spaces(&make()),
+            Kind::Blocking { make: MakeBlocking::U8(make), .. } => spaces(&make()),
             Kind::Outside(batches) => batches.spaces(),
         }
     }
@@ -272,6 +288,10 @@ impl Entry {
             None => Ok((self.stepped()?.check)()),
         }
     }
+}
+
+fn spaces(env: &impl BlockingEnv) -> (Space, ActionSpace) {
+    (env.observation_space(), env.action_space())
 }
 
 fn wrapped_slice<E: Env + Default + 'static>(range: Range<usize>, wrappers: &Wrappers) -> Box<dyn VecEnv> {

@@ -145,5 +145,8 @@ impl<O: Element> BlockingEnv for BoxedEnv<O> {
     }
 }
 
+/// Constructor of a blocking environment.
+pub type Constructor<O> = &'static (dyn Fn() -> BoxedEnv<O> + Send + Sync);
+
 /// Constructor of a blocking environment, for either element type.
-pub type MakeBlocking = Obs<fn() -> BoxedEnv<f32>, fn() -> BoxedEnv<u8>>;
+pub type MakeBlocking = Obs<Constructor<f32>, Constructor<u8>>;

@@ -53,7 +53,7 @@ mod vec_env;
 pub use canvas::{Canvas, Color};
 pub use check::check_env;
 pub use columns::{Action, ActionRows, ActionSlice, ActionSliceMut, Actions, Element, Obs, ObsRows, ObsSlice, ObsSliceMut};
-pub use env::{BlockingEnv, BoxedEnv, Env, EnvError, MakeBlocking, Step};
+pub use env::{BlockingEnv, BoxedEnv, Constructor, Env, EnvError, MakeBlocking, Step};
 pub use error::Error;
 pub use isa::Isa;
 pub use permutation::Permutation;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rl_agents::collect::rollout;
 use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, EvalConfig, Played, Policy, Scratch};
 use rl_buffer::{ActionRows, ObsRows, Rollout};
-use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Element, MakeBlocking, Obs, Space, Step, math};
+use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Constructor, Element, MakeBlocking, Obs, Space, Step, math};
 
 use crate::Error;
 use crate::blocking::{BlockingEnvs, EnvEvent, POLL_INTERVAL};
@@ -346,7 +346,7 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
 
 /// Starts environments of an entry that blocks.
 fn start<O: Element>(
-    make: fn() -> BoxedEnv<O>,
+    make: Constructor<O>,
     spaces: (Space, ActionSpace),
     n_envs: usize,
     faults: FaultConfig,

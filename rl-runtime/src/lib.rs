@@ -37,12 +37,15 @@ pub mod watch;
 pub mod worker;
 
 mod algo;
+mod catalog;
 mod channel;
 mod diverged;
 mod error;
+mod latency;
 mod mode;
 mod progress;
 mod saves;
+mod slow_cartpole;
 
 pub use algo::{Algo, AlgoConfig};
 pub use config::Config;

@@ -20,12 +20,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rl_envs::catalog::{self, Entry};
+use rl_envs::catalog::{ENVS, Entry, find_among};
 
 use crate::checkpoint::{self, SavedPolicy};
+use crate::config::EnvConfig;
 use crate::print::did_you_mean;
 use crate::worker::{self, WorkerOptions};
-use crate::{Error, print};
+use crate::{Error, catalog, print};
 
 /// Reinforcement learning that keeps the hardware busy.
 #[derive(Parser)]
@@ -134,14 +135,15 @@ impl Envs {
     ///
     /// Rejects a name that is taken or cannot be part of a path.
     fn new(own: &[Entry], python: Option<PathBuf>) -> Result<Self, Error> {
-        let mut all = catalog::ENVS.to_vec();
+        let mut all: Vec<Entry> = ENVS.iter().copied().chain(catalog::entries()).collect();
+        let built_in = all.len();
         for entry in own {
             let name = entry.name;
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 return Err(Error::config(format!("the environment \"{name}\" needs a name of letters, digits and _")));
             }
-            if all.iter().any(|other| other.name == name) {
-                let kind = if catalog::find(name).is_ok() { "a built-in environment" } else { "another environment" };
+            if let Some(i) = all.iter().position(|other| other.name == name) {
+                let kind = if i < built_in { "a built-in environment" } else { "another environment" };
                 return Err(Error::config(format!("{kind} is called \"{name}\", too; give yours another name")));
             }
             all.push(*entry);
@@ -151,12 +153,18 @@ impl Envs {
 
     /// Returns the environment called `name`.
     fn find(&self, name: &str) -> Result<Entry, Error> {
-        self.open(name, &WorkerOptions::default())
+        self.open(&EnvConfig::new(name), false, 0)
     }
 
-    /// Returns the environment called `name`; options are for worker processes.
-    fn open(&self, name: &str, options: &WorkerOptions) -> Result<Entry, Error> {
-        let options = &WorkerOptions { python: self.python.clone(), ..options.clone() };
+    /// Returns an environment with its settings.
+    ///
+    /// `render` and `ahead` are for worker processes.
+    fn open(&self, env: &EnvConfig, render: bool, ahead: usize) -> Result<Entry, Error> {
+        let EnvConfig { name, kwargs, settings, .. } = env;
+        if let Some(entry) = catalog::open(name, settings) {
+            return entry.map_err(|error| Error::config(error.to_string()));
+        }
+        let options = &WorkerOptions { kwargs: kwargs.clone(), render, python: self.python.clone(), ahead };
         let gym = name.strip_prefix(worker::GYM).map(|id| worker::gym(id, options));
         let exec = || name.strip_prefix(worker::EXEC).map(|command| worker::exec(command, options));
         if let Some(entry) = gym.or_else(exec) {
@@ -164,7 +172,7 @@ impl Envs {
             self.opened.borrow_mut().push(entry);
             return Ok(entry);
         }
-        let found = catalog::find_among(&self.all, name).copied();
+        let found = find_among(&self.all, name).copied();
         found.map_err(|error| Error::config(format!("{error}{}", did_you_mean(name, self.all.iter().map(|entry| entry.name)))))
     }
 }
@@ -195,9 +203,7 @@ fn parse_count(text: &str) -> Result<i64, String> {
 fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs, render: bool) -> Result<SavedPolicy, Error> {
     set_matrix_threads(threads);
     let env = checkpoint::config(path, best)?.env;
-    let options = WorkerOptions { kwargs: env.kwargs, render, ..WorkerOptions::default() };
-    let entry =
-        envs.open(&env.name, &options).map_err(|error| Error::Checkpoint { path: path.into(), why: error.to_string() })?;
+    let entry = envs.open(&env, render, 0).map_err(|error| Error::Checkpoint { path: path.into(), why: error.to_string() })?;
     let saved = checkpoint::policy(path, best, &entry)?;
     if saved.lacks_replay {
         print::err(&format!("note: {} lacks its replay memory: training cannot continue from it", saved.path.display()));

@@ -16,7 +16,6 @@ use crate::profile::Profile;
 use crate::resume::{Resumed, Source};
 use crate::run_dir::RunDir;
 use crate::train::{self, End, Training};
-use crate::worker::WorkerOptions;
 use crate::{Algo, Config, Error, interrupt, print};
 
 #[derive(Args)]
@@ -122,10 +121,9 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
         None => {
             let none =
                 || Error::Config { problems: vec!["no environment given; `rl list` shows them, try `rl train cartpole`".into()] };
-            let env = layers.text("env")?.ok_or_else(none)?;
+            let env = layers.env()?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
-            let kwargs = layers.text("env.kwargs")?.unwrap_or_default();
-            let entry = &envs.open(&env, &WorkerOptions { kwargs, ahead: threads(None), ..WorkerOptions::default() })?;
+            let entry = &envs.open(&env, false, threads(None))?;
             let config = layers.resolve(entry, algo)?;
             let device = train::device(&config)?;
             Budget::training(&config, entry).check()?;
@@ -210,8 +208,7 @@ fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config,
     foreign("environment", &args.env, &saved.env.name)?;
     foreign("algorithm", &args.algo, saved.algo.name())?;
     let unknown = |error| Error::Config { problems: vec![format!("{}: {error}", path.display())] };
-    let options = WorkerOptions { kwargs: saved.env.kwargs.clone(), ..WorkerOptions::default() };
-    let entry = envs.open(&saved.env.name, &options).map_err(unknown)?;
+    let entry = envs.open(&saved.env, false, 0).map_err(unknown)?;
     let config = layers.over(saved, &entry)?;
     let differences = config.differences(saved);
     if !differences.is_empty() {

@@ -10,10 +10,10 @@ use rl_envs::catalog::Entry;
 use toml::{Table, Value};
 
 use super::presets::PRESETS;
-use super::{Config, keys};
-use crate::Error;
+use super::{Config, EnvConfig, Key, keys};
 use crate::algo::Algo;
 use crate::print::did_you_mean;
+use crate::{Error, catalog};
 
 /// Largest configuration file.
 pub(crate) const MAX_FILE: u64 = 1 << 20;
@@ -90,6 +90,23 @@ impl Layers {
         let text = value.as_str().map(String::from);
         let bad = || Error::config(format!("{origin}: {key} is {value}; it must be a name in quotes; `rl list` shows them all"));
         text.ok_or_else(bad).map(Some)
+    }
+
+    /// Returns the environment, if one is given, with the settings from which it is made.
+    ///
+    /// Settings that are not allowed are left out: [`Layers::resolve`] reports them.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the name or the arguments are not a text.
+    pub fn env(&self) -> Result<Option<EnvConfig>, Error> {
+        let Some(name) = self.text("env")? else { return Ok(None) };
+        let kwargs = self.text("env.kwargs")?.unwrap_or_default();
+        let given = |key: &Key| self.settings.get(key.name).map(|setting| (key.field().into(), setting.value.clone()));
+        let settings = catalog::keys_of(&name)
+            .iter()
+            .filter(|key| self.settings.get(key.name).is_some_and(|setting| key.kind.allows(&setting.value)));
+        let settings = settings.filter_map(given).collect();
+        Ok(Some(EnvConfig { kwargs, settings, ..EnvConfig::new(&name) }))
     }
 
     /// Puts these settings over preset and defaults, and checks everything.

@@ -22,6 +22,7 @@ use toml::{Table, Value};
 use crate::Error;
 use crate::Mode;
 use crate::algo::{Algo, AlgoConfig, Build, Concern};
+use crate::catalog;
 use crate::faults::FaultConfig;
 use crate::first_come::FirstComeConfig;
 
@@ -57,6 +58,8 @@ pub struct EnvConfig {
     ///
     /// Rewards are clipped for learning only.
     pub wrappers: Wrappers,
+    /// Settings that the environment alone has, by name.
+    pub settings: Table,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -69,6 +72,8 @@ enum WrittenEnv {
         kwargs: String,
         #[serde(flatten)]
         wrappers: Wrappers,
+        #[serde(flatten)]
+        settings: Table,
     },
 }
 
@@ -76,27 +81,28 @@ impl From<WrittenEnv> for EnvConfig {
     fn from(written: WrittenEnv) -> Self {
         match written {
             WrittenEnv::Plain(name) => Self::new(&name),
-            WrittenEnv::Wrapped { name, kwargs, wrappers } => Self { name, kwargs, wrappers },
+            WrittenEnv::Wrapped { name, kwargs, wrappers, settings } => Self { name, kwargs, wrappers, settings },
         }
     }
 }
 
 impl From<EnvConfig> for WrittenEnv {
-    fn from(EnvConfig { name, kwargs, wrappers }: EnvConfig) -> Self {
-        let is_plain = kwargs.is_empty() && wrappers == Wrappers::default();
-        if is_plain { Self::Plain(name) } else { Self::Wrapped { name, kwargs, wrappers } }
+    fn from(EnvConfig { name, kwargs, wrappers, settings }: EnvConfig) -> Self {
+        let is_plain = kwargs.is_empty() && wrappers == Wrappers::default() && settings.is_empty();
+        if is_plain { Self::Plain(name) } else { Self::Wrapped { name, kwargs, wrappers, settings } }
     }
 }
 
 impl EnvConfig {
-    /// Environment `name`, without arguments or wrappers.
-    fn new(name: &str) -> Self {
-        Self { name: name.into(), kwargs: String::new(), wrappers: Wrappers::default() }
+    /// Environment `name`, without arguments, wrappers or settings.
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.into(), kwargs: String::new(), wrappers: Wrappers::default(), settings: Table::new() }
     }
 
     /// Settings of the section `env`, without the name.
     fn table(&self) -> Result<Table, toml::ser::Error> {
         let mut table = Table::try_from(self.wrappers)?;
+        table.extend(self.settings.clone());
         table.insert("kwargs".into(), self.kwargs.as_str().into());
         Ok(table)
     }
@@ -242,7 +248,11 @@ impl Serialize for Config {
 /// Every setting but the environment and the algorithm.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
     let algos = Algo::ALL.into_iter().map(|(algo, _)| algo.keys());
-    [RunConfig::KEYS, ENV, NetConfig::KEYS].into_iter().chain(algos).flatten()
+    [RunConfig::KEYS, ENV]
+        .into_iter()
+        .flatten()
+        .chain(catalog::keys())
+        .chain([NetConfig::KEYS].into_iter().chain(algos).flatten())
 }
 
 /// Names of the settings that a resumed run may change.
@@ -274,7 +284,8 @@ pub(crate) enum Device {
 impl Config {
     /// Creates the defaults for an environment and an algorithm.
     fn new(env: &str, algo: Algo) -> Self {
-        let (env, algo) = (EnvConfig::new(env), AlgoConfig::new(algo));
+        let (mut env, algo) = (EnvConfig::new(env), AlgoConfig::new(algo));
+        env.settings = catalog::complete(&env.name, Table::new()).expect("defaults are allowed");
         let run = RunConfig { log_interval: algo.settings().log_interval(), ..RunConfig::default() };
         Self { env, run, net: NetConfig::default(), algo }
     }
@@ -373,6 +384,11 @@ impl Config {
     /// Finds a problem of the settings with the environment.
     fn unfit(&self, entry: &Entry) -> Option<Concern> {
         let env = entry.name;
+        let known = catalog::keys_of(env);
+        if let Some(name) = self.env.settings.keys().find(|name| known.iter().all(|key| key.field() != name.as_str())) {
+            let key = catalog::keys().find(|key| key.field() == name.as_str()).map(|key| key.name);
+            return Some((Vec::from_iter(key), format!("env.{name} has no effect: {env} has no such setting")));
+        }
         if entry.batches().is_none() && !self.env.kwargs.is_empty() {
             return Some((vec!["env.kwargs"], format!("env.kwargs has no effect: {env} takes no arguments")));
         }
@@ -448,7 +464,8 @@ impl Config {
         fn part<T: DeserializeOwned>(table: &mut Table, keys: &[Key]) -> Result<T, toml::de::Error> {
             keys.iter().filter_map(|key| table.remove_entry(key.name)).collect::<Table>().try_into()
         }
-        let env = table.remove("env").unwrap_or_else(|| Value::Table(Table::new())).try_into()?;
+        let mut env: EnvConfig = table.remove("env").unwrap_or_else(|| Value::Table(Table::new())).try_into()?;
+        env.settings = catalog::complete(&env.name, env.settings)?;
         let (run, net) = (part(&mut table, RunConfig::KEYS)?, part(&mut table, NetConfig::KEYS)?);
         table.retain(|key, _| key == algo.name());
         Ok(Self { env, run, net, algo: Value::Table(table).try_into()? })
@@ -570,6 +587,7 @@ mod tests {
     #[test]
     fn every_setting_has_a_key_and_every_key_a_setting() {
         let mut found: Vec<String> = vec!["target_return".into()];
+        found.extend(catalog::keys().map(|key| key.name.into()));
         for (algo, _) in Algo::ALL {
             for (key, value) in Config::new("cartpole", algo).table().unwrap() {
                 match value {
@@ -589,7 +607,8 @@ mod tests {
     #[test]
     fn every_preset_and_every_default_is_allowed() {
         for (env, algo, _) in PRESETS {
-            Layers::default().resolve(find(env).unwrap(), *algo).unwrap();
+            let entry = catalog::open(env, &Table::new()).map_or_else(|| *find(env).unwrap(), Result::unwrap);
+            Layers::default().resolve(&entry, *algo).unwrap();
         }
     }
 

@@ -17,7 +17,6 @@ use rl_envs::catalog::Entry;
 use rl_envs::{Dtype, Pool, Purpose, RandomActions, VecEnv, rng};
 use serde_json::{Value, json};
 
-use super::latency::{Latency, SlowCartPole, spin};
 use crate::Mode;
 use crate::blocking::{BlockingEnvs, Make};
 use crate::budget::Budget;
@@ -27,6 +26,7 @@ use crate::first_come::{FirstComeCollector, FirstComeConfig};
 use crate::metrics::LagHistogram;
 use crate::pipeline::{Flow, Pipeline};
 use crate::profile::{EnvKind, Phase, Profile};
+use crate::slow_cartpole::{Latency, SlowCartPole, spin};
 use crate::{Error, print};
 
 /// Steps of the rollout that the bench writes: enough to leave the cache.

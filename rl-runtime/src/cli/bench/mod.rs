@@ -1,6 +1,5 @@
 //! `rl bench`.
 
-mod latency;
 mod measure;
 mod update;
 
@@ -12,11 +11,12 @@ use clap::{Args, Subcommand};
 use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 use rl_agents::{Activation, Isa, Learner, NetConfig, PpoConfig};
 
-use self::latency::{Distribution, Latency};
 use self::update::{MeasuredNets, Noise, ObsSource};
 use super::{Envs, set_matrix_threads, threads};
 use crate::Mode;
 use crate::first_come::FirstComeConfig;
+use crate::latency::Distribution;
+use crate::slow_cartpole::Latency;
 use crate::{Error, print};
 
 /// Device to measure on.

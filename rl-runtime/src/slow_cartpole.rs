@@ -1,52 +1,52 @@
-//! A slow environment: CartPole behind a delay, to measure pipelines with.
+//! CartPole behind a delay: an environment that blocks, to try first-come batching with.
+//!
+//! A step waits, then is CartPole's; a start does not wait. `rl train slow_cartpole` trains it.
 
 use std::time::{Duration, Instant};
 
+use rl_agents::settings::Kind;
 use rl_envs::cartpole::CartPole;
+use rl_envs::catalog::Entry;
 use rl_envs::{Action, ActionSpace, BlockingEnv, Env as _, EnvError, Rng, Space, Step};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// Distribution of delays around their mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(in crate::cli) enum Distribution {
-    /// Constant.
-    Fixed,
-    /// Exponential.
-    Exp,
-    /// Pareto with exponent 2: mostly shorter, rarely much longer, infinite variance.
-    Pareto,
+use crate::catalog::EnvSettings;
+use crate::latency::Distribution;
+
+rl_agents::settings! {
+    /// Settings of `slow_cartpole`.
+    pub struct SlowCartPoleConfig, "env." {
+        /// slow_cartpole: milliseconds that a step waits.
+        latency_ms: f64 = 1.0, Kind::Float(0.0, 60_000.0);
+    }
 }
 
-impl Distribution {
-    /// Returns the delay at the quantile `uniform`, from 0 to below 1.
-    #[must_use]
-    pub(super) fn at(self, uniform: f32, mean: Duration) -> Duration {
-        let rest = f64::from(1.0 - uniform);
-        mean.mul_f64(match self {
-            Self::Fixed => 1.0,
-            Self::Exp => -rest.ln(),
-            Self::Pareto => 0.5 / rest.sqrt(),
-        })
+impl EnvSettings for SlowCartPoleConfig {
+    const NAME: &'static str = "slow_cartpole";
+
+    fn entry(&self) -> Entry {
+        let mean = Duration::from_secs_f64(1e-3 * self.latency_ms);
+        let latency = Latency { distribution: Distribution::Fixed, mean, work: Duration::ZERO, fail: 0.0 };
+        Entry::blocking_with(Self::NAME, "balance a pole on a cart that answers late", move || SlowCartPole::new(latency))
     }
 }
 
 /// Cost of a step, in addition to CartPole's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Latency {
+pub(crate) struct Latency {
     /// Distribution of the delays.
-    pub(super) distribution: Distribution,
+    pub(crate) distribution: Distribution,
     /// Mean delay, slept.
-    pub(super) mean: Duration,
+    pub(crate) mean: Duration,
     /// Computing time of each step.
-    pub(super) work: Duration,
+    pub(crate) work: Duration,
     /// Share of steps that fail and must not be retried.
-    pub(super) fail: f32,
+    pub(crate) fail: f32,
 }
 
 /// CartPole behind a delay.
 #[derive(Clone, Debug)]
-pub(super) struct SlowCartPole {
+pub(crate) struct SlowCartPole {
     env: CartPole,
     latency: Latency,
 }
@@ -54,13 +54,13 @@ pub(super) struct SlowCartPole {
 impl SlowCartPole {
     /// Creates an environment with the given latency.
     #[must_use]
-    pub(super) fn new(latency: Latency) -> Self {
+    pub(crate) fn new(latency: Latency) -> Self {
         Self { env: CartPole::default(), latency }
     }
 
     /// Returns the spaces of the environment.
     #[must_use]
-    pub(super) fn spaces() -> (Space, ActionSpace) {
+    pub(crate) fn spaces() -> (Space, ActionSpace) {
         (CartPole::default().observation_space(), CartPole::default().action_space())
     }
 }
@@ -100,20 +100,5 @@ impl BlockingEnv for SlowCartPole {
             return Err(EnvError { cause: "failed, as it was asked to".into(), may_repeat: false });
         }
         Ok(self.env.step(action, rng, obs))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delays_have_the_mean_that_was_asked_for() {
-        let mean = Duration::from_millis(50);
-        for (distribution, tolerance) in [(Distribution::Fixed, 1e-6), (Distribution::Exp, 0.01), (Distribution::Pareto, 0.02)] {
-            let n = 100_000;
-            let sum: f64 = (0..n).map(|i| distribution.at((i as f32 + 0.5) / n as f32, mean).as_secs_f64()).sum();
-            assert!((sum / f64::from(n) / 0.05 - 1.0).abs() < tolerance, "{distribution:?}: {}", sum / f64::from(n));
-        }
     }
 }

@@ -1,0 +1,55 @@
+//! `rl train slow_cartpole`: an environment that blocks, with a setting of its own.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod program;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use program::{TIME_LIMIT, finish, newest, rl, text};
+use rl_runtime::checkpoint;
+use serde_json::Value;
+
+#[test]
+fn a_run_killed_in_the_middle_is_resumed_and_takes_all_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let settings = "train slow_cartpole --steps 8192 --json --set env.latency_ms=0.5 --set ppo.n_epochs=1 --set hidden=[8] \
+                    --set checkpoint_every=1024 --set eval_episodes=2 --set eval_max_steps=20";
+    let mut arguments: Vec<&str> = settings.split_whitespace().collect();
+    arguments.extend(["--run-dir", text(&run)]);
+    let mut child = rl(&arguments).spawn().unwrap();
+    let begin = Instant::now();
+    while checkpoint::list(&run.join("checkpoints")).is_ok_and(|list| list.is_empty()) || !run.join("checkpoints").exists() {
+        assert!(begin.elapsed() < TIME_LIMIT && child.try_wait().unwrap().is_none(), "no checkpoint");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = fs::read_to_string(newest(&run).join("config.toml")).unwrap();
+    assert!(before.contains("latency_ms = 0.5"), "{before}");
+
+    let output = finish(&mut rl(&["train", "--resume", text(&run), "--json"]));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let done: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert!(done["event"] == "done" && done["env_steps"] == 8192, "{done}");
+    let metrics = fs::read_to_string(run.join("metrics.csv")).unwrap();
+    let steps: Vec<u64> = metrics.lines().skip(1).map(|line| line.split(',').next().unwrap().parse().unwrap()).collect();
+    assert_eq!(steps, (1..=8).map(|i| 1024 * i).collect::<Vec<_>>(), "a row for each rollout, once");
+}
+
+#[test]
+fn a_setting_of_one_environment_is_refused_for_another_and_out_of_range() {
+    for (arguments, why) in [
+        ("train cartpole --set env.latency_ms=3", "env.latency_ms has no effect: cartpole has no such setting"),
+        ("train slow_cartpole --set env.latency_ms=-3", "env.latency_ms is -3; it must be a number from 0 to 60000"),
+        ("train slow_cartpole --set env.latency=3", "(did you mean \"env.latency_ms\"?)"),
+        ("train slow_cartpole --set env.frame_stack=2", "slow_cartpole blocks, and env.* puts wrappers only"),
+    ] {
+        let output = finish(&mut rl(&arguments.split(' ').collect::<Vec<_>>()));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{arguments}: {said}");
+    }
+}
