@@ -6,14 +6,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Table;
 
+#[cfg(feature = "crawl")]
+use crate::crawl::CrawlConfig;
 use crate::slow_cartpole::SlowCartPoleConfig;
 
 /// All environments of this crate. A new one adds its line here.
-const ENVS: &[Known] = &[Known::of::<SlowCartPoleConfig>(SlowCartPoleConfig::KEYS)];
+const ENVS: &[Known] = &[
+    Known::of::<SlowCartPoleConfig>(SlowCartPoleConfig::KEYS),
+    #[cfg(feature = "crawl")]
+    Known::of::<CrawlConfig>(CrawlConfig::KEYS),
+];
 
 /// Settings from which an environment is made.
 ///
-/// Implemented by [`SlowCartPoleConfig`].
+/// Implemented by [`SlowCartPoleConfig`] and the settings of `crawl`.
 pub(crate) trait EnvSettings: Default + Serialize + DeserializeOwned {
     /// Name of the environment.
     const NAME: &'static str;

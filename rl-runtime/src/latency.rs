@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Distribution of delays around their mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Distribution {
+pub enum Distribution {
     /// Constant.
     Fixed,
     /// Exponential.

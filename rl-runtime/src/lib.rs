@@ -17,6 +17,8 @@ pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
+#[cfg(feature = "crawl")]
+pub mod crawl;
 pub mod evaluation;
 pub mod event;
 pub mod faults;
@@ -30,6 +32,7 @@ pub mod profile;
 pub mod resume;
 pub mod ring;
 pub mod run_dir;
+pub mod site;
 pub mod thread;
 pub mod train;
 pub mod watch;

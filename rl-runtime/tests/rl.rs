@@ -514,7 +514,7 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
     small_run(&trained, &["steps=64"]);
     let set = |setting: &'static str| vec!["train", "cartpole", "--set", setting];
     let cases: Vec<(Vec<&str>, i32, &str)> = vec![
-        (vec!["train", "cartpool"], 2, "snake, breakout (did you mean \"cartpole\"?)"),
+        (vec!["train", "cartpool"], 2, "snake, breakout, slow_cartpole, crawl (did you mean \"cartpole\"?)"),
         (vec!["train"], 2, "no environment given"),
         (vec!["train", "cartpole", "--timeline", text(&below)], 1, "file"),
         (vec!["train", "cartpole", "--set", "threads=2", "--set", "collect_threads=3"], 2, "collect_threads is 3, more than"),

@@ -10,6 +10,7 @@ mod list;
 mod report;
 mod screen;
 mod signals;
+mod site;
 mod trace;
 mod train;
 mod watch;
@@ -70,6 +71,8 @@ enum Verb {
     },
     /// Step one environment with given actions, to compare it with a reference
     Trace(trace::TraceArgs),
+    /// Serve websites to crawl
+    Site(site::SiteArgs),
     /// Measure speed
     Bench {
         #[command(subcommand)]
@@ -113,6 +116,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::Watch(args) => watch::run(&args, &envs, json),
         Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
         Verb::Trace(args) => trace::run(&args, &envs),
+        Verb::Site(args) => site::run(&args, json),
         Verb::Bench { what } => bench::run(what, &envs, json),
     });
     let code = result.unwrap_or_else(|error| {
@@ -163,6 +167,10 @@ impl Envs {
         let EnvConfig { name, kwargs, settings, .. } = env;
         if let Some(entry) = catalog::open(name, settings) {
             return entry.map_err(|error| Error::config(error.to_string()));
+        }
+        if cfg!(not(feature = "crawl")) && name == "crawl" {
+            let build = "cargo run --release -p rl-runtime --features crawl -- train crawl";
+            return Err(Error::config(format!("this rl was built without the feature crawl, an HTTP client; build it: {build}")));
         }
         let options = &WorkerOptions { kwargs: kwargs.clone(), render, python: self.python.clone(), ahead };
         let gym = name.strip_prefix(worker::GYM).map(|id| worker::gym(id, options));

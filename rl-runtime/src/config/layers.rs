@@ -92,7 +92,7 @@ impl Layers {
         text.ok_or_else(bad).map(Some)
     }
 
-    /// Returns the environment, if one is given, with the settings from which it is made.
+    /// Returns the environment, if one is given, with its settings.
     ///
     /// Settings that are not allowed are left out: [`Layers::resolve`] reports them.
     ///

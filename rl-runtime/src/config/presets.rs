@@ -8,6 +8,8 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("cartpole", Algo::A2c, include_str!("../../presets/cartpole-a2c.toml")),
     ("cartpole", Algo::Dqn, include_str!("../../presets/cartpole-dqn.toml")),
     ("slow_cartpole", Algo::Ppo, include_str!("../../presets/slow_cartpole-ppo.toml")),
+    #[cfg(feature = "crawl")]
+    ("crawl", Algo::Ppo, include_str!("../../presets/crawl-ppo.toml")),
     ("mountain_car", Algo::Ppo, include_str!("../../presets/mountain_car-ppo.toml")),
     ("mountain_car", Algo::A2c, include_str!("../../presets/mountain_car-a2c.toml")),
     ("mountain_car", Algo::Dqn, include_str!("../../presets/mountain_car-dqn.toml")),

@@ -228,7 +228,7 @@ Presets (other arguments override them):
 }
 
 /// Parses an enum by its name in settings.
-fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+pub(super) fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 
@@ -248,11 +248,11 @@ fn parse_minibatch(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| (2..=1 << 20).contains(n)).ok_or_else(|| "not a whole number from 2 to 1048576".into())
 }
 
-fn parse_ms(text: &str) -> Result<f64, String> {
+pub(super) fn parse_ms(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|ms| (0.0..=3.6e6).contains(ms)).ok_or_else(|| "not a number from 0 to 3600000".into())
 }
 
-fn parse_share(text: &str) -> Result<f32, String> {
+pub(super) fn parse_share(text: &str) -> Result<f32, String> {
     text.parse().ok().filter(|share| (0.0..1.0).contains(share)).ok_or_else(|| "not a number from 0 to below 1".into())
 }
 
