@@ -3,11 +3,11 @@
 use rl_agents::settings::Key;
 use rl_envs::catalog::Entry;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use toml::Table;
 
 #[cfg(feature = "crawl")]
 use crate::crawl::CrawlConfig;
+use crate::env_settings::EnvSettings;
 use crate::slow_cartpole::SlowCartPoleConfig;
 
 /// All environments of this crate. A new one adds its line here.
@@ -16,17 +16,6 @@ const ENVS: &[Known] = &[
     #[cfg(feature = "crawl")]
     Known::of::<CrawlConfig>(CrawlConfig::KEYS),
 ];
-
-/// Settings from which an environment is made.
-///
-/// Implemented by [`SlowCartPoleConfig`] and the settings of `crawl`.
-pub(crate) trait EnvSettings: Default + Serialize + DeserializeOwned {
-    /// Name of the environment.
-    const NAME: &'static str;
-
-    /// Creates the entry of the environment.
-    fn entry(&self) -> Entry;
-}
 
 /// Environment of this crate.
 struct Known {

@@ -30,7 +30,7 @@ use rl_envs::{Action, ActionSpace, BlockingEnv, EnvError, Purpose, Rng, Space, S
 use ureq::http::Uri;
 use ureq::http::header::{CONTENT_TYPE, LOCATION};
 
-use crate::catalog::EnvSettings;
+use crate::env_settings::EnvSettings;
 
 rl_agents::settings! {
     /// Settings of `crawl`.

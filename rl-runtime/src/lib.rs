@@ -43,6 +43,7 @@ mod algo;
 mod catalog;
 mod channel;
 mod diverged;
+mod env_settings;
 mod error;
 mod latency;
 mod mode;

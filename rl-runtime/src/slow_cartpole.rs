@@ -10,7 +10,7 @@ use rl_envs::catalog::Entry;
 use rl_envs::{Action, ActionSpace, BlockingEnv, Env as _, EnvError, Rng, Space, Step};
 use serde::Serialize;
 
-use crate::catalog::EnvSettings;
+use crate::env_settings::EnvSettings;
 use crate::latency::Distribution;
 
 rl_agents::settings! {
