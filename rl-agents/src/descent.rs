@@ -2,15 +2,18 @@
 
 use candle_core::{Device, Tensor, Var};
 use ndarray::{CowArray, Ix2};
-use rl_buffer::Rollout;
+use rl_buffer::{Rollout, RolloutShape};
+use rl_cuda::learner::{LearnerCounters, UpdateTotals};
 use rl_envs::{Permutation, Pool, Purpose};
 
 use crate::agent::{Divergence, UpdateEvent, Watch};
 use crate::batch::{Minibatch, Parts, TileSums};
+use crate::device_descent::{self, DeviceDescent};
 use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule};
 use crate::probe::{Probe, Threads};
+use crate::targets::Targets;
 use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 
 /// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
@@ -32,6 +35,8 @@ pub(crate) struct Descent {
     returns: Option<RunningReturns>,
     pub(crate) watch: Option<Watch>,
     pub(crate) probe: Option<Probe>,
+    /// The device that learns, if any; policy and optimizer are copies of its own then.
+    pub(crate) device: Option<DeviceDescent>,
 }
 
 impl Descent {
@@ -48,7 +53,27 @@ impl Descent {
             returns: normalize_reward.then(RunningReturns::default),
             watch: None,
             probe: None,
+            device: None,
         }
+    }
+
+    /// Learns on `device` from rollouts of a shape.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
+    pub(crate) fn on_device(mut self, device: &rl_cuda::Device, shape: RolloutShape, batch_size: usize) -> Result<Self, Error> {
+        if self.returns.is_some() {
+            return Err(device_descent::unsupported("normalize_reward", "true".into()));
+        }
+        self.device = Some(DeviceDescent::new(device, (&self.policy, self.optimizer.rule()), shape, batch_size)?);
+        self.load_device()?;
+        Ok(self)
+    }
+
+    /// Copies the state to the device, if one learns.
+    fn load_device(&mut self) -> Result<(), Error> {
+        let Self { device, policy, optimizer, seed, epochs, .. } = self;
+        device.as_mut().map_or(Ok(()), |device| device.load(policy, optimizer, *seed, *epochs))
     }
 
     /// Returns the rewards to learn from, (T, N), normalized if that is set.
@@ -115,6 +140,45 @@ impl Descent {
         Ok(norm)
     }
 
+    /// Waits for an update on the device, and copies its results to policy and optimizer.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] with the minibatch at which learning stopped; [`Error::Device`].
+    pub(crate) fn finish_on_device(
+        &mut self,
+        rollout: &Rollout,
+        (gamma, lambda): (f32, f32),
+        normalize: bool,
+        learning_rate: f32,
+    ) -> Result<UpdateTotals, Error> {
+        let Self { device: Some(device), policy, optimizer, gradient, .. } = self else {
+            return Err(Error::Columns("there is no device"));
+        };
+        let (totals, counters) = device.results()?;
+        self.epochs = counters.epochs;
+        let diverged = (counters.stop == LearnerCounters::DIVERGED).then(|| {
+            // The policy is still the one that acted.
+            let targets = Targets::new(policy, rollout, rollout.rewards(), gamma, lambda)?;
+            let mut order = vec![0; rollout.len()];
+            self.order.set(order.len() as u32, self.seed, counters.epochs.saturating_sub(1), Purpose::Shuffle);
+            self.order.write(&mut order, &Pool::default());
+            let all: Vec<_> = order.chunks(device.batch_size()).collect();
+            let rows = all[(totals.minibatches as usize).saturating_sub(1) % all.len()];
+            let mut advantages = Vec::new();
+            targets.advantages_of(rows, normalize, &mut advantages);
+            let minibatch = Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: 0.0 };
+            minibatch.tensors(policy)
+        });
+        device.fetch(counters, policy, optimizer)?;
+        if let Some(minibatch) = diverged.transpose()? {
+            device.last_gradient(gradient)?;
+            let [policy_loss, value_loss, entropy_loss] = totals.last;
+            let losses = [("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy_loss", entropy_loss)];
+            return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, learning_rate, &losses, minibatch))));
+        }
+        Ok(totals)
+    }
+
     /// Ends the trajectories of the rollouts so far.
     pub(crate) fn gap(&mut self) {
         if let Some(returns) = &mut self.returns {
@@ -144,7 +208,7 @@ impl Descent {
         self.policy = policy;
         self.returns.clone_from(returns);
         self.epochs = snapshot.counters.epochs;
-        Ok(())
+        self.load_device()
     }
 }
 

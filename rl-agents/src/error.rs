@@ -80,6 +80,9 @@ pub enum Error {
     /// Error of a buffer.
     #[error(transparent)]
     Buffer(#[from] rl_buffer::Error),
+    /// Error of a device.
+    #[error(transparent)]
+    Device(#[from] rl_cuda::Error),
     /// Error of candle.
     #[error("candle: {0}")]
     Candle(#[from] candle_core::Error),

@@ -40,6 +40,8 @@ mod batch;
 mod conv;
 mod dense;
 mod descent;
+mod device_descent;
+mod device_net;
 mod error;
 #[cfg(test)]
 mod fixture;

@@ -193,6 +193,11 @@ impl Network {
         self.obs_len
     }
 
+    /// Factor that bytes of observations are multiplied by.
+    pub(crate) fn obs_scale(&self) -> f32 {
+        self.scale
+    }
+
     /// True if the heads follow a trunk.
     pub(crate) fn has_trunk(&self) -> bool {
         self.shape.trunk.is_some()

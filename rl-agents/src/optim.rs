@@ -121,9 +121,30 @@ impl Optimizer {
         self.named().map(|(name, values)| (name.into(), values.clone())).collect()
     }
 
+    /// Returns the moments, in the order of their names.
+    pub(crate) fn vectors(&self) -> impl Iterator<Item = &[f32]> {
+        self.named().map(|(_, values)| &values[..])
+    }
+
+    /// Returns the moments for writing, in the order of their names.
+    pub(crate) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        let first = matches!(self.rule, Rule::Adam { .. }).then_some(&mut self.m);
+        first.into_iter().chain([&mut self.v]).map(|values| &mut values[..])
+    }
+
+    /// Replaces the counters of steps.
+    pub(crate) fn set_steps(&mut self, steps: StepCount) {
+        self.steps = steps;
+    }
+
     fn named(&self) -> impl Iterator<Item = (&'static str, &Vec<f32>)> {
         let first = matches!(self.rule, Rule::Adam { .. }).then_some(("m", &self.m));
         first.into_iter().chain([("v", &self.v)])
+    }
+
+    /// Update rule.
+    pub(crate) fn rule(&self) -> Rule {
+        self.rule
     }
 
     /// Counters of steps.

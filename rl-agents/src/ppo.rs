@@ -15,7 +15,8 @@
 //! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 
 use candle_core::Tensor;
-use rl_buffer::Rollout;
+use rl_buffer::{Rollout, RolloutShape};
+use rl_cuda::learner::UpdateSettings;
 use rl_envs::{Pool, math};
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
@@ -83,6 +84,9 @@ impl PpoConfig {
         Ok(())
     }
 }
+
+/// PPO's optimizer.
+const ADAM: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
 
 /// The PPO agent.
 pub struct Ppo {
@@ -185,8 +189,19 @@ impl Ppo {
     pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
         policy.learner().check_micro_batch(config.micro_batch)?;
-        let rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
-        Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
+        Ok(Self { descent: Descent::new(policy, ADAM, seed, config.normalize_reward), config })
+    }
+
+    /// Learns on `device`, from rollouts of this shape.
+    ///
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. The policy to act with is a copy in the host's
+    /// memory.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.
+    pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
+        let Self { descent, config } = self;
+        Ok(Self { descent: descent.on_device(device, shape, config.batch_size)?, config })
     }
 
     /// Reports the stages of later updates to `probe`.
@@ -201,6 +216,57 @@ impl Ppo {
         let Descent { policy, slices, gradient, probe, .. } = &mut self.descent;
         let threads = Threads { pool, probe: probe.as_ref() };
         minibatch.gradient(policy, PpoLoss { config: &self.config, clip }, threads, slices, gradient)
+    }
+
+    /// [`Agent::update`] on the device: the same steps, enqueued without waiting.
+    ///
+    /// The device decides itself on steps that are skipped, and on the end of an update at `target_kl`.
+    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32) -> Result<Metrics, Error> {
+        let Self { descent, config } = self;
+        let (clip, learning_rate) = (config.clip_range.at(remaining), config.learning_rate.at(remaining));
+        let discounts = (config.gamma, config.gae_lambda);
+        let version = descent.policy.version();
+        if rollout.policy_version().iter().any(|&acted| acted != version) {
+            return Err(Error::Columns("learning on a device needs the actions of the latest policy"));
+        }
+        let settings = UpdateSettings {
+            learning_rate,
+            max_norm: config.max_grad_norm,
+            ent_coef: config.ent_coef,
+            vf_coef: config.vf_coef,
+            target_kl: config.target_kl,
+            clip,
+            clip_value: if config.clip_range_vf > 0.0 { config.clip_range_vf } else { f32::INFINITY },
+            ..UpdateSettings::default()
+        };
+        descent.report(UpdateEvent::TargetsBegin);
+        let Some(device) = &mut descent.device else { return Err(Error::Columns("there is no device")) };
+        device.begin(&settings, rollout)?;
+        device.targets(rollout, discounts)?;
+        for _ in 0..config.n_epochs {
+            device.shuffle()?;
+            for first in (0..rollout.len()).step_by(config.batch_size) {
+                device.gradient(first..first + config.batch_size, config.normalize_advantage)?;
+                device.step()?;
+            }
+        }
+        descent.report(UpdateEvent::TargetsEnd);
+        let totals = descent.finish_on_device(rollout, discounts, config.normalize_advantage, learning_rate)?;
+        let n = totals.minibatches;
+        let mut metrics = Metrics::default();
+        metrics.push("train/loss", totals.loss);
+        metrics.push("train/policy_gradient_loss", totals.policy / n);
+        metrics.push("train/value_loss", totals.value / n);
+        metrics.push("train/entropy_loss", totals.entropy / n);
+        metrics.push("train/approx_kl", totals.approx_kl);
+        metrics.push("train/clip_fraction", totals.clip_fraction / n);
+        metrics.push("train/grad_norm", totals.norm / totals.taken);
+        metrics.push("train/skipped_updates", totals.skipped);
+        metrics.push("train/explained_variance", totals.explained_variance);
+        metrics.push("train/learning_rate", learning_rate);
+        metrics.push("train/clip_range", clip);
+        metrics.push("train/n_updates", descent.epochs as f32);
+        Ok(metrics)
     }
 
     /// Computes the gradient of a minibatch with candle operations.
@@ -246,6 +312,9 @@ impl Agent for Ppo {
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        if self.descent.device.is_some() {
+            return self.update_on_device(rollout, remaining);
+        }
         let config = self.config.clone();
         let clip = config.clip_range.at(remaining);
         let learning_rate = config.learning_rate.at(remaining);

@@ -12,9 +12,11 @@ typedef double f64;
 
 static_assert(sizeof(u32) == 4 && sizeof(u64) == 8, "the sizes that Rust has");
 
-// Exports a kernel to Rust where the host's C++ compiler replaces CUDA; expands to nothing in CUDA.
+// Exports a kernel to Rust where the host's C++ compiler replaces CUDA; expands to nothing in CUDA. HOST_PHASES is for kernels written
+// in phases (phases.cuh).
 #ifndef HOST_KERNEL
 #define HOST_KERNEL(name)
+#define HOST_PHASES(name)
 #endif
 
 // Index of this thread in the grid. Threads past the end of the work return at once.

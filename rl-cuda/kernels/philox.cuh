@@ -11,6 +11,7 @@ enum Purpose : u32 {
     PURPOSE_STEP = 1,
     PURPOSE_RANDOM_ACTION = 2,
     PURPOSE_POLICY = 3,
+    PURPOSE_SHUFFLE = 5,
 };
 
 // Four words of output.

@@ -148,8 +148,13 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
+    use rl_envs::Obs;
+
     use super::*;
     use crate::elementary::{self, Function};
+    use crate::learner::{
+        Activation, DenseLayer, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, PARTS, Terms,
+    };
     use crate::targets::{Batch, Row, Steps, Targets};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps};
 
@@ -194,7 +199,56 @@ mod tests {
         let mut next = Buffer::zeros(device, 2)?;
         let from = Buffer::zeros(device, 4)?;
         kernels.gather_bytes(&stream, &from.view(), &indices.view(), &bytes.view_mut().slice_mut(0..2), &next.view_mut())?;
+        launch_learner(device, &stream)?;
         device.synchronize()
+    }
+
+    /// Launches every kernel of a learner once.
+    fn launch_learner(device: &Device, stream: &Stream) -> Result<(), Error> {
+        let kernels = LearnerKernels::new(device)?;
+        let [mut floats, mut others, mut more] =
+            [Buffer::<f32>::zeros(device, 2)?, Buffer::zeros(device, 2)?, Buffer::zeros(device, 2)?];
+        let (mut words, mut state) = (Buffer::<u32>::zeros(device, 1)?, LearnerState::new(device)?);
+        let (mut sum, mut scratch) = (Buffer::<f64>::zeros(device, 1)?, Buffer::<f64>::zeros(device, 4)?);
+        let (bytes, one) = (Buffer::<u8>::zeros(device, 1)?, Buffer::<f32>::zeros(device, 1)?);
+        let (layer, slices) = (DenseLayer { n_in: 1, n_out: 1, activation: Activation::Tanh }, MinibatchSlices::new(1, 1, 2, 2));
+        let number = one.view();
+        kernels.samples(stream, (&Obs::F32(number), 1.0, 1), None, &floats.view_mut())?;
+        kernels.samples(stream, (&Obs::U8(bytes.view()), 1.0, 1), Some(&words.view()), &floats.view_mut().into_slice(0..1))?;
+        kernels.forward(stream, layer, &others.view(), &number, &floats.view_mut().into_slice(0..1))?;
+        kernels.input_gradient(stream, (layer, &others.view()), &number, None, false, &floats.view_mut().into_slice(0..1))?;
+        kernels.gradient(stream, (layer, &slices), &number, &number, (&floats.view_mut(), 2))?;
+        kernels.sum_gradients(stream, &slices, &floats.view(), &others.view_mut())?;
+        let many = Buffer::<f32>::zeros(device, 300)?;
+        kernels.sum(stream, (&many.view(), None), Terms::Numbers, &scratch.view_mut(), &sum.view_mut())?;
+        kernels.begin(stream, &mut state)?;
+        kernels.epoch(stream, &mut state, &words.view_mut())?;
+        let columns = LossColumns {
+            rows: words.view(),
+            actions: words.view(),
+            masks: None,
+            log_probs: number,
+            advantages: number,
+            values: number,
+            returns: number,
+            moments: None,
+        };
+        let mut terms = Buffer::zeros(device, PARTS)?;
+        let heads = LossHeads {
+            outputs: number,
+            values: number,
+            d_outputs: floats.view_mut().into_slice(0..1),
+            d_values: others.view_mut().into_slice(0..1),
+            terms: terms.view_mut(),
+        };
+        kernels.ppo_categorical(stream, &columns, &heads, &state)?;
+        let mut tiles = Buffer::zeros(device, PARTS)?;
+        kernels.loss(stream, &slices, &terms.view(), &tiles.view_mut(), &mut state)?;
+        let gradient = (&number, &sum.view());
+        let [params, m, v] = [&mut floats, &mut others, &mut more].map(|buffer| buffer.view_mut().into_slice(0..1));
+        kernels.adam(stream, gradient, &params, [&m, &v], &mut state)?;
+        kernels.next_values(stream, (&number, &number), (&number, &words.view()), &params)?;
+        kernels.returns(stream, (&number, &number), &params, &mut state)
     }
 
     #[test]

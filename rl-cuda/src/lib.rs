@@ -19,6 +19,7 @@ pub mod elementary;
 mod emulated;
 mod error;
 mod kernel;
+pub mod learner;
 pub mod measure;
 mod pinned;
 mod sources;

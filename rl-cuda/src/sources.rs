@@ -34,15 +34,22 @@ pub(crate) const MODULES: &[Module] = modules![
     "breakout",
     "cartpole",
     "clock",
+    "dense",
     "gae",
     "gather",
+    "learner",
     "math",
     "mountain_car",
     "mountain_car_continuous",
     "normalize",
     "pendulum",
+    "permutation",
+    "ppo",
     "sample",
+    "samples",
     "snake",
+    "sums",
+    "targets",
 ];
 
 /// Returns the module whose file has the stem `name`.
@@ -54,8 +61,19 @@ pub(crate) fn module(name: &str) -> &'static Module {
 }
 
 /// Headers that the kernels include: (file name, text).
-pub(crate) const HEADERS: &[(&str, &str)] =
-    headers!["cuda_on_host.h", "lanes.cuh", "math.cuh", "mountain_car.cuh", "numbers.cuh", "philox.cuh", "vec_env.cuh",];
+pub(crate) const HEADERS: &[(&str, &str)] = headers![
+    "activation.cuh",
+    "actor_critic.cuh",
+    "cuda_on_host.h",
+    "lanes.cuh",
+    "learner.cuh",
+    "math.cuh",
+    "mountain_car.cuh",
+    "numbers.cuh",
+    "philox.cuh",
+    "phases.cuh",
+    "vec_env.cuh",
+];
 
 /// Returns the text of a source file or header, and a module that uses it.
 ///

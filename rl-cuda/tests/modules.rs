@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod beside;
+mod learner;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -15,7 +16,21 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 6] = ["clock", "gae", "gather", "math", "normalize", "sample"];
+const OTHERS: [&str; 13] = [
+    "clock",
+    "dense",
+    "gae",
+    "gather",
+    "learner",
+    "math",
+    "normalize",
+    "permutation",
+    "ppo",
+    "sample",
+    "samples",
+    "sums",
+    "targets",
+];
 
 /// Hash of what kernels wrote.
 struct Bits<'a> {
@@ -276,11 +291,17 @@ fn run(device: &Device, module: &str) -> u64 {
     let mut bits = Bits { device, hash: DefaultHasher::new() };
     match module {
         "clock" => clock(device, &mut bits),
+        "dense" => learner::dense(device, &mut bits),
         "gae" => gae(device, &mut bits),
         "gather" => gather(device, &mut bits),
+        "learner" | "ppo" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
         "normalize" => normalize(device, &mut bits),
+        "permutation" => learner::permutation(device, &mut bits),
         "sample" => sample(device, &mut bits),
+        "samples" => learner::samples(device, &mut bits),
+        "sums" => learner::sums(device, &mut bits),
+        "targets" => learner::targets(device, &mut bits),
         name => environment(device, name, &mut bits),
     }
     bits.hash.finish()

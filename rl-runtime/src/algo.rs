@@ -6,6 +6,7 @@ use rl_agents::settings::Key;
 use rl_agents::{
     A2c, A2cConfig, ActorCritic, Agent, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Schedule, Snapshot,
 };
+use rl_buffer::RolloutShape;
 use rl_envs::{ActionSpace, Space};
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +123,8 @@ pub(crate) struct Build<'a> {
     ///
     /// Drawing takes seconds for wide layers.
     pub(crate) fresh: bool,
+    /// Device to learn on, if it is not the CPU.
+    pub(crate) device: Option<rl_cuda::Device>,
 }
 
 /// Figures from which the memory of learning is computed.
@@ -204,7 +207,11 @@ impl Algorithm for PpoConfig {
     }
 
     fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
-        Ok(Box::new(Ppo::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?))
+        let ppo = Ppo::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
+        let Some(device) = &build.device else { return Ok(Box::new(ppo)) };
+        let ((obs, actions), n_steps, n_envs) = (&build.spaces, self.n_steps, build.n_envs);
+        let shape = RolloutShape { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() };
+        Ok(Box::new(ppo.on_device(device, shape)?))
     }
 }
 

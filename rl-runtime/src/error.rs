@@ -55,9 +55,6 @@ pub enum Error {
     /// Device that cannot be opened.
     #[error("{0}; use --device cpu")]
     Device(#[from] rl_cuda::Error),
-    /// Device that this build cannot train on.
-    #[error("{0} is present, but this build trains on the CPU only; use --device cpu")]
-    DeviceUnsupported(String),
     /// Thread that cannot be spawned, or that has ended early.
     #[error("the thread \"{name}\" {cause}")]
     Thread {
@@ -130,7 +127,7 @@ impl Error {
         match self {
             Self::Config { .. } | Self::RunDir { .. } => 2,
             Self::Checkpoint { .. } => 3,
-            Self::Io { .. } | Self::NotSaved { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceUnsupported(_) => 1,
+            Self::Io { .. } | Self::NotSaved { .. } | Self::Thread { .. } | Self::Device(_) => 1,
             Self::Agent(
                 Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::Range { .. } | Agent::ActionKind | Agent::Buffer(_),
             ) => 2,

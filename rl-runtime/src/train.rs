@@ -11,9 +11,10 @@ use rl_envs::{Pool, VecEnv};
 
 use crate::Mode;
 use crate::Progress;
+use crate::algo::Build;
 use crate::budget::Budget;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Device, RunConfig, parse_device};
+use crate::config::{Device, RunConfig};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
 use crate::faults::FaultConfig;
@@ -58,13 +59,10 @@ pub struct Outcome {
 /// Describes the device to train on.
 ///
 /// # Errors
-/// [`Error::Device`] if it does not exist, [`Error::DeviceUnsupported`] if this version cannot train on it.
+/// [`Error::Device`] if it does not exist.
 pub fn device(config: &Config) -> Result<String, Error> {
-    match parse_device(&config.run.device) {
-        Some(Device::Cuda(ordinal)) => Err(Error::DeviceUnsupported(rl_cuda::Device::open(ordinal)?.to_string())),
-        Some(Device::Auto) => Ok("cpu (chosen by auto)".into()),
-        _ => Ok("cpu".into()),
-    }
+    let cpu = if config.device() == Device::Auto { "cpu (chosen by auto)" } else { "cpu" };
+    Ok(config.device().open()?.map_or_else(|| cpu.into(), |device| device.to_string()))
 }
 
 /// Makes the environments of a run, if there is memory for the whole training.
@@ -97,7 +95,8 @@ fn of_slices(config: &Config, envs: Vec<Box<dyn VecEnv>>, pool: &Pool) -> Result
 
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
 fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Box<dyn Agent>, Error> {
-    config.algo.settings().agent(&config.build(entry, fresh))
+    let device = config.device().open()?;
+    config.algo.settings().agent(&Build { device, ..config.build(entry, fresh) })
 }
 
 /// Warns of the first invalid number of each kind.

@@ -138,7 +138,7 @@ settings! {
         #[serde(default = "max_age")]
         max_age: u64 = max_age(), Kind::Int(0, 1_000_000), resumable;
         /// Device to train on.
-        device: String = "auto".into(), Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda or cuda:i"), resumable;
+        device: String = "auto".into(), Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda, cuda:i or emulated"), resumable;
         /// Order of collecting and learning: in turn, or at the same time.
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.
@@ -262,12 +262,13 @@ pub(crate) fn resumable() -> impl Iterator<Item = &'static str> {
     keys().filter(|key| key.resumable).map(|key| key.name)
 }
 
-/// Reads a device: `auto`, `cpu`, `cuda` or `cuda:i`.
+/// Reads a device: `auto`, `cpu`, `cuda`, `cuda:i` or `emulated`.
 pub(crate) fn parse_device(text: &str) -> Option<Device> {
     match text {
         "auto" => Some(Device::Auto),
         "cpu" => Some(Device::Cpu),
         "cuda" => Some(Device::Cuda(0)),
+        "emulated" => Some(Device::Emulated),
         _ => text.strip_prefix("cuda:").and_then(|i| i.parse().ok()).map(Device::Cuda),
     }
 }
@@ -279,6 +280,22 @@ pub(crate) enum Device {
     Auto,
     Cpu,
     Cuda(usize),
+    /// The kernels of a GPU, compiled for the host.
+    Emulated,
+}
+
+impl Device {
+    /// Opens the device; `None` for the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if it does not exist.
+    pub(crate) fn open(self) -> Result<Option<rl_cuda::Device>, Error> {
+        Ok(match self {
+            Self::Auto | Self::Cpu => None,
+            Self::Cuda(ordinal) => Some(rl_cuda::Device::open(ordinal)?),
+            Self::Emulated => Some(rl_cuda::Device::emulated()?),
+        })
+    }
 }
 
 impl Config {
@@ -288,6 +305,12 @@ impl Config {
         env.settings = catalog::complete(&env.name, Table::new()).expect("defaults are allowed");
         let run = RunConfig { log_interval: algo.settings().log_interval(), ..RunConfig::default() };
         Self { env, run, net: NetConfig::default(), algo }
+    }
+
+    /// Returns the device to train on.
+    #[must_use]
+    pub(crate) fn device(&self) -> Device {
+        parse_device(&self.run.device).unwrap_or(Device::Auto)
     }
 
     /// Returns `entry` in the wrappers of these settings.
@@ -367,7 +390,7 @@ impl Config {
     /// Returns the inputs of a new policy or agent in `entry`'s environment.
     pub(crate) fn build(&self, entry: &Entry, fresh: bool) -> Build<'_> {
         let (n_envs, seed) = (self.run.n_envs, self.run.seed);
-        Build { spaces: self.wrapped(entry).spaces(), net: &self.net, n_envs, seed, fresh }
+        Build { spaces: self.wrapped(entry).spaces(), net: &self.net, n_envs, seed, fresh, device: None }
     }
 
     /// Finds problems of several settings together.
@@ -376,6 +399,17 @@ impl Config {
         if self.run.collect_threads > self.run.threads {
             let text = "more than there are threads; raise threads or leave it at 0";
             found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
+        }
+        if !matches!(self.device(), Device::Auto | Device::Cpu) {
+            let device = &self.run.device;
+            if self.algo.algo() != Algo::Ppo {
+                let text = "a device learns with ppo only so far; use --device cpu";
+                found.push((vec!["device", "algo"], format!("device is {device} and algo is {}: {text}", self.algo.name())));
+            }
+            if self.mode() != Mode::Sync {
+                let text = "a device learns from rollouts of the latest policy only so far; use pipeline = sync or --device cpu";
+                found.push((vec!["device", "pipeline"], format!("device is {device} and pipeline is overlapped: {text}")));
+            }
         }
         found.extend(self.algo.settings().check(self.run.n_envs));
         found
@@ -397,6 +431,10 @@ impl Config {
             return Some((vec![], format!("{env} {text}")));
         }
         if entry.make_blocking().is_some() {
+            if !matches!(self.device(), Device::Auto | Device::Cpu) {
+                let text = "whose rollouts mix policies; a device learns from the latest policy only so far; use --device cpu";
+                return Some((vec!["device"], format!("device is {}, but {env} blocks, {text}", self.run.device)));
+            }
             if self.env.wrappers != Wrappers::default() {
                 let text = format!("{env} blocks, and env.* puts wrappers only around environments that do not; leave them out");
                 return Some((vec![], text));

@@ -22,8 +22,6 @@ type Handle = *mut c_void;
 const NAME: &[u8] = b"stand-in\0";
 /// Version of CUDA that the driver supports: that of driver 525.
 const VERSION: c_int = 12000;
-/// Maximum number of threads per block.
-const MAX_THREADS: u32 = 1024;
 /// Length of rl-cuda's array of arguments, which ends in nulls.
 const MAX_ARGS: usize = 12;
 
@@ -290,17 +288,19 @@ api! {
         Ok(())
     }
     fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: Handle) in_context |driver| {
-        driver.functions.get(&(function.addr() as u64)).ok_or(INVALID_HANDLE)?;
+        let kernel = driver.functions.get(&(function.addr() as u64)).ok_or(INVALID_HANDLE)?;
         match attribute {
-            0 => give(value, MAX_THREADS as c_int),
+            0 => give(value, kernel.max_threads as c_int),
             1..=4 => give(value, 0), // shared, constant and local bytes, registers: the driver's assembler decides them
             _ => Err(INVALID_VALUE),
         }
     }
-    fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: *mut c_int, block: *mut c_int, _function: Handle, _shared: *const c_void,
-        _bytes: usize, _limit: c_int, _flags: c_uint) in_context |_driver| {
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: *mut c_int, block: *mut c_int, function: Handle, _shared: *const c_void,
+        _bytes: usize, _limit: c_int, _flags: c_uint) in_context |driver| {
+        let kernel = driver.functions.get(&(function.addr() as u64)).cloned();
+        let kernel = kernel.ok_or_else(|| driver.refuse(INVALID_HANDLE, "occupancy of a kernel whose module is not loaded"))?;
         give(grid, 1)?;
-        give(block, MAX_THREADS as c_int)
+        give(block, kernel.max_threads as c_int)
     }
     fn cuLaunchKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
         block_z: c_uint, shared: c_uint, stream: Handle, args: *mut *mut c_void, extra: *mut *mut c_void) in_context |driver| {
@@ -310,7 +310,7 @@ api! {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let n_threads = block.iter().map(|&n| u64::from(n)).product::<u64>();
         let is_grid = grid_x > 0 && grid_x <= i32::MAX as u32 && [grid_y, grid_z].iter().all(|n| (1..=65535).contains(n));
-        if !is_grid || n_threads == 0 || n_threads > MAX_THREADS.into() || block_z > 64 || shared != 0 || !extra.is_null() {
+        if !is_grid || n_threads == 0 || n_threads > kernel.max_threads.into() || block_z > 64 || shared != 0 || !extra.is_null() {
             let text = format!("bad launch: kernel {}, grid {grid:?}, block {block:?}, {shared} bytes shared", kernel.name);
             return Err(driver.refuse(INVALID_VALUE, &text));
         }

@@ -63,7 +63,9 @@ opcodes! {
     AddF64 = "add.rn.f64", (a: f64, b: f64) -> f64 { a + b }
     SubF64 = "sub.rn.f64", (a: f64, b: f64) -> f64 { a - b }
     MulF64 = "mul.rn.f64", (a: f64, b: f64) -> f64 { a * b }
+    RcpF32 = "rcp.rn.f32", (a: f32) -> f32 { 1.0 / a }
     RcpF64 = "rcp.rn.f64", (a: f64) -> f64 { 1.0 / a }
+    DivF64 = "div.rn.f64", (a: f64, b: f64) -> f64 { a / b }
     SqrtF64 = "sqrt.rn.f64", (a: f64) -> f64 { a.sqrt() }
 
     // Integers wrap around. Division by zero has no specified result; this is the hardware's.
@@ -80,6 +82,8 @@ opcodes! {
     SubU64 = "sub.s64", (a: u64, b: u64) -> u64 { a.wrapping_sub(b) }
     MulLoU64 = "mul.lo.s64", (a: u64, b: u64) -> u64 { a.wrapping_mul(b) }
     NegU64 = "neg.s64", (a: u64) -> u64 { a.wrapping_neg() }
+    MinU64 = "min.u64", (a: u64, b: u64) -> u64 { a.min(b) }
+    MaxU64 = "max.u64", (a: u64, b: u64) -> u64 { a.max(b) }
     DivU64 = "div.u64", (a: u64, b: u64) -> u64 { a.checked_div(b).unwrap_or(u64::MAX) }
     RemU64 = "rem.u64", (a: u64, b: u64) -> u64 { a.checked_rem(b).unwrap_or(a) }
     MulWideU32 = "mul.wide.u32", (a: u32, b: u32) -> u64 { u64::from(a) * u64::from(b) }
@@ -97,6 +101,8 @@ opcodes! {
     Xor64 = "xor.b64", (a: u64, b: u64) -> u64 { a ^ b }
     Not32 = "not.b32", (a: u32) -> u32 { !a }
     NotPred = "not.pred", (a: bool) -> bool { !a }
+    Not64 = "not.b64", (a: u64) -> u64 { !a }
+    XorPred = "xor.pred", (a: bool, b: bool) -> bool { a ^ b }
     Shl32 = "shl.b32", (a: u32, b: u32) -> u32 { a.checked_shl(b).unwrap_or(0) }
     Shl64 = "shl.b64", (a: u64, b: u32) -> u64 { a.checked_shl(b).unwrap_or(0) }
     ShrU16 = "shr.u16", (a: u16, b: u32) -> u16 { a.checked_shr(b).unwrap_or(0) }
@@ -112,6 +118,8 @@ opcodes! {
     CvtF32S32 = "cvt.rn.f32.s32", (a: i32) -> f32 { a as f32 }
     CvtF32U16 = "cvt.rn.f32.u16", (a: u16) -> f32 { a.into() }
     CvtF32U32 = "cvt.rn.f32.u32", (a: u32) -> f32 { a as f32 }
+    CvtF64U32 = "cvt.rn.f64.u32", (a: u32) -> f64 { a.into() }
+    CvtF64U64 = "cvt.rn.f64.u64", (a: u64) -> f64 { a as f64 }
     CvtS64S32 = "cvt.s64.s32", (a: i32) -> i64 { a.into() }
     CvtU16U32 = "cvt.u16.u32", (a: u32) -> u16 { a as u16 }
     CvtU32U64 = "cvt.u32.u64", (a: u64) -> u32 { a as u32 }
@@ -120,15 +128,17 @@ opcodes! {
     Mov64 = "mov.b64" | "mov.u64" | "mov.f64" | "cvta.to.global.u64", (a: u64) -> u64 { a }
     Mov32 = "mov.b32" | "mov.u32" | "mov.f32", (a: u32) -> u32 { a }
     Mov16 = "mov.u16", (a: u16) -> u16 { a }
+    MovPred = "mov.pred", (a: bool) -> bool { a }
 
     // Selection and comparison. Ordered comparisons of a NaN are false, unordered ones (..u) true.
     Selp16 = "selp.u16", (a: u16, b: u16, c: bool) -> u16 { if c { a } else { b } }
     Selp32 = "selp.b32" | "selp.u32" | "selp.f32", (a: u32, b: u32, c: bool) -> u32 { if c { a } else { b } }
-    Selp64 = "selp.b64" | "selp.f64", (a: u64, b: u64, c: bool) -> u64 { if c { a } else { b } }
+    Selp64 = "selp.b64" | "selp.u64" | "selp.f64", (a: u64, b: u64, c: bool) -> u64 { if c { a } else { b } }
     Eq16 = "setp.eq.s16", (a: u16, b: u16) -> bool { a == b }
     Eq32 = "setp.eq.b32" | "setp.eq.s32", (a: u32, b: u32) -> bool { a == b }
     Eq64 = "setp.eq.b64" | "setp.eq.s64", (a: u64, b: u64) -> bool { a == b }
     Ne32 = "setp.ne.s32", (a: u32, b: u32) -> bool { a != b }
+    Ne16 = "setp.ne.s16", (a: u16, b: u16) -> bool { a != b }
     Ne64 = "setp.ne.s64", (a: u64, b: u64) -> bool { a != b }
     LtS32 = "setp.lt.s32", (a: i32, b: i32) -> bool { a < b }
     GtS32 = "setp.gt.s32", (a: i32, b: i32) -> bool { a > b }
@@ -139,6 +149,8 @@ opcodes! {
     GtU32 = "setp.gt.u32", (a: u32, b: u32) -> bool { a > b }
     GeU32 = "setp.ge.u32", (a: u32, b: u32) -> bool { a >= b }
     GeU64 = "setp.ge.u64", (a: u64, b: u64) -> bool { a >= b }
+    LtU64 = "setp.lt.u64", (a: u64, b: u64) -> bool { a < b }
+    GtU64 = "setp.gt.u64", (a: u64, b: u64) -> bool { a > b }
     EqF32 = "setp.eq.f32", (a: f32, b: f32) -> bool { a == b }
     LtF32 = "setp.lt.f32", (a: f32, b: f32) -> bool { a < b }
     LeF32 = "setp.le.f32", (a: f32, b: f32) -> bool { a <= b }
@@ -150,6 +162,7 @@ opcodes! {
     GtuF32 = "setp.gtu.f32", (a: f32, b: f32) -> bool { a > b || a.is_nan() || b.is_nan() }
     GeuF32 = "setp.geu.f32", (a: f32, b: f32) -> bool { a >= b || a.is_nan() || b.is_nan() }
     NumF32 = "setp.num.f32", (a: f32, b: f32) -> bool { !a.is_nan() && !b.is_nan() }
+    LeuF64 = "setp.leu.f64", (a: f64, b: f64) -> bool { a <= b || a.is_nan() || b.is_nan() }
 }
 
 /// The smaller number; of a number and a NaN, the number; -0 is smaller than +0.

@@ -92,6 +92,9 @@ pub struct Param {
     pub size: usize,
 }
 
+/// Maximum number of threads per block of any kernel.
+const MAX_THREADS: u32 = 1024;
+
 /// Decoded kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
@@ -103,6 +106,8 @@ pub struct Kernel {
     pub code: Vec<Instruction>,
     /// Bytes of shared memory.
     pub shared_bytes: usize,
+    /// Maximum number of threads per block.
+    pub max_threads: u32,
     /// Registers at the beginning of a thread; constants behind the declared registers.
     pub(crate) registers: Vec<u64>,
     pub(crate) has_barriers: bool,
@@ -168,11 +173,14 @@ fn kernel<'a>(number: usize, line: &str, lines: &mut impl Iterator<Item = (usize
     let name = line.strip_prefix(".visible .entry ").and_then(|rest| rest.strip_suffix('('));
     let name = name.ok_or_else(|| PtxError { line: number, what: format!("unknown: {line}") })?;
     let mut body = Body::default();
-    let mut params = Vec::new();
+    let (mut params, mut max_threads) = (Vec::new(), MAX_THREADS);
     for (number, line) in lines.by_ref() {
         match line {
             "" | ")" => {}
             "{" => break,
+            _ if line.starts_with(".maxntid ") => {
+                max_threads = bound(line).ok_or_else(|| PtxError { line: number, what: format!("unknown: {line}") })?;
+            }
             _ => params.push(body.param(line.trim_end_matches(',')).map_err(|what| PtxError { line: number, what })?),
         }
     }
@@ -204,7 +212,13 @@ fn kernel<'a>(number: usize, line: &str, lines: &mut impl Iterator<Item = (usize
     }
     let has_barriers = body.code.iter().any(|instruction| instruction.operation == Operation::Barrier);
     let (code, shared_bytes, registers) = (body.code, body.shared_bytes, body.registers);
-    Ok(Kernel { name: name.into(), params, code, shared_bytes, registers, has_barriers })
+    Ok(Kernel { name: name.into(), params, code, shared_bytes, max_threads, registers, has_barriers })
+}
+
+/// Parses `.maxntid X, Y, Z`: the number of threads of such a block.
+fn bound(line: &str) -> Option<u32> {
+    let sides = line.strip_prefix(".maxntid ")?.split(", ").map(|side| side.parse::<u32>().ok());
+    sides.collect::<Option<Vec<_>>>().map(|sides| sides.into_iter().product())
 }
 
 /// Parser of one kernel.
@@ -367,6 +381,20 @@ impl Body {
         Ok(())
     }
 
+    /// Decodes a load of the element with an index from a parameter.
+    fn load_param(&mut self, value: &str, address: &str, (of, index): (&str, usize), to: &mut Instruction) -> Result<(), String> {
+        let (base, offset) = Self::address(address)?;
+        let start = self.params.get(base).ok_or_else(|| format!("unknown parameter {base}"))?;
+        let bytes = type_bytes(of)?;
+        to.offset = *start as i32 + offset + (index * bytes) as i32;
+        if to.offset < 0 || to.offset as usize + bytes > self.param_bytes {
+            return Err("beyond the parameters".into());
+        }
+        to.main = self.operand(value, at_least(bytes))?;
+        to.operation = Operation::LoadParam(bytes as u8);
+        Ok(())
+    }
+
     fn decode(&mut self, opcode: &str, operands: &str, to: &mut Instruction) -> Result<(), String> {
         let parts: Vec<&str> = opcode.split('.').collect();
         match (&parts[..], operands) {
@@ -378,15 +406,15 @@ impl Body {
             }
             (["ld", "param", of], _) => {
                 let (value, address) = operands.split_once(',').ok_or("no address")?;
-                let (base, offset) = Self::address(address)?;
-                let start = self.params.get(base).ok_or_else(|| format!("unknown parameter {base}"))?;
-                to.offset = *start as i32 + offset;
-                let bytes = type_bytes(of)?;
-                if to.offset < 0 || to.offset as usize + bytes > self.param_bytes {
-                    return Err("beyond the parameters".into());
-                }
-                to.main = self.operand(value.trim(), at_least(bytes))?;
-                to.operation = Operation::LoadParam(bytes as u8);
+                self.load_param(value.trim(), address, (of, 0), to)?;
+            }
+            (["ld", "param", "v2", of], _) => {
+                let (values, address) = operands.split_once("},").ok_or("no address")?;
+                let values = values.strip_prefix('{').and_then(|values| values.split_once(','));
+                let (first, second) = values.ok_or("two elements")?;
+                self.load_param(first.trim(), address, (of, 0), to)?;
+                self.code.push(*to);
+                self.load_param(second.trim(), address, (of, 1), to)?;
             }
             (["atom", "global", "min", "u32"], _) => {
                 let [old, address, value] = operands.split(", ").collect::<Vec<_>>()[..] else {

@@ -21,6 +21,7 @@ fn and_or_xor_not_work_bit_by_bit() {
         &[(0xff00_ff00_ff00_ff00_u64, 0xffff_0000_0000_ffff_u64, 0x00ff_ff00_ff00_00ff_u64), (u64::MAX, u64::MAX, 0)],
     );
     unary("not.b32", &[(0_u32, u32::MAX), (u32::MAX, 0), (0x0f0f_1234, 0xf0f0_edcb)]);
+    unary("not.b64", &[(0_u64, u64::MAX), (u64::MAX, 0), (0x0f0f_1234_0000_ffff, 0xf0f0_edcb_ffff_0000)]);
 }
 
 /// Checks an instruction of predicates on all pairs.
@@ -35,6 +36,9 @@ fn predicates_are_combined_as_booleans() {
     predicates("and.pred %p3, %p1, %p2;", [false, false, false, true]);
     predicates("or.pred %p3, %p1, %p2;", [false, true, true, true]);
     predicates("not.pred %p3, %p1;", [true, true, false, false]);
+    predicates("xor.pred %p3, %p1, %p2;", [false, true, true, false]);
+    predicates("mov.pred %p3, %p2;", [false, true, false, true]);
+    predicates("mov.pred %p3, 0;", [false; 4]);
 }
 
 /// Shift amounts greater than the register width N are clamped to N.

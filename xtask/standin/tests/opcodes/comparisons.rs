@@ -29,6 +29,7 @@ fn signed_integers_are_ordered_by_sign() {
     ordered("setp.lt.s32", LT, &ascending);
     ordered("setp.gt.s32", GT, &ascending);
     ordered("setp.eq.s16", EQ, &[i16::MIN, -1, 0, 1, i16::MAX]);
+    ordered("setp.ne.s16", NE, &[i16::MIN, -1, 0, 1, i16::MAX]);
     // Pairs that agree in one half only.
     let ascending = [i64::MIN, -0x1_0000_0000, -1, 0, 1, 0x1_0000_0000, 0x1_0000_0001, i64::MAX];
     ordered("setp.eq.s64", EQ, &ascending);
@@ -49,6 +50,8 @@ fn unsigned_integers_are_ordered_by_magnitude() {
     let ascending = [0_u64, 1, 0xffff_ffff, 0x1_0000_0000, 0x7fff_ffff_ffff_ffff, 1 << 63, u64::MAX];
     ordered("setp.eq.b64", EQ, &ascending);
     ordered("setp.ge.u64", GE, &ascending);
+    ordered("setp.lt.u64", LT, &ascending);
+    ordered("setp.gt.u64", GT, &ascending);
 }
 
 /// With a NaN, ordered comparisons are false and unordered ones true; `num` is true if both operands are numbers.
@@ -71,6 +74,8 @@ fn comparisons_with_nan_are_false_unless_unordered() {
         ("setp.geu.f32", GE, true),
         ("setp.num.f32", [true; 3], false),
     ];
+    let rows = [(1.0, 2.0, true), (1.0, 1.0, true), (2.0, 1.0, false), (f64::NAN, 1.0, true), (1.0, f64::NAN, true)];
+    comparison("setp.leu.f64", &rows);
     for (opcode, relation, unordered) in table {
         ordered(opcode, relation, &ascending);
         comparison(opcode, &[(0.0_f32, -0.0_f32, relation[1]), (-0.0, 0.0, relation[1])]);

@@ -130,3 +130,11 @@ fn ld_param_reads_scalars_and_fields_of_structs() {
     .concat();
     assert_eq!(machine.download(results, 32).unwrap(), expected);
 }
+
+#[test]
+fn a_bound_of_a_block_is_read() {
+    let with = |bound: &str| module(0, "    ret;").replace("\n)\n{", &format!("\n)\n{bound}{{"));
+    assert_eq!(machine(&with("")).kernels()[0].max_threads, 1024);
+    assert_eq!(machine(&with(".maxntid 64, 2, 1\n")).kernels()[0].max_threads, 128);
+    assert!(standin::Machine::new(&with(".maxntid many\n")).is_err());
+}

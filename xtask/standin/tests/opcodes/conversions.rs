@@ -46,6 +46,16 @@ fn integers_become_the_nearest_f32() {
 }
 
 #[test]
+fn integers_become_f64_rounded_to_nearest_even() {
+    unary("cvt.rn.f64.u32", &[(0_u32, 0.0_f64), (u32::MAX, 4_294_967_295.0), (0x8000_0000, 2_147_483_648.0)]);
+    // 2^53 + 1 is a tie, to even.
+    unary(
+        "cvt.rn.f64.u64",
+        &[(0_u64, 0.0_f64), ((1 << 53) + 1, 9_007_199_254_740_992.0), (u64::MAX, 18_446_744_073_709_551_616.0)],
+    );
+}
+
+#[test]
 fn f32_becomes_f64_exactly() {
     unary("cvt.f64.f32", &[(f32::from_bits(1), 2.0_f64.powi(-149)), (-0.0, -0.0), (0.1, 0.100_000_001_490_116_12)]);
     unary("cvt.f64.f32", &F32.map(|a| (a, f64::from(a))));

@@ -85,6 +85,8 @@ fn div_rounds_to_nearest_even() {
         ],
     );
     binary("div.rn.f32", &pairs(&F32, |a, b| a / b));
+    binary("div.rn.f64", &[(1.0_f64, 3.0_f64, f64::from_bits(0x3fd5_5555_5555_5555)), (1.0, -0.0, f64::NEG_INFINITY)]);
+    binary("div.rn.f64", &pairs(&F64, |a, b| a / b));
 }
 
 #[test]
@@ -101,6 +103,8 @@ fn rcp_is_a_correctly_rounded_quotient() {
         ],
     );
     unary("rcp.rn.f64", &each(&F64, |a| 1.0 / a));
+    unary("rcp.rn.f32", &[(3.0_f32, f32::from_bits(0x3eaa_aaab)), (-0.0, f32::NEG_INFINITY)]);
+    unary("rcp.rn.f32", &each(&F32, |a| 1.0 / a));
 }
 
 #[test]

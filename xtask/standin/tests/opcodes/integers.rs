@@ -115,6 +115,13 @@ fn min_and_max_of_u32_are_unsigned() {
 }
 
 #[test]
+fn min_and_max_of_u64_are_unsigned() {
+    let large = 1_u64 << 63;
+    binary("max.u64", &[(1_u64, 2, 2_u64), (2, 1, 2), (7, 7, 7), (u64::MAX, 0, u64::MAX), (large, large - 1, large)]);
+    binary("min.u64", &[(1_u64, 2, 1_u64), (2, 1, 1), (7, 7, 7), (u64::MAX, 0, 0), (large, large - 1, large - 1)]);
+}
+
+#[test]
 fn div_is_unsigned_and_rounds_down() {
     binary(
         "div.u32",

@@ -1,0 +1,421 @@
+//! Gradient descent of an actor-critic on a device: [`Descent`](crate::descent) and its [`Targets`](crate::Targets) there.
+//!
+//! Parameters, moments, the rollout and all that is computed from it stay in device memory, allocated once. Every kernel has the
+//! operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a CPU with fused multiply-add.
+
+use std::ops::Range;
+
+use rl_buffer::{ActionSlice, Rollout, RolloutShape};
+use rl_cuda::learner::{
+    LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, PARTS, Terms, UpdateSettings,
+    UpdateTotals,
+};
+use rl_cuda::targets::{Steps, Targets};
+use rl_cuda::{Buffer, Device, Element, Stream};
+use rl_envs::{Dtype, Obs, ObsSlice};
+
+use crate::device_net::DeviceNet;
+use crate::distributions::Distribution;
+use crate::optim::{Optimizer, Rule, StepCount};
+use crate::slices;
+use crate::targets::CONTIGUOUS;
+use crate::{ActorCritic, Error};
+
+/// Maximum numbers in the partial gradients of all tiles; beyond, each slice has one.
+const MAX_NUMBERS: usize = 1 << 26;
+
+/// Columns of a rollout, and targets computed from it, (T, N) each.
+#[derive(Debug)]
+struct DeviceRollout {
+    n_envs: usize,
+    obs_len: usize,
+    obs: Obs<Buffer<f32>, Buffer<u8>>, // (T + 1, N, D)
+    masks: Option<Buffer<u8>>,         // (T, N, A)
+    actions: Buffer<u32>,
+    rewards: Buffer<f32>,
+    terminated: Buffer<u8>,
+    truncated: Buffer<u8>,
+    log_probs: Buffer<f32>,
+    values: Buffer<f32>,
+    last_values: Buffer<f32>, // (N)
+    next_values: Buffer<f32>,
+    advantages: Buffer<f32>,
+    returns: Buffer<f32>,
+}
+
+/// Copies observations to the beginning of a buffer.
+fn upload_obs(stream: &Stream, to: &mut Obs<Buffer<f32>, Buffer<u8>>, from: ObsSlice<'_>) -> Result<(), Error> {
+    match (to, from) {
+        (Obs::F32(to), ObsSlice::F32(from)) => Ok(stream.upload(&to.view_mut().into_slice(0..from.len()), from)?),
+        (Obs::U8(to), ObsSlice::U8(from)) => Ok(stream.upload(&to.view_mut().into_slice(0..from.len()), from)?),
+        _ => Err(Error::Snapshot("the rollout holds observations of another type".into())),
+    }
+}
+
+impl DeviceRollout {
+    fn new(device: &Device, shape: RolloutShape) -> Result<Self, rl_cuda::Error> {
+        let RolloutShape { n_steps, n_envs, obs_len, obs, actions } = shape;
+        let len = n_steps * n_envs;
+        let obs_all = (len + n_envs) * obs_len;
+        let masks = match actions {
+            rl_buffer::ActionKind::Discrete { masked: Some(n_actions) } => Some(Buffer::zeros(device, len * n_actions)?),
+            _ => None,
+        };
+        Ok(Self {
+            n_envs,
+            obs_len,
+            obs: match obs {
+                Dtype::F32 => Obs::F32(Buffer::zeros(device, obs_all)?),
+                Dtype::U8 => Obs::U8(Buffer::zeros(device, obs_all)?),
+            },
+            masks,
+            actions: Buffer::zeros(device, len)?,
+            rewards: Buffer::zeros(device, len)?,
+            terminated: Buffer::zeros(device, len)?,
+            truncated: Buffer::zeros(device, len)?,
+            log_probs: Buffer::zeros(device, len)?,
+            values: Buffer::zeros(device, len)?,
+            last_values: Buffer::zeros(device, n_envs)?,
+            next_values: Buffer::zeros(device, len)?,
+            advantages: Buffer::zeros(device, len)?,
+            returns: Buffer::zeros(device, len)?,
+        })
+    }
+
+    /// Copies the columns of a rollout from the host.
+    fn upload(&mut self, stream: &Stream, rollout: &Rollout) -> Result<(), Error> {
+        fn column<T: Element>(stream: &Stream, to: &mut Buffer<T>, from: Option<&[T]>) -> Result<(), rl_cuda::Error> {
+            stream.upload(&to.view_mut(), from.expect(CONTIGUOUS))
+        }
+        upload_obs(stream, &mut self.obs, rollout.obs_rows(0..rollout.len() + self.n_envs))?;
+        if let (Some(to), Some(from)) = (&mut self.masks, rollout.masks()) {
+            let len = to.len();
+            column(stream, to, from.to_slice().map(|masks| &masks[..len]))?;
+        }
+        let ActionSlice::Discrete(actions) = rollout.actions().to_slice() else { return Err(Error::ActionKind) };
+        column(stream, &mut self.actions, Some(actions))?;
+        column(stream, &mut self.rewards, rollout.rewards().to_slice())?;
+        column(stream, &mut self.terminated, rollout.terminated().to_slice())?;
+        column(stream, &mut self.truncated, rollout.truncated().to_slice())?;
+        column(stream, &mut self.log_probs, rollout.log_probs().to_slice())?;
+        column(stream, &mut self.values, rollout.values().to_slice())?;
+        column(stream, &mut self.last_values, Some(rollout.last_values()))?;
+        Ok(())
+    }
+}
+
+/// A policy and its optimizer on a device, with the memory of an update.
+#[derive(Debug)]
+pub(crate) struct DeviceDescent {
+    stream: Stream,
+    rule: Rule,
+    kernels: LearnerKernels,
+    targets: Targets,
+    net: DeviceNet,
+    chains: [usize; 2],
+    obs_scale: f32,
+    rollout: DeviceRollout,
+    params: Buffer<f32>,
+    moments: [Buffer<f32>; 2],
+    gradient: Buffer<f32>,
+    partial: Buffer<f32>,
+    state: LearnerState,
+    order: Buffer<u32>, // (T N)
+    batch_size: usize,
+    slices: MinibatchSlices,
+    terms: Buffer<f32>,   // (5, B)
+    tiles: Buffer<f64>,   // (5, tiles)
+    scratch: Buffer<f64>, // of sums
+    sums: [Buffer<f64>; 3],
+    final_obs: Obs<Buffer<f32>, Buffer<u8>>, // (B, D)
+    final_at: Buffer<u32>,                   // (B)
+    host: Vec<f32>,                          // (P)
+    host_at: Vec<u32>,
+}
+
+/// Refuses a setting that has no kernels yet.
+pub(crate) fn unsupported(name: &'static str, value: String) -> Error {
+    Error::Setting { name, value, allowed: "but the device's kernels do not support it yet; use --device cpu" }
+}
+
+impl DeviceDescent {
+    /// Allocates memory for rollouts of this shape, and loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
+    pub(crate) fn new(
+        device: &Device,
+        (policy, rule): (&ActorCritic, Rule),
+        shape: RolloutShape,
+        batch_size: usize,
+    ) -> Result<Self, Error> {
+        let network = policy.network();
+        let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
+        if net.conv.is_some() {
+            return Err(unsupported("conv", "set".into()));
+        }
+        if network.obs_moments().is_some() {
+            return Err(unsupported("normalize_obs", "true".into()));
+        }
+        if *policy.distribution() != Distribution::Categorical {
+            return Err(Error::Setting {
+                name: "the action space",
+                value: "continuous".into(),
+                allowed: "but the device's kernels support discrete actions only; use --device cpu",
+            });
+        }
+        let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
+        let slices = MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, MAX_NUMBERS);
+        let floats = |len: usize| Buffer::<f32>::zeros(device, len);
+        let (actor, critic) = policy.chains();
+        Ok(Self {
+            stream: device.stream()?,
+            rule,
+            kernels: LearnerKernels::new(device)?,
+            targets: Targets::new(device)?,
+            net: DeviceNet::new(device, net, batch_size)?,
+            chains: [actor, critic],
+            obs_scale: network.obs_scale(),
+            rollout: DeviceRollout::new(device, shape)?,
+            params: floats(n_params)?,
+            moments: [floats(n_params)?, floats(n_params)?],
+            gradient: floats(n_params)?,
+            partial: floats(slices.rows() * n_params)?,
+            state: LearnerState::new(device)?,
+            order: Buffer::zeros(device, len)?,
+            batch_size,
+            terms: floats(PARTS * batch_size)?,
+            tiles: Buffer::zeros(device, PARTS * slices.tiles())?,
+            scratch: Buffer::zeros(device, LearnerKernels::sum_scratch(batch_size.max(n_params)))?,
+            sums: [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?],
+            slices,
+            final_obs: match shape.obs {
+                Dtype::F32 => Obs::F32(floats(batch_size * shape.obs_len)?),
+                Dtype::U8 => Obs::U8(Buffer::zeros(device, batch_size * shape.obs_len)?),
+            },
+            final_at: Buffer::zeros(device, batch_size)?,
+            host: vec![0.0; n_params],
+            host_at: vec![0; batch_size],
+        })
+    }
+
+    /// Copies parameters, moments and counters to the device.
+    pub(crate) fn load(&mut self, policy: &ActorCritic, optimizer: &Optimizer, seed: u64, epochs: u64) -> Result<(), Error> {
+        let stream = &self.stream;
+        stream.upload(&self.params.view_mut(), policy.params())?;
+        for (to, from) in self.moments.iter_mut().zip(optimizer.vectors()) {
+            stream.upload(&to.view_mut(), from)?;
+        }
+        let StepCount { taken, skipped } = optimizer.steps();
+        let counters = LearnerCounters { seed, epochs, taken, skipped, changes: 0, stop: 0 };
+        Ok(self.state.set_counters(stream, &counters)?)
+    }
+
+    /// Begins an update of the policy that acted in `rollout`.
+    pub(crate) fn begin(&mut self, settings: &UpdateSettings, rollout: &Rollout) -> Result<(), Error> {
+        let settings = match self.rule {
+            Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..*settings },
+            Rule::RmsProp { .. } => return Err(unsupported("the optimizer", "RMSprop".into())),
+        };
+        self.state.set_settings(&self.stream, &settings)?;
+        self.rollout.upload(&self.stream, rollout)?;
+        Ok(self.kernels.begin(&self.stream, &mut self.state)?)
+    }
+
+    /// Computes generalized advantages, and returns as their sum with the values.
+    pub(crate) fn targets(&mut self, rollout: &Rollout, (gamma, lambda): (f32, f32)) -> Result<(), Error> {
+        let Self { stream, kernels, net, rollout: columns, params, .. } = self;
+        let (d, n_envs, [actor, critic]) = (columns.obs_len, columns.n_envs, self.chains);
+        let (values, last_values) = (columns.values.view(), columns.last_values.view());
+        let ends = rollout.final_at();
+        let mut first = 0;
+        loop {
+            // As many final observations at a time as a minibatch has samples; without any, the values of the next rows alone.
+            let n = (ends.len() - first).min(self.batch_size);
+            let at = &mut self.host_at[..n];
+            at.iter_mut().zip(&ends[first..]).for_each(|(to, &(t, env))| *to = (t * n_envs + env) as u32);
+            stream.upload(&self.final_at.view_mut().into_slice(0..n), at)?;
+            upload_obs(stream, &mut self.final_obs, rollout.final_obs().rows(first..first + n, d))?;
+            let obs = self.final_obs.as_ref().map(|obs| obs.view(), |obs| obs.view());
+            kernels.samples(stream, (&obs, self.obs_scale, d), None, &net.inputs.view_mut().into_slice(0..n * d))?;
+            net.forward((stream, kernels), &params.view(), n, Some(actor))?;
+            let ended = (&net.outputs(critic, n), &self.final_at.view().slice(0..n));
+            let next_values = columns.next_values.view_mut();
+            if first == 0 {
+                kernels.next_values(stream, (&values, &last_values), ended, &next_values)?;
+            } else {
+                kernels.replace_values(stream, ended, &next_values)?;
+            }
+            first += n;
+            if first >= ends.len() {
+                break;
+            }
+        }
+        let steps = Steps {
+            rewards: columns.rewards.view(),
+            terminated: columns.terminated.view(),
+            truncated: columns.truncated.view(),
+            next_values: columns.next_values.view(),
+            values,
+        };
+        self.targets.gae(stream, &steps, n_envs, gamma, lambda, &columns.advantages.view_mut())?;
+        let both = (&columns.advantages.view(), &values);
+        Ok(kernels.returns(stream, both, &columns.returns.view_mut(), &mut self.state)?)
+    }
+
+    /// Writes the order of samples of the next epoch.
+    pub(crate) fn shuffle(&mut self) -> Result<(), Error> {
+        Ok(self.kernels.epoch(&self.stream, &mut self.state, &self.order.view_mut())?)
+    }
+
+    /// Computes the gradient of PPO's loss over a minibatch: the samples at a range of the order.
+    pub(crate) fn gradient(&mut self, range: Range<usize>, normalize: bool) -> Result<(), Error> {
+        let Self { stream, kernels, net, rollout: columns, params, slices, .. } = self;
+        let (n, d) = (range.len(), columns.obs_len);
+        let (rows, params) = (self.order.view().slice(range), params.view());
+        let advantages = columns.advantages.view();
+        let [sum, squares, _] = &mut self.sums;
+        if normalize {
+            let (scratch, of_rows) = (self.scratch.view_mut(), (&advantages, Some(&rows)));
+            kernels.sum(stream, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
+            kernels.sum(stream, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
+        }
+        let obs = columns.obs.as_ref().map(|obs| obs.view(), |obs| obs.view());
+        kernels.samples(stream, (&obs, self.obs_scale, d), Some(&rows), &net.inputs.view_mut().into_slice(0..n * d))?;
+        net.forward((stream, kernels), &params, n, None)?;
+        let minibatch = LossColumns {
+            rows,
+            actions: columns.actions.view(),
+            masks: columns.masks.as_ref().map(Buffer::view),
+            log_probs: columns.log_probs.view(),
+            advantages,
+            values: columns.values.view(),
+            returns: columns.returns.view(),
+            moments: normalize.then_some([sum.view(), squares.view()]),
+        };
+        let ([outputs, values], [d_outputs, d_values]) = net.heads(self.chains, n);
+        let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut() };
+        kernels.ppo_categorical(stream, &minibatch, &heads, &self.state)?;
+        kernels.loss(stream, slices, &self.terms.view(), &self.tiles.view_mut(), &mut self.state)?;
+        net.backward((stream, kernels), &params, (n, slices), &mut self.partial)?;
+        Ok(kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?)
+    }
+
+    /// Takes a step along the gradient, unless loss or gradient are not finite.
+    pub(crate) fn step(&mut self) -> Result<(), Error> {
+        let Self { stream, kernels, params, moments: [m, v], gradient, state, scratch, sums: [.., squares], .. } = self;
+        let gradient = gradient.view();
+        kernels.sum(stream, (&gradient, None), Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
+        let moments = [&m.view_mut(), &v.view_mut()];
+        Ok(kernels.adam(stream, (&gradient, &squares.view()), &params.view_mut(), moments, state)?)
+    }
+
+    /// Waits for the update, and returns its sums and the counters.
+    pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
+        Ok((self.state.totals(&self.stream)?, self.state.counters(&self.stream)?))
+    }
+
+    /// Copies parameters, moments and counters to the host.
+    pub(crate) fn fetch(
+        &mut self,
+        counters: LearnerCounters,
+        policy: &mut ActorCritic,
+        optimizer: &mut Optimizer,
+    ) -> Result<(), Error> {
+        let stream = &self.stream;
+        stream.download(&mut self.host, &self.params.view())?;
+        policy.set_params(&self.host, policy.version() + counters.changes)?;
+        for (to, from) in optimizer.vectors_mut().zip(&self.moments) {
+            stream.download(to, &from.view())?;
+        }
+        optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        Ok(self.state.set_counters(stream, &LearnerCounters { changes: 0, ..counters })?)
+    }
+
+    /// Number of samples of a minibatch.
+    pub(crate) fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// Copies the gradient of the last minibatch to the host.
+    pub(crate) fn last_gradient(&self, gradient: &mut [f32]) -> Result<(), Error> {
+        Ok(self.stream.download(gradient, &self.gradient.view())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Activation, Agent, Collector, NetConfig, Ppo, PpoConfig};
+    use rl_envs::isa::Isa;
+    use rl_envs::{Pool, cartpole::CartPole};
+
+    /// A machine without fused multiply-add computes other bits than a GPU.
+    fn has_fma() -> bool {
+        let fused = Isa::best() != Isa::Plain;
+        if !fused {
+            eprintln!("SKIPPED: this machine has no fused multiply-add, so its bits are not those of a GPU");
+        }
+        fused
+    }
+
+    fn bits(x: &[f32]) -> Vec<u32> {
+        x.iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// Compares iterations of PPO on a device with the same ones on the CPU.
+    fn compare(device: &Device, collector: impl Fn() -> Collector, net: &NetConfig, config: &PpoConfig, n_iterations: usize) {
+        let pool = Pool::new(2).unwrap();
+        let agent = |collector: &Collector| {
+            let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), net, 3).unwrap();
+            Ppo::new(policy, config.clone(), collector.n_envs(), 5).unwrap()
+        };
+        let (mut here, mut there) = (collector(), collector());
+        let mut rollouts = [here.rollout(config.n_steps).unwrap(), there.rollout(config.n_steps).unwrap()];
+        let mut cpu = agent(&here);
+        let mut gpu = agent(&there).on_device(device, rollouts[0].shape()).unwrap();
+        for iteration in 0..n_iterations {
+            let remaining = 1.0 - iteration as f32 / 10.0;
+            here.collect(cpu.acting(remaining), &mut rollouts[0]).unwrap();
+            there.collect(gpu.acting(remaining), &mut rollouts[1]).unwrap();
+            let expected = cpu.update(&rollouts[0], remaining, &pool).unwrap();
+            let found = gpu.update(&rollouts[1], remaining, &pool).unwrap();
+            let (a, b) = (cpu.save(), gpu.save());
+            let context = format!("{device}, iteration {iteration}, {net:?}, {config:?}\n{expected:?}\n{found:?}");
+            assert_eq!(a.counters, b.counters, "{context}");
+            assert!(bits(&a.params) == bits(&b.params), "parameters: {context}");
+            for ((name, a), (_, b)) in a.moments.iter().zip(&b.moments) {
+                assert!(bits(a) == bits(b), "{name}: {context}");
+            }
+            for (name, expected) in expected.iter() {
+                let found = found.get(name).unwrap_or_else(|| panic!("{name} is missing: {context}"));
+                let is_near = (expected - found).abs() <= 1e-5 * expected.abs() || (expected.is_nan() && found.is_nan());
+                assert!(
+                    if name == "train/explained_variance" { is_near } else { expected.to_bits() == found.to_bits() },
+                    "{name}: {context}"
+                );
+            }
+        }
+    }
+
+    fn cartpole(n_envs: usize) -> impl Fn() -> Collector {
+        move || Collector::new(n_envs, &CartPole::default(), &Pool::new(1).unwrap(), 1).unwrap()
+    }
+
+    #[test]
+    fn updates_on_a_device_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let small = PpoConfig { n_steps: 33, batch_size: 11 * 3, n_epochs: 2, ..PpoConfig::default() };
+        for device in &Device::for_tests() {
+            for hidden in [vec![], vec![1], vec![33, 16], vec![65, 130], vec![96, 64]] {
+                for shared_trunk in [false, true] {
+                    let activation = if hidden.len() == 1 { Activation::Relu } else { Activation::Tanh };
+                    let net = NetConfig { hidden: hidden.clone(), shared_trunk, activation, ..NetConfig::default() };
+                    compare(device, cartpole(3), &net, &small, 2);
+                }
+            }
+        }
+    }
+}

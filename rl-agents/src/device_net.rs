@@ -1,0 +1,132 @@
+//! Networks on a device: the layers of [`Net`](crate::net::Net), forward and backward, one kernel for each layer and direction.
+
+use std::ops::Range;
+
+use rl_cuda::learner::{self, DenseLayer, LearnerKernels, MinibatchSlices};
+use rl_cuda::{Buffer, Device, Stream, View};
+
+use crate::net::Net;
+use crate::{Activation, Error};
+
+/// A layer, with its place among the parameters and among the layers.
+#[derive(Clone, Debug)]
+struct DeviceLayer {
+    dense: DenseLayer,
+    params: Range<usize>,
+    /// Index of the layer that this layer reads; `None` for the observation.
+    source: Option<usize>,
+}
+
+/// Layers with their activations for a minibatch, in device memory.
+#[derive(Debug)]
+pub(crate) struct DeviceNet {
+    layers: Vec<DeviceLayer>,
+    /// Layers of each chain.
+    chains: Vec<Range<usize>>,
+    /// Observations as features, (M, D).
+    pub(crate) inputs: Buffer<f32>,
+    outputs: Vec<Buffer<f32>>, // every layer's, (M, N)
+    deltas: Vec<Buffer<f32>>,  // gradients of every layer's sums, (M, N)
+}
+
+/// The kernels' code of an activation.
+fn activation(activation: Option<Activation>) -> learner::Activation {
+    match activation {
+        None => learner::Activation::None,
+        Some(Activation::Tanh) => learner::Activation::Tanh,
+        Some(Activation::Relu) => learner::Activation::Relu,
+    }
+}
+
+impl DeviceNet {
+    /// Allocates memory for `m` samples.
+    pub(crate) fn new(device: &Device, net: &Net, m: usize) -> Result<Self, Error> {
+        let layer = |(layer, place): (&crate::dense::Dense, &crate::net::Place)| DeviceLayer {
+            dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
+            params: layer.weight.start..layer.bias.end,
+            source: place.source,
+        };
+        let layers: Vec<_> = net.layers.iter().zip(&net.places).map(layer).collect();
+        let matrices = || layers.iter().map(|layer| Buffer::zeros(device, m * layer.dense.n_out)).collect::<Result<_, _>>();
+        Ok(Self {
+            inputs: Buffer::zeros(device, m * net.n_in)?,
+            outputs: matrices()?,
+            deltas: matrices()?,
+            chains: net.chains.iter().map(|chain| chain.layers.clone()).collect(),
+            layers,
+        })
+    }
+
+    /// Returns the outputs of a chain for the first `m` samples.
+    pub(crate) fn outputs(&self, chain: usize, m: usize) -> View<'_, f32> {
+        let last = self.chains[chain].end - 1;
+        self.outputs[last].view().slice(0..m * self.layers[last].dense.n_out)
+    }
+
+    /// Returns the outputs of two chains, and the gradients of these outputs for writing.
+    ///
+    /// # Panics
+    /// If the second chain does not follow the first.
+    pub(crate) fn heads(
+        &mut self,
+        [first, second]: [usize; 2],
+        m: usize,
+    ) -> ([View<'_, f32>; 2], [rl_cuda::ViewMut<'_, f32>; 2]) {
+        let [a, b] = [first, second].map(|chain| self.chains[chain].end - 1);
+        let len = |l: usize| m * self.layers[l].dense.n_out;
+        let (before, from_b) = self.deltas.split_at_mut(b);
+        let deltas = [before[a].view_mut().into_slice(0..len(a)), from_b[0].view_mut().into_slice(0..len(b))];
+        ([self.outputs[a].view().slice(0..len(a)), self.outputs[b].view().slice(0..len(b))], deltas)
+    }
+
+    /// Runs the first `m` samples forward, except through chain `skip`, which no other chain starts from.
+    pub(crate) fn forward(
+        &mut self,
+        (stream, kernels): (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        m: usize,
+        skip: Option<usize>,
+    ) -> Result<(), Error> {
+        let Self { layers, chains, inputs, outputs, .. } = self;
+        for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
+            for l in chain.clone() {
+                let DeviceLayer { dense, params: range, source } = &layers[l];
+                // A layer reads one before it.
+                let (before, from_here) = outputs.split_at_mut(l);
+                let x = source.map_or(inputs.view(), |source| before[source].view()).slice(0..m * dense.n_in);
+                let y = from_here[0].view_mut().into_slice(0..m * dense.n_out);
+                kernels.forward(stream, *dense, &params.slice(range.clone()), &x, &y)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the partial gradients of all samples, from the gradients of the heads' outputs.
+    pub(crate) fn backward(
+        &mut self,
+        (stream, kernels): (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        (m, slices): (usize, &MinibatchSlices),
+        partial: &mut Buffer<f32>,
+    ) -> Result<(), Error> {
+        let Self { layers, chains, inputs, outputs, deltas } = self;
+        let (stride, len) = (params.len(), partial.len());
+        for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
+            let DeviceLayer { dense, params: range, source } = &layers[l];
+            let x = source.map_or(inputs.view(), |source| outputs[source].view()).slice(0..m * dense.n_in);
+            let (before, from_here) = deltas.split_at_mut(l);
+            let dz = from_here[0].view().slice(0..m * dense.n_out);
+            let to = partial.view_mut().into_slice(range.start..len);
+            kernels.gradient(stream, (*dense, slices), &x, &dz, (&to, stride))?;
+            let Some(source) = *source else { continue };
+            // The layers that read one layer add up, the last one first; the derivative follows the first one.
+            let mut readers = (0..layers.len()).filter(|&reader| layers[reader].source == Some(source));
+            let (first, last) = (readers.next(), readers.last());
+            let derive = (first == Some(l)).then_some((layers[source].dense.activation, &x));
+            let dx = before[source].view_mut().into_slice(0..m * dense.n_in);
+            let add = last.is_some_and(|last| last != l);
+            kernels.input_gradient(stream, (*dense, &params.slice(range.clone())), &dz, derive, add, &dx)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+// Loss of policy and value function, sample by sample: the twin of `ActorCriticLoss` in rl-agents/src/batch.rs.
+//
+// The algorithm's `derivatives` turns a sample's numbers into its loss and the derivatives by log-probability and value. Here they
+// become gradients of the networks' outputs. One thread per sample; bitwise deterministic.
+
+#pragma once
+
+#include "learner.cuh"
+#include "math.cuh"
+
+// Columns of the rollout, (T N), and the samples of the minibatch among them; a row past the end counts as the last one.
+struct Columns {
+    const u32* rows;      // (n)
+    const void* actions;  // (T N) u32
+    const u8* masks;      // (T N, A), or null
+    const f32* log_probs; // of the acting policy
+    const f32* advantages;
+    const f32* values;
+    const f32* returns;
+    u64 len;
+};
+
+// Sums over the minibatch's advantages, from which they are normalized, or nulls.
+struct Moments {
+    const f64* sum;
+    const f64* squares; // of the distances from the mean
+};
+
+// Outputs of the networks for the minibatch, and their gradients.
+struct Heads {
+    const f32* outputs; // (n, A)
+    const f32* values;  // (n)
+    f32* d_outputs;     // (n, A)
+    f32* d_values;      // (n)
+    f32* terms;         // (5, n): policy loss, value loss, entropy, KL divergence, clipped
+};
+
+struct Sample {
+    f32 log_prob, old_log_prob, advantage, value, old_value, wanted;
+};
+
+struct Derivatives {
+    f32 log_prob, value, policy_loss, value_loss, kl, clipped;
+};
+
+__device__ inline f32 normalized(f32 advantage, const Moments& moments, u32 n) {
+    if (!moments.sum) return advantage;
+    f64 mean = *moments.sum / (f64)n, variance = *moments.squares / ((f64)n - 1.0);
+    return (advantage - (f32)mean) * (f32)(1.0 / (sqrt(variance) + 1e-8));
+}
+
+template <class Loss>
+__device__ inline void categorical_loss(
+    const Loss& loss, const Columns& columns, const Moments& moments, const Heads& heads, const Settings& settings, u32 n, u32 a) {
+    const f32 MASKED = -1e30f;
+    u64 i = thread_number();
+    if (i >= n) return;
+    u64 row = columns.rows[i] < columns.len ? columns.rows[i] : columns.len - 1;
+    const f32* logits = heads.outputs + i * a;
+    const u8* mask = columns.masks ? columns.masks + row * a : 0;
+    f32* d = heads.d_outputs + i * a;
+    f32 max = math::from_bits(0xFF800000u);
+    for (u32 j = 0; j < a; ++j) {
+        f32 logit = mask && mask[j] == 0 ? MASKED : logits[j];
+        max = math::select(logit > max, logit, max);
+    }
+    f32 sum = 0.0f;
+    for (u32 j = 0; j < a; ++j) {
+        f32 logit = mask && mask[j] == 0 ? MASKED : logits[j];
+        sum += math::exp(logit - max);
+    }
+    f32 log_sum = math::ln(sum);
+    u32 action = ((const u32*)columns.actions)[row];
+    f32 log_prob = 0.0f, entropy = 0.0f;
+    for (u32 j = 0; j < a; ++j) {
+        f32 logit = mask && mask[j] == 0 ? MASKED : logits[j];
+        f32 of_action = logit - max - log_sum;
+        d[j] = of_action;
+        log_prob = math::select(j == action, of_action, log_prob);
+        entropy -= math::exp(of_action) * of_action;
+    }
+    f32 advantage = normalized(columns.advantages[row], moments, n);
+    Sample sample = {log_prob, columns.log_probs[row], advantage, heads.values[i], columns.values[row], columns.returns[row]};
+    Derivatives out = loss.derivatives(sample, settings);
+    f32 weight = 1.0f / (f32)n;
+    for (u32 j = 0; j < a; ++j) {
+        f32 of_action = d[j], p = math::exp(of_action);
+        f32 d_output = weight * (settings.ent_coef * p * (of_action + entropy) - out.log_prob * p);
+        d[j] = j == action ? d_output + weight * out.log_prob : d_output;
+    }
+    heads.d_values[i] = out.value * weight;
+    heads.terms[i] = out.policy_loss;
+    heads.terms[(u64)n + i] = out.value_loss;
+    heads.terms[2 * (u64)n + i] = entropy;
+    heads.terms[3 * (u64)n + i] = out.kl;
+    heads.terms[4 * (u64)n + i] = out.clipped;
+}

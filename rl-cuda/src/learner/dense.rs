@@ -1,0 +1,120 @@
+//! Dense layers and their gradients.
+
+use super::kernels::{BLOCK, LearnerKernels, length};
+use super::layer::{Activation, DenseLayer};
+use super::slices::MinibatchSlices;
+use crate::args::Args;
+use crate::{Error, Stream, View, ViewMut};
+
+/// Rows and columns that a block of a product computes, with 128 threads.
+const SIDE: usize = 64;
+
+/// Number of blocks of a product with so many rows and columns.
+fn blocks(rows: usize, columns: usize) -> u64 {
+    (rows.div_ceil(SIDE) * columns.div_ceil(SIDE)) as u64
+}
+
+#[allow(unsafe_code)]
+impl LearnerKernels {
+    /// Computes outputs `y`, (m, N), from inputs `x`, (m, K), and `params`: weights (K, N), then biases (N).
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn forward(
+        &self,
+        stream: &Stream,
+        layer: DenseLayer,
+        params: &View<'_, f32>,
+        x: &View<'_, f32>,
+        y: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let DenseLayer { n_in, n_out, activation } = layer;
+        let m = y.len() / n_out.max(1);
+        length("y", m * n_out, y.len())?;
+        length("x", m * n_in, x.len())?;
+        length("params", (n_in + 1) * n_out, params.len())?;
+        let bias = params.slice(n_in * n_out..params.len());
+        let args = Args::new().push_long(params.address()).push_long(bias.address()).push_long(x.address());
+        let args = args.push_long(y.address()).push(&layer.words(m, activation));
+        // SAFETY: the parameters are those of `dense_forward`; lengths were checked above.
+        unsafe { self.forward.launch(stream, blocks(m, n_out) * u64::from(BLOCK), BLOCK, args) }
+    }
+
+    /// Computes the gradient `dx`, (m, K), of the inputs from that of the sums, `dz`, (m, N).
+    ///
+    /// With `add`, it is added to `dx`. `derive` holds the activation that made the inputs, and the inputs; its derivative is applied
+    /// last.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn input_gradient(
+        &self,
+        stream: &Stream,
+        (layer, params): (DenseLayer, &View<'_, f32>),
+        dz: &View<'_, f32>,
+        derive: Option<(Activation, &View<'_, f32>)>,
+        add: bool,
+        dx: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let DenseLayer { n_in, n_out, .. } = layer;
+        let m = dx.len() / n_in.max(1);
+        length("dx", m * n_in, dx.len())?;
+        length("dz", m * n_out, dz.len())?;
+        length("params", (n_in + 1) * n_out, params.len())?;
+        let (activation, y) = derive.map_or((Activation::None, 0), |(activation, y)| (activation, y.address()));
+        length("y", dx.len(), derive.map_or(dx.len(), |(_, y)| y.len()))?;
+        let args = Args::new().push_long(params.address()).push_long(dz.address()).push_long(y).push_long(dx.address());
+        let args = args.push(&layer.words(m, activation)).push(&[u32::from(add)]);
+        // SAFETY: the parameters are those of `dense_input_gradient`; lengths were checked above.
+        unsafe { self.input_gradient.launch(stream, blocks(m, n_in) * u64::from(BLOCK), BLOCK, args) }
+    }
+
+    /// Writes a layer's partial gradients, from its inputs `x`, (n, K), and the gradient `dz`, (n, N), of its sums.
+    ///
+    /// `partial` begins with the layer's first number: weights (K, N), then biases (N). Rows are `stride` numbers apart.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn gradient(
+        &self,
+        stream: &Stream,
+        (layer, slices): (DenseLayer, &MinibatchSlices),
+        x: &View<'_, f32>,
+        dz: &View<'_, f32>,
+        (partial, stride): (&ViewMut<'_, f32>, usize),
+    ) -> Result<(), Error> {
+        let DenseLayer { n_in, n_out, .. } = layer;
+        length("x", slices.n * n_in, x.len())?;
+        length("dz", slices.n * n_out, dz.len())?;
+        let len = (slices.rows() - 1) * stride + (n_in + 1) * n_out;
+        length("partial", len, partial.len().min(len))?;
+        let (size, words) = (layer.words(slices.n, Activation::None), slices.words(stride));
+        let args = Args::new().push_long(x.address()).push_long(dz.address()).push_long(partial.address());
+        let n = blocks(n_in, n_out) * slices.rows() as u64 * u64::from(BLOCK);
+        // SAFETY: the parameters are those of `dense_weight_gradient`; lengths were checked above.
+        unsafe { self.weight_gradient.launch(stream, n, BLOCK, args.push(&size).push(&words))? };
+        let bias = partial.address() + 4 * (n_in * n_out) as u64;
+        let args = Args::new().push_long(dz.address()).push_long(bias).push(&size).push(&words);
+        // SAFETY: the parameters are those of `dense_bias_gradient`; lengths were checked above.
+        unsafe { self.bias_gradient.launch(stream, (slices.rows() * n_out) as u64, BLOCK, args) }
+    }
+
+    /// Sums partial gradients, rows as long as the gradient, into `gradient`, (P).
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn sum_gradients(
+        &self,
+        stream: &Stream,
+        slices: &MinibatchSlices,
+        partial: &View<'_, f32>,
+        gradient: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let len = gradient.len();
+        length("partial", slices.rows() * len, partial.len())?;
+        let args = Args::new().push_long(partial.address()).push_long(gradient.address());
+        let args = args.push(&slices.words(len)).push_long(len as u64);
+        // SAFETY: the parameters are those of `dense_sum_gradients`; lengths were checked above.
+        unsafe { self.sum_gradients.launch(stream, len as u64, BLOCK, args) }
+    }
+}

@@ -1,0 +1,402 @@
+//! The loaded kernels, and their launches.
+
+use rl_envs::Obs;
+
+use super::slices::MinibatchSlices;
+use super::state::LearnerState;
+use crate::args::{Args, long};
+use crate::kernel::Kernel;
+use crate::{Device, Error, Stream, View, ViewMut};
+
+/// Parts of a loss: policy loss, value loss, entropy, KL divergence, fraction clipped.
+pub const PARTS: usize = 5;
+
+/// Threads per block.
+pub(super) const BLOCK: u32 = 128;
+/// Numbers that a block of a sum folds, with 128 threads.
+const NUMBERS: usize = 256;
+/// Threads per block of the explained variance.
+const VARIANCE_THREADS: u32 = 256;
+
+/// Terms of a sum.
+#[derive(Clone, Copy, Debug)]
+pub enum Terms<'a> {
+    /// The numbers.
+    Numbers,
+    /// The squares of the numbers.
+    Squares,
+    /// The squares of the numbers' distances from their mean, whose sum is given.
+    SquaredDistances(View<'a, f64>),
+}
+
+/// Columns of a rollout, (T N), and the samples of a minibatch among them.
+#[derive(Clone, Copy, Debug)]
+pub struct LossColumns<'a> {
+    /// Rows of the samples, (n).
+    pub rows: View<'a, u32>,
+    /// Discrete actions.
+    pub actions: View<'a, u32>,
+    /// Legal actions, (T N, A), if there are masks.
+    pub masks: Option<View<'a, u8>>,
+    /// Log-probabilities of the actions under the acting policy.
+    pub log_probs: View<'a, f32>,
+    /// Advantages.
+    pub advantages: View<'a, f32>,
+    /// Values before the update.
+    pub values: View<'a, f32>,
+    /// Targets of the values.
+    pub returns: View<'a, f32>,
+    /// Sum of the samples' advantages, and of the squared distances from their mean, to normalize them.
+    pub moments: Option<[View<'a, f64>; 2]>,
+}
+
+/// Outputs of policy and value function for a minibatch, and the gradients of a loss.
+#[derive(Debug)]
+pub struct LossHeads<'a> {
+    /// Logits, (n, A).
+    pub outputs: View<'a, f32>,
+    /// Values, (n).
+    pub values: View<'a, f32>,
+    /// Gradient of the logits, (n, A).
+    pub d_outputs: ViewMut<'a, f32>,
+    /// Gradient of the values, (n).
+    pub d_values: ViewMut<'a, f32>,
+    /// Parts of the loss, (5, n).
+    pub terms: ViewMut<'a, f32>,
+}
+
+/// Loaded kernels.
+#[derive(Debug)]
+pub struct LearnerKernels {
+    samples: [Kernel; 2],
+    pub(super) forward: Kernel,
+    pub(super) input_gradient: Kernel,
+    pub(super) weight_gradient: Kernel,
+    pub(super) bias_gradient: Kernel,
+    pub(super) sum_gradients: Kernel,
+    sums_of: Kernel,
+    sums_fold: Kernel,
+    order: Kernel,
+    begin: Kernel,
+    epoch: Kernel,
+    ppo_categorical: Kernel,
+    loss: Kernel,
+    step: Kernel,
+    adam: Kernel,
+    next_values: Kernel,
+    scatter: Kernel,
+    returns: Kernel,
+    explained_variance: Kernel,
+}
+
+pub(super) fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+    if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
+}
+
+#[allow(unsafe_code)]
+impl LearnerKernels {
+    /// Loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Module`], or [`Error::Emulation`].
+    pub fn new(device: &Device) -> Result<Self, Error> {
+        let kernel = |module, name: &str| device.kernel(module, format!("{module}_{name}"));
+        Ok(Self {
+            samples: [kernel("samples", "f32")?, kernel("samples", "u8")?],
+            forward: kernel("dense", "forward")?,
+            input_gradient: kernel("dense", "input_gradient")?,
+            weight_gradient: kernel("dense", "weight_gradient")?,
+            bias_gradient: kernel("dense", "bias_gradient")?,
+            sum_gradients: kernel("dense", "sum_gradients")?,
+            sums_of: kernel("sums", "of")?,
+            sums_fold: kernel("sums", "fold")?,
+            order: kernel("permutation", "order")?,
+            begin: kernel("learner", "begin")?,
+            epoch: kernel("learner", "epoch")?,
+            ppo_categorical: kernel("ppo", "categorical")?,
+            loss: kernel("learner", "loss")?,
+            step: kernel("learner", "step")?,
+            adam: kernel("learner", "adam")?,
+            next_values: kernel("targets", "next_values")?,
+            scatter: kernel("targets", "scatter")?,
+            returns: kernel("targets", "returns")?,
+            explained_variance: kernel("targets", "explained_variance")?,
+        })
+    }
+
+    /// Copies observations (rows, D) at `rows`, or the first of them, to `x`, (n, D).
+    ///
+    /// Bytes are multiplied by `scale`. A row past the end counts as the last one.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn samples(
+        &self,
+        stream: &Stream,
+        (obs, scale, d): (&Obs<View<'_, f32>, View<'_, u8>>, f32, usize),
+        rows: Option<&View<'_, u32>>,
+        x: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let n = x.len() / d.max(1);
+        length("x", n * d, x.len())?;
+        let (kernel, found, address) = match obs {
+            Obs::F32(obs) => (&self.samples[0], obs.len(), obs.address()),
+            Obs::U8(obs) => (&self.samples[1], obs.len(), obs.address()),
+        };
+        match rows {
+            Some(rows) => length("rows", n, rows.len())?,
+            None => length("obs", x.len(), found.min(x.len()))?,
+        }
+        length("obs", d, found.min(d))?;
+        let args = Args::new().push_long(address).push_long(rows.map_or(0, View::address)).push(&[scale.to_bits()]);
+        let args = args.push_long(x.address()).push(&[n as u32]).push(&[d as u32]).push_long((found / d.max(1)) as u64);
+        // SAFETY: the parameters are those of `samples_*`; lengths were checked above, and the kernel bounds the rows.
+        unsafe { kernel.launch(stream, x.len() as u64, BLOCK, args) }
+    }
+
+    /// Returns the length of the scratch memory for sums of `n` numbers.
+    #[must_use]
+    pub fn sum_scratch(n: usize) -> usize {
+        n.div_ceil(NUMBERS) + n.div_ceil(NUMBERS * NUMBERS)
+    }
+
+    /// Writes the sum of the terms of `x`, at `rows` if there are any, to `to`, (1).
+    ///
+    /// A row past the end counts as the last one. `scratch` holds [`LearnerKernels::sum_scratch`] numbers at least.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn sum(
+        &self,
+        stream: &Stream,
+        (x, rows): (&View<'_, f32>, Option<&View<'_, u32>>),
+        terms: Terms<'_>,
+        scratch: &ViewMut<'_, f64>,
+        to: &ViewMut<'_, f64>,
+    ) -> Result<(), Error> {
+        let mut n = rows.map_or(x.len(), View::len);
+        length("to", 1, to.len())?;
+        length("x", 1, x.len().min(1))?;
+        length("scratch", Self::sum_scratch(n), scratch.len().min(Self::sum_scratch(n)))?;
+        let (sum, squared) = match terms {
+            Terms::Numbers => (0, 0),
+            Terms::Squares => (0, 1),
+            Terms::SquaredDistances(sum) => (sum.address(), 1),
+        };
+        // The blocks' sums go to the first part of the scratch memory, those of theirs to the second, and so on in turn.
+        let parts = [scratch.address(), scratch.address() + 8 * n.div_ceil(NUMBERS) as u64];
+        let place = |n: usize, level: usize| if n <= NUMBERS { to.address() } else { parts[level % 2] };
+        let args = Args::new().push_long(x.address()).push_long(rows.map_or(0, View::address)).push_long(n as u64);
+        let args = args.push_long(x.len() as u64).push_long(sum).push(&[squared]).push_long(place(n, 0));
+        let threads = |n: usize| n.div_ceil(NUMBERS) as u64 * u64::from(BLOCK);
+        // SAFETY: the parameters are those of `sums_of`; lengths were checked above, and the kernel bounds the rows.
+        unsafe { self.sums_of.launch(stream, threads(n), BLOCK, args)? };
+        let mut level = 0;
+        while n > NUMBERS {
+            n = n.div_ceil(NUMBERS);
+            level += 1;
+            let args = Args::new().push_long(parts[(level - 1) % 2]).push_long(n as u64).push_long(place(n, level));
+            // SAFETY: the parameters are those of `sums_fold`; the scratch memory holds each level beside the one before.
+            unsafe { self.sums_fold.launch(stream, threads(n), BLOCK, args)? };
+        }
+        Ok(())
+    }
+
+    /// Clears the sums of an update.
+    ///
+    /// # Errors
+    /// [`Error::Launch`].
+    pub fn begin(&self, stream: &Stream, state: &mut LearnerState) -> Result<(), Error> {
+        let args = Args::new().push_long(state.counters.address()).push_long(state.totals.address());
+        // SAFETY: the parameters are those of `learner_begin`.
+        unsafe { self.begin.launch(stream, 1, 1, args) }
+    }
+
+    /// Writes the order of samples of the next epoch, and counts the epoch.
+    ///
+    /// # Errors
+    /// [`Error::Launch`].
+    pub fn epoch(&self, stream: &Stream, state: &mut LearnerState, order: &ViewMut<'_, u32>) -> Result<(), Error> {
+        let n = order.len() as u32;
+        if n == 0 {
+            return Ok(());
+        }
+        let columns = (n - 1).isqrt() + 1;
+        let rectangle = [n, n.div_ceil(columns), columns];
+        let args = Args::new().push_long(state.counters.address()).push_long(order.address()).push(&rectangle);
+        // SAFETY: the parameters are those of `permutation_order`.
+        unsafe { self.order.launch(stream, order.len() as u64, BLOCK, args)? };
+        let args = Args::new().push_long(state.counters.address()).push_long(state.totals.address());
+        // SAFETY: the parameters are those of `learner_epoch`.
+        unsafe { self.epoch.launch(stream, 1, 1, args) }
+    }
+
+    /// Computes PPO's loss of categorical policies: its parts, and the gradients of the outputs.
+    ///
+    /// A row past the end counts as the last one.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn ppo_categorical(
+        &self,
+        stream: &Stream,
+        columns: &LossColumns<'_>,
+        heads: &LossHeads<'_>,
+        state: &LearnerState,
+    ) -> Result<(), Error> {
+        let (n, len) = (columns.rows.len(), columns.actions.len());
+        let a = heads.outputs.len() / n.max(1);
+        length("outputs", n * a, heads.outputs.len())?;
+        length("d_outputs", n * a, heads.d_outputs.len())?;
+        length("values of the minibatch", n, heads.values.len())?;
+        length("d_values", n, heads.d_values.len())?;
+        length("terms", PARTS * n, heads.terms.len())?;
+        length("actions", 1, len.min(1))?;
+        length("masks", len * a, columns.masks.map_or(len * a, |masks| masks.len()))?;
+        for (what, column) in [
+            ("log_probs", &columns.log_probs),
+            ("advantages", &columns.advantages),
+            ("values", &columns.values),
+            ("returns", &columns.returns),
+        ] {
+            length(what, len, column.len())?;
+        }
+        let places = [
+            columns.rows.address(),
+            columns.actions.address(),
+            columns.masks.map_or(0, |masks| masks.address()),
+            columns.log_probs.address(),
+            columns.advantages.address(),
+            columns.values.address(),
+            columns.returns.address(),
+            len as u64,
+        ];
+        let moments = columns.moments.map_or([0; 2], |moments| moments.map(|sum| sum.address()));
+        let of_heads = [
+            heads.outputs.address(),
+            heads.values.address(),
+            heads.d_outputs.address(),
+            heads.d_values.address(),
+            heads.terms.address(),
+        ];
+        let args = Args::new().push(places.map(long).as_flattened()).push(moments.map(long).as_flattened());
+        let args = args.push(of_heads.map(long).as_flattened()).push_long(state.settings.address());
+        let args = args.push(&[n as u32]).push(&[a as u32]);
+        // SAFETY: the parameters are those of `ppo_categorical`; lengths were checked above.
+        unsafe { self.ppo_categorical.launch(stream, n as u64, BLOCK, args) }
+    }
+
+    /// Adds a minibatch's loss to the sums of the update, and decides whether the optimizer steps.
+    ///
+    /// `tiles` holds `PARTS` numbers for each tile.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn loss(
+        &self,
+        stream: &Stream,
+        slices: &MinibatchSlices,
+        terms: &View<'_, f32>,
+        tiles: &ViewMut<'_, f64>,
+        state: &mut LearnerState,
+    ) -> Result<(), Error> {
+        length("terms", PARTS * slices.n, terms.len())?;
+        length("tiles", PARTS * slices.tiles(), tiles.len())?;
+        let minibatch = [slices.n as u32, slices.count as u32, (slices.tiles() / slices.count) as u32];
+        let args = Args::new().push_long(terms.address()).push_long(tiles.address()).push(&minibatch);
+        let args = args.push_long(state.settings.address()).push_long(state.counters.address());
+        // SAFETY: the parameters are those of `learner_loss`; lengths were checked above.
+        unsafe { self.loss.launch(stream, 1, BLOCK, args.push_long(state.totals.address())) }
+    }
+
+    /// Takes a step of Adam along `gradient`, with the sum of its squares, unless loss or norm are not finite.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn adam(
+        &self,
+        stream: &Stream,
+        (gradient, squares): (&View<'_, f32>, &View<'_, f64>),
+        params: &ViewMut<'_, f32>,
+        [m, v]: [&ViewMut<'_, f32>; 2],
+        state: &mut LearnerState,
+    ) -> Result<(), Error> {
+        let len = params.len();
+        length("gradient", len, gradient.len())?;
+        length("first moments", len, m.len())?;
+        length("second moments", len, v.len())?;
+        length("squares", 1, squares.len())?;
+        let (settings, totals) = (state.settings.address(), state.totals.address());
+        let args = Args::new().push_long(squares.address()).push_long(settings);
+        let args = args.push_long(state.counters.address()).push_long(totals);
+        // SAFETY: the parameters are those of `learner_step`.
+        unsafe { self.step.launch(stream, 1, 1, args)? };
+        let args = Args::new().push_long(gradient.address()).push_long(params.address()).push_long(m.address());
+        let args = args.push_long(v.address()).push_long(settings).push_long(totals).push_long(len as u64);
+        // SAFETY: the parameters are those of `learner_adam`; lengths were checked above.
+        unsafe { self.adam.launch(stream, len as u64, BLOCK, args) }
+    }
+
+    /// Writes the values of the next observations, (T, N).
+    ///
+    /// They are those of the next row, after the last one `last_values`, (N). Where a step ended an episode, at `final_at`, they are
+    /// `final_values`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn next_values(
+        &self,
+        stream: &Stream,
+        (values, last_values): (&View<'_, f32>, &View<'_, f32>),
+        (final_values, final_at): (&View<'_, f32>, &View<'_, u32>),
+        next_values: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let (len, n_envs) = (next_values.len(), last_values.len());
+        length("values", len, values.len())?;
+        let args = Args::new().push_long(values.address()).push_long(last_values.address()).push_long(next_values.address());
+        // SAFETY: the parameters are those of `targets_next_values`; lengths were checked above.
+        unsafe { self.next_values.launch(stream, len as u64, BLOCK, args.push_long(len as u64).push(&[n_envs as u32]))? };
+        self.replace_values(stream, (final_values, final_at), next_values)
+    }
+
+    /// Replaces numbers of a column at some steps; steps past the end are skipped.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn replace_values(
+        &self,
+        stream: &Stream,
+        (values, at): (&View<'_, f32>, &View<'_, u32>),
+        column: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let n = at.len();
+        length("values", n, values.len())?;
+        let args = Args::new().push_long(values.address()).push_long(at.address());
+        let args = args.push_long(column.address()).push(&[n as u32]).push_long(column.len() as u64);
+        // SAFETY: the parameters are those of `targets_scatter`; the kernel bounds the steps.
+        unsafe { self.scatter.launch(stream, n as u64, BLOCK, args) }
+    }
+
+    /// Writes returns, the sums of advantages and values, and the share of their variance that the values explain.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn returns(
+        &self,
+        stream: &Stream,
+        (advantages, values): (&View<'_, f32>, &View<'_, f32>),
+        returns: &ViewMut<'_, f32>,
+        state: &mut LearnerState,
+    ) -> Result<(), Error> {
+        let len = returns.len();
+        length("advantages", len, advantages.len())?;
+        length("values", len, values.len())?;
+        let args = Args::new().push_long(advantages.address()).push_long(values.address()).push_long(returns.address());
+        // SAFETY: the parameters are those of `targets_returns`; lengths were checked above.
+        unsafe { self.returns.launch(stream, len as u64, BLOCK, args.push_long(len as u64))? };
+        let args = Args::new().push_long(returns.address()).push_long(values.address()).push_long(len as u64);
+        let args = args.push_long(state.totals.address());
+        // SAFETY: the parameters are those of `targets_explained_variance`; lengths were checked above.
+        unsafe { self.explained_variance.launch(stream, 1, VARIANCE_THREADS, args) }
+    }
+}

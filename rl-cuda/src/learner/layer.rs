@@ -1,0 +1,31 @@
+//! Sizes of a dense layer, and its activation.
+
+/// Function after a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Activation {
+    /// The identity.
+    None = 0,
+    /// Hyperbolic tangent.
+    Tanh = 1,
+    /// max(0, x)
+    Relu = 2,
+}
+
+/// A dense layer: its sizes, and the activation after it.
+#[derive(Clone, Copy, Debug)]
+pub struct DenseLayer {
+    /// Number of inputs K.
+    pub n_in: usize,
+    /// Number of outputs N.
+    pub n_out: usize,
+    /// Activation after the layer.
+    pub activation: Activation,
+}
+
+impl DenseLayer {
+    /// Returns the kernels' `Size` of a layer with `m` samples.
+    pub(super) fn words(self, m: usize, activation: Activation) -> [u32; 4] {
+        [m as u32, self.n_in as u32, self.n_out as u32, activation as u32]
+    }
+}

@@ -1,0 +1,16 @@
+//! Kernels of a learner: dense networks, their gradients, losses, sums and optimizer steps in device memory.
+//!
+//! Every number has the operations of the CPU's kernels in rl-agents, in the same order, so the bits are the same on a CPU with fused
+//! multiply-add. What changes from update to update (settings, counters, sums) is in a [`LearnerState`] in device memory, so an
+//! update takes nothing from the host.
+
+mod dense;
+mod kernels;
+mod layer;
+mod slices;
+mod state;
+
+pub use kernels::{LearnerKernels, LossColumns, LossHeads, PARTS, Terms};
+pub use layer::{Activation, DenseLayer};
+pub use slices::{MinibatchSlices, TILE};
+pub use state::{LearnerCounters, LearnerState, UpdateSettings, UpdateTotals};

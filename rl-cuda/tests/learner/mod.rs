@@ -1,0 +1,211 @@
+//! Every kernel of the learner, on inputs that reach each of its branches.
+
+use std::hash::Hash;
+
+use rl_cuda::learner::{
+    Activation, DenseLayer, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, PARTS, Terms,
+    UpdateSettings,
+};
+use rl_cuda::{Buffer, Device};
+use rl_envs::{Obs, Purpose, Rng};
+
+use crate::{Bits, Source, upload};
+
+fn source(index: u32) -> Source {
+    Source(Rng::new(11, index, 0, Purpose::Init))
+}
+
+pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(0));
+    let activations = [Activation::None, Activation::Tanh, Activation::Relu];
+    for (i, (m, n_in, n_out)) in [(1, 1, 1), (97, 33, 65), (65, 130, 31), (33, 31, 130), (200, 96, 97)].into_iter().enumerate() {
+        let mut floats = |n: usize| upload(device, &source.floats(n));
+        let (params, x, dz) = (floats((n_in + 1) * n_out), floats(m * n_in), floats(m * n_out));
+        let mut y = Buffer::zeros(device, m * n_out).unwrap();
+        let mut dx = floats(m * n_in);
+        for activation in activations {
+            let layer = DenseLayer { n_in, n_out, activation };
+            kernels.forward(&stream, layer, &params.view(), &x.view(), &y.view_mut()).unwrap();
+            for add in [true, false] {
+                let derive = (activation != Activation::None).then_some(activation);
+                let x = x.view();
+                let derive = derive.map(|derive| (derive, &x));
+                kernels.input_gradient(&stream, (layer, &params.view()), &dz.view(), derive, add, &dx.view_mut()).unwrap();
+                stream.synchronize().unwrap();
+                bits.floats(&dx.view());
+            }
+            bits.floats(&y.view());
+        }
+        let layer = DenseLayer { n_in, n_out, activation: Activation::None };
+        for max_numbers in [0, usize::MAX] {
+            let slices = MinibatchSlices::new(m, 1 << i, params.len(), max_numbers);
+            let mut partial = Buffer::zeros(device, slices.rows() * params.len()).unwrap();
+            let mut gradient = Buffer::zeros(device, params.len()).unwrap();
+            let (x, dz) = (x.view(), dz.view());
+            kernels.gradient(&stream, (layer, &slices), &x, &dz, (&partial.view_mut(), params.len())).unwrap();
+            kernels.sum_gradients(&stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
+            stream.synchronize().unwrap();
+            bits.floats(&gradient.view());
+        }
+    }
+}
+
+pub(crate) fn samples(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(1));
+    let (n_rows, d, n) = (50, 7, 33);
+    let floats = upload(device, &source.floats(n_rows * d));
+    let bytes = upload(device, &source.words(n_rows * d, 256).into_iter().map(|word| word as u8).collect::<Vec<_>>());
+    let rows = upload(device, &source.words(n, 60)); // some past the end
+    let mut x = Buffer::zeros(device, n * d).unwrap();
+    for obs in [Obs::F32(floats.view()), Obs::U8(bytes.view())] {
+        for rows in [None, Some(&rows.view())] {
+            kernels.samples(&stream, (&obs, 1.0 / 255.0, d), rows, &x.view_mut()).unwrap();
+            stream.synchronize().unwrap();
+            bits.floats(&x.view());
+        }
+    }
+}
+
+pub(crate) fn sums(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(2));
+    for n in [1, 255, 256, 257, 70_000] {
+        let x = upload(device, &source.floats(n));
+        let rows = upload(device, &source.words(n, n as u32 + 3));
+        let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n)).unwrap();
+        let (mut sum, mut to) = (Buffer::<f64>::zeros(device, 1).unwrap(), Buffer::<f64>::zeros(device, 1).unwrap());
+        for rows in [None, Some(&rows.view())] {
+            let x = (&x.view(), rows);
+            kernels.sum(&stream, x, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
+            for terms in [Terms::Squares, Terms::SquaredDistances(sum.view())] {
+                kernels.sum(&stream, x, terms, &scratch.view_mut(), &to.view_mut()).unwrap();
+                stream.synchronize().unwrap();
+                bits.add(&to.view(), f64::to_bits);
+            }
+            bits.add(&sum.view(), f64::to_bits);
+        }
+    }
+}
+
+pub(crate) fn permutation(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap());
+    let mut state = LearnerState::new(device).unwrap();
+    let counters = LearnerCounters { seed: u64::MAX - 3, epochs: u64::from(u32::MAX) - 1, ..LearnerCounters::default() };
+    state.set_counters(&stream, &counters).unwrap();
+    for n in [1, 2, 64, 65, 66, 1000] {
+        let mut order = Buffer::zeros(device, n).unwrap();
+        for _ in 0..2 {
+            kernels.epoch(&stream, &mut state, &order.view_mut()).unwrap();
+            stream.synchronize().unwrap();
+            bits.words(&order.view());
+        }
+    }
+}
+
+pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(3));
+    for (t, n) in [(1, 1), (9, 5), (33, 31)] {
+        let mut floats = |n: usize| upload(device, &source.floats(n));
+        let (values, last_values, advantages) = (floats(t * n), floats(n), floats(t * n));
+        let final_values = floats(3);
+        let at = upload(device, &[0, (t * n) as u32 - 1, (t * n) as u32]); // one past the end
+        let (mut next_values, mut returns) = (Buffer::zeros(device, t * n).unwrap(), Buffer::zeros(device, t * n).unwrap());
+        let mut state = LearnerState::new(device).unwrap();
+        let (values, ends) = (values.view(), (&final_values.view(), &at.view()));
+        kernels.next_values(&stream, (&values, &last_values.view()), ends, &next_values.view_mut()).unwrap();
+        kernels.returns(&stream, (&advantages.view(), &values), &returns.view_mut(), &mut state).unwrap();
+        let totals = state.totals(&stream).unwrap();
+        bits.floats(&next_values.view());
+        bits.floats(&returns.view());
+        // A single return has no variance, and the payload of a NaN is not part of the bits.
+        let explained = totals.explained_variance;
+        (if explained.is_nan() { u32::MAX } else { explained.to_bits() }).hash(&mut bits.hash);
+    }
+}
+
+/// Updates of a policy of which only the outputs exist, with steps that are taken, skipped or stopped.
+pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(4));
+    let (len, n, a, n_params) = (130, 97, 3, 300);
+    let flags: Vec<u8> = (0..len * a).map(|i| u8::from(i % a == i / a % a || i % 5 > 0)).collect();
+    let masks = upload(device, &flags);
+    // The action of a row is legal.
+    let actions: Vec<u32> = (0..len as u32).map(|i| i % a as u32).collect();
+    let actions = upload(device, &actions);
+    let rows = upload(device, &source.words(n, len as u32 + 2));
+    let log_probs: Vec<f32> = source.floats(len).into_iter().map(|x| x * 0.3 - 1.0).collect();
+    let mut floats = |n: usize| upload(device, &source.floats(n));
+    let (log_probs, advantages, values, returns) = (upload(device, &log_probs), floats(len), floats(len), floats(len));
+    let (outputs, new_values, gradient) = (floats(n * a), floats(n), floats(n_params));
+    let bad = upload(device, &vec![f32::NAN; n]);
+    let (mut params, mut m, mut v) = (floats(n_params), floats(n_params), Buffer::zeros(device, n_params).unwrap());
+    let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n_params)).unwrap();
+    let [mut sum, mut squares, mut norm] = [(); 3].map(|()| Buffer::<f64>::zeros(device, 1).unwrap());
+    let mut state = LearnerState::new(device).unwrap();
+    let settings = UpdateSettings {
+        learning_rate: 1e-2,
+        max_norm: 0.5,
+        ent_coef: 0.1,
+        vf_coef: 0.5,
+        clip: 0.2,
+        clip_value: f32::INFINITY,
+        beta1: 0.9,
+        beta2: 0.999,
+        epsilon: 1e-5,
+        ..UpdateSettings::default()
+    };
+    let bounded = UpdateSettings { clip_value: 0.5, max_norm: 1e9, ..settings };
+    let stopped = UpdateSettings { target_kl: 1e-6, ..settings };
+    // Settings, masks, normalization, and whether the values are not finite.
+    let cases = [
+        (settings, false, true, false),
+        (bounded, true, false, false),
+        (stopped, true, true, false),
+        (settings, false, true, true),
+    ];
+    for (settings, masked, normalized, is_bad) in cases {
+        let slices = MinibatchSlices::new(n, if masked { 4 } else { 1 }, n_params, usize::MAX);
+        let mut tiles = Buffer::zeros(device, PARTS * slices.tiles()).unwrap();
+        state.set_settings(&stream, &settings).unwrap();
+        kernels.begin(&stream, &mut state).unwrap();
+        let mut order = Buffer::zeros(device, 3).unwrap();
+        kernels.epoch(&stream, &mut state, &order.view_mut()).unwrap();
+        for _ in 0..5 {
+            let of_rows = (&advantages.view(), Some(&rows.view()));
+            kernels.sum(&stream, of_rows, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
+            let distances = Terms::SquaredDistances(sum.view());
+            kernels.sum(&stream, of_rows, distances, &scratch.view_mut(), &squares.view_mut()).unwrap();
+            let columns = LossColumns {
+                rows: rows.view(),
+                actions: actions.view(),
+                masks: masked.then_some(masks.view()),
+                log_probs: log_probs.view(),
+                advantages: advantages.view(),
+                values: values.view(),
+                returns: returns.view(),
+                moments: normalized.then_some([sum.view(), squares.view()]),
+            };
+            let mut terms = Buffer::zeros(device, PARTS * n).unwrap();
+            let (mut d_outputs, mut d_values) = (Buffer::zeros(device, n * a).unwrap(), Buffer::zeros(device, n).unwrap());
+            let heads = LossHeads {
+                outputs: outputs.view(),
+                values: if is_bad { bad.view() } else { new_values.view() },
+                d_outputs: d_outputs.view_mut(),
+                d_values: d_values.view_mut(),
+                terms: terms.view_mut(),
+            };
+            kernels.ppo_categorical(&stream, &columns, &heads, &state).unwrap();
+            kernels.loss(&stream, &slices, &terms.view(), &tiles.view_mut(), &mut state).unwrap();
+            kernels.sum(&stream, (&gradient.view(), None), Terms::Squares, &scratch.view_mut(), &norm.view_mut()).unwrap();
+            let along = (&gradient.view(), &norm.view());
+            kernels.adam(&stream, along, &params.view_mut(), [&m.view_mut(), &v.view_mut()], &mut state).unwrap();
+            stream.synchronize().unwrap();
+            if !is_bad {
+                [&terms, &d_outputs, &d_values].iter().for_each(|numbers| bits.floats(&numbers.view()));
+            }
+        }
+        kernels.epoch(&stream, &mut state, &order.view_mut()).unwrap();
+        let (totals, counters) = (state.totals(&stream).unwrap(), state.counters(&stream).unwrap());
+        [&params, &m, &v].iter().for_each(|numbers| bits.floats(&numbers.view()));
+        format!("{totals:?} {counters:?}").hash(&mut bits.hash);
+    }
+}

@@ -1,0 +1,75 @@
+//! `rl train` with a learner on a device leaves the files that the CPU leaves.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod program;
+
+use std::fs;
+use std::path::Path;
+
+use program::{finish, newest, rl, text};
+use rl_envs::Isa;
+
+/// Trains in `dir`, which may hold a run to resume.
+fn train(dir: &Path, args: &[&str]) {
+    let output = finish(&mut rl(&[&["train"], args].concat()));
+    assert!(output.status.success(), "{args:?} in {}: {}", dir.display(), String::from_utf8_lossy(&output.stderr));
+}
+
+/// Reads the parameters and moments of the newest checkpoint.
+fn learnt(dir: &Path) -> [Vec<u8>; 2] {
+    ["params.safetensors", "optimizer.safetensors"].map(|name| fs::read(newest(dir).join(name)).unwrap())
+}
+
+/// A machine on which the kernels can run, and whose bits are a GPU's.
+fn can_compare() -> bool {
+    if Isa::best() == Isa::Plain {
+        eprintln!("skipped: no fused multiply-add on this machine, which gives other bits");
+        return false;
+    }
+    if let Err(error) = rl_cuda::Device::emulated() {
+        assert!(std::env::var_os("RL_REQUIRE_CXX").is_none_or(|value| value != "1"), "RL_REQUIRE_CXX=1, but {error}");
+        eprintln!("SKIPPED: {error}");
+        return false;
+    }
+    true
+}
+
+#[test]
+fn a_training_on_a_device_leaves_the_cpus_files() {
+    if !can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for env in ["cartpole", "snake", "breakout"] {
+        let of = |device: &str| {
+            let run = dir.path().join(format!("{env}-{device}"));
+            let sizes = ["--envs", "8", "--set", "ppo.n_steps=16", "--set", "ppo.batch_size=64", "--set", "ppo.n_epochs=2"];
+            let args = [env, "--device", device, "--steps", "384", "--seed", "7", "--set", "hidden=[32]", "--set", "conv=[]"];
+            let others = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50", "--set", "target_return=1e9"];
+            train(&run, &[&args[..], &sizes, &others[..4], &["--run-dir", text(&run)]].concat());
+            learnt(&run)
+        };
+        assert!(of("cpu") == of("emulated"), "{env}");
+    }
+}
+
+#[test]
+fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
+    if !can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let of = |devices: [&str; 3]| {
+        let run = dir.path().join(devices.join("-"));
+        for (i, device) in devices.into_iter().enumerate() {
+            let steps = (128 * (i + 1)).to_string();
+            let first = ["cartpole", "--envs", "4", "--set", "ppo.n_steps=32", "--set", "ppo.batch_size=32", "--seed", "7"];
+            let resumed = ["--resume", text(&run)];
+            let begin = if i == 0 { [&first[..], &["--run-dir", text(&run)]].concat() } else { resumed.to_vec() };
+            train(&run, &[&begin[..], &["--device", device, "--steps", &steps, "--set", "eval_episodes=1"]].concat());
+        }
+        learnt(&run)
+    };
+    assert!(of(["cpu", "emulated", "cpu"]) == of(["cpu"; 3]));
+}
