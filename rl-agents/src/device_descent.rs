@@ -346,7 +346,7 @@ impl DeviceDescent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Activation, Agent, Collector, NetConfig, Ppo, PpoConfig};
+    use crate::{Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
     use rl_envs::isa::Isa;
     use rl_envs::{Pool, cartpole::CartPole};
 
@@ -402,20 +402,148 @@ mod tests {
         move || Collector::new(n_envs, &CartPole::default(), &Pool::new(1).unwrap(), 1).unwrap()
     }
 
+    fn small() -> PpoConfig {
+        PpoConfig { n_steps: 33, batch_size: 33, n_epochs: 2, ..PpoConfig::default() }
+    }
+
+    fn net(hidden: &[usize], shared_trunk: bool) -> NetConfig {
+        let activation = if hidden.len() == 1 { Activation::Relu } else { Activation::Tanh };
+        NetConfig { hidden: hidden.into(), shared_trunk, activation, ..NetConfig::default() }
+    }
+
     #[test]
     fn updates_on_a_device_leave_the_cpus_bits() {
         if !has_fma() {
             return;
         }
-        let small = PpoConfig { n_steps: 33, batch_size: 11 * 3, n_epochs: 2, ..PpoConfig::default() };
         for device in &Device::for_tests() {
-            for hidden in [vec![], vec![1], vec![33, 16], vec![65, 130], vec![96, 64]] {
+            for hidden in [&[][..], &[1], &[33, 16], &[65, 130], &[96, 64, 32]] {
                 for shared_trunk in [false, true] {
-                    let activation = if hidden.len() == 1 { Activation::Relu } else { Activation::Tanh };
-                    let net = NetConfig { hidden: hidden.clone(), shared_trunk, activation, ..NetConfig::default() };
-                    compare(device, cartpole(3), &net, &small, 2);
+                    compare(device, cartpole(3), &net(hidden, shared_trunk), &small(), 2);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn minibatches_of_any_size_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        for device in &Device::for_tests() {
+            // Slices of less than a tile, of several tiles, and of tiles of different numbers.
+            for (n_envs, n_steps, batch_size) in [(1, 2, 2), (5, 39, 195), (7, 41, 287), (4, 194, 388)] {
+                let config = PpoConfig { n_steps, batch_size, n_epochs: 2, ..PpoConfig::default() };
+                compare(device, cartpole(n_envs), &net(&[8], false), &config, 2);
+            }
+        }
+    }
+
+    #[test]
+    fn every_setting_of_the_loss_leaves_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let clipped = PpoConfig { clip_range_vf: 0.05, ent_coef: 0.1, max_grad_norm: 1e9, normalize_advantage: false, ..small() };
+        let falling = PpoConfig { clip_range: Schedule::Linear(0.3), learning_rate: Schedule::Linear(0.01), ..small() };
+        let stopped = PpoConfig { target_kl: 1e-4, learning_rate: Schedule::Constant(0.01), n_epochs: 10, ..small() };
+        for device in &Device::for_tests() {
+            for config in [&clipped, &falling, &stopped] {
+                compare(device, cartpole(3), &net(&[8, 5], false), config, 3);
+            }
+        }
+    }
+
+    #[test]
+    fn a_divergence_on_a_device_is_the_cpus() {
+        if !has_fma() {
+            return;
+        }
+        let config = PpoConfig { batch_size: 11, ..small() };
+        let pool = Pool::new(1).unwrap();
+        for device in &Device::for_tests() {
+            let mut collector = cartpole(3)();
+            let mut rollout = collector.rollout(config.n_steps).unwrap();
+            let agent = || {
+                let (obs, actions) = (collector.observation_space(), collector.action_space());
+                Ppo::new(ActorCritic::new(obs, actions, &net(&[8, 5], false), 3).unwrap(), config.clone(), 3, 5).unwrap()
+            };
+            let (mut cpu, mut gpu) = (agent(), agent().on_device(device, rollout.shape()).unwrap());
+            collector.collect(cpu.acting(1.0), &mut rollout).unwrap();
+            rollout.columns().steps.rewards[[30, 1]] = f32::NAN;
+            let errors = [cpu.update(&rollout, 1.0, &pool), gpu.update(&rollout, 1.0, &pool)].map(|result| match result {
+                Err(crate::Error::Diverged(divergence)) => divergence,
+                other => panic!("{device}: {other:?}"),
+            });
+            assert_eq!(errors[0].to_string(), errors[1].to_string(), "{device}");
+            assert_eq!(format!("{:?}", errors[0].minibatch), format!("{:?}", errors[1].minibatch), "{device}");
+            assert_eq!(cpu.save().counters, gpu.save().counters, "{device}");
+        }
+    }
+
+    fn compare_sums(device: &Device) {
+        let (stream, kernels) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap());
+        let mut rng = rl_envs::Rng::new(3, 0, 0, rl_envs::Purpose::Init);
+        for n in [1, 31, 256, 257, 9_155, 65_537] {
+            let x: Vec<f32> = (0..n).map(|_| 3.0 + rng.normal()).collect();
+            let mut there = Buffer::zeros(device, n).unwrap();
+            stream.upload(&there.view_mut(), &x).unwrap();
+            let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n)).unwrap();
+            let [mut sum, mut squares, mut distances] = [(); 3].map(|()| Buffer::<f64>::zeros(device, 1).unwrap());
+            let all = (&there.view(), None);
+            kernels.sum(&stream, all, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
+            kernels.sum(&stream, all, Terms::Squares, &scratch.view_mut(), &squares.view_mut()).unwrap();
+            let about = Terms::SquaredDistances(sum.view());
+            kernels.sum(&stream, all, about, &scratch.view_mut(), &distances.view_mut()).unwrap();
+            let mean = crate::sums::sum(&x) / n as f64;
+            let expected =
+                [crate::sums::sum(&x), crate::sums::squared_distances(&x, 0.0), crate::sums::squared_distances(&x, mean)];
+            let found = [sum, squares, distances].map(|sum| {
+                let mut to = [0.0];
+                stream.download(&mut to, &sum.view()).unwrap();
+                to[0]
+            });
+            assert_eq!(found, expected, "{device}: {n} numbers");
+        }
+    }
+
+    #[test]
+    fn sums_on_a_device_have_the_cpus_bits() {
+        Device::for_tests().iter().for_each(compare_sums);
+        let mistakes = [
+            ["term(t) + term(t + THREADS)", "term(2 * t) + term(2 * t + 1)"],
+            ["sums[t] += sums[t + half];", "sums[t] = sums[t + half] + sums[t] * 1.0000000000000002;"],
+            ["at < n ? x[at] : 0.0", "at + 1 < n ? x[at] : 0.0"],
+        ];
+        let unnoticed = Device::unnoticed("sums.cu", &mistakes, compare_sums);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
+    #[test]
+    fn mistakes_planted_into_the_learners_kernels_are_noticed() {
+        if !has_fma() {
+            return;
+        }
+        let compare = |device: &Device| {
+            let config = PpoConfig { n_steps: 140, batch_size: 280, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() };
+            compare(device, cartpole(2), &net(&[100, 7], false), &config, 2);
+        };
+        let all: [(&str, &[[&str; 2]]); 4] = [
+            (
+                "dense.cu",
+                &[
+                    ["const u32 LONG = 96;", "const u32 LONG = 128;"],
+                    ["const u32 TILE = 96;", "const u32 TILE = 64;"],
+                    ["sum = two + sum;", "sum = one + sum;"],
+                ],
+            ),
+            ("activation.cuh", &[["fmaf(-y, y, 1.0f)", "(1.0f - y * y)"], ["p = fmaf(p, r, 0.5f);", "p = p * r + 0.5f;"]]),
+            ("actor_critic.cuh", &[["(f64)n - 1.0", "(f64)n"], ["out.value * weight", "out.value / (f32)n"]]),
+            ("learner.cu", &[["counters->epochs += 1;", ""], ["norm + 1e-6f", "norm"], ["(f64)settings->beta1", "0.9"]]),
+        ];
+        for (file, mistakes) in all {
+            let unnoticed = Device::unnoticed(file, mistakes, compare);
+            assert!(unnoticed.is_empty(), "{file}: {unnoticed:?}");
         }
     }
 }

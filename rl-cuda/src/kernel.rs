@@ -213,7 +213,7 @@ mod tests {
         let (bytes, one) = (Buffer::<u8>::zeros(device, 1)?, Buffer::<f32>::zeros(device, 1)?);
         let (layer, slices) = (DenseLayer { n_in: 1, n_out: 1, activation: Activation::Tanh }, MinibatchSlices::new(1, 1, 2, 2));
         let number = one.view();
-        kernels.samples(stream, (&Obs::F32(number), 1.0, 1), None, &floats.view_mut())?;
+        kernels.samples(stream, (&Obs::F32(number), 1.0, 1), None, &floats.view_mut().into_slice(0..1))?;
         kernels.samples(stream, (&Obs::U8(bytes.view()), 1.0, 1), Some(&words.view()), &floats.view_mut().into_slice(0..1))?;
         kernels.forward(stream, layer, &others.view(), &number, &floats.view_mut().into_slice(0..1))?;
         kernels.input_gradient(stream, (layer, &others.view()), &number, None, false, &floats.view_mut().into_slice(0..1))?;

@@ -359,7 +359,7 @@ impl LearnerKernels {
         self.replace_values(stream, (final_values, final_at), next_values)
     }
 
-    /// Replaces numbers of a column at some steps; steps past the end are skipped.
+    /// Replaces numbers of a column at some steps, each of which appears once; steps past the end are skipped.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].

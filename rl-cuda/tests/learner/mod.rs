@@ -103,7 +103,7 @@ pub(crate) fn permutation(device: &Device, bits: &mut Bits<'_>) {
 
 pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(3));
-    for (t, n) in [(1, 1), (9, 5), (33, 31)] {
+    for (t, n) in [(2, 1), (9, 5), (33, 31)] {
         let mut floats = |n: usize| upload(device, &source.floats(n));
         let (values, last_values, advantages) = (floats(t * n), floats(n), floats(t * n));
         let final_values = floats(3);

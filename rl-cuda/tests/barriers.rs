@@ -1,0 +1,93 @@
+//! Each barrier of the kernels is necessary: without it the stand-in finds a race between threads.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use standin::{Fault, Machine};
+
+/// A parameter's bytes.
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Allocates `n` numbers of 4 bytes.
+fn floats(machine: &mut Machine, n: usize) -> Vec<u8> {
+    machine.upload(&vec![0; 4 * n]).to_le_bytes().into()
+}
+
+/// Runs a kernel with one block of `threads` threads.
+fn run(machine: &mut Machine, kernel: &str, threads: u32, params: &[Vec<u8>]) -> Result<(), Fault> {
+    let params: Vec<&[u8]> = params.iter().map(|param| &param[..]).collect();
+    machine.run(kernel, [1, 1, 1], [threads, 1, 1], &params)
+}
+
+/// Removes each barrier of a kernel in turn; returns how many it has.
+fn check(ptx: &str, kernel: &str, launch: impl Fn(&mut Machine) -> Result<(), Fault>) -> usize {
+    launch(&mut Machine::new(ptx).unwrap()).unwrap_or_else(|fault| panic!("{kernel}: {fault}"));
+    let begin = ptx.find(&format!(".entry {kernel}(")).unwrap();
+    let end = ptx[begin + 1..].find(".entry ").map_or(ptx.len(), |len| begin + 1 + len);
+    let places: Vec<usize> = ptx[begin..end].match_indices("bar.sync").map(|(at, _)| begin + at).collect();
+    for &at in &places {
+        let line = at + ptx[at..].find('\n').unwrap();
+        let without = format!("{}{}", &ptx[..at], &ptx[line..]);
+        assert!(launch(&mut Machine::new(&without).unwrap()).is_err(), "{kernel} does not need its barrier at byte {at}");
+    }
+    places.len()
+}
+
+#[test]
+fn a_product_without_one_of_its_barriers_is_a_race() {
+    let ptx = include_str!("../ptx/dense.ptx");
+    // Two rounds of 32 terms in shared memory.
+    let (m, n_in, n_out) = (40, 40, 40);
+    let size = bytes(&[m, n_in, n_out, 1]);
+    let n = (m * n_in) as usize;
+    for kernel in ["dense_forward", "dense_input_gradient", "dense_weight_gradient"] {
+        let launch = |machine: &mut Machine| {
+            let mut params: Vec<_> =
+                (0..if kernel == "dense_weight_gradient" { 3 } else { 4 }).map(|_| floats(machine, n)).collect();
+            params.push(size.clone());
+            match kernel {
+                "dense_input_gradient" => params.push(bytes(&[0])),
+                "dense_weight_gradient" => params.push(bytes(&[1600, 0, m, 1, 1, 1])),
+                _ => {}
+            }
+            run(machine, kernel, 128, &params)
+        };
+        assert!(check(ptx, kernel, launch) >= 2, "{kernel}");
+    }
+}
+
+#[test]
+fn a_sum_without_one_of_its_barriers_is_a_race() {
+    let ptx = include_str!("../ptx/sums.ptx");
+    let n = bytes(&[256, 0]);
+    let of = |machine: &mut Machine| {
+        let (x, to) = (floats(machine, 256), floats(machine, 2));
+        let none = vec![0; 8];
+        run(machine, "sums_of", 128, &[x, none.clone(), n.clone(), n.clone(), none, bytes(&[1]), to])
+    };
+    assert!(check(ptx, "sums_of", of) >= 2);
+    let fold = |machine: &mut Machine| {
+        let (x, to) = (floats(machine, 512), floats(machine, 2));
+        run(machine, "sums_fold", 128, &[x, n.clone(), to])
+    };
+    assert!(check(ptx, "sums_fold", fold) >= 2);
+}
+
+#[test]
+fn the_parts_of_a_loss_without_one_of_their_barriers_are_a_race() {
+    let launch = |machine: &mut Machine| {
+        let (terms, tiles) = (floats(machine, 5 * 100), floats(machine, 2 * 5 * 2));
+        let [settings, counters, totals] = [10, 12, 20].map(|n| floats(machine, n));
+        run(machine, "learner_loss", 128, &[terms, tiles, bytes(&[100, 1, 2]), settings, counters, totals])
+    };
+    assert!(check(include_str!("../ptx/learner.ptx"), "learner_loss", launch) >= 2);
+}
+
+#[test]
+fn the_explained_variance_without_one_of_its_barriers_is_a_race() {
+    let launch = |machine: &mut Machine| {
+        let (returns, values, totals) = (floats(machine, 300), floats(machine, 300), floats(machine, 20));
+        run(machine, "targets_explained_variance", 256, &[returns, values, bytes(&[300, 0]), totals])
+    };
+    assert!(check(include_str!("../ptx/targets.ptx"), "targets_explained_variance", launch) >= 2);
+}
