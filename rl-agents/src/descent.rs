@@ -140,7 +140,9 @@ impl Descent {
         Ok(norm)
     }
 
-    /// Waits for an update on the device, and copies its results to policy and optimizer.
+    /// Waits for an update on the device.
+    ///
+    /// Copies its results to policy and optimizer.
     ///
     /// # Errors
     /// [`Error::Diverged`] with the minibatch at which learning stopped; [`Error::Device`].

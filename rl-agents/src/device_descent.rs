@@ -1,6 +1,6 @@
-//! Gradient descent of an actor-critic on a device: [`Descent`](crate::descent) and its [`Targets`](crate::Targets) there.
+//! Gradient descent of an actor-critic on a device.
 //!
-//! Parameters, moments, the rollout and all that is computed from it stay in device memory, allocated once. Every kernel has the
+//! The twin of [`Descent`](crate::descent) and [`Targets`](crate::Targets). Parameters, moments, the rollout and all that is computed from it stay in device memory, allocated once. Every kernel has the
 //! operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a CPU with fused multiply-add.
 
 use std::ops::Range;
@@ -21,7 +21,9 @@ use crate::slices;
 use crate::targets::CONTIGUOUS;
 use crate::{ActorCritic, Error};
 
-/// Maximum numbers in the partial gradients of all tiles; beyond, each slice has one.
+/// Maximum numbers in the partial gradients of all tiles.
+///
+/// Beyond, each slice has one partial gradient.
 const MAX_NUMBERS: usize = 1 << 26;
 
 /// Columns of a rollout, and targets computed from it, (T, N) each.
@@ -268,7 +270,7 @@ impl DeviceDescent {
         Ok(self.kernels.epoch(&self.stream, &mut self.state, &self.order.view_mut())?)
     }
 
-    /// Computes the gradient of PPO's loss over a minibatch: the samples at a range of the order.
+    /// Computes the gradient of PPO's loss over a range of the order.
     pub(crate) fn gradient(&mut self, range: Range<usize>, normalize: bool) -> Result<(), Error> {
         let Self { stream, kernels, net, rollout: columns, params, slices, .. } = self;
         let (n, d) = (range.len(), columns.obs_len);
@@ -295,7 +297,7 @@ impl DeviceDescent {
         };
         let ([outputs, values], [d_outputs, d_values]) = net.heads(self.chains, n);
         let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut() };
-        kernels.ppo_categorical(stream, &minibatch, &heads, &self.state)?;
+        kernels.surrogate_categorical(stream, &minibatch, &heads, &self.state)?;
         kernels.loss(stream, slices, &self.terms.view(), &self.tiles.view_mut(), &mut self.state)?;
         net.backward((stream, kernels), &params, (n, slices), &mut self.partial)?;
         Ok(kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?)

@@ -1,4 +1,6 @@
-//! Networks on a device: the layers of [`Net`](crate::net::Net), forward and backward, one kernel for each layer and direction.
+//! Networks on a device: the layers of [`Net`](crate::net::Net).
+//!
+//! One kernel for each layer and direction.
 
 use std::ops::Range;
 
@@ -63,7 +65,7 @@ impl DeviceNet {
         self.outputs[last].view().slice(0..m * self.layers[last].dense.n_out)
     }
 
-    /// Returns the outputs of two chains, and the gradients of these outputs for writing.
+    /// Returns the outputs of two chains, and their gradients for writing.
     ///
     /// # Panics
     /// If the second chain does not follow the first.
@@ -79,7 +81,9 @@ impl DeviceNet {
         ([self.outputs[a].view().slice(0..len(a)), self.outputs[b].view().slice(0..len(b))], deltas)
     }
 
-    /// Runs the first `m` samples forward, except through chain `skip`, which no other chain starts from.
+    /// Runs the first `m` samples forward, except through chain `skip`.
+    ///
+    /// No other chain starts from that one.
     pub(crate) fn forward(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),
@@ -101,7 +105,7 @@ impl DeviceNet {
         Ok(())
     }
 
-    /// Writes the partial gradients of all samples, from the gradients of the heads' outputs.
+    /// Writes partial gradients, from the gradients of the heads' outputs.
     pub(crate) fn backward(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),
@@ -121,7 +125,7 @@ impl DeviceNet {
             let Some(source) = *source else { continue };
             // The layers that read one layer add up, the last one first; the derivative follows the first one.
             let mut readers = (0..layers.len()).filter(|&reader| layers[reader].source == Some(source));
-            let (first, last) = (readers.next(), readers.last());
+            let (first, last) = (readers.next(), readers.next_back());
             let derive = (first == Some(l)).then_some((layers[source].dense.activation, &x));
             let dx = before[source].view_mut().into_slice(0..m * dense.n_in);
             let add = last.is_some_and(|last| last != l);

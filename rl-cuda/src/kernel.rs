@@ -241,7 +241,7 @@ mod tests {
             d_values: others.view_mut().into_slice(0..1),
             terms: terms.view_mut(),
         };
-        kernels.ppo_categorical(stream, &columns, &heads, &state)?;
+        kernels.surrogate_categorical(stream, &columns, &heads, &state)?;
         let mut tiles = Buffer::zeros(device, PARTS)?;
         kernels.loss(stream, &slices, &terms.view(), &tiles.view_mut(), &mut state)?;
         let gradient = (&number, &sum.view());

@@ -44,11 +44,11 @@ pub(crate) const MODULES: &[Module] = modules![
     "normalize",
     "pendulum",
     "permutation",
-    "ppo",
     "sample",
     "samples",
     "snake",
     "sums",
+    "surrogate",
     "targets",
 ];
 

@@ -1,4 +1,6 @@
-//! Each barrier of the kernels is necessary: without it the stand-in finds a race between threads.
+//! Each barrier of the kernels is necessary.
+//!
+//! Without it the stand-in finds a race between threads.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use standin::{Fault, Machine};

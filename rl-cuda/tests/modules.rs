@@ -25,10 +25,10 @@ const OTHERS: [&str; 13] = [
     "math",
     "normalize",
     "permutation",
-    "ppo",
     "sample",
     "samples",
     "sums",
+    "surrogate",
     "targets",
 ];
 
@@ -294,7 +294,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "dense" => learner::dense(device, &mut bits),
         "gae" => gae(device, &mut bits),
         "gather" => gather(device, &mut bits),
-        "learner" | "ppo" => learner::update(device, &mut bits),
+        "learner" | "surrogate" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
         "normalize" => normalize(device, &mut bits),
         "permutation" => learner::permutation(device, &mut bits),

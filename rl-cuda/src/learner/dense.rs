@@ -9,14 +9,16 @@ use crate::{Error, Stream, View, ViewMut};
 /// Rows and columns that a block of a product computes, with 128 threads.
 const SIDE: usize = 64;
 
-/// Number of blocks of a product with so many rows and columns.
+/// Number of blocks of a product.
 fn blocks(rows: usize, columns: usize) -> u64 {
     (rows.div_ceil(SIDE) * columns.div_ceil(SIDE)) as u64
 }
 
 #[allow(unsafe_code)]
 impl LearnerKernels {
-    /// Computes outputs `y`, (m, N), from inputs `x`, (m, K), and `params`: weights (K, N), then biases (N).
+    /// Computes outputs `y`, (m, N), from inputs `x`, (m, K).
+    ///
+    /// `params` are weights (K, N), then biases (N).
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -40,9 +42,9 @@ impl LearnerKernels {
         unsafe { self.forward.launch(stream, blocks(m, n_out) * u64::from(BLOCK), BLOCK, args) }
     }
 
-    /// Computes the gradient `dx`, (m, K), of the inputs from that of the sums, `dz`, (m, N).
+    /// Computes the gradient `dx`, (m, K), of the inputs.
     ///
-    /// With `add`, it is added to `dx`. `derive` holds the activation that made the inputs, and the inputs; its derivative is applied
+    /// `dz`, (m, N), is the gradient of the sums. With `add`, it is added to `dx`. `derive` holds the activation that made the inputs, and the inputs; its derivative is applied
     /// last.
     ///
     /// # Errors
@@ -69,8 +71,9 @@ impl LearnerKernels {
         unsafe { self.input_gradient.launch(stream, blocks(m, n_in) * u64::from(BLOCK), BLOCK, args) }
     }
 
-    /// Writes a layer's partial gradients, from its inputs `x`, (n, K), and the gradient `dz`, (n, N), of its sums.
+    /// Writes a layer's partial gradients.
     ///
+    /// `x`, (n, K), are its inputs, and `dz`, (n, N), is the gradient of its sums.
     /// `partial` begins with the layer's first number: weights (K, N), then biases (N). Rows are `stride` numbers apart.
     ///
     /// # Errors

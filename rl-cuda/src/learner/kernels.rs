@@ -8,7 +8,9 @@ use crate::args::{Args, long};
 use crate::kernel::Kernel;
 use crate::{Device, Error, Stream, View, ViewMut};
 
-/// Parts of a loss: policy loss, value loss, entropy, KL divergence, fraction clipped.
+/// Number of parts of a loss.
+///
+/// Policy loss, value loss, entropy, KL divergence, fraction clipped.
 pub const PARTS: usize = 5;
 
 /// Threads per block.
@@ -46,11 +48,13 @@ pub struct LossColumns<'a> {
     pub values: View<'a, f32>,
     /// Targets of the values.
     pub returns: View<'a, f32>,
-    /// Sum of the samples' advantages, and of the squared distances from their mean, to normalize them.
+    /// Sums from which the samples' advantages are normalized.
+    ///
+    /// The sum of the advantages, and of the squared distances from their mean.
     pub moments: Option<[View<'a, f64>; 2]>,
 }
 
-/// Outputs of policy and value function for a minibatch, and the gradients of a loss.
+/// Outputs of the networks for a minibatch, and the gradients of a loss.
 #[derive(Debug)]
 pub struct LossHeads<'a> {
     /// Logits, (n, A).
@@ -79,7 +83,7 @@ pub struct LearnerKernels {
     order: Kernel,
     begin: Kernel,
     epoch: Kernel,
-    ppo_categorical: Kernel,
+    surrogate_categorical: Kernel,
     loss: Kernel,
     step: Kernel,
     adam: Kernel,
@@ -113,7 +117,7 @@ impl LearnerKernels {
             order: kernel("permutation", "order")?,
             begin: kernel("learner", "begin")?,
             epoch: kernel("learner", "epoch")?,
-            ppo_categorical: kernel("ppo", "categorical")?,
+            surrogate_categorical: kernel("surrogate", "categorical")?,
             loss: kernel("learner", "loss")?,
             step: kernel("learner", "step")?,
             adam: kernel("learner", "adam")?,
@@ -231,13 +235,15 @@ impl LearnerKernels {
         unsafe { self.epoch.launch(stream, 1, 1, args) }
     }
 
-    /// Computes PPO's loss of categorical policies: its parts, and the gradients of the outputs.
+    /// Computes the clipped surrogate loss of categorical policies.
+    ///
+    /// Writes its parts, and the gradients of the outputs.
     ///
     /// A row past the end counts as the last one.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    pub fn ppo_categorical(
+    pub fn surrogate_categorical(
         &self,
         stream: &Stream,
         columns: &LossColumns<'_>,
@@ -282,13 +288,13 @@ impl LearnerKernels {
         let args = Args::new().push(places.map(long).as_flattened()).push(moments.map(long).as_flattened());
         let args = args.push(of_heads.map(long).as_flattened()).push_long(state.settings.address());
         let args = args.push(&[n as u32]).push(&[a as u32]);
-        // SAFETY: the parameters are those of `ppo_categorical`; lengths were checked above.
-        unsafe { self.ppo_categorical.launch(stream, n as u64, BLOCK, args) }
+        // SAFETY: the parameters are those of `surrogate_categorical`; lengths were checked above.
+        unsafe { self.surrogate_categorical.launch(stream, n as u64, BLOCK, args) }
     }
 
-    /// Adds a minibatch's loss to the sums of the update, and decides whether the optimizer steps.
+    /// Adds a minibatch's loss to the sums of the update.
     ///
-    /// `tiles` holds `PARTS` numbers for each tile.
+    /// Also decides whether the optimizer steps. `tiles` holds `PARTS` numbers for each tile.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -309,7 +315,9 @@ impl LearnerKernels {
         unsafe { self.loss.launch(stream, 1, BLOCK, args.push_long(state.totals.address())) }
     }
 
-    /// Takes a step of Adam along `gradient`, with the sum of its squares, unless loss or norm are not finite.
+    /// Takes a step of Adam along a gradient with its sum of squares.
+    ///
+    /// The step is skipped if loss or norm are not finite.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -359,7 +367,9 @@ impl LearnerKernels {
         self.replace_values(stream, (final_values, final_at), next_values)
     }
 
-    /// Replaces numbers of a column at some steps, each of which appears once; steps past the end are skipped.
+    /// Replaces numbers of a column at some steps, each of which appears once.
+    ///
+    /// Steps past the end are skipped.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -377,7 +387,9 @@ impl LearnerKernels {
         unsafe { self.scatter.launch(stream, n as u64, BLOCK, args) }
     }
 
-    /// Writes returns, the sums of advantages and values, and the share of their variance that the values explain.
+    /// Writes returns, the sums of advantages and values.
+    ///
+    /// Also writes the share of their variance that the values explain.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].

@@ -46,7 +46,7 @@ impl MinibatchSlices {
         self.rows() * self.tiles_of_group
     }
 
-    /// Returns the kernels' `Slices` of partial gradients that are `stride` numbers apart.
+    /// Returns the kernels' `Slices`, with partial gradients `stride` numbers apart.
     pub(super) fn words(&self, stride: usize) -> [u32; 6] {
         let [low, high] = long(stride as u64);
         [low, high, self.n as u32, self.count as u32, self.groups as u32, self.tiles_of_group as u32]

@@ -40,7 +40,9 @@ pub struct LearnerCounters {
     pub skipped: u64,
     /// Changes of the parameters.
     pub changes: u64,
-    /// Reason why the rest of an update was skipped: 0 for none, 1 for the KL divergence, or [`LearnerCounters::DIVERGED`].
+    /// Reason why the rest of an update was skipped.
+    ///
+    /// 0 for none, 1 for the KL divergence, or [`LearnerCounters::DIVERGED`].
     pub stop: u64,
 }
 

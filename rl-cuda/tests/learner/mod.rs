@@ -122,7 +122,9 @@ pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
     }
 }
 
-/// Updates of a policy of which only the outputs exist, with steps that are taken, skipped or stopped.
+/// Updates of a policy of which only the outputs exist.
+///
+/// Steps are taken, skipped or stopped.
 pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(4));
     let (len, n, a, n_params) = (130, 97, 3, 300);
@@ -193,7 +195,7 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
                 d_values: d_values.view_mut(),
                 terms: terms.view_mut(),
             };
-            kernels.ppo_categorical(&stream, &columns, &heads, &state).unwrap();
+            kernels.surrogate_categorical(&stream, &columns, &heads, &state).unwrap();
             kernels.loss(&stream, &slices, &terms.view(), &tiles.view_mut(), &mut state).unwrap();
             kernels.sum(&stream, (&gradient.view(), None), Terms::Squares, &scratch.view_mut(), &norm.view_mut()).unwrap();
             let along = (&gradient.view(), &norm.view());

@@ -1,4 +1,4 @@
-// PPO's loss: the twin of `PpoLoss` in rl-agents/src/ppo.rs, which has the paper and the meaning of the settings.
+// The clipped surrogate loss of PPO: the twin of `PpoLoss` in rl-agents/src/ppo.rs, which has the paper and the meaning of the settings.
 
 #include "actor_critic.cuh"
 
@@ -25,8 +25,8 @@ struct PpoLoss {
     }
 };
 
-extern "C" __global__ void ppo_categorical(
+extern "C" __global__ void surrogate_categorical(
     Columns columns, Moments moments, Heads heads, const Settings* settings, u32 n, u32 a) {
     categorical_loss(PpoLoss{}, columns, moments, heads, *settings, n, a);
 }
-HOST_KERNEL(ppo_categorical)
+HOST_KERNEL(surrogate_categorical)
