@@ -240,6 +240,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         let m = range.len();
         let rows = &rows[range.clone()];
         let [mut new, mut old, mut start, mut value, mut old_value, mut wanted] = [[0.0f32; TILE]; 6];
+        let mut chosen = [0u32; TILE];
         let [mut d_log_prob, mut d_value, mut policy_loss, mut value_loss, mut kl, mut clipped] = [[0.0f32; TILE]; 6];
         state.outputs.resize(a * TILE, 0.0);
         let outputs = &mut state.outputs[..a * m];
@@ -254,7 +255,8 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
                 }
                 log_softmax_columns(outputs, m, &legal, &mut [0.0; 2 * TILE]);
                 for (s, &row) in rows.iter().enumerate() {
-                    new[s] = outputs[actions[row as usize] as usize * m + s];
+                    chosen[s] = actions[row as usize];
+                    new[s] = outputs[chosen[s] as usize * m + s];
                 }
             }
             Actions::Continuous((actions, log_std)) => {
@@ -302,21 +304,17 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         let mut d_output = [0.0f32; TILE];
         match self.chosen_actions {
             // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
-            Actions::Discrete(actions) => {
+            Actions::Discrete(_) => {
                 for column in outputs.chunks_exact(m) {
                     entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
                 }
-                for (j, column) in outputs.chunks_exact(m).enumerate() {
+                for (j, column) in (0..).zip(outputs.chunks_exact(m)) {
                     for s in 0..m {
                         let p = math::exp(column[s]);
-                        d_output[s] = weight * (ent_coef * p * (column[s] + entropy[s]) - d_log_prob[s] * p);
+                        let other = weight * (ent_coef * p * (column[s] + entropy[s]) - d_log_prob[s] * p);
+                        d_output[s] = if chosen[s] == j { other + weight * d_log_prob[s] } else { other };
                     }
-                    for (s, &row) in rows.iter().enumerate() {
-                        if actions[row as usize] as usize == j {
-                            d_output[s] += weight * d_log_prob[s];
-                        }
-                    }
-                    tile.set_grad(actor, j, &d_output[..m]);
+                    tile.set_grad(actor, j as usize, &d_output[..m]);
                 }
             }
             // With z = (a - mean) / std: d(log p)/d mean = z / std, d(log p)/d log_std = z^2 - 1, dH/d log_std = 1.

@@ -110,7 +110,10 @@ pub(crate) fn add_rows(from: &[f32], stride: usize, some: usize, to: &mut [f32])
 fn add_columns<const N: usize>(from: &[f32], stride: usize, to: &mut [f32; N]) {
     let mut sums = [0.0f32; N];
     for row in from.chunks(stride) {
-        sums.iter_mut().zip(&row[..N]).for_each(|(sum, x)| *sum += x);
+        // A copy, as in `block`: it keeps the sums in registers.
+        let mut numbers = [0.0f32; N];
+        numbers.copy_from_slice(&row[..N]);
+        sums.iter_mut().zip(&numbers).for_each(|(sum, x)| *sum += x);
     }
     to.iter_mut().zip(&sums).for_each(|(to, sum)| *to += sum);
 }
