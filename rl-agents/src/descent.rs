@@ -17,8 +17,9 @@ use crate::targets::Targets;
 use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 
 /// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
-pub(crate) fn check_contiguous(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
-    if rollout.contiguous { Ok(()) } else { Err(Error::Columns(what)) }
+pub(crate) fn check_continues(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
+    let continues = rollout.contiguous || rollout.continues.len() == rollout.shape().n_envs;
+    if continues { Ok(()) } else { Err(Error::Columns(what)) }
 }
 
 /// A policy, its optimizer, and the counters of its randomness.
@@ -81,7 +82,7 @@ impl Descent {
     /// Their statistics include this rollout.
     pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
         let Some(returns) = &mut self.returns else { return Ok(rollout.rewards().into()) };
-        check_contiguous(rollout, "normalize_reward sums returns")?;
+        check_continues(rollout, "normalize_reward sums returns")?;
         returns.merge(rollout, gamma, pool);
         let inv_std = returns.inv_std();
         Ok(rollout.rewards().mapv(|reward| normalized_reward(reward, inv_std)).into())

@@ -22,7 +22,7 @@ use rl_buffer::{
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 
 use crate::agent::{Divergence, NamedTensor};
-use crate::descent::{StepSums, check_contiguous};
+use crate::descent::{StepSums, check_continues};
 use crate::gradient::Slices;
 use crate::optim::{Optimizer, Rule};
 use crate::policy::mask_rows;
@@ -344,10 +344,16 @@ impl Dqn {
         Ok(agent)
     }
 
-    /// Adds step `t` of a rollout to the replay memory.
+    /// Adds step `t` of a rollout to the replay memory, of all columns or of one.
     ///
     /// `ended` are the episodes that it ended, by step, column and index of the final observation.
-    fn remember(&mut self, rollout: &Rollout, t: usize, ended: &[(usize, usize, usize)]) -> Result<(), Error> {
+    fn remember(
+        &mut self,
+        rollout: &Rollout,
+        t: usize,
+        column: Option<usize>,
+        ended: &[(usize, usize, usize)],
+    ) -> Result<(), Error> {
         let (n, d) = (rollout.shape().n_envs, rollout.shape().obs_len);
         let Memory { final_obs, final_masks, .. } = &mut self.memory;
         let a = final_masks.len() / n;
@@ -361,11 +367,26 @@ impl Dqn {
         let step = rollout.step(t);
         let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..]]);
         let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs: final_obs.as_slice(), masks, ..step });
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.push(obs, &step)?,
-            Replay::Prioritized(replay) => replay.push(obs, &step)?,
+        match (&mut self.replay, column) {
+            (Replay::Uniform(replay), None) => replay.push(obs, &step)?,
+            (Replay::Prioritized(replay), None) => replay.push(obs, &step)?,
+            (replay, Some(column)) => {
+                let (env_idx, obs, step) = (rollout.env_idx()[column] as usize, obs.row(column, d), step.env(column));
+                match replay {
+                    Replay::Uniform(replay) => replay.push_env(env_idx, obs, &step)?,
+                    Replay::Prioritized(replay) => replay.push_env(env_idx, obs, &step)?,
+                }
+            }
         };
         Ok(())
+    }
+
+    /// Drops the waiting steps of an environment with a gap in its trajectory.
+    fn forget_waiting_of(&mut self, env_idx: usize) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.forget_waiting_of(env_idx),
+            Replay::Prioritized(replay) => replay.forget_waiting_of(env_idx),
+        }
     }
 
     fn replay_len(&self) -> usize {
@@ -555,7 +576,7 @@ impl Agent for Dqn {
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        check_contiguous(rollout, "n-step returns and stacked frames continue")?;
+        check_continues(rollout, "n-step returns and stacked frames continue")?;
         if rollout.cut_before {
             self.gap();
         }
@@ -564,11 +585,26 @@ impl Agent for Dqn {
         let mut ended: Vec<_> = rollout.final_at().iter().enumerate().map(|(i, &(t, n))| (t, n, i)).collect();
         ended.sort_unstable();
         let mut sums = Sums::default();
-        for t in 0..n_steps {
-            let from = ended.partition_point(|&(at, ..)| at < t);
-            let to = ended.partition_point(|&(at, ..)| at <= t);
-            self.remember(rollout, t, &ended[from..to])?;
-            self.catch_up(n_envs as u64, done, &mut sums, pool)?;
+        if rollout.contiguous {
+            for t in 0..n_steps {
+                let from = ended.partition_point(|&(at, ..)| at < t);
+                let to = ended.partition_point(|&(at, ..)| at <= t);
+                self.remember(rollout, t, None, &ended[from..to])?;
+                self.catch_up(n_envs as u64, done, &mut sums, pool)?;
+            }
+        } else {
+            // An environment may have filled several columns, one after the other.
+            for n in 0..n_envs {
+                if !rollout.continues[n] {
+                    self.forget_waiting_of(rollout.env_idx()[n] as usize);
+                }
+                for t in 0..n_steps {
+                    let from = ended.partition_point(|&(at, column, _)| (at, column) < (t, n));
+                    let to = ended.partition_point(|&(at, column, _)| (at, column) <= (t, n));
+                    self.remember(rollout, t, Some(n), &ended[from..to])?;
+                    self.catch_up(1, done, &mut sums, pool)?;
+                }
+            }
         }
         let mut metrics = Metrics::default();
         metrics.push("train/loss", sums.loss / sums.n);
@@ -710,6 +746,61 @@ mod tests {
                 Err(error) => panic!("{error}"),
             };
             assert_eq!(refused, built != set, "built {built}, set {set}");
+        }
+    }
+
+    /// Returns what an agent remembers of two rollouts, sorted.
+    ///
+    /// `columns` gives the order of columns if they were filled first-come, and whether those of the second rollout continue the first.
+    fn remembered_of(columns: Option<(&[usize], bool)>, n_steps: usize, prioritized: bool) -> Vec<Vec<u32>> {
+        let (env, pool) = (rl_envs::cartpole::CartPole::default(), Pool::new(1).unwrap());
+        let mut collector = Collector::new(5, &env, &pool, 1).unwrap();
+        let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+        let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+        let config = DqnConfig { n_steps, prioritized, learning_starts: 1_000_000, ..DqnConfig::default() };
+        let mut agent = Dqn::new(network, config, &obs, &actions, 5, 7).unwrap();
+        let (mut rollout, mut mixed) = (collector.rollout(20).unwrap(), collector.rollout(20).unwrap());
+        for i in 0..2 {
+            collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+            if let Some((order, continues)) = columns {
+                mixed.clear();
+                mixed.contiguous = false;
+                order.iter().enumerate().for_each(|(n, &from)| mixed.copy_column(n, &rollout, from));
+                mixed.continues.extend([i == 1 && continues; 5]);
+                agent.update(&mixed, 0.5, &pool).unwrap();
+            } else {
+                agent.update(&rollout, 0.5, &pool).unwrap();
+            }
+        }
+        let replay = match &agent.replay {
+            Replay::Uniform(replay) => replay,
+            Replay::Prioritized(replay) => replay.replay(),
+        };
+        let mut batch = replay.batch(replay.len()).unwrap();
+        replay.sample_distinct(&vec![0; replay.len()], &mut batch).unwrap();
+        let (batch, d) = (batch.columns(), obs.len());
+        let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (batch.obs, batch.next_obs) else { panic!("f32") };
+        let row = |i: usize| {
+            let numbers = obs[i * d..][..d].iter().chain(&next_obs[i * d..][..d]).chain([&batch.rewards[i], &batch.discounts[i]]);
+            numbers.map(|x| x.to_bits()).collect()
+        };
+        let mut rows: Vec<Vec<u32>> = (0..batch.rewards.len()).map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    #[test]
+    fn columns_filled_first_come_are_remembered_as_those_filled_in_step() {
+        for n_steps in [1, 3, 7] {
+            for prioritized in [false, true] {
+                let expected = remembered_of(None, n_steps, prioritized);
+                assert!(expected.len() > 170, "{}", expected.len());
+                assert_eq!(remembered_of(Some((&[3, 0, 4, 2, 1], true)), n_steps, prioritized), expected, "{n_steps} steps");
+                let cut = remembered_of(Some((&[3, 0, 4, 2, 1], false)), n_steps, prioritized);
+                // Each trajectory that went on loses the steps that waited, and nothing is joined across the cut.
+                assert_eq!(cut.len(), expected.len() - 5 * (n_steps - 1), "{n_steps} steps");
+                assert!(cut.iter().all(|row| expected.contains(row)));
+            }
         }
     }
 

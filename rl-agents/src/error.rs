@@ -45,8 +45,8 @@ pub enum Error {
     /// Discrete actions for a continuous policy, or the reverse.
     #[error("discrete actions for a continuous policy, or the reverse; policy and environment do not fit")]
     ActionKind,
-    /// First-come rollout columns, given to a part that needs fixed columns.
-    #[error("{0} across rollouts, but this rollout was collected first-come; collect in step")]
+    /// Columns of unknown environments, given to a part that continues trajectories.
+    #[error("{0} across rollouts, but nothing says which columns of this rollout continue others; use one collector")]
     Columns(&'static str),
     /// Loss or gradient that was not finite in several consecutive optimizer steps.
     ///

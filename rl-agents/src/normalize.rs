@@ -206,6 +206,9 @@ impl RunningReturns {
     pub(crate) fn merge(&mut self, rollout: &Rollout, gamma: f32, pool: &Pool) {
         let n_envs = rollout.shape().n_envs;
         self.running.resize(n_envs, 0.0);
+        if !rollout.contiguous {
+            return self.merge_columns(rollout, gamma);
+        }
         let (mut running, mut rest) = (self.running.clone(), Vec::with_capacity(MAX_SLICES));
         let mut left = &mut running[..];
         for columns in pool::slices(n_envs, MAX_SLICES, MIN_SLICE) {
@@ -227,6 +230,30 @@ impl RunningReturns {
         });
         let mut merged = self.moments.clone();
         rest.iter().for_each(|(.., moments)| merged.merge(moments));
+        if merged.is_finite() {
+            (self.moments, self.running) = (merged, running);
+        }
+    }
+
+    /// Adds the steps of columns in the order in which environments have filled them.
+    fn merge_columns(&mut self, rollout: &Rollout, gamma: f32) {
+        let (mut running, mut moments) = (self.running.clone(), Moments::new(1));
+        let (rewards, terminated, truncated) = (rollout.rewards(), rollout.terminated(), rollout.truncated());
+        for (n, continues) in rollout.continues.iter().enumerate() {
+            let running = &mut running[rollout.env_idx()[n] as usize];
+            if !continues {
+                *running = 0.0;
+            }
+            for t in 0..rollout.shape().n_steps {
+                *running = f64::from(gamma) * *running + f64::from(rewards[[t, n]]);
+                moments.push([*running]);
+                if terminated[[t, n]] | truncated[[t, n]] == 1 {
+                    *running = 0.0;
+                }
+            }
+        }
+        let mut merged = self.moments.clone();
+        merged.merge(&moments);
         if merged.is_finite() {
             (self.moments, self.running) = (merged, running);
         }
@@ -300,46 +327,63 @@ mod tests {
 
     #[test]
     fn returns_run_on_over_rollouts_and_begin_again_with_episodes() {
-        let (gamma, n_envs) = (0.9, 33);
-        let pool = Pool::new(2).unwrap();
-        let (mut returns, mut rng) = (RunningReturns::default(), Rng::new(1, 0, 0, Purpose::Init));
-        let (mut running, mut seen) = (vec![0.0f64; n_envs], Vec::new());
-        for _ in 0..3 {
-            let mut rollout = rollout(7, n_envs, Dtype::F32);
-            for t in 0..7 {
-                for (n, running) in running.iter_mut().enumerate() {
-                    let (reward, end) = (2.0 + rng.normal(), rng.below(10));
-                    let steps = rollout.columns().steps;
-                    let (mut rewards, mut terminated, mut truncated) = (steps.rewards, steps.terminated, steps.truncated);
-                    rewards[[t, n]] = reward;
-                    terminated[[t, n]] = u8::from(end == 0);
-                    truncated[[t, n]] = u8::from(end == 1);
-                    *running = f64::from(gamma) * *running + f64::from(reward);
-                    seen.push(*running);
-                    if end < 2 {
-                        *running = 0.0;
+        [false, true].into_iter().for_each(returns_are_those_of(33, 0.9));
+    }
+
+    /// Checks sums over rollouts of `n_envs` columns, filled in step or first-come.
+    fn returns_are_those_of(n_envs: usize, gamma: f32) -> impl Fn(bool) {
+        move |first_come| {
+            let pool = Pool::new(2).unwrap();
+            let (mut returns, mut rng) = (RunningReturns::default(), Rng::new(1, 0, 0, Purpose::Init));
+            let (mut running, mut seen) = (vec![0.0f64; n_envs], Vec::new());
+            // A permutation of the odd number of environments.
+            let env_of = |n: usize| if first_come { 2 * n % n_envs } else { n };
+            for i in 0..3 {
+                let mut rollout = rollout(7, n_envs, Dtype::F32);
+                rollout.contiguous = !first_come;
+                rollout.env_idx_mut().iter_mut().enumerate().for_each(|(n, env)| *env = env_of(n) as u32);
+                if first_come {
+                    rollout.continues.extend(vec![i != 2; n_envs]);
+                    if i == 2 {
+                        running.fill(0.0);
                     }
                 }
+                for t in 0..7 {
+                    for (n, running) in running.iter_mut().enumerate() {
+                        let (reward, end) = (2.0 + rng.normal(), rng.below(10));
+                        let steps = rollout.columns().steps;
+                        let (mut rewards, mut terminated, mut truncated) = (steps.rewards, steps.terminated, steps.truncated);
+                        rewards[[t, n]] = reward;
+                        terminated[[t, n]] = u8::from(end == 0);
+                        truncated[[t, n]] = u8::from(end == 1);
+                        *running = f64::from(gamma) * *running + f64::from(reward);
+                        seen.push(*running);
+                        if end < 2 {
+                            *running = 0.0;
+                        }
+                    }
+                }
+                returns.merge(&rollout, gamma, &pool);
             }
-            returns.merge(&rollout, gamma, &pool);
-        }
-        let n = seen.len() as f64;
-        let mean = seen.iter().sum::<f64>() / n;
-        let variance = seen.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
-        assert_eq!(returns.running, running);
-        assert!((returns.moments.mean[0] - mean).abs() < 1e-12 * mean);
-        let got = returns.moments.variance().next().unwrap();
-        assert!((got - variance).abs() < 1e-12 * variance, "{got} is not {variance}");
-        assert!((returns.inv_std() - variance.sqrt().recip() as f32).abs() < 1e-6);
-        // No mean is subtracted, and outliers are clipped.
-        assert_eq!(normalized_reward(3.0, 0.5), 1.5);
-        assert_eq!((normalized_reward(-30.0, 0.5), normalized_reward(30.0, 0.5)), (-10.0, 10.0));
+            let n = seen.len() as f64;
+            let mean = seen.iter().sum::<f64>() / n;
+            let variance = seen.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+            let by_env = |env: usize| running[(0..n_envs).find(|&n| env_of(n) == env).unwrap()];
+            assert_eq!(returns.running, (0..n_envs).map(by_env).collect::<Vec<_>>());
+            assert!((returns.moments.mean[0] - mean).abs() < 1e-12 * mean);
+            let got = returns.moments.variance().next().unwrap();
+            assert!((got - variance).abs() < 1e-12 * variance, "{got} is not {variance}");
+            assert!((returns.inv_std() - variance.sqrt().recip() as f32).abs() < 1e-6);
+            // No mean is subtracted, and outliers are clipped.
+            assert_eq!(normalized_reward(3.0, 0.5), 1.5);
+            assert_eq!((normalized_reward(-30.0, 0.5), normalized_reward(30.0, 0.5)), (-10.0, 10.0));
 
-        let before = returns.clone();
-        let mut bad = rollout(7, n_envs, Dtype::F32);
-        bad.columns().steps.rewards[[3, 3]] = f32::NAN;
-        returns.merge(&bad, gamma, &pool);
-        assert_eq!(returns, before, "what is not finite is left out");
+            let before = returns.clone();
+            let mut bad = rollout(7, n_envs, Dtype::F32);
+            bad.columns().steps.rewards[[3, 3]] = f32::NAN;
+            returns.merge(&bad, gamma, &pool);
+            assert_eq!(returns, before, "what is not finite is left out");
+        }
     }
 
     #[test]

@@ -85,8 +85,24 @@ impl PrioritizedReplayBuffer {
     /// # Panics
     /// If a type or a length differs from the shape's.
     pub fn push(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
+        self.add(|replay| replay.push(obs, step))
+    }
+
+    /// Adds a step of one environment; see [`ReplayBuffer::push_env`].
+    ///
+    /// # Errors
+    /// The errors of [`ReplayBuffer::push_env`].
+    ///
+    /// # Panics
+    /// If a type or a length differs from the shape's, or there is no such environment.
+    pub fn push_env(&mut self, env_idx: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
+        self.add(|replay| replay.push_env(env_idx, obs, step))
+    }
+
+    /// Gives the transitions that `push` adds the largest priority.
+    fn add(&mut self, push: impl FnOnce(&mut ReplayBuffer) -> Result<usize, Error>) -> Result<usize, Error> {
         let (before, oldest) = (self.replay.added(), self.replay.oldest);
-        let added = self.replay.push(obs, step)?;
+        let added = push(&mut self.replay)?;
         for places in self.replay.stretches(before..self.replay.added()) {
             self.tree.fill(places, self.max_priority);
         }
@@ -101,6 +117,16 @@ impl PrioritizedReplayBuffer {
     /// Drops the waiting steps; see [`ReplayBuffer::forget_waiting`].
     pub fn forget_waiting(&mut self) {
         self.replay.forget_waiting();
+    }
+
+    /// Drops the waiting steps of an environment.
+    ///
+    /// See [`ReplayBuffer::forget_waiting_of`].
+    ///
+    /// # Panics
+    /// If there is no such environment.
+    pub fn forget_waiting_of(&mut self, env_idx: usize) {
+        self.replay.forget_waiting_of(env_idx);
     }
 
     /// Removes everything.

@@ -355,15 +355,15 @@ impl ReplayBuffer {
     /// # Panics
     /// If a type or a length differs from the shape's.
     pub fn push(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
-        assert_shape(&self.shape, obs, step);
+        assert_shape(&self.shape, self.shape.n_envs, obs, step);
         if let Some(env_idx) = step.rewards.iter().position(|reward| !reward.is_finite()) {
             return Err(Error::Reward { env_idx, reward: step.rewards[env_idx] });
         }
         let before = self.added;
         match self.frames.take() {
-            None => self.push_stored(obs, step),
+            None => self.push_stored(0, obs, step),
             Some(mut frames) => {
-                frames.take_in(obs, step, |obs, step| self.push_stored(obs, step));
+                frames.take_in(obs, step, |obs, step| self.push_stored(0, obs, step));
                 self.oldest = frames.note(before..self.added, self.oldest);
                 self.frames = Some(frames);
             }
@@ -371,15 +371,42 @@ impl ReplayBuffer {
         Ok((self.added - before) as usize)
     }
 
-    /// Adds a step with observations as stored in rows.
-    fn push_stored(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
+    /// Adds a step of one environment; returns the number of transitions added.
+    ///
+    /// For environments that step at their own pace. The columns hold that environment alone.
+    ///
+    /// # Errors
+    /// [`Error::Reward`] if the reward is not finite, [`Error::Setting`] if observations are stacked: frames are kept for steps of all
+    /// environments. Nothing has changed then.
+    ///
+    /// # Panics
+    /// If a type or a length differs from the shape's, or there is no such environment.
+    pub fn push_env(&mut self, env_idx: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
+        assert_shape(&self.shape, 1, obs, step);
+        assert!(env_idx < self.shape.n_envs, "environment {env_idx} of {}", self.shape.n_envs);
+        if self.frames.is_some() {
+            let allowed = "1, where environments step at their own pace";
+            return Err(Error::Setting { what: "stack", value: self.shape.stack as f64, range: allowed });
+        }
+        if !step.rewards[0].is_finite() {
+            return Err(Error::Reward { env_idx, reward: step.rewards[0] });
+        }
+        let before = self.added;
+        self.push_stored(env_idx, obs, step);
+        Ok((self.added - before) as usize)
+    }
+
+    /// Adds a step of the environments from `first_env` on.
+    ///
+    /// Observations are as stored in rows.
+    fn push_stored(&mut self, first_env: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
         match self.windows.take() {
             None => with_obs_len!(self.push_single(obs, step)),
             Some(mut windows) => {
                 let stored = self.shape.stored();
                 let (row, capacity, mut added) = (self.row, self.capacity as u64, self.added);
                 let (words, bytes) = self.rows_mut();
-                windows.push(&stored, obs, step, |transition| {
+                windows.push(&stored, first_env, obs, step, |transition| {
                     row.write((added % capacity) as usize, words, bytes, &transition);
                     added += 1;
                 });
@@ -399,6 +426,16 @@ impl ReplayBuffer {
         }
     }
 
+    /// Drops the waiting steps of an environment that does not continue its episode.
+    ///
+    /// # Panics
+    /// If there is no such environment.
+    pub fn forget_waiting_of(&mut self, env_idx: usize) {
+        if let Some(windows) = &mut self.windows {
+            windows.clear_env(env_idx);
+        }
+    }
+
     /// Removes everything.
     pub fn clear(&mut self) {
         self.forget_waiting();
@@ -412,9 +449,10 @@ impl ReplayBuffer {
     /// Adds one-step transitions.
     fn push_single<const D: usize>(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
         let mut env = 0;
-        while env < self.shape.n_envs {
+        let n_envs = step.rewards.len();
+        while env < n_envs {
             let at = self.head();
-            let n = (self.shape.n_envs - env).min(self.capacity - at);
+            let n = (n_envs - env).min(self.capacity - at);
             self.write_rows::<D>(at, obs, step, env..env + n);
             env += n;
             self.added += n as u64;
@@ -626,6 +664,52 @@ mod tests {
     use crate::ActionKind;
     use crate::testing::{History, chi_square, random, shape};
     use proptest::prelude::*;
+
+    #[test]
+    fn environments_at_their_own_pace_make_the_same_transitions() {
+        for n_step in [1, 3, 5] {
+            let shape = shape(3, n_step);
+            let (mut together, mut alone) =
+                (ReplayBuffer::new(shape, 400).expect("fits"), ReplayBuffer::new(shape, 400).expect("fits"));
+            let (mut history, mut steps) = (History::new(shape, 3, 0.1), Vec::new());
+            for _ in 0..40 {
+                history.step(|obs, step| {
+                    together.push(obs, step).expect("finite");
+                    let ObsSlice::F32(obs) = obs else { panic!("f32") };
+                    steps.push((obs.to_vec(), step.map(<[f32]>::to_vec, <[u8]>::to_vec, <[u32]>::to_vec)));
+                });
+            }
+            // One environment after the other.
+            for env in 0..3 {
+                for (obs, step) in &steps {
+                    alone.push_env(env, ObsSlice::F32(obs).row(env, 4), &step.view().env(env)).expect("finite");
+                }
+            }
+            let rows = |replay: &ReplayBuffer| {
+                let mut rows: Vec<Vec<u32>> =
+                    replay.words().chunks(replay.row.len).take(replay.len()).map(<[u32]>::to_vec).collect();
+                rows.sort();
+                rows
+            };
+            assert_eq!(rows(&together), rows(&alone), "{n_step} steps");
+            let (obs, step) = &steps[0];
+            let mut wrong = step.clone();
+            wrong.rewards[1] = f32::NAN;
+            let refused = alone.push_env(1, ObsSlice::F32(obs).row(1, 4), &wrong.view().env(1));
+            assert!(matches!(refused, Err(Error::Reward { env_idx: 1, .. })));
+        }
+    }
+
+    #[test]
+    fn the_waiting_steps_of_one_environment_are_forgotten_alone() {
+        let shape = shape(2, 3);
+        let mut replay = ReplayBuffer::new(shape, 100).expect("fits");
+        let mut history = History::new(shape, 3, 0.0);
+        (0..2).for_each(|_| _ = history.step(|obs, step| replay.push(obs, step).expect("finite")));
+        replay.forget_waiting_of(0);
+        let added: Vec<usize> = (0..3).map(|_| history.step(|obs, step| replay.push(obs, step).expect("finite"))).collect();
+        assert_eq!(added, [1, 1, 2], "environment 0 waits for three steps again");
+    }
 
     #[test]
     fn a_transition_takes_the_bytes_that_are_documented() {

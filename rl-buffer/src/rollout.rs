@@ -58,6 +58,10 @@ pub struct Rollout {
     ///
     /// False under first-come batching.
     pub contiguous: bool,
+    /// True for each column that continues its environment's last column.
+    ///
+    /// The last column is an earlier one of this rollout, or of those before. Empty unless columns are filled first-come.
+    pub continues: Vec<bool>,
     /// True if an episode was dropped between the previous rollout and this one.
     ///
     /// Waiting steps of n-step returns and stacked frames have no continuation then.
@@ -300,6 +304,7 @@ impl Rollout {
             columns,
             shape,
             contiguous: true,
+            continues: Vec::new(),
             cut_before: false,
             final_at: Vec::new(),
             final_obs: ObsRows::zeros(shape.obs, 0),
@@ -338,6 +343,7 @@ impl Rollout {
     /// Removes the final observations, so that the rollout can be filled again.
     pub fn clear(&mut self) {
         self.cut_before = false;
+        self.continues.clear();
         self.final_at.clear();
         self.final_masks.clear();
         self.final_obs.clear();

@@ -85,8 +85,8 @@ impl TransitionShape {
 ///
 /// # Panics
 /// If a type or a length differs from the shape's.
-pub(crate) fn assert_shape(shape: &TransitionShape, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
-    let expected = StepLens::rows(shape.n_envs, (shape.obs, shape.obs_len), shape.actions);
+pub(crate) fn assert_shape(shape: &TransitionShape, n_envs: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
+    let expected = StepLens::rows(n_envs, (shape.obs, shape.obs_len), shape.actions);
     assert_eq!(step.lens(), expected, "kinds and lengths of columns");
     assert_eq!(obs.map(<[f32]>::len, <[u8]>::len), expected.obs, "type and length of observations");
 }
@@ -164,19 +164,28 @@ impl Windows {
         self.waiting.fill(0);
     }
 
-    /// Adds a step of N environments, and emits the transitions that it completes.
+    /// Drops the waiting steps of one environment.
+    pub(crate) fn clear_env(&mut self, env_idx: usize) {
+        (self.oldest[env_idx], self.waiting[env_idx]) = (0, 0);
+    }
+
+    /// Adds a step of the environments from `first_env` on.
+    ///
+    /// Emits the transitions that the step completes.
     pub(crate) fn push(
         &mut self,
         shape: &TransitionShape,
+        first_env: usize,
         obs: ObsSlice<'_>,
         step: &StepSlices<'_>,
         mut emit: impl FnMut(Complete<'_>),
     ) {
-        let TransitionShape { n_envs, obs_len: d, n_step: n, .. } = *shape;
+        let TransitionShape { obs_len: d, n_step: n, .. } = *shape;
         let (a, m) = (shape.action_len(), shape.mask_len());
-        for env in 0..n_envs {
-            let ring = env * n;
-            let (oldest, waiting) = (self.oldest[env] as usize, self.waiting[env] as usize + 1);
+        for env in 0..step.rewards.len() {
+            let env_idx = first_env + env;
+            let ring = env_idx * n;
+            let (oldest, waiting) = (self.oldest[env_idx] as usize, self.waiting[env_idx] as usize + 1);
             let place = |j: usize| ring + if oldest + j < n { oldest + j } else { oldest + j - n };
             let at = place(waiting - 1);
             let waiting_obs = self.obs.as_mut().map(|obs| &mut obs[at * d..][..d], |obs| &mut obs[at * d..][..d]);
@@ -206,8 +215,8 @@ impl Windows {
                     next_mask: &next_masks[env * m..][..m],
                 });
             }
-            self.oldest[env] = ((oldest + complete) % n) as u32;
-            self.waiting[env] = (waiting - complete) as u32;
+            self.oldest[env_idx] = ((oldest + complete) % n) as u32;
+            self.waiting[env_idx] = (waiting - complete) as u32;
         }
     }
 }

@@ -204,6 +204,22 @@ impl<F: AsMut<[f32]>, U: AsMut<[u8]>, W: AsMut<[u32]>> Steps<F, U, W> {
     }
 }
 
+impl StepSlices<'_> {
+    /// Returns the columns of environment `env_idx` of one step alone.
+    ///
+    /// # Panics
+    /// If there is no such environment.
+    #[must_use]
+    pub fn env(self, env_idx: usize) -> Self {
+        fn row<T>(all: &[T], env_idx: usize, n: usize) -> &[T] {
+            let len = all.len() / n;
+            &all[env_idx * len..][..len]
+        }
+        let n = self.rewards.len();
+        self.map(|x| row(x, env_idx, n), |x| row(x, env_idx, n), |x| row(x, env_idx, n))
+    }
+}
+
 impl StepSlicesMut<'_> {
     /// Splits one step of a batch before environment `env_idx`.
     ///

@@ -147,7 +147,9 @@ pub(crate) trait Algorithm {
     fn learning_rate(&self) -> Schedule;
 
     /// Returns the setting that needs columns of one environment each, if there is one.
-    fn needs_columns(&self) -> Option<&'static str>;
+    fn needs_columns(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Default number of iterations between rows of metrics.
     fn log_interval(&self) -> u64 {
@@ -198,10 +200,6 @@ impl Algorithm for PpoConfig {
         self.learning_rate
     }
 
-    fn needs_columns(&self) -> Option<&'static str> {
-        self.normalize_reward.then_some("ppo.normalize_reward is true")
-    }
-
     fn check(&self, n_envs: usize) -> Option<Concern> {
         concern(&["n_envs", "ppo.n_steps", "ppo.batch_size", "ppo.normalize_advantage"], self.check(n_envs))
     }
@@ -228,10 +226,6 @@ impl Algorithm for A2cConfig {
 
     fn learning_rate(&self) -> Schedule {
         self.learning_rate
-    }
-
-    fn needs_columns(&self) -> Option<&'static str> {
-        self.normalize_reward.then_some("a2c.normalize_reward is true")
     }
 
     fn check(&self, n_envs: usize) -> Option<Concern> {
@@ -263,7 +257,7 @@ impl Algorithm for DqnConfig {
     }
 
     fn needs_columns(&self) -> Option<&'static str> {
-        Some("algo is dqn")
+        (self.exploration_spread > 0.0).then_some("dqn.exploration_spread is above 0")
     }
 
     /// A rollout has a step or two.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rl_envs::pool::panic_text;
 use rl_envs::{Action, ActionSpace, BlockingEnv, Element, EnvError, Purpose, Rng, Space, Step, rng};
 
+use crate::calls::Calls;
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
 use crate::thread::spawn;
@@ -118,6 +119,8 @@ pub struct BlockingEnvs<E: BlockingEnv> {
     /// The index rotates, so that each environment gets a turn while the breaker is open.
     first: usize,
     counts: FaultCounts,
+    /// Calls since the last rollout.
+    pub(crate) calls: Calls,
     on_fault: OnFault,
     stop: Arc<AtomicBool>,
 }
@@ -243,6 +246,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
             replies,
             answer,
             counts: FaultCounts::default(),
+            calls: Calls::default(),
             on_fault: warn(n_envs),
             stop: Arc::default(),
         };
@@ -399,7 +403,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     fn answered(&mut self, reply: Reply<E::Obs>, events: &mut Vec<(usize, EnvEvent)>) -> Result<(), Error> {
         let Reply { env, generation, retries, cell, result } = reply;
         let slot = &mut self.slots[env];
-        let SlotState::Asked(ask, _) = slot.state else { return Ok(()) };
+        let SlotState::Asked(ask, since) = slot.state else { return Ok(()) };
         if generation != slot.generation {
             return Ok(()); // from an abandoned thread
         }
@@ -408,6 +412,9 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         match result {
             Ok(step) => {
                 self.reached = true;
+                if ask == Request::Step {
+                    self.calls.step(env, since.elapsed());
+                }
                 slot.state = SlotState::Idle;
                 slot.since_start = if ask == Request::Step { slot.since_start + 1 } else { 0 };
                 self.breaker.success();

@@ -55,6 +55,8 @@ struct Stretch {
     /// Current episode, and episodes that ended in this stretch.
     running: Episode,
     ended: Vec<Episode>,
+    /// True if the stretch continues the last one that was passed on.
+    continues: bool,
     /// True while the environment waits for an action.
     waits: bool,
     /// True while the action of step `t` is in flight.
@@ -76,6 +78,8 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     log_probs: Vec<f32>, // (N)
     values: Vec<f32>,    // (N)
     batches: u64,
+    /// Actions chosen.
+    acted: u64,
     dropped: u64,
 }
 
@@ -122,6 +126,8 @@ impl Stretch {
     /// Records a fault: the failed call gives no transition, the one before is cut.
     fn fault(&mut self) {
         let t = self.t;
+        // The step before the first one has been passed on without an end.
+        self.continues &= t > 0;
         if self.acting && t > 0 {
             let mut columns = self.column.columns();
             let row = columns.step(t - 1);
@@ -147,7 +153,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             let mut column = rollout(n_steps, 1, &envs.observation_space, &envs.action_space)?;
             column.env_idx_mut()[0] = env as u32;
             let (running, ended) = (Episode::default(), Vec::new());
-            Ok(Stretch { column, t: 0, learnt: 0, newest: 0, running, ended, waits: false, acting: false })
+            Ok(Stretch { column, t: 0, learnt: 0, newest: 0, running, ended, continues: false, waits: false, acting: false })
         };
         let stretches = (0..n).map(stretch).collect::<Result<_, _>>()?;
         let d = envs.observation_space.len();
@@ -164,6 +170,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             log_probs: vec![0.0; n],
             values: vec![0.0; n],
             batches: 0,
+            acted: 0,
             dropped: 0,
             envs,
         })
@@ -193,12 +200,14 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             // If a newer policy has acted in it, the learner was rolled back in the meantime.
             if stretch.newest > learnt || learnt - stretch.learnt > self.config.max_age {
                 self.dropped += 1;
+                stretch.continues = false;
             } else {
                 let last = stretch.t;
                 let mut value = [0.0];
                 policy.values(stretch.column.obs_rows(last..last + 1), &mut value, &mut self.scratch)?;
                 stretch.column.columns().last_values[[0, 0]] = value[0];
                 filled.rollout.copy_column(n, &stretch.column, 0);
+                filled.rollout.continues.push(std::mem::replace(&mut stretch.continues, true));
                 filled.learnt[n] = stretch.learnt;
                 n += 1;
             }
@@ -224,8 +233,13 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             return Ok(());
         }
         let a = envs.action_space.len();
+        // As if environments acted in turn: a policy that depends on the step counts actions, however small the batches are.
+        let n_envs = stretches.len() as u64;
+        let (step, first_env) = (1 + self.acted / n_envs, (self.acted % n_envs) as u32);
         self.batches += 1;
-        let choice = Choice::Sample { seed: envs.seed, step: self.batches, first_env: 0 };
+        self.acted += n as u64;
+        envs.calls.batch(n);
+        let choice = Choice::Sample { seed: envs.seed, step, first_env };
         let out = actions.as_mut_slice().map(|actions| &mut actions[..n], |actions| &mut actions[..n * a]);
         let acted = Acted { actions: out, log_probs: &mut log_probs[..n], values: &mut values[..n] };
         policy.act(Acting { obs: obs.as_slice(), masks, choice }, acted, scratch)?;
@@ -319,6 +333,8 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
             })?;
             if n == n_columns {
                 (filled.faults, filled.dropped) = (self.envs.counts(), self.dropped);
+                std::mem::swap(&mut filled.calls, &mut self.envs.calls);
+                self.envs.calls.clear();
                 return Ok(());
             }
             track.time(Phase::Envs, || self.wait())?;
@@ -335,6 +351,7 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
 
     fn load(&mut self, state: CollectorState) -> Result<(), Error> {
         self.batches = state.steps();
+        self.acted = self.batches * self.stretches.len() as u64;
         self.envs.skip(state.steps());
         Ok(())
     }

@@ -13,6 +13,7 @@
 
 pub mod blocking;
 pub mod budget;
+pub mod calls;
 pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;

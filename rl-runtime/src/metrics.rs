@@ -26,10 +26,15 @@
 //! | `pipeline/lag_0` .. `pipeline/lag_over_8` | overlapped runs: histogram of the policy lag, in columns of rollouts since the run began; the lag counts the rollouts that the agent has learnt from since the acting policy |
 //! | `time/queue` | overlapped runs: mean number of rollouts that waited for the learner |
 //! | `time/learner_waited`, `time/producer_waited` | overlapped runs: seconds so far |
+//! | `env/latency_p50_ms`, `env/latency_p95_ms`, `env/latency_max_ms` | blocking environments: latency of a step since the last row, the first two within 5% |
+//! | `env/slowest_mean_ms` | blocking environments: mean latency of the slowest environment since the last row |
+//! | `env/batch_mean`, `env/batch_max` | blocking environments: environments for which the policy acts at once, since the last row |
+//! | `faults/timeouts`, `faults/panics`, `faults/failures`, `faults/retries`, `faults/restarts`, `faults/quarantined` | blocking environments: faults so far, since the run began or was resumed |
+//! | `faults/dropped_stretches` | blocking environments: stretches of steps that were dropped for their age, so far |
 //! | `time/time_elapsed` | seconds of training |
 //! | `time/fps` | environment steps per second since the run began or was resumed |
 //!
-//! Only columns under `time` differ between two runs of the same seed.
+//! Only columns under `time` differ between two runs of the same seed, except where environments block.
 //!
 //! Metrics never stop training. A row that cannot be written is lost, and the first such failure is reported. Writing is retried
 //! with every later row, so a disk that is full for a while costs only the rows of that time.

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use rl_agents::{Agent, Anomalies, Collector, CollectorState, Counters, Episode, Policy, Snapshot, Statistics};
 use rl_buffer::Rollout;
 
+use crate::calls::Calls;
 use crate::faults::FaultCounts;
 use crate::profile::{Phase, Profile, Track};
 use crate::ring::{Stage, ring};
@@ -54,6 +55,8 @@ pub struct Filled {
     pub faults: FaultCounts,
     /// Stretches dropped for their age so far.
     pub dropped: u64,
+    /// Calls of environments that block, since the last rollout.
+    pub calls: Calls,
     /// Invalid numbers from environments so far.
     pub anomalies: Anomalies,
     /// Full rollouts that waited for the learner when it asked for this one.
@@ -75,6 +78,7 @@ impl Filled {
             learnt,
             faults: FaultCounts::default(),
             dropped: 0,
+            calls: Calls::default(),
             anomalies: Anomalies::default(),
             waiting: 0,
             remaining: 1.0,
@@ -474,6 +478,9 @@ impl<C: Collect> Pipeline<C> {
         (filled.remaining, filled.waiting) = (remaining, waiting);
         // Columns of successive rollouts belong to different environments.
         filled.rollout.contiguous &= !several;
+        if several {
+            filled.rollout.continues.clear();
+        }
         self.in_flight -= 1;
         Ok(filled)
     }

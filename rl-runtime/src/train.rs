@@ -13,6 +13,7 @@ use crate::Mode;
 use crate::Progress;
 use crate::algo::Build;
 use crate::budget::Budget;
+use crate::calls::Calls;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Device, RunConfig};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
@@ -194,6 +195,8 @@ struct Part<'a> {
     /// Evaluation after the latest rollout.
     evaluation: Option<Evaluation>,
     lags: LagHistogram,
+    /// Calls of environments that block, since the last row.
+    calls: Calls,
     skipped: Skipped,
     anomalies: Anomalies,
 }
@@ -207,9 +210,22 @@ impl<'a> Part<'a> {
         // A target without a cadence is checked twenty times.
         let eval_every = if eval_every == 0 && target_return.is_some() { steps.div_ceil(20) } else { eval_every };
         let (begin, begin_steps, begin_s) = (Instant::now(), run.progress.env_steps, run.progress.elapsed_s);
-        let (end, evaluation, skipped, anomalies) = (End::Steps, None, Skipped::default(), Anomalies::default());
-        let mut part =
-            Self { run, dir, listener, log, begin, begin_steps, begin_s, eval_every, end, evaluation, lags, skipped, anomalies };
+        let mut part = Self {
+            run,
+            dir,
+            listener,
+            log,
+            begin,
+            begin_steps,
+            begin_s,
+            eval_every,
+            end: End::Steps,
+            evaluation: None,
+            lags,
+            calls: Calls::default(),
+            skipped: Skipped::default(),
+            anomalies: Anomalies::default(),
+        };
         let opened = part.log.open();
         part.tell(opened);
         part
@@ -253,6 +269,7 @@ impl<'a> Part<'a> {
         };
         self.skipped.count(&update).into_iter().for_each(|warning| warn(self.listener, &warning));
         self.lags.count(filled.waiting, &filled.learnt, progress.iterations);
+        self.calls.merge(&filled.calls);
 
         let before = progress.env_steps;
         progress.env_steps += (config.n_steps() * config.run.n_envs) as u64;
@@ -268,7 +285,7 @@ impl<'a> Part<'a> {
         }
 
         let (wall_s, all) = (self.begin.elapsed().as_secs_f64(), self.run.is_complete());
-        let Run { config, progress, profile, .. } = &mut *self.run;
+        let Run { config, entry, progress, profile, .. } = &mut *self.run;
         progress.elapsed_s = self.begin_s + wall_s;
         if self.evaluation.is_some_and(|e| config.run.target_return.is_some_and(|target| e.return_mean >= target)) {
             self.end = End::Target;
@@ -280,6 +297,10 @@ impl<'a> Part<'a> {
             let mut row = Row::new(progress, self.evaluation.map(|e| e.return_mean), &update, fps);
             if config.mode() != Mode::Sync {
                 self.lags.extend(&mut row, profile);
+            }
+            if entry.make_blocking().is_some() {
+                self.calls.extend(&mut row, &filled.faults, filled.dropped);
+                self.calls.clear();
             }
             let written = self.log.write(&row);
             self.tell(written);

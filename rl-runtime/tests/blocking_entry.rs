@@ -82,9 +82,18 @@ fn train(config: &Config, dir: &Path, from: Option<&Path>) -> std::path::PathBuf
 
 #[test]
 fn an_environment_that_blocks_is_trained_resumed_and_evaluated() {
-    let ppo: &[&str] = &["ppo.n_steps=20", "ppo.batch_size=40", "ppo.n_epochs=2", "keep_checkpoints=9"];
-    let a2c: &[&str] = &["a2c.n_steps=20", "keep_checkpoints=9"];
-    for (algo, own) in [(Algo::Ppo, ppo), (Algo::A2c, a2c)] {
+    let ppo: &[&str] =
+        &["ppo.n_steps=20", "ppo.batch_size=40", "ppo.n_epochs=2", "keep_checkpoints=9", "ppo.normalize_reward=true"];
+    let a2c: &[&str] = &["a2c.n_steps=20", "keep_checkpoints=9", "a2c.normalize_reward=true"];
+    let dqn: &[&str] = &[
+        "dqn.learning_starts=100",
+        "dqn.train_freq=80",
+        "dqn.gradient_steps=5",
+        "dqn.n_steps=3",
+        "dqn.prioritized=true",
+        "keep_checkpoints=9",
+    ];
+    for (algo, own) in [(Algo::Ppo, ppo), (Algo::A2c, a2c), (Algo::Dqn, dqn)] {
         for pipeline in ["pipeline=sync", "pipeline=overlapped"] {
             let config = config(algo, &[own, &[pipeline]].concat()).unwrap();
             let dir = tempfile::tempdir().unwrap();
@@ -107,11 +116,9 @@ fn what_cannot_work_with_an_environment_that_blocks_is_refused_in_a_sentence() {
     for (algo, setting, text) in [
         (
             Algo::Dqn,
-            "steps=2000",
-            "algo is dqn, which needs rollouts whose columns stay with one environment each, but remote blocks",
+            "dqn.exploration_spread=7",
+            "dqn.exploration_spread is above 0, which needs rollouts whose columns stay with one environment each, but remote blocks",
         ),
-        (Algo::Ppo, "ppo.normalize_reward=true", "ppo.normalize_reward is true, which needs"),
-        (Algo::A2c, "a2c.normalize_reward=true", "a2c.normalize_reward is true, which needs"),
         (Algo::Ppo, "env.frame_stack=2", "remote blocks, and env.* puts wrappers only"),
     ] {
         let error = config(algo, &[setting]).unwrap_err();

@@ -210,6 +210,7 @@ fn check_columns(rollout: &Rollout, last: &mut [Option<[f32; 3]>]) {
     let ObsSlice::F32(final_obs) = rollout.final_obs() else { panic!("f32") };
     for n in 0..rollout.shape().n_envs {
         let env = rollout.env_idx()[n] as usize;
+        assert_eq!(rollout.continues[n], last[env] == Some(row(rollout, 0, n)), "environment {env}");
         if let Some(before) = last[env] {
             assert!(
                 before == row(rollout, 0, n) || row(rollout, 0, n)[2] == 0.0,

@@ -53,3 +53,22 @@ fn a_setting_of_one_environment_is_refused_for_another_and_out_of_range() {
         assert!(output.status.code() == Some(2) && said.contains(why), "{arguments}: {said}");
     }
 }
+
+#[test]
+fn a_workload_gives_its_settings_and_the_command_line_overrides_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let settings = "train slow_cartpole --preset http-large --steps 64 --envs 4 --set hidden=[8] --set ppo.n_steps=16 \
+                    --set ppo.batch_size=32 --set env.latency_ms=0 --set eval_episodes=1 --set eval_max_steps=9 --run-dir";
+    let mut arguments: Vec<&str> = settings.split_whitespace().collect();
+    arguments.push(text(&run));
+    let output = finish(&mut rl(&arguments));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let config = fs::read_to_string(run.join("config.toml")).unwrap();
+    for line in ["n_envs = 4", "n_epochs = 30", "n_steps = 16", "pipeline = \"overlapped\"", "gamma = 0.98"] {
+        assert!(config.contains(line), "{line}: {config}");
+    }
+    let output = finish(&mut rl(&["train", "slow_cartpole", "--preset", "http-larg"]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("(did you mean \"http-large\"?)"), "{said}");
+}

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::Envs;
-use crate::config::{self, PRESETS};
+use crate::config::{self, PRESETS, WORKLOADS};
 use crate::{Algo, Error, print};
 
 pub(super) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
@@ -18,6 +18,9 @@ pub(super) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
         }
         for (env, algo, _) in PRESETS {
             print::out(&json!({"event": "preset", "env": env, "algo": algo.name()}).to_string());
+        }
+        for (name, _) in WORKLOADS {
+            print::out(&json!({"event": "workload", "name": name}).to_string());
         }
         for key in config::keys() {
             print::out(
@@ -38,6 +41,10 @@ pub(super) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     print::out("\npresets (environment and algorithm; others train with the defaults)");
     for (env, algo, _) in PRESETS {
         print::out(&format!("  {env} {}", algo.name()));
+    }
+    print::out("\nworkloads (--preset NAME, for any environment)");
+    for (name, _) in WORKLOADS {
+        print::out(&format!("  {name}"));
     }
     print::out("\nsettings (--set KEY=VALUE, or in a TOML file)");
     for key in config::keys() {

@@ -25,7 +25,7 @@ Examples:
   rl train cartpole --algo a2c --seed 3 --set hidden=[32,32] --set a2c.learning_rate=1e-3
   rl train --resume runs/cartpole-ppo-seed0-1
 
-Settings come in layers: defaults, preset, --config, command line. `rl list` shows them all.
+Settings come in layers: defaults, the environment's preset, --preset, --config, command line. `rl list` shows them all.
 --resume RUN continues with the run's settings; settings given now (steps, threads, ...) replace them for good.
 With more --steps, schedules that fall with progress (lin_X, exploration) jump back up.
 --resume RUN/checkpoints/ckpt-N continues from that checkpoint, in a new run if later ones exist.
@@ -54,6 +54,9 @@ pub(super) struct TrainArgs {
     /// A setting, such as ppo.n_steps=128
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
+    /// Settings of a workload: http-small or http-large
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
     /// Settings from a TOML file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -80,6 +83,9 @@ pub(super) struct TrainArgs {
 /// Collects the settings of the command line over those of --config.
 fn layers(args: &TrainArgs) -> Result<Layers, Error> {
     let mut layers = Layers::default();
+    if let Some(name) = &args.preset {
+        layers.add_workload(name)?;
+    }
     if let Some(path) = &args.config {
         layers.add_file(path)?;
     }

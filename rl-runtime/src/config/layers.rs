@@ -9,7 +9,7 @@ use std::path::Path;
 use rl_envs::catalog::Entry;
 use toml::{Table, Value};
 
-use super::presets::PRESETS;
+use super::presets::{PRESETS, WORKLOADS};
 use super::{Config, EnvConfig, Key, keys};
 use crate::algo::Algo;
 use crate::print::did_you_mean;
@@ -38,6 +38,20 @@ impl Layers {
     /// [`Error::Io`] if it cannot be read, [`Error::Config`] if it is not TOML.
     pub fn add_file(&mut self, path: &Path) -> Result<(), Error> {
         self.add_toml(&read_small(path, MAX_FILE)?, &path.display().to_string())
+    }
+
+    /// Adds one of the [`WORKLOADS`].
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the names that exist.
+    pub fn add_workload(&mut self, name: &str) -> Result<(), Error> {
+        let known = WORKLOADS.iter().map(|(name, _)| *name);
+        let unknown = || {
+            let near = did_you_mean(name, known.clone());
+            Error::config(format!("unknown preset \"{name}\"; there are: {}{near}", known.clone().collect::<Vec<_>>().join(", ")))
+        };
+        let (_, text) = WORKLOADS.iter().find(|(of, _)| *of == name).ok_or_else(unknown)?;
+        self.add_toml(text, &format!("preset {name}"))
     }
 
     /// Adds the TOML of a file or preset.

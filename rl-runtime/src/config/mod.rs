@@ -28,7 +28,7 @@ use crate::first_come::FirstComeConfig;
 
 pub(crate) use layers::MAX_FILE;
 pub use layers::{Layers, read_small};
-pub use presets::PRESETS;
+pub use presets::{PRESETS, WORKLOADS};
 pub use rl_agents::settings::{Key, Kind};
 
 /// Order of collecting and learning.
@@ -444,6 +444,10 @@ impl Config {
                 let why =
                     format!("{what}, {text}, but {env} blocks: its environments fill columns in the order in which they answer");
                 return Some((vec![], why));
+            }
+            if self.algo.dqn().is_some() && entry.spaces().0.stack() > 1 {
+                let text = "blocks and stacks frames, which the replay memory of dqn keeps for environments in step only";
+                return Some((vec![], format!("{env} {text}; choose ppo or a2c")));
             }
         }
         self.algo.settings().fits(env, &self.wrapped(entry).spaces(), &self.net)

@@ -2,6 +2,14 @@
 
 use crate::algo::Algo;
 
+/// Workloads for any environment: name, TOML.
+///
+/// They are of agents behind HTTP, which learn from long rollouts with wide networks.
+pub const WORKLOADS: &[(&str, &str)] = &[
+    ("http-small", include_str!("../../presets/http-small.toml")),
+    ("http-large", include_str!("../../presets/http-large.toml")),
+];
+
 /// The presets: environment, algorithm, TOML.
 pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("cartpole", Algo::Ppo, include_str!("../../presets/cartpole-ppo.toml")),
@@ -10,6 +18,8 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("slow_cartpole", Algo::Ppo, include_str!("../../presets/slow_cartpole-ppo.toml")),
     #[cfg(feature = "crawl")]
     ("crawl", Algo::Ppo, include_str!("../../presets/crawl-ppo.toml")),
+    #[cfg(feature = "crawl")]
+    ("crawl", Algo::Dqn, include_str!("../../presets/crawl-dqn.toml")),
     ("mountain_car", Algo::Ppo, include_str!("../../presets/mountain_car-ppo.toml")),
     ("mountain_car", Algo::A2c, include_str!("../../presets/mountain_car-a2c.toml")),
     ("mountain_car", Algo::Dqn, include_str!("../../presets/mountain_car-dqn.toml")),
