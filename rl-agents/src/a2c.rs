@@ -12,7 +12,8 @@
 //! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
 
 use candle_core::Tensor;
-use rl_buffer::Rollout;
+use rl_buffer::{Rollout, RolloutShape};
+use rl_cuda::learner::{Objective, UpdateSettings};
 use rl_envs::Pool;
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
@@ -141,6 +142,60 @@ impl A2c {
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }
 
+    /// Learns on `device`, from rollouts of this shape.
+    ///
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.
+    pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
+        let Self { descent, config } = self;
+        let batch_size = config.samples(shape.n_steps * shape.n_envs);
+        Ok(Self { descent: descent.on_device(device, shape, batch_size)?, config })
+    }
+
+    /// [`Agent::update`] on the device: the same steps, enqueued without waiting.
+    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32) -> Result<Metrics, Error> {
+        let Self { descent, config } = self;
+        let (learning_rate, discounts) = (config.learning_rate.at(remaining), (config.gamma, config.gae_lambda));
+        let version = descent.policy.version();
+        if rollout.policy_version().iter().any(|&acted| acted != version) {
+            return Err(Error::Columns("learning on a device needs the actions of the latest policy"));
+        }
+        let settings = UpdateSettings {
+            learning_rate,
+            max_norm: config.max_grad_norm,
+            ent_coef: config.ent_coef,
+            vf_coef: config.vf_coef,
+            ..UpdateSettings::default()
+        };
+        descent.report(UpdateEvent::TargetsBegin);
+        let Some(device) = &mut descent.device else { return Err(Error::Columns("there is no device")) };
+        device.begin(&settings, rollout)?;
+        device.targets(rollout, discounts)?;
+        let batch_size = device.batch_size();
+        device.epoch(batch_size < rollout.len())?;
+        for first in (0..rollout.len()).step_by(batch_size) {
+            device.gradient(Objective::PolicyGradient, first..first + batch_size, config.normalize_advantage)?;
+            device.step()?;
+        }
+        descent.report(UpdateEvent::TargetsEnd);
+        let totals = descent.finish_on_device(rollout, discounts, config.normalize_advantage, learning_rate)?;
+        let n = totals.minibatches;
+        let mut metrics = Metrics::default();
+        metrics.push("train/loss", totals.loss);
+        metrics.push("train/policy_loss", totals.policy / n);
+        metrics.push("train/value_loss", totals.value / n);
+        metrics.push("train/entropy_loss", totals.entropy / n);
+        metrics.push("train/grad_norm", totals.norm / totals.taken);
+        metrics.push("train/skipped_updates", totals.skipped);
+        metrics.push("train/explained_variance", totals.explained_variance);
+        descent.policy.mean_std().into_iter().for_each(|std| metrics.push("train/std", std));
+        metrics.push("train/learning_rate", learning_rate);
+        metrics.push("train/n_updates", descent.epochs as f32);
+        Ok(metrics)
+    }
+
     /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
         let Descent { policy, slices, gradient, .. } = &mut self.descent;
@@ -178,6 +233,9 @@ impl Agent for A2c {
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        if self.descent.device.is_some() {
+            return self.update_on_device(rollout, remaining);
+        }
         let config = self.config.clone();
         let learning_rate = config.learning_rate.at(remaining);
         self.descent.report(UpdateEvent::TargetsBegin);

@@ -7,12 +7,12 @@ use std::ops::Range;
 
 use rl_buffer::{ActionSlice, Rollout, RolloutShape};
 use rl_cuda::learner::{
-    LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, PARTS, Terms, UpdateSettings,
-    UpdateTotals,
+    Deviations, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, Objective, PARTS, Terms,
+    UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, Targets};
 use rl_cuda::{Buffer, Device, Element, Stream};
-use rl_envs::{Dtype, Obs, ObsSlice};
+use rl_envs::{ActionKind, Actions, Dtype, Obs, ObsSlice};
 
 use crate::device_net::DeviceNet;
 use crate::distributions::Distribution;
@@ -33,7 +33,7 @@ struct DeviceRollout {
     obs_len: usize,
     obs: Obs<Buffer<f32>, Buffer<u8>>, // (T + 1, N, D)
     masks: Option<Buffer<u8>>,         // (T, N, A)
-    actions: Buffer<u32>,
+    actions: Actions<Buffer<u32>, Buffer<f32>>,
     rewards: Buffer<f32>,
     terminated: Buffer<u8>,
     truncated: Buffer<u8>,
@@ -60,7 +60,7 @@ impl DeviceRollout {
         let len = n_steps * n_envs;
         let obs_all = (len + n_envs) * obs_len;
         let masks = match actions {
-            rl_buffer::ActionKind::Discrete { masked: Some(n_actions) } => Some(Buffer::zeros(device, len * n_actions)?),
+            ActionKind::Discrete { masked: Some(n_actions) } => Some(Buffer::zeros(device, len * n_actions)?),
             _ => None,
         };
         Ok(Self {
@@ -71,7 +71,10 @@ impl DeviceRollout {
                 Dtype::U8 => Obs::U8(Buffer::zeros(device, obs_all)?),
             },
             masks,
-            actions: Buffer::zeros(device, len)?,
+            actions: match actions {
+                ActionKind::Discrete { .. } => Actions::Discrete(Buffer::zeros(device, len)?),
+                ActionKind::Continuous { len: n_actions } => Actions::Continuous(Buffer::zeros(device, len * n_actions)?),
+            },
             rewards: Buffer::zeros(device, len)?,
             terminated: Buffer::zeros(device, len)?,
             truncated: Buffer::zeros(device, len)?,
@@ -94,8 +97,11 @@ impl DeviceRollout {
             let len = to.len();
             column(stream, to, from.to_slice().map(|masks| &masks[..len]))?;
         }
-        let ActionSlice::Discrete(actions) = rollout.actions().to_slice() else { return Err(Error::ActionKind) };
-        column(stream, &mut self.actions, Some(actions))?;
+        match (&mut self.actions, rollout.actions().to_slice()) {
+            (Actions::Discrete(to), ActionSlice::Discrete(from)) => column(stream, to, Some(from))?,
+            (Actions::Continuous(to), ActionSlice::Continuous(from)) => column(stream, to, Some(from))?,
+            _ => return Err(Error::ActionKind),
+        }
         column(stream, &mut self.rewards, rollout.rewards().to_slice())?;
         column(stream, &mut self.terminated, rollout.terminated().to_slice())?;
         column(stream, &mut self.truncated, rollout.truncated().to_slice())?;
@@ -118,16 +124,19 @@ pub(crate) struct DeviceDescent {
     obs_scale: f32,
     rollout: DeviceRollout,
     params: Buffer<f32>,
-    moments: [Buffer<f32>; 2],
+    /// Range of the logarithmic standard deviations among the parameters; empty for discrete actions.
+    log_std: Range<usize>,
+    moments: Vec<Buffer<f32>>, // as many as the optimizer has
     gradient: Buffer<f32>,
     partial: Buffer<f32>,
     state: LearnerState,
     order: Buffer<u32>, // (T N)
     batch_size: usize,
     slices: MinibatchSlices,
-    terms: Buffer<f32>,   // (5, B)
-    tiles: Buffer<f64>,   // (5, tiles)
-    scratch: Buffer<f64>, // of sums
+    terms: Buffer<f32>,     // (5, B)
+    std_terms: Buffer<f32>, // (A, B), for a Gaussian policy
+    tiles: Buffer<f64>,     // (5 or A, tiles)
+    scratch: Buffer<f64>,   // of sums
     sums: [Buffer<f64>; 3],
     final_obs: Obs<Buffer<f32>, Buffer<u8>>, // (B, D)
     final_at: Buffer<u32>,                   // (B)
@@ -159,13 +168,11 @@ impl DeviceDescent {
         if network.obs_moments().is_some() {
             return Err(unsupported("normalize_obs", "true".into()));
         }
-        if *policy.distribution() != Distribution::Categorical {
-            return Err(Error::Setting {
-                name: "the action space",
-                value: "continuous".into(),
-                allowed: "but the device's kernels support discrete actions only; use --device cpu",
-            });
-        }
+        let log_std = match policy.distribution() {
+            Distribution::Categorical => 0..0,
+            Distribution::Gaussian { log_std } => log_std.clone(),
+        };
+        let n_moments = if matches!(rule, Rule::Adam { .. }) { 2 } else { 1 };
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
         let slices = MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, MAX_NUMBERS);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
@@ -180,14 +187,16 @@ impl DeviceDescent {
             obs_scale: network.obs_scale(),
             rollout: DeviceRollout::new(device, shape)?,
             params: floats(n_params)?,
-            moments: [floats(n_params)?, floats(n_params)?],
+            moments: (0..n_moments).map(|_| floats(n_params)).collect::<Result<_, _>>()?,
             gradient: floats(n_params)?,
             partial: floats(slices.rows() * n_params)?,
             state: LearnerState::new(device)?,
             order: Buffer::zeros(device, len)?,
             batch_size,
             terms: floats(PARTS * batch_size)?,
-            tiles: Buffer::zeros(device, PARTS * slices.tiles())?,
+            std_terms: floats(log_std.len() * batch_size)?,
+            tiles: Buffer::zeros(device, PARTS.max(log_std.len()) * slices.tiles())?,
+            log_std,
             scratch: Buffer::zeros(device, LearnerKernels::sum_scratch(batch_size.max(n_params)))?,
             sums: [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?],
             slices,
@@ -217,7 +226,7 @@ impl DeviceDescent {
     pub(crate) fn begin(&mut self, settings: &UpdateSettings, rollout: &Rollout) -> Result<(), Error> {
         let settings = match self.rule {
             Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..*settings },
-            Rule::RmsProp { .. } => return Err(unsupported("the optimizer", "RMSprop".into())),
+            Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..*settings },
         };
         self.state.set_settings(&self.stream, &settings)?;
         self.rollout.upload(&self.stream, rollout)?;
@@ -265,13 +274,13 @@ impl DeviceDescent {
         Ok(kernels.returns(stream, both, &columns.returns.view_mut(), &mut self.state)?)
     }
 
-    /// Writes the order of samples of the next epoch.
-    pub(crate) fn shuffle(&mut self) -> Result<(), Error> {
-        Ok(self.kernels.epoch(&self.stream, &mut self.state, &self.order.view_mut())?)
+    /// Writes the order of samples of the next epoch, shuffled or not.
+    pub(crate) fn epoch(&mut self, shuffled: bool) -> Result<(), Error> {
+        Ok(self.kernels.epoch(&self.stream, &mut self.state, shuffled, &self.order.view_mut())?)
     }
 
-    /// Computes the gradient of PPO's loss over a range of the order.
-    pub(crate) fn gradient(&mut self, range: Range<usize>, normalize: bool) -> Result<(), Error> {
+    /// Computes the gradient of a loss over a range of the order.
+    pub(crate) fn gradient(&mut self, objective: Objective, range: Range<usize>, normalize: bool) -> Result<(), Error> {
         let Self { stream, kernels, net, rollout: columns, params, slices, .. } = self;
         let (n, d) = (range.len(), columns.obs_len);
         let (rows, params) = (self.order.view().slice(range), params.view());
@@ -287,7 +296,7 @@ impl DeviceDescent {
         net.forward((stream, kernels), &params, n, None)?;
         let minibatch = LossColumns {
             rows,
-            actions: columns.actions.view(),
+            actions: columns.actions.as_ref().map(|actions| actions.view(), |actions| actions.view()),
             masks: columns.masks.as_ref().map(Buffer::view),
             log_probs: columns.log_probs.view(),
             advantages,
@@ -296,20 +305,35 @@ impl DeviceDescent {
             moments: normalize.then_some([sum.view(), squares.view()]),
         };
         let ([outputs, values], [d_outputs, d_values]) = net.heads(self.chains, n);
-        let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut() };
-        kernels.surrogate_categorical(stream, &minibatch, &heads, &self.state)?;
-        kernels.loss(stream, slices, &self.terms.view(), &self.tiles.view_mut(), &mut self.state)?;
+        let log_std = params.slice(self.log_std.clone());
+        let deviations = (!log_std.is_empty()).then(|| Deviations { log_std, terms: self.std_terms.view_mut() });
+        let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut(), deviations };
+        kernels.objective(stream, objective, &minibatch, &heads, &self.state)?;
+        let n_tiles = slices.tiles();
+        let tiles = self.tiles.view_mut().into_slice(0..PARTS * n_tiles);
+        kernels.loss(stream, slices, &self.terms.view(), &tiles, &mut self.state)?;
         net.backward((stream, kernels), &params, (n, slices), &mut self.partial)?;
-        Ok(kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?)
+        kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
+        if !self.log_std.is_empty() {
+            let tiles = self.tiles.view_mut().into_slice(0..self.log_std.len() * n_tiles);
+            let gradient = self.gradient.view_mut().into_slice(self.log_std.clone());
+            kernels.log_std(stream, slices, &self.std_terms.view(), &tiles, &gradient)?;
+        }
+        Ok(())
     }
 
     /// Takes a step along the gradient, unless loss or gradient are not finite.
     pub(crate) fn step(&mut self) -> Result<(), Error> {
-        let Self { stream, kernels, params, moments: [m, v], gradient, state, scratch, sums: [.., squares], .. } = self;
+        let Self { stream, kernels, params, moments, gradient, state, scratch, sums: [.., squares], .. } = self;
         let gradient = gradient.view();
         kernels.sum(stream, (&gradient, None), Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
-        let moments = [&m.view_mut(), &v.view_mut()];
-        Ok(kernels.adam(stream, (&gradient, &squares.view()), &params.view_mut(), moments, state)?)
+        kernels.step(stream, &squares.view(), state)?;
+        match &mut moments[..] {
+            [m, v] => kernels.adam(stream, &gradient, &params.view_mut(), [&m.view_mut(), &v.view_mut()], state)?,
+            [v] => kernels.rms_prop(stream, &gradient, &params.view_mut(), &v.view_mut(), state)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Waits for the update, and returns its sums and the counters.
@@ -348,9 +372,9 @@ impl DeviceDescent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
+    use crate::{A2c, A2cConfig, Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
     use rl_envs::isa::Isa;
-    use rl_envs::{Pool, cartpole::CartPole};
+    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum};
 
     /// A machine without fused multiply-add computes other bits than a GPU.
     fn has_fma() -> bool {
@@ -365,17 +389,51 @@ mod tests {
         x.iter().map(|x| x.to_bits()).collect()
     }
 
+    /// Algorithm, with its settings.
+    #[derive(Debug)]
+    enum Algorithm<'a> {
+        Ppo(&'a PpoConfig),
+        A2c(&'a A2cConfig),
+    }
+
+    impl Algorithm<'_> {
+        fn agent(&self, collector: &Collector, net: &NetConfig, device: Option<(&Device, RolloutShape)>) -> Box<dyn Agent> {
+            let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), net, 3).unwrap();
+            let n_envs = collector.n_envs();
+            match (self, device) {
+                (Self::Ppo(config), None) => Box::new(Ppo::new(policy, (*config).clone(), n_envs, 5).unwrap()),
+                (Self::A2c(config), None) => Box::new(A2c::new(policy, (*config).clone(), n_envs, 5).unwrap()),
+                (Self::Ppo(config), Some((device, shape))) => {
+                    Box::new(Ppo::new(policy, (*config).clone(), n_envs, 5).unwrap().on_device(device, shape).unwrap())
+                }
+                (Self::A2c(config), Some((device, shape))) => {
+                    Box::new(A2c::new(policy, (*config).clone(), n_envs, 5).unwrap().on_device(device, shape).unwrap())
+                }
+            }
+        }
+    }
+
     /// Compares iterations of PPO on a device with the same ones on the CPU.
     fn compare(device: &Device, collector: impl Fn() -> Collector, net: &NetConfig, config: &PpoConfig, n_iterations: usize) {
+        compare_agents(device, collector, net, &Algorithm::Ppo(config), n_iterations);
+    }
+
+    fn compare_agents(
+        device: &Device,
+        collector: impl Fn() -> Collector,
+        net: &NetConfig,
+        algorithm: &Algorithm<'_>,
+        n_iterations: usize,
+    ) {
         let pool = Pool::new(2).unwrap();
-        let agent = |collector: &Collector| {
-            let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), net, 3).unwrap();
-            Ppo::new(policy, config.clone(), collector.n_envs(), 5).unwrap()
+        let n_steps = match algorithm {
+            Algorithm::Ppo(config) => config.n_steps,
+            Algorithm::A2c(config) => config.n_steps,
         };
         let (mut here, mut there) = (collector(), collector());
-        let mut rollouts = [here.rollout(config.n_steps).unwrap(), there.rollout(config.n_steps).unwrap()];
-        let mut cpu = agent(&here);
-        let mut gpu = agent(&there).on_device(device, rollouts[0].shape()).unwrap();
+        let mut rollouts = [here.rollout(n_steps).unwrap(), there.rollout(n_steps).unwrap()];
+        let mut cpu = algorithm.agent(&here, net, None);
+        let mut gpu = algorithm.agent(&there, net, Some((device, rollouts[0].shape())));
         for iteration in 0..n_iterations {
             let remaining = 1.0 - iteration as f32 / 10.0;
             here.collect(cpu.acting(remaining), &mut rollouts[0]).unwrap();
@@ -383,19 +441,17 @@ mod tests {
             let expected = cpu.update(&rollouts[0], remaining, &pool).unwrap();
             let found = gpu.update(&rollouts[1], remaining, &pool).unwrap();
             let (a, b) = (cpu.save(), gpu.save());
-            let context = format!("{device}, iteration {iteration}, {net:?}, {config:?}\n{expected:?}\n{found:?}");
+            let context = format!("{device}, iteration {iteration}, {net:?}, {algorithm:?}\n{expected:?}\n{found:?}");
             assert_eq!(a.counters, b.counters, "{context}");
             assert!(bits(&a.params) == bits(&b.params), "parameters: {context}");
             for ((name, a), (_, b)) in a.moments.iter().zip(&b.moments) {
                 assert!(bits(a) == bits(b), "{name}: {context}");
             }
-            for (name, expected) in expected.iter() {
-                let found = found.get(name).unwrap_or_else(|| panic!("{name} is missing: {context}"));
+            assert!(expected.iter().map(|(name, _)| name).eq(found.iter().map(|(name, _)| name)), "{context}");
+            for ((name, expected), (_, found)) in expected.iter().zip(found.iter()) {
                 let is_near = (expected - found).abs() <= 1e-5 * expected.abs() || (expected.is_nan() && found.is_nan());
-                assert!(
-                    if name == "train/explained_variance" { is_near } else { expected.to_bits() == found.to_bits() },
-                    "{name}: {context}"
-                );
+                let same = expected.to_bits() == found.to_bits();
+                assert!(if name == "train/explained_variance" { is_near } else { same }, "{name}: {context}");
             }
         }
     }
@@ -437,6 +493,23 @@ mod tests {
             for (n_envs, n_steps, batch_size) in [(1, 2, 2), (5, 39, 195), (7, 41, 287), (4, 194, 388)] {
                 let config = PpoConfig { n_steps, batch_size, n_epochs: 2, ..PpoConfig::default() };
                 compare(device, cartpole(n_envs), &net(&[8], false), &config, 2);
+            }
+        }
+    }
+
+    #[test]
+    fn a_gaussian_policy_and_a2c_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let ppo = PpoConfig { n_steps: 39, batch_size: 195, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() };
+        let whole = A2cConfig { n_steps: 41, ent_coef: 0.1, ..A2cConfig::default() };
+        let parts = A2cConfig { batch_size: 41, normalize_advantage: true, gae_lambda: 0.9, ..whole.clone() };
+        for device in &Device::for_tests() {
+            for algorithm in [Algorithm::Ppo(&ppo), Algorithm::A2c(&whole), Algorithm::A2c(&parts)] {
+                compare_agents(device, pendulum, &net(&[16, 5], false), &algorithm, 2);
+                compare_agents(device, cartpole(5), &net(&[16, 5], true), &algorithm, 2);
             }
         }
     }

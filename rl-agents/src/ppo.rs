@@ -16,7 +16,7 @@
 
 use candle_core::Tensor;
 use rl_buffer::{Rollout, RolloutShape};
-use rl_cuda::learner::UpdateSettings;
+use rl_cuda::learner::{Objective, UpdateSettings};
 use rl_envs::{Pool, math};
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
@@ -244,9 +244,10 @@ impl Ppo {
         device.begin(&settings, rollout)?;
         device.targets(rollout, discounts)?;
         for _ in 0..config.n_epochs {
-            device.shuffle()?;
+            device.epoch(true)?;
             for first in (0..rollout.len()).step_by(config.batch_size) {
-                device.gradient(first..first + config.batch_size, config.normalize_advantage)?;
+                let range = first..first + config.batch_size;
+                device.gradient(Objective::ClippedSurrogate, range, config.normalize_advantage)?;
                 device.step()?;
             }
         }
@@ -263,6 +264,7 @@ impl Ppo {
         metrics.push("train/grad_norm", totals.norm / totals.taken);
         metrics.push("train/skipped_updates", totals.skipped);
         metrics.push("train/explained_variance", totals.explained_variance);
+        descent.policy.mean_std().into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/clip_range", clip);
         metrics.push("train/n_updates", descent.epochs as f32);

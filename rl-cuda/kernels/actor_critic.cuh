@@ -11,7 +11,7 @@
 // Columns of the rollout, (T N), and the samples of the minibatch among them; a row past the end counts as the last one.
 struct Columns {
     const u32* rows;      // (n)
-    const void* actions;  // (T N) u32
+    const void* actions;  // (T N) u32, or (T N, A) f32
     const u8* masks;      // (T N, A), or null
     const f32* log_probs; // of the acting policy
     const f32* advantages;
@@ -28,7 +28,7 @@ struct Moments {
 
 // Outputs of the networks for the minibatch, and their gradients.
 struct Heads {
-    const f32* outputs; // (n, A)
+    const f32* outputs; // (n, A): logits or means
     const f32* values;  // (n)
     f32* d_outputs;     // (n, A)
     f32* d_values;      // (n)
@@ -47,6 +47,16 @@ __device__ inline f32 normalized(f32 advantage, const Moments& moments, u32 n) {
     if (!moments.sum) return advantage;
     f64 mean = *moments.sum / (f64)n, variance = *moments.squares / ((f64)n - 1.0);
     return (advantage - (f32)mean) * (f32)(1.0 / (sqrt(variance) + 1e-8));
+}
+
+// Writes a sample's value gradient and the parts of its loss.
+__device__ inline void store(const Heads& heads, const Derivatives& out, f32 weight, f32 entropy, u64 i, u64 n) {
+    heads.d_values[i] = out.value * weight;
+    heads.terms[i] = out.policy_loss;
+    heads.terms[n + i] = out.value_loss;
+    heads.terms[2 * n + i] = entropy;
+    heads.terms[3 * n + i] = out.kl;
+    heads.terms[4 * n + i] = out.clipped;
 }
 
 template <class Loss>
@@ -88,10 +98,41 @@ __device__ inline void categorical_loss(
         f32 d_output = weight * (settings.ent_coef * p * (of_action + entropy) - out.log_prob * p);
         d[j] = j == action ? d_output + weight * out.log_prob : d_output;
     }
-    heads.d_values[i] = out.value * weight;
-    heads.terms[i] = out.policy_loss;
-    heads.terms[(u64)n + i] = out.value_loss;
-    heads.terms[2 * (u64)n + i] = entropy;
-    heads.terms[3 * (u64)n + i] = out.kl;
-    heads.terms[4 * (u64)n + i] = out.clipped;
+    store(heads, out, weight, entropy, i, n);
+}
+
+// Standard deviations of a Gaussian policy, (A), and one number per sample for their gradient.
+struct Deviations {
+    const f32* log_std;
+    f32* terms; // (A, n)
+};
+
+template <class Loss>
+__device__ inline void gaussian_loss(const Loss& loss, const Columns& columns, const Moments& moments, const Heads& heads,
+    const Deviations& deviations, const Settings& settings, u32 n, u32 a) {
+    const f32 HALF_LN_2_PI = 0.9189385f;
+    u64 i = thread_number();
+    if (i >= n) return;
+    u64 row = columns.rows[i] < columns.len ? columns.rows[i] : columns.len - 1;
+    const f32* means = heads.outputs + i * a;
+    const f32* actions = (const f32*)columns.actions + row * a;
+    f32* d = heads.d_outputs + i * a;
+    f32 log_prob = 0.0f, entropy = 0.0f;
+    for (u32 j = 0; j < a; ++j) {
+        f32 log_std = deviations.log_std[j];
+        f32 z = (actions[j] - means[j]) * math::exp(-log_std);
+        d[j] = z;
+        log_prob -= 0.5f * (z * z) + (log_std + HALF_LN_2_PI);
+        entropy += log_std + (HALF_LN_2_PI + 0.5f);
+    }
+    f32 advantage = normalized(columns.advantages[row], moments, n);
+    Sample sample = {log_prob, columns.log_probs[row], advantage, heads.values[i], columns.values[row], columns.returns[row]};
+    Derivatives out = loss.derivatives(sample, settings);
+    f32 weight = 1.0f / (f32)n;
+    for (u32 j = 0; j < a; ++j) {
+        f32 z = d[j];
+        d[j] = weight * out.log_prob * z * math::exp(-deviations.log_std[j]);
+        deviations.terms[(u64)j * n + i] = weight * (out.log_prob * (z * z - 1.0f) - settings.ent_coef);
+    }
+    store(heads, out, weight, entropy, i, n);
 }

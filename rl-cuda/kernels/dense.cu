@@ -11,6 +11,7 @@
 // fused multiply-add.
 
 #include "activation.cuh"
+#include "learner.cuh"
 #include "phases.cuh"
 
 const u32 THREADS = 128;
@@ -19,7 +20,6 @@ const u32 ROWS = 8, COLUMNS = 4; // of a thread
 const u32 TERMS = 32; // in shared memory at a time
 const u32 PITCH = SIDE + 4; // numbers from a term to the next
 const u32 LONG = 96; // terms above which a sum has parts of TERMS
-const u32 TILE = 96; // samples of a part of a gradient
 
 struct Sums {
     f32 total[ROWS][COLUMNS];
@@ -269,34 +269,14 @@ HOST_KERNEL(dense_bias_gradient)
 extern "C" __global__ void dense_sum_gradients(const f32* partial, f32* gradient, Slices slices, u64 len) {
     u64 i = thread_number();
     if (i >= len) return;
-    f32 one = 0.0f, two = 0.0f, four = 0.0f, eight = 0.0f; // sums of as many slices, which wait for their neighbours
-    f32 sum = 0.0f;
+    Tree<f32> tree;
     for (u32 slice = 0; slice < slices.count; ++slice) {
-        sum = 0.0f;
+        f32 sum = 0.0f;
         for (u32 group = 0; group < slices.groups; ++group) {
             sum += partial[(u64)(slice * slices.groups + group) * slices.stride + i];
         }
-        if ((slice & 1) == 0) {
-            one = sum;
-            continue;
-        }
-        sum = one + sum;
-        if ((slice & 2) == 0) {
-            two = sum;
-            continue;
-        }
-        sum = two + sum;
-        if ((slice & 4) == 0) {
-            four = sum;
-            continue;
-        }
-        sum = four + sum;
-        if ((slice & 8) == 0) {
-            eight = sum;
-            continue;
-        }
-        sum = eight + sum;
+        tree.add(slice, sum);
     }
-    gradient[i] = sum;
+    gradient[i] = tree.sum;
 }
 HOST_KERNEL(dense_sum_gradients)

@@ -25,14 +25,7 @@ HOST_KERNEL(learner_epoch)
 
 const u32 PARTS = 5; // policy loss, value loss, entropy, KL divergence, clipped
 const u32 LOSS_THREADS = 128;
-const u32 TILE = 96;
-
 struct Nothing {};
-
-// Samples of a minibatch, and its slices.
-struct Minibatch {
-    u32 n, slices, tiles_of_slice;
-};
 
 // Parts of the loss as means over a minibatch, from one number per sample: terms (5, n). A tile is summed in f32 in eight interleaved
 // parts, into `tiles` (5, slices, tiles of a slice), which are added in order in f64. Decides whether the optimizer steps.
@@ -43,28 +36,7 @@ learner_loss(const f32* terms, f64* tiles, Minibatch minibatch, const Settings* 
     u32 all = minibatch.slices * minibatch.tiles_of_slice;
     threads.phase([&](u32 t, Nothing&) {
         for (u32 i = t; i < PARTS * all; i += LOSS_THREADS) {
-            u32 slice = i % all / minibatch.tiles_of_slice, tile = i % minibatch.tiles_of_slice;
-            u32 end = (u32)((u64)(slice + 1) * minibatch.n / minibatch.slices);
-            u32 begin = (u32)((u64)slice * minibatch.n / minibatch.slices) + tile * TILE;
-            u32 len = begin >= end ? 0 : end - begin < TILE ? end - begin : TILE;
-            const f32* x = terms + (u64)(i / all) * minibatch.n + begin;
-            f32 s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, s4 = 0.0f, s5 = 0.0f, s6 = 0.0f, s7 = 0.0f;
-            u32 at = 0;
-            for (; at + 8 <= len; at += 8) {
-                s0 += x[at];
-                s1 += x[at + 1];
-                s2 += x[at + 2];
-                s3 += x[at + 3];
-                s4 += x[at + 4];
-                s5 += x[at + 5];
-                s6 += x[at + 6];
-                s7 += x[at + 7];
-            }
-            f32 rest = 0.0f;
-            for (; at < len; ++at) {
-                rest += x[at];
-            }
-            tiles[i] = (f64)(s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + rest);
+            tiles[i] = tile_total(terms + (u64)(i / all) * minibatch.n, minibatch, i % all);
         }
     });
     threads.phase([&](u32 t, Nothing&) {
@@ -104,6 +76,33 @@ learner_loss(const f32* terms, f64* tiles, Minibatch minibatch, const Settings* 
     });
 }
 HOST_PHASES(learner_loss)
+
+// Gradient of the logarithms of the standard deviations, (A), from one number per sample: terms (A, n). Tiles are summed as those of a
+// loss, slices by a tree in f64. One block per dimension.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
+learner_log_std(const f32* terms, f64* tiles, Minibatch minibatch, f32* gradient) {
+    Threads<Nothing, LOSS_THREADS> threads;
+    u32 all = minibatch.slices * minibatch.tiles_of_slice;
+    f64* own = tiles + (u64)blockIdx.x * all;
+    threads.phase([&](u32 t, Nothing&) {
+        for (u32 i = t; i < all; i += LOSS_THREADS) {
+            own[i] = tile_total(terms + (u64)blockIdx.x * minibatch.n, minibatch, i);
+        }
+    });
+    threads.each([&](u32 t, Nothing&) {
+        if (t > 0) return;
+        Tree<f64> tree;
+        for (u32 slice = 0; slice < minibatch.slices; ++slice) {
+            f64 of_slice = 0.0;
+            for (u32 tile = 0; tile < minibatch.tiles_of_slice; ++tile) {
+                of_slice += own[slice * minibatch.tiles_of_slice + tile];
+            }
+            tree.add(slice, of_slice);
+        }
+        gradient[blockIdx.x] = (f32)tree.sum;
+    });
+}
+HOST_PHASES(learner_log_std)
 
 // x to the power n >= 0, multiplied as Rust's `powi` does.
 __device__ inline f64 power(f64 x, u32 n) {
@@ -159,3 +158,15 @@ extern "C" __global__ void learner_adam(
     params[i] -= totals->rate * first / (sqrtf(second) * totals->root_scale + settings->epsilon);
 }
 HOST_KERNEL(learner_adam)
+
+// RMSprop (Tieleman and Hinton, 2012), not centred, unless the step is skipped; beta2 is the decay. One thread per parameter.
+extern "C" __global__ void learner_rms_prop(
+    const f32* gradient, f32* params, f32* v, const Settings* settings, const Totals* totals, u64 len) {
+    u64 i = thread_number();
+    if (i >= len || totals->go == 0.0f) return;
+    f32 g = gradient[i] * totals->scale;
+    f32 second = settings->beta2 * v[i] + (1.0f - settings->beta2) * (g * g);
+    v[i] = second;
+    params[i] -= settings->learning_rate * g / (sqrtf(second) + settings->epsilon);
+}
+HOST_KERNEL(learner_rms_prop)

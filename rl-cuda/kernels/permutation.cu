@@ -32,6 +32,10 @@ __device__ inline u32 moved(u64 seed, u64 step, const Rectangle& rectangle, u32 
 extern "C" __global__ void permutation_order(const Counters* counters, u32* order, Rectangle rectangle) {
     u64 i = thread_number();
     if (i >= rectangle.n) return;
+    if (rectangle.rows == 0) { // no permutation
+        order[i] = (u32)i;
+        return;
+    }
     u64 seed = counters->seed, step = counters->epochs;
     if (rectangle.n <= SORTED) {
         u32 word = block(seed, (u32)i, step, PURPOSE_SHUFFLE, 2).word(0), rank = 0;

@@ -30,3 +30,9 @@ extern "C" __global__ void surrogate_categorical(
     categorical_loss(PpoLoss{}, columns, moments, heads, *settings, n, a);
 }
 HOST_KERNEL(surrogate_categorical)
+
+extern "C" __global__ void surrogate_gaussian(
+    Columns columns, Moments moments, Heads heads, Deviations deviations, const Settings* settings, u32 n, u32 a) {
+    gaussian_loss(PpoLoss{}, columns, moments, heads, deviations, *settings, n, a);
+}
+HOST_KERNEL(surrogate_gaussian)

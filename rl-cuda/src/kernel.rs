@@ -148,12 +148,13 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
-    use rl_envs::Obs;
+    use rl_envs::{Actions, Obs};
 
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        Activation, DenseLayer, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, PARTS, Terms,
+        Activation, DenseLayer, Deviations, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, Objective,
+        PARTS, Terms,
     };
     use crate::targets::{Batch, Row, Steps, Targets};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps};
@@ -222,31 +223,38 @@ mod tests {
         let many = Buffer::<f32>::zeros(device, 300)?;
         kernels.sum(stream, (&many.view(), None), Terms::Numbers, &scratch.view_mut(), &sum.view_mut())?;
         kernels.begin(stream, &mut state)?;
-        kernels.epoch(stream, &mut state, &words.view_mut())?;
-        let columns = LossColumns {
-            rows: words.view(),
-            actions: words.view(),
-            masks: None,
-            log_probs: number,
-            advantages: number,
-            values: number,
-            returns: number,
-            moments: None,
-        };
+        kernels.epoch(stream, &mut state, true, &words.view_mut())?;
         let mut terms = Buffer::zeros(device, PARTS)?;
-        let heads = LossHeads {
-            outputs: number,
-            values: number,
-            d_outputs: floats.view_mut().into_slice(0..1),
-            d_values: others.view_mut().into_slice(0..1),
-            terms: terms.view_mut(),
-        };
-        kernels.surrogate_categorical(stream, &columns, &heads, &state)?;
+        for objective in [Objective::ClippedSurrogate, Objective::PolicyGradient] {
+            for continuous in [false, true] {
+                let columns = LossColumns {
+                    rows: words.view(),
+                    actions: if continuous { Actions::Continuous(number) } else { Actions::Discrete(words.view()) },
+                    masks: None,
+                    log_probs: number,
+                    advantages: number,
+                    values: number,
+                    returns: number,
+                    moments: None,
+                };
+                let heads = LossHeads {
+                    outputs: number,
+                    values: number,
+                    d_outputs: floats.view_mut().into_slice(0..1),
+                    d_values: others.view_mut().into_slice(0..1),
+                    terms: terms.view_mut(),
+                    deviations: continuous.then(|| Deviations { log_std: number, terms: more.view_mut().into_slice(0..1) }),
+                };
+                kernels.objective(stream, objective, &columns, &heads, &state)?;
+            }
+        }
         let mut tiles = Buffer::zeros(device, PARTS)?;
         kernels.loss(stream, &slices, &terms.view(), &tiles.view_mut(), &mut state)?;
-        let gradient = (&number, &sum.view());
+        kernels.log_std(stream, &slices, &number, &tiles.view_mut().into_slice(0..1), &floats.view_mut().into_slice(0..1))?;
+        kernels.step(stream, &sum.view(), &mut state)?;
         let [params, m, v] = [&mut floats, &mut others, &mut more].map(|buffer| buffer.view_mut().into_slice(0..1));
-        kernels.adam(stream, gradient, &params, [&m, &v], &mut state)?;
+        kernels.adam(stream, &number, &params, [&m, &v], &state)?;
+        kernels.rms_prop(stream, &number, &params, &v, &state)?;
         kernels.next_values(stream, (&number, &number), (&number, &words.view()), &params)?;
         kernels.returns(stream, (&number, &number), &params, &mut state)
     }

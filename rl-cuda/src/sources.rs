@@ -44,6 +44,7 @@ pub(crate) const MODULES: &[Module] = modules![
     "normalize",
     "pendulum",
     "permutation",
+    "policy_gradient",
     "sample",
     "samples",
     "snake",

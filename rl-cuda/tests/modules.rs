@@ -16,7 +16,7 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 14] = [
     "clock",
     "dense",
     "gae",
@@ -25,6 +25,7 @@ const OTHERS: [&str; 13] = [
     "math",
     "normalize",
     "permutation",
+    "policy_gradient",
     "sample",
     "samples",
     "sums",
@@ -294,7 +295,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "dense" => learner::dense(device, &mut bits),
         "gae" => gae(device, &mut bits),
         "gather" => gather(device, &mut bits),
-        "learner" | "surrogate" => learner::update(device, &mut bits),
+        "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
         "normalize" => normalize(device, &mut bits),
         "permutation" => learner::permutation(device, &mut bits),

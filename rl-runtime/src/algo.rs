@@ -127,6 +127,14 @@ pub(crate) struct Build<'a> {
     pub(crate) device: Option<rl_cuda::Device>,
 }
 
+impl Build<'_> {
+    /// Returns the shape of a rollout of `n_steps` steps.
+    fn rollout(&self, n_steps: usize) -> RolloutShape {
+        let (obs, actions) = &self.spaces;
+        RolloutShape { n_steps, n_envs: self.n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() }
+    }
+}
+
 /// Figures from which the memory of learning is computed.
 pub(crate) struct Figures {
     /// Vectors of the optimizer that are as long as the parameters.
@@ -207,9 +215,7 @@ impl Algorithm for PpoConfig {
     fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
         let ppo = Ppo::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
         let Some(device) = &build.device else { return Ok(Box::new(ppo)) };
-        let ((obs, actions), n_steps, n_envs) = (&build.spaces, self.n_steps, build.n_envs);
-        let shape = RolloutShape { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() };
-        Ok(Box::new(ppo.on_device(device, shape)?))
+        Ok(Box::new(ppo.on_device(device, build.rollout(self.n_steps))?))
     }
 }
 
@@ -233,7 +239,9 @@ impl Algorithm for A2cConfig {
     }
 
     fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
-        Ok(Box::new(A2c::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?))
+        let a2c = A2c::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
+        let Some(device) = &build.device else { return Ok(Box::new(a2c)) };
+        Ok(Box::new(a2c.on_device(device, build.rollout(self.n_steps))?))
     }
 }
 

@@ -41,16 +41,20 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for env in ["cartpole", "snake", "breakout"] {
-        let of = |device: &str| {
-            let run = dir.path().join(format!("{env}-{device}"));
-            let sizes = ["--envs", "8", "--set", "ppo.n_steps=16", "--set", "ppo.batch_size=64", "--set", "ppo.n_epochs=2"];
-            let args = [env, "--device", device, "--steps", "384", "--seed", "7", "--set", "hidden=[32]", "--set", "conv=[]"];
-            let others = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50", "--set", "target_return=1e9"];
-            train(&run, &[&args[..], &sizes, &others[..4], &["--run-dir", text(&run)]].concat());
-            learnt(&run)
-        };
-        assert!(of("cpu") == of("emulated"), "{env}");
+    let ppo = ["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=64", "--set", "ppo.n_epochs=2"];
+    let a2c = ["--algo", "a2c", "--set", "a2c.n_steps=16", "--set", "a2c.batch_size=64"];
+    for env in ["cartpole", "pendulum", "snake", "breakout"] {
+        for (name, algo) in [("ppo", &ppo[..]), ("a2c", &a2c)] {
+            let of = |device: &str| {
+                let run = dir.path().join(format!("{env}-{name}-{device}"));
+                let args = [env, "--device", device, "--steps", "384", "--seed", "7", "--envs", "8", "--run-dir", text(&run)];
+                let net = ["--set", "hidden=[32]", "--set", "conv=[]", "--set", "normalize_obs=false"];
+                let rest = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50"];
+                train(&run, &[&args[..], algo, &net, &rest].concat());
+                learnt(&run)
+            };
+            assert!(of("cpu") == of("emulated"), "{env}, {name}");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The loaded kernels, and their launches.
 
-use rl_envs::Obs;
+use rl_envs::{Actions, Obs};
 
 use super::slices::MinibatchSlices;
 use super::state::LearnerState;
@@ -31,13 +31,31 @@ pub enum Terms<'a> {
     SquaredDistances(View<'a, f64>),
 }
 
+/// Policy's part of a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objective {
+    /// The clipped surrogate: the probability ratio times the advantage.
+    ClippedSurrogate,
+    /// The policy gradient: the log-probability times the advantage.
+    PolicyGradient,
+}
+
+/// Standard deviations of a Gaussian policy.
+#[derive(Debug)]
+pub struct Deviations<'a> {
+    /// Their logarithms, (A).
+    pub log_std: View<'a, f32>,
+    /// One number per sample for their gradient, (A, n).
+    pub terms: ViewMut<'a, f32>,
+}
+
 /// Columns of a rollout, (T N), and the samples of a minibatch among them.
 #[derive(Clone, Copy, Debug)]
 pub struct LossColumns<'a> {
     /// Rows of the samples, (n).
     pub rows: View<'a, u32>,
-    /// Discrete actions.
-    pub actions: View<'a, u32>,
+    /// Actions, discrete or (T N, A).
+    pub actions: Actions<View<'a, u32>, View<'a, f32>>,
     /// Legal actions, (T N, A), if there are masks.
     pub masks: Option<View<'a, u8>>,
     /// Log-probabilities of the actions under the acting policy.
@@ -57,16 +75,18 @@ pub struct LossColumns<'a> {
 /// Outputs of the networks for a minibatch, and the gradients of a loss.
 #[derive(Debug)]
 pub struct LossHeads<'a> {
-    /// Logits, (n, A).
+    /// Logits or means, (n, A).
     pub outputs: View<'a, f32>,
     /// Values, (n).
     pub values: View<'a, f32>,
-    /// Gradient of the logits, (n, A).
+    /// Gradient of the logits or means, (n, A).
     pub d_outputs: ViewMut<'a, f32>,
     /// Gradient of the values, (n).
     pub d_values: ViewMut<'a, f32>,
     /// Parts of the loss, (5, n).
     pub terms: ViewMut<'a, f32>,
+    /// Standard deviations; `None` for discrete actions.
+    pub deviations: Option<Deviations<'a>>,
 }
 
 /// Loaded kernels.
@@ -83,10 +103,13 @@ pub struct LearnerKernels {
     order: Kernel,
     begin: Kernel,
     epoch: Kernel,
-    surrogate_categorical: Kernel,
+    /// Kernels of each objective, categorical and Gaussian.
+    objectives: [[Kernel; 2]; 2],
     loss: Kernel,
+    log_std: Kernel,
     step: Kernel,
     adam: Kernel,
+    rms_prop: Kernel,
     next_values: Kernel,
     scatter: Kernel,
     returns: Kernel,
@@ -117,10 +140,15 @@ impl LearnerKernels {
             order: kernel("permutation", "order")?,
             begin: kernel("learner", "begin")?,
             epoch: kernel("learner", "epoch")?,
-            surrogate_categorical: kernel("surrogate", "categorical")?,
+            objectives: [
+                [kernel("surrogate", "categorical")?, kernel("surrogate", "gaussian")?],
+                [kernel("policy_gradient", "categorical")?, kernel("policy_gradient", "gaussian")?],
+            ],
             loss: kernel("learner", "loss")?,
+            log_std: kernel("learner", "log_std")?,
             step: kernel("learner", "step")?,
             adam: kernel("learner", "adam")?,
+            rms_prop: kernel("learner", "rms_prop")?,
             next_values: kernel("targets", "next_values")?,
             scatter: kernel("targets", "scatter")?,
             returns: kernel("targets", "returns")?,
@@ -218,15 +246,23 @@ impl LearnerKernels {
 
     /// Writes the order of samples of the next epoch, and counts the epoch.
     ///
+    /// Samples that are not `shuffled` keep their order.
+    ///
     /// # Errors
     /// [`Error::Launch`].
-    pub fn epoch(&self, stream: &Stream, state: &mut LearnerState, order: &ViewMut<'_, u32>) -> Result<(), Error> {
+    pub fn epoch(
+        &self,
+        stream: &Stream,
+        state: &mut LearnerState,
+        shuffled: bool,
+        order: &ViewMut<'_, u32>,
+    ) -> Result<(), Error> {
         let n = order.len() as u32;
         if n == 0 {
             return Ok(());
         }
         let columns = (n - 1).isqrt() + 1;
-        let rectangle = [n, n.div_ceil(columns), columns];
+        let rectangle = if shuffled { [n, n.div_ceil(columns), columns] } else { [n, 0, 0] };
         let args = Args::new().push_long(state.counters.address()).push_long(order.address()).push(&rectangle);
         // SAFETY: the parameters are those of `permutation_order`.
         unsafe { self.order.launch(stream, order.len() as u64, BLOCK, args)? };
@@ -235,41 +271,48 @@ impl LearnerKernels {
         unsafe { self.epoch.launch(stream, 1, 1, args) }
     }
 
-    /// Computes the clipped surrogate loss of categorical policies.
-    ///
-    /// Writes its parts, and the gradients of the outputs.
+    /// Computes the parts of a loss, and the gradients of the outputs.
     ///
     /// A row past the end counts as the last one.
     ///
     /// # Errors
-    /// [`Error::Length`] or [`Error::Launch`].
-    pub fn surrogate_categorical(
+    /// [`Error::Length`], [`Error::Kind`] or [`Error::Launch`].
+    pub fn objective(
         &self,
         stream: &Stream,
+        objective: Objective,
         columns: &LossColumns<'_>,
         heads: &LossHeads<'_>,
         state: &LearnerState,
     ) -> Result<(), Error> {
-        let (n, len) = (columns.rows.len(), columns.actions.len());
+        let (n, len) = (columns.rows.len(), columns.log_probs.len());
         let a = heads.outputs.len() / n.max(1);
+        length("log_probs", 1, len.min(1))?;
         length("outputs", n * a, heads.outputs.len())?;
         length("d_outputs", n * a, heads.d_outputs.len())?;
         length("values of the minibatch", n, heads.values.len())?;
         length("d_values", n, heads.d_values.len())?;
         length("terms", PARTS * n, heads.terms.len())?;
-        length("actions", 1, len.min(1))?;
         length("masks", len * a, columns.masks.map_or(len * a, |masks| masks.len()))?;
-        for (what, column) in [
-            ("log_probs", &columns.log_probs),
-            ("advantages", &columns.advantages),
-            ("values", &columns.values),
-            ("returns", &columns.returns),
-        ] {
+        for (what, column) in [("advantages", &columns.advantages), ("values", &columns.values), ("returns", &columns.returns)] {
             length(what, len, column.len())?;
         }
+        let (kind, actions, deviations) = match (&columns.actions, &heads.deviations) {
+            (Actions::Discrete(actions), None) => {
+                length("actions", len, actions.len())?;
+                (0, actions.address(), None)
+            }
+            (Actions::Continuous(actions), Some(Deviations { log_std, terms })) => {
+                length("actions", len * a, actions.len())?;
+                length("log_std", a, log_std.len())?;
+                length("terms of log_std", a * n, terms.len())?;
+                (1, actions.address(), Some([log_std.address(), terms.address()]))
+            }
+            _ => return Err(Error::Kind { what: "actions", expected: "those of the policy" }),
+        };
         let places = [
             columns.rows.address(),
-            columns.actions.address(),
+            actions,
             columns.masks.map_or(0, |masks| masks.address()),
             columns.log_probs.address(),
             columns.advantages.address(),
@@ -286,10 +329,12 @@ impl LearnerKernels {
             heads.terms.address(),
         ];
         let args = Args::new().push(places.map(long).as_flattened()).push(moments.map(long).as_flattened());
-        let args = args.push(of_heads.map(long).as_flattened()).push_long(state.settings.address());
-        let args = args.push(&[n as u32]).push(&[a as u32]);
-        // SAFETY: the parameters are those of `surrogate_categorical`; lengths were checked above.
-        unsafe { self.surrogate_categorical.launch(stream, n as u64, BLOCK, args) }
+        let args = args.push(of_heads.map(long).as_flattened());
+        let args = deviations.map_or(args.clone(), |deviations| args.push(deviations.map(long).as_flattened()));
+        let args = args.push_long(state.settings.address()).push(&[n as u32]).push(&[a as u32]);
+        let kernel = &self.objectives[objective as usize][kind];
+        // SAFETY: the parameters are those of both objectives' kernels of this kind; lengths were checked above.
+        unsafe { kernel.launch(stream, n as u64, BLOCK, args) }
     }
 
     /// Adds a minibatch's loss to the sums of the update.
@@ -308,41 +353,92 @@ impl LearnerKernels {
     ) -> Result<(), Error> {
         length("terms", PARTS * slices.n, terms.len())?;
         length("tiles", PARTS * slices.tiles(), tiles.len())?;
-        let minibatch = [slices.n as u32, slices.count as u32, (slices.tiles() / slices.count) as u32];
-        let args = Args::new().push_long(terms.address()).push_long(tiles.address()).push(&minibatch);
+        let args = Args::new().push_long(terms.address()).push_long(tiles.address()).push(&slices.minibatch());
         let args = args.push_long(state.settings.address()).push_long(state.counters.address());
         // SAFETY: the parameters are those of `learner_loss`; lengths were checked above.
         unsafe { self.loss.launch(stream, 1, BLOCK, args.push_long(state.totals.address())) }
     }
 
-    /// Takes a step of Adam along a gradient with its sum of squares.
+    /// Sums the gradient of the logarithms of standard deviations, (A), from `terms`, (A, n).
+    ///
+    /// `tiles` holds a number for each dimension and tile.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn log_std(
+        &self,
+        stream: &Stream,
+        slices: &MinibatchSlices,
+        terms: &View<'_, f32>,
+        tiles: &ViewMut<'_, f64>,
+        gradient: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let a = gradient.len();
+        length("terms", a * slices.n, terms.len())?;
+        length("tiles", a * slices.tiles(), tiles.len())?;
+        let args = Args::new().push_long(terms.address()).push_long(tiles.address()).push(&slices.minibatch());
+        // SAFETY: the parameters are those of `learner_log_std`; lengths were checked above.
+        unsafe { self.log_std.launch(stream, a as u64 * u64::from(BLOCK), BLOCK, args.push_long(gradient.address())) }
+    }
+
+    /// Decides on a step along a gradient with this sum of squares.
     ///
     /// The step is skipped if loss or norm are not finite.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn step(&self, stream: &Stream, squares: &View<'_, f64>, state: &mut LearnerState) -> Result<(), Error> {
+        length("squares", 1, squares.len())?;
+        let args = Args::new().push_long(squares.address()).push_long(state.settings.address());
+        let args = args.push_long(state.counters.address()).push_long(state.totals.address());
+        // SAFETY: the parameters are those of `learner_step`.
+        unsafe { self.step.launch(stream, 1, 1, args) }
+    }
+
+    /// Changes parameters and moments as Adam does, unless the step is skipped.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn adam(
         &self,
         stream: &Stream,
-        (gradient, squares): (&View<'_, f32>, &View<'_, f64>),
+        gradient: &View<'_, f32>,
         params: &ViewMut<'_, f32>,
         [m, v]: [&ViewMut<'_, f32>; 2],
-        state: &mut LearnerState,
+        state: &LearnerState,
     ) -> Result<(), Error> {
         let len = params.len();
         length("gradient", len, gradient.len())?;
         length("first moments", len, m.len())?;
         length("second moments", len, v.len())?;
-        length("squares", 1, squares.len())?;
-        let (settings, totals) = (state.settings.address(), state.totals.address());
-        let args = Args::new().push_long(squares.address()).push_long(settings);
-        let args = args.push_long(state.counters.address()).push_long(totals);
-        // SAFETY: the parameters are those of `learner_step`.
-        unsafe { self.step.launch(stream, 1, 1, args)? };
         let args = Args::new().push_long(gradient.address()).push_long(params.address()).push_long(m.address());
-        let args = args.push_long(v.address()).push_long(settings).push_long(totals).push_long(len as u64);
+        let args = args.push_long(v.address()).push_long(state.settings.address());
+        let args = args.push_long(state.totals.address()).push_long(len as u64);
         // SAFETY: the parameters are those of `learner_adam`; lengths were checked above.
         unsafe { self.adam.launch(stream, len as u64, BLOCK, args) }
+    }
+
+    /// Changes parameters and moments as RMSprop does, unless the step is skipped.
+    ///
+    /// Its decay is the settings' `beta2`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn rms_prop(
+        &self,
+        stream: &Stream,
+        gradient: &View<'_, f32>,
+        params: &ViewMut<'_, f32>,
+        v: &ViewMut<'_, f32>,
+        state: &LearnerState,
+    ) -> Result<(), Error> {
+        let len = params.len();
+        length("gradient", len, gradient.len())?;
+        length("second moments", len, v.len())?;
+        let args = Args::new().push_long(gradient.address()).push_long(params.address()).push_long(v.address());
+        let args = args.push_long(state.settings.address()).push_long(state.totals.address()).push_long(len as u64);
+        // SAFETY: the parameters are those of `learner_rms_prop`; lengths were checked above.
+        unsafe { self.rms_prop.launch(stream, len as u64, BLOCK, args) }
     }
 
     /// Writes the values of the next observations, (T, N).

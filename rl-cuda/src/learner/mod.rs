@@ -10,7 +10,7 @@ mod layer;
 mod slices;
 mod state;
 
-pub use kernels::{LearnerKernels, LossColumns, LossHeads, PARTS, Terms};
+pub use kernels::{Deviations, LearnerKernels, LossColumns, LossHeads, Objective, PARTS, Terms};
 pub use layer::{Activation, DenseLayer};
 pub use slices::{MinibatchSlices, TILE};
 pub use state::{LearnerCounters, LearnerState, UpdateSettings, UpdateTotals};

@@ -46,6 +46,11 @@ impl MinibatchSlices {
         self.rows() * self.tiles_of_group
     }
 
+    /// Returns the kernels' `Minibatch`.
+    pub(super) fn minibatch(&self) -> [u32; 3] {
+        [self.n as u32, self.count as u32, (self.tiles() / self.count) as u32]
+    }
+
     /// Returns the kernels' `Slices`, with partial gradients `stride` numbers apart.
     pub(super) fn words(&self, stride: usize) -> [u32; 6] {
         let [low, high] = long(stride as u64);

@@ -21,9 +21,9 @@ pub struct UpdateSettings {
     pub clip_value: f32,
     /// Decay of Adam's first moment.
     pub beta1: f32,
-    /// Decay of Adam's second moment.
+    /// Decay of the second moment.
     pub beta2: f32,
-    /// Constant added to the root of Adam's second moment.
+    /// Constant added to the root of the second moment.
     pub epsilon: f32,
 }
 

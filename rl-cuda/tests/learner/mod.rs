@@ -3,11 +3,11 @@
 use std::hash::Hash;
 
 use rl_cuda::learner::{
-    Activation, DenseLayer, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, PARTS, Terms,
-    UpdateSettings,
+    Activation, DenseLayer, Deviations, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
+    Objective, PARTS, Terms, UpdateSettings,
 };
 use rl_cuda::{Buffer, Device};
-use rl_envs::{Obs, Purpose, Rng};
+use rl_envs::{Actions, Obs, Purpose, Rng};
 
 use crate::{Bits, Source, upload};
 
@@ -93,8 +93,8 @@ pub(crate) fn permutation(device: &Device, bits: &mut Bits<'_>) {
     state.set_counters(&stream, &counters).unwrap();
     for n in [1, 2, 64, 65, 66, 1000] {
         let mut order = Buffer::zeros(device, n).unwrap();
-        for _ in 0..2 {
-            kernels.epoch(&stream, &mut state, &order.view_mut()).unwrap();
+        for shuffled in [true, false, true] {
+            kernels.epoch(&stream, &mut state, shuffled, &order.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.words(&order.view());
         }
@@ -133,6 +133,8 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
     // The action of a row is legal.
     let actions: Vec<u32> = (0..len as u32).map(|i| i % a as u32).collect();
     let actions = upload(device, &actions);
+    let vectors = upload(device, &source.floats(len * a));
+    let log_std = upload(device, &[-0.5f32, 0.0, 0.3]);
     let rows = upload(device, &source.words(n, len as u32 + 2));
     let log_probs: Vec<f32> = source.floats(len).into_iter().map(|x| x * 0.3 - 1.0).collect();
     let mut floats = |n: usize| upload(device, &source.floats(n));
@@ -157,20 +159,24 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
     };
     let bounded = UpdateSettings { clip_value: 0.5, max_norm: 1e9, ..settings };
     let stopped = UpdateSettings { target_kl: 1e-6, ..settings };
-    // Settings, masks, normalization, and whether the values are not finite.
+    let (surrogate, policy_gradient) = (Objective::ClippedSurrogate, Objective::PolicyGradient);
+    // Settings, objective, continuous actions, masks, normalization, and whether the values are not finite.
     let cases = [
-        (settings, false, true, false),
-        (bounded, true, false, false),
-        (stopped, true, true, false),
-        (settings, false, true, true),
+        (settings, surrogate, false, false, true, false),
+        (bounded, surrogate, false, true, false, false),
+        (settings, surrogate, true, false, true, false),
+        (settings, policy_gradient, false, true, true, false),
+        (settings, policy_gradient, true, false, false, false),
+        (stopped, surrogate, false, true, true, false),
+        (settings, surrogate, false, false, true, true),
     ];
-    for (settings, masked, normalized, is_bad) in cases {
+    for (settings, objective, continuous, masked, normalized, is_bad) in cases {
         let slices = MinibatchSlices::new(n, if masked { 4 } else { 1 }, n_params, usize::MAX);
         let mut tiles = Buffer::zeros(device, PARTS * slices.tiles()).unwrap();
         state.set_settings(&stream, &settings).unwrap();
         kernels.begin(&stream, &mut state).unwrap();
         let mut order = Buffer::zeros(device, 3).unwrap();
-        kernels.epoch(&stream, &mut state, &order.view_mut()).unwrap();
+        kernels.epoch(&stream, &mut state, true, &order.view_mut()).unwrap();
         for _ in 0..5 {
             let of_rows = (&advantages.view(), Some(&rows.view()));
             kernels.sum(&stream, of_rows, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
@@ -178,7 +184,7 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
             kernels.sum(&stream, of_rows, distances, &scratch.view_mut(), &squares.view_mut()).unwrap();
             let columns = LossColumns {
                 rows: rows.view(),
-                actions: actions.view(),
+                actions: if continuous { Actions::Continuous(vectors.view()) } else { Actions::Discrete(actions.view()) },
                 masks: masked.then_some(masks.view()),
                 log_probs: log_probs.view(),
                 advantages: advantages.view(),
@@ -187,6 +193,9 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
                 moments: normalized.then_some([sum.view(), squares.view()]),
             };
             let mut terms = Buffer::zeros(device, PARTS * n).unwrap();
+            let (mut of_std, mut std_tiles) =
+                (Buffer::zeros(device, a * n).unwrap(), Buffer::zeros(device, a * slices.tiles()).unwrap());
+            let mut std_gradient = Buffer::zeros(device, a).unwrap();
             let (mut d_outputs, mut d_values) = (Buffer::zeros(device, n * a).unwrap(), Buffer::zeros(device, n).unwrap());
             let heads = LossHeads {
                 outputs: outputs.view(),
@@ -194,18 +203,25 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
                 d_outputs: d_outputs.view_mut(),
                 d_values: d_values.view_mut(),
                 terms: terms.view_mut(),
+                deviations: continuous.then(|| Deviations { log_std: log_std.view(), terms: of_std.view_mut() }),
             };
-            kernels.surrogate_categorical(&stream, &columns, &heads, &state).unwrap();
+            kernels.objective(&stream, objective, &columns, &heads, &state).unwrap();
             kernels.loss(&stream, &slices, &terms.view(), &tiles.view_mut(), &mut state).unwrap();
             kernels.sum(&stream, (&gradient.view(), None), Terms::Squares, &scratch.view_mut(), &norm.view_mut()).unwrap();
-            let along = (&gradient.view(), &norm.view());
-            kernels.adam(&stream, along, &params.view_mut(), [&m.view_mut(), &v.view_mut()], &mut state).unwrap();
+            kernels.step(&stream, &norm.view(), &mut state).unwrap();
+            if objective == surrogate {
+                let moments = [&m.view_mut(), &v.view_mut()];
+                kernels.adam(&stream, &gradient.view(), &params.view_mut(), moments, &state).unwrap();
+            } else {
+                kernels.rms_prop(&stream, &gradient.view(), &params.view_mut(), &v.view_mut(), &state).unwrap();
+            }
+            kernels.log_std(&stream, &slices, &of_std.view(), &std_tiles.view_mut(), &std_gradient.view_mut()).unwrap();
             stream.synchronize().unwrap();
             if !is_bad {
-                [&terms, &d_outputs, &d_values].iter().for_each(|numbers| bits.floats(&numbers.view()));
+                [&terms, &d_outputs, &d_values, &std_gradient].iter().for_each(|numbers| bits.floats(&numbers.view()));
             }
         }
-        kernels.epoch(&stream, &mut state, &order.view_mut()).unwrap();
+        kernels.epoch(&stream, &mut state, true, &order.view_mut()).unwrap();
         let (totals, counters) = (state.totals(&stream).unwrap(), state.counters(&stream).unwrap());
         [&params, &m, &v].iter().for_each(|numbers| bits.floats(&numbers.view()));
         format!("{totals:?} {counters:?}").hash(&mut bits.hash);

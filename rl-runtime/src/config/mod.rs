@@ -402,8 +402,8 @@ impl Config {
         }
         if !matches!(self.device(), Device::Auto | Device::Cpu) {
             let device = &self.run.device;
-            if self.algo.algo() != Algo::Ppo {
-                let text = "a device learns with ppo only so far; use --device cpu";
+            if self.algo.algo() == Algo::Dqn {
+                let text = "a device learns with ppo and a2c only so far; use --device cpu";
                 found.push((vec!["device", "algo"], format!("device is {device} and algo is {}: {text}", self.algo.name())));
             }
             if self.mode() != Mode::Sync {
