@@ -155,7 +155,7 @@ impl A2c {
     }
 
     /// [`Agent::update`] on the device: the same steps, enqueued without waiting.
-    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32) -> Result<Metrics, Error> {
+    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let Self { descent, config } = self;
         let (learning_rate, discounts) = (config.learning_rate.at(remaining), (config.gamma, config.gae_lambda));
         let version = descent.policy.version();
@@ -170,8 +170,9 @@ impl A2c {
             ..UpdateSettings::default()
         };
         descent.report(UpdateEvent::TargetsBegin);
+        let rewards = descent.rewards(rollout, config.gamma, pool)?;
         let Some(device) = &mut descent.device else { return Err(Error::Columns("there is no device")) };
-        device.begin(&settings, rollout)?;
+        device.begin(&settings, rollout, rewards.view())?;
         device.targets(rollout, discounts)?;
         let batch_size = device.batch_size();
         device.epoch(batch_size < rollout.len())?;
@@ -180,7 +181,7 @@ impl A2c {
             device.step()?;
         }
         descent.report(UpdateEvent::TargetsEnd);
-        let totals = descent.finish_on_device(rollout, discounts, config.normalize_advantage, learning_rate)?;
+        let totals = descent.finish_on_device((rollout, rewards.view()), discounts, config.normalize_advantage, learning_rate)?;
         let n = totals.minibatches;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
@@ -234,7 +235,7 @@ impl Agent for A2c {
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         if self.descent.device.is_some() {
-            return self.update_on_device(rollout, remaining);
+            return self.update_on_device(rollout, remaining, pool);
         }
         let config = self.config.clone();
         let learning_rate = config.learning_rate.at(remaining);

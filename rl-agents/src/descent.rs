@@ -1,14 +1,14 @@
 //! Gradient descent of an actor-critic: what PPO and A2C have in common.
 
 use candle_core::{Device, Tensor, Var};
-use ndarray::{CowArray, Ix2};
+use ndarray::{ArrayView2, CowArray, Ix2};
 use rl_buffer::{Rollout, RolloutShape};
 use rl_cuda::learner::{LearnerCounters, UpdateTotals};
 use rl_envs::{Permutation, Pool, Purpose};
 
 use crate::agent::{Divergence, UpdateEvent, Watch};
 use crate::batch::{Minibatch, Parts, TileSums};
-use crate::device_descent::{self, DeviceDescent};
+use crate::device_descent::DeviceDescent;
 use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule};
@@ -63,9 +63,6 @@ impl Descent {
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
     pub(crate) fn on_device(mut self, device: &rl_cuda::Device, shape: RolloutShape, batch_size: usize) -> Result<Self, Error> {
-        if self.returns.is_some() {
-            return Err(device_descent::unsupported("normalize_reward", "true".into()));
-        }
         self.device = Some(DeviceDescent::new(device, (&self.policy, self.optimizer.rule()), shape, batch_size)?);
         self.load_device()?;
         Ok(self)
@@ -149,7 +146,7 @@ impl Descent {
     /// [`Error::Diverged`] with the minibatch at which learning stopped; [`Error::Device`].
     pub(crate) fn finish_on_device(
         &mut self,
-        rollout: &Rollout,
+        (rollout, rewards): (&Rollout, ArrayView2<'_, f32>),
         (gamma, lambda): (f32, f32),
         normalize: bool,
         learning_rate: f32,
@@ -161,7 +158,7 @@ impl Descent {
         self.epochs = counters.epochs;
         let diverged = (counters.stop == LearnerCounters::DIVERGED).then(|| {
             // The policy is still the one that acted.
-            let targets = Targets::new(policy, rollout, rollout.rewards(), gamma, lambda)?;
+            let targets = Targets::new(policy, rollout, rewards, gamma, lambda)?;
             let mut order = vec![0; rollout.len()];
             self.order.set(order.len() as u32, self.seed, counters.epochs.saturating_sub(1), Purpose::Shuffle);
             self.order.write(&mut order, &Pool::default());

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use ndarray::ArrayView2;
 use rl_buffer::{ActionSlice, Rollout, RolloutShape};
 use rl_cuda::learner::{
     Deviations, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, Objective, PARTS, Terms,
@@ -87,8 +88,8 @@ impl DeviceRollout {
         })
     }
 
-    /// Copies the columns of a rollout from the host.
-    fn upload(&mut self, stream: &Stream, rollout: &Rollout) -> Result<(), Error> {
+    /// Copies the columns of a rollout from the host, with these rewards.
+    fn upload(&mut self, stream: &Stream, rollout: &Rollout, rewards: ArrayView2<'_, f32>) -> Result<(), Error> {
         fn column<T: Element>(stream: &Stream, to: &mut Buffer<T>, from: Option<&[T]>) -> Result<(), rl_cuda::Error> {
             stream.upload(&to.view_mut(), from.expect(CONTIGUOUS))
         }
@@ -102,7 +103,7 @@ impl DeviceRollout {
             (Actions::Continuous(to), ActionSlice::Continuous(from)) => column(stream, to, Some(from))?,
             _ => return Err(Error::ActionKind),
         }
-        column(stream, &mut self.rewards, rollout.rewards().to_slice())?;
+        column(stream, &mut self.rewards, rewards.to_slice())?;
         column(stream, &mut self.terminated, rollout.terminated().to_slice())?;
         column(stream, &mut self.truncated, rollout.truncated().to_slice())?;
         column(stream, &mut self.log_probs, rollout.log_probs().to_slice())?;
@@ -145,7 +146,7 @@ pub(crate) struct DeviceDescent {
 }
 
 /// Refuses a setting that has no kernels yet.
-pub(crate) fn unsupported(name: &'static str, value: String) -> Error {
+fn unsupported(name: &'static str, value: String) -> Error {
     Error::Setting { name, value, allowed: "but the device's kernels do not support it yet; use --device cpu" }
 }
 
@@ -223,13 +224,20 @@ impl DeviceDescent {
     }
 
     /// Begins an update of the policy that acted in `rollout`.
-    pub(crate) fn begin(&mut self, settings: &UpdateSettings, rollout: &Rollout) -> Result<(), Error> {
+    ///
+    /// `rewards`, (T, N), are the rollout's or made from them.
+    pub(crate) fn begin(
+        &mut self,
+        settings: &UpdateSettings,
+        rollout: &Rollout,
+        rewards: ArrayView2<'_, f32>,
+    ) -> Result<(), Error> {
         let settings = match self.rule {
             Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..*settings },
             Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..*settings },
         };
         self.state.set_settings(&self.stream, &settings)?;
-        self.rollout.upload(&self.stream, rollout)?;
+        self.rollout.upload(&self.stream, rollout, rewards)?;
         Ok(self.kernels.begin(&self.stream, &mut self.state)?)
     }
 
@@ -504,6 +512,7 @@ mod tests {
         }
         let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
         let ppo = PpoConfig { n_steps: 39, batch_size: 195, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() };
+        let ppo = PpoConfig { normalize_reward: true, ..ppo };
         let whole = A2cConfig { n_steps: 41, ent_coef: 0.1, ..A2cConfig::default() };
         let parts = A2cConfig { batch_size: 41, normalize_advantage: true, gae_lambda: 0.9, ..whole.clone() };
         for device in &Device::for_tests() {
@@ -603,17 +612,11 @@ mod tests {
             let config = PpoConfig { n_steps: 140, batch_size: 280, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() };
             compare(device, cartpole(2), &net(&[100, 7], false), &config, 2);
         };
-        let all: [(&str, &[[&str; 2]]); 4] = [
-            (
-                "dense.cu",
-                &[
-                    ["const u32 LONG = 96;", "const u32 LONG = 128;"],
-                    ["const u32 TILE = 96;", "const u32 TILE = 64;"],
-                    ["sum = two + sum;", "sum = one + sum;"],
-                ],
-            ),
+        let all: [(&str, &[[&str; 2]]); 5] = [
+            ("dense.cu", &[["const u32 LONG = 96;", "const u32 LONG = 128;"]]),
             ("activation.cuh", &[["fmaf(-y, y, 1.0f)", "(1.0f - y * y)"], ["p = fmaf(p, r, 0.5f);", "p = p * r + 0.5f;"]]),
             ("actor_critic.cuh", &[["(f64)n - 1.0", "(f64)n"], ["out.value * weight", "out.value / (f32)n"]]),
+            ("learner.cuh", &[["const u32 TILE = 96;", "const u32 TILE = 64;"], ["sum = two + sum;", "sum = one + sum;"]]),
             ("learner.cu", &[["counters->epochs += 1;", ""], ["norm + 1e-6f", "norm"], ["(f64)settings->beta1", "0.9"]]),
         ];
         for (file, mistakes) in all {

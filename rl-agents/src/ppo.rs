@@ -221,7 +221,7 @@ impl Ppo {
     /// [`Agent::update`] on the device: the same steps, enqueued without waiting.
     ///
     /// The device decides itself on steps that are skipped, and on the end of an update at `target_kl`.
-    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32) -> Result<Metrics, Error> {
+    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let Self { descent, config } = self;
         let (clip, learning_rate) = (config.clip_range.at(remaining), config.learning_rate.at(remaining));
         let discounts = (config.gamma, config.gae_lambda);
@@ -240,8 +240,9 @@ impl Ppo {
             ..UpdateSettings::default()
         };
         descent.report(UpdateEvent::TargetsBegin);
+        let rewards = descent.rewards(rollout, config.gamma, pool)?;
         let Some(device) = &mut descent.device else { return Err(Error::Columns("there is no device")) };
-        device.begin(&settings, rollout)?;
+        device.begin(&settings, rollout, rewards.view())?;
         device.targets(rollout, discounts)?;
         for _ in 0..config.n_epochs {
             device.epoch(true)?;
@@ -252,7 +253,7 @@ impl Ppo {
             }
         }
         descent.report(UpdateEvent::TargetsEnd);
-        let totals = descent.finish_on_device(rollout, discounts, config.normalize_advantage, learning_rate)?;
+        let totals = descent.finish_on_device((rollout, rewards.view()), discounts, config.normalize_advantage, learning_rate)?;
         let n = totals.minibatches;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
@@ -315,7 +316,7 @@ impl Agent for Ppo {
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         if self.descent.device.is_some() {
-            return self.update_on_device(rollout, remaining);
+            return self.update_on_device(rollout, remaining, pool);
         }
         let config = self.config.clone();
         let clip = config.clip_range.at(remaining);
