@@ -125,7 +125,9 @@ pub(crate) struct DeviceDescent {
     obs_scale: f32,
     rollout: DeviceRollout,
     params: Buffer<f32>,
-    /// Range of the logarithmic standard deviations among the parameters; empty for discrete actions.
+    /// Range of the logarithmic standard deviations among the parameters.
+    ///
+    /// Empty for discrete actions.
     log_std: Range<usize>,
     moments: Vec<Buffer<f32>>, // as many as the optimizer has
     gradient: Buffer<f32>,

@@ -107,9 +107,9 @@ pub struct LearnerKernels {
     objectives: [[Kernel; 2]; 2],
     loss: Kernel,
     log_std: Kernel,
-    step: Kernel,
-    adam: Kernel,
-    rms_prop: Kernel,
+    pub(super) step: Kernel,
+    pub(super) adam: Kernel,
+    pub(super) rms_prop: Kernel,
     next_values: Kernel,
     scatter: Kernel,
     returns: Kernel,
@@ -359,9 +359,9 @@ impl LearnerKernels {
         unsafe { self.loss.launch(stream, 1, BLOCK, args.push_long(state.totals.address())) }
     }
 
-    /// Sums the gradient of the logarithms of standard deviations, (A), from `terms`, (A, n).
+    /// Sums the gradient of the logarithms of standard deviations, (A).
     ///
-    /// `tiles` holds a number for each dimension and tile.
+    /// `terms` are (A, n), and `tiles` holds a number for each dimension and tile.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -379,66 +379,6 @@ impl LearnerKernels {
         let args = Args::new().push_long(terms.address()).push_long(tiles.address()).push(&slices.minibatch());
         // SAFETY: the parameters are those of `learner_log_std`; lengths were checked above.
         unsafe { self.log_std.launch(stream, a as u64 * u64::from(BLOCK), BLOCK, args.push_long(gradient.address())) }
-    }
-
-    /// Decides on a step along a gradient with this sum of squares.
-    ///
-    /// The step is skipped if loss or norm are not finite.
-    ///
-    /// # Errors
-    /// [`Error::Length`] or [`Error::Launch`].
-    pub fn step(&self, stream: &Stream, squares: &View<'_, f64>, state: &mut LearnerState) -> Result<(), Error> {
-        length("squares", 1, squares.len())?;
-        let args = Args::new().push_long(squares.address()).push_long(state.settings.address());
-        let args = args.push_long(state.counters.address()).push_long(state.totals.address());
-        // SAFETY: the parameters are those of `learner_step`.
-        unsafe { self.step.launch(stream, 1, 1, args) }
-    }
-
-    /// Changes parameters and moments as Adam does, unless the step is skipped.
-    ///
-    /// # Errors
-    /// [`Error::Length`] or [`Error::Launch`].
-    pub fn adam(
-        &self,
-        stream: &Stream,
-        gradient: &View<'_, f32>,
-        params: &ViewMut<'_, f32>,
-        [m, v]: [&ViewMut<'_, f32>; 2],
-        state: &LearnerState,
-    ) -> Result<(), Error> {
-        let len = params.len();
-        length("gradient", len, gradient.len())?;
-        length("first moments", len, m.len())?;
-        length("second moments", len, v.len())?;
-        let args = Args::new().push_long(gradient.address()).push_long(params.address()).push_long(m.address());
-        let args = args.push_long(v.address()).push_long(state.settings.address());
-        let args = args.push_long(state.totals.address()).push_long(len as u64);
-        // SAFETY: the parameters are those of `learner_adam`; lengths were checked above.
-        unsafe { self.adam.launch(stream, len as u64, BLOCK, args) }
-    }
-
-    /// Changes parameters and moments as RMSprop does, unless the step is skipped.
-    ///
-    /// Its decay is the settings' `beta2`.
-    ///
-    /// # Errors
-    /// [`Error::Length`] or [`Error::Launch`].
-    pub fn rms_prop(
-        &self,
-        stream: &Stream,
-        gradient: &View<'_, f32>,
-        params: &ViewMut<'_, f32>,
-        v: &ViewMut<'_, f32>,
-        state: &LearnerState,
-    ) -> Result<(), Error> {
-        let len = params.len();
-        length("gradient", len, gradient.len())?;
-        length("second moments", len, v.len())?;
-        let args = Args::new().push_long(gradient.address()).push_long(params.address()).push_long(v.address());
-        let args = args.push_long(state.settings.address()).push_long(state.totals.address()).push_long(len as u64);
-        // SAFETY: the parameters are those of `learner_rms_prop`; lengths were checked above.
-        unsafe { self.rms_prop.launch(stream, len as u64, BLOCK, args) }
     }
 
     /// Writes the values of the next observations, (T, N).

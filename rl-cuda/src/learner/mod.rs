@@ -7,6 +7,7 @@
 mod dense;
 mod kernels;
 mod layer;
+mod optim;
 mod slices;
 mod state;
 
