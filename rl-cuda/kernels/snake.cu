@@ -2,7 +2,7 @@
 //
 // A thread keeps the head, the lengths and the clock in registers. Registers cannot be indexed, so the board is in memory behind
 // these words: for each cell the time at which the body leaves it, u16, as columns (rows * columns, N). Threads that look at every
-// cell therefore read neighbouring numbers. rows * columns is a multiple of 4, because observations are written four cells at a
+// cell therefore read neighbouring numbers. rows * columns is a multiple of 4: cells are visited and observations written four at a
 // time.
 
 #include "vec_env.cuh"
@@ -90,17 +90,25 @@ struct Snake {
     __device__ u32 free_cell(Rng& rng) const {
         u32 rank = rng.below(cells - length);
         u32 seen = 0, cell = 0;
-        for (u32 c = 0; c < cells; ++c) {
-            seen += leaves(c) <= clock ? 1 : 0;
-            cell += seen <= rank ? 1 : 0;
+#pragma unroll 1
+        for (u32 four = 0; four < cells / 4; ++four) {
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) {
+                seen += leaves(4 * four + j) <= clock ? 1 : 0;
+                cell += seen <= rank ? 1 : 0;
+            }
         }
         return cell;
     }
 
     __device__ void reset(Rng& rng) {
         u32 head = rng.below(cells);
-        for (u32 c = 0; c < cells; ++c) {
-            leaves(c) = 0;
+#pragma unroll 1
+        for (u32 four = 0; four < cells / 4; ++four) {
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) {
+                leaves(4 * four + j) = 0;
+            }
         }
         leaves(head) = 1;
         clock = 0;
@@ -144,6 +152,7 @@ struct Snake {
         u32* fruits = (u32*)(obs + 3 * cells);
         u32* order = (u32*)(obs + 4 * cells);
         u32 head_cell = row * params.columns + column;
+#pragma unroll 1
         for (u32 four = 0; four < cells / 4; ++four) {
             u32 bodies = 0, tails = 0, orders = 0;
 #pragma unroll

@@ -220,7 +220,11 @@ impl<P: Dynamics<W, D> + Constants, const W: usize, const D: usize> Twinned for 
 }
 
 impl Twinned for snake::Snake {
-    const COLUMNS: (usize, usize) = (7, 12 * 12);
+    const COLUMNS: (usize, usize) = {
+        let cells = 12 * 12;
+        assert!(cells % 4 == 0, "the kernels visit four cells at a time");
+        (7, cells)
+    };
 
     fn params() -> Vec<u32> {
         let snake::Params { rows, columns, max_steps } = snake::Params::default();

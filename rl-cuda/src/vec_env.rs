@@ -1,5 +1,9 @@
 //! N environments on the device, one thread each.
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod corners;
+
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Every module of kernels on every device: the same bits.
 //!
 //! The emulated device compiles the sources; the stand-in driver and a GPU run the PTX. The other tests compare the devices with
-//! Rust. `cargo xtask ptx --mutate` changes lines of the PTX and expects other bits from `one_module`.
+//! Rust. `cargo xtask ptx --mutate` runs changed lines of the PTX beside these launches and expects other bits.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod beside;
@@ -171,8 +171,12 @@ fn near_the_top_wall(n: usize) -> Vec<u8> {
 fn gae(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
         (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(1, 0, 0, Purpose::Init)));
-    for (t, n) in [(37, 33), (4, 65), (1, 1), (6, 3), (0, 3)] {
-        let mut floats = || upload(device, &source.floats(t * n));
+    for (t, n, is_zero) in
+        [(37, 33, false), (4, 300, false), (1, 1, false), (6, 65, false), (7, 65, false), (7, 65, true), (0, 3, false)]
+    {
+        // With rewards and values of zero, the smallest bootstrap is seen.
+        let mut floats =
+            || upload(device, &source.floats(t * n).iter().map(|x| if is_zero { 0.0 } else { *x }).collect::<Vec<_>>());
         let (rewards, next_values, values) = (floats(), floats(), floats());
         let (terminated, truncated) = (upload(device, &source.flags(t * n)), upload(device, &source.flags(t * n)));
         let mut advantages = Buffer::zeros(device, t * n).unwrap();
@@ -192,10 +196,10 @@ fn gae(device: &Device, bits: &mut Bits<'_>) {
 fn sample(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
         (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(2, 0, 0, Purpose::Init)));
-    for n_actions in [0, 1, 2, 3, 5, 8, 33] {
+    for (round, n_actions) in [0, 1, 2, 3, 5, 8, 33, 2, 3, 4, 6, 7].into_iter().cycle().take(48).enumerate() {
         for masked in [false, true] {
-            let n = 129;
-            let mut logits = source.floats(n * n_actions);
+            let (n, scale) = (300, [1.0, 1.0, 0.01, 12.0, 40.0][round % 5]);
+            let mut logits: Vec<f32> = source.floats(n * n_actions).iter().map(|logit| scale * logit).collect();
             if n_actions > 0 {
                 (logits[0], logits[n_actions]) = (-1000.0, 1000.0);
             }
@@ -203,7 +207,9 @@ fn sample(device: &Device, bits: &mut Bits<'_>) {
             let legal = |i: usize, flag: u8| if i % n_actions == (i / n_actions) % n_actions { 1 } else { flag };
             let masks: Vec<u8> = source.flags(n * n_actions).into_iter().enumerate().map(|(i, flag)| legal(i, flag)).collect();
             let masks = upload(device, &masks);
-            let clock = upload(device, &[u64::MAX - 7, u64::from(u32::MAX) - 1]);
+            let seed = [u64::MAX - 7, 1, source.0.next_u32().into()][round % 3] ^ u64::from(source.0.next_u32()) << 32;
+            let step = [u64::from(u32::MAX) - 1, 5, (1 << 34) - 2, u64::MAX - 8][round % 4] + round as u64 % 4;
+            let clock = upload(device, &[seed, step]);
             let (mut actions, mut log_probs) = (Buffer::zeros(device, n).unwrap(), Buffer::zeros(device, n).unwrap());
             let masks = masks.view();
             let masks = masked.then_some(&masks);
@@ -220,7 +226,7 @@ fn sample(device: &Device, bits: &mut Bits<'_>) {
 fn normalize(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
         (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(3, 0, 0, Purpose::Init)));
-    for (t, n, d) in [(9, 12, 4), (1, 200, 1), (33, 7, 3), (0, 7, 2)] {
+    for (t, n, d) in [(9, 12, 4), (1, 200, 1), (33, 7, 3), (0, 7, 2), (2, 300, 257)] {
         let mut obs = upload(device, &source.floats(t * n * d));
         let mut precision = source.floats(d);
         precision[0] = 100.0; // clipped
@@ -258,7 +264,13 @@ fn gather(device: &Device, bits: &mut Bits<'_>) {
 fn math(device: &Device, bits: &mut Bits<'_>) {
     let mut numbers: Vec<f32> = (0..=u32::MAX / 400_009).map(|i| f32::from_bits(i * 400_009)).collect();
     numbers.extend((-4000..4000).map(|i| i as f32 / 64.0));
-    let small: Vec<f32> = (0..=255 * 64).map(|i| i as f32 / 64.0).collect();
+    // Where a quadrant, a period or a range ends, and the floats around.
+    let ends = (0..=10_432)
+        .map(|i| (f64::from(i) * std::f64::consts::FRAC_PI_4) as f32)
+        .chain([8192.0, 88.72284, 89.0, 103.97208, 104.0, 0.625]);
+    let near = |end: f32| (0..7).map(move |i| f32::from_bits((end.to_bits() + i).saturating_sub(3)));
+    ends.flat_map(near).for_each(|x| numbers.extend([x, -x]));
+    let small: Vec<f32> = (0..=255 * 64).map(|i| i as f32 / 64.0).chain((0..255).flat_map(|i| near(i as f32 + 0.5))).collect();
     use Function::{Cos, Exp, Ln, RoundToByte, Sin, Tanh, WrapAngle};
     for function in [Sin, Cos, WrapAngle, Exp, Ln, Tanh, RoundToByte] {
         let x = if function == RoundToByte { &small } else { &numbers };
@@ -266,7 +278,10 @@ fn math(device: &Device, bits: &mut Bits<'_>) {
         let canonical = |y: f32| if y.is_nan() { u32::MAX } else { y.to_bits() };
         elementary::apply(device, function, x).unwrap().into_iter().for_each(|y| canonical(y).hash(&mut bits.hash));
     }
-    for (seed, step) in [(0, 0), (u64::MAX, u64::MAX), (1 << 33, 1 << 34)] {
+    // Seeds whose keys are 0x7FFFFFFF in a round of Philox: one more carries into the highest bit.
+    let key = |round: u32, increment: u32| u64::from(0x7FFF_FFFFu32.wrapping_sub(increment.wrapping_mul(round)));
+    let carrying = (0..10).map(|round| (key(round, 0xBB67_AE85) << 32 | key(round, 0x9E37_79B9), 3));
+    for (seed, step) in [(0, 0), (u64::MAX, u64::MAX), (1 << 33, 1 << 34)].into_iter().chain(carrying) {
         elementary::random(device, seed, step, Purpose::Step, 11, 133).unwrap().hash(&mut bits.hash);
     }
 }
@@ -334,11 +349,4 @@ fn sixteen_steps_of_1024_environments() {
         }
         stream.synchronize().unwrap();
     }
-}
-
-#[test]
-#[ignore = "run by `cargo xtask ptx --mutate`, with RL_MODULE"]
-fn one_module() {
-    let device = Device::for_tests().pop().unwrap();
-    println!("bits {:x}", run(&device, &std::env::var("RL_MODULE").unwrap()));
 }

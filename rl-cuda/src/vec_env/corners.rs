@@ -1,0 +1,440 @@
+//! Kernels on states, constants and clocks that playing does not reach.
+//!
+//! States and constants are given in the kernels' layout. Those of environments in lanes need not be valid: angles beyond the range
+//! of `sin_cos`, NaN, a time step that is too small to move anything. Devices must agree in every bit; the payload of a NaN is no
+//! part of the bits.
+
+use std::f64::consts::PI;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rl_envs::{Env, Purpose, Rng, SyncVecEnv, codec, snake};
+
+use super::*;
+
+/// Name, floats in a state, and index of the time step among the constants.
+const LANES: [(&str, usize, Option<usize>); 5] = [
+    ("cartpole", 4, Some(5)),
+    ("acrobot", 4, Some(6)),
+    ("pendulum", 2, Some(3)),
+    ("mountain_car", 2, None),
+    ("mountain_car_continuous", 2, None),
+];
+
+/// Number of rounds; `RL_CORNERS` multiplies them.
+fn rounds(n: usize) -> usize {
+    n * std::env::var("RL_CORNERS").map_or(1, |factor| factor.parse().expect("RL_CORNERS is a number"))
+}
+
+/// Source of numbers near those at which a kernel decides.
+struct Corners(Rng);
+
+impl Corners {
+    fn new(seed: u64) -> Self {
+        Self(Rng::new(seed, 0, 0, Purpose::Init))
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.0.below(from.len() as u32) as usize]
+    }
+
+    /// A neighbour of `x`, at most 3 floats away.
+    fn near(&mut self, x: f32) -> f32 {
+        f32::from_bits(x.to_bits().wrapping_add(self.0.below(7)).wrapping_sub(3))
+    }
+
+    /// A float: near a bound, near a multiple of an angle, extreme, or anywhere.
+    fn float(&mut self, bounds: &[f32]) -> f32 {
+        const EXTREMES: [f32; 12] =
+            [0.0, -0.0, 1e-45, -1e-40, 8192.0, -8192.0, 1e5, 1e20, 3e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        match self.0.below(9) {
+            0 => {
+                let bound = self.pick(bounds);
+                self.near(bound)
+            }
+            1 => {
+                let extreme = self.pick(&EXTREMES);
+                if extreme.is_finite() { self.near(extreme) } else { extreme }
+            }
+            2..=4 => {
+                let (multiple, part) = (f64::from(self.0.below(49)) - 24.0, self.pick(&[4.0, 4.0, 12.0]));
+                self.near((multiple * PI / part) as f32)
+            }
+            5 => self.0.uniform_in(-3.2, 3.2),
+            6 => self.0.uniform_in(-80.0, 80.0),
+            7 => self.0.uniform_in(-1.0, 1.0),
+            _ => self.0.uniform_in(-1.0, 1.0) * 0.1f32.powi(self.0.below(12) as i32),
+        }
+    }
+
+    fn clock(&mut self) -> [u64; 2] {
+        let seeds = [0, u64::MAX, 1 << 32, carrying(self.0.below(10)), u64::from(self.0.next_u32()) << 20];
+        let steps = [0, 1, 2, 3, (1 << 32) - 2, (1 << 34) - 3, (1 << 34) - 2, (1 << 34) - 1, 1 << 63, self.0.next_u32().into()];
+        [self.pick(&seeds), self.pick(&steps)]
+    }
+}
+
+/// Seed whose keys are 0x7FFFFFFF in a round of Philox.
+///
+/// One more carries into the highest bit.
+fn carrying(round: u32) -> u64 {
+    let key = |increment: u32| u64::from(0x7FFF_FFFFu32.wrapping_sub(increment.wrapping_mul(round)));
+    key(0xBB67_AE85) << 32 | key(0x9E37_79B9)
+}
+
+/// Hash of everything that kernels wrote.
+#[derive(Default)]
+struct Digest(DefaultHasher);
+
+impl Digest {
+    fn add<T: Element>(&mut self, stream: &Stream, buffer: &Buffer<T>, bits: impl Fn(T) -> u32) {
+        let mut found = vec![T::default(); buffer.len()];
+        stream.download(&mut found, &buffer.view()).unwrap();
+        found.into_iter().for_each(|x| bits(x).hash(&mut self.0));
+    }
+
+    fn words(&mut self, stream: &Stream, buffer: &Buffer<u32>) {
+        self.add(stream, buffer, |word| if f32::from_bits(word).is_nan() { u32::MAX } else { word });
+    }
+
+    fn floats(&mut self, stream: &Stream, buffer: &Buffer<f32>) {
+        self.add(stream, buffer, |x| if x.is_nan() { u32::MAX } else { x.to_bits() });
+    }
+
+    fn steps(&mut self, stream: &Stream, steps: &DeviceSteps) {
+        let steps = &steps.columns;
+        for obs in [&steps.obs, &steps.final_obs] {
+            match obs {
+                Obs::F32(obs) => self.floats(stream, obs),
+                Obs::U8(obs) => self.add(stream, obs, u32::from),
+            }
+        }
+        match &steps.actions {
+            Actions::Discrete(actions) => self.words(stream, actions),
+            Actions::Continuous(actions) => self.floats(stream, actions),
+        }
+        self.floats(stream, &steps.rewards);
+        self.add(stream, &steps.terminated, u32::from);
+        self.add(stream, &steps.truncated, u32::from);
+        steps.masks.iter().flatten().for_each(|masks| self.add(stream, masks, u32::from));
+    }
+}
+
+impl CudaVecEnv {
+    /// Replaces constants, states and clock; all in the kernels' layout, unchecked.
+    fn put(&mut self, params: &[u32], words: &[u32], [seed, steps]: [u64; 2]) {
+        self.params = params.to_vec();
+        let stream = self.stream.clone();
+        stream.upload(&ViewMut::of_shared(&self.memory.words), words).unwrap();
+        self.set_clock(&stream, seed, steps).unwrap();
+    }
+}
+
+/// Batch that is stepped from given states: with actions, then random ones.
+struct Bench {
+    envs: CudaVecEnv,
+    /// One step and three.
+    steps: [DeviceSteps; 2],
+    digest: Digest,
+}
+
+impl Bench {
+    fn new(envs: CudaVecEnv) -> Self {
+        let zeros = |k| DeviceSteps::zeros(&envs.device, k, envs.n_envs, &envs.observation_space, &envs.action_space);
+        let steps = [1, 3].map(|k| zeros(k).unwrap());
+        Self { envs, steps, digest: Digest::default() }
+    }
+
+    fn run(&mut self, params: &[u32], words: &[u32], clock: [u64; 2], actions: &Actions<Vec<u32>, Vec<f32>>) {
+        let Self { envs, steps: [once, thrice], digest } = self;
+        let stream = envs.stream.clone();
+        match (&mut once.columns.actions, actions) {
+            (Actions::Discrete(to), Actions::Discrete(from)) => stream.upload(&to.view_mut(), from).unwrap(),
+            (Actions::Continuous(to), Actions::Continuous(from)) => stream.upload(&to.view_mut(), from).unwrap(),
+            _ => unreachable!("actions of the environment's kind"),
+        }
+        envs.put(params, words, clock);
+        envs.step_on(&stream, 1, ActionSource::Given, &once.rows(0..1)).unwrap();
+        digest.words(&stream, &envs.memory.words);
+        envs.check_actions(&stream).is_ok().hash(&mut digest.0);
+        envs.put(params, words, clock);
+        envs.step_on(&stream, 3, ActionSource::Random, &thrice.rows(0..3)).unwrap();
+        digest.words(&stream, &envs.memory.words);
+        [&*once, thrice].into_iter().for_each(|steps| digest.steps(&stream, steps));
+    }
+
+    /// Resets from a few seeds.
+    fn reset(&mut self, corners: &mut Corners) {
+        for _ in 0..8 {
+            let (stream, rows) = (self.envs.stream.clone(), self.steps[0].rows(0..1));
+            let [seed, _] = corners.clock();
+            self.envs.reset_on(&stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks)).unwrap();
+            self.digest.words(&stream, &self.envs.memory.words);
+        }
+    }
+}
+
+/// Runs `work` on every device; the digests must be equal.
+fn agree(what: &str, work: impl Fn(&Device) -> Digest) {
+    let devices = Device::for_tests();
+    let digests: Vec<u64> = devices.iter().map(|device| work(device).0.finish()).collect();
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{what}: {digests:x?} on {devices:?}");
+}
+
+#[test]
+fn environments_in_lanes_step_alike_from_any_state() {
+    for (name, n_floats, tau) in LANES {
+        agree(name, |device| {
+            let (n, mut corners) = (512, Corners::new(5));
+            let mut bench = Bench::new(CudaVecEnv::new(device, name, n).unwrap());
+            bench.reset(&mut corners);
+            let params = bench.envs.params.clone();
+            let max_steps = params[params.len() - 1];
+            for round in 0..rounds(96) {
+                let mut params = params.clone();
+                let bounds: Vec<f32> =
+                    params[..params.len() - 1].iter().flat_map(|&p| [f32::from_bits(p), -f32::from_bits(p)]).collect();
+                match (round % 4, tau) {
+                    (1 | 2, Some(tau)) => params[tau] = 1e-12f32.to_bits(),
+                    (3, _) => {
+                        let last = params.len() - 1;
+                        for param in &mut params[..last] {
+                            let x = f32::from_bits(*param);
+                            let other = corners.0.uniform_in(0.5, 2.0);
+                            *param = corners.pick(&[x, x, x, -x, 0.0, 1.0, other * x]).to_bits();
+                        }
+                    }
+                    _ => {}
+                }
+                let mut words: Vec<u32> = (0..n_floats * n).map(|_| corners.float(&bounds).to_bits()).collect();
+                if round % 4 == 2 {
+                    words[n_floats / 2 * n..].fill(0); // at rest
+                }
+                words.extend(
+                    (0..n).map(|_| corners.pick(&[0, 7, max_steps - 3, max_steps - 2, max_steps - 1, max_steps, u32::MAX])),
+                );
+                let actions = match bench.steps[0].columns.actions {
+                    Actions::Discrete(_) => {
+                        Actions::Discrete((0..n).map(|_| corners.pick(&[0, 1, 2, 0, 1, 2, 3, u32::MAX])).collect())
+                    }
+                    Actions::Continuous(_) => {
+                        Actions::Continuous((0..n).map(|_| corners.float(&[1.0, -1.0, 2.0, -2.0])).collect())
+                    }
+                };
+                bench.run(&params, &words, corners.clock(), &actions);
+            }
+            bench.digest
+        });
+    }
+}
+
+#[test]
+fn breakout_steps_alike_from_any_state() {
+    agree("breakout", |device| {
+        let (n, mut corners) = (512, Corners::new(6));
+        let mut bench = Bench::new(CudaVecEnv::new(device, "breakout", n).unwrap());
+        bench.reset(&mut corners);
+        let max_steps = bench.envs.params[1];
+        for round in 0..rounds(25) {
+            let clock @ [seed, step] = corners.clock();
+            // A chance that is the number drawn by one environment, or the next one.
+            let drawn = |i: u32| Rng::new(seed, i, step.wrapping_add(1), Purpose::Step).next_u32();
+            let ends = |byte: u32| (0..n as u32).map(drawn).find(|word| word & 0xFF == byte);
+            let chance = |word: Option<u32>, more: u32| word.map_or(0.5, |word| ((word >> 8) + more) as f32 / 16_777_216.0);
+            let sticky = [0.1, 0.0, 1.0, chance(ends(0xFF), 1), chance(ends(0), 0)][round % 5];
+            let params = [sticky.to_bits(), max_steps];
+            let mut words = Vec::new();
+            for column in 0..10 {
+                words.extend((0..n).map(|_| match column {
+                    0 | 1 | 3 | 6 | 7 => corners.0.below(10),
+                    2 => corners.0.below(4),
+                    4 => {
+                        let (some, one) = (corners.0.next_u32() & ((1 << 30) - 1), 1 << corners.0.below(30));
+                        corners.pick(&[0, (1 << 30) - 1, some, some, one])
+                    }
+                    5 => corners.0.below(2),
+                    8 => corners.0.below(3),
+                    _ => corners.pick(&[0, 7, max_steps - 3, max_steps - 2, max_steps - 1]),
+                }));
+            }
+            let actions = Actions::Discrete((0..n).map(|_| corners.pick(&[0, 1, 2, 0, 1, 2, 3, u32::MAX])).collect());
+            bench.run(&params, &words, clock, &actions);
+        }
+        bench.digest
+    });
+}
+
+/// Next cell of each cell on a closed path through the board.
+///
+/// The number of rows or that of columns is even.
+fn path(rows: usize, columns: usize) -> Vec<usize> {
+    let is_flipped = rows % 2 == 1;
+    let (m, n) = if is_flipped { (columns, rows) } else { (rows, columns) };
+    let cell = |(r, c): (usize, usize)| if is_flipped { c * columns + r } else { r * columns + c };
+    // Row by row without the first column, which leads back.
+    let forth = (0..m).flat_map(|r| (1..n).map(move |c| (r, if r % 2 == 0 { c } else { n - c })));
+    let places: Vec<usize> = forth.chain((0..m).rev().map(|r| (r, 0))).map(cell).collect();
+    let mut next = vec![0; rows * columns];
+    places.iter().zip(places.iter().cycle().skip(1)).for_each(|(&from, &to)| next[from] = to);
+    next
+}
+
+/// Creates `n` boards of Snake of any size.
+///
+/// `load` and `save` know only the default size.
+fn boards(device: &Device, params: snake::Params, n: usize) -> CudaVecEnv {
+    let mut envs = CudaVecEnv::new(device, "snake", n).unwrap().with_block(32);
+    envs.params = vec![params.rows.into(), params.columns.into(), params.max_steps.into()];
+    envs.observation_space = snake::Snake::new(params).observation_space();
+    let cells = usize::from(params.rows) * usize::from(params.columns);
+    let mut memory = Memory {
+        words: Buffer::zeros(device, 7 * n + (n * cells).div_ceil(2)).unwrap(),
+        clock: Buffer::zeros(device, 2).unwrap(),
+        fault: Buffer::zeros(device, 1).unwrap(),
+    };
+    envs.stream.upload(&memory.fault.view_mut(), &[NO_FAULT]).unwrap();
+    envs.memory = Arc::new(memory);
+    envs
+}
+
+/// Snake along the path from its tail on.
+///
+/// The fruit is on a free cell, `ahead` free cells in front of the first one.
+fn along(params: snake::Params, tail: usize, length: usize, ahead: usize, elapsed: u16) -> snake::State {
+    let (columns, next) = (usize::from(params.columns), path(params.rows.into(), params.columns.into()));
+    let position = |cell: usize| [(cell / columns) as u8, (cell % columns) as u8];
+    let cells: Vec<usize> = std::iter::successors(Some(tail), |&cell| Some(next[cell])).take(next.len()).collect();
+    let body = cells[..length].iter().rev().map(|&cell| position(cell)).collect();
+    snake::State { body, fruit: position(cells[length + ahead % (next.len() - length)]), elapsed }
+}
+
+/// States in the kernels' layout.
+fn words(params: snake::Params, states: &[snake::State]) -> Vec<u32> {
+    let (columns, cells, n) = (usize::from(params.columns), usize::from(params.rows) * usize::from(params.columns), states.len());
+    let mut words = vec![0; 7 * n + (n * cells).div_ceil(2)];
+    for (i, state) in states.iter().enumerate() {
+        let mut env = snake::Snake::new(params);
+        env.set_state(state.clone()).unwrap();
+        let mut mask = [0; 4];
+        env.mask(&mut mask);
+        let legal = (0..).zip(mask).fold(0, |legal, (action, bit)| legal | u32::from(bit) << action);
+        let cell = |[row, column]: [u8; 2]| usize::from(row) * columns + usize::from(column);
+        let [row, column] = state.body[0].map(u32::from);
+        let scalars = [0, state.body.len() as u32, row, column, cell(state.fruit) as u32, state.elapsed.into(), legal];
+        scalars.into_iter().enumerate().for_each(|(w, word)| words[w * n + i] = word);
+        for (&place, ticks) in state.body.iter().zip((1..=state.body.len() as u32).rev()) {
+            let at = 14 * n + cell(place) * n + i;
+            words[at / 2] |= ticks << (16 * (at % 2));
+        }
+    }
+    words
+}
+
+#[test]
+fn snake_steps_alike_from_bodies_of_every_length() {
+    agree("snake", |device| {
+        let mut corners = Corners::new(7);
+        let mut digest = Digest::default();
+        for (rows, columns, n, n_rounds) in [(12, 12, 96, 10), (5, 4, 65, 10), (4, 7, 33, 5), (64, 64, 5, 2)] {
+            let params = snake::Params { rows, columns, max_steps: 4000 };
+            let (cells, next) = (u32::from(rows) * u32::from(columns), path(rows.into(), columns.into()));
+            let mut bench = Bench::new(boards(device, params, n));
+            bench.reset(&mut corners);
+            for _ in 0..rounds(n_rounds) {
+                let state = |_| {
+                    let short = 1 + corners.0.below(5);
+                    let any = 1 + corners.0.below(cells - 1);
+                    let length = corners.pick(&[short, any, any, cells - 1, cells - 2]) as usize;
+                    let (tail, ahead) = (corners.0.below(cells) as usize, corners.0.below(cells) as usize);
+                    along(params, tail, length, corners.pick(&[0, 1, ahead]), corners.pick(&[0, 7, 3996, 3997, 3998, 3999]))
+                };
+                let states: Vec<_> = (0..n).map(state).collect();
+                let action = |state: &snake::State| {
+                    let [row, column] = state.body[0].map(usize::from);
+                    let head = row * usize::from(columns) + column;
+                    let onward = onward(head, next[head]);
+                    corners.pick(&[onward, onward, 0, 1, 2, 3, 4])
+                };
+                let actions = Actions::Discrete(states.iter().map(action).collect());
+                let params_words = bench.envs.params.clone();
+                bench.run(&params_words, &words(params, &states), corners.clock(), &actions);
+            }
+            bench.digest.0.finish().hash(&mut digest.0);
+        }
+        digest
+    });
+}
+
+/// Action that moves a head to the next cell of the path.
+fn onward(head: usize, next: usize) -> u32 {
+    match next as isize - head as isize {
+        1 => 1,
+        -1 => 3,
+        by => {
+            if by > 0 {
+                2
+            } else {
+                0
+            }
+        }
+    }
+}
+
+/// Steps boards of Snake beside Rust.
+///
+/// Half of the snakes follow the path, which fills the board.
+/// Returns the number of full boards.
+fn snakes(device: &Device, params: snake::Params, n: usize, n_steps: usize, begin: Option<Vec<u8>>) -> usize {
+    let (rows, columns) = (usize::from(params.rows), usize::from(params.columns));
+    let (cells, what) = (rows * columns, format!("{device}, {params:?}"));
+    let mut rust = SyncVecEnv::new(n, snake::Snake::new(params));
+    let mut twin = boards(device, params, n);
+    let mut steps = [Steps::new(&rust), Steps::new(&twin)];
+    let [expected, found] = &mut steps;
+    rust.reset(3, expected).unwrap();
+    twin.reset(3, found).unwrap();
+    assert!(expected == found, "{what}: reset");
+    if let Some(begin) = begin {
+        rust.load(&begin).unwrap();
+        twin.load(&begin).unwrap();
+    }
+    let (next, mut rng, mut full) = (path(rows, columns), Rng::new(9, 0, 0, Purpose::Init), 0);
+    let mut heads: Vec<Option<usize>> = vec![None; n];
+    for t in 0..n_steps {
+        let action = |i: usize| match heads[i].filter(|_| i.is_multiple_of(2)) {
+            Some(head) => onward(head, next[head]),
+            None => rng.below(4),
+        };
+        let actions: Vec<u32> = (0..n).map(action).collect();
+        for steps in [&mut *expected, &mut *found] {
+            steps.actions = Actions::Discrete(actions.clone());
+        }
+        rust.step(expected).unwrap();
+        twin.step(found).unwrap();
+        assert!(expected == found, "{what}: step {t}");
+        let Obs::U8(obs) = &expected.obs else { unreachable!("Snake's observations are bytes") };
+        let Obs::U8(last) = &expected.final_obs else { unreachable!("Snake's observations are bytes") };
+        for i in 0..n {
+            heads[i] = obs[(5 * i + 1) * cells..][..cells].iter().position(|&cell| cell == 255);
+            full += usize::from(expected.done(i) && last[5 * i * cells..][..cells].iter().all(|&cell| cell == 255));
+        }
+    }
+    full
+}
+
+#[test]
+fn snake_steps_as_in_rust_on_boards_of_other_sizes() {
+    for device in Device::for_tests() {
+        let board = |rows, columns, max_steps| snake::Params { rows, columns, max_steps };
+        assert!(snakes(&device, board(4, 4, 4000), 33, 600, None) > 10);
+        assert!(snakes(&device, board(4, 5, 4000), 33, 600, None) > 10);
+        assert!(snakes(&device, board(5, 4, 300), 33, 600, None) > 10);
+        assert!(snakes(&device, board(7, 8, 4000), 9, 1800, None) > 0);
+        snakes(&device, board(64, 64, 40), 2, 60, None);
+        // Long snakes on the default board: one after the other along the path, the fruit anywhere behind.
+        let params = snake::Params::default();
+        let state = |i: usize| along(params, 17 * i % 144, 143 - 2 * i, i / 2, [0, 3990][i % 2]);
+        let states: Vec<_> = (0..65).map(state).collect();
+        let full = snakes(&device, params, 65, 40, Some(codec::encode(&(0u32, 7u64, 100u64, states)).unwrap()));
+        assert!(full > 0);
+    }
+}
