@@ -19,6 +19,7 @@ mod plot;
 mod presets;
 mod process;
 mod ptx;
+mod ptx_mutations;
 mod ptx_runs;
 mod public;
 mod soak;
@@ -53,7 +54,8 @@ usage: cargo xtask <command>
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
   ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks
   ptx --mutate N [--seed S]
-                 change N instructions of rl-cuda/ptx, one at a time; fails if no test notices one, xtask/ptx_equivalent.txt aside
+                 change N instructions of rl-cuda/ptx, one at a time; fails if no test notices one, xtask/ptx_equivalent.txt aside;
+                 `all` in place of N changes each instruction in each way
   ptx --counts [--write]
                  compare instructions and memory transactions of each kernel with rl-cuda/ptx/counts.txt, or write it and
                  bench/gpu-model.md
@@ -99,7 +101,7 @@ fn main() -> ExitCode {
             None => ptx::write(&root()),
             Some("--check") => ptx::check(&root()),
             Some("--coverage") => ptx_runs::coverage(&root()),
-            Some("--mutate") => ptx_runs::mutate(&root(), &args()[1..]),
+            Some("--mutate") => ptx_mutations::mutate(&root(), &args()[1..]),
             Some("--counts") => ptx_runs::counts(&root(), args().get(1).is_some_and(|arg| arg == "--write")),
             _ => return usage(),
         },

@@ -138,17 +138,6 @@ fn arguments(driver: &mut Driver, kernel: &ptx::Kernel, args: *mut *mut c_void) 
     Ok(bytes.into())
 }
 
-/// Applies `RL_STANDIN_REPLACE` to a module.
-fn replaced(driver: &Driver, text: String) -> String {
-    match &driver.settings.replace {
-        Some(replace) if text.contains(&format!(".entry {}(", replace.entry)) => {
-            let replace_line = |(i, line)| if i + 1 == replace.line { &*replace.text } else { line };
-            text.lines().enumerate().map(replace_line).collect::<Vec<_>>().join("\n")
-        }
-        _ => text,
-    }
-}
-
 macro_rules! api {
     ($(fn $name:ident($($arg:ident: $of:ty),*) $run:ident |$driver:ident| $body:block)*) => {
         /// Names of the exported functions.
@@ -263,7 +252,10 @@ api! {
     }
 
     fn cuModuleLoadData(module: *mut Handle, image: *const c_void) in_context |driver| {
-        let text = replaced(driver, text(image.cast()));
+        let text = text(image.cast());
+        if let Some(mutants) = &mut driver.mutants {
+            mutants.load(&text);
+        }
         let kernels = ptx::parse(&text).map_err(|error| driver.refuse(INVALID_PTX, &error.to_string()))?;
         let mut functions = Vec::new();
         for kernel in kernels {

@@ -8,6 +8,7 @@ use crate::counts::{self, Counter, Counts};
 use crate::exec::{self, Launch, Nothing};
 use crate::fault::{Fault, Kind};
 use crate::memory::{Actor, How, MAX_STREAMS, Memory};
+use crate::mutants::Mutants;
 use crate::pinned::{Direction, Slab};
 use crate::ptx::Kernel;
 use crate::settings::{Schedule, Settings};
@@ -125,12 +126,14 @@ pub(crate) struct Driver {
     last_handle: u64,
     random: u64,
     counts: Counts,
+    pub(crate) mutants: Option<Mutants>,
 }
 
 impl Driver {
     pub(crate) fn new(settings: Settings) -> Self {
         let seed = if let Schedule::Random(seed) = settings.schedule { seed } else { 0 };
         Self {
+            mutants: settings.mutants.clone().map(Mutants::read),
             settings,
             memory: Memory::default(),
             streams: vec![Stream::default()],
@@ -343,7 +346,10 @@ impl Driver {
     fn run(&mut self, work: &Work, by: Actor<'_>) -> Result<(), Box<Fault>> {
         match work {
             Work::Launch { kernel, grid, block, params } => {
-                let launch = Launch { kernel, grid: *grid, block: *block, params };
+                let launch = Launch { kernel, grid: *grid, block: *block, params, limit: exec::MAX_INSTRUCTIONS };
+                if let Some(mutants) = &mut self.mutants {
+                    mutants.run(launch, &mut self.memory, by);
+                }
                 if self.settings.counts.is_some() {
                     let mut counter = Counter::new(&mut self.counts, kernel, block.iter().product());
                     return exec::run(launch, &mut self.memory, by, &mut counter);
@@ -395,6 +401,12 @@ impl Driver {
                 eprintln!("STAND-IN: {}: {error}", path.display());
                 return false;
             }
+        }
+        if let Some(mutants) = &self.mutants
+            && let Err(error) = mutants.finish()
+        {
+            eprintln!("STAND-IN: RL_STANDIN_MUTANTS: {error}");
+            return false;
         }
         ran
     }

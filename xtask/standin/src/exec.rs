@@ -6,7 +6,7 @@ use crate::ptx::{Access, Instruction, Kernel, Operation, SPECIAL, Space};
 use crate::shared::Shared;
 
 /// Instructions of a thread, beyond which it is thought to run forever.
-const MAX_INSTRUCTIONS: u64 = 1 << 28;
+pub(crate) const MAX_INSTRUCTIONS: u64 = 1 << 28;
 
 /// Observer of what a launch executes.
 pub(crate) trait Observer {
@@ -39,6 +39,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) params: &'a [u8],
+    /// Maximum number of instructions of a thread between barriers.
+    pub(crate) limit: u64,
 }
 
 /// Why a thread stopped.
@@ -116,41 +118,35 @@ impl<O: Observer> Run<'_, O> {
             self.begin_thread(&mut registers, block, index);
             registers
         };
-        let mut threads: Vec<Vec<u64>> = (0..n_threads).map(begin).collect();
+        // A thread that has returned is gone: from compute capability 7.0 on, a barrier waits for the others.
+        let mut threads: Vec<Option<Vec<u64>>> = (0..n_threads).map(begin).map(Some).collect();
         let (mut at, mut barriers) = (0, 0);
         loop {
             let phase = Phase::new(self.begin, n_threads, barriers);
             self.memory.phase = phase;
             self.offset = phase.first().wrapping_sub(first);
-            let mut stops = Vec::with_capacity(threads.len());
-            for (index, registers) in threads.iter_mut().enumerate() {
-                stops.push(self.thread(registers, at, first.wrapping_add(index as u32))?);
-            }
-            if let Some(other) = stops.iter().position(|&stop| stop != stops[0]) {
-                let text = format!(
-                    "kernel {}, block {block:?}: thread 0 {}, thread {other} {}",
-                    kernel.name,
-                    self.describe(stops[0]),
-                    self.describe(stops[other])
-                );
-                return Err(Fault::new(Kind::Barrier, text));
-            }
-            match stops.first() {
-                Some(&Stop::Barrier(next)) => at = next,
-                _ => {
-                    self.begin = phase.first().wrapping_add(n_threads + 1);
-                    return Ok(());
+            let mut waiting: Option<(usize, usize)> = None; // a thread, and the instruction behind its barrier
+            for (index, thread) in threads.iter_mut().enumerate() {
+                let Some(registers) = thread else { continue };
+                match (self.thread(registers, at, first.wrapping_add(index as u32))?, waiting) {
+                    (Stop::Returned, _) => *thread = None,
+                    (Stop::Barrier(next), None) => waiting = Some((index, next)),
+                    (Stop::Barrier(next), Some((other, expected))) if next != expected => {
+                        let line = |next: usize| kernel.code[next - 1].line;
+                        let (here, there) = (line(next), line(expected));
+                        let text = format!("thread {other} waits at line {there}, thread {index} at line {here}");
+                        return Err(Fault::new(Kind::Barrier, format!("kernel {}, block {block:?}: {text}", kernel.name)));
+                    }
+                    (Stop::Barrier(_), Some(_)) => {}
                 }
             }
+            let Some((_, next)) = waiting else {
+                self.begin = phase.first().wrapping_add(n_threads + 1);
+                return Ok(());
+            };
+            at = next;
             barriers += 1;
             self.shared.pass_barrier();
-        }
-    }
-
-    fn describe(&self, stop: Stop) -> String {
-        match stop {
-            Stop::Returned => "has returned".into(),
-            Stop::Barrier(next) => format!("waits at line {}", self.launch.kernel.code[next - 1].line),
         }
     }
 
@@ -178,8 +174,8 @@ impl<O: Observer> Run<'_, O> {
             let instruction = &code[index];
             next += 1;
             executed += 1;
-            if executed > MAX_INSTRUCTIONS {
-                let fault = Fault::new(Kind::Endless, format!("more than {MAX_INSTRUCTIONS} instructions"));
+            if executed > self.launch.limit {
+                let fault = Fault::new(Kind::Endless, format!("more than {} instructions", self.launch.limit));
                 return Err(self.located(&fault, instruction, thread));
             }
             if (registers[usize::from(instruction.guard)] != 0) == instruction.unless {

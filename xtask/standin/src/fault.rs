@@ -15,7 +15,7 @@ pub enum Kind {
     Uninitialized,
     /// Two accesses, one of them a write, without an order between them.
     Race,
-    /// Threads of a block at different barriers, or returned while others wait.
+    /// Threads of a block at different barriers.
     Barrier,
     /// A thread that executes more instructions than any kernel should.
     Endless,

@@ -10,7 +10,7 @@
 //! | `RL_STANDIN_MEMORY` | bytes of device memory, 4 GiB by default |
 //! | `RL_STANDIN_DEVICES` | number of devices, 1 by default |
 //! | `RL_STANDIN_COUNTS` | file to which each process appends counts of its kernels; see [`counts`] |
-//! | `RL_STANDIN_REPLACE` | `ENTRY:LINE:TEXT`: replaces a line of the PTX module that contains the entry |
+//! | `RL_STANDIN_MUTANTS` | file of changed lines of PTX: those that no launch notices stay in it; see `mutants` |
 //!
 //! Tests of opcodes need no driver: [`Machine`] runs a kernel of a PTX text on memory of its own.
 //!
@@ -18,12 +18,15 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod api;
+mod constants;
 pub mod counts;
+mod decoy;
 mod driver;
 mod exec;
 mod fault;
 mod machine;
 mod memory;
+mod mutants;
 mod opcode;
 mod operand;
 mod pinned;
@@ -32,7 +35,8 @@ mod settings;
 mod shared;
 
 pub use api::FUNCTIONS;
+pub use decoy::{DECOYS, Decoy};
 pub use fault::{Fault, Kind};
 pub use machine::Machine;
 pub use opcode::Arithmetic;
-pub use ptx::{Access, Instruction, Kernel, Operation, Param, PtxError, Space, parse};
+pub use ptx::{Access, Instruction, Kernel, Operation, Param, PtxError, Space, alone, parse, with_line};

@@ -96,7 +96,7 @@ impl Machine {
         }
         self.seq += 1;
         let actor = Actor { stream: 1, seq: self.seq, clock: &[u32::MAX; 2] };
-        let launch = Launch { kernel, grid, block, params: &bytes };
+        let launch = Launch { kernel, grid, block, params: &bytes, limit: exec::MAX_INSTRUCTIONS };
         exec::run(launch, &mut self.memory, actor, &mut Nothing).map_err(|fault| *fault)
     }
 }

@@ -147,6 +147,18 @@ pub(crate) struct Memory {
     pub(crate) used: usize,
     /// Threads of the running launch.
     pub(crate) phase: Phase,
+    /// Writes of an attempt, which are undone.
+    journal: Option<Vec<Written>>,
+}
+
+/// Write of an attempt: its bytes before and after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) allocation: u32,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) before: [u8; 16],
+    pub(crate) after: [u8; 16],
 }
 
 impl Memory {
@@ -220,11 +232,38 @@ impl Memory {
         let found = &mut self.allocations[*hint as usize];
         let at = (address - found.base) as usize;
         found.mark(at, len, how)?;
+        if let Some(journal) = &mut self.journal {
+            if how != How::Read {
+                let mut before = [0; 16];
+                before[..len].copy_from_slice(&found.data[at..at + len]);
+                journal.push(Written { allocation: *hint, at, len, before, after: before });
+            }
+            return Ok(&mut found.data[at..at + len]);
+        }
         let me = epoch(by, thread);
         for cell in at / 4..(at + len).div_ceil(4) {
             found.order(cell, how, by, me, len < 4, self.phase)?;
         }
         Ok(&mut found.data[at..at + len])
+    }
+
+    /// Runs a launch, undoes what it wrote and returns that.
+    ///
+    /// Accesses are checked, but not for races.
+    pub(crate) fn attempt(
+        &mut self,
+        launch: impl FnOnce(&mut Self) -> Result<(), Box<Fault>>,
+    ) -> Result<Vec<Written>, Box<Fault>> {
+        self.journal = Some(Vec::new());
+        let ran = launch(self);
+        let mut journal = self.journal.take().unwrap_or_default();
+        for Written { allocation, at, len, after, .. } in &mut journal {
+            after[..*len].copy_from_slice(&self.allocations[*allocation as usize].data[*at..*at + *len]);
+        }
+        for Written { allocation, at, len, before, .. } in journal.iter().rev() {
+            self.allocations[*allocation as usize].data[*at..*at + *len].copy_from_slice(&before[..*len]);
+        }
+        ran.map(|()| journal)
     }
 
     /// Checks an access of a copy or a fill to a whole range, and returns its bytes.

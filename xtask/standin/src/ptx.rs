@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::constants;
 use crate::opcode::Arithmetic;
 
 /// Memory that an instruction accesses.
@@ -168,6 +169,31 @@ pub fn parse(text: &str) -> Result<Vec<Kernel>, PtxError> {
     }
 }
 
+/// Returns a module whose lines of all other entries are empty.
+///
+/// `None` if the module lacks the entry.
+#[must_use]
+pub fn alone(module: &str, entry: &str) -> Option<String> {
+    let begin = format!(".visible .entry {entry}(");
+    let (mut kept, mut keep, mut found) = (String::new(), true, false);
+    for line in module.lines() {
+        if line.starts_with(".visible .entry ") {
+            keep = line == begin;
+            found |= keep;
+        }
+        kept += if keep { line } else { "" };
+        kept.push('\n');
+    }
+    found.then_some(kept)
+}
+
+/// Returns a text with another text in a line, counted from 1.
+#[must_use]
+pub fn with_line(text: &str, line: usize, new: &str) -> String {
+    let lines = text.lines().enumerate().map(|(i, old)| if i + 1 == line { new } else { old });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Parses the rest of a kernel whose first line is `line`.
 fn kernel<'a>(number: usize, line: &str, lines: &mut impl Iterator<Item = (usize, &'a str)>) -> Result<Kernel, PtxError> {
     let name = line.strip_prefix(".visible .entry ").and_then(|rest| rest.strip_suffix('('));
@@ -318,37 +344,27 @@ impl Body {
         Ok(())
     }
 
-    fn constant(&mut self, value: u64) -> u16 {
-        self.registers.push(value);
-        (self.registers.len() - 1) as u16
-    }
-
     /// Returns the register of an operand, which has one of the sizes in `bits`.
     fn operand(&mut self, text: &str, bits: &[u8]) -> Result<u16, String> {
         if let Some(&(register, found)) = self.names.get(text) {
             let fits = bits.contains(&found);
             return if fits { Ok(register) } else { Err(format!("{text} has {found} bits, not {bits:?}")) };
         }
-        let value = if let Some(hex) = text.strip_prefix("0f") {
-            u32::from_str_radix(hex, 16).map_err(|_| format!("no number: {text}"))?.into()
-        } else if let Some(hex) = text.strip_prefix("0d") {
-            u64::from_str_radix(hex, 16).map_err(|_| format!("no number: {text}"))?
-        } else if let Some(&address) = self.symbols.get(text) {
-            address as u64
-        } else {
-            match text.parse::<i64>() {
-                Ok(value) => value as u64,
-                Err(_) => text.parse().map_err(|_| format!("unknown operand {text}"))?,
-            }
-        };
-        Ok(self.constant(value))
+        let symbol = self.symbols.get(text).map(|&address| address as u64);
+        let value = symbol.or_else(|| constants::bits(text)).ok_or_else(|| format!("unknown operand {text}"))?;
+        self.registers.push(value);
+        Ok((self.registers.len() - 1) as u16)
     }
 
     /// Parses `[base]`, `[base+N]` or `[base-N]` to base and offset.
     fn address(text: &str) -> Result<(&str, i32), String> {
         let inner = text.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).ok_or("no address")?;
         match inner.find(['+', '-']).filter(|&at| at > 0) {
-            Some(at) => Ok((&inner[..at], number(inner[at..].trim_start_matches('+'))?)),
+            Some(at) => {
+                let offset = constants::bits(inner[at..].trim_start_matches('+')).map(|bits| bits as i64);
+                let offset = offset.and_then(|offset| offset.try_into().ok()).ok_or_else(|| format!("no offset: {inner}"))?;
+                Ok((&inner[..at], offset))
+            }
             None => Ok((inner, 0)),
         }
     }

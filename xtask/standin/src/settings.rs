@@ -13,14 +13,6 @@ pub(crate) enum Schedule {
     Random(u64),
 }
 
-/// Replacement of a line of PTX.
-#[derive(Clone, Debug)]
-pub(crate) struct Replace {
-    pub(crate) entry: String,
-    pub(crate) line: usize,
-    pub(crate) text: String,
-}
-
 /// All settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -28,7 +20,7 @@ pub(crate) struct Settings {
     pub(crate) memory: usize,
     pub(crate) devices: i32,
     pub(crate) counts: Option<PathBuf>,
-    pub(crate) replace: Option<Replace>,
+    pub(crate) mutants: Option<PathBuf>,
 }
 
 impl Settings {
@@ -45,17 +37,12 @@ impl Settings {
                 Schedule::Random(seed.expect("RL_STANDIN_SCHEDULE is eager, latest or random:SEED"))
             }
         });
-        let replace = variable("RL_STANDIN_REPLACE").map(|text| {
-            let mut parts = text.splitn(3, ':');
-            let mut next = || parts.next().expect("RL_STANDIN_REPLACE is ENTRY:LINE:TEXT").to_owned();
-            Replace { entry: next(), line: next().parse().expect("a line"), text: next() }
-        });
         Self {
             schedule,
             memory: variable("RL_STANDIN_MEMORY").map_or(4 << 30, |text| text.parse().expect("RL_STANDIN_MEMORY is a number")),
             devices: variable("RL_STANDIN_DEVICES").map_or(1, |text| text.parse().expect("RL_STANDIN_DEVICES is a number")),
             counts: variable("RL_STANDIN_COUNTS").map(PathBuf::from),
-            replace,
+            mutants: variable("RL_STANDIN_MUTANTS").map(PathBuf::from),
         }
     }
 }

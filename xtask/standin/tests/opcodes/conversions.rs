@@ -107,7 +107,9 @@ fn moves_copy_bits() {
 #[test]
 fn constants_are_numbers_of_their_type() {
     let row = [column([0_u32])];
-    for (constant, expected) in [("5", 5), ("-5", -5), ("-2147483648", i32::MIN), ("2147483647", i32::MAX)] {
+    for (constant, expected) in
+        [("5", 5), ("-5", -5), ("-2147483648", i32::MIN), ("2147483647", i32::MAX), ("0x1F", 31), ("0b11U", 3), ("017", 15)]
+    {
         agree(constant, &row, &compute(&row, &format!("mov.u32 %r9, {constant};")), &[expected]);
     }
     agree("-1", &row, &compute(&row, "mov.u16 %rs9, -1;"), &[u16::MAX]);

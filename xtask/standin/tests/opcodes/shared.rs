@@ -200,6 +200,29 @@ $L_wait:
     assert_eq!(machine.download(sum, 4).unwrap(), expected.to_le_bytes());
 }
 
+/// "bar.sync .. will not succeed until reached by all non-exited threads in the block" (CUDA C++ Programming Guide, compute
+/// capability 7.x).
+#[test]
+fn a_barrier_does_not_wait_for_threads_that_have_returned() {
+    let body = "    cvt.rn.f32.u32 %f1, %r2;
+    mad.lo.s32 %r4, %r2, 4, %r1;
+    st.shared.f32 [%r4], %f1;
+    setp.ge.u32 %p1, %r2, 32;
+    @%p1 bra $L_end;
+    bar.sync 0;
+    setp.ge.u32 %p1, %r2, 1;
+    @%p1 bra $L_end;
+    bar.sync 0;
+    ld.shared.f32 %f2, [%r4+0x7C];
+    st.global.f32 [%rd2], %f2;
+$L_end:
+";
+    let mut machine = machine(&module(body));
+    let last = machine.allocate(4);
+    machine.run("probe", [1, 1, 1], [64, 1, 1], &[&last.to_le_bytes(), &last.to_le_bytes()]).unwrap();
+    assert_eq!(machine.download(last, 4).unwrap(), 31.0_f32.to_le_bytes());
+}
+
 /// All threads of a warp must execute the same aligned barrier instruction.
 #[test]
 fn threads_of_a_warp_at_different_barriers_are_a_fault() {

@@ -1,0 +1,252 @@
+//! Mutations of the committed PTX: what one changed instruction changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::ptx_runs::{Entry, entries, program, run, unexecuted};
+
+/// Mutations that change no result: lines `entry line text # reason`.
+///
+/// The line may be a range `first-last`, and the text `*` is every change.
+const EQUIVALENT: &str = include_str!("../ptx_equivalent.txt");
+/// Tests whose launches the mutants join: target, name, `RL_CORNERS`.
+const TESTS: [(&str, &str, &str); 3] =
+    [("--lib", "corners", "1"), ("--test=modules", "every_module", "1"), ("--lib", "corners", "8")];
+
+/// Numbers drawn by xorshift.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// Opcodes that replace others, by prefix.
+const OPCODES: [[&str; 2]; 19] = [
+    ["add.", "sub."],
+    ["sub.", "add."],
+    ["mul.rn", "add.rn"],
+    ["mul.lo", "add"],
+    ["div.rn", "mul.rn"],
+    ["and.", "or."],
+    ["or.", "and."],
+    ["xor.b32", "or.b32"],
+    ["shl.b64", "shr.u64"],
+    ["shl.b32", "shr.u32"],
+    ["shr.u64", "shl.b64"],
+    ["shr.u32", "shl.b32"],
+    ["setp.eq.s32", "setp.ne.s32"],
+    ["setp.ne.s32", "setp.eq.s32"],
+    ["setp.lt", "setp.gt"],
+    ["setp.gt", "setp.lt"],
+    ["setp.ge", "setp.lt"],
+    ["setp.le", "setp.gt"],
+    ["max.u32", "min.u32"],
+];
+
+/// Returns every change of a line.
+///
+/// Another opcode, exchanged operands, another number, the opposite condition.
+fn changes(line: &str) -> Vec<String> {
+    let mut changed = Vec::new();
+    let code = line.trim();
+    if let Some(rest) = code.strip_prefix('@') {
+        changed.push(rest.strip_prefix('!').map_or(format!("@!{rest}"), |rest| format!("@{rest}")));
+    }
+    for [from, to] in OPCODES {
+        if let Some(rest) = code.strip_prefix(from) {
+            changed.push(format!("{to}{rest}"));
+        }
+    }
+    let Some((opcode, operands)) = code.trim_end_matches(';').split_once(char::is_whitespace) else { return changed };
+    let operands: Vec<&str> = operands.split(',').map(str::trim).collect();
+    let is_ordered = ["sub", "shl", "shr", "selp", "div", "setp.g", "setp.l"].iter().any(|prefix| opcode.starts_with(prefix));
+    if is_ordered && operands.len() >= 3 {
+        let mut exchanged = operands.clone();
+        exchanged.swap(1, 2);
+        changed.push(format!("{opcode} {};", exchanged.join(", ")));
+    }
+    for (i, operand) in operands.iter().enumerate().skip(1) {
+        let other = if let Ok(number) = operand.parse::<i64>() {
+            Some(number.wrapping_add(1).to_string())
+        } else {
+            let bits = operand.strip_prefix("0f").and_then(|hex| u32::from_str_radix(hex, 16).ok());
+            bits.map(|bits| format!("0f{:08X}", bits ^ 1))
+        };
+        if let Some(other) = other {
+            let mut operands = operands.clone();
+            operands[i] = &other;
+            changed.push(format!("{opcode} {};", operands.join(", ")));
+        }
+    }
+    if opcode.starts_with("mov.") && operands[1].starts_with('%') {
+        changed.push(format!("{opcode} {}, {};", operands[0], if opcode == "mov.f32" { "0f3F800000" } else { "1" }));
+    }
+    changed
+}
+
+/// A changed line of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Mutant {
+    entry: String,
+    line: u32,
+    text: String,
+}
+
+/// Number of low bits of a register that are always 0.
+fn low_zeros(lines: &[Vec<&str>], register: &str) -> u32 {
+    let mut definitions = lines.iter().filter(|line| line.get(1) == Some(&register));
+    let (Some(definition), None) = (definitions.next(), definitions.next()) else { return 0 };
+    match definition[..] {
+        ["shl.b32", _, _, by] => by.parse().unwrap_or(0),
+        ["add.s32", _, from, number] => {
+            number.parse::<i64>().map_or(0, |number| low_zeros(lines, from).min(number.trailing_zeros()))
+        }
+        _ => 0,
+    }
+}
+
+/// True if another number in a line changes no result.
+///
+/// The number differs only in bits that are 0 in the other operand, or that no instruction uses.
+/// `lines` are the words of each line of the entry.
+fn changes_nothing(lines: &[Vec<&str>], old: &[&str], new: &[&str]) -> bool {
+    let ([opcode, result, from, a], [_, _, same, b]) = (old, new) else { return false };
+    let (Ok(a), Ok(b)) = (a.parse::<i64>(), b.parse::<i64>()) else { return false };
+    let zeros = low_zeros(lines, from);
+    if from != same || opcode != &new[0] || (a ^ b) as u32 >= 1 << zeros {
+        return false;
+    }
+    let uses_high_bits = |line: &Vec<&str>| matches!(line[..], ["and.b32", _, _, mask] if mask.parse::<i64>().is_ok_and(|mask| mask.trailing_zeros() >= zeros));
+    let mut uses = lines.iter().filter(|line| line.iter().skip(2).any(|word| word.contains(result)));
+    match *opcode {
+        "and.b32" => true,
+        "add.s32" => uses.all(uses_high_bits),
+        _ => false,
+    }
+}
+
+/// Splits a line into opcode and operands.
+fn words(line: &str) -> Vec<&str> {
+    line.split([' ', '\t', ',', ';']).filter(|word| !word.is_empty()).collect()
+}
+
+/// Returns the changes that are still PTX and may change a result.
+fn mutants(entry: &Entry) -> Vec<Mutant> {
+    let (mut mutants, unexecuted) = (Vec::new(), unexecuted());
+    let alone = standin::alone(&entry.text, &entry.name).unwrap_or_default();
+    let lines: Vec<&str> = alone.lines().collect();
+    let split: Vec<Vec<&str>> = lines.iter().map(|line| words(line)).collect();
+    let executed = entry.lines.iter().filter(|line| !unexecuted.contains(&*format!("{} {line}", entry.name)));
+    for &line in executed {
+        let at = line as usize - 1;
+        let is_valid = |text: &String| standin::parse(&standin::with_line(&alone, line as usize, text)).is_ok();
+        let texts = changes(lines[at]).into_iter().filter(|text| !changes_nothing(&split, &split[at], &words(text)));
+        let texts = texts.filter(is_valid);
+        mutants.extend(texts.map(|text| Mutant { entry: entry.name.clone(), line, text }));
+    }
+    mutants
+}
+
+/// Draws `n` changes without repetition: first a line, then one of its changes.
+fn sample(all: &[Mutant], n: usize, seed: u64) -> Vec<Mutant> {
+    let mut by_line = BTreeMap::<_, Vec<_>>::new();
+    all.iter().for_each(|mutant| by_line.entry((&mutant.entry, mutant.line)).or_default().push(mutant));
+    let mut lines: Vec<Vec<&Mutant>> = by_line.into_values().collect();
+    let mut draw = Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let drawn = (0..n.min(lines.len())).map(|_| {
+        let line = draw.below(lines.len());
+        let changes = lines.swap_remove(line);
+        changes[draw.below(changes.len())].clone()
+    });
+    drawn.collect()
+}
+
+/// Changes N instructions, or all in every way, one at a time.
+///
+/// Fails if the tests' launches notice one that [`EQUIVALENT`] has, or do not notice one that it lacks.
+pub(crate) fn mutate(root: &Path, args: &[String]) -> Result<()> {
+    let all: Vec<Mutant> = entries(root)?.iter().flat_map(mutants).collect();
+    let seed = args.get(2).and_then(|arg| arg.parse().ok()).unwrap_or(1);
+    let tried = match args.first().map(String::as_str) {
+        Some("all") => all,
+        n => sample(&all, n.and_then(|n| n.parse().ok()).context("ptx --mutate N [--seed S], or ptx --mutate all")?, seed),
+    };
+    println!("\n==> ptx --mutate {}", args.join(" "));
+    let file = root.join("target/ptx-mutants.txt");
+    let lines = tried.iter().map(|Mutant { entry, line, text }| format!("{entry}:{line}:{text}\n"));
+    fs::write(&file, lines.collect::<String>())?;
+    for (target, test, corners) in TESTS {
+        let program = program(root, &["--package=rl-cuda", target])?;
+        let output = run(&program, &[test], &[("RL_STANDIN_MUTANTS", &file.to_string_lossy()), ("RL_CORNERS", corners)])?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    let left = fs::read_to_string(&file)?;
+    let left: BTreeSet<&str> = left.lines().collect();
+    let equivalent = equivalent(EQUIVALENT)?;
+    let (mut noticed, mut problems) = (0, Vec::new());
+    for mutant in &tried {
+        let Mutant { entry, line, text } = mutant;
+        let is_noticed = !left.contains(&*format!("{entry}:{line}:{text}"));
+        let is_listed = equivalent.iter().any(|equivalent| equivalent.covers(mutant));
+        noticed += usize::from(is_noticed);
+        match (is_noticed, is_listed) {
+            (false, false) => problems.push(format!("{entry} {line} {text} is not noticed")),
+            (true, true) => problems.push(format!("{entry} {line} {text} is noticed, but xtask/ptx_equivalent.txt has it")),
+            _ => {}
+        }
+    }
+    println!("{noticed} of {} changes are noticed", tried.len());
+    println!("{} are listed as equivalent", tried.len() - noticed - problems.len());
+    if problems.is_empty() { Ok(()) } else { bail!("{}\n{} problems", problems.join("\n"), problems.len()) }
+}
+
+/// Changes that the list calls equivalent.
+struct Equivalent {
+    entry: &'static str,
+    lines: RangeInclusive<u32>,
+    /// `None` for every change.
+    text: Option<&'static str>,
+}
+
+impl Equivalent {
+    fn covers(&self, mutant: &Mutant) -> bool {
+        self.entry == mutant.entry && self.lines.contains(&mutant.line) && self.text.is_none_or(|text| text == mutant.text)
+    }
+}
+
+/// Parses lines `entry line text # reason`.
+fn equivalent(list: &'static str) -> Result<Vec<Equivalent>> {
+    let parse = |line: &'static str| {
+        let (change, _) = line.split_once(" # ")?;
+        let (entry, rest) = change.split_once(' ')?;
+        let (lines, text) = rest.split_once(' ')?;
+        let (first, last) = lines.split_once('-').unwrap_or((lines, lines));
+        Some(Equivalent { entry, lines: first.parse().ok()?..=last.parse().ok()?, text: (text != "*").then_some(text) })
+    };
+    list.lines().map(|line| parse(line).with_context(|| format!("xtask/ptx_equivalent.txt: {line}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_changed_in_each_way_that_it_allows() {
+        assert_eq!(changes("\t@%p1 bra \t$L;"), ["@!%p1 bra \t$L;"]);
+        assert_eq!(changes("sub.s32 \t%r1, %r2, 7;"), ["add.s32 \t%r1, %r2, 7;", "sub.s32 %r1, 7, %r2;", "sub.s32 %r1, %r2, 8;"]);
+        assert_eq!(
+            changes("mul.rn.f32 %f1, %f2, 0f3F800000;"),
+            ["add.rn.f32 %f1, %f2, 0f3F800000;", "mul.rn.f32 %f1, %f2, 0f3F800001;"]
+        );
+        assert!(changes("ret;").is_empty());
+    }
+}
