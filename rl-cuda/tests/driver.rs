@@ -5,17 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use rl_cuda::Device;
+use standin::{DECOYS, Decoy};
 
-/// Compiles a library with the driver's functions except `without`.
-///
-/// `cuInit` returns `init`, and the version is `version`.
-fn compile(dir: &Path, without: &str, init: i32, version: i32) {
-    let mut source = format!("int cuInit(unsigned flags) {{ return {init}; }}\n");
-    source += &format!("int cuDriverGetVersion(int* version) {{ *version = {version}; return {init}; }}\n");
-    for name in standin::FUNCTIONS.iter().filter(|name| ![without, "cuInit", "cuDriverGetVersion"].contains(name)) {
-        source += &format!("int {name}(void) {{ return 100; }}\n");
-    }
-    std::fs::write(dir.join("driver.c"), source).unwrap();
+/// Compiles a library under the driver's names.
+fn compile(dir: &Path, decoy: Decoy) {
+    std::fs::write(dir.join("driver.c"), decoy.source()).unwrap();
     let mut compiler = Command::new("cc");
     compiler.current_dir(dir).args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "driver.c"]);
     assert!(compiler.status().unwrap().success());
@@ -43,13 +37,8 @@ fn each_reason_for_no_driver_is_one_sentence() {
     if !open(&dir).contains("Ok(") {
         assert!(open(&dir).contains("no CUDA device: the driver library libcuda.so.1 is not installed"));
     }
-    for (without, init, version, expected) in [
-        ("", 34, 12000, "no CUDA device: a toolkit's stub is loaded in place of the driver"),
-        ("", 0, 11040, "no CUDA device: the driver supports CUDA 11.4, but driver 525 (CUDA 12.0) or newer is needed"),
-        ("cuGraphInstantiateWithFlags", 0, 12000, "no CUDA device: the driver library lacks cuGraphInstantiateWithFlags;"),
-        ("", 100, 12000, "no CUDA device: the driver finds none"),
-    ] {
-        compile(&dir, without, init, version);
+    for &(decoy, expected) in DECOYS {
+        compile(&dir, decoy);
         let said = open(&dir);
         assert!(said.contains(expected), "{said}");
     }

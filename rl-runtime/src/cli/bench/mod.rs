@@ -371,6 +371,8 @@ fn print_bench(result: &serde_json::Value) {
             of("value"),
             100.0 * of("share_of_ideal")
         ));
+    } else if result["stand_in"] == true {
+        print::out("no rate: the stand-in driver checks the kernels and runs them on the host");
     } else {
         let (value, min, max) = (of("value") / 1e6, of("min") / 1e6, of("max") / 1e6);
         print::out(&format!("{value:.2} M {unit} ({min:.2} to {max:.2})"));
