@@ -77,3 +77,27 @@ fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
     };
     assert!(of(["cpu", "emulated", "cpu"]) == of(["cpu"; 3]));
 }
+
+#[test]
+fn a_policy_learnt_on_a_device_solves_cartpole() {
+    if !can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let output = finish(&mut rl(&[
+        "train",
+        "cartpole",
+        "--device",
+        "emulated",
+        "--seed",
+        "1",
+        "--target-return",
+        "475",
+        "--run-dir",
+        text(&run),
+    ]));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mean = said.lines().last().and_then(|line| line.strip_prefix("mean return ")?.split(';').next()?.parse::<f64>().ok());
+    assert!(output.status.success() && mean.is_some_and(|mean| mean >= 475.0), "{said}");
+}
