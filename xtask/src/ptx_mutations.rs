@@ -249,4 +249,23 @@ mod tests {
         );
         assert!(changes("ret;").is_empty());
     }
+
+    #[test]
+    fn a_number_is_not_changed_where_only_zero_bits_change() {
+        let lines =
+            ["shl.b32 %r2, %r1, 30;", "add.s32 %r3, %r2, 1073741824;", "and.b32 %r4, %r3, -2147483648;", "or.b32 %r5, %r2, 1;"];
+        let lines: Vec<Vec<&str>> = lines.iter().map(|line| words(line)).collect();
+        let is_nothing = |at: usize, new: &str| changes_nothing(&lines, &lines[at], &words(new));
+        assert!(is_nothing(1, "add.s32 %r3, %r2, 1073741825;"));
+        assert!(is_nothing(2, "and.b32 %r4, %r3, -2147483647;"));
+        assert!(!is_nothing(2, "and.b32 %r4, %r3, 1;"), "the highest bit");
+        assert!(!is_nothing(3, "or.b32 %r5, %r2, 2;"), "the bits are set");
+        assert!(!is_nothing(0, "shl.b32 %r2, %r1, 31;"), "no mask");
+    }
+
+    #[test]
+    fn every_line_of_the_list_is_read() {
+        assert_eq!(equivalent(EQUIVALENT).unwrap().len(), EQUIVALENT.lines().count());
+        assert!(equivalent("entry 12 no reason").is_err());
+    }
 }
