@@ -35,13 +35,9 @@ struct DeviceRollout {
     obs: Obs<Buffer<f32>, Buffer<u8>>, // (T + 1, N, D)
     masks: Option<Buffer<u8>>,         // (T, N, A)
     actions: Actions<Buffer<u32>, Buffer<f32>>,
-    rewards: Buffer<f32>,
-    terminated: Buffer<u8>,
-    truncated: Buffer<u8>,
+    steps: Steps<Buffer<f32>, Buffer<u8>>,
     log_probs: Buffer<f32>,
-    values: Buffer<f32>,
     last_values: Buffer<f32>, // (N)
-    next_values: Buffer<f32>,
     advantages: Buffer<f32>,
     returns: Buffer<f32>,
 }
@@ -76,13 +72,9 @@ impl DeviceRollout {
                 ActionKind::Discrete { .. } => Actions::Discrete(Buffer::zeros(device, len)?),
                 ActionKind::Continuous { len: n_actions } => Actions::Continuous(Buffer::zeros(device, len * n_actions)?),
             },
-            rewards: Buffer::zeros(device, len)?,
-            terminated: Buffer::zeros(device, len)?,
-            truncated: Buffer::zeros(device, len)?,
+            steps: Steps::zeros(device, len)?,
             log_probs: Buffer::zeros(device, len)?,
-            values: Buffer::zeros(device, len)?,
             last_values: Buffer::zeros(device, n_envs)?,
-            next_values: Buffer::zeros(device, len)?,
             advantages: Buffer::zeros(device, len)?,
             returns: Buffer::zeros(device, len)?,
         })
@@ -103,11 +95,11 @@ impl DeviceRollout {
             (Actions::Continuous(to), ActionSlice::Continuous(from)) => column(stream, to, Some(from))?,
             _ => return Err(Error::ActionKind),
         }
-        column(stream, &mut self.rewards, rewards.to_slice())?;
-        column(stream, &mut self.terminated, rollout.terminated().to_slice())?;
-        column(stream, &mut self.truncated, rollout.truncated().to_slice())?;
+        column(stream, &mut self.steps.rewards, rewards.to_slice())?;
+        column(stream, &mut self.steps.terminated, rollout.terminated().to_slice())?;
+        column(stream, &mut self.steps.truncated, rollout.truncated().to_slice())?;
         column(stream, &mut self.log_probs, rollout.log_probs().to_slice())?;
-        column(stream, &mut self.values, rollout.values().to_slice())?;
+        column(stream, &mut self.steps.values, rollout.values().to_slice())?;
         column(stream, &mut self.last_values, Some(rollout.last_values()))?;
         Ok(())
     }
@@ -247,7 +239,7 @@ impl DeviceDescent {
     pub(crate) fn targets(&mut self, rollout: &Rollout, (gamma, lambda): (f32, f32)) -> Result<(), Error> {
         let Self { stream, kernels, net, rollout: columns, params, .. } = self;
         let (d, n_envs, [actor, critic]) = (columns.obs_len, columns.n_envs, self.chains);
-        let (values, last_values) = (columns.values.view(), columns.last_values.view());
+        let (values, last_values) = (columns.steps.values.view(), columns.last_values.view());
         let ends = rollout.final_at();
         let mut first = 0;
         loop {
@@ -261,7 +253,7 @@ impl DeviceDescent {
             kernels.samples(stream, (&obs, self.obs_scale, d), None, &net.inputs.view_mut().into_slice(0..n * d))?;
             net.forward((stream, kernels), &params.view(), n, Some(actor))?;
             let ended = (&net.outputs(critic, n), &self.final_at.view().slice(0..n));
-            let next_values = columns.next_values.view_mut();
+            let next_values = columns.steps.next_values.view_mut();
             if first == 0 {
                 kernels.next_values(stream, (&values, &last_values), ended, &next_values)?;
             } else {
@@ -272,14 +264,7 @@ impl DeviceDescent {
                 break;
             }
         }
-        let steps = Steps {
-            rewards: columns.rewards.view(),
-            terminated: columns.terminated.view(),
-            truncated: columns.truncated.view(),
-            next_values: columns.next_values.view(),
-            values,
-        };
-        self.targets.gae(stream, &steps, n_envs, gamma, lambda, &columns.advantages.view_mut())?;
+        self.targets.gae(stream, &columns.steps.views(), n_envs, gamma, lambda, &columns.advantages.view_mut())?;
         let both = (&columns.advantages.view(), &values);
         Ok(kernels.returns(stream, both, &columns.returns.view_mut(), &mut self.state)?)
     }
@@ -310,7 +295,7 @@ impl DeviceDescent {
             masks: columns.masks.as_ref().map(Buffer::view),
             log_probs: columns.log_probs.view(),
             advantages,
-            values: columns.values.view(),
+            values: columns.steps.values.view(),
             returns: columns.returns.view(),
             moments: normalize.then_some([sum.view(), squares.view()]),
         };

@@ -18,19 +18,49 @@ pub struct Targets {
     normalize_moments: Kernel,
 }
 
-/// Steps of N environments; every column is (T, N).
+/// Steps of N environments, every column (T, N).
+///
+/// The columns are in the storages `F` of f32 and `U` of u8.
 #[derive(Clone, Copy, Debug)]
-pub struct Steps<'a> {
+pub struct Steps<F, U> {
     /// Rewards.
-    pub rewards: View<'a, f32>,
+    pub rewards: F,
     /// 1 where the episode reached a terminal state.
-    pub terminated: View<'a, u8>,
+    pub terminated: U,
     /// 1 where a time limit cut the episode off.
-    pub truncated: View<'a, u8>,
+    pub truncated: U,
     /// Values of the next observations, or of the final ones where episodes ended.
-    pub next_values: View<'a, f32>,
+    pub next_values: F,
     /// Values of the observations that the steps acted on.
-    pub values: View<'a, f32>,
+    pub values: F,
+}
+
+impl Steps<Buffer<f32>, Buffer<u8>> {
+    /// Allocates columns of `len` zeros.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn zeros(device: &Device, len: usize) -> Result<Self, Error> {
+        Ok(Self {
+            rewards: Buffer::zeros(device, len)?,
+            terminated: Buffer::zeros(device, len)?,
+            truncated: Buffer::zeros(device, len)?,
+            next_values: Buffer::zeros(device, len)?,
+            values: Buffer::zeros(device, len)?,
+        })
+    }
+
+    /// The columns to be read.
+    #[must_use]
+    pub fn views(&self) -> Steps<View<'_, f32>, View<'_, u8>> {
+        Steps {
+            rewards: self.rewards.view(),
+            terminated: self.terminated.view(),
+            truncated: self.truncated.view(),
+            next_values: self.next_values.view(),
+            values: self.values.view(),
+        }
+    }
 }
 
 /// Layout of a replay row in 32-bit words.
@@ -129,7 +159,7 @@ impl Targets {
     pub fn gae(
         &self,
         stream: &Stream,
-        steps: &Steps<'_>,
+        steps: &Steps<View<'_, f32>, View<'_, u8>>,
         n_envs: usize,
         gamma: f32,
         lambda: f32,
