@@ -278,7 +278,7 @@ impl Site {
 
     /// Returns the counts so far.
     ///
-    /// They are requests, faults by kind, connections, and `waited_s`, the sum of the delays.
+    /// Requests, faults by kind, connections, and `waited_s`, the sum of the delays in seconds.
     #[must_use]
     pub fn stats(&self) -> Value {
         self.counts.json()

@@ -1,6 +1,7 @@
 //! CartPole behind a delay.
 //!
-//! An environment that blocks, to try first-come batching with. A step waits, then is CartPole's; a start does not wait. `rl train slow_cartpole` trains it.
+//! An environment that blocks, to try first-come batching with. A step waits, then is CartPole's; a reset does not wait.
+//! `rl train slow_cartpole` trains it.
 
 use std::time::{Duration, Instant};
 

@@ -383,8 +383,8 @@ impl LearnerKernels {
 
     /// Writes the values of the next observations, (T, N).
     ///
-    /// They are those of the next row, after the last one `last_values`, (N). Where a step ended an episode, at `final_at`, they are
-    /// `final_values`.
+    /// A row takes the values of the row after it; the last row takes `last_values`, (N). Steps at `final_at`, which ended an
+    /// episode, take `final_values`.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].

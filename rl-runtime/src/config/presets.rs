@@ -4,7 +4,7 @@ use crate::algo::Algo;
 
 /// Workloads for any environment: name, TOML.
 ///
-/// They are of agents behind HTTP, which learn from long rollouts with wide networks.
+/// Environments that answer over HTTP: long rollouts, wide networks.
 pub const WORKLOADS: &[(&str, &str)] = &[
     ("http-small", include_str!("../../presets/http-small.toml")),
     ("http-large", include_str!("../../presets/http-large.toml")),
