@@ -4,13 +4,13 @@
 //! policy; mean and standard deviation of the best 32 draw the next 256. The environments come from rl-envs, the memory from rl-buffer.
 
 use ndarray::{Array2, Axis};
-use rl_agents::collect::rollout;
+use rl_buffer::{Rollout, RolloutShape};
 use rl_envs::{Actions, ObsSlice, Pool, PooledVecEnv, Purpose, Rng, VecEnv, cartpole::CartPole};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (n, n_steps, n_best) = (256, 500, 32);
     let mut envs = PooledVecEnv::new(n, &CartPole::default(), &Pool::new(2)?);
-    let mut rollout = rollout(n_steps, n, envs.observation_space(), envs.action_space())?;
+    let mut rollout = Rollout::new(RolloutShape::new(n_steps, n, envs.observation_space(), envs.action_space()))?;
     let (mut mean, mut deviation) = ([0.0f32; 4], [1.0f32; 4]);
 
     for generation in 0..8u64 {

@@ -11,13 +11,16 @@
 //!
 //! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
-use rl_buffer::{Rollout, RolloutShape};
+use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_cuda::learner::{Objective, UpdateSettings};
 use rl_envs::Pool;
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
 use crate::descent::{Descent, StepSums};
+use crate::device_descent::Plan;
 use crate::optim::Rule;
 use crate::probe::Threads;
 use crate::settings::{self, Kind};
@@ -154,14 +157,10 @@ impl A2c {
         Ok(Self { descent: descent.on_device(device, shape, batch_size)?, config })
     }
 
-    /// [`Agent::update`] on the device: the same steps, enqueued without waiting.
+    /// [`Agent::update`] on the device: the same steps.
     fn update_on_device(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let Self { descent, config } = self;
-        let (learning_rate, discounts) = (config.learning_rate.at(remaining), (config.gamma, config.gae_lambda));
-        let version = descent.policy.version();
-        if rollout.policy_version().iter().any(|&acted| acted != version) {
-            return Err(Error::Columns("learning on a device needs the actions of the latest policy"));
-        }
+        let learning_rate = config.learning_rate.at(remaining);
         let settings = UpdateSettings {
             learning_rate,
             max_norm: config.max_grad_norm,
@@ -169,19 +168,15 @@ impl A2c {
             vf_coef: config.vf_coef,
             ..UpdateSettings::default()
         };
-        descent.report(UpdateEvent::TargetsBegin);
-        let rewards = descent.rewards(rollout, config.gamma, pool)?;
-        let Some(device) = &mut descent.device else { return Err(Error::Columns("there is no device")) };
-        device.begin(&settings, rollout, rewards.view())?;
-        device.targets(rollout, discounts)?;
-        let batch_size = device.batch_size();
-        device.epoch(batch_size < rollout.len())?;
-        for first in (0..rollout.len()).step_by(batch_size) {
-            device.gradient(Objective::PolicyGradient, first..first + batch_size, config.normalize_advantage)?;
-            device.step()?;
-        }
-        descent.report(UpdateEvent::TargetsEnd);
-        let totals = descent.finish_on_device((rollout, rewards.view()), discounts, config.normalize_advantage, learning_rate)?;
+        let plan = Plan {
+            settings,
+            objective: Objective::PolicyGradient,
+            discounts: (config.gamma, config.gae_lambda),
+            n_epochs: 1,
+            shuffled: config.samples(rollout.len()) < rollout.len(),
+            normalize: config.normalize_advantage,
+        };
+        let totals = descent.update_on_device(rollout, &plan, pool)?;
         let n = totals.minibatches;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
@@ -291,6 +286,10 @@ impl Agent for A2c {
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
+    }
+
+    fn memory(&self) -> Arc<dyn Memory> {
+        self.descent.memory()
     }
 
     fn watch(&mut self, watch: Watch) {

@@ -2,9 +2,10 @@
 
 use std::fmt::{self, Display};
 use std::io::{Read, Write};
+use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use rl_buffer::Rollout;
+use rl_buffer::{Memory, Rollout};
 use rl_envs::Pool;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,13 @@ pub trait Agent: Send {
     /// # Errors
     /// [`Error::Diverged`] if losses stay non-finite (single steps are skipped); errors of candle.
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
+
+    /// Returns the kind of memory to collect rollouts in.
+    ///
+    /// Rollouts in other memory are learnt from too, but a device may wait for them.
+    fn memory(&self) -> Arc<dyn Memory> {
+        <dyn Memory>::host()
+    }
 
     /// Reports events of later updates to `watch`, if the agent has such events.
     fn watch(&mut self, _watch: Watch) {}

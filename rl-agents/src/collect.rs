@@ -193,14 +193,6 @@ fn guarded(
     }
 }
 
-/// Creates an empty rollout of `n_steps` steps of `n_envs` environments.
-///
-/// # Errors
-/// Errors of [`Rollout::new`].
-pub fn rollout(n_steps: usize, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Result<Rollout, Error> {
-    Ok(Rollout::new(RolloutShape { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() })?)
-}
-
 /// A running batch of environments, which fills one rollout after the other.
 pub struct Collector {
     slices: Vec<Slice>,
@@ -686,12 +678,18 @@ impl Collector {
         self.slices[0].envs.action_space()
     }
 
+    /// Dimensions of a rollout of `n_steps` steps of these environments.
+    #[must_use]
+    pub fn shape(&self, n_steps: usize) -> RolloutShape {
+        RolloutShape::new(n_steps, self.n_envs(), self.observation_space(), self.action_space())
+    }
+
     /// Creates an empty rollout of `n_steps` steps for these environments.
     ///
     /// # Errors
     /// Errors of [`Rollout::new`].
     pub fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-        rollout(n_steps, self.n_envs(), self.observation_space(), self.action_space())
+        Ok(Rollout::new(self.shape(n_steps))?)
     }
 
     /// Fills a rollout with T steps of every environment under `policy`.

@@ -1,14 +1,16 @@
 //! Gradient descent of an actor-critic: what PPO and A2C have in common.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor, Var};
-use ndarray::{ArrayView2, CowArray, Ix2};
-use rl_buffer::{Rollout, RolloutShape};
+use ndarray::{CowArray, Ix2};
+use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_cuda::learner::{LearnerCounters, UpdateTotals};
 use rl_envs::{Permutation, Pool, Purpose};
 
 use crate::agent::{Divergence, UpdateEvent, Watch};
 use crate::batch::{Minibatch, Parts, TileSums};
-use crate::device_descent::DeviceDescent;
+use crate::device_descent::{DeviceDescent, Plan};
 use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule};
@@ -20,6 +22,14 @@ use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 pub(crate) fn check_continues(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
     let continues = rollout.contiguous || rollout.continues.len() == rollout.shape().n_envs;
     if continues { Ok(()) } else { Err(Error::Columns(what)) }
+}
+
+/// Returns the rewards of a rollout, (T, N).
+///
+/// They are normalized by `inv_std` if there is one.
+fn scaled(rollout: &Rollout, inv_std: Option<f32>) -> CowArray<'_, f32, Ix2> {
+    let rewards = rollout.rewards();
+    inv_std.map_or(rewards.into(), |inv_std| rewards.mapv(|reward| normalized_reward(reward, inv_std)).into())
 }
 
 /// A policy, its optimizer, and the counters of its randomness.
@@ -63,7 +73,8 @@ impl Descent {
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
     pub(crate) fn on_device(mut self, device: &rl_cuda::Device, shape: RolloutShape, batch_size: usize) -> Result<Self, Error> {
-        self.device = Some(DeviceDescent::new(device, (&self.policy, self.optimizer.rule()), shape, batch_size)?);
+        let learning = (&self.policy, self.optimizer.rule());
+        self.device = Some(DeviceDescent::new(device, learning, shape, batch_size, self.returns.is_some())?);
         self.load_device()?;
         Ok(self)
     }
@@ -78,11 +89,17 @@ impl Descent {
     ///
     /// Their statistics include this rollout.
     pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
-        let Some(returns) = &mut self.returns else { return Ok(rollout.rewards().into()) };
+        Ok(scaled(rollout, self.reward_scale(rollout, gamma, pool)?))
+    }
+
+    /// Adds a rollout to the statistics of rewards.
+    ///
+    /// Returns their inverse standard deviation, or `None` if rewards are not normalized.
+    fn reward_scale(&mut self, rollout: &Rollout, gamma: f32, pool: &Pool) -> Result<Option<f32>, Error> {
+        let Some(returns) = &mut self.returns else { return Ok(None) };
         check_continues(rollout, "normalize_reward sums returns")?;
         returns.merge(rollout, gamma, pool);
-        let inv_std = returns.inv_std();
-        Ok(rollout.rewards().mapv(|reward| normalized_reward(reward, inv_std)).into())
+        Ok(Some(returns.inv_std()))
     }
 
     /// Reports an event of the update.
@@ -138,34 +155,40 @@ impl Descent {
         Ok(norm)
     }
 
-    /// Waits for an update on the device.
-    ///
-    /// Copies its results to policy and optimizer.
+    /// Kind of memory from which rollouts reach the learner fastest.
+    pub(crate) fn memory(&self) -> Arc<dyn Memory> {
+        self.device.as_ref().map_or_else(<dyn Memory>::host, DeviceDescent::memory)
+    }
+
+    /// Updates on the device, and copies the results to policy and optimizer.
     ///
     /// # Errors
-    /// [`Error::Diverged`] with the minibatch at which learning stopped; [`Error::Device`].
-    pub(crate) fn finish_on_device(
-        &mut self,
-        (rollout, rewards): (&Rollout, ArrayView2<'_, f32>),
-        (gamma, lambda): (f32, f32),
-        normalize: bool,
-        learning_rate: f32,
-    ) -> Result<UpdateTotals, Error> {
-        let Self { device: Some(device), policy, optimizer, gradient, .. } = self else {
-            return Err(Error::Columns("there is no device"));
-        };
+    /// [`Error::Columns`] for the rollout of an older policy; [`Error::Diverged`] with the minibatch at which learning stopped;
+    /// [`Error::Device`].
+    pub(crate) fn update_on_device(&mut self, rollout: &Rollout, plan: &Plan, pool: &Pool) -> Result<UpdateTotals, Error> {
+        let version = self.policy.version();
+        if rollout.policy_version().iter().any(|&acted| acted != version) {
+            return Err(Error::Columns("learning on a device needs the actions of the latest policy"));
+        }
+        self.report(UpdateEvent::TargetsBegin);
+        let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
+        let Some(device) = &mut self.device else { return Err(Error::Columns("there is no device")) };
+        device.update(plan, rollout, inv_std)?;
         let (totals, counters) = device.results()?;
+        self.report(UpdateEvent::TargetsEnd);
+        let Self { device: Some(device), policy, optimizer, gradient, .. } = self else { return Ok(totals) };
         self.epochs = counters.epochs;
         let diverged = (counters.stop == LearnerCounters::DIVERGED).then(|| {
             // The policy is still the one that acted.
-            let targets = Targets::new(policy, rollout, rewards, gamma, lambda)?;
+            let (gamma, lambda) = plan.discounts;
+            let targets = Targets::new(policy, rollout, scaled(rollout, inv_std).view(), gamma, lambda)?;
             let mut order = vec![0; rollout.len()];
             self.order.set(order.len() as u32, self.seed, counters.epochs.saturating_sub(1), Purpose::Shuffle);
             self.order.write(&mut order, &Pool::default());
             let all: Vec<_> = order.chunks(device.batch_size()).collect();
             let rows = all[(totals.minibatches as usize).saturating_sub(1) % all.len()];
             let mut advantages = Vec::new();
-            targets.advantages_of(rows, normalize, &mut advantages);
+            targets.advantages_of(rows, plan.normalize, &mut advantages);
             let minibatch = Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: 0.0 };
             minibatch.tensors(policy)
         });
@@ -174,7 +197,8 @@ impl Descent {
             device.last_gradient(gradient)?;
             let [policy_loss, value_loss, entropy_loss] = totals.last;
             let losses = [("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy_loss", entropy_loss)];
-            return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, learning_rate, &losses, minibatch))));
+            let rate = plan.settings.learning_rate;
+            return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &losses, minibatch))));
         }
         Ok(totals)
     }

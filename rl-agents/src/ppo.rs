@@ -14,13 +14,16 @@
 //!
 //! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
-use rl_buffer::{Rollout, RolloutShape};
+use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_cuda::learner::{Objective, UpdateSettings};
 use rl_envs::{Pool, math};
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
 use crate::descent::{Descent, StepSums};
+use crate::device_descent::Plan;
 use crate::optim::Rule;
 use crate::probe::{self, Probe, Stage, Threads};
 use crate::settings::{self, Kind};
@@ -218,17 +221,10 @@ impl Ppo {
         minibatch.gradient(policy, PpoLoss { config: &self.config, clip }, threads, slices, gradient)
     }
 
-    /// [`Agent::update`] on the device: the same steps, enqueued without waiting.
-    ///
-    /// The device decides itself on steps that are skipped, and on the end of an update at `target_kl`.
+    /// [`Agent::update`] on the device: the same steps.
     fn update_on_device(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let Self { descent, config } = self;
         let (clip, learning_rate) = (config.clip_range.at(remaining), config.learning_rate.at(remaining));
-        let discounts = (config.gamma, config.gae_lambda);
-        let version = descent.policy.version();
-        if rollout.policy_version().iter().any(|&acted| acted != version) {
-            return Err(Error::Columns("learning on a device needs the actions of the latest policy"));
-        }
         let settings = UpdateSettings {
             learning_rate,
             max_norm: config.max_grad_norm,
@@ -239,21 +235,15 @@ impl Ppo {
             clip_value: if config.clip_range_vf > 0.0 { config.clip_range_vf } else { f32::INFINITY },
             ..UpdateSettings::default()
         };
-        descent.report(UpdateEvent::TargetsBegin);
-        let rewards = descent.rewards(rollout, config.gamma, pool)?;
-        let Some(device) = &mut descent.device else { return Err(Error::Columns("there is no device")) };
-        device.begin(&settings, rollout, rewards.view())?;
-        device.targets(rollout, discounts)?;
-        for _ in 0..config.n_epochs {
-            device.epoch(true)?;
-            for first in (0..rollout.len()).step_by(config.batch_size) {
-                let range = first..first + config.batch_size;
-                device.gradient(Objective::ClippedSurrogate, range, config.normalize_advantage)?;
-                device.step()?;
-            }
-        }
-        descent.report(UpdateEvent::TargetsEnd);
-        let totals = descent.finish_on_device((rollout, rewards.view()), discounts, config.normalize_advantage, learning_rate)?;
+        let plan = Plan {
+            settings,
+            objective: Objective::ClippedSurrogate,
+            discounts: (config.gamma, config.gae_lambda),
+            n_epochs: config.n_epochs,
+            shuffled: true,
+            normalize: config.normalize_advantage,
+        };
+        let totals = descent.update_on_device(rollout, &plan, pool)?;
         let n = totals.minibatches;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
@@ -384,6 +374,10 @@ impl Agent for Ppo {
         metrics.push("train/clip_range", clip);
         metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
+    }
+
+    fn memory(&self) -> Arc<dyn Memory> {
+        self.descent.memory()
     }
 
     fn watch(&mut self, watch: Watch) {

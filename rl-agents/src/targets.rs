@@ -107,14 +107,30 @@ impl Targets {
     ///
     /// 1 is all, 0 no more than a constant explains, NaN without variance.
     pub(crate) fn explained_variance(&self) -> f32 {
-        let variance = |x: &mut dyn Iterator<Item = f64>| {
-            let (n, sum, squares) = x.fold((0.0, 0.0, 0.0), |(n, s, q), x| (n + 1.0, s + x, q + x * x));
-            squares / n - (sum / n) * (sum / n)
-        };
-        let all = variance(&mut self.returns.iter().map(|&r| f64::from(r)));
-        let rest = variance(&mut self.returns.iter().zip(&self.values).map(|(&r, &v)| f64::from(r) - f64::from(v)));
+        let all = variance(self.returns.iter().map(|&r| f64::from(r)));
+        let rest = variance(self.returns.iter().zip(&self.values).map(|(&r, &v)| f64::from(r) - f64::from(v)));
         if all > 0.0 { (1.0 - rest / all) as f32 } else { f32::NAN }
     }
+}
+
+/// Returns the variance of numbers, summed in 256 interleaved parts.
+///
+/// The second half of the parts is added to the first until one is left. The kernel `targets_explained_variance` has this order.
+fn variance(numbers: impl Iterator<Item = f64>) -> f64 {
+    let (mut n, mut sums) = (0usize, [[0.0; 2]; 256]);
+    for x in numbers {
+        let [sum, squares] = &mut sums[n % 256];
+        (*sum, *squares) = (*sum + x, *squares + x * x);
+        n += 1;
+    }
+    let mut half = 128;
+    while half > 0 {
+        let (first, second) = sums.split_at_mut(half);
+        first.iter_mut().zip(second).for_each(|(a, b)| *a = [a[0] + b[0], a[1] + b[1]]);
+        half /= 2;
+    }
+    let [sum, squares] = sums[0].map(|sum| sum / n as f64);
+    squares - sum * sum
 }
 
 /// Returns the elements in row-major order.

@@ -5,8 +5,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rl_agents::{Acted, Acting, ActorCritic, Agent, Choice, Collector, NetConfig, Policy, Ppo, PpoConfig, Scratch};
-use rl_buffer::ObsSlice;
+use rl_agents::{Acted, Acting, ActorCritic, Agent, Choice, Collector, Metrics, NetConfig, Policy, Ppo, PpoConfig, Scratch};
+use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{ActionSpace, Actions, Pool, cartpole::CartPole};
 
 /// The system's allocator with a counter.
@@ -77,4 +77,21 @@ fn acting_and_minibatches_allocate_nothing() {
         count(|| drop(agent.update(&rollout, 1.0, &pool).unwrap()))
     };
     assert_eq!(of_update(1), of_update(10), "minibatches");
+
+    // On a device, nothing but the metrics.
+    for device in &rl_cuda::Device::for_tests() {
+        let config = PpoConfig { n_steps: 64, batch_size: 64, n_epochs: 2, ..PpoConfig::default() };
+        let mut agent = Ppo::new(policy.clone(), config, 8, 0).unwrap().on_device(device, rollout.shape()).unwrap();
+        let mut rollout = Rollout::new_in(rollout.shape(), &agent.memory()).unwrap();
+        let mut metrics = Metrics::default();
+        for round in 0..3 {
+            collector.collect(agent.policy(), &mut rollout).unwrap();
+            let of_update = count(|| metrics = agent.update(&rollout, 1.0, &pool).unwrap());
+            let of_metrics = count(|| {
+                let mut copy = Metrics::default();
+                metrics.iter().for_each(|(name, value)| copy.push(name, value));
+            });
+            assert!(round == 0 || of_update == of_metrics, "{device}: {of_update} allocations, {of_metrics} of them metrics");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rl_envs::{ActionKind, Actions, Obs};
 
-use crate::slab::{Host, Layout, Memory, Slab, Span};
+use crate::slab::{Layout, Memory, Slab, Span};
 use crate::{Error, TransitionShape};
 
 /// Columns of B transitions, with storages F of f32, U of u8 and W of u32.
@@ -69,7 +69,7 @@ impl Batch {
     /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible or `len` is 0, [`Error::OutOfMemory`] if it does not
     /// fit.
     pub fn new(shape: &TransitionShape, len: usize) -> Result<Self, Error> {
-        Self::new_in(shape, len, &(Arc::new(Host) as Arc<dyn Memory>))
+        Self::new_in(shape, len, &<dyn Memory>::host())
     }
 
     /// Allocates a batch in memory of the given kind.

@@ -3,7 +3,8 @@
 //! - [`Rollout`] holds T steps of N environments, time-major, in one block of memory that is filled in place.
 //! - [`ReplayBuffer`] holds the latest transitions of one or more steps and draws a [`Batch`] of them;
 //!   [`PrioritizedReplayBuffer`] prefers transitions with a large error.
-//! - [`Memory`] is the kind of memory of their blocks, a value: [`Host`] by default.
+//! - [`Memory`] is the kind of memory of their blocks, a value: [`Host`] by default, or [`Pinned`]. A [`DeviceRollout`] is in a device's
+//!   memory.
 //! - [`returns`] defines advantages, returns and discounts, and is the only module that interprets the two flags at the end of an
 //!   episode.
 //!
@@ -28,9 +29,11 @@
 pub mod returns;
 
 mod batch;
+mod device;
 mod error;
 mod frames;
 pub mod memory;
+mod pinned;
 mod prioritized;
 mod replay;
 mod rollout;
@@ -42,7 +45,9 @@ mod testing;
 mod transition;
 
 pub use batch::{Batch, TransitionSlices, Transitions};
+pub use device::DeviceRollout;
 pub use error::Error;
+pub use pinned::Pinned;
 pub use prioritized::PrioritizedReplayBuffer;
 pub use replay::ReplayBuffer;
 pub use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, StepSlices};

@@ -7,12 +7,10 @@
 //!
 //! A transition takes 5 bytes more than in [`ReplayBuffer`].
 
-use std::sync::Arc;
-
 use rl_envs::math;
 
 use crate::memory::filled;
-use crate::slab::{Host, Memory};
+use crate::slab::Memory;
 use crate::sum_tree::check_priority;
 use crate::{Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape, Transitions};
 
@@ -43,12 +41,7 @@ impl PrioritizedReplayBuffer {
             }
         }
         Ok(Self {
-            replay: ReplayBuffer::with_more(
-                shape,
-                capacity,
-                (SumTree::BYTES_EACH, SumTree::BYTES_FIXED),
-                &(Arc::new(Host) as Arc<dyn Memory>),
-            )?,
+            replay: ReplayBuffer::with_more(shape, capacity, (SumTree::BYTES_EACH, SumTree::BYTES_FIXED), &<dyn Memory>::host())?,
             tree: SumTree::new(capacity)?,
             alpha,
             epsilon,

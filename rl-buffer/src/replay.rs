@@ -33,7 +33,7 @@ use crate::batch::TransitionSlicesMut;
 use crate::frames::Frames;
 use crate::memory::check;
 use crate::returns::{discount, goes_on, has_future};
-use crate::slab::{Host, Layout, Memory, Slab, Span};
+use crate::slab::{Layout, Memory, Slab, Span};
 use crate::transition::{Complete, Windows, assert_shape, next};
 use crate::{ActionSlice, Batch, Dtype, Error, ObsSlice, StepSlices, TransitionShape, Transitions};
 
@@ -158,7 +158,7 @@ impl ReplayBuffer {
     /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible, [`Error::Capacity`] for more than 2^32 - 1 transitions;
     /// [`Error::OutOfMemory`], before anything is allocated, if the buffer does not fit into the available memory.
     pub fn new(shape: TransitionShape, capacity: usize) -> Result<Self, Error> {
-        Self::new_in(shape, capacity, &(Arc::new(Host) as Arc<dyn Memory>))
+        Self::new_in(shape, capacity, &<dyn Memory>::host())
     }
 
     /// Creates an empty buffer with its rows in memory of the given kind.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use ndarray::{ArrayView1, ArrayView2, ArrayView3, ArrayViewMut2, Axis, s};
 use rl_envs::{
-    ActionKind, ActionSlice, ActionSliceMut, Actions, Dtype, Obs, ObsRows, ObsSlice, ObsSliceMut, StepLens, StepSlices,
-    StepSlicesMut, Steps,
+    ActionKind, ActionSlice, ActionSliceMut, ActionSpace, Actions, Dtype, Obs, ObsRows, ObsSlice, ObsSliceMut, Space, StepLens,
+    StepSlices, StepSlicesMut, Steps,
 };
 
 use crate::Error;
-use crate::slab::{Host, Layout, Memory, Slab, Span};
+use crate::slab::{Layout, Memory, Slab, Span};
 
 /// Dimensions of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,11 +76,11 @@ pub struct Rollout {
 
 /// Positions of the columns in the slab.
 #[derive(Clone, Copy, Debug)]
-struct Columns {
-    steps: Steps<Span, Span, Span>,
-    log_probs: Span,
-    values: Span,
-    last_values: Span,
+pub(crate) struct Columns {
+    pub(crate) steps: Steps<Span, Span, Span>,
+    pub(crate) log_probs: Span,
+    pub(crate) values: Span,
+    pub(crate) last_values: Span,
     env_idx: Span,
     policy_version: Span,
 }
@@ -222,6 +222,12 @@ impl RolloutColumns<'_> {
 }
 
 impl RolloutShape {
+    /// Dimensions of `n_steps` steps of `n_envs` environments of these spaces.
+    #[must_use]
+    pub fn new(n_steps: usize, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Self {
+        Self { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() }
+    }
+
     /// Bytes of a rollout; lists of final observations do not count.
     #[must_use]
     pub fn bytes(&self) -> u128 {
@@ -239,7 +245,7 @@ impl RolloutShape {
 
 impl Columns {
     /// Places the columns of a rollout in the order of [`Rollout::columns`].
-    fn new(shape: &RolloutShape) -> (Self, Layout) {
+    pub(crate) fn new(shape: &RolloutShape) -> (Self, Layout) {
         let RolloutShape { n_steps, n_envs, obs_len, obs, actions } = *shape;
         let row = StepLens::rows(n_envs, (obs, obs_len), actions);
         let after = n_steps.saturating_add(1);
@@ -280,7 +286,7 @@ impl Rollout {
     /// # Errors
     /// [`Error::Empty`] if a dimension is 0, [`Error::TooLarge`] if it does not fit into memory.
     pub fn new(shape: RolloutShape) -> Result<Self, Error> {
-        Self::new_in(shape, &(Arc::new(Host) as Arc<dyn Memory>))
+        Self::new_in(shape, &<dyn Memory>::host())
     }
 
     /// Creates an empty rollout as [`Rollout::new`] does, in memory of the given kind.
@@ -325,6 +331,10 @@ impl Rollout {
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.n_steps * self.shape.n_envs
+    }
+
+    pub(crate) fn slab(&self) -> &Slab {
+        &self.slab
     }
 
     /// Borrows all columns, to be split and filled by several threads.

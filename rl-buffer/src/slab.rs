@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use ndarray::{ArrayView2, ArrayViewMut2};
+use rl_cuda::{Element, Stream, View, ViewMut};
 
 use crate::Error;
 use crate::memory::filled;
@@ -22,6 +23,16 @@ pub trait Block: Debug + Send + Sync {
 
     /// Returns the bytes for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Copies the beginning to a device.
+    ///
+    /// The copy may end later, but before the block is written. By default it ends at once.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn upload(&self, stream: &Stream, to: &ViewMut<'_, u8>) -> Result<(), rl_cuda::Error> {
+        stream.upload(to, &self.bytes()[..to.len()])
+    }
 }
 
 /// Kind of memory that slabs are allocated in.
@@ -31,6 +42,14 @@ pub trait Memory: Debug + Send + Sync {
     /// # Errors
     /// [`Error::Refused`] if there is not enough memory.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error>;
+}
+
+impl dyn Memory {
+    /// Returns [`Host`].
+    #[must_use]
+    pub fn host() -> Arc<Self> {
+        Arc::new(Host)
+    }
 }
 
 /// Ordinary memory of the host.
@@ -99,6 +118,11 @@ impl Slab {
         ArrayView2::from_shape((span.rows, span.width), self.get(span)).expect(FITS)
     }
 
+    /// Copies all columns to a device, as [`Block::upload`] does.
+    pub(crate) fn upload(&self, stream: &Stream, to: &ViewMut<'_, u8>) -> Result<(), rl_cuda::Error> {
+        self.block.upload(stream, to)
+    }
+
     /// Lends all columns for writing, in the order of their layout.
     pub(crate) fn cut(&mut self) -> Cut<'_> {
         Cut { rest: self.block.bytes_mut(), at: 0 }
@@ -132,6 +156,11 @@ impl Span {
     #[inline]
     pub(crate) fn len(self) -> usize {
         self.rows * self.width
+    }
+
+    /// Returns the column of a slab in a device's memory.
+    pub(crate) fn of<T: Element>(self, slab: View<'_, u8>) -> View<'_, T> {
+        slab.column(self.at, self.len())
     }
 }
 
@@ -191,7 +220,7 @@ mod tests {
         let mut layout = Layout::default();
         let spans = [layout.push::<u8>(3, 5), layout.push::<u32>(1, 17), layout.push::<u64>(2, 0), layout.push::<u64>(2, 2)];
         assert_eq!((layout.bytes, spans.map(|span| span.at)), (256, [0, 64, 192, 192]));
-        let mut slab = Slab::new(&layout, &(Arc::new(Host) as Arc<dyn Memory>)).expect("fits");
+        let mut slab = Slab::new(&layout, &<dyn Memory>::host()).expect("fits");
         let mut cut = slab.cut();
         cut.take::<u8>(spans[0]).fill(1);
         cut.take::<u32>(spans[1]).fill(2);
@@ -210,8 +239,7 @@ mod tests {
         let mut layout = Layout::default();
         layout.push::<u32>(usize::MAX, 7);
         assert_eq!(layout.bytes, usize::MAX);
-        let host: Arc<dyn Memory> = Arc::new(Host);
-        assert!(matches!(Slab::new(&layout, &host), Err(Error::Refused { .. })));
+        assert!(matches!(Slab::new(&layout, &<dyn Memory>::host()), Err(Error::Refused { .. })));
     }
 
     #[derive(Debug)]

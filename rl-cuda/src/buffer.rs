@@ -176,6 +176,19 @@ impl<'a, T: Element> View<'a, T> {
     }
 }
 
+impl<'a> View<'a, u8> {
+    /// Returns the bytes from `at` on as `len` elements.
+    ///
+    /// # Panics
+    /// If they are out of bounds, or `at` is no multiple of an element's size.
+    #[must_use]
+    pub fn column<T: Element>(&self, at: usize, len: usize) -> View<'a, T> {
+        assert!(at.is_multiple_of(size_of::<T>()), "elements of {} bytes at {at}", size_of::<T>());
+        let View { address, .. } = self.slice(at..at + len * size_of::<T>());
+        View { address, len, buffer: PhantomData }
+    }
+}
+
 impl<'a, T: Element> ViewMut<'a, T> {
     /// Borrows a buffer that several users share.
     ///

@@ -245,7 +245,7 @@ pub fn host_copies(device: &Device, bytes: usize, seconds: f64) -> Result<HostCo
     let slab = |access| PinnedSlab::<u8>::zeros(Some(device), bytes, access);
     // Two slabs of each kind, used alternately: a slab waits for its own copy before it starts the next.
     let slabs = |access| Ok::<_, Error>([slab(access)?, slab(access)?]);
-    let (mut pinned, mut other, mut combined) =
+    let (mut pinned, mut other, combined) =
         (slabs(CpuAccess::ReadWrite)?, slabs(CpuAccess::ReadWrite)?, slabs(CpuAccess::WriteOnly)?);
     let mut turn = 0;
     let mut next = || {
@@ -255,14 +255,14 @@ pub fn host_copies(device: &Device, bytes: usize, seconds: f64) -> Result<HostCo
     let rate = |took: f64, n: usize| (n * bytes) as f64 / took;
     Ok(HostCopies {
         to_device_pageable: rate(timed(&stream, seconds, || stream.upload(&here.view_mut(), &pageable))?, 1),
-        to_device_pinned: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &mut pinned[next()]))?, 1),
-        to_device_combined: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &mut combined[next()]))?, 1),
+        to_device_pinned: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &pinned[next()]))?, 1),
+        to_device_combined: rate(timed(&stream, seconds, || stream.upload_async(&here.view_mut(), &combined[next()]))?, 1),
         from_device_pageable: rate(timed(&stream, seconds, || stream.download(&mut pageable, &there.view()))?, 1),
         from_device_pinned: rate(timed(&stream, seconds, || stream.download_async(&mut pinned[next()], &there.view()))?, 1),
         both_in_turn: rate(
             timed(&stream, seconds, || {
                 let i = next();
-                stream.upload_async(&here.view_mut(), &mut pinned[i])?;
+                stream.upload_async(&here.view_mut(), &pinned[i])?;
                 stream.download_async(&mut other[i], &there.view())
             })?,
             2,
@@ -271,7 +271,7 @@ pub fn host_copies(device: &Device, bytes: usize, seconds: f64) -> Result<HostCo
             timed(&stream, seconds, || {
                 second.wait(&stream.record()?)?;
                 let i = next();
-                stream.upload_async(&here.view_mut(), &mut pinned[i])?;
+                stream.upload_async(&here.view_mut(), &pinned[i])?;
                 second.download_async(&mut other[i], &there.view())?;
                 stream.wait(&second.record()?)
             })?,

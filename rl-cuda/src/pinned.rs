@@ -3,6 +3,7 @@
 use std::alloc::{self, Layout};
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
@@ -24,19 +25,31 @@ pub enum CpuAccess {
 /// Host memory that is page-locked, for asynchronous copies to and from the device.
 ///
 /// The memory never moves and is never paged out. Without a device it is ordinary memory. While a copy is in flight, every access
-/// to the slab waits for the copy.
+/// to the slab that could disturb the copy waits for it.
 #[derive(Debug)]
 pub struct PinnedSlab<T: Element> {
     device: Option<Device>, // `None`: ordinary memory
     pointer: NonNull<T>,
     len: usize,
     access: CpuAccess,
-    copy: Option<Event>,
+    copy: Mutex<Option<InFlight>>,
+}
+
+/// Copy in flight, with the event that marks its end.
+#[derive(Debug)]
+struct InFlight {
+    end: Event,
+    /// True if the copy writes the slab.
+    writes: bool,
 }
 
 // SAFETY: the slab owns its memory, and its elements are plain numbers, valid on any thread.
 #[allow(unsafe_code)]
 unsafe impl<T: Element> Send for PinnedSlab<T> {}
+
+// SAFETY: shared slabs are only read, after the copies that write them.
+#[allow(unsafe_code)]
+unsafe impl<T: Element> Sync for PinnedSlab<T> {}
 
 fn layout<T>(len: usize) -> Option<Layout> {
     Layout::array::<T>(len.max(1)).and_then(|layout| layout.align_to(64)).ok()
@@ -69,7 +82,7 @@ impl<T: Element> PinnedSlab<T> {
             }
         };
         let pointer = NonNull::new(pointer).ok_or(Error::Memory { bytes, reason: "out of host memory".into() })?;
-        Ok(Self { device: device.cloned(), pointer, len, access, copy: None })
+        Ok(Self { device: device.cloned(), pointer, len, access, copy: Mutex::default() })
     }
 
     /// Returns the number of elements.
@@ -84,80 +97,82 @@ impl<T: Element> PinnedSlab<T> {
         self.len == 0
     }
 
+    fn copy(&self) -> MutexGuard<'_, Option<InFlight>> {
+        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits for the copy in flight, if any.
     ///
     /// # Errors
     /// [`Error::Driver`].
-    pub fn wait(&mut self) -> Result<(), Error> {
-        self.copy.take().map_or(Ok(()), |copy| copy.synchronize())
+    pub fn wait(&self) -> Result<(), Error> {
+        self.copy().take().map_or(Ok(()), |copy| copy.end.synchronize())
     }
 
-    /// Waits for the copy in flight, if any, then returns the elements.
+    /// Waits for the copy in flight if it writes the slab, then returns the elements.
     ///
     /// # Errors
     /// [`Error::Kind`] if the slab is [`CpuAccess::WriteOnly`], or [`Error::Driver`].
-    pub fn read(&mut self) -> Result<&[T], Error> {
+    #[allow(unsafe_code)]
+    pub fn read(&self) -> Result<&[T], Error> {
         if self.access == CpuAccess::WriteOnly {
             return Err(Error::Kind { what: "pinned slab", expected: "one that the CPU may read" });
         }
-        self.wait()?;
-        Ok(self.memory())
+        let written = self.copy().take_if(|copy| copy.writes);
+        written.map_or(Ok(()), |copy| copy.end.synchronize())?;
+        // SAFETY: the slab owns `len` initialized elements. No copy writes them: a new one needs the slab for itself alone.
+        Ok(unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) })
     }
 
-    /// Waits for the copy in flight, if any, then writes `from` at offset `at`.
+    /// Waits for the copy in flight, if any, then returns the elements for writing.
     ///
     /// # Errors
-    /// [`Error::Length`] if `from` does not fit, or [`Error::Driver`].
-    pub fn write(&mut self, at: usize, from: &[T]) -> Result<(), Error> {
-        self.wait()?;
-        let (found, expected) = (from.len(), self.len.saturating_sub(at));
-        let to = self.memory().get_mut(at..at + found).ok_or(Error::Length { what: "pinned slab", expected, found })?;
-        to.copy_from_slice(from);
-        Ok(())
-    }
-
+    /// [`Error::Driver`].
     #[allow(unsafe_code)]
-    fn memory(&mut self) -> &mut [T] {
-        // SAFETY: the slab owns `len` initialized elements, and every caller has waited for the copy in flight.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
-    }
-
-    /// Waits for the copy in flight, if any, then returns the address for a new copy.
-    pub(crate) fn begin_copy(&mut self, what: &'static str, len: usize) -> Result<NonNull<T>, Error> {
+    pub fn write(&mut self) -> Result<&mut [T], Error> {
         self.wait()?;
-        if len > self.len { Err(Error::Length { what, expected: len, found: self.len }) } else { Ok(self.pointer) }
+        // SAFETY: the slab owns `len` initialized elements, and no copy is in flight.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) })
     }
 
-    /// Registers the event that marks the end of the copy that was just started.
-    pub(crate) fn end_copy(&mut self, event: Event) {
-        self.copy = Some(event);
+    /// Waits for the copy in flight, if any, and starts another one with `copy`.
+    ///
+    /// `copy` gets the address of at least `len` elements.
+    fn begin(
+        &self,
+        (what, len, writes): (&'static str, usize, bool),
+        copy: impl FnOnce(NonNull<T>) -> Result<Option<Event>, Error>,
+    ) -> Result<(), Error> {
+        if len > self.len {
+            return Err(Error::Length { what, expected: len, found: self.len });
+        }
+        let mut in_flight = self.copy();
+        in_flight.take().map_or(Ok(()), |copy| copy.end.synchronize())?;
+        *in_flight = copy(self.pointer)?.map(|end| InFlight { end, writes });
+        Ok(())
     }
 }
 
 impl Stream {
     /// Copies the beginning of a slab to the device without waiting.
     ///
-    /// The slab's next access waits.
+    /// The slab waits before it is written.
     ///
     /// # Errors
     /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
     #[allow(unsafe_code)]
-    pub fn upload_async<T: Element>(&self, to: &ViewMut<'_, T>, from: &mut PinnedSlab<T>) -> Result<(), Error> {
-        let source = from.begin_copy("upload_async", to.len())?;
-        // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before it
-        // writes or frees them.
-        let source = unsafe { std::slice::from_raw_parts(source.as_ptr(), to.len()) };
-        match self.cuda() {
-            Some(stream) => {
-                stream.context().bind_to_thread().map_err(Error::driver("copying to the device"))?;
-                // SAFETY: `to` borrows device memory of this length; the source stays valid as shown above.
-                unsafe { result::memcpy_htod_async(to.address(), source, stream.cu_stream()) }
-                    .map_err(Error::driver("copying to the device"))?;
-                from.end_copy(self.record()?);
-                Ok(())
-            }
-            None => self.upload(to, source),
-        }
+    pub fn upload_async<T: Element>(&self, to: &ViewMut<'_, T>, from: &PinnedSlab<T>) -> Result<(), Error> {
+        from.begin(("upload_async", to.len(), false), |source| {
+            // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before
+            // it writes or frees them.
+            let source = unsafe { std::slice::from_raw_parts(source.as_ptr(), to.len()) };
+            let Some(stream) = self.cuda() else { return self.upload(to, source).map(|()| None) };
+            stream.context().bind_to_thread().map_err(Error::driver("copying to the device"))?;
+            // SAFETY: `to` borrows device memory of this length; the source stays valid as shown above.
+            unsafe { result::memcpy_htod_async(to.address(), source, stream.cu_stream()) }
+                .map_err(Error::driver("copying to the device"))?;
+            self.record().map(Some)
+        })
     }
 
     /// Copies from the device to the beginning of a slab without waiting.
@@ -168,21 +183,17 @@ impl Stream {
     /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn download_async<T: Element>(&self, to: &mut PinnedSlab<T>, from: &View<'_, T>) -> Result<(), Error> {
-        let target = to.begin_copy("download_async", from.len())?;
-        // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before it
-        // reads or frees them.
-        let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), from.len()) };
-        match self.cuda() {
-            Some(stream) => {
-                stream.context().bind_to_thread().map_err(Error::driver("copying from the device"))?;
-                // SAFETY: `from` borrows device memory of this length; the target stays valid as shown above.
-                unsafe { result::memcpy_dtoh_async(target, from.address(), stream.cu_stream()) }
-                    .map_err(Error::driver("copying from the device"))?;
-                to.end_copy(self.record()?);
-                Ok(())
-            }
-            None => self.download(target, from),
-        }
+        to.begin(("download_async", from.len(), true), |target| {
+            // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before
+            // it reads or frees them.
+            let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), from.len()) };
+            let Some(stream) = self.cuda() else { return self.download(target, from).map(|()| None) };
+            stream.context().bind_to_thread().map_err(Error::driver("copying from the device"))?;
+            // SAFETY: `from` borrows device memory of this length; the target stays valid as shown above.
+            unsafe { result::memcpy_dtoh_async(target, from.address(), stream.cu_stream()) }
+                .map_err(Error::driver("copying from the device"))?;
+            self.record().map(Some)
+        })
     }
 }
 
@@ -216,15 +227,14 @@ mod tests {
     #[test]
     fn without_a_device_a_slab_is_ordinary_memory() {
         let mut slab = PinnedSlab::<f32>::zeros(None, 5, CpuAccess::ReadWrite).unwrap();
-        slab.write(2, &[1.0, 2.0]).unwrap();
+        slab.write().unwrap()[2..4].copy_from_slice(&[1.0, 2.0]);
         assert_eq!(slab.read().unwrap(), [0.0, 0.0, 1.0, 2.0, 0.0]);
-        assert!(matches!(slab.write(4, &[1.0, 2.0]), Err(Error::Length { .. })));
     }
 
     #[test]
     fn a_slab_that_the_cpu_only_writes_cannot_be_read() {
         let mut slab = PinnedSlab::<u8>::zeros(None, 3, CpuAccess::WriteOnly).unwrap();
-        slab.write(0, &[1, 2, 3]).unwrap();
+        slab.write().unwrap().fill(1);
         assert!(matches!(slab.read(), Err(Error::Kind { .. })));
     }
 }

@@ -15,10 +15,13 @@ fn what_goes_to_the_device_comes_back() {
             assert!(back.iter().all(|&x| x == 0.0), "new memory holds zeros");
             for access in [CpuAccess::ReadWrite, CpuAccess::WriteOnly] {
                 let mut slab = PinnedSlab::zeros(Some(&device), n, access).unwrap();
-                slab.write(0, &numbers).unwrap();
-                stream.upload_async(&a.view_mut(), &mut slab).unwrap();
+                slab.write().unwrap().copy_from_slice(&numbers);
+                stream.upload_async(&a.view_mut(), &slab).unwrap();
+                if access == CpuAccess::ReadWrite {
+                    assert_eq!(slab.read().unwrap(), numbers, "reading disturbs no copy to the device");
+                }
                 // The write waits until the copy has read the old contents.
-                slab.write(0, &vec![-1.0; n]).unwrap();
+                slab.write().unwrap().fill(-1.0);
                 stream.copy(&b.view_mut(), &a.view()).unwrap();
                 second.wait(&stream.record().unwrap()).unwrap();
                 let mut target = PinnedSlab::zeros(Some(&device), n, CpuAccess::ReadWrite).unwrap();
@@ -44,8 +47,8 @@ fn parts_of_a_buffer_are_copied_alone_and_lengths_are_checked() {
         assert_eq!(part, [0, 1, 2, 3]);
         assert!(matches!(stream.upload(&buffer.view_mut(), &[1]), Err(Error::Length { expected: 10, found: 1, .. })));
         assert!(matches!(stream.download(&mut part, &buffer.view()), Err(Error::Length { .. })));
-        let mut short = PinnedSlab::<u32>::zeros(Some(&device), 9, CpuAccess::ReadWrite).unwrap();
-        assert!(matches!(stream.upload_async(&buffer.view_mut(), &mut short), Err(Error::Length { .. })));
+        let short = PinnedSlab::<u32>::zeros(Some(&device), 9, CpuAccess::ReadWrite).unwrap();
+        assert!(matches!(stream.upload_async(&buffer.view_mut(), &short), Err(Error::Length { .. })));
         let result = std::panic::catch_unwind(|| buffer.view().slice(8..11).len());
         assert!(result.is_err(), "beyond the end");
     }
@@ -58,8 +61,8 @@ fn a_slab_waits_for_its_copy_in_one_stream_before_it_is_copied_in_another() {
         let (mut a, mut b) = (Buffer::<u32>::zeros(&device, 33).unwrap(), Buffer::<u32>::zeros(&device, 33).unwrap());
         stream.upload(&b.view_mut(), &[7; 33]).unwrap();
         let mut slab = PinnedSlab::zeros(Some(&device), 33, CpuAccess::ReadWrite).unwrap();
-        slab.write(0, &[5; 33]).unwrap();
-        stream.upload_async(&a.view_mut(), &mut slab).unwrap();
+        slab.write().unwrap().fill(5);
+        stream.upload_async(&a.view_mut(), &slab).unwrap();
         second.download_async(&mut slab, &b.view()).unwrap();
         assert_eq!(slab.read().unwrap(), [7; 33], "{device}");
         let mut uploaded = [0; 33];

@@ -131,7 +131,7 @@ impl Build<'_> {
     /// Returns the shape of a rollout of `n_steps` steps.
     fn rollout(&self, n_steps: usize) -> RolloutShape {
         let (obs, actions) = &self.spaces;
-        RolloutShape { n_steps, n_envs: self.n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() }
+        RolloutShape::new(n_steps, self.n_envs, obs, actions)
     }
 }
 

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use rl_agents::collect::rollout;
 use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, EvalConfig, Played, Policy, Scratch};
-use rl_buffer::{ActionRows, ObsRows, Rollout};
+use rl_buffer::{ActionRows, ObsRows, Rollout, RolloutShape};
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Constructor, Element, MakeBlocking, Obs, Space, Step, math};
 
 use crate::Error;
@@ -150,7 +149,8 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
     pub fn new(envs: BlockingEnvs<E>, n_steps: usize, config: FirstComeConfig) -> Result<Self, Error> {
         let (n, a) = (envs.n_envs(), envs.action_space.len());
         let stretch = |env| -> Result<Stretch, Error> {
-            let mut column = rollout(n_steps, 1, &envs.observation_space, &envs.action_space)?;
+            let shape = RolloutShape::new(n_steps, 1, &envs.observation_space, &envs.action_space);
+            let mut column = Rollout::new(shape).map_err(rl_agents::Error::from)?;
             column.env_idx_mut()[0] = env as u32;
             let (running, ended) = (Episode::default(), Vec::new());
             Ok(Stretch { column, t: 0, learnt: 0, newest: 0, running, ended, continues: false, waits: false, acting: false })
@@ -341,8 +341,8 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
         }
     }
 
-    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-        Ok(rollout(n_steps, self.envs.n_envs(), &self.envs.observation_space, &self.envs.action_space)?)
+    fn shape(&self, n_steps: usize) -> RolloutShape {
+        RolloutShape::new(n_steps, self.envs.n_envs(), &self.envs.observation_space, &self.envs.action_space)
     }
 
     fn save(&self) -> Result<CollectorState, Error> {

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rl_agents::{Agent, Anomalies, Collector, CollectorState, Counters, Episode, Policy, Snapshot, Statistics};
-use rl_buffer::Rollout;
+use rl_buffer::{Memory, Rollout, RolloutShape};
 
 use crate::calls::Calls;
 use crate::faults::FaultCounts;
@@ -96,11 +96,8 @@ pub trait Collect: Send + 'static {
     /// The errors of the environments and the policy.
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error>;
 
-    /// Creates an empty rollout of `n_steps` steps.
-    ///
-    /// # Errors
-    /// The errors of [`Rollout::new`].
-    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error>;
+    /// Dimensions of a rollout of `n_steps` steps.
+    fn shape(&self, n_steps: usize) -> RolloutShape;
 
     /// Returns the state to continue from; by default none, so new episodes begin.
     ///
@@ -140,8 +137,8 @@ impl Collect for Collector {
         Ok(())
     }
 
-    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-        Ok(Collector::rollout(self, n_steps)?)
+    fn shape(&self, n_steps: usize) -> RolloutShape {
+        Collector::shape(self, n_steps)
     }
 
     fn save(&self) -> Result<CollectorState, Error> {
@@ -158,8 +155,8 @@ impl Collect for Box<dyn Collect> {
         (**self).collect(policy, learnt, filled, track)
     }
 
-    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-        (**self).rollout(n_steps)
+    fn shape(&self, n_steps: usize) -> RolloutShape {
+        (**self).shape(n_steps)
     }
 
     fn save(&self) -> Result<CollectorState, Error> {
@@ -317,12 +314,19 @@ pub struct Pipeline<C> {
 impl<C: Collect> Pipeline<C> {
     /// Creates a pipeline of rollouts of `n_steps` steps, without collecting yet.
     ///
-    /// The collectors take turns; each has an equal share of the rollouts in flight.
+    /// The collectors take turns; each has an equal share of the rollouts in flight. Rollouts are in the given kind of memory: see
+    /// [`Agent::memory`].
     ///
     /// # Errors
-    /// The errors of [`Collect::rollout`]; [`Error::Config`] if there are no collectors, `max_lag + 1` is not a multiple of their
+    /// The errors of [`Rollout::new_in`]; [`Error::Config`] if there are no collectors, `max_lag + 1` is not a multiple of their
     /// number, or the rollouts do not fit into memory.
-    pub fn new(mode: Mode, collectors: Vec<C>, n_steps: usize, profile: &Profile) -> Result<Self, Error> {
+    pub fn new(
+        mode: Mode,
+        collectors: Vec<C>,
+        n_steps: usize,
+        memory: &Arc<dyn Memory>,
+        profile: &Profile,
+    ) -> Result<Self, Error> {
         let (n_ahead, n) = (mode.n_ahead(), collectors.len());
         if n == 0 || !n_ahead.is_multiple_of(n) {
             let text = "max_lag + 1 rollouts are in flight, which has to be a multiple of the number of collectors";
@@ -330,8 +334,7 @@ impl<C: Collect> Pipeline<C> {
         }
         let (mut samples, mut producers) = (0, Vec::with_capacity(n));
         for (i, collector) in collectors.into_iter().enumerate() {
-            let first = collector.rollout(n_steps)?;
-            let (shape, all) = (first.shape(), n_ahead.max(1));
+            let (shape, all) = (collector.shape(n_steps), n_ahead.max(1));
             shape.check_memory(all).map_err(|error| match error {
                 rl_buffer::Error::OutOfMemory { needed, available, .. } => Error::config(format!(
                     "max_lag needs {all} rollouts, which take {needed} bytes; {available} are available: lower max_lag, n_steps or n_envs"
@@ -339,9 +342,9 @@ impl<C: Collect> Pipeline<C> {
                 error => rl_agents::Error::from(error).into(),
             })?;
             samples = (shape.n_steps * shape.n_envs) as u64;
-            let more = (1..all / n).map(|_| collector.rollout(n_steps));
-            let rollouts = [Ok(first)].into_iter().chain(more);
-            let buffers = rollouts.map(|rollout| rollout.map(Filled::new)).collect::<Result<_, Error>>()?;
+            let rollouts = (0..all / n).map(|_| Rollout::new_in(shape, memory));
+            let buffers = rollouts.map(|rollout| rollout.map(Filled::new)).collect::<Result<_, _>>();
+            let buffers = buffers.map_err(rl_agents::Error::from)?;
             let name = if n == 1 { "collect".into() } else { format!("collect-{i}") };
             let track = profile.track(if n_ahead == 0 { "learner" } else { &name });
             let (stopper, running) = (collector.stopper(), None);

@@ -427,7 +427,7 @@ impl Training {
         };
         let collector = collector(&collecting)?;
         let mut agent = agent()?;
-        let pipeline = Pipeline::new(config.mode(), vec![collector], config.n_steps(), &profile)?;
+        let pipeline = Pipeline::new(config.mode(), vec![collector], config.n_steps(), &agent.memory(), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         agent.watch(track.watch());
         let (progress, saves) = (Progress::default(), Saves::default());

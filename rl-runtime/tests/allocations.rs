@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rl_agents::{ActorCritic, Agent, Collector, Metrics, NetConfig, Policy, Snapshot};
-use rl_buffer::Rollout;
+use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_envs::{Pool, cartpole::CartPole};
 use rl_runtime::Error;
 use rl_runtime::Mode;
@@ -50,8 +50,8 @@ impl Collect for Plain {
         Ok(())
     }
 
-    fn rollout(&self, _: usize) -> Result<Rollout, Error> {
-        Ok(self.0.clone())
+    fn shape(&self, _: usize) -> RolloutShape {
+        self.0.shape()
     }
 }
 
@@ -89,7 +89,7 @@ fn rollouts_and_policies_go_round_without_allocating() {
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 0).unwrap();
     for mode in [Mode::Sync, Mode::Overlapped { max_lag: 1 }, Mode::Overlapped { max_lag: 4 }] {
         let rollout = collector.rollout(16).unwrap();
-        let mut pipeline = Pipeline::new(mode, vec![Plain(rollout)], 16, &Profile::new(false)).unwrap();
+        let mut pipeline = Pipeline::new(mode, vec![Plain(rollout)], 16, &<dyn Memory>::host(), &Profile::new(false)).unwrap();
         let (param, mut agent) = (policy.weights().params[0], Still(policy.clone()));
         let (mut i, mut before) = (0, 0);
         let driven = pipeline.drive(&mut agent, u64::MAX, |filled, _| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rl_agents::{Acted, Acting, ActorCritic, Agent, Choice, Collector, Layout, Metrics, NetConfig, Policy, Scratch, Snapshot};
-use rl_buffer::{ObsSlice, Rollout};
+use rl_buffer::{Memory, ObsSlice, Rollout, RolloutShape};
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Env, EnvError, Obs, Pool, Rng, Space, Step};
 use rl_runtime::Error;
@@ -155,8 +155,8 @@ impl Agent for Still {
     }
 }
 
-fn filled(rollout: Rollout) -> Filled {
-    Filled::new(rollout)
+fn filled(shape: RolloutShape) -> Filled {
+    Filled::new(Rollout::new(shape).unwrap())
 }
 
 fn row(rollout: &Rollout, t: usize, n: usize) -> [f32; 3] {
@@ -175,7 +175,7 @@ fn in_lockstep_it_is_the_plain_collector_bit_for_bit() {
     let config = FirstComeConfig { min_ready: n, deadline: Duration::from_secs(60), max_age: 100 };
     let mut ready = FirstComeCollector::new(envs, 40, config).unwrap();
     let policy = policy(&spaces);
-    let (mut expected, mut found) = (plain.rollout(40).unwrap(), filled(ready.rollout(40).unwrap()));
+    let (mut expected, mut found) = (plain.rollout(40).unwrap(), filled(ready.shape(40)));
     let track = Profile::new(false).track("test");
     for i in 0..4 {
         let mut episodes = plain.collect(&policy, &mut expected).unwrap();
@@ -243,7 +243,7 @@ fn a_slow_environment_holds_up_nobody() {
     let mut ready =
         FirstComeCollector::new(envs, 5, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() }).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
-    let mut filled = filled(ready.rollout(5).unwrap());
+    let mut filled = filled(ready.shape(5));
     let (mut columns, mut last) = ([0; 4], [None; 4]);
     let (mut rollouts, mut oldest) = (0, 0);
     while columns[0] < 3 {
@@ -275,7 +275,7 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     let mut ready =
         FirstComeCollector::new(envs, 6, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() }).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
-    let mut filled = filled(ready.rollout(6).unwrap());
+    let mut filled = filled(ready.shape(6));
     let mut last = [None; 4];
     let begin = Instant::now();
     let (mut by_fault, mut lives) = (0, [0.0f32; 4]);
@@ -315,7 +315,7 @@ fn a_late_answer_is_not_taken_for_that_of_the_replacement() {
         FirstComeCollector::new(envs(vec![late], config), 4, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() })
             .unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
-    let mut filled = filled(ready.rollout(4).unwrap());
+    let mut filled = filled(ready.shape(4));
     let (mut last, begin, mut rollouts) = ([None], Instant::now(), 0);
     while begin.elapsed() < Duration::from_millis(600) {
         ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
@@ -339,7 +339,7 @@ fn calls_that_may_be_repeated_are_and_nobody_notices() {
     )
     .unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
-    let mut filled = filled(ready.rollout(4).unwrap());
+    let mut filled = filled(ready.shape(4));
     let (mut last, mut seen, mut rollouts) = ([None; 2], 0, 0);
     while seen < 3 {
         ready.collect(&policy, rollouts, &mut filled, &track).unwrap();
@@ -409,7 +409,8 @@ fn whoever_waits_for_environments_that_hang_closes_within_a_second() {
     let envs = envs(vec![hangs, hangs], FaultConfig::default());
     let ready = FirstComeCollector::new(envs, 4, FirstComeConfig::default()).unwrap();
     let policy = policy(&Counting::space());
-    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![ready], 4, &Profile::new(false)).unwrap();
+    let mut pipeline =
+        Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![ready], 4, &<dyn Memory>::host(), &Profile::new(false)).unwrap();
     let stoppers = pipeline.stoppers();
     let waiting = std::thread::spawn(move || pipeline.drive(&mut Still(policy), u64::MAX, |_, _| Ok(Flow::Continue)));
     std::thread::sleep(Duration::from_millis(50));
@@ -426,7 +427,7 @@ fn stretches_that_are_too_old_are_dropped_and_counted() {
     let envs = envs(vec![slow, fine], FaultConfig::default());
     let mut ready = FirstComeCollector::new(envs, 4, FirstComeConfig { max_age: 2, ..FirstComeConfig::default() }).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
-    let mut filled = filled(ready.rollout(4).unwrap());
+    let mut filled = filled(ready.shape(4));
     for learnt in 0..100_000 {
         ready.collect(&policy, learnt, &mut filled, &track).unwrap();
         assert!(filled.learnt.iter().all(|acted| learnt - acted <= 2), "no column is older than allowed");
@@ -441,7 +442,7 @@ fn stretches_that_are_too_old_are_dropped_and_counted() {
 fn stretches_of_a_learner_that_was_put_back_are_dropped() {
     let mut ready = FirstComeCollector::new(envs(vec![fine; 2], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
-    let mut filled = filled(ready.rollout(4).unwrap());
+    let mut filled = filled(ready.shape(4));
     ready.collect(&policy, 10, &mut filled, &track).unwrap();
     // The environment of the last column continued under the policy of 10 rollouts, so its next stretch is dropped.
     for _ in 0..10_000 {
@@ -509,7 +510,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
         let mut of_version = Snapshot::from(policy.weights());
         of_version.counters.version = 7;
         policy.load(&of_version).unwrap();
-        let (mut filled, mut scratch) = (filled(ready.rollout(6).unwrap()), Scratch::default());
+        let (mut filled, mut scratch) = (filled(ready.shape(6)), Scratch::default());
         for learnt in 0..8 {
             ready.collect(&policy, learnt, &mut filled, &track).unwrap();
             let rollout = &filled.rollout;
@@ -618,8 +619,8 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
             self.0.collect(policy, learnt, filled, track)
         }
 
-        fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-            self.0.rollout(n_steps)
+        fn shape(&self, n_steps: usize) -> RolloutShape {
+            self.0.shape(n_steps)
         }
 
         fn stopper(&self) -> Arc<AtomicBool> {
@@ -632,7 +633,9 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
     let ready = FirstComeCollector::new(envs(vec![hangs; 2], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
     let (told, dropped) = std::sync::mpsc::channel();
     let policy = policy(&Counting::space());
-    let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![Told(ready, told)], 4, &Profile::new(false)).unwrap();
+    let mut pipeline =
+        Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![Told(ready, told)], 4, &<dyn Memory>::host(), &Profile::new(false))
+            .unwrap();
     let mut learnt = 0;
     let driven = pipeline.drive(&mut Still(policy), u64::MAX, |_, _| {
         learnt += 1;
@@ -689,7 +692,7 @@ fn a_stretch_with_actions_of_a_learner_that_was_put_back_is_dropped_though_it_be
     let config = FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() };
     let mut ready = FirstComeCollector::new(envs, 4, config).unwrap();
     let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
-    let mut filled = filled(ready.rollout(4).unwrap());
+    let mut filled = filled(ready.shape(4));
     // The first action is by the policy of 2 rollouts, the second by that of 10, the others by that of 3.
     ready.collect(&policy, 2, &mut filled, &track).unwrap();
     go.send(()).unwrap();
@@ -769,7 +772,7 @@ fn a_number_that_is_not_finite_is_a_failure_and_gives_no_transition() {
     envs.on_fault(Box::new(move |_, fault, _| all.lock().unwrap().push(fault.to_string())));
     let mut ready =
         FirstComeCollector::new(envs, 50, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() }).unwrap();
-    let mut filled = filled(ready.rollout(50).unwrap());
+    let mut filled = filled(ready.shape(50));
     let policy = policy(&spaces);
     ready.collect(&policy, 0, &mut filled, &Profile::new(false).track("test")).unwrap();
     let Obs::F32(obs) = filled.rollout.obs() else { panic!("f32") };

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, Policy, Ppo, QNetwork, Snapshot};
-use rl_buffer::Rollout;
+use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, catalog};
 use rl_runtime::Mode;
@@ -234,8 +234,8 @@ impl Collect for Odd {
         Ok(())
     }
 
-    fn rollout(&self, _: usize) -> Result<Rollout, Error> {
-        Ok(self.like.clone())
+    fn shape(&self, _: usize) -> RolloutShape {
+        self.like.shape()
     }
 }
 
@@ -254,7 +254,9 @@ fn a_producer_that_fails_or_panics_ends_the_learner_s_wait() {
             let (odd, ended) = Odd::new(at, what);
             let config = config(Algo::Ppo, &[]);
             let mut agent = agent(&config);
-            let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 2 }, vec![odd], 2, &Profile::new(false)).unwrap();
+            let mut pipeline =
+                Pipeline::new(Mode::Overlapped { max_lag: 2 }, vec![odd], 2, &<dyn Memory>::host(), &Profile::new(false))
+                    .unwrap();
             let mut learnt = 0;
             let driven = pipeline.drive(&mut *agent, u64::MAX, |_, _| {
                 learnt += 1;
@@ -274,7 +276,8 @@ fn a_learner_that_goes_ends_the_producer() {
         let (odd, ended) = Odd::new(usize::MAX, || ());
         let config = config(Algo::Ppo, &[]);
         let mut agent = agent(&config);
-        let mut pipeline = Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![odd], 2, &Profile::new(false)).unwrap();
+        let mut pipeline =
+            Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![odd], 2, &<dyn Memory>::host(), &Profile::new(false)).unwrap();
         let mut left = taken;
         let driven = pipeline.drive(&mut *agent, u64::MAX, |_, _| {
             left -= 1;
@@ -296,8 +299,8 @@ impl Collect for Dawdling {
         Collect::collect(&mut self.0, policy, learnt, filled, track)
     }
 
-    fn rollout(&self, n_steps: usize) -> Result<Rollout, Error> {
-        Collect::rollout(&self.0, n_steps)
+    fn shape(&self, n_steps: usize) -> RolloutShape {
+        self.0.shape(n_steps)
     }
 }
 
@@ -328,7 +331,7 @@ fn several_producers_take_turns_and_equal_the_plain_loop_bit_for_bit() {
             let mut found = agent(&config);
             let mode = max_lag.map_or(Mode::Sync, |max_lag| Mode::Overlapped { max_lag });
             let dawdling = collectors(n).enumerate().map(|(i, collector)| Dawdling(collector, seed + 10 * i as u64)).collect();
-            let mut pipeline = Pipeline::new(mode, dawdling, n_steps, &Profile::new(false)).unwrap();
+            let mut pipeline = Pipeline::new(mode, dawdling, n_steps, &<dyn Memory>::host(), &Profile::new(false)).unwrap();
             let mut i = 0;
             let mut learn = |filled: &mut Filled, agent: &mut dyn Agent| {
                 assert!(filled.learnt.iter().all(|&learnt| i - learnt <= lag as u64 && !filled.rollout.contiguous));
@@ -346,7 +349,7 @@ fn several_producers_take_turns_and_equal_the_plain_loop_bit_for_bit() {
         }
     }
     let mode = Mode::Overlapped { max_lag: 1 };
-    let error = Pipeline::new(mode, collectors(3).collect(), n_steps, &Profile::new(false)).err().unwrap();
+    let error = Pipeline::new(mode, collectors(3).collect(), n_steps, &<dyn Memory>::host(), &Profile::new(false)).err().unwrap();
     assert!(error.to_string().contains("multiple"), "{error}");
 }
 

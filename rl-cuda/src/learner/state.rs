@@ -1,6 +1,6 @@
 //! Settings, counters and sums of a learner in device memory.
 
-use crate::{Buffer, Device, Error, Stream};
+use crate::{Buffer, CpuAccess, Device, Error, PinnedSlab, Stream};
 
 /// Settings of an update; algorithms leave unused ones at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -89,6 +89,7 @@ pub struct LearnerState {
     pub(super) counters: Buffer<u64>,
     pub(super) settings: Buffer<f32>,
     pub(super) totals: Buffer<f32>,
+    host_settings: PinnedSlab<f32>,
 }
 
 impl LearnerState {
@@ -98,7 +99,8 @@ impl LearnerState {
     /// [`Error::Memory`].
     pub fn new(device: &Device) -> Result<Self, Error> {
         let (counters, settings) = (Buffer::zeros(device, 6)?, Buffer::zeros(device, 10)?);
-        Ok(Self { counters, settings, totals: Buffer::zeros(device, TOTALS)? })
+        let host_settings = PinnedSlab::zeros(Some(device), 10, CpuAccess::WriteOnly)?;
+        Ok(Self { counters, settings, totals: Buffer::zeros(device, TOTALS)?, host_settings })
     }
 
     /// Replaces the counters.
@@ -110,7 +112,7 @@ impl LearnerState {
         stream.upload(&self.counters.view_mut(), &[seed, epochs, taken, skipped, changes, stop])
     }
 
-    /// Replaces the settings.
+    /// Replaces the settings without waiting.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -118,7 +120,8 @@ impl LearnerState {
         let UpdateSettings { learning_rate, max_norm, ent_coef, vf_coef, target_kl, clip, clip_value, beta1, beta2, epsilon } =
             *settings;
         let words = [learning_rate, max_norm, ent_coef, vf_coef, target_kl, clip, clip_value, beta1, beta2, epsilon];
-        stream.upload(&self.settings.view_mut(), &words)
+        self.host_settings.write()?.copy_from_slice(&words);
+        stream.upload_async(&self.settings.view_mut(), &self.host_settings)
     }
 
     /// Waits for the stream and returns the counters.

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rl_agents::collect::rollout;
 use rl_agents::slices::MAX_SLICES;
 use rl_agents::{ActorCritic, Agent as _, NetConfig, Ppo, PpoConfig};
 use rl_buffer::{
-    ActionKind, ActionSlice, Batch, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, RolloutColumns, StepSlices,
-    TransitionShape,
+    ActionKind, ActionSlice, Batch, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, RolloutColumns, RolloutShape,
+    StepSlices, TransitionShape,
 };
 use rl_cuda::measure;
 use rl_cuda::{ActionSource, CudaVecEnv, Device};
@@ -108,7 +107,8 @@ pub(super) fn env(entry: &Entry, n_envs: usize, threads: usize, repeat: usize, s
         slices.push(Driven { envs, random, repeat });
         first_env += n;
     }
-    let mut rollout = rollout(n_steps, n_envs, &observation_space, &action_space)?;
+    let shape = RolloutShape::new(n_steps, n_envs, &observation_space, &action_space);
+    let mut rollout = Rollout::new(shape).map_err(rl_agents::Error::from)?;
     on_slices(&pool, &mut slices, &mut rollout, Driven::reset)?;
     on_slices(&pool, &mut slices, &mut rollout, Driven::fill)?; // touches all memory before the clock starts
     let mut rates = Vec::new();
@@ -381,7 +381,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let mut envs = BlockingEnvs::new(n_envs, spaces, make, faults, 0)?;
     envs.on_fault(Box::new(|_, _, _| ())); // counted
     let collector = FirstComeCollector::new(envs, n_steps, *ready)?;
-    let mut pipeline = Pipeline::new(*mode, vec![collector], n_steps, &profile)?;
+    let mut pipeline = Pipeline::new(*mode, vec![collector], n_steps, &agent.memory(), &profile)?;
     let track = profile.track("learner");
     agent.watch(track.watch());
     let (mut learnt, mut lags, mut begun, mut result) = (0, LagHistogram::default(), None, Value::Null);

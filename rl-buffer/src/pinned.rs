@@ -1,0 +1,36 @@
+//! Page-locked memory, from which slabs are copied to a device without waiting.
+
+use rl_cuda::{CpuAccess, Device, PinnedSlab, Stream, ViewMut};
+
+use crate::Error;
+use crate::slab::{Block, Memory};
+
+/// Page-locked memory of the host, for copies to a device that do not wait.
+///
+/// Ordinary memory for an emulated device.
+#[derive(Clone, Debug)]
+pub struct Pinned(pub Device);
+
+impl Memory for Pinned {
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error> {
+        let slab = PinnedSlab::<u8>::zeros(Some(&self.0), bytes, CpuAccess::ReadWrite);
+        slab.map(|slab| Box::new(slab) as Box<dyn Block>).map_err(|_| Error::Refused { bytes: bytes as u128 })
+    }
+}
+
+/// Reason why a block of page-locked memory can be accessed.
+const UNLOST: &str = "the device of the copy in flight is lost";
+
+impl Block for PinnedSlab<u8> {
+    fn bytes(&self) -> &[u8] {
+        self.read().expect(UNLOST)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.write().expect(UNLOST)
+    }
+
+    fn upload(&self, stream: &Stream, to: &ViewMut<'_, u8>) -> Result<(), rl_cuda::Error> {
+        stream.upload_async(to, self)
+    }
+}
