@@ -36,14 +36,13 @@ __device__ inline f32 fused_tanh(f32 x) {
 }
 
 __device__ inline f32 activate(u32 activation, f32 x) {
+    if (activation == ACTIVATION_NONE) return x;
     if (activation == ACTIVATION_TANH) return fused_tanh(x);
-    if (activation == ACTIVATION_RELU) return math::select(x > 0.0f, x, 0.0f);
-    return x;
+    return math::select(x > 0.0f, x, 0.0f);
 }
 
-// dx times the derivative, computed from the activation's value y.
+// dx times the derivative of tanh or ReLU, computed from the activation's value y.
 __device__ inline f32 derive(u32 activation, f32 y, f32 dx) {
     if (activation == ACTIVATION_TANH) return dx * fmaf(-y, y, 1.0f);
-    if (activation == ACTIVATION_RELU) return math::select(y > 0.0f, dx, 0.0f);
-    return dx;
+    return math::select(y > 0.0f, dx, 0.0f);
 }

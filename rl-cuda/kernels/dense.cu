@@ -49,19 +49,27 @@ struct Place {
     }
 };
 
-// Calls work(row, column, total, part) for every number of a thread within `rows` and `columns`.
+// Calls work(row, column, total, part) for every number of a thread.
 template <class Work>
-__device__ __forceinline__ void each_number(u32 t, Sums& sums, const Place& place, u32 rows, u32 columns, Work work) {
+__device__ __forceinline__ void each_number(u32 t, Sums& sums, const Place& place, Work work) {
 #pragma unroll
     for (u32 i = 0; i < ROWS; ++i) {
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; ++j) {
             u32 row = place.row + t / 16 * ROWS + i, column = place.column + t % 16 * COLUMNS + j;
-            if (row < rows && column < columns) {
-                work(row, column, sums.total[i][j], sums.part[i][j]);
-            }
+            work(row, column, sums.total[i][j], sums.part[i][j]);
         }
     }
+}
+
+// Calls work(row, column, total) for every number of a thread within `rows` and `columns`.
+template <class Work>
+__device__ __forceinline__ void each_inside(u32 t, Sums& sums, const Place& place, u32 rows, u32 columns, Work work) {
+    each_number(t, sums, place, [&](u32 row, u32 column, f32 total, f32) {
+        if (row < rows && column < columns) {
+            work(row, column, total);
+        }
+    });
 }
 
 // Adds terms `first` to `end` to the parts. a(row, term) and b(term, column) read the operands, 0 outside of the matrices; neighbouring
@@ -71,13 +79,17 @@ __device__ __forceinline__ void add_terms(Block& threads, Operands& operands, u3
     for (u32 begin = first; begin < end; begin += TERMS) {
         u32 terms = end - begin < TERMS ? end - begin : TERMS;
         threads.phase([&](u32 t, Sums&) {
-            for (u32 i = t; i < SIDE * TERMS; i += THREADS) {
+#pragma unroll 4
+            for (u32 step = 0; step < SIDE * TERMS / THREADS; ++step) {
+                u32 i = t + step * THREADS;
                 u32 row = A_ALONG ? i / TERMS : i % SIDE, term = A_ALONG ? i % TERMS : i / SIDE;
                 if (term < terms) {
                     operands.a[term * PITCH + row] = a(row, begin + term);
                 }
             }
-            for (u32 i = t; i < SIDE * TERMS; i += THREADS) {
+#pragma unroll 4
+            for (u32 step = 0; step < SIDE * TERMS / THREADS; ++step) {
+                u32 i = t + step * THREADS;
                 u32 column = B_ALONG ? i / TERMS : i % SIDE, term = B_ALONG ? i % TERMS : i / SIDE;
                 if (term < terms) {
                     operands.b[term * PITCH + column] = b(begin + term, column);
@@ -153,7 +165,7 @@ dense_forward(const f32* weight, const f32* bias, const f32* x, f32* y, Size siz
         end_part(threads, first == 0);
     }
     threads.each([&](u32 t, Sums& sums) {
-        each_number(t, sums, place, size.m, size.n_out, [&](u32 row, u32 column, f32 total, f32) {
+        each_inside(t, sums, place, size.m, size.n_out, [&](u32 row, u32 column, f32 total) {
             y[(u64)row * size.n_out + column] = activate(size.activation, total);
         });
     });
@@ -168,7 +180,7 @@ dense_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Si
     Block threads;
     Place place(blockIdx.x, size.n_in);
     threads.each([&](u32 t, Sums& sums) {
-        each_number(t, sums, place, ~0u, ~0u, [&](u32 row, u32 column, f32& total, f32& part) {
+        each_number(t, sums, place, [&](u32 row, u32 column, f32& total, f32& part) {
             total = add && row < size.m && column < size.n_in ? dx[(u64)row * size.n_in + column] : 0.0f;
             part = 0.0f;
         });
@@ -185,9 +197,9 @@ dense_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Si
         end_part(threads, first == 0 && !add);
     }
     threads.each([&](u32 t, Sums& sums) {
-        each_number(t, sums, place, size.m, size.n_in, [&](u32 row, u32 column, f32 total, f32) {
+        each_inside(t, sums, place, size.m, size.n_in, [&](u32 row, u32 column, f32 total) {
             u64 at = (u64)row * size.n_in + column;
-            dx[at] = derive(size.activation, size.activation == ACTIVATION_NONE ? 0.0f : y[at], total);
+            dx[at] = size.activation == ACTIVATION_NONE ? total : derive(size.activation, y[at], total);
         });
     });
 }
@@ -224,7 +236,7 @@ dense_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slic
     Place place(blockIdx.x % blocks, size.n_out);
     Group group(slices, index);
     threads.each([&](u32 t, Sums& sums) {
-        each_number(t, sums, place, ~0u, ~0u, [&](u32, u32, f32& total, f32& part) { total = part = 0.0f; });
+        each_number(t, sums, place, [&](u32, u32, f32& total, f32& part) { total = part = 0.0f; });
     });
     auto a = [&](u32 row, u32 term) {
         return place.row + row < size.n_in ? x[(u64)term * size.n_in + place.row + row] : 0.0f;
@@ -238,7 +250,7 @@ dense_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slic
     }
     f32* to = partial + index * slices.stride;
     threads.each([&](u32 t, Sums& sums) {
-        each_number(t, sums, place, size.n_in, size.n_out, [&](u32 row, u32 column, f32 total, f32) {
+        each_inside(t, sums, place, size.n_in, size.n_out, [&](u32 row, u32 column, f32 total) {
             to[(u64)row * size.n_out + column] = total;
         });
     });

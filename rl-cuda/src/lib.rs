@@ -13,6 +13,8 @@
 
 mod args;
 mod buffer;
+#[cfg(test)]
+mod corners;
 mod device;
 mod driver;
 pub mod elementary;

@@ -1,5 +1,8 @@
 //! Kernels of learning: advantages, replay gathers, action sampling, normalization.
 
+#[cfg(test)]
+mod corners;
+
 use crate::args::{Args, long};
 use crate::kernel::Kernel;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};

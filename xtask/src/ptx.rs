@@ -28,6 +28,8 @@ const OPTIONS: &[&str] = &["--gpu-architecture=compute_75", "--fmad=false", "--s
 /// Architectures that the check assembles the PTX for.
 const ASSEMBLED: &[&str] = &["sm_75", "sm_80", "sm_90"];
 /// Record of the hashes of sources and of their PTX.
+///
+/// A line with the name separates the files, so that git merges changes of neighbours; two changes of a shared header conflict.
 const RECORD: &str = "rl-cuda/ptx/hashes.txt";
 
 /// NVRTC of the right version, and the assembler.
@@ -40,7 +42,7 @@ struct Compiler {
 struct Kernels {
     name: String,
     source: String,
-    /// Hash of the source, all headers and the compiler options.
+    /// Hash of the source, the headers that it includes, and the compiler options.
     hash: String,
     ptx: PathBuf,
 }
@@ -53,7 +55,7 @@ pub(crate) fn write(root: &Path) -> Result<()> {
     for kernels in kernels(root)? {
         let ptx = compile(root, &compiler, &kernels)?;
         fs::write(&kernels.ptx, &ptx).with_context(|| kernels.ptx.display().to_string())?;
-        record += &line(&kernels, &ptx);
+        record += &lines(&kernels, &ptx);
     }
     fs::write(root.join(RECORD), record)?;
     assemble(root, &compiler)
@@ -67,7 +69,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let (mut expected, all) = (String::new(), kernels(root)?);
     for kernels in &all {
         let ptx = fs::read_to_string(&kernels.ptx).with_context(|| format!("{}: {stale}", kernels.ptx.display()))?;
-        expected += &line(kernels, &ptx);
+        expected += &lines(kernels, &ptx);
     }
     ensure!(recorded == expected, "rl-cuda/ptx was compiled from other sources than rl-cuda/kernels: {stale}");
     for entry in fs::read_dir(root.join("rl-cuda/ptx"))? {
@@ -95,8 +97,8 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     }
 }
 
-fn line(kernels: &Kernels, ptx: &str) -> String {
-    format!("{} source {} ptx {}\n", kernels.name, kernels.hash, blake3::hash(ptx.as_bytes()).to_hex())
+fn lines(kernels: &Kernels, ptx: &str) -> String {
+    format!("{}\n    source {}\n    ptx {}\n", kernels.name, kernels.hash, blake3::hash(ptx.as_bytes()).to_hex())
 }
 
 /// Returns every file of kernels, sorted by name.
@@ -104,20 +106,39 @@ fn kernels(root: &Path) -> Result<Vec<Kernels>> {
     let dir = root.join("rl-cuda/kernels");
     let mut paths = fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
-    let with = |extension: &'static str| paths.iter().filter(move |path| path.extension().is_some_and(|e| e == extension));
-    let mut headers = blake3::Hasher::new();
-    headers.update(format!("{VERSION:?} {OPTIONS:?}").as_bytes());
-    for path in with("cuh") {
-        headers.update(&fs::read(path)?);
-    }
-    with("cu")
+    let is_source = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "cu");
+    paths
+        .iter()
+        .filter(is_source)
         .map(|path| {
             let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
-            let source = fs::read_to_string(path)?;
-            let hash = headers.clone().update(source.as_bytes()).finalize().to_hex().to_string();
-            Ok(Kernels { ptx: root.join("rl-cuda/ptx").join(format!("{name}.ptx")), name, source, hash })
+            let mut files = BTreeMap::new();
+            with_headers(path, &mut files)?;
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(format!("{VERSION:?} {OPTIONS:?}").as_bytes());
+            files.values().for_each(|text| {
+                hasher.update(text.as_bytes());
+            });
+            let hash = hasher.finalize().to_hex().to_string();
+            Ok(Kernels {
+                ptx: root.join("rl-cuda/ptx").join(format!("{name}.ptx")),
+                name,
+                source: fs::read_to_string(path)?,
+                hash,
+            })
         })
         .collect()
+}
+
+/// Reads a file and the headers that it includes, directly or not.
+fn with_headers(path: &Path, files: &mut BTreeMap<PathBuf, String>) -> Result<()> {
+    if files.contains_key(path) {
+        return Ok(());
+    }
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    files.insert(path.to_owned(), text.clone());
+    let headers = text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'));
+    headers.map(|header| path.with_file_name(header)).try_for_each(|header| with_headers(&header, files))
 }
 
 fn compile(root: &Path, compiler: &Compiler, kernels: &Kernels) -> Result<String> {

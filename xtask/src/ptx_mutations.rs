@@ -11,7 +11,7 @@ use crate::ptx_runs::{Entry, entries, program, run, unexecuted};
 
 /// Mutations that change no result: lines `entry line text # reason`.
 ///
-/// The line may be a range `first-last`, and the text `*` is every change.
+/// A `*` in the entry is any text, the line may be a range `first-last` or `*`, and the text `*` is every change. Registers are `%`.
 const EQUIVALENT: &str = include_str!("../ptx_equivalent.txt");
 /// Tests whose launches the mutants join: target, name, `RL_CORNERS`.
 const TESTS: [(&str, &str, &str); 3] =
@@ -145,7 +145,7 @@ fn mutants(entry: &Entry) -> Vec<Mutant> {
     let alone = standin::alone(&entry.text, &entry.name).unwrap_or_default();
     let lines: Vec<&str> = alone.lines().collect();
     let split: Vec<Vec<&str>> = lines.iter().map(|line| words(line)).collect();
-    let executed = entry.lines.iter().filter(|line| !unexecuted.contains(&*format!("{} {line}", entry.name)));
+    let executed = entry.lines.iter().filter(|line| !unexecuted.contains(&format!("{} {line}", entry.name)));
     for &line in executed {
         let at = line as usize - 1;
         let is_valid = |text: &String| standin::parse(&standin::with_line(&alone, line as usize, text)).is_ok();
@@ -214,13 +214,28 @@ struct Equivalent {
     entry: &'static str,
     lines: RangeInclusive<u32>,
     /// `None` for every change.
-    text: Option<&'static str>,
+    text: Option<String>,
 }
 
 impl Equivalent {
     fn covers(&self, mutant: &Mutant) -> bool {
-        self.entry == mutant.entry && self.lines.contains(&mutant.line) && self.text.is_none_or(|text| text == mutant.text)
+        let is_entry = match self.entry.split_once('*') {
+            Some((begin, end)) => mutant.entry.starts_with(begin) && mutant.entry.ends_with(end),
+            None => self.entry == mutant.entry,
+        };
+        let is_text = || self.text.as_ref().is_none_or(|text| *text == without_registers(&mutant.text));
+        is_entry && self.lines.contains(&mutant.line) && is_text()
     }
+}
+
+/// Returns an instruction with `%` for each register, and one space between words.
+fn without_registers(text: &str) -> String {
+    let plain = |word: &str| {
+        word.split_once('%').map_or(word.to_owned(), |(before, after)| {
+            format!("{before}%{}", after.trim_start_matches(|c: char| c.is_ascii_alphanumeric()))
+        })
+    };
+    text.split_whitespace().map(plain).collect::<Vec<_>>().join(" ")
 }
 
 /// Parses lines `entry line text # reason`.
@@ -229,8 +244,9 @@ fn equivalent(list: &'static str) -> Result<Vec<Equivalent>> {
         let (change, _) = line.split_once(" # ")?;
         let (entry, rest) = change.split_once(' ')?;
         let (lines, text) = rest.split_once(' ')?;
-        let (first, last) = lines.split_once('-').unwrap_or((lines, lines));
-        Some(Equivalent { entry, lines: first.parse().ok()?..=last.parse().ok()?, text: (text != "*").then_some(text) })
+        let (first, last) = if lines == "*" { ("0", "4294967295") } else { lines.split_once('-').unwrap_or((lines, lines)) };
+        let text = (text != "*").then(|| without_registers(text));
+        Some(Equivalent { entry, lines: first.parse().ok()?..=last.parse().ok()?, text })
     };
     list.lines().map(|line| parse(line).with_context(|| format!("xtask/ptx_equivalent.txt: {line}"))).collect()
 }
@@ -261,6 +277,21 @@ mod tests {
         assert!(!is_nothing(2, "and.b32 %r4, %r3, 1;"), "the highest bit");
         assert!(!is_nothing(3, "or.b32 %r5, %r2, 2;"), "the bits are set");
         assert!(!is_nothing(0, "shl.b32 %r2, %r1, 31;"), "no mask");
+    }
+
+    #[test]
+    fn a_line_of_the_list_covers_any_registers() {
+        let list = "a_*_b * add.f32 %, %, 2; # reason\na 3-4 * # reason";
+        let list = equivalent(list).unwrap();
+        let covers = |entry: &str, line, text: &str| {
+            let mutant = Mutant { entry: entry.into(), line, text: text.into() };
+            list.iter().any(|equivalent| equivalent.covers(&mutant))
+        };
+        assert!(covers("a_x_b", 7, "add.f32 \t%f1, %f22, 2;"));
+        assert!(!covers("a_x_b", 7, "add.f32 %f1, %f22, 3;"));
+        assert!(!covers("a_x", 7, "add.f32 %f1, %f22, 2;"));
+        assert!(covers("a", 4, "ret;"));
+        assert!(!covers("a", 5, "ret;"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-/// Instructions that no test executes: lines `entry line # reason`.
+/// Instructions that no test executes: lines `entry line # reason`; the line may be a range `first-last`.
 const UNEXECUTED: &str = include_str!("../ptx_unexecuted.txt");
 /// Record of the counts of each kernel.
 const COUNTS: &str = "rl-cuda/ptx/counts.txt";
@@ -24,7 +24,9 @@ pub(crate) struct Entry {
     pub(crate) lines: Vec<u32>,
 }
 
-/// Returns every kernel.
+/// Returns every kernel of rl-cuda/ptx: a new one is covered and changed without being named here.
+///
+/// Its tests are its launches in rl-cuda/tests/modules.rs and in the unit tests called `corners`.
 pub(crate) fn entries(root: &Path) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut paths = fs::read_dir(root.join("rl-cuda/ptx"))?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -71,8 +73,13 @@ fn counted(root: &Path, program: &Path, args: &[&str]) -> Result<String> {
 }
 
 /// Returns the instructions that no test executes, `entry line` each.
-pub(crate) fn unexecuted() -> BTreeSet<&'static str> {
-    UNEXECUTED.lines().filter_map(|line| line.split_once(" # ")).map(|(place, _)| place).collect()
+pub(crate) fn unexecuted() -> BTreeSet<String> {
+    let places = UNEXECUTED.lines().filter_map(|line| line.split_once(" # ")?.0.split_once(' '));
+    let each = places.filter_map(|(entry, lines)| {
+        let (first, last) = lines.split_once('-').unwrap_or((lines, lines));
+        Some((first.parse::<u32>().ok()?..=last.parse().ok()?).map(move |line| format!("{entry} {line}")))
+    });
+    each.flatten().collect()
 }
 
 /// Lists the instructions that no test executes.
@@ -99,7 +106,7 @@ pub(crate) fn coverage(root: &Path) -> Result<()> {
             let place = format!("{} {line}", entry.name);
             all += 1;
             missed += usize::from(!executed.contains(&place));
-            match (executed.contains(&place), known.contains(&*place)) {
+            match (executed.contains(&place), known.contains(&place)) {
                 (false, false) => new.push(format!("{place} is executed by no test")),
                 (true, true) => new.push(format!("{place} is executed: xtask/ptx_unexecuted.txt names it without need")),
                 _ => {}
@@ -107,7 +114,7 @@ pub(crate) fn coverage(root: &Path) -> Result<()> {
         }
     }
     println!("{} of {all} instructions are executed, {:.2}%", all - missed, 100.0 * (all - missed) as f64 / all as f64);
-    println!("{} of the others are listed with a reason", known.len());
+    println!("{} of the others are listed with a reason", missed - new.len().min(missed));
     if new.is_empty() { Ok(()) } else { bail!("{}", new.join("\n")) }
 }
 

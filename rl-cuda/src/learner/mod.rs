@@ -4,6 +4,8 @@
 //! multiply-add. What changes from update to update (settings, counters, sums) is in a [`LearnerState`] in device memory, so an
 //! update takes nothing from the host.
 
+#[cfg(test)]
+mod corners;
 mod dense;
 mod kernels;
 mod layer;

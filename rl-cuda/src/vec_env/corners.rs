@@ -1,15 +1,14 @@
 //! Kernels on states, constants and clocks that playing does not reach.
 //!
 //! States and constants are given in the kernels' layout. Those of environments in lanes need not be valid: angles beyond the range
-//! of `sin_cos`, NaN, a time step that is too small to move anything. Devices must agree in every bit; the payload of a NaN is no
-//! part of the bits.
+//! of `sin_cos`, NaN, a time step that is too small to move anything.
 
-use std::f64::consts::PI;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use rl_envs::{Env, Purpose, Rng, SyncVecEnv, codec, snake};
 
 use super::*;
+use crate::corners::{Corners, Digest, agree, rounds};
 
 /// Name, floats in a state, and index of the time step among the constants.
 const LANES: [(&str, usize, Option<usize>); 5] = [
@@ -20,86 +19,7 @@ const LANES: [(&str, usize, Option<usize>); 5] = [
     ("mountain_car_continuous", 2, None),
 ];
 
-/// Number of rounds; `RL_CORNERS` multiplies them.
-fn rounds(n: usize) -> usize {
-    n * std::env::var("RL_CORNERS").map_or(1, |factor| factor.parse().expect("RL_CORNERS is a number"))
-}
-
-/// Source of numbers near those at which a kernel decides.
-struct Corners(Rng);
-
-impl Corners {
-    fn new(seed: u64) -> Self {
-        Self(Rng::new(seed, 0, 0, Purpose::Init))
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.0.below(from.len() as u32) as usize]
-    }
-
-    /// A neighbour of `x`, at most 3 floats away.
-    fn near(&mut self, x: f32) -> f32 {
-        f32::from_bits(x.to_bits().wrapping_add(self.0.below(7)).wrapping_sub(3))
-    }
-
-    /// A float: near a bound, near a multiple of an angle, extreme, or anywhere.
-    fn float(&mut self, bounds: &[f32]) -> f32 {
-        const EXTREMES: [f32; 12] =
-            [0.0, -0.0, 1e-45, -1e-40, 8192.0, -8192.0, 1e5, 1e20, 3e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-        match self.0.below(9) {
-            0 => {
-                let bound = self.pick(bounds);
-                self.near(bound)
-            }
-            1 => {
-                let extreme = self.pick(&EXTREMES);
-                if extreme.is_finite() { self.near(extreme) } else { extreme }
-            }
-            2..=4 => {
-                let (multiple, part) = (f64::from(self.0.below(49)) - 24.0, self.pick(&[4.0, 4.0, 12.0]));
-                self.near((multiple * PI / part) as f32)
-            }
-            5 => self.0.uniform_in(-3.2, 3.2),
-            6 => self.0.uniform_in(-80.0, 80.0),
-            7 => self.0.uniform_in(-1.0, 1.0),
-            _ => self.0.uniform_in(-1.0, 1.0) * 0.1f32.powi(self.0.below(12) as i32),
-        }
-    }
-
-    fn clock(&mut self) -> [u64; 2] {
-        let seeds = [0, u64::MAX, 1 << 32, carrying(self.0.below(10)), u64::from(self.0.next_u32()) << 20];
-        let steps = [0, 1, 2, 3, (1 << 32) - 2, (1 << 34) - 3, (1 << 34) - 2, (1 << 34) - 1, 1 << 63, self.0.next_u32().into()];
-        [self.pick(&seeds), self.pick(&steps)]
-    }
-}
-
-/// Seed whose keys are 0x7FFFFFFF in a round of Philox.
-///
-/// One more carries into the highest bit.
-fn carrying(round: u32) -> u64 {
-    let key = |increment: u32| u64::from(0x7FFF_FFFFu32.wrapping_sub(increment.wrapping_mul(round)));
-    key(0xBB67_AE85) << 32 | key(0x9E37_79B9)
-}
-
-/// Hash of everything that kernels wrote.
-#[derive(Default)]
-struct Digest(DefaultHasher);
-
 impl Digest {
-    fn add<T: Element>(&mut self, stream: &Stream, buffer: &Buffer<T>, bits: impl Fn(T) -> u32) {
-        let mut found = vec![T::default(); buffer.len()];
-        stream.download(&mut found, &buffer.view()).unwrap();
-        found.into_iter().for_each(|x| bits(x).hash(&mut self.0));
-    }
-
-    fn words(&mut self, stream: &Stream, buffer: &Buffer<u32>) {
-        self.add(stream, buffer, |word| if f32::from_bits(word).is_nan() { u32::MAX } else { word });
-    }
-
-    fn floats(&mut self, stream: &Stream, buffer: &Buffer<f32>) {
-        self.add(stream, buffer, |x| if x.is_nan() { u32::MAX } else { x.to_bits() });
-    }
-
     fn steps(&mut self, stream: &Stream, steps: &DeviceSteps) {
         let steps = &steps.columns;
         for obs in [&steps.obs, &steps.final_obs] {
@@ -171,13 +91,6 @@ impl Bench {
             self.digest.words(&stream, &self.envs.memory.words);
         }
     }
-}
-
-/// Runs `work` on every device; the digests must be equal.
-fn agree(what: &str, work: impl Fn(&Device) -> Digest) {
-    let devices = Device::for_tests();
-    let digests: Vec<u64> = devices.iter().map(|device| work(device).0.finish()).collect();
-    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{what}: {digests:x?} on {devices:?}");
 }
 
 #[test]

@@ -1,22 +1,24 @@
 //! Mutants: changed kernels that run beside the original, on the same memory.
 //!
 //! `RL_STANDIN_MUTANTS` names a file of lines `ENTRY:LINE:TEXT`, each a kernel with another text in a line of its module. At every
-//! launch of the entry, its mutants run on the memory before the launch. One that faults or writes other bytes than the original is
-//! noticed. When the process ends, the file holds the mutants that nothing has noticed.
+//! launch of the entry that reaches the line, its mutants run on the memory before the launch. One that faults or writes other bytes
+//! than the original is noticed. When the process ends, the file holds the mutants that nothing has noticed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use crate::exec::{self, Launch, Nothing, Observer};
 use crate::memory::{Actor, Memory, Written};
-use crate::ptx::{self, Kernel, Space};
+use crate::ptx::{self, Kernel, Space, TRUE};
 
 /// Kernel with one line changed.
 #[derive(Debug)]
 struct Mutant {
-    /// Line of the module, and what stands there.
-    change: String,
+    /// Line of the module.
+    line: u32,
+    /// Changed line.
+    text: String,
     /// Parsed at the first launch.
     kernel: Option<Kernel>,
 }
@@ -39,8 +41,9 @@ impl Mutants {
     pub(crate) fn read(path: PathBuf) -> Self {
         let mut entries = BTreeMap::<_, Vec<_>>::new();
         for line in std::fs::read_to_string(&path).expect("RL_STANDIN_MUTANTS names a file").lines() {
-            let (entry, change) = line.split_once(':').expect("ENTRY:LINE:TEXT");
-            entries.entry(entry.to_owned()).or_default().push(Mutant { change: change.to_owned(), kernel: None });
+            let [entry, at, text] = line.splitn(3, ':').collect::<Vec<_>>()[..] else { panic!("ENTRY:LINE:TEXT, not {line}") };
+            let mutant = Mutant { line: at.parse().expect("LINE is a number"), text: text.to_owned(), kernel: None };
+            entries.entry(entry.to_owned()).or_default().push(mutant);
         }
         Self { path, entries, texts: HashMap::new() }
     }
@@ -58,13 +61,27 @@ impl Mutants {
     pub(crate) fn run(&mut self, launch: Launch<'_>, memory: &mut Memory, by: Actor<'_>) {
         let name = &launch.kernel.name;
         let (Some(mutants), Some(text)) = (self.entries.get_mut(name), self.texts.get(name)) else { return };
-        let mut longest = Longest::default();
-        let original = memory.attempt(|memory| exec::run(launch, memory, by, &mut longest));
+        if mutants.is_empty() {
+            return;
+        }
+        let mut path = Path { reached: vec![false; launch.kernel.code.len()], ..Path::default() };
+        let original = memory.attempt(|memory| exec::run(launch, memory, by, &mut path));
         let Ok(original) = original else { return }; // the launch itself reports its fault
-        let limit = 64 * longest.longest + 1_000_000;
+        let limit = 64 * path.longest + 1_000_000;
+        // A guarded instruction may be reached without being executed.
+        let code = launch.kernel.code.iter().zip(&path.reached);
+        let reached: BTreeSet<u32> = code
+            .filter(|(instruction, reached)| **reached || instruction.guard != TRUE)
+            .map(|(instruction, _)| instruction.line)
+            .collect();
         mutants.retain_mut(|mutant| {
+            if !reached.contains(&mutant.line) {
+                return true;
+            }
             if mutant.kernel.is_none() {
-                mutant.kernel = changed(text, &mutant.change);
+                mutant.kernel = ptx::parse(&ptx::with_line(text, mutant.line as usize, &mutant.text))
+                    .ok()
+                    .and_then(|mut kernels| kernels.pop());
             }
             let Some(kernel) = &mutant.kernel else { return true };
             let launch = Launch { kernel, limit, ..launch };
@@ -78,17 +95,11 @@ impl Mutants {
         let mut text = String::new();
         for (entry, mutants) in &self.entries {
             mutants.iter().for_each(|mutant| {
-                let _ = writeln!(text, "{entry}:{}", mutant.change);
+                let _ = writeln!(text, "{entry}:{}:{}", mutant.line, mutant.text);
             });
         }
         std::fs::write(&self.path, text)
     }
-}
-
-/// Parses an entry with a change `LINE:TEXT`; `None` if that is no PTX.
-fn changed(text: &str, change: &str) -> Option<Kernel> {
-    let (line, new) = change.split_once(':')?;
-    ptx::parse(&ptx::with_line(text, line.parse().ok()?, new)).ok()?.pop()
 }
 
 /// Bytes that a launch changed, with their last values.
@@ -102,15 +113,17 @@ fn effect(written: &[Written]) -> BTreeMap<(u32, usize), u8> {
     bytes.into_iter().filter(|(_, (before, after))| before != after).map(|(place, (_, after))| (place, after)).collect()
 }
 
-/// Observer of the most instructions that a thread executes without a barrier.
+/// Observer of the instructions that are executed, and of the most that a thread executes without a barrier.
 #[derive(Default)]
-struct Longest {
+struct Path {
+    reached: Vec<bool>,
     current: u64,
     longest: u64,
 }
 
-impl Observer for Longest {
-    fn executes(&mut self, _: usize) {
+impl Observer for Path {
+    fn executes(&mut self, index: usize) {
+        self.reached[index] = true;
         self.current += 1;
         self.longest = self.longest.max(self.current);
     }

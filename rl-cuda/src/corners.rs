@@ -1,0 +1,163 @@
+//! Numbers near those at which kernels decide, for tests, and the comparison of devices.
+//!
+//! Devices must agree in every bit; the payload of a NaN is no part of the bits.
+
+use std::f64::consts::PI;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rl_envs::{Purpose, Rng};
+
+use crate::{Buffer, Device, Element, Stream};
+
+/// Arguments at which the last bit of each coefficient of the exponential decides the last bit of the result.
+///
+/// Found by trying every float, as the numbers below; the first two coefficients have few of them.
+pub(crate) const EXP: [f32; 21] = [
+    -10.050_635,
+    6.584_898,
+    -0.222_606_17,
+    2.549_982_5,
+    3.243_129_7,
+    -0.236_346_04,
+    0.158_628_17,
+    -0.164_566_53,
+    0.157_795_03,
+    -0.088_366_16,
+    0.053_735_78,
+    -0.033_323_9,
+    0.018_689_778,
+    -0.011_162_571,
+    0.000_638_936_4,
+    -0.692_546,
+    0.692_203_46,
+    -0.346_573_62,
+    0.346_573_62,
+    -0.000_415_918_3,
+    -0.061_149_35,
+];
+/// Logits beside a logit of 0 for whose sum the last bit of each coefficient of the logarithm decides.
+pub(crate) const LN: [f32; 14] = [
+    -0.958_521_54,
+    -0.906_487_46,
+    -1.470_503_2,
+    -1.067_970_2,
+    -1.135_803_2,
+    -1.575_530_4,
+    -1.802_823_9,
+    -2.461_885_2,
+    -2.962_430_2,
+    -3.381_728_6,
+    -4.981_307,
+    -0.294_106_07,
+    -7.615_021_7,
+    -0.881_373_6,
+];
+/// Logits beside a logit of 0 such that one of the two log-probabilities is as the numbers of [`EXP`].
+pub(crate) const LOG_PROBS: [f32; 13] = [
+    -10.050_592,
+    -11.436_919,
+    -0.881_373_2,
+    -0.001_202_680_4,
+    -1.321_958_7,
+    -1.105_370_8,
+    -1.721_028_7,
+    -2.381_757_3,
+    -3.384_770_6,
+    -4.516_266,
+    -4.489_597_3,
+    -15.940_477,
+    -15.247_331,
+];
+/// Logits before a logit of 0 whose exponentials' sum is half way between two floats, but for the last bit of a coefficient.
+pub(crate) const TIES: [[f32; 2]; 2] = [[-10.050_635, -16.715_054], [-11.436_93, -10.405_088]];
+
+/// Number of rounds; `RL_CORNERS` multiplies them.
+pub(crate) fn rounds(n: usize) -> usize {
+    n * std::env::var("RL_CORNERS").map_or(1, |factor| factor.parse().expect("RL_CORNERS is a number"))
+}
+
+/// Source of numbers near those at which a kernel decides.
+pub(crate) struct Corners(pub(crate) Rng);
+
+impl Corners {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Rng::new(seed, 0, 0, Purpose::Init))
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.0.below(from.len() as u32) as usize]
+    }
+
+    /// A neighbour of `x`, at most 3 floats away.
+    pub(crate) fn near(&mut self, x: f32) -> f32 {
+        f32::from_bits(x.to_bits().wrapping_add(self.0.below(7)).wrapping_sub(3))
+    }
+
+    /// A float: near a bound, near a multiple of an angle, extreme, or anywhere.
+    pub(crate) fn float(&mut self, bounds: &[f32]) -> f32 {
+        const EXTREMES: [f32; 12] =
+            [0.0, -0.0, 1e-45, -1e-40, 8192.0, -8192.0, 1e5, 1e20, 3e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        match self.0.below(9) {
+            0 => {
+                let bound = self.pick(bounds);
+                self.near(bound)
+            }
+            1 => {
+                let extreme = self.pick(&EXTREMES);
+                if extreme.is_finite() { self.near(extreme) } else { extreme }
+            }
+            2..=4 => {
+                let (multiple, part) = (f64::from(self.0.below(49)) - 24.0, self.pick(&[4.0, 4.0, 12.0]));
+                self.near((multiple * PI / part) as f32)
+            }
+            5 => self.0.uniform_in(-3.2, 3.2),
+            6 => self.0.uniform_in(-80.0, 80.0),
+            7 => self.0.uniform_in(-1.0, 1.0),
+            _ => self.0.uniform_in(-1.0, 1.0) * 0.1f32.powi(self.0.below(12) as i32),
+        }
+    }
+
+    pub(crate) fn clock(&mut self) -> [u64; 2] {
+        let seeds = [0, u64::MAX, 1 << 32, carrying(self.0.below(10)), u64::from(self.0.next_u32()) << 20];
+        let steps = [0, 1, 2, 3, (1 << 32) - 2, (1 << 34) - 3, (1 << 34) - 2, (1 << 34) - 1, 1 << 63, self.0.next_u32().into()];
+        [self.pick(&seeds), self.pick(&steps)]
+    }
+}
+
+/// Seed whose keys are 0x7FFFFFFF in a round of Philox.
+///
+/// One more carries into the highest bit.
+pub(crate) fn carrying(round: u32) -> u64 {
+    let key = |increment: u32| u64::from(0x7FFF_FFFFu32.wrapping_sub(increment.wrapping_mul(round)));
+    key(0xBB67_AE85) << 32 | key(0x9E37_79B9)
+}
+
+/// Hash of everything that kernels wrote.
+#[derive(Default)]
+pub(crate) struct Digest(pub(crate) DefaultHasher);
+
+impl Digest {
+    pub(crate) fn add<T: Element, B: Hash>(&mut self, stream: &Stream, buffer: &Buffer<T>, bits: impl Fn(T) -> B) {
+        let mut found = vec![T::default(); buffer.len()];
+        stream.download(&mut found, &buffer.view()).unwrap();
+        found.into_iter().for_each(|x| bits(x).hash(&mut self.0));
+    }
+
+    pub(crate) fn doubles(&mut self, stream: &Stream, buffer: &Buffer<f64>) {
+        self.add(stream, buffer, |x| if x.is_nan() { u64::MAX } else { x.to_bits() });
+    }
+
+    pub(crate) fn words(&mut self, stream: &Stream, buffer: &Buffer<u32>) {
+        self.add(stream, buffer, |word| if f32::from_bits(word).is_nan() { u32::MAX } else { word });
+    }
+
+    pub(crate) fn floats(&mut self, stream: &Stream, buffer: &Buffer<f32>) {
+        self.add(stream, buffer, |x| if x.is_nan() { u32::MAX } else { x.to_bits() });
+    }
+}
+/// Runs `work` on every device; the digests must be equal.
+pub(crate) fn agree(what: &str, work: impl Fn(&Device) -> Digest) {
+    let devices = Device::for_tests();
+    let digests: Vec<u64> = devices.iter().map(|device| work(device).0.finish()).collect();
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{what}: {digests:x?} on {devices:?}");
+}

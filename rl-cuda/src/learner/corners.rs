@@ -1,0 +1,430 @@
+//! The learner's kernels on numbers, settings and counters that learning does not reach.
+
+use rl_envs::{Actions, Obs};
+
+use super::*;
+use crate::corners::{Corners, Digest, EXP, LN, LOG_PROBS, TIES, agree, rounds};
+use crate::{Buffer, Device, Element, Stream};
+
+/// Arguments at which the last bit of each coefficient of a network's hyperbolic tangent decides the last bit of the result.
+///
+/// Found by trying every float.
+const TANH: [f32; 12] = [
+    0.346_099_88,
+    0.173_286_81,
+    0.124_474_99,
+    0.074_407_816,
+    0.887_092_23,
+    0.043_681_964,
+    0.048_105_68,
+    0.011_071_26,
+    0.011_982_284_5,
+    0.000_241_025_53,
+    0.000_600_592_8,
+    2.980_232_2e-8,
+];
+
+/// Kernels, the stream that they run on, and what they wrote.
+struct Bench<'a> {
+    device: &'a Device,
+    stream: Stream,
+    kernels: LearnerKernels,
+    corners: Corners,
+    digest: Digest,
+}
+
+impl<'a> Bench<'a> {
+    fn new(device: &'a Device, seed: u64) -> Self {
+        let (stream, kernels) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap());
+        Self { device, stream, kernels, corners: Corners::new(seed), digest: Digest::default() }
+    }
+
+    fn upload<T: Element>(&self, from: &[T]) -> Buffer<T> {
+        let mut to = Buffer::zeros(self.device, from.len()).unwrap();
+        self.stream.upload(&to.view_mut(), from).unwrap();
+        to
+    }
+
+    fn zeros<T: Element>(&self, len: usize) -> Buffer<T> {
+        Buffer::zeros(self.device, len).unwrap()
+    }
+
+    /// Numbers within 1; with `wild`, any in every fifth place.
+    fn numbers(&mut self, n: usize, wild: bool) -> Vec<f32> {
+        let mut number = |_| if wild && self.corners.0.below(5) == 0 { self.any() } else { self.corners.0.uniform_in(-1.0, 1.0) };
+        (0..n).map(&mut number).collect()
+    }
+
+    fn floats(&mut self, n: usize, wild: bool) -> Buffer<f32> {
+        let numbers = self.numbers(n, wild);
+        self.upload(&numbers)
+    }
+
+    fn any(&mut self) -> f32 {
+        self.corners.float(&[0.0, 0.2, 0.5, 1.0, 10.0, 89.0, -104.0])
+    }
+
+    /// Logits or means of a sample.
+    fn outputs(&mut self, a: usize, wild: bool) -> Vec<f32> {
+        let mut row: Vec<f32> = (0..a).map(|_| if wild { self.any() } else { self.corners.0.uniform_in(-3.0, 3.0) }).collect();
+        let (at, other) = (self.corners.0.below(a as u32) as usize, self.corners.0.below(a as u32) as usize);
+        match self.corners.0.below(4) {
+            0 => {
+                row.iter_mut().for_each(|logit| *logit = -logit.abs());
+                (row[at], row[other]) = (-self.corners.pick(&EXP).abs(), 0.0);
+            }
+            1 => {
+                row.fill(-1000.0);
+                let [of_ln, of_exp] = [self.corners.pick(&LN), self.corners.pick(&LOG_PROBS)];
+                (row[at], row[other]) = (self.corners.pick(&[of_ln, of_exp]), 0.0);
+            }
+            2 if a > 2 => {
+                row.fill(-1000.0);
+                row[at.min(a - 3)..][..2].copy_from_slice(&self.corners.pick(&TIES));
+                row[a - 1] = 0.0;
+            }
+            _ => {}
+        }
+        row
+    }
+
+    /// Rows, some past the end.
+    fn rows(&mut self, n: usize, len: usize) -> Buffer<u32> {
+        let rows: Vec<u32> = (0..n)
+            .map(|_| {
+                let row = self.corners.0.below(len as u32);
+                self.corners.pick(&[row, row, row, row, 0, len as u32 - 1, len as u32, u32::MAX])
+            })
+            .collect();
+        self.upload(&rows)
+    }
+
+    fn slices(&mut self, n: usize, len: usize) -> MinibatchSlices {
+        let (count, most) = (self.corners.pick(&[1, 2, 4, 8, 16]), self.corners.pick(&[0, usize::MAX]));
+        MinibatchSlices::new(n, count, len, most)
+    }
+
+    /// Settings, counters and sums from anywhere.
+    fn state(&mut self) -> LearnerState {
+        let mut state = LearnerState::new(self.device).unwrap();
+        let mut setting = |of: &[f32]| {
+            let any = self.corners.float(of);
+            let [one, other] = [self.corners.pick(of), self.corners.pick(of)];
+            self.corners.pick(&[one, other, any])
+        };
+        let settings = [
+            setting(&[0.1, 1e-3]),
+            setting(&[0.5, 1.0, f32::INFINITY]),
+            setting(&[0.01, 0.3]),
+            setting(&[0.5, 1.0]),
+            setting(&[0.0, 0.25]),
+            setting(&[0.2, 0.5]),
+            setting(&[0.25, f32::INFINITY]),
+            setting(&[0.9, 0.5]),
+            setting(&[0.999, 0.99]),
+            setting(&[1e-5, 1e-8]),
+        ];
+        self.stream.upload(&state.settings.view_mut(), &settings).unwrap();
+        let any = u64::from(self.corners.0.next_u32());
+        let [seed, epochs] = self.corners.clock();
+        let steps = [0, 1, 2, 3, 100, any, 0x7FFF_FFFD, 0x7FFF_FFFE, 0x7FFF_FFFF, 1 << 32, u64::MAX];
+        let counters = [
+            seed,
+            epochs,
+            self.corners.pick(&steps),
+            self.corners.pick(&[0, 1, 2, 3, u64::MAX]),
+            self.corners.pick(&steps),
+            self.corners.pick(&[0, 0, 0, 1, 2, 1 << 32]),
+        ];
+        self.stream.upload(&state.counters.view_mut(), &counters).unwrap();
+        let mut totals: Vec<f32> = (0..state.totals.len()).map(|_| self.corners.float(&[0.0, 1.0])).collect();
+        let kind = self.corners.0.below(8);
+        if kind > 0 {
+            totals.iter_mut().for_each(|total| *total = total.clamp(-4.0, 4.0));
+            totals[15] = if kind == 1 { 0.0 } else { 1.0 }; // whether the step is to be taken
+        }
+        self.stream.upload(&state.totals.view_mut(), &totals).unwrap();
+        state
+    }
+
+    fn add_state(&mut self, state: &LearnerState) {
+        self.digest.add(&self.stream, &state.counters, |word| word);
+        self.digest.floats(&self.stream, &state.totals);
+    }
+}
+
+#[test]
+fn dense_layers_agree_on_any_numbers() {
+    agree("dense", |device| {
+        let mut bench = Bench::new(device, 21);
+        for round in 0..rounds(24) {
+            let mut size = |of: &[usize]| bench.corners.pick(of);
+            let m = size(&[1, 2, 8, 63, 64, 65, 97, 130]);
+            let (n_in, n_out) = (size(&[1, 2, 3, 4, 31, 33, 65, 97, 130]), size(&[1, 2, 3, 4, 33, 64, 65, 97, 130]));
+            let wild = round % 2 == 1;
+            let params = bench.numbers((n_in + 1) * n_out, wild);
+            let params = bench.upload(&params);
+            let (x, dz) = (bench.floats(m * n_in, wild), bench.floats(m * n_out, wild));
+            let activation = [Activation::None, Activation::Tanh, Activation::Relu][round % 3];
+            let layer = DenseLayer { n_in, n_out, activation };
+            let mut y = bench.floats(m * n_out, false);
+            bench.kernels.forward(&bench.stream, layer, &params.view(), &x.view(), &y.view_mut()).unwrap();
+            let mut dx = bench.floats(m * n_in, wild);
+            for add in [true, false] {
+                let x = x.view();
+                let derive = (activation != Activation::None).then_some((activation, &x));
+                let layer = (layer, &params.view());
+                bench.kernels.input_gradient(&bench.stream, layer, &dz.view(), derive, add, &dx.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &dx);
+            }
+            let slices = bench.slices(m, params.len());
+            let mut partial = bench.floats(slices.rows() * params.len(), false);
+            let mut gradient = bench.floats(params.len(), false);
+            let to = (&partial.view_mut(), params.len());
+            bench.kernels.gradient(&bench.stream, (layer, &slices), &x.view(), &dz.view(), to).unwrap();
+            bench.kernels.sum_gradients(&bench.stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
+            [&y, &partial, &gradient].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+        }
+        // Several tiles in a slice, added in one row or in rows of their own.
+        let layer = DenseLayer { n_in: 2, n_out: 3, activation: Activation::None };
+        for n in [97, 200, 300, 400, 500, 800] {
+            let (x, dz) = (bench.floats(2 * n, false), bench.floats(3 * n, false));
+            for (count, most) in [(1, 0), (1, usize::MAX), (2, 0), (2, usize::MAX)] {
+                let slices = MinibatchSlices::new(n, count, 9, most);
+                let mut partial = bench.floats(slices.rows() * 9, false);
+                let mut gradient = bench.zeros(9);
+                bench.kernels.gradient(&bench.stream, (layer, &slices), &x.view(), &dz.view(), (&partial.view_mut(), 9)).unwrap();
+                bench.kernels.sum_gradients(&bench.stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
+                [&partial, &gradient].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            }
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn activations_agree_on_any_number() {
+    agree("activations", |device| {
+        let mut bench = Bench::new(device, 22);
+        for round in 0..rounds(2) {
+            let mut x: Vec<f32> = (0..60).map(|_| bench.any()).collect();
+            if round == 0 {
+                let near = |end: f32| (0..5).map(move |i| f32::from_bits((end.to_bits() + i).saturating_sub(2)));
+                x.extend([0.0, 0.55, 1.0, 10.0, 20.0].into_iter().flat_map(near).flat_map(|x| [x, -x]));
+                x.extend(TANH.into_iter().flat_map(|x| [x, -x]));
+            }
+            // y = f(x) in each of the 8 rows and 4 columns of a thread.
+            let rows: Vec<f32> = x.iter().flat_map(|&x| [x; 8]).collect();
+            let numbers = bench.upload(&rows.iter().flat_map(|&x| [x; 4]).collect::<Vec<_>>());
+            let rows = bench.upload(&rows);
+            let params = bench.upload(&[1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+            for activation in [Activation::None, Activation::Tanh, Activation::Relu] {
+                let (mut y, mut dx) = (bench.zeros(numbers.len()), bench.zeros(numbers.len()));
+                let layer = DenseLayer { n_in: 1, n_out: 4, activation };
+                bench.kernels.forward(&bench.stream, layer, &params.view(), &rows.view(), &y.view_mut()).unwrap();
+                let of_x = numbers.view();
+                let derive = (activation != Activation::None).then_some((activation, &of_x));
+                let layer = DenseLayer { n_in: 4, n_out: 1, activation };
+                let layer = (layer, &params.view().slice(0..5));
+                bench.kernels.input_gradient(&bench.stream, layer, &rows.view(), derive, false, &dx.view_mut()).unwrap();
+                [&y, &dx].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            }
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn sums_and_samples_agree_on_any_numbers() {
+    agree("sums", |device| {
+        let mut bench = Bench::new(device, 23);
+        for round in 0..rounds(16) {
+            let wild = round % 3 == 2;
+            let n = bench.corners.pick(&[1, 2, 127, 128, 129, 255, 256, 257, 600]);
+            let x = bench.floats(n, wild);
+            let rows = bench.rows(n, n);
+            let rows = rows.view();
+            let rows = (round % 2 == 0).then_some(&rows);
+            let mut scratch = bench.zeros(LearnerKernels::sum_scratch(n));
+            let (mut sum, mut to) = (bench.zeros::<f64>(1), bench.zeros::<f64>(1));
+            for terms in [Terms::Numbers, Terms::Squares] {
+                bench.kernels.sum(&bench.stream, (&x.view(), rows), terms, &scratch.view_mut(), &sum.view_mut()).unwrap();
+                bench.digest.doubles(&bench.stream, &sum);
+                let terms = Terms::SquaredDistances(sum.view());
+                bench.kernels.sum(&bench.stream, (&x.view(), rows), terms, &scratch.view_mut(), &to.view_mut()).unwrap();
+                bench.digest.doubles(&bench.stream, &to);
+            }
+            let (d, n) = (bench.corners.pick(&[1, 2, 3, 7, 31]), bench.corners.pick(&[1, 5, 33, 65]));
+            let len = bench.corners.pick(&[n, n + 1, 2 * n]);
+            let floats = bench.floats(len * d, wild);
+            let bytes: Vec<u8> = (0..len * d).map(|_| bench.corners.0.next_u32() as u8).collect();
+            let bytes = bench.upload(&bytes);
+            let mut x = bench.zeros(n * d);
+            let rows = bench.rows(n, len);
+            let rows = rows.view();
+            for obs in [Obs::F32(floats.view()), Obs::U8(bytes.view())] {
+                for rows in [None, Some(&rows)] {
+                    let scale = bench.corners.pick(&[1.0, 1.0 / 255.0, 0.37]);
+                    bench.kernels.samples(&bench.stream, (&obs, scale, d), rows, &x.view_mut()).unwrap();
+                    bench.digest.floats(&bench.stream, &x);
+                }
+            }
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn orders_and_targets_agree_from_any_counter() {
+    agree("orders", |device| {
+        let mut bench = Bench::new(device, 24);
+        for round in 0..rounds(16) {
+            let mut state = bench.state();
+            for n in [1, bench.corners.pick(&[2, 3, 5, 33, 63]), 64, 65, bench.corners.pick(&[66, 67, 72, 99, 120])] {
+                let mut order = bench.zeros(n);
+                let shuffled = bench.corners.0.below(8) > 0;
+                bench.kernels.epoch(&bench.stream, &mut state, shuffled, &order.view_mut()).unwrap();
+                bench.digest.add(&bench.stream, &order, |index| index);
+                bench.add_state(&state);
+            }
+            bench.kernels.begin(&bench.stream, &mut state).unwrap();
+            bench.add_state(&state);
+            let wild = round % 4 == 3;
+            let (t, n) = (bench.corners.pick(&[1, 2, 9, 40]), bench.corners.pick(&[1, 2, 7, 31]));
+            let (mut values, last_values) = (bench.floats(t * n, wild), bench.floats(n, wild));
+            let mut advantages = bench.floats(t * n, wild);
+            if round % 4 == 0 {
+                // Returns without a variance.
+                (values, advantages) = (bench.upload(&vec![0.5; t * n]), bench.upload(&vec![0.25; t * n]));
+            }
+            let len = (t * n) as u32;
+            let at = [0, len - 1, len, u32::MAX];
+            let at = bench.upload(&at[usize::from(len == 1)..]);
+            let final_values = bench.floats(at.len(), wild);
+            let (mut next_values, mut returns) = (bench.floats(t * n, false), bench.floats(t * n, false));
+            let (values, ends) = (values.view(), (&final_values.view(), &at.view()));
+            bench.kernels.next_values(&bench.stream, (&values, &last_values.view()), ends, &next_values.view_mut()).unwrap();
+            bench.kernels.returns(&bench.stream, (&advantages.view(), &values), &returns.view_mut(), &mut state).unwrap();
+            [&next_values, &returns].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            bench.add_state(&state);
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn objectives_agree_on_any_numbers() {
+    agree("objectives", |device| {
+        let mut bench = Bench::new(device, 25);
+        for round in 0..rounds(64) {
+            let wild = round % 4 == 3;
+            let (n, a) = (bench.corners.pick(&[1, 3, 33, 130]), bench.corners.pick(&[1, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
+            let len = bench.corners.pick(&[1, n, 2 * n + 1]);
+            let state = bench.state();
+            let rows = bench.rows(n, len);
+            let actions: Vec<u32> = (0..len).map(|_| bench.corners.0.below(a as u32)).collect();
+            let masks: Vec<u8> = (0..len * a)
+                .map(|i| if i % a == actions[i / a] as usize { 1 } else { bench.corners.pick(&[0, 0, 1, 2, 128]) })
+                .collect();
+            let (actions, masks) = (bench.upload(&actions), bench.upload(&masks));
+            let vectors = bench.floats(len * a, wild);
+            // With one action, the logarithm of the ratio is any number.
+            let log_probs: Vec<f32> = (0..len)
+                .map(|_| {
+                    let near = bench.corners.0.uniform_in(-1.5, 0.0);
+                    let exact = bench.corners.pick(&EXP);
+                    let any = bench.any();
+                    bench.corners.pick(&[near, near, 0.0, exact, -exact, any])
+                })
+                .collect();
+            let log_probs = bench.upload(&log_probs);
+            let [advantages, values, returns] = [(); 3].map(|()| bench.floats(len, wild));
+            let outputs: Vec<f32> = (0..n).flat_map(|_| bench.outputs(a, wild)).collect();
+            let (outputs, new_values) = (bench.upload(&outputs), bench.floats(n, wild));
+            let log_std: Vec<f32> = (0..a).map(|_| bench.corners.pick(&EXP)).collect();
+            let log_std = bench.upload(&log_std);
+            let [sum, squares] = [(); 2].map(|()| {
+                let moment = bench.corners.pick(&[0.0, 0.5, 3.0, f64::from(n as u32), 1e-20]);
+                bench.upload(&[moment])
+            });
+            let of_rounds = round / 4;
+            let (continuous, masked, normalized) = (of_rounds % 2 == 1, of_rounds % 3 > 0, of_rounds % 5 > 1);
+            for objective in [Objective::ClippedSurrogate, Objective::PolicyGradient] {
+                let columns = LossColumns {
+                    rows: rows.view(),
+                    actions: if continuous { Actions::Continuous(vectors.view()) } else { Actions::Discrete(actions.view()) },
+                    masks: masked.then_some(masks.view()),
+                    log_probs: log_probs.view(),
+                    advantages: advantages.view(),
+                    values: values.view(),
+                    returns: returns.view(),
+                    moments: normalized.then_some([sum.view(), squares.view()]),
+                };
+                let (mut d_outputs, mut d_values) = (bench.zeros(n * a), bench.zeros(n));
+                let (mut terms, mut of_std) = (bench.zeros(PARTS * n), bench.zeros(n * a));
+                let heads = LossHeads {
+                    outputs: outputs.view(),
+                    values: new_values.view(),
+                    d_outputs: d_outputs.view_mut(),
+                    d_values: d_values.view_mut(),
+                    terms: terms.view_mut(),
+                    deviations: continuous.then(|| Deviations { log_std: log_std.view(), terms: of_std.view_mut() }),
+                };
+                bench.kernels.objective(&bench.stream, objective, &columns, &heads, &state).unwrap();
+                let written = [&d_outputs, &d_values, &terms, &of_std];
+                written.into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            }
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn steps_agree_from_any_state() {
+    agree("steps", |device| {
+        let mut bench = Bench::new(device, 26);
+        for round in 0..rounds(96) {
+            let wild = round % 4 == 3;
+            let (n, slices) = match round {
+                0 => (13_000, MinibatchSlices::new(13_000, 16, 1, 0)), // more tiles than threads
+                1..=4 => (96 * [4, 5, 8, 9][round - 1], MinibatchSlices::new(96 * [4, 5, 8, 9][round - 1], 1, 1, 0)),
+                _ => {
+                    let n = bench.corners.pick(&[1, 7, 8, 9, 33, 96, 97, 200, 500]);
+                    (n, bench.slices(n, 1))
+                }
+            };
+            let mut state = bench.state();
+            let mut terms = bench.numbers(PARTS * n, wild);
+            if round % 4 == 0 {
+                // The divergence is 1.5 times the bound, and so not above it.
+                terms[3 * n..4 * n].fill(0.375);
+                bench.stream.upload(&state.settings.view_mut().slice_mut(4..5), &[0.25f32]).unwrap();
+            }
+            let terms = bench.upload(&terms);
+            let mut tiles = bench.zeros(PARTS * slices.tiles());
+            bench.kernels.loss(&bench.stream, &slices, &terms.view(), &tiles.view_mut(), &mut state).unwrap();
+            bench.digest.doubles(&bench.stream, &tiles);
+            bench.add_state(&state);
+            let a = PARTS;
+            let mut gradient = bench.zeros(a);
+            bench.kernels.log_std(&bench.stream, &slices, &terms.view(), &tiles.view_mut(), &gradient.view_mut()).unwrap();
+            bench.digest.doubles(&bench.stream, &tiles);
+            bench.digest.floats(&bench.stream, &gradient);
+            let mut state = bench.state();
+            let square = bench.corners.pick(&[0.0, 0.25, 1.0, 0.3, 7.0, 1e-300, f64::INFINITY, f64::NAN, f64::MAX]);
+            let squares = bench.upload(&[square]);
+            bench.kernels.step(&bench.stream, &squares.view(), &mut state).unwrap();
+            bench.add_state(&state);
+            let n = bench.corners.pick(&[1, 33, 130]);
+            let gradient = bench.floats(n, wild);
+            let [mut params, mut m, mut v] = [(); 3].map(|()| bench.floats(n, wild));
+            let state = bench.state();
+            let moments = [&m.view_mut(), &v.view_mut()];
+            bench.kernels.adam(&bench.stream, &gradient.view(), &params.view_mut(), moments, &state).unwrap();
+            [&params, &m, &v].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            bench.kernels.rms_prop(&bench.stream, &gradient.view(), &params.view_mut(), &v.view_mut(), &state).unwrap();
+            [&params, &v].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+        }
+        bench.digest
+    });
+}

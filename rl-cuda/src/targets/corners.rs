@@ -1,0 +1,231 @@
+//! Targets, batches and samples from numbers that playing does not reach.
+
+use std::hash::Hash;
+
+use rl_envs::{Purpose, math, rng};
+
+use super::*;
+use crate::Element;
+use crate::corners::{Corners, Digest, EXP, LN, LOG_PROBS, TIES, agree, rounds};
+
+/// Index of an environment, seed and logit: the number drawn is the probability of a logit of 0 before that one.
+///
+/// The last bit of a coefficient of the exponential moves that probability above the number, or to it.
+const DRAWN: [(usize, u64, f32); 11] = [
+    (2, 2_869_752, -0.881_373_2),
+    (0, 9_501_963, -0.001_202_680_4),
+    (0, 14_117_155, -1.321_958_7),
+    (3, 2_323_500, -1.105_370_8),
+    (1, 202_602, -1.721_028_7),
+    (3, 2_319_362, -2.381_757_3),
+    (2, 1_334_355, -3.384_770_6),
+    (2, 1_546_358, -4.516_266),
+    (1, 1_627_012, -4.489_597_3),
+    (0, 145_681, -15.940_477),
+    (2, 2_894_165, -15.247_331),
+];
+
+/// Kernels, the stream that they run on, and what they wrote.
+struct Bench<'a> {
+    device: &'a Device,
+    stream: Stream,
+    kernels: Targets,
+    corners: Corners,
+    digest: Digest,
+}
+
+impl<'a> Bench<'a> {
+    fn new(device: &'a Device, seed: u64) -> Self {
+        let (stream, kernels) = (device.stream().unwrap(), Targets::new(device).unwrap());
+        Self { device, stream, kernels, corners: Corners::new(seed), digest: Digest::default() }
+    }
+
+    fn upload<T: Element>(&self, from: &[T]) -> Buffer<T> {
+        let mut to = Buffer::zeros(self.device, from.len()).unwrap();
+        self.stream.upload(&to.view_mut(), from).unwrap();
+        to
+    }
+
+    fn zeros<T: Element>(&self, len: usize) -> Buffer<T> {
+        Buffer::zeros(self.device, len).unwrap()
+    }
+
+    fn floats(&mut self, n: usize, bounds: &[f32], wild: bool) -> Buffer<f32> {
+        let mut number = |_| if wild { self.corners.float(bounds) } else { self.corners.0.uniform_in(-3.0, 3.0) };
+        let numbers: Vec<f32> = (0..n).map(&mut number).collect();
+        self.upload(&numbers)
+    }
+
+    fn bytes(&mut self, n: usize, of: &[u8]) -> Buffer<u8> {
+        let bytes: Vec<u8> = (0..n).map(|_| self.corners.pick(of)).collect();
+        self.upload(&bytes)
+    }
+
+    fn words(&mut self, n: usize) -> Buffer<u32> {
+        let words: Vec<u32> = (0..n).map(|_| self.corners.0.next_u32()).collect();
+        self.upload(&words)
+    }
+
+    fn sample(&mut self, logits: &[f32], masks: Option<&[u8]>, n: usize, clock: [u64; 2], t: u64) {
+        let (logits, clock) = (self.upload(logits), self.upload(&clock));
+        let masks = masks.map(|masks| self.upload(masks));
+        let masks = masks.as_ref().map(Buffer::view);
+        let (mut actions, mut log_probs) = (self.zeros(n), self.zeros(n));
+        let to = (&actions.view_mut(), &log_probs.view_mut());
+        self.kernels.sample_categorical(&self.stream, &logits.view(), masks.as_ref(), &clock.view(), t, to.0, to.1).unwrap();
+        self.digest.words(&self.stream, &actions);
+        self.digest.floats(&self.stream, &log_probs);
+    }
+}
+
+/// Cumulative probability of the first actions of a row, `count` of them, as the kernel computes it.
+fn cumulative(row: &[f32], count: usize) -> f32 {
+    let max = row.iter().fold(f32::NEG_INFINITY, |max, &logit| if logit > max { logit } else { max });
+    let log_sum = math::ln(row.iter().fold(0.0, |sum, &logit| sum + math::exp(logit - max)));
+    row[..count].iter().fold(0.0, |sum, &logit| sum + math::exp(logit - max - log_sum))
+}
+
+/// Floats in order, as integers.
+fn ordered(x: f32) -> i32 {
+    let bits = x.to_bits() as i32;
+    if bits < 0 { i32::MIN - bits } else { bits }
+}
+
+fn float(ordered: i32) -> f32 {
+    f32::from_bits((if ordered < 0 { i32::MIN - ordered } else { ordered }) as u32)
+}
+
+/// Replaces a logit so that the cumulative probability up to it is just above `drawn`, or just not.
+fn decide(row: &mut [f32], at: usize, drawn: f32, is_above: bool) {
+    let (mut low, mut high) = (i64::from(ordered(-80.0)), i64::from(ordered(80.0)));
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        row[at] = float(middle as i32);
+        if cumulative(row, at + 1) > drawn { high = middle } else { low = middle }
+    }
+    row[at] = float(if is_above { high } else { low } as i32);
+}
+
+#[test]
+fn samples_agree_where_a_number_decides() {
+    agree("sample", |device| {
+        let mut bench = Bench::new(device, 31);
+        for round in 0..rounds(24) {
+            let (n, a) = (192, [1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 13][round % 12]);
+            let (clock @ [seed, step], t) = (bench.corners.clock(), bench.corners.pick(&[0, 1, 2, 3, 1 << 33]));
+            let mut logits = Vec::new();
+            for i in 0..n {
+                let drawn = rng::uniform(rng::word(seed, i as u32, step.wrapping_add(t), Purpose::Policy));
+                let scale = bench.corners.pick(&[0.1, 1.0, 5.0]);
+                let mut row: Vec<f32> = (0..a).map(|_| scale * bench.corners.0.uniform_in(-3.0, 3.0)).collect();
+                let (at, other) = (bench.corners.0.below(a as u32) as usize, bench.corners.0.below(a as u32) as usize);
+                match i % 4 {
+                    0 | 1 => decide(&mut row, at, drawn, i % 2 == 0),
+                    2 => {
+                        row.iter_mut().for_each(|logit| *logit = -logit.abs());
+                        (row[at], row[other]) = (-bench.corners.pick(&EXP).abs(), 0.0);
+                        if bench.corners.0.below(3) > 0 {
+                            row.fill(-1000.0);
+                            let [of_ln, of_exp] = [bench.corners.pick(&LN), bench.corners.pick(&LOG_PROBS)];
+                            (row[at], row[other]) = (bench.corners.pick(&[of_ln, of_exp]), 0.0);
+                        }
+                        if a > 2 && bench.corners.0.below(4) == 0 {
+                            row.fill(-1000.0);
+                            row[at.min(a - 3)..][..2].copy_from_slice(&bench.corners.pick(&TIES));
+                            row[a - 1] = 0.0;
+                        }
+                    }
+                    _ => row[at] = bench.corners.float(&[0.0, 89.0, -104.0, -1e30]),
+                }
+                logits.extend(row);
+            }
+            let legal = |i: usize, of: u8| if i % a == i / a % a { 1 } else { of };
+            let masks: Vec<u8> = (0..n * a).map(|i| legal(i, bench.corners.pick(&[0, 1, 1, 2, 128]))).collect();
+            bench.sample(&logits, (round % 3 == 0).then_some(&masks), n, clock, t);
+        }
+        for (index, seed, logit) in DRAWN {
+            let mut logits = vec![0.0; 8];
+            logits[2 * index + 1] = logit;
+            bench.sample(&logits, None, 4, [seed, 1], 2);
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn normalization_agrees_on_any_numbers() {
+    agree("normalize", |device| {
+        let mut bench = Bench::new(device, 32);
+        for round in 0..rounds(24) {
+            let wild = round % 2 == 1;
+            let (t, d) = (bench.corners.pick(&[1, 2, 3, 9]), bench.corners.pick(&[1, 2, 3, 5, 130]));
+            let n = bench.corners.pick(&[1, 8, 11, 33]);
+            let mut starts: Vec<u32> = [0, 3, 7, n, n, n, n].into_iter().map(|start| start.min(n)).collect();
+            starts.truncate(bench.corners.pick(&[4, 5, 7]));
+            let mut obs = bench.floats(t * n as usize * d, &[10.0, 1.0], wild);
+            let (means, m2s) = bench.kernels.moments(&bench.stream, &obs.view(), d, &starts).unwrap();
+            let bits = |x: &f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
+            means.iter().chain(&m2s).for_each(|x| bits(x).hash(&mut bench.digest.0));
+            let (mut mean, mut precision) = (bench.floats(d, &[0.0], false), bench.floats(d, &[1.0], false));
+            if wild {
+                (mean, precision) = (bench.zeros(d), bench.upload(&vec![1.0; d])); // bounds are met exactly
+            }
+            bench.kernels.normalize(&bench.stream, &obs.view_mut(), &mean.view(), &precision.view()).unwrap();
+            bench.digest.floats(&bench.stream, &obs);
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn advantages_and_batches_agree_on_any_numbers() {
+    agree("gae", |device| {
+        let mut bench = Bench::new(device, 33);
+        for round in 0..rounds(32) {
+            let (t, n) = (bench.corners.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 21]), bench.corners.pick(&[1, 2, 33]));
+            let wild = round % 4 == 3;
+            let [rewards, next_values, values] = [(); 3].map(|()| bench.floats(t * n, &[0.0, 1.0], wild));
+            let flags: &[u8] = if round % 2 == 0 { &[0, 0, 0, 1] } else { &[0, 1, 2, 128] };
+            let [terminated, truncated] = [(); 2].map(|()| bench.bytes(t * n, flags));
+            let steps = Steps {
+                rewards: rewards.view(),
+                terminated: terminated.view(),
+                truncated: truncated.view(),
+                next_values: next_values.view(),
+                values: values.view(),
+            };
+            let mut advantages = bench.floats(t * n, &[], false);
+            let (gamma, lambda) = (bench.corners.pick(&[0.99, 1.0, 0.5]), bench.corners.pick(&[0.95, 1.0, 0.0]));
+            bench.kernels.gae(&bench.stream, &steps, n, gamma, lambda, &advantages.view_mut()).unwrap();
+            bench.digest.floats(&bench.stream, &advantages);
+
+            let row = Row {
+                obs: bench.corners.pick(&[0, 1, 2, 5]),
+                action: bench.corners.pick(&[1, 1, 2, 3]),
+                mask_len: bench.corners.pick(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+            };
+            let (n_rows, n) = (bench.corners.pick(&[1, 2, 50]), bench.corners.pick(&[1, 5, 65]));
+            let words = bench.words(n_rows * row.len());
+            let indices: Vec<u32> = (0..n)
+                .map(|_| {
+                    let index = bench.corners.0.below(n_rows as u32);
+                    bench.corners.pick(&[index, index, 0, n_rows as u32 - 1, n_rows as u32, u32::MAX])
+                })
+                .collect();
+            let indices = bench.upload(&indices);
+            let mut batch = Batch::zeros(bench.device, row, n).unwrap();
+            bench.kernels.gather_words(&bench.stream, &words.view(), &indices.view(), &mut batch).unwrap();
+            for words in [&batch.obs, &batch.next_obs, &batch.actions] {
+                bench.digest.add(&bench.stream, words, |word| word);
+            }
+            [&batch.rewards, &batch.discounts].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            bench.digest.add(&bench.stream, &batch.next_masks, |byte| byte);
+            let len = bench.corners.pick(&[1, 2, 7, 33]);
+            let rows = bench.bytes(n_rows * 2 * len, &[0, 1, 7, 31, 200, 255]);
+            let (mut now, mut next) = (bench.zeros::<u8>(n * len), bench.zeros::<u8>(n * len));
+            bench.kernels.gather_bytes(&bench.stream, &rows.view(), &indices.view(), &now.view_mut(), &next.view_mut()).unwrap();
+            [&now, &next].into_iter().for_each(|bytes| bench.digest.add(&bench.stream, bytes, |byte| byte));
+        }
+        bench.digest
+    });
+}
