@@ -1,4 +1,4 @@
-//! Numbers near those at which kernels decide, for tests, and the comparison of devices.
+//! Numbers near those at which kernels decide, for tests.
 //!
 //! Devices must agree in every bit; the payload of a NaN is no part of the bits.
 
@@ -9,9 +9,9 @@ use rl_envs::{Purpose, Rng};
 
 use crate::{Buffer, Device, Element, Stream};
 
-/// Arguments at which the last bit of each coefficient of the exponential decides the last bit of the result.
+/// Arguments of the exponential that show the last bit of each coefficient.
 ///
-/// Found by trying every float, as the numbers below; the first two coefficients have few of them.
+/// Found by trying every float, as the numbers below; some coefficients have few of them.
 pub(crate) const EXP: [f32; 21] = [
     -10.050_635,
     6.584_898,
@@ -35,7 +35,7 @@ pub(crate) const EXP: [f32; 21] = [
     -0.000_415_918_3,
     -0.061_149_35,
 ];
-/// Logits beside a logit of 0 for whose sum the last bit of each coefficient of the logarithm decides.
+/// Logits that, beside a logit of 0, show each coefficient of the logarithm.
 pub(crate) const LN: [f32; 14] = [
     -0.958_521_54,
     -0.906_487_46,
@@ -52,7 +52,7 @@ pub(crate) const LN: [f32; 14] = [
     -7.615_021_7,
     -0.881_373_6,
 ];
-/// Logits beside a logit of 0 such that one of the two log-probabilities is as the numbers of [`EXP`].
+/// Logits whose log-probability, beside a logit of 0, is as a number of [`EXP`].
 pub(crate) const LOG_PROBS: [f32; 13] = [
     -10.050_592,
     -11.436_919,
@@ -68,7 +68,7 @@ pub(crate) const LOG_PROBS: [f32; 13] = [
     -15.940_477,
     -15.247_331,
 ];
-/// Logits before a logit of 0 whose exponentials' sum is half way between two floats, but for the last bit of a coefficient.
+/// Logits whose exponentials, before that of 0, have a sum on a tie of rounding.
 pub(crate) const TIES: [[f32; 2]; 2] = [[-10.050_635, -16.715_054], [-11.436_93, -10.405_088]];
 
 /// Number of rounds; `RL_CORNERS` multiplies them.

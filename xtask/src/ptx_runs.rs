@@ -9,7 +9,9 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-/// Instructions that no test executes: lines `entry line # reason`; the line may be a range `first-last`.
+/// Instructions that no test executes: lines `entry line # reason`.
+///
+/// The line may be a range `first-last`.
 const UNEXECUTED: &str = include_str!("../ptx_unexecuted.txt");
 /// Record of the counts of each kernel.
 const COUNTS: &str = "rl-cuda/ptx/counts.txt";
@@ -24,7 +26,7 @@ pub(crate) struct Entry {
     pub(crate) lines: Vec<u32>,
 }
 
-/// Returns every kernel of rl-cuda/ptx: a new one is covered and changed without being named here.
+/// Returns every kernel of rl-cuda/ptx, a new one without being named here.
 ///
 /// Its tests are its launches in rl-cuda/tests/modules.rs and in the unit tests called `corners`.
 pub(crate) fn entries(root: &Path) -> Result<Vec<Entry>> {

@@ -1,4 +1,4 @@
-//! The learner's kernels on numbers, settings and counters that learning does not reach.
+//! The learner's kernels on numbers and counters that learning does not reach.
 
 use rl_envs::{Actions, Obs};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::corners::{Corners, Digest, EXP, LN, LOG_PROBS, TIES, agree, rounds};
 use crate::{Buffer, Device, Element, Stream};
 
-/// Arguments at which the last bit of each coefficient of a network's hyperbolic tangent decides the last bit of the result.
+/// Arguments of a network's tanh that show the last bit of each coefficient.
 ///
 /// Found by trying every float.
 const TANH: [f32; 12] = [
@@ -25,7 +25,7 @@ const TANH: [f32; 12] = [
 ];
 
 /// Kernels, the stream that they run on, and what they wrote.
-struct Bench<'a> {
+struct LearnerBench<'a> {
     device: &'a Device,
     stream: Stream,
     kernels: LearnerKernels,
@@ -33,7 +33,7 @@ struct Bench<'a> {
     digest: Digest,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> LearnerBench<'a> {
     fn new(device: &'a Device, seed: u64) -> Self {
         let (stream, kernels) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap());
         Self { device, stream, kernels, corners: Corners::new(seed), digest: Digest::default() }
@@ -141,7 +141,7 @@ impl<'a> Bench<'a> {
         let kind = self.corners.0.below(8);
         if kind > 0 {
             totals.iter_mut().for_each(|total| *total = total.clamp(-4.0, 4.0));
-            totals[15] = if kind == 1 { 0.0 } else { 1.0 }; // whether the step is to be taken
+            totals[15] = if kind == 1 { 0.0 } else { 1.0 }; // whether the optimizer steps
         }
         self.stream.upload(&state.totals.view_mut(), &totals).unwrap();
         state
@@ -156,7 +156,7 @@ impl<'a> Bench<'a> {
 #[test]
 fn dense_layers_agree_on_any_numbers() {
     agree("dense", |device| {
-        let mut bench = Bench::new(device, 21);
+        let mut bench = LearnerBench::new(device, 21);
         for round in 0..rounds(24) {
             let mut size = |of: &[usize]| bench.corners.pick(of);
             let m = size(&[1, 2, 8, 63, 64, 65, 97, 130]);
@@ -205,7 +205,7 @@ fn dense_layers_agree_on_any_numbers() {
 #[test]
 fn activations_agree_on_any_number() {
     agree("activations", |device| {
-        let mut bench = Bench::new(device, 22);
+        let mut bench = LearnerBench::new(device, 22);
         for round in 0..rounds(2) {
             let mut x: Vec<f32> = (0..60).map(|_| bench.any()).collect();
             if round == 0 {
@@ -237,7 +237,7 @@ fn activations_agree_on_any_number() {
 #[test]
 fn sums_and_samples_agree_on_any_numbers() {
     agree("sums", |device| {
-        let mut bench = Bench::new(device, 23);
+        let mut bench = LearnerBench::new(device, 23);
         for round in 0..rounds(16) {
             let wild = round % 3 == 2;
             let n = bench.corners.pick(&[1, 2, 127, 128, 129, 255, 256, 257, 600]);
@@ -277,7 +277,7 @@ fn sums_and_samples_agree_on_any_numbers() {
 #[test]
 fn orders_and_targets_agree_from_any_counter() {
     agree("orders", |device| {
-        let mut bench = Bench::new(device, 24);
+        let mut bench = LearnerBench::new(device, 24);
         for round in 0..rounds(16) {
             let mut state = bench.state();
             for n in [1, bench.corners.pick(&[2, 3, 5, 33, 63]), 64, 65, bench.corners.pick(&[66, 67, 72, 99, 120])] {
@@ -315,7 +315,7 @@ fn orders_and_targets_agree_from_any_counter() {
 #[test]
 fn objectives_agree_on_any_numbers() {
     agree("objectives", |device| {
-        let mut bench = Bench::new(device, 25);
+        let mut bench = LearnerBench::new(device, 25);
         for round in 0..rounds(64) {
             let wild = round % 4 == 3;
             let (n, a) = (bench.corners.pick(&[1, 3, 33, 130]), bench.corners.pick(&[1, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
@@ -382,7 +382,7 @@ fn objectives_agree_on_any_numbers() {
 #[test]
 fn steps_agree_from_any_state() {
     agree("steps", |device| {
-        let mut bench = Bench::new(device, 26);
+        let mut bench = LearnerBench::new(device, 26);
         for round in 0..rounds(96) {
             let wild = round % 4 == 3;
             let (n, slices) = match round {

@@ -8,9 +8,10 @@ use super::*;
 use crate::Element;
 use crate::corners::{Corners, Digest, EXP, LN, LOG_PROBS, TIES, agree, rounds};
 
-/// Index of an environment, seed and logit: the number drawn is the probability of a logit of 0 before that one.
+/// Environment, seed and logit: the number drawn is the probability of 0.
 ///
-/// The last bit of a coefficient of the exponential moves that probability above the number, or to it.
+/// A logit of 0 stands before the given one. The last bit of a coefficient of the exponential moves the probability of 0 above the
+/// number drawn, or down to it.
 const DRAWN: [(usize, u64, f32); 11] = [
     (2, 2_869_752, -0.881_373_2),
     (0, 9_501_963, -0.001_202_680_4),
@@ -26,7 +27,7 @@ const DRAWN: [(usize, u64, f32); 11] = [
 ];
 
 /// Kernels, the stream that they run on, and what they wrote.
-struct Bench<'a> {
+struct TargetsBench<'a> {
     device: &'a Device,
     stream: Stream,
     kernels: Targets,
@@ -34,7 +35,7 @@ struct Bench<'a> {
     digest: Digest,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> TargetsBench<'a> {
     fn new(device: &'a Device, seed: u64) -> Self {
         let (stream, kernels) = (device.stream().unwrap(), Targets::new(device).unwrap());
         Self { device, stream, kernels, corners: Corners::new(seed), digest: Digest::default() }
@@ -78,7 +79,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Cumulative probability of the first actions of a row, `count` of them, as the kernel computes it.
+/// Cumulative probability of the first `count` actions, as the kernel computes it.
 fn cumulative(row: &[f32], count: usize) -> f32 {
     let max = row.iter().fold(f32::NEG_INFINITY, |max, &logit| if logit > max { logit } else { max });
     let log_sum = math::ln(row.iter().fold(0.0, |sum, &logit| sum + math::exp(logit - max)));
@@ -95,7 +96,7 @@ fn float(ordered: i32) -> f32 {
     f32::from_bits((if ordered < 0 { i32::MIN - ordered } else { ordered }) as u32)
 }
 
-/// Replaces a logit so that the cumulative probability up to it is just above `drawn`, or just not.
+/// Replaces a logit: the cumulative probability is just above `drawn`, or not.
 fn decide(row: &mut [f32], at: usize, drawn: f32, is_above: bool) {
     let (mut low, mut high) = (i64::from(ordered(-80.0)), i64::from(ordered(80.0)));
     while high - low > 1 {
@@ -109,7 +110,7 @@ fn decide(row: &mut [f32], at: usize, drawn: f32, is_above: bool) {
 #[test]
 fn samples_agree_where_a_number_decides() {
     agree("sample", |device| {
-        let mut bench = Bench::new(device, 31);
+        let mut bench = TargetsBench::new(device, 31);
         for round in 0..rounds(24) {
             let (n, a) = (192, [1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 13][round % 12]);
             let (clock @ [seed, step], t) = (bench.corners.clock(), bench.corners.pick(&[0, 1, 2, 3, 1 << 33]));
@@ -155,7 +156,7 @@ fn samples_agree_where_a_number_decides() {
 #[test]
 fn normalization_agrees_on_any_numbers() {
     agree("normalize", |device| {
-        let mut bench = Bench::new(device, 32);
+        let mut bench = TargetsBench::new(device, 32);
         for round in 0..rounds(24) {
             let wild = round % 2 == 1;
             let (t, d) = (bench.corners.pick(&[1, 2, 3, 9]), bench.corners.pick(&[1, 2, 3, 5, 130]));
@@ -180,7 +181,7 @@ fn normalization_agrees_on_any_numbers() {
 #[test]
 fn advantages_and_batches_agree_on_any_numbers() {
     agree("gae", |device| {
-        let mut bench = Bench::new(device, 33);
+        let mut bench = TargetsBench::new(device, 33);
         for round in 0..rounds(32) {
             let (t, n) = (bench.corners.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 21]), bench.corners.pick(&[1, 2, 33]));
             let wild = round % 4 == 3;

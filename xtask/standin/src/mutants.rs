@@ -113,7 +113,7 @@ fn effect(written: &[Written]) -> BTreeMap<(u32, usize), u8> {
     bytes.into_iter().filter(|(_, (before, after))| before != after).map(|(place, (_, after))| (place, after)).collect()
 }
 
-/// Observer of the instructions that are executed, and of the most that a thread executes without a barrier.
+/// Observer of the instructions executed, and of the most without a barrier.
 #[derive(Default)]
 struct Path {
     reached: Vec<bool>,
