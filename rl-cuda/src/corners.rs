@@ -11,8 +11,14 @@ use crate::{Buffer, Device, Element, Stream};
 
 /// Arguments of the exponential that show the last bit of each coefficient.
 ///
-/// Found by trying every float, as the numbers below; some coefficients have few of them.
-pub(crate) const EXP: [f32; 21] = [
+/// Found by trying every float, as the numbers below; some coefficients have few of them. The first results are near the bounds of f32.
+pub(crate) const EXP: [f32; 27] = [
+    88.5,
+    -87.5,
+    -90.0,
+    -100.0,
+    -0.187_554_5,
+    -0.143_013_31,
     -10.050_635,
     6.584_898,
     -0.222_606_17,
@@ -71,6 +77,34 @@ pub(crate) const LOG_PROBS: [f32; 13] = [
 /// Logits whose exponentials, before that of 0, have a sum on a tie of rounding.
 pub(crate) const TIES: [[f32; 2]; 2] = [[-10.050_635, -16.715_054], [-11.436_93, -10.405_088]];
 
+/// Angles that show the last bit of each coefficient of sine or cosine.
+const ANGLES: [f32; 24] = [
+    2.356_194_5,
+    3.926_991_5,
+    0.785_398_3,
+    5.497_787_5,
+    0.785_398_24,
+    3.140_616_2,
+    1.570_308_1,
+    3.141_589,
+    1.570_794_5,
+    0.362_823_22,
+    0.371_736_8,
+    0.785_619,
+    0.787_063_9,
+    0.035_369_705,
+    0.093_940_675,
+    0.785_409_15,
+    0.787_179_35,
+    0.796_350_5,
+    0.456_141_32,
+    0.561_649_8,
+    0.213_177_32,
+    0.785_590_7,
+    0.249_666_8,
+    0.052_963_14,
+];
+
 /// Number of rounds; `RL_CORNERS` multiplies them.
 pub(crate) fn rounds(n: usize) -> usize {
     n * std::env::var("RL_CORNERS").map_or(1, |factor| factor.parse().expect("RL_CORNERS is a number"))
@@ -95,9 +129,9 @@ impl Corners {
 
     /// A float: near a bound, near a multiple of an angle, extreme, or anywhere.
     pub(crate) fn float(&mut self, bounds: &[f32]) -> f32 {
-        const EXTREMES: [f32; 12] =
-            [0.0, -0.0, 1e-45, -1e-40, 8192.0, -8192.0, 1e5, 1e20, 3e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-        match self.0.below(9) {
+        const EXTREMES: [f32; 14] =
+            [0.0, -0.0, 1e-45, -1e-40, 8192.0, -8192.0, 1e5, 1e12, -1e14, 1e20, 3e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        match self.0.below(11) {
             0 => {
                 let bound = self.pick(bounds);
                 self.near(bound)
@@ -113,6 +147,11 @@ impl Corners {
             5 => self.0.uniform_in(-3.2, 3.2),
             6 => self.0.uniform_in(-80.0, 80.0),
             7 => self.0.uniform_in(-1.0, 1.0),
+            8 | 9 => {
+                let (angle, sign) = (self.pick(&ANGLES), self.pick(&[1.0, -1.0]));
+                let third = self.near(angle / 3.0); // Mountain Car's position
+                sign * self.pick(&[angle, angle, third])
+            }
             _ => self.0.uniform_in(-1.0, 1.0) * 0.1f32.powi(self.0.below(12) as i32),
         }
     }
