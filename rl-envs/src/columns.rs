@@ -334,6 +334,8 @@ pub trait Element: Copy + Default + Send + Sync + Serialize + DeserializeOwned +
     fn is_finite(self) -> bool;
     /// Wraps elements.
     fn slice(obs: &[Self]) -> ObsSlice<'_>;
+    /// Wraps elements for writing.
+    fn slice_mut(obs: &mut [Self]) -> ObsSliceMut<'_>;
 }
 
 impl Element for f32 {
@@ -349,6 +351,10 @@ impl Element for f32 {
     fn slice(obs: &[f32]) -> ObsSlice<'_> {
         ObsSlice::F32(obs)
     }
+
+    fn slice_mut(obs: &mut [f32]) -> ObsSliceMut<'_> {
+        ObsSliceMut::F32(obs)
+    }
 }
 
 impl Element for u8 {
@@ -363,6 +369,10 @@ impl Element for u8 {
 
     fn slice(obs: &[u8]) -> ObsSlice<'_> {
         ObsSlice::U8(obs)
+    }
+
+    fn slice_mut(obs: &mut [u8]) -> ObsSliceMut<'_> {
+        ObsSliceMut::U8(obs)
     }
 }
 

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::isa::{self, Isa, Set, Work};
 use crate::{
-    ActionSpace, Canvas, Element as _, Env, Error, ObsSliceMut, Pool, Purpose, Rng, Space, StepLens, StepSlicesMut, Steps, codec,
-    pool,
+    ActionSpace, Canvas, Element as _, Env, Error, MakeBlocking, ObsSliceMut, Pool, Purpose, Rng, Space, StepLens, StepSlicesMut,
+    Steps, codec, pool,
 };
 
 /// N environments that step together.
@@ -529,6 +529,23 @@ pub trait Batches: Debug + Sync {
     /// # Errors
     /// [`Error::Outside`] if they cannot be made.
     fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error>;
+
+    /// Constructor of one environment, which blocks: see [`BlockingEnv`](crate::BlockingEnv).
+    ///
+    /// By default none: environments step in batches only.
+    fn blocking(&'static self) -> Option<MakeBlocking> {
+        None
+    }
+
+    /// Share of its time for which one environment computes, measured for a moment.
+    ///
+    /// Small if environments mostly wait, for instance for a server. By default not known.
+    ///
+    /// # Errors
+    /// Errors of the environment.
+    fn busy(&'static self, _seed: u64) -> Result<Option<f64>, Error> {
+        Ok(None)
+    }
 
     /// Limits the time of a step, and the replacements of whatever steps a batch.
     fn limit(&self, _timeout: Duration, _max_restarts: u32) {}

@@ -10,38 +10,74 @@ const PER_OCTAVE: f64 = 8.0;
 /// Bins from a microsecond to an hour.
 const BINS: usize = 256;
 
-/// Counts of steps and batches between two moments.
+/// Latencies of the steps of one environment, or of all.
 #[derive(Clone, Debug)]
-pub struct Calls {
+struct Latencies {
     /// Steps by latency.
     bins: [u64; BINS],
+    sum: Duration,
     longest: Duration,
-    /// Steps of each environment, and the sum of their latencies.
-    by_env: Vec<(u64, Duration)>,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self { bins: [0; BINS], sum: Duration::ZERO, longest: Duration::ZERO }
+    }
+}
+
+impl Latencies {
+    fn add(&mut self, latency: Duration) {
+        let bin = PER_OCTAVE * (1e6 * latency.as_secs_f64()).max(1.0).log2();
+        self.bins[(bin as usize).min(BINS - 1)] += 1;
+        self.sum += latency;
+        self.longest = self.longest.max(latency);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.bins.iter_mut().zip(&other.bins).for_each(|(n, more)| *n += more);
+        self.sum += other.sum;
+        self.longest = self.longest.max(other.longest);
+    }
+
+    fn steps(&self) -> u64 {
+        self.bins.iter().sum()
+    }
+
+    /// Mean in milliseconds; NaN without steps.
+    fn mean(&self) -> f64 {
+        1e3 * self.sum.as_secs_f64() / self.steps() as f64
+    }
+
+    /// Latency in milliseconds at the quantile `q`; NaN without steps.
+    fn quantile(&self, q: f64) -> f64 {
+        let wanted = q * self.steps() as f64;
+        let mut seen = 0;
+        let bin = self.bins.iter().position(|n| {
+            seen += n;
+            seen > 0 && seen as f64 >= wanted
+        });
+        let middle = |bin: usize| 1e-3 * ((bin as f64 + 0.5) / PER_OCTAVE).exp2();
+        bin.map_or(f64::NAN, |bin| middle(bin).min(1e3 * self.longest.as_secs_f64()))
+    }
+}
+
+/// Counts of steps and batches between two moments.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    by_env: Vec<Latencies>,
     batches: u64,
     /// Actions in all batches.
     acted: u64,
     largest_batch: usize,
 }
 
-impl Default for Calls {
-    fn default() -> Self {
-        Self { bins: [0; BINS], longest: Duration::ZERO, by_env: Vec::new(), batches: 0, acted: 0, largest_batch: 0 }
-    }
-}
-
 impl Calls {
     /// Counts a step of environment `env_idx`.
     pub(crate) fn step(&mut self, env_idx: usize, latency: Duration) {
-        let bin = PER_OCTAVE * (1e6 * latency.as_secs_f64()).max(1.0).log2();
-        self.bins[(bin as usize).min(BINS - 1)] += 1;
-        self.longest = self.longest.max(latency);
         if self.by_env.len() <= env_idx {
-            self.by_env.resize(env_idx + 1, (0, Duration::ZERO));
+            self.by_env.resize_with(env_idx + 1, Latencies::default);
         }
-        let (steps, sum) = &mut self.by_env[env_idx];
-        *steps += 1;
-        *sum += latency;
+        self.by_env[env_idx].add(latency);
     }
 
     /// Counts a batch of `n` environments for which the policy has acted.
@@ -53,15 +89,10 @@ impl Calls {
 
     /// Adds the counts of `other`.
     pub(crate) fn merge(&mut self, other: &Self) {
-        self.bins.iter_mut().zip(&other.bins).for_each(|(n, more)| *n += more);
-        self.longest = self.longest.max(other.longest);
         if self.by_env.len() < other.by_env.len() {
-            self.by_env.resize(other.by_env.len(), (0, Duration::ZERO));
+            self.by_env.resize_with(other.by_env.len(), Latencies::default);
         }
-        for ((steps, sum), (more_steps, more)) in self.by_env.iter_mut().zip(&other.by_env) {
-            *steps += more_steps;
-            *sum += *more;
-        }
+        self.by_env.iter_mut().zip(&other.by_env).for_each(|(env, more)| env.merge(more));
         self.batches += other.batches;
         self.acted += other.acted;
         self.largest_batch = self.largest_batch.max(other.largest_batch);
@@ -74,26 +105,36 @@ impl Calls {
         *self = Self { by_env, ..Self::default() };
     }
 
-    /// Latency in milliseconds at the quantile `q`; NaN without steps.
-    fn quantile(&self, q: f64) -> f64 {
-        let wanted = q * self.bins.iter().sum::<u64>() as f64;
-        let mut seen = 0;
-        let bin = self.bins.iter().position(|n| {
-            seen += n;
-            seen > 0 && seen as f64 >= wanted
-        });
-        let middle = |bin: usize| 1e-3 * ((bin as f64 + 0.5) / PER_OCTAVE).exp2();
-        bin.map_or(f64::NAN, |bin| middle(bin).min(1e3 * self.longest.as_secs_f64()))
+    /// Latencies of all environments together.
+    fn all(&self) -> Latencies {
+        let mut all = Latencies::default();
+        self.by_env.iter().for_each(|env| all.merge(env));
+        all
+    }
+
+    /// Returns a row of latencies for each environment, after `env_steps` steps and `iterations` iterations.
+    pub(crate) fn rows(&self, env_steps: u64, iterations: u64) -> impl Iterator<Item = Row> {
+        self.by_env.iter().enumerate().map(move |(env_idx, env)| Row {
+            values: vec![
+                ("time/total_timesteps", env_steps as f64),
+                ("time/iterations", iterations as f64),
+                ("env", env_idx as f64),
+                ("steps", env.steps() as f64),
+                ("latency_p50_ms", env.quantile(0.5)),
+                ("latency_p95_ms", env.quantile(0.95)),
+                ("latency_max_ms", 1e3 * env.longest.as_secs_f64()),
+            ],
+        })
     }
 
     /// Inserts the columns into a row, before the last two.
     pub(crate) fn extend(&self, row: &mut Row, faults: &FaultCounts, dropped: u64) {
-        let mean = |&(steps, sum): &(u64, Duration)| 1e3 * sum.as_secs_f64() / steps as f64;
-        let slowest = self.by_env.iter().filter(|(steps, _)| *steps > 0).map(mean).fold(f64::NAN, f64::max);
+        let all = self.all();
+        let slowest = self.by_env.iter().filter(|env| env.steps() > 0).map(Latencies::mean).fold(f64::NAN, f64::max);
         let columns = [
-            ("env/latency_p50_ms", self.quantile(0.5)),
-            ("env/latency_p95_ms", self.quantile(0.95)),
-            ("env/latency_max_ms", 1e3 * self.longest.as_secs_f64()),
+            ("env/latency_p50_ms", all.quantile(0.5)),
+            ("env/latency_p95_ms", all.quantile(0.95)),
+            ("env/latency_max_ms", 1e3 * all.longest.as_secs_f64()),
             ("env/slowest_mean_ms", slowest),
             ("env/batch_mean", self.acted as f64 / self.batches as f64),
             ("env/batch_max", self.largest_batch as f64),
@@ -117,7 +158,7 @@ mod tests {
     #[test]
     fn quantiles_are_those_of_the_steps_within_five_percent() {
         let (mut calls, mut more) = (Calls::default(), Calls::default());
-        assert!(calls.quantile(0.5).is_nan());
+        assert!(calls.all().quantile(0.5).is_nan());
         // 1 to 1,000 ms: half of them in each, by two environments.
         for ms in 1..=1000u64 {
             let half = if ms % 2 == 0 { &mut calls } else { &mut more };
@@ -125,7 +166,7 @@ mod tests {
         }
         calls.merge(&more);
         for (q, ms) in [(0.5, 500.0), (0.95, 950.0), (1.0, 1000.0)] {
-            assert!((calls.quantile(q) / ms - 1.0).abs() < 0.05, "{q}: {}", calls.quantile(q));
+            assert!((calls.all().quantile(q) / ms - 1.0).abs() < 0.05, "{q}: {}", calls.all().quantile(q));
         }
         calls.batch(3);
         calls.batch(5);
@@ -139,7 +180,18 @@ mod tests {
         let names = ["timeouts", "panics", "failures", "retries", "restarts", "quarantined", "dropped_stretches"];
         assert_eq!(names.map(|name| of(&format!("faults/{name}"))), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0]);
         assert_eq!(row.values.last().unwrap().0, "time/fps");
+        let rows: Vec<Row> = calls.rows(2000, 3).collect();
+        // Environment 0 has the steps of 1 to 900 ms, environment 1 those of 901 to 1,000 ms.
+        for (env, (row, expected)) in rows.iter().zip([[900.0, 450.0, 855.0, 900.0], [100.0, 950.0, 995.0, 1000.0]]).enumerate() {
+            let values: Vec<f64> = row.values.iter().map(|(_, value)| *value).collect();
+            assert_eq!(values[..3], [2000.0, 3.0, env as f64]);
+            assert!(
+                values[3..].iter().zip(expected).all(|(value, expected)| (value / expected - 1.0).abs() < 0.05),
+                "{values:?}"
+            );
+        }
+        assert_eq!(rows.len(), 2);
         calls.clear();
-        assert!(calls.quantile(0.5).is_nan() && calls.acted == 0);
+        assert!(calls.all().quantile(0.5).is_nan() && calls.acted == 0);
     }
 }

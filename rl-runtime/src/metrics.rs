@@ -36,6 +36,8 @@
 //!
 //! Only columns under `time` differ between two runs of the same seed, except where environments block.
 //!
+//! Where environments block, `envs.csv` has a row for each of them: its steps since the last row, and their latency's p50, p95 and maximum.
+//!
 //! Metrics never stop training. A row that cannot be written is lost, and the first such failure is reported. Writing is retried
 //! with every later row, so a disk that is full for a while costs only the rows of that time.
 

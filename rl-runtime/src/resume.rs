@@ -150,9 +150,11 @@ impl Source {
                     checkpoint::copy(&path, &dir.checkpoints(), env_steps)?;
                     let Some(run) = run_of(&path) else { return Ok(()) };
                     checkpoint::copy_best(&run.join("checkpoints"), &dir.checkpoints(), env_steps)?;
-                    let metrics = run.join("metrics.csv");
-                    if metrics.is_file() {
-                        std::fs::copy(&metrics, dir.metrics()).map_err(Error::io(&metrics))?;
+                    for (name, to) in [("metrics.csv", dir.metrics()), ("envs.csv", dir.envs())] {
+                        let from = run.join(name);
+                        if from.is_file() {
+                            std::fs::copy(&from, to).map_err(Error::io(&from))?;
+                        }
                     }
                     Ok(())
                 })?;

@@ -21,7 +21,7 @@ pub struct RunDir {
 }
 
 /// Names in a run directory that are reserved for the run.
-const OWN: [&str; 6] = ["config.toml", "machine.toml", "metrics.csv", "lock", "checkpoints", "diverged"];
+const OWN: [&str; 7] = ["config.toml", "machine.toml", "metrics.csv", "envs.csv", "lock", "checkpoints", "diverged"];
 
 /// Machine of a run.
 #[derive(Serialize)]
@@ -93,7 +93,7 @@ impl RunDir {
     /// Removes a directory just created by this process, with newly created parents.
     pub fn discard(self) {
         // The directory was empty, so all of this belongs to the run. If a removal fails, the user sees the rest.
-        for name in ["config.toml", "machine.toml", "metrics.csv", "lock"] {
+        for name in ["config.toml", "machine.toml", "metrics.csv", "envs.csv", "lock"] {
             let _ = fs::remove_file(self.path.join(name));
         }
         let _ = fs::remove_dir_all(self.checkpoints());
@@ -214,6 +214,11 @@ impl RunDir {
     #[must_use]
     pub fn metrics(&self) -> PathBuf {
         self.path.join("metrics.csv")
+    }
+
+    /// Path of the latencies of each environment that blocks.
+    pub(crate) fn envs(&self) -> PathBuf {
+        self.path.join("envs.csv")
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {

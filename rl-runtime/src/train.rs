@@ -15,7 +15,7 @@ use crate::algo::Build;
 use crate::budget::Budget;
 use crate::calls::Calls;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Device, RunConfig};
+use crate::config::{Device, Drive, RunConfig};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
 use crate::faults::FaultConfig;
@@ -26,7 +26,7 @@ use crate::profile::{Phase, Profile, Track, nanos};
 use crate::progress::WINDOW;
 use crate::run_dir::RunDir;
 use crate::saves::Saves;
-use crate::{Config, Error, diverged, first_come, interrupt};
+use crate::{Config, Error, diverged, first_come, interrupt, print};
 
 /// Exit code of errors after which environments cannot be continued.
 const ENV_FAILED: u8 = 5;
@@ -69,17 +69,18 @@ pub fn device(config: &Config) -> Result<String, Error> {
 /// Makes the environments of a run, if there is memory for the whole training.
 fn collector(config: &Config, entry: &Entry, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
     Budget::training(config, entry).check()?;
-    if let Some(make) = entry.make_blocking() {
+    let FaultConfig { timeout, max_restarts, .. } = config.faults();
+    entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
+    let first_come = || entry.batches().filter(|_| config.blocks(entry))?.blocking();
+    if let Some(make) = entry.make_blocking().or_else(first_come) {
         let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
         let (faults, ready) = (config.faults(), config.first_come());
         return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
     }
     let n_envs = config.run.n_envs;
-    let Some(batches) = entry.batches() else {
+    if entry.batches().is_none() {
         return of_slices(config, entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, pool);
-    };
-    let FaultConfig { timeout, max_restarts, .. } = config.faults();
-    batches.limit(timeout, max_restarts);
+    }
     // A thread for each worker, which it mostly waits for.
     let workers = config.workers();
     of_slices(
@@ -92,6 +93,22 @@ fn collector(config: &Config, entry: &Entry, pool: &Pool) -> Result<Box<dyn Coll
 fn of_slices(config: &Config, envs: Vec<Box<dyn VecEnv>>, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
     let RunConfig { seed, on_nonfinite, .. } = config.run;
     Ok(Box::new(Collector::of(envs, pool, seed)?.with_on_nonfinite(on_nonfinite).with_clock(nanos)))
+}
+
+/// Share of its time below which an environment mostly waits.
+const MOSTLY_WAITS: f64 = 0.5;
+
+/// Returns the settings of a run, with the order of environments that was measured.
+fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
+    let mut config = config.clone();
+    if let (Drive::Auto, Some(batches)) = (config.run.drive, entry.batches()) {
+        let busy = batches.busy(config.run.seed)?;
+        let waits = busy.is_some_and(|busy| busy < MOSTLY_WAITS);
+        config.run.drive = if waits { Drive::FirstCome } else { Drive::Lockstep };
+        let (order, share) = (if waits { "first_come" } else { "lockstep" }, busy.map_or(f64::NAN, |busy| 100.0 * busy));
+        print::err(&format!("drive = {order}: an environment computes for {share:.0}% of its time"));
+    }
+    Ok(config)
 }
 
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
@@ -187,6 +204,8 @@ struct Part<'a> {
     dir: &'a RunDir,
     listener: Listener<'a>,
     log: Log,
+    /// Latencies of each environment that blocks.
+    env_log: Log,
     begin: Instant,
     begin_steps: u64,
     begin_s: f64,
@@ -206,6 +225,7 @@ impl<'a> Part<'a> {
         run.saves.begin(dir, listener);
         let RunConfig { steps, n_envs, max_lag, eval_every, target_return, .. } = run.config.run;
         let log = Log::new(&dir.metrics(), run.progress.iterations);
+        let env_log = Log::new(&dir.envs(), run.progress.iterations);
         let lags = LagHistogram::after(run.progress.iterations, n_envs, max_lag);
         // A target without a cadence is checked twenty times.
         let eval_every = if eval_every == 0 && target_return.is_some() { steps.div_ceil(20) } else { eval_every };
@@ -215,6 +235,7 @@ impl<'a> Part<'a> {
             dir,
             listener,
             log,
+            env_log,
             begin,
             begin_steps,
             begin_s,
@@ -298,9 +319,13 @@ impl<'a> Part<'a> {
             if config.mode() != Mode::Sync {
                 self.lags.extend(&mut row, profile);
             }
-            if entry.make_blocking().is_some() {
+            if config.blocks(entry) {
                 self.calls.extend(&mut row, &filled.faults, filled.dropped);
+                let mut rows = self.calls.rows(progress.env_steps, progress.iterations);
+                let written = rows.try_for_each(|row| self.env_log.write(&row));
+                drop(rows);
                 self.calls.clear();
+                self.tell(written);
             }
             let written = self.log.write(&row);
             self.tell(written);
@@ -365,7 +390,7 @@ impl Training {
     /// # Errors
     /// The errors of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
-        let entry = &config.wrapped(entry);
+        let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
         Self::build(config, entry, |pool| collector(config, entry, pool), || agent(config, entry, true), profile)
     }
 
@@ -376,13 +401,13 @@ impl Training {
     /// # Errors
     /// The errors of [`Training::new`].
     pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
-        let entry = &config.wrapped(entry);
+        let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
         Self::build(config, entry, |pool| collector(config, entry, pool), || Ok(agent), profile)
     }
 
     /// Creates a training whose parameters will be loaded.
     pub(crate) fn unset(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
-        let entry = &config.wrapped(entry);
+        let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
         Self::build(config, entry, |pool| collector(config, entry, pool), || agent(config, entry, false), profile)
     }
 

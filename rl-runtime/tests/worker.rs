@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use program::{finish, rl, text};
 use rl_envs::catalog::Entry;
-use rl_envs::{Actions, ObsRows, RandomActions, Steps, VecEnv};
-use rl_runtime::Algo;
+use rl_envs::{Actions, BlockingEnv as _, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Steps, VecEnv};
 use rl_runtime::checkpoint;
-use rl_runtime::config::Layers;
+use rl_runtime::config::{Layers, PRESETS};
 use rl_runtime::profile::Profile;
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
-use rl_runtime::worker::{WorkerOptions, env_seed, exec, gym};
+use rl_runtime::worker::{GYM, WorkerOptions, env_seed, exec, gym};
+use rl_runtime::{Algo, AlgoConfig};
 use serde_json::{Value, json};
 
 /// Returns a Python with Gymnasium, or reports a skip.
@@ -40,7 +40,7 @@ fn python() -> Option<PathBuf> {
 
 /// Opens an environment of Gymnasium, or of `worker_envs.py`.
 fn open(id: &str, kwargs: &Value) -> Entry {
-    let is_own = ["Spaces", "Faulty", "Unfit", "wrapped"].iter().any(|own| id.starts_with(own));
+    let is_own = ["Spaces", "Faulty", "Slow", "Unfit", "wrapped"].iter().any(|own| id.starts_with(own));
     let id = if is_own { format!("tests.worker_envs:{id}") } else { id.into() };
     gym(&id, &WorkerOptions { kwargs: kwargs.to_string(), python: python(), ..WorkerOptions::default() }).unwrap()
 }
@@ -50,6 +50,10 @@ fn numbers(rows: &ObsRows, i: usize, d: usize) -> Vec<f64> {
         ObsRows::F32(rows) => rows[i * d..][..d].iter().map(|&x| f64::from(x)).collect(),
         ObsRows::U8(rows) => rows[i * d..][..d].iter().map(|&x| f64::from(x)).collect(),
     }
+}
+
+fn f32s(rows: &ObsRows, i: usize, d: usize) -> Vec<f32> {
+    numbers(rows, i, d).into_iter().map(|x| x as f32).collect()
 }
 
 fn floats(value: &Value) -> Vec<f64> {
@@ -175,6 +179,79 @@ fn trajectories_do_not_depend_on_the_number_of_workers() {
 }
 
 #[test]
+fn environments_that_answer_on_their_own_take_the_steps_of_those_in_lock_step() {
+    if python().is_none() {
+        return;
+    }
+    for id in ["CartPole-v1", "Pendulum-v1", "Taxi-v4"] {
+        let (entry, n, seed) = (open(id, &json!({})), 2, 7);
+        let (space, actions) = entry.spaces();
+        let (d, a) = (space.len(), actions.len());
+        let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
+        let mut random = RandomActions::new(3, n, &actions);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(seed, &mut steps).unwrap();
+        let MakeBlocking::F32(make) = entry.batches().unwrap().blocking().unwrap() else { unreachable!() };
+        let mut alone: Vec<_> = (0..n).map(|_| make()).collect();
+        let (mut obs, mut mask) = (vec![0.0; d], vec![0; if actions.masked() { a } else { 0 }]);
+        let mut rngs: Vec<Rng> = (0..n as u32).map(|i| Rng::new(seed, i, 0, Purpose::Reset)).collect();
+        let mask_of = |masks: &[u8], i: usize| masks.chunks(a).nth(i).unwrap_or_default().to_vec();
+        for i in 0..n {
+            alone[i].reset(&mut rngs[i], &mut obs).unwrap();
+            assert_eq!(obs, f32s(&steps.obs, i, d), "{id}");
+        }
+        for t in 0..300 {
+            random.fill(steps.actions.as_mut_slice());
+            let acted = steps.actions.clone();
+            envs.step(&mut steps).unwrap();
+            for i in 0..n {
+                let place = format!("{id}, environment {i}, step {t}");
+                let step = alone[i].step(acted.as_slice().row(i, a), &mut rngs[i], &mut obs).unwrap();
+                let flags = [steps.terminated[i] == 1, steps.truncated[i] == 1];
+                assert_eq!((step.reward, [step.terminated, step.truncated]), (steps.rewards[i], flags), "{place}");
+                let masks = steps.masks.as_ref().map_or([&[][..]; 2], |[masks, last]| [masks, last]);
+                if step.done() {
+                    assert_eq!(obs, f32s(&steps.final_obs, i, d), "{place}, final");
+                    alone[i].mask(&mut mask);
+                    assert_eq!(mask, mask_of(masks[1], i), "{place}, final");
+                    alone[i].reset(&mut rngs[i], &mut obs).unwrap();
+                }
+                assert_eq!(obs, f32s(&steps.obs, i, d), "{place}");
+                alone[i].mask(&mut mask);
+                assert_eq!(mask, mask_of(masks[0], i), "{place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn environments_that_answer_on_their_own_are_trained_in_and_replaced() {
+    if python().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let once = json!({"once": text(&dir.path().join("once"))});
+    let run = dir.path().join("faulty");
+    train("Faulty-kill-v0", &once, &["drive=first_come"], &run);
+    let metrics = fs::read_to_string(run.join("metrics.csv")).unwrap();
+    let mut lines = metrics.lines();
+    let column = lines.next().unwrap().split(',').position(|name| name == "faults/failures").unwrap();
+    let failures: f64 = lines.last().unwrap().split(',').nth(column).unwrap().parse().unwrap();
+    // Environments that reach step 20 together may all find that none has failed yet.
+    assert!((1.0..=4.0).contains(&failures), "{failures} failures");
+}
+
+#[test]
+fn an_environment_that_waits_is_told_from_one_that_computes() {
+    if python().is_none() {
+        return;
+    }
+    let busy = |id: &str| open(id, &json!({})).batches().unwrap().busy(0).unwrap().unwrap();
+    let (sleeps, computes) = (busy("Slow-sleeps-v0"), busy("Slow-computes-v0"));
+    assert!(sleeps < 0.5 && computes > 0.5, "{sleeps} and {computes}");
+}
+
+#[test]
 fn a_worker_that_fails_is_replaced_and_its_environments_start_again() {
     if python().is_none() {
         return;
@@ -273,6 +350,22 @@ fn what_cannot_be_opened_is_refused_with_what_to_do() {
     refused("gym:CartPole-v1", &lacks, 2, "-m pip install gymnasium");
     refused("gym:CartPool-v1", &python, 2, "Near names: CartPole-v1");
     refused("gym:no_such_module:Env-v0", &python, 2, "No module named 'no_such_module'");
+}
+
+#[test]
+fn presets_of_gymnasium_s_environments_are_allowed() {
+    if python().is_none() {
+        return;
+    }
+    let presets: Vec<_> = PRESETS.iter().filter(|(env, ..)| env.starts_with(GYM)).collect();
+    assert_eq!(presets.len(), 2);
+    for (env, algo, _) in presets {
+        // Spaces of the same kind, from environments that Gymnasium has without further packages.
+        let like = if env.contains("HalfCheetah") { "Pendulum-v1" } else { "CartPole-v1" };
+        let entry = Entry::outside(env, "", open(like, &json!({})).batches().unwrap());
+        let config = Layers::default().resolve(&entry, *algo).unwrap();
+        assert_ne!(config.algo, AlgoConfig::new(*algo), "{env}");
+    }
 }
 
 #[test]

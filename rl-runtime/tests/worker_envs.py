@@ -105,6 +105,31 @@ for how in "raise exit interrupt kill crash child fork shape reward hang hang_in
     gym.register(f"Faulty-{how}-v0", lambda how=how, **kwargs: Faulty(how, **kwargs), disable_env_checker=True)
 
 
+class Slow(gym.Env):
+    """An environment that takes 5 ms for a step, sleeping or computing."""
+
+    observation_space = spaces.Box(0, 100, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, how):
+        self.how, self.t = how, 0
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        end, self.t = time.perf_counter() + 0.005, self.t + 1
+        if self.how == "sleeps":
+            time.sleep(0.005)
+        while time.perf_counter() < end:
+            pass
+        return np.zeros(1, np.float32), 1.0, self.t % 9 == 0, False, {}
+
+
+for how in "sleeps computes".split():
+    gym.register(f"Slow-{how}-v0", lambda how=how: Slow(how), disable_env_checker=True)
+
+
 class Unfit(gym.Env):
     """An environment that breaks one clause of the contract."""
 

@@ -32,7 +32,7 @@ struct Group {
     cases: &'static [Comparison],
 }
 
-const GROUPS: [Group; 4] = [
+const GROUPS: [Group; 5] = [
     Group {
         name: "envs",
         venv: "target/peers-envs",
@@ -41,6 +41,16 @@ const GROUPS: [Group; 4] = [
         unit: "Environment steps per second with random actions, drawn inside the clock; observations, masks, rewards and flags are written.\n\
                The peer's figure is that of its best size.",
         cases: ENVS,
+    },
+    Group {
+        name: "workers",
+        venv: "target/peers",
+        requirements: "requirements.txt",
+        record: "bench/peers-workers.md",
+        unit: "Environment steps per second of Gymnasium's environments with random actions, 16 environments in 2 worker processes. \"best\" is the \
+               best of\nGymnasium's SyncVectorEnv and AsyncVectorEnv and Stable-Baselines3's DummyVecEnv and SubprocVecEnv; two bare loops are two \
+               processes that\nstep one environment each and exchange nothing.",
+        cases: WORKERS,
     },
     Group {
         name: "learners",
@@ -83,6 +93,24 @@ const ENVS: &[Comparison] = &[
     ),
     env("Snake, 2 threads; EnvPool", "snake --envs 1024 --threads 2", "env_envpool.py", "Jumanji/Snake-v1 2 2 256 1024"),
     env("CartPole, 2 threads; EnvPool", "cartpole --envs 4096 --threads 2", "env_envpool.py", "CartPole-v1 2 2 1024 4096"),
+];
+
+const WORKERS: &[Comparison] = &[
+    workers("CartPole-v1; best", "gym:CartPole-v1 --envs 16 --threads 2", "best CartPole-v1 16 1"),
+    workers("CartPole-v1; SubprocVecEnv", "gym:CartPole-v1 --envs 16 --threads 2", "subproc CartPole-v1 16 1"),
+    workers("CartPole-v1; two bare loops", "gym:CartPole-v1 --envs 16 --threads 2", "bare CartPole-v1 16 2"),
+    workers("FrozenLake-v1; best", "gym:FrozenLake-v1 --envs 16 --threads 2", "best FrozenLake-v1 16 1"),
+    workers("FrozenLake-v1; SubprocVecEnv", "gym:FrozenLake-v1 --envs 16 --threads 2", "subproc FrozenLake-v1 16 1"),
+    workers("FrozenLake-v1; two bare loops", "gym:FrozenLake-v1 --envs 16 --threads 2", "bare FrozenLake-v1 16 2"),
+    workers("LunarLander-v3; best", "gym:LunarLander-v3 --envs 16 --threads 2", "best LunarLander-v3 16 1"),
+    workers("LunarLander-v3; SubprocVecEnv", "gym:LunarLander-v3 --envs 16 --threads 2", "subproc LunarLander-v3 16 1"),
+    workers("LunarLander-v3; two bare loops", "gym:LunarLander-v3 --envs 16 --threads 2", "bare LunarLander-v3 16 2"),
+    workers("Acrobot-v1; best", "gym:Acrobot-v1 --envs 16 --threads 2", "best Acrobot-v1 16 1"),
+    workers("Acrobot-v1; SubprocVecEnv", "gym:Acrobot-v1 --envs 16 --threads 2", "subproc Acrobot-v1 16 1"),
+    workers("Acrobot-v1; two bare loops", "gym:Acrobot-v1 --envs 16 --threads 2", "bare Acrobot-v1 16 2"),
+    workers("HalfCheetah-v5; best", "gym:HalfCheetah-v5 --envs 16 --threads 2", "best HalfCheetah-v5 16 1"),
+    workers("HalfCheetah-v5; SubprocVecEnv", "gym:HalfCheetah-v5 --envs 16 --threads 2", "subproc HalfCheetah-v5 16 1"),
+    workers("HalfCheetah-v5; two bare loops", "gym:HalfCheetah-v5 --envs 16 --threads 2", "bare HalfCheetah-v5 16 2"),
 ];
 
 const LEARNERS: &[Comparison] = &[
@@ -208,6 +236,10 @@ const fn env(what: &'static str, ours: &'static str, peer: &'static str, theirs:
     Comparison { what, ours, field: "env", peer, theirs }
 }
 
+const fn workers(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field: "env", peer: "env_vector.py", theirs }
+}
+
 const fn update(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
     Comparison { what, ours, field: "value", peer: "update_torch.py", theirs }
 }
@@ -232,7 +264,7 @@ const fn train(what: &'static str, ours: &'static str, peer: &'static str, their
 /// Runs all comparisons, or those of one group, and writes the tables.
 pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
-        bail!("unknown group {name}; expected envs, learners, replay or pipeline");
+        bail!("unknown group {name}; expected envs, workers, learners, replay or pipeline");
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
@@ -252,13 +284,13 @@ fn compare(root: &Path, group: &Group) -> Result<()> {
     for case in group.cases {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            ours.push(our_rate(root, case)?);
+            ours.push(our_rate(root, &python, case)?);
             let output = run(Command::new(&python).arg(scripts.join(case.peer)).args(case.theirs.split(' ')))?;
             theirs.push(output.lines().last().unwrap_or_default().parse::<f64>().context("the peer's figure")?);
         }
         let ((a, a_low, a_high), (b, b_low, b_high)) = (spread(ours), spread(theirs));
         let row = format!(
-            "| {} | {} ({} to {}) | {} ({} to {}) | {:.1} |",
+            "| {} | {} ({} to {}) | {} ({} to {}) | {:.2} |",
             case.what,
             k(a),
             k(a_low),
@@ -282,9 +314,10 @@ fn compare(root: &Path, group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// Measures our rate.
-fn our_rate(root: &Path, case: &Comparison) -> Result<f64> {
+/// Measures our rate; environments of Gymnasium run in the peers' `python`.
+fn our_rate(root: &Path, python: &Path, case: &Comparison) -> Result<f64> {
     let mut command = Command::new(root.join("target/release/rl"));
+    command.env("RL_PYTHON", python);
     let field = match case.field {
         "env" => {
             command.args(["bench", "env", "--json", "--seconds", "2"]);

@@ -36,8 +36,8 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test           run every check: tidy, format, clippy, all tests, examples, documentation, crates outside the workspace
-  bench --peers [envs|learners|replay|pipeline]
-                 compare our speed with gymnax, EnvPool, PyTorch, Stable-Baselines3, rejax and cpprb, which are installed into
+  bench --peers [envs|workers|learners|replay|pipeline]
+                 compare our speed with gymnax, EnvPool, Gymnasium, PyTorch, Stable-Baselines3, rejax and cpprb, which are installed into
                  target; all groups, or one
   bench --growth
                  measure step cost by number of environments and work per step; writes bench/growth.md and .svg

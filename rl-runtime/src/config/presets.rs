@@ -20,6 +20,8 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("crawl", Algo::Ppo, include_str!("../../presets/crawl-ppo.toml")),
     #[cfg(feature = "crawl")]
     ("crawl", Algo::Dqn, include_str!("../../presets/crawl-dqn.toml")),
+    ("gym:LunarLander-v3", Algo::Ppo, include_str!("../../presets/lunar_lander-ppo.toml")),
+    ("gym:HalfCheetah-v5", Algo::Ppo, include_str!("../../presets/half_cheetah-ppo.toml")),
     ("mountain_car", Algo::Ppo, include_str!("../../presets/mountain_car-ppo.toml")),
     ("mountain_car", Algo::A2c, include_str!("../../presets/mountain_car-a2c.toml")),
     ("mountain_car", Algo::Dqn, include_str!("../../presets/mountain_car-dqn.toml")),

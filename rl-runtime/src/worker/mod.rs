@@ -6,6 +6,7 @@
 //!
 //! A worker that dies, hangs, raises or sends garbage is replaced. The episodes of its environments are truncated at the step before.
 
+mod blocking;
 mod messages;
 mod process;
 mod vec_env;
@@ -13,17 +14,19 @@ mod vec_env;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rl_envs::catalog::{Batches, Entry};
-use rl_envs::{ActionSpace, Space, VecEnv};
+use rl_envs::{ActionSpace, BoxedEnv, Dtype, MakeBlocking, RandomActions, Space, Steps, VecEnv};
 use serde_json::{Value, json};
 
+use self::blocking::WorkerEnv;
 use self::messages::{Hello, PROTOCOL};
 use self::process::{Failure, Launch, Process, Raised, WORKER_SPIN_US};
 use self::vec_env::WorkerVecEnv;
-use crate::faults::{Fault, FaultConfig, FaultCounts};
+use crate::faults::{Fault, FaultConfig};
 use crate::{Error, print};
 
 pub use self::vec_env::env_seed;
@@ -32,6 +35,9 @@ pub use self::vec_env::env_seed;
 pub const GYM: &str = "gym:";
 /// Prefix of the names of environments of any program that speaks the protocol.
 pub const EXEC: &str = "exec:";
+
+/// Time for which an environment is measured.
+const MEASURED: Duration = Duration::from_secs(1);
 
 /// Choices for environments in worker processes.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +60,8 @@ struct Workers {
     spaces: (Space, ActionSpace),
     config: Mutex<FaultConfig>,
     idle: Mutex<Vec<Process>>,
-    counts: Mutex<FaultCounts>,
+    /// Processes that have failed.
+    failures: AtomicU64,
 }
 
 impl fmt::Debug for Workers {
@@ -114,7 +121,7 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let hello: Hello = hello.expect("the first greeting");
     let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
     let idle = Mutex::new(more.into_iter().chain([first]).collect());
-    let workers = Workers { launch, ask, spaces, config: Mutex::new(config), idle, counts: Mutex::default() };
+    let workers = Workers { launch, ask, spaces, config: Mutex::new(config), idle, failures: AtomicU64::new(0) };
     let about = format!("environments in worker processes ({})", hello.worker);
     Ok(Entry::outside(String::leak(name.into()), String::leak(about), Box::leak(Box::new(workers))))
 }
@@ -180,19 +187,19 @@ impl Workers {
 
     /// Counts a failure, and warns of the first, second, fourth and so on.
     fn report(&self, which: &str, failure: &Failure, log: Option<String>, then: &str) {
-        let fault = match failure {
-            Failure::Hung(limit) => Fault::Timeout(*limit),
-            other => Fault::Failed(other.to_string()),
-        };
-        let mut counts = locked(&self.counts);
-        counts.count(&fault);
-        counts.restarts += 1;
-        let n = counts.restarts;
-        drop(counts);
-        if !n.is_power_of_two() {
-            return;
+        let n = self.count(failure, log);
+        if n.is_power_of_two() {
+            let fault = match failure {
+                Failure::Hung(limit) => Fault::Timeout(*limit),
+                other => Fault::Failed(other.to_string()),
+            };
+            print::err(&format!("warning: {which}, fault {n}: {fault}; {then}"));
         }
-        print::err(&format!("warning: {which}, fault {n}: {fault}; {then}"));
+    }
+
+    /// Counts a failure, and prints the traceback or the last lines of the first.
+    fn count(&self, failure: &Failure, log: Option<String>) -> u64 {
+        let n = 1 + self.failures.fetch_add(1, Ordering::Relaxed);
         let details = match failure {
             Failure::Raised(raised) => raised.traceback.clone(),
             _ => log.unwrap_or_default(),
@@ -200,6 +207,7 @@ impl Workers {
         if n == 1 && !details.is_empty() {
             print::err(details.trim_end());
         }
+        n
     }
 }
 
@@ -210,6 +218,33 @@ impl Batches for Workers {
 
     fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, rl_envs::Error> {
         Ok(Box::new(WorkerVecEnv::new(self, range)?))
+    }
+
+    fn blocking(&'static self) -> Option<MakeBlocking> {
+        Some(match self.spaces.0.dtype() {
+            Dtype::F32 => MakeBlocking::F32(Box::leak(Box::new(move || Box::new(WorkerEnv::new(self)) as BoxedEnv<f32>))),
+            Dtype::U8 => MakeBlocking::U8(Box::leak(Box::new(move || Box::new(WorkerEnv::new(self)) as BoxedEnv<u8>))),
+        })
+    }
+
+    fn busy(&'static self, seed: u64) -> Result<Option<f64>, rl_envs::Error> {
+        let mut envs = WorkerVecEnv::new(self, 0..1)?;
+        let (mut steps, mut random) = (Steps::new(&envs), RandomActions::new(seed, 1, &self.spaces.1));
+        envs.reset(seed, &mut steps)?;
+        let (begin, before) = (Instant::now(), envs.cpu_times());
+        while begin.elapsed() < MEASURED {
+            random.fill(steps.actions.as_mut_slice());
+            envs.step(&mut steps)?;
+            if !envs.faults().is_empty() {
+                envs.reset(seed, &mut steps)?;
+            }
+        }
+        // On a busy machine, an environment that computes waits for a processor.
+        let share = |([ran, queued], [ran_before, queued_before]): ([Duration; 2], [Duration; 2])| {
+            let (ran, queued) = (ran.saturating_sub(ran_before), queued.saturating_sub(queued_before));
+            ran.as_secs_f64() / begin.elapsed().saturating_sub(queued).max(ran).as_secs_f64()
+        };
+        Ok(envs.cpu_times().zip(before).map(share))
     }
 
     fn limit(&self, timeout: Duration, max_restarts: u32) {

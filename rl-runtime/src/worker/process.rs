@@ -11,6 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use serde::Deserialize;
 
 use super::messages::{CLOSE, FAILED, HELLO, Hello, MAX_JSON, REPLY};
@@ -21,11 +23,12 @@ use crate::thread::spawn;
 /// The worker of Gymnasium environments.
 const SCRIPT: &str = include_str!("worker.py");
 
-/// Longest time that a wait spins.
+/// Time that a wait for a reply spins.
 ///
-/// A wait spins if the wait before it was no longer: on two cores of an AMD EPYC (Zen 5), 16 CartPoles took 223 k steps/s when all
-/// waits spun and 188 k when none did, but 16 LunarLanders, whose waits are longer, 47 k and 50 k (medians of 4).
-const SPIN: Duration = Duration::from_micros(100);
+/// A thread that sleeps may wake on the core of another worker, and then waits for that worker's batch: on two cores of an AMD EPYC
+/// (Zen 5), a bare loop of these messages took 287 to 297 k steps/s of 16 CartPoles with 20 us, 264 to 285 k with 100 us, and 144 or 306 k
+/// without. Longer waits leave the core to the workers: 16 LunarLanders took 57 k with 100 us and 67 k without.
+const SPIN: Duration = Duration::from_micros(20);
 /// Longest time that a worker spins, in microseconds.
 pub(super) const WORKER_SPIN_US: u64 = 50;
 /// Longest wait for a greeting, and for the start of episodes.
@@ -106,8 +109,8 @@ pub(super) struct Process {
     /// Bytes of a request, which the number of environments decides.
     pub(super) request_len: usize,
     limit: Duration,
-    /// True after a short wait.
-    spins: bool,
+    /// Time limit of a read, as the socket knows it.
+    look: Duration,
 }
 
 impl Process {
@@ -155,7 +158,7 @@ impl Process {
         socket.set_write_timeout(Some(START_LIMIT))?;
         // If the process has ended already, reading the greeting says so.
         let _ = (&socket).write_all(&[&(ask.len() as u32).to_le_bytes(), ask.as_bytes()].concat());
-        Ok(Self { child, socket, log, greeted: false, request_len: 4, limit: START_LIMIT, spins: false })
+        Ok(Self { child, socket, log, greeted: false, request_len: 4, limit: START_LIMIT, look: Duration::ZERO })
     }
 
     /// Reads the greeting unless it has been read.
@@ -192,9 +195,7 @@ impl Process {
         len: impl FnOnce(&[u8]) -> usize,
     ) -> Result<(), Failure> {
         self.limit = limit;
-        let (begin, spin) = (Instant::now(), if self.spins { SPIN } else { Duration::ZERO });
-        let got = self.fill(reply, 0, 4, spin)?;
-        self.spins = begin.elapsed() <= SPIN;
+        let got = self.fill(reply, 0, 4, SPIN)?;
         let tag = u32::from_le_bytes([reply[0], reply[1], reply[2], reply[3]]);
         if tag != REPLY {
             let body = self.json(FAILED, tag, &reply[4..got])?;
@@ -214,6 +215,12 @@ impl Process {
         request.resize(self.request_len, 0);
         (&self.socket).write_all(&request).ok()?;
         self.socket.set_read_timeout(Some(START_LIMIT)).ok()?;
+        let picture = self.read_picture();
+        let _ = self.socket.set_read_timeout(Some(self.look));
+        picture
+    }
+
+    fn read_picture(&self) -> Option<(usize, usize, Vec<u8>)> {
         let mut head = [[0; 4]; 3];
         (&self.socket).read_exact(head.as_flattened_mut()).ok()?;
         let [tag, height, width] = head.map(u32::from_le_bytes);
@@ -256,21 +263,18 @@ impl Process {
     /// Reads from byte `got` until `buffer` holds `needed`; returns the number held.
     fn fill(&mut self, buffer: &mut [u8], mut got: usize, needed: usize, spin: Duration) -> Result<usize, Failure> {
         let begin = Instant::now();
-        if got < needed && !spin.is_zero() {
-            self.socket.set_nonblocking(true).map_err(|error| Failure::Gone(error.to_string()))?;
-            while got < needed && begin.elapsed() < spin {
-                match self.socket.read(&mut buffer[got..]) {
-                    Ok(0) => break,
-                    Ok(n) => got += n,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
-                    Err(_) => break,
-                }
+        while got < needed && begin.elapsed() < spin {
+            match recv(&self.socket, &mut buffer[got..], RecvFlags::DONTWAIT) {
+                Ok((n @ 1.., _)) => got += n,
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                // The read below explains the error.
+                _ => break,
             }
-            self.socket.set_nonblocking(false).map_err(|error| Failure::Gone(error.to_string()))?;
         }
-        if got < needed {
-            let look = self.limit.min(INTERRUPTED_LIMIT);
+        let look = self.limit.min(INTERRUPTED_LIMIT);
+        if got < needed && look != self.look {
             self.socket.set_read_timeout(Some(look)).map_err(|error| Failure::Gone(error.to_string()))?;
+            self.look = look;
         }
         while got < needed {
             match self.socket.read(&mut buffer[got..]) {
@@ -314,6 +318,13 @@ impl Process {
                 _ => return None,
             }
         }
+    }
+
+    /// Time for which the process has run, and has waited for a processor, if the system tells.
+    pub(super) fn cpu_times(&self) -> Option<[Duration; 2]> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).ok()?;
+        let mut times = stat.split(' ').map_while(|time| time.parse().ok().map(Duration::from_nanos));
+        Some([times.next()?, times.next()?])
     }
 
     /// Last lines that the process has printed.

@@ -1,13 +1,13 @@
 //! A batch of environments in one worker process.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rl_envs::{ActionSlice, ActionSpace, Canvas, Error, ObsSliceMut, Purpose, Space, StepLens, StepSlicesMut, VecEnv, rng};
 use serde_json::json;
 
 use super::Workers;
-use super::messages::{BEGIN, RENDER, RESTART, STEP, STEP_ONE, Shape};
+use super::messages::{Answer, BEGIN, RENDER, RESTART, STEP, STEP_ONE, Shape};
 use super::process::{Failure, Process, START_LIMIT};
 use crate::faults::{FaultConfig, Restarts, backoff};
 
@@ -69,20 +69,22 @@ impl WorkerVecEnv {
 
     /// Starts an episode in every environment; the first observations are in `reply`.
     fn begin(&mut self) -> Result<(), Error> {
-        while let Err(failure) = self.try_begin() {
+        let seed = |i| env_seed(self.seed, self.first_env + i, self.steps);
+        let seeds: Vec<u32> = (0..self.shape.k as u32).map(seed).collect();
+        while let Err(failure) = self.try_begin(&seeds) {
             self.lose(&failure)?;
         }
         Ok(())
     }
 
-    fn try_begin(&mut self) -> Result<(), Failure> {
+    /// Starts an episode with its seed in every environment.
+    pub(super) fn try_begin(&mut self, seeds: &[u32]) -> Result<(), Failure> {
         let process = match &mut self.process {
             Some(process) => process,
             None => self.process.insert(self.workers.process()?),
         };
         self.workers.greet(process)?;
-        let seeds = (0..self.shape.k as u32).map(|i| env_seed(self.seed, self.first_env + i, self.steps));
-        let text = json!({"seeds": seeds.collect::<Vec<_>>()}).to_string();
+        let text = json!({"seeds": seeds}).to_string();
         let mut request = BEGIN.to_le_bytes().to_vec();
         request.resize(process.request_len, 0);
         request.extend_from_slice(&(text.len() as u32).to_le_bytes());
@@ -93,7 +95,7 @@ impl WorkerVecEnv {
     }
 
     /// Sends a request with actions from environment `first` on, and reads the reply.
-    fn call(&mut self, what: u32, first: usize, actions: ActionSlice<'_>) -> Result<(), Failure> {
+    pub(super) fn call(&mut self, what: u32, first: usize, actions: ActionSlice<'_>) -> Result<(), Failure> {
         let Self { process, shape, request, reply, .. } = self;
         let process = process.as_mut().expect("a process until it fails, and after a restart");
         shape.request(request, what, first, actions);
@@ -101,11 +103,31 @@ impl WorkerVecEnv {
         process.reply(reply, shape.reply(), self.config.timeout, |reply| shape.whole_reply(reply))
     }
 
+    /// Reads the last reply.
+    pub(super) fn answer(&self) -> Answer<'_> {
+        self.shape.read(&self.reply)
+    }
+
+    /// Time for which the process has run, and has waited for a processor, if the system tells.
+    pub(super) fn cpu_times(&self) -> Option<[Duration; 2]> {
+        self.process.as_ref().and_then(Process::cpu_times)
+    }
+
+    /// Kills the process; returns its last lines.
+    pub(super) fn kill(&mut self) -> Option<String> {
+        self.process.take().map(|process| {
+            let log = process.log();
+            process.kill();
+            log
+        })
+    }
+
     /// Kills the process; all of its environments have a fault.
     ///
     /// # Errors
     /// [`Error::Outside`] if it was replaced too often.
     fn lose(&mut self, failure: &Failure) -> Result<(), Error> {
+        let log = self.kill();
         let (k, now, config) = (self.shape.k, Instant::now(), &self.config);
         let last = self.first_env as usize + k - 1;
         let which = match failure {
@@ -113,11 +135,6 @@ impl WorkerVecEnv {
             _ if k == 1 => format!("environment {last}"),
             _ => format!("environments {} to {last}", self.first_env),
         };
-        let log = self.process.take().map(|process| {
-            let log = process.log();
-            process.kill();
-            log
-        });
         let attempt = self.restarts.len();
         if !self.restarts.allow(now, config) {
             self.workers.report(&which, failure, log, "its worker was restarted too often");
@@ -136,7 +153,7 @@ impl WorkerVecEnv {
 
     /// Copies the environments `range` of the reply into their rows.
     fn outcome(&self, range: Range<usize>, steps: StepSlicesMut<'_>) {
-        let reply = self.shape.read(&self.reply);
+        let reply = self.answer();
         let (i, n) = (range.start, range.len());
         let d = self.workers.spaces.0.len();
         let StepSlicesMut { obs, rewards, terminated, truncated, mut final_obs, masks, .. } = steps;
@@ -193,7 +210,7 @@ impl VecEnv for WorkerVecEnv {
         self.begin()?;
         self.faults.clear();
         self.waiting.fill(false);
-        let reply = self.shape.read(&self.reply);
+        let reply = self.answer();
         reply.obs(0, self.shape.k, obs);
         if let Some(masks) = masks {
             masks.copy_from_slice(reply.masks(0, self.shape.k));
@@ -236,7 +253,7 @@ impl VecEnv for WorkerVecEnv {
         }
         self.waiting[env_idx] = false;
         self.faults.retain(|(i, _)| *i != env_idx);
-        let reply = self.shape.read(&self.reply);
+        let reply = self.answer();
         reply.obs(env_idx, 1, obs);
         if let Some(masks) = masks {
             masks.copy_from_slice(reply.masks(env_idx, 1));

@@ -1,0 +1,90 @@
+"""Environment steps per second of Gymnasium's and Stable-Baselines3's vector environments with random actions, drawn before.
+
+    python env_vector.py best|subproc|bare ENV ENVS SECONDS
+
+`best` is the best of SyncVectorEnv, AsyncVectorEnv, DummyVecEnv and SubprocVecEnv, `subproc` the last of them alone, `bare` the sum of
+two processes that each step one environment and exchange nothing.
+"""
+
+import multiprocessing
+import sys
+import time
+
+import gymnasium
+
+DRAWN = 512
+
+
+def single(make, seconds, queue):
+    env = make()
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(DRAWN)]
+    if hasattr(env.action_space, "n"):
+        actions = [int(action) for action in actions]
+    env.reset(seed=0)
+    steps, begin = 0, time.perf_counter()
+    end = begin + seconds
+    while time.perf_counter() < end:
+        for action in actions:
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        steps += DRAWN
+    queue.put(steps / (time.perf_counter() - begin))
+
+
+def bare(make, seconds):
+    queue = multiprocessing.Queue()
+    processes = [multiprocessing.Process(target=single, args=(make, seconds, queue)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    return sum(queue.get() for _ in processes)
+
+
+def vector(envs, sample, n, seconds):
+    actions = [sample() for _ in range(64)]
+    envs.reset()
+    envs.step(actions[0])
+    steps, begin = 0, time.perf_counter()
+    end = begin + seconds
+    while time.perf_counter() < end:
+        for action in actions:
+            envs.step(action)
+        steps += n * len(actions)
+    rate = steps / (time.perf_counter() - begin)
+    envs.close()
+    return rate
+
+
+def gymnasium_rate(kind, make, n, seconds):
+    envs = kind([make] * n)
+    return vector(envs, envs.action_space.sample, n, seconds)
+
+
+def sb3_rate(kind, make, n, seconds):
+    import numpy
+
+    envs = kind([make] * n)
+    return vector(envs, lambda: numpy.stack([envs.action_space.sample() for _ in range(n)]), n, seconds)
+
+
+def main():
+    what, name, n, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+    make = lambda: gymnasium.make(name)
+    if what == "bare":
+        print(bare(make, seconds))
+        return
+    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    rates = {"subproc": sb3_rate(SubprocVecEnv, make, n, seconds)}
+    if what == "best":
+        rates["sync"] = gymnasium_rate(SyncVectorEnv, make, n, seconds)
+        rates["async"] = gymnasium_rate(AsyncVectorEnv, make, n, seconds)
+        rates["dummy"] = sb3_rate(DummyVecEnv, make, n, seconds)
+    print({kind: round(rate) for kind, rate in rates.items()}, file=sys.stderr)
+    print(max(rates.values()))
+
+
+if __name__ == "__main__":
+    main()
