@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, Actions, Isa, Purpose, Space, math, rng};
 
-use crate::distributions::{Distribution, add_noise, greedy, log_softmax_columns, sample, standardize_columns};
+use crate::distributions::{Distribution, add_noise, greedy, log_prob_of, log_softmax_heads, sample, standardize_columns};
 use crate::fused::Fused;
 use crate::network::{Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::normalize::Moments;
@@ -50,7 +50,10 @@ impl ActorCritic {
         let n_actions = actions.len();
         let mut shape = NetworkShape::new(obs, net, &[("actor", n_actions), ("critic", 1)], net.shared_trunk)?;
         let distribution = match actions {
-            ActionSpace::Discrete { .. } => Distribution::Categorical,
+            ActionSpace::Discrete { n, .. } => Distribution::Categorical { heads: vec![*n as usize] },
+            ActionSpace::MultiDiscrete { sizes } => {
+                Distribution::Categorical { heads: sizes.iter().map(|&size| size as usize).collect() }
+            }
             ActionSpace::Continuous { .. } => {
                 Distribution::Gaussian { log_std: shape.layout.push("log_std".into(), &[n_actions]) }
             }
@@ -207,6 +210,7 @@ impl ActorCritic {
     fn act_discrete(
         &self,
         Acting { obs, masks, choice }: Acting<'_>,
+        heads: &[usize],
         TileScratch { workspace, outputs, row, .. }: &mut TileScratch,
         (actions, log_probs, values): (&mut [u32], &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
@@ -214,16 +218,25 @@ impl ActorCritic {
         self.each_tile(obs, workspace, outputs, values, &mut |range, logits| {
             let m = range.len();
             let masks = mask_rows(masks, range.clone(), a);
-            log_softmax_columns(logits, m, masks, &mut [0.0; 2 * TILE]);
+            log_softmax_heads(logits, m, heads, masks, &mut [0.0; 2 * TILE]);
             for (s, i) in range.enumerate() {
                 row.iter_mut().zip(logits[s..].iter().step_by(m)).for_each(|(to, &log_prob)| *to = log_prob);
-                actions[i] = match choice {
-                    Choice::Sample { seed, step, first_env } => {
-                        sample(row, rng::uniform(rng::word(seed, first_env + i as u32, step, Purpose::Policy)))
-                    }
-                    Choice::Greedy => greedy(row),
-                };
-                log_probs[i] = row[actions[i] as usize];
+                actions[i] = 0;
+                let mut rest = &row[..];
+                for (head, &n) in (0..).zip(heads) {
+                    let (log_probs, others) = rest.split_at(n);
+                    rest = others;
+                    let chosen = match choice {
+                        // Head h draws from block h: `rng::word` is the number of block 0.
+                        Choice::Sample { seed, step, first_env } => {
+                            let words = rng::block(seed, first_env + i as u32, step >> 2, Purpose::Policy, head);
+                            sample(log_probs, rng::uniform(words[(step & 3) as usize]))
+                        }
+                        Choice::Greedy => greedy(log_probs),
+                    };
+                    actions[i] = actions[i] * n as u32 + chosen;
+                }
+                log_probs[i] = log_prob_of(row, 1, 0, heads, actions[i]);
             }
         })
     }
@@ -307,8 +320,8 @@ impl Policy for ActorCritic {
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
         let (scratch, Acted { actions, log_probs, values }) = (self.network.tile_scratch(scratch, self.n_actions), acted);
         match (actions, &self.distribution) {
-            (Actions::Discrete(actions), Distribution::Categorical) => {
-                self.act_discrete(acting, scratch, (actions, log_probs, values))
+            (Actions::Discrete(actions), Distribution::Categorical { heads }) => {
+                self.act_discrete(acting, heads, scratch, (actions, log_probs, values))
             }
             (Actions::Continuous(actions), Distribution::Gaussian { log_std }) => {
                 self.act_continuous(acting, &self.params()[log_std.clone()], scratch, (actions, log_probs, values))

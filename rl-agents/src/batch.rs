@@ -5,7 +5,7 @@ use rl_buffer::Rollout;
 use rl_envs::{Actions, math};
 
 use crate::agent::NamedTensor;
-use crate::distributions::{Distribution, gaussian_entropy, log_softmax_columns, standardize_columns};
+use crate::distributions::{Distribution, choice_of, gaussian_entropy, log_prob_of, log_softmax_heads, standardize_columns};
 use crate::gradient::Slices;
 use crate::probe::Threads;
 use crate::samples::TILE;
@@ -54,7 +54,7 @@ impl Batch {
         let floats = |all: &[f32]| Tensor::from_vec(rows.iter().map(|row| all[at(row)]).collect(), b, device);
         let a = policy.n_actions();
         let actions = match chosen_actions(policy, rollout)? {
-            Actions::Discrete(actions) => Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device),
+            Actions::Discrete((actions, _)) => Tensor::from_vec(rows.iter().map(|row| actions[at(row)]).collect(), b, device),
             Actions::Continuous((actions, _)) => {
                 let of_row = |row: usize| &actions[row * a..(row + 1) * a];
                 Tensor::from_vec(rows.iter().map(at).flat_map(of_row).copied().collect(), (b, a), device)
@@ -248,15 +248,15 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         tile.column(critic, 0, &mut value[..m]);
         // The outputs become log-probabilities of discrete actions, or distances of continuous ones from the means.
         match self.chosen_actions {
-            Actions::Discrete(actions) => {
+            Actions::Discrete((actions, heads)) => {
                 let mut legal = Vec::new();
                 if let Some(masks) = self.masks {
                     legal.extend(rows.iter().flat_map(|&row| &masks[row as usize * a..][..a]));
                 }
-                log_softmax_columns(outputs, m, &legal, &mut [0.0; 2 * TILE]);
+                log_softmax_heads(outputs, m, heads, &legal, &mut [0.0; 2 * TILE]);
                 for (s, &row) in rows.iter().enumerate() {
                     chosen[s] = actions[row as usize];
-                    new[s] = outputs[chosen[s] as usize * m + s];
+                    new[s] = log_prob_of(outputs, m, s, heads, chosen[s]);
                 }
             }
             Actions::Continuous((actions, log_std)) => {
@@ -303,18 +303,27 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         let mut entropy = [0.0f32; TILE];
         let mut d_output = [0.0f32; TILE];
         match self.chosen_actions {
-            // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j.
-            Actions::Discrete(_) => {
-                for column in outputs.chunks_exact(m) {
-                    entropy.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
-                }
-                for (j, column) in (0..).zip(outputs.chunks_exact(m)) {
-                    for s in 0..m {
-                        let p = math::exp(column[s]);
-                        let other = weight * (ent_coef * p * (column[s] + entropy[s]) - d_log_prob[s] * p);
-                        d_output[s] = if chosen[s] == j { other + weight * d_log_prob[s] } else { other };
+            // With p = exp(log p): H = -sum p log p, dH/dz_j = -p_j (log p_j + H), d(log p_a)/dz_j = [j = a] - p_j, in each head.
+            Actions::Discrete((_, heads)) => {
+                let (mut rest, mut first) = (&*outputs, 0);
+                for (head, &n) in heads.iter().enumerate() {
+                    let (of_head, others) = rest.split_at(n * m);
+                    rest = others;
+                    let (mut h, mut choice) = ([0.0f32; TILE], [0usize; TILE]);
+                    choice.iter_mut().zip(&chosen[..m]).for_each(|(choice, &action)| *choice = choice_of(action, heads, head));
+                    for column in of_head.chunks_exact(m) {
+                        h.iter_mut().zip(column).for_each(|(sum, &log_prob)| *sum -= math::exp(log_prob) * log_prob);
                     }
-                    tile.set_grad(actor, j as usize, &d_output[..m]);
+                    for (j, column) in of_head.chunks_exact(m).enumerate() {
+                        for s in 0..m {
+                            let p = math::exp(column[s]);
+                            let other = weight * (ent_coef * p * (column[s] + h[s]) - d_log_prob[s] * p);
+                            d_output[s] = if choice[s] == j { other + weight * d_log_prob[s] } else { other };
+                        }
+                        tile.set_grad(actor, first + j, &d_output[..m]);
+                    }
+                    entropy.iter_mut().zip(h).for_each(|(sum, h)| *sum += h);
+                    first += n;
                 }
             }
             // With z = (a - mean) / std: d(log p)/d mean = z / std, d(log p)/d log_std = z^2 - 1, dH/d log_std = 1.

@@ -250,10 +250,10 @@ struct Clipped {
 impl Clipped {
     fn new(space: &ActionSpace, n: usize) -> Self {
         match space {
-            ActionSpace::Discrete { .. } => Self { low: Vec::new(), high: Vec::new(), actions: Vec::new() },
             ActionSpace::Continuous { low, high } => {
                 Self { low: low.clone(), high: high.clone(), actions: vec![0.0; n * low.len()] }
             }
+            _ => Self { low: Vec::new(), high: Vec::new(), actions: Vec::new() },
         }
     }
 

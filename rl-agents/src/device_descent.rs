@@ -134,7 +134,8 @@ impl DeviceDescent {
             return Err(unsupported("normalize_obs", "true".into()));
         }
         let log_std = match policy.distribution() {
-            Distribution::Categorical => 0..0,
+            Distribution::Categorical { heads } if heads.len() == 1 => 0..0,
+            Distribution::Categorical { heads } => return Err(unsupported("action heads", heads.len().to_string())),
             Distribution::Gaussian { log_std } => log_std.clone(),
         };
         let n_moments = if matches!(rule, Rule::Adam { .. }) { 2 } else { 1 };

@@ -78,14 +78,50 @@ pub fn greedy(log_probs: &[f32]) -> u32 {
     best as u32
 }
 
+/// Applies [`log_softmax_columns`] to the outputs of each head, (A, m).
+///
+/// Masks belong to a single head.
+#[inline(always)]
+pub(crate) fn log_softmax_heads(logits: &mut [f32], m: usize, heads: &[usize], masks: &[u8], scratch: &mut [f32]) {
+    let mut rest = logits;
+    for &n in heads {
+        let (head, others) = rest.split_at_mut(n * m);
+        log_softmax_columns(head, m, masks, scratch);
+        rest = others;
+    }
+}
+
+/// Choice of head `head` in an action, which is a number in mixed radix with the last head the fastest.
+#[inline(always)]
+pub(crate) fn choice_of(action: u32, heads: &[usize], head: usize) -> usize {
+    // Division is slow, and one head needs none.
+    if heads.len() == 1 { action as usize } else { action as usize / heads[head + 1..].iter().product::<usize>() % heads[head] }
+}
+
+/// Log-probability of an action: the sum over the heads, from log-probabilities in columns, (A, m), of row `s`.
+///
+/// Acting and learning both call this function, so they get the same bits.
+#[inline(always)]
+pub(crate) fn log_prob_of(log_probs: &[f32], m: usize, s: usize, heads: &[usize], action: u32) -> f32 {
+    let (mut sum, mut first) = (0.0, 0);
+    for (head, &n) in heads.iter().enumerate() {
+        sum += log_probs[(first + choice_of(action, heads, head)) * m + s];
+        first += n;
+    }
+    sum
+}
+
 /// ln(2 pi) / 2
 const HALF_LN_2_PI: f32 = 0.918_938_5;
 
 /// Distribution of a policy's actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// Categorical over A discrete actions; the network's outputs are logits.
-    Categorical,
+    /// Categorical in each of several independent heads; the network's outputs are logits, head after head.
+    Categorical {
+        /// Number of choices of each head; a single one for plain discrete actions.
+        heads: Vec<usize>,
+    },
     /// Normal in each dimension of vectors of length A; the outputs are the means.
     Gaussian {
         /// Range of the logarithmic standard deviations (A) in the parameter vector.
@@ -102,7 +138,14 @@ impl Distribution {
     /// Errors of candle.
     pub fn of_batch(&self, params: &Tensor, outputs: &Tensor, mask: Option<&Tensor>) -> candle_core::Result<Distributions> {
         Ok(match self {
-            Self::Categorical => Distributions::Categorical(Categorical::new(outputs, mask)?),
+            Self::Categorical { heads } => {
+                let mut first = 0;
+                let mut head = |n: &usize| {
+                    first += n;
+                    Categorical::new(&outputs.narrow(1, first - n, *n)?, mask)
+                };
+                Distributions::Categorical(heads.iter().map(&mut head).collect::<candle_core::Result<_>>()?)
+            }
             Self::Gaussian { log_std } => {
                 Distributions::Gaussian(Gaussian::new(outputs, &params.narrow(0, log_std.start, log_std.len())?))
             }
@@ -113,8 +156,8 @@ impl Distribution {
 /// Distributions of a batch, with gradients.
 #[derive(Clone, Debug)]
 pub enum Distributions {
-    /// Categorical, over discrete actions.
-    Categorical(Categorical),
+    /// Categorical, over discrete actions: one for each head.
+    Categorical(Vec<Categorical>),
     /// Gaussian, over vectors.
     Gaussian(Gaussian),
 }
@@ -126,7 +169,15 @@ impl Distributions {
     /// Errors of candle.
     pub fn log_prob(&self, actions: &Tensor) -> candle_core::Result<Tensor> {
         match self {
-            Self::Categorical(categorical) => categorical.log_prob(actions),
+            Self::Categorical(heads) => {
+                let sizes = heads.iter().map(|head| head.log_probs.dim(1)).collect::<candle_core::Result<Vec<_>>>()?;
+                let actions: Vec<u32> = actions.to_vec1()?;
+                let of_head = |(i, head): (usize, &Categorical)| {
+                    let choices = actions.iter().map(|&action| choice_of(action, &sizes, i) as u32).collect();
+                    head.log_prob(&Tensor::from_vec(choices, actions.len(), head.log_probs.device())?)
+                };
+                total(heads.iter().enumerate().map(of_head))
+            }
             Self::Gaussian(gaussian) => gaussian.log_prob(actions),
         }
     }
@@ -137,10 +188,16 @@ impl Distributions {
     /// Errors of candle.
     pub fn entropy(&self) -> candle_core::Result<Tensor> {
         match self {
-            Self::Categorical(categorical) => categorical.entropy(),
+            Self::Categorical(heads) => total(heads.iter().map(Categorical::entropy)),
             Self::Gaussian(gaussian) => gaussian.entropy(),
         }
     }
+}
+
+/// Adds the numbers of each head, (B).
+fn total(mut heads: impl Iterator<Item = candle_core::Result<Tensor>>) -> candle_core::Result<Tensor> {
+    let first = heads.next().unwrap_or_else(|| candle_core::bail!("no head"))?;
+    heads.try_fold(first, |sum, head| sum + head?)
 }
 
 /// Adds the noise of one step to means stored as columns, (A, m).
@@ -282,6 +339,20 @@ mod tests {
         }
         for (got, expected) in probabilities(&[1, 1, 0]).iter().zip([1.0 / 3.0, 2.0 / 3.0, 0.0]) {
             assert!((got - expected).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn heads_are_independent_as_worked_out_by_hand() {
+        // Heads of 2 and 3 choices with probabilities 1/4, 3/4 and 1/8, 2/8, 5/8. Action 5 is choice 1 of the first head and 2 of the second.
+        let (heads, mut row) = ([2, 3], [0.0, 3f32.ln(), 0.0, 2f32.ln(), 5f32.ln()]);
+        log_softmax_heads(&mut row, 1, &heads, &[], &mut [0.0; 2]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5].map(|action| (choice_of(action, &heads, 0), choice_of(action, &heads, 1))),
+            [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+        );
+        for (action, probability) in (0..).zip([1.0, 2.0, 5.0, 3.0, 6.0, 15.0]) {
+            assert!((log_prob_of(&row, 1, 0, &heads, action).exp() - probability / 32.0).abs() < 1e-6);
         }
     }
 

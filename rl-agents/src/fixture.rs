@@ -14,10 +14,12 @@ pub(crate) enum Case {
     Discrete,
     Masked,
     Continuous,
+    /// Three choices at once.
+    Heads,
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 3] = [Self::Discrete, Self::Masked, Self::Continuous];
+    pub(crate) const ALL: [Self; 4] = [Self::Discrete, Self::Masked, Self::Continuous, Self::Heads];
 }
 
 /// Four numbers that drift with three continuous actions and noise.
@@ -66,11 +68,47 @@ impl Env for Drift {
     }
 }
 
+/// [`Drift`] whose three numbers move by choices.
+#[derive(Clone, Default)]
+struct Choices(Drift);
+
+impl Env for Choices {
+    type Obs = f32;
+    type State = ();
+
+    fn observation_space(&self) -> Space {
+        self.0.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::MultiDiscrete { sizes: vec![2, 3, 4] }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+        self.0.reset(rng, obs);
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Step {
+        let action = action.discrete();
+        let moves = [action / 12, action / 4 % 3, action % 4].map(|choice| 0.3 * choice as f32);
+        self.0.step(Action::Continuous(&moves), rng, obs)
+    }
+
+    fn state(&self) -> Option<()> {
+        None
+    }
+
+    fn set_state(&mut self, (): ()) -> Result<(), rl_envs::Error> {
+        Ok(())
+    }
+}
+
 /// The fixture's policy, its parameters moved away from those that acted.
 pub(crate) fn moved_policy(learner: Learner, case: Case) -> ActorCritic {
     let (policy, ..) = rollout_of(case);
     let (space, actions) = match case {
         Case::Continuous => (Drift::default().observation_space(), Drift::default().action_space()),
+        Case::Heads => (Choices::default().observation_space(), Choices::default().action_space()),
         _ => (CartPole::default().observation_space(), CartPole::default().action_space()),
     };
     let net = NetConfig { hidden: vec![8, 5], learner, ..NetConfig::default() };
@@ -136,6 +174,7 @@ pub(crate) fn rollout_of(case: Case) -> (ActorCritic, Rollout, Targets) {
     let pool = Pool::new(1).unwrap();
     let mut collector = match case {
         Case::Continuous => Collector::new(4, &Drift::default(), &pool, 1).unwrap(),
+        Case::Heads => Collector::new(4, &Choices::default(), &pool, 1).unwrap(),
         _ => Collector::new(4, &CartPole::default(), &pool, 1).unwrap(),
     };
     let net = NetConfig { hidden: vec![8, 5], log_std_init: -0.3, ..NetConfig::default() };

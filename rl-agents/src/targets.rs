@@ -4,7 +4,7 @@ use ndarray::{Array1, Array2, ArrayView2};
 use rl_buffer::{ActionSlice, Rollout, returns};
 use rl_envs::{Actions, Pool, math, pool};
 
-use crate::distributions::{Distribution, log_softmax_columns, standardize_columns};
+use crate::distributions::{Distribution, log_prob_of, log_softmax_heads, standardize_columns};
 use crate::network::TileScratch;
 use crate::samples::TILE;
 use crate::slices::MAX_SLICES;
@@ -180,11 +180,11 @@ fn judge(
             let of_all = rows.start + range.start..rows.start + range.end;
             let log_probs = &mut log_probs[range];
             match actions {
-                Actions::Discrete(actions) => {
+                Actions::Discrete((actions, heads)) => {
                     let legal = masks.map_or(&[][..], |masks| &masks[of_all.start * a..of_all.end * a]);
-                    log_softmax_columns(outputs, m, legal, &mut [0.0; 2 * TILE]);
+                    log_softmax_heads(outputs, m, heads, legal, &mut [0.0; 2 * TILE]);
                     for (s, (log_prob, &action)) in log_probs.iter_mut().zip(&actions[of_all]).enumerate() {
-                        *log_prob = outputs[action as usize * m + s];
+                        *log_prob = log_prob_of(outputs, m, s, heads, action);
                     }
                 }
                 Actions::Continuous((actions, log_std)) => {
@@ -201,12 +201,12 @@ fn judge(
     Ok((log_probs, values))
 }
 
-/// Actions of a rollout, with the parameters that their probabilities need.
-pub(crate) type ChosenActions<'a> = Actions<&'a [u32], (&'a [f32], &'a [f32])>;
+/// Actions of a rollout, with the heads or the parameters that their probabilities need.
+pub(crate) type ChosenActions<'a> = Actions<(&'a [u32], &'a [usize]), (&'a [f32], &'a [f32])>;
 
 pub(crate) fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<ChosenActions<'a>, Error> {
     match (policy.distribution(), rollout.actions().to_slice()) {
-        (Distribution::Categorical, ActionSlice::Discrete(actions)) => Ok(Actions::Discrete(actions)),
+        (Distribution::Categorical { heads }, ActionSlice::Discrete(actions)) => Ok(Actions::Discrete((actions, heads))),
         (Distribution::Gaussian { log_std }, ActionSlice::Continuous(actions)) => {
             Ok(Actions::Continuous((actions, &policy.params()[log_std.clone()])))
         }

@@ -391,8 +391,8 @@ impl CudaVecEnv {
                 length("actions", all * low.len(), actions.len())?;
                 actions.address()
             }
-            (_, ActionSpace::Discrete { .. }) => return Err(Error::Kind { what: "actions", expected: "discrete ones" }),
             (_, ActionSpace::Continuous { .. }) => return Err(Error::Kind { what: "actions", expected: "continuous ones" }),
+            _ => return Err(Error::Kind { what: "actions", expected: "discrete ones" }),
         };
         let places =
             [obs, rows.rewards.address(), rows.terminated.address(), rows.truncated.address(), final_obs, masks, final_masks];

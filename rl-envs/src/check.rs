@@ -229,11 +229,12 @@ impl<E: Env> Run<E> {
     fn action(&self) -> OwnedAction {
         let mut rng = Rng::new(self.action_seed, self.index, self.step, Purpose::RandomAction);
         match &self.action_space {
-            ActionSpace::Discrete { n, .. } => {
+            ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => {
+                let n = self.action_space.n_discrete().expect("discrete actions");
                 let legal: Vec<u32> =
-                    (0..*n).zip(&self.mask).filter(|(_, legal)| **legal != 0).map(|(action, _)| action).collect();
+                    (0..n).zip(&self.mask).filter(|(_, legal)| **legal != 0).map(|(action, _)| action).collect();
                 let any = legal.is_empty() || rng.below(16) == 0;
-                OwnedAction::Discrete(if any { rng.below(*n) } else { legal[rng.below(legal.len() as u32) as usize] })
+                OwnedAction::Discrete(if any { rng.below(n) } else { legal[rng.below(legal.len() as u32) as usize] })
             }
             ActionSpace::Continuous { low, high } => {
                 OwnedAction::Continuous(low.iter().zip(high).map(|(&low, &high)| number(&mut rng, low, high)).collect())
@@ -357,10 +358,10 @@ fn spaces<E: Env>(env: &E) -> Found {
     }
     bounds("observation", space.low(), space.high())?;
     match env.action_space() {
-        ActionSpace::Discrete { n: 0, .. } => Err("the action space has no action: it needs one at least".into()),
-        ActionSpace::Discrete { .. } => Ok(Outcome::Passed),
         ActionSpace::Continuous { low, .. } if low.is_empty() => Err("the action space has no dimension: it needs one".into()),
         ActionSpace::Continuous { low, high } => bounds("action", &low, &high),
+        space if space.n_discrete() == Some(0) => Err("the action space has no action: it needs one at least".into()),
+        _ => Ok(Outcome::Passed),
     }
 }
 
@@ -505,9 +506,13 @@ fn independent_clones<E: Env>(env: &E) -> Found {
 
 fn every_action<E: Env>(env: &E) -> Found {
     let middle = |low: f32, high: f32| if low.is_finite() && high.is_finite() { low / 2.0 + high / 2.0 } else { 0.0 };
-    let actions: Vec<OwnedAction> = match env.action_space() {
+    let space = env.action_space();
+    let actions: Vec<OwnedAction> = match &space {
         // Of more than a few hundred, only the first and the last.
-        ActionSpace::Discrete { n, .. } => (0..n).filter(|i| *i < 200 || n - *i <= 200).map(OwnedAction::Discrete).collect(),
+        ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => {
+            let n = space.n_discrete().expect("discrete actions");
+            (0..n.min(200)).chain(n.saturating_sub(200).max(n.min(200))..n).map(OwnedAction::Discrete).collect()
+        }
         ActionSpace::Continuous { low, high } => {
             let extreme = |dim: usize, upper: bool| match if upper { high[dim] } else { low[dim] } {
                 bound if bound.is_finite() => bound,

@@ -143,7 +143,7 @@ fn spaces(batches: &'static dyn Batches) -> Found {
     let bad = in_order(space.low(), space.high()).map(|i| format!("bounds {i} of the observations"));
     let bad = bad.or_else(|| match &actions {
         ActionSpace::Continuous { low, high } => in_order(low, high).map(|i| format!("bounds {i} of the actions")),
-        ActionSpace::Discrete { .. } => None,
+        ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => None,
     });
     bad.map_or(Ok(Outcome::Passed), |what| Err(format!("{what} are not numbers in order")))
 }

@@ -205,7 +205,7 @@ impl<'a> ActionSlice<'a> {
             if expected == found { Ok(()) } else { Err(Error::Length { what: "actions", expected, found }) }
         };
         match (self, space) {
-            (Self::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
+            (Self::Discrete(actions), space) if let Some(n) = space.n_discrete() => {
                 length(n_envs, actions.len())?;
                 match actions.iter().position(|&action| action >= n) {
                     Some(env_idx) => Err(Error::ActionOutOfRange { env_idx, action: actions[env_idx], n }),
@@ -223,10 +223,10 @@ impl<'a> ActionSlice<'a> {
                 }
                 Ok(())
             }
-            (Self::Discrete(_), ActionSpace::Continuous { .. }) => {
+            (Self::Discrete(_), _) => {
                 Err(Error::Kind { what: "actions", expected: "continuous actions", found: "discrete actions" })
             }
-            (Self::Continuous(_), ActionSpace::Discrete { .. }) => {
+            (Self::Continuous(_), _) => {
                 Err(Error::Kind { what: "actions", expected: "discrete actions", found: "continuous actions" })
             }
         }
@@ -296,8 +296,8 @@ impl ActionRows {
     #[must_use]
     pub fn zeros(space: &ActionSpace, n: usize) -> Self {
         match space {
-            ActionSpace::Discrete { .. } => Self::Discrete(vec![0; n]),
             ActionSpace::Continuous { low, .. } => Self::Continuous(vec![0.0; n * low.len()]),
+            _ => Self::Discrete(vec![0; n]),
         }
     }
 }

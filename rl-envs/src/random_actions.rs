@@ -47,7 +47,7 @@ impl RandomActions {
     /// If `actions` differ from the space in kind or number.
     pub fn fill(&mut self, actions: ActionSliceMut<'_>) {
         match (actions, &self.space) {
-            (Actions::Discrete(actions), &ActionSpace::Discrete { n, .. }) => {
+            (Actions::Discrete(actions), space) if let Some(n) = space.n_discrete() => {
                 let words = self.next_words();
                 assert_eq!(actions.len(), words.len(), "an action for each environment");
                 actions.iter_mut().zip(words).for_each(|(action, &word)| *action = rng::below(word, n));

@@ -123,6 +123,11 @@ pub enum ActionSpace {
         /// True if the environment reports at each step which actions are legal.
         masked: bool,
     },
+    /// One choice for each of several heads, as one number in mixed radix; the last head is the fastest.
+    MultiDiscrete {
+        /// Number of choices of each head; their product fits u32, and their sum is A.
+        sizes: Vec<u32>,
+    },
     /// A vector of A numbers between `low` and `high`.
     Continuous {
         /// Lower bound of each dimension.
@@ -153,16 +158,28 @@ impl ActionSpace {
     pub fn kind(&self) -> ActionKind {
         match self {
             Self::Discrete { n, masked } => ActionKind::Discrete { masked: masked.then_some(*n as usize) },
+            Self::MultiDiscrete { .. } => ActionKind::Discrete { masked: None },
             Self::Continuous { low, .. } => ActionKind::Continuous { len: low.len() },
         }
     }
 
-    /// Number of actions, or of dimensions of an action: A.
+    /// Number of discrete actions, of all heads together; `None` for vectors.
+    #[must_use]
+    pub fn n_discrete(&self) -> Option<u32> {
+        match self {
+            Self::Discrete { n, .. } => Some(*n),
+            Self::MultiDiscrete { sizes } => Some(sizes.iter().product()),
+            Self::Continuous { .. } => None,
+        }
+    }
+
+    /// Number of actions, of choices of all heads, or of dimensions of an action: A.
     #[expect(clippy::len_without_is_empty, reason = "a space is not a container")]
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
             Self::Discrete { n, .. } => *n as usize,
+            Self::MultiDiscrete { sizes } => sizes.iter().sum::<u32>() as usize,
             Self::Continuous { low, .. } => low.len(),
         }
     }

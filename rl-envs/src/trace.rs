@@ -93,9 +93,9 @@ impl OwnedAction {
 
 fn action(value: &Value, space: &ActionSpace) -> Option<OwnedAction> {
     match space {
-        ActionSpace::Discrete { n, .. } => {
+        ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => {
             let action = u32::try_from(value.as_u64()?).ok()?;
-            (action < *n).then_some(OwnedAction::Discrete(action))
+            (action < space.n_discrete()?).then_some(OwnedAction::Discrete(action))
         }
         ActionSpace::Continuous { low, high } => {
             let action: Vec<f32> = serde_json::from_value(value.clone()).ok()?;

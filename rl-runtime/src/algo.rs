@@ -278,8 +278,9 @@ impl Algorithm for DqnConfig {
     }
 
     fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
-        if let ActionSpace::Continuous { .. } = actions {
-            let text = format!("algo is dqn, which needs discrete actions, but {env}'s are continuous; choose ppo or a2c");
+        if !matches!(actions, ActionSpace::Discrete { .. }) {
+            let kind = if actions.n_discrete().is_some() { "several at once" } else { "continuous" };
+            let text = format!("algo is dqn, which needs discrete actions, but {env}'s are {kind}; choose ppo or a2c");
             return Some((vec![], text));
         }
         concern(&["conv", "hidden", "normalize_obs", "dqn.dueling"], QNetwork::check(obs, actions, net, self.dueling))

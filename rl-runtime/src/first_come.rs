@@ -459,8 +459,8 @@ fn play_in<E: BlockingEnv>(
             let acting = Acting { obs: E::Obs::slice(envs.obs(env)), masks: envs.mask(env), choice };
             let mut discrete = [0];
             let actions = match envs.action_space {
-                ActionSpace::Discrete { .. } => Actions::Discrete(&mut discrete[..]),
                 ActionSpace::Continuous { .. } => Actions::Continuous(&mut vector[..]),
+                _ => Actions::Discrete(&mut discrete[..]),
             };
             policy.act(acting, Acted { actions, log_probs: &mut log_prob, values: &mut value }, &mut scratch)?;
             if let ActionSpace::Continuous { low, high } = &envs.action_space {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use program::{finish, rl, text};
 use rl_envs::catalog::Entry;
-use rl_envs::{Actions, BlockingEnv as _, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Steps, VecEnv};
+use rl_envs::{ActionSpace, Actions, BlockingEnv as _, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Steps, VecEnv};
 use rl_runtime::checkpoint;
 use rl_runtime::config::{Layers, PRESETS};
 use rl_runtime::profile::Profile;
@@ -40,7 +40,7 @@ fn python() -> Option<PathBuf> {
 
 /// Opens an environment of Gymnasium, or of `worker_envs.py`.
 fn open(id: &str, kwargs: &Value) -> Entry {
-    let is_own = ["Spaces", "Faulty", "Slow", "Unfit", "wrapped"].iter().any(|own| id.starts_with(own));
+    let is_own = ["Spaces", "Faulty", "Multi", "Slow", "Unfit", "wrapped"].iter().any(|own| id.starts_with(own));
     let id = if is_own { format!("tests.worker_envs:{id}") } else { id.into() };
     gym(&id, &WorkerOptions { kwargs: kwargs.to_string(), python: python(), ..WorkerOptions::default() }).unwrap()
 }
@@ -140,6 +140,70 @@ fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
 /// Search path of Python with this crate in front.
 fn with_tests() -> String {
     format!(".:{}", std::env::var("PYTHONPATH").unwrap_or_default())
+}
+
+#[test]
+fn every_combination_of_choices_reaches_the_environment() {
+    if python().is_none() {
+        return;
+    }
+    for (name, sizes, starts) in [
+        ("discrete", vec![2, 3, 4], vec![0.0, -1.0, 5.0]),
+        ("table", vec![2, 3, 4, 2], vec![0.0; 4]),
+        ("binary", vec![2; 5], vec![0.0; 5]),
+    ] {
+        let entry = open(&format!("Multi-{name}-v0"), &json!({}));
+        let (_, actions) = entry.spaces();
+        assert_eq!(actions, ActionSpace::MultiDiscrete { sizes: sizes.clone() });
+        let n = actions.n_discrete().unwrap();
+        let mut envs = entry.slices(n as usize, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(0, &mut steps).unwrap();
+        steps.actions = Actions::Discrete((0..n).collect());
+        envs.step(&mut steps).unwrap();
+        for action in 0..n {
+            let mut rest = action;
+            let mut expected: Vec<f64> = Vec::new();
+            for (size, start) in sizes.iter().zip(&starts).rev() {
+                expected.insert(0, f64::from(rest % size) + start);
+                rest /= size;
+            }
+            assert_eq!(numbers(&steps.obs, action as usize, sizes.len()), expected, "{name}, action {action}");
+        }
+    }
+    let refused = gym("tests.worker_envs:Multi-huge-v0", &WorkerOptions { python: python(), ..WorkerOptions::default() });
+    assert!(refused.unwrap_err().to_string().contains("MultiBinary(32) are not supported"));
+}
+
+#[test]
+fn several_choices_at_once_are_learnt_and_refused_by_name_where_they_cannot_be() {
+    if python().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let entry = open("Multi-discrete-v0", &json!({}));
+    let resolve = |algo, settings: &[&str]| {
+        let mut layers = Layers::default();
+        settings.iter().for_each(|setting| layers.add_assignment(setting));
+        layers.resolve(&entry, algo)
+    };
+    let refused = |algo, settings: &[&str]| resolve(algo, settings).unwrap_err().to_string();
+    assert!(refused(Algo::Dqn, &[]).contains("actions, but gym:tests.worker_envs:Multi-discrete-v0's are several at once"));
+    assert!(refused(Algo::Ppo, &["device=emulated"]).contains("takes several actions at once, which a device does not learn"));
+    for (algo, name) in [(Algo::Ppo, "ppo"), (Algo::A2c, "a2c")] {
+        let few = ["steps=8192", "hidden=[16]", "eval_episodes=4"];
+        let own = if algo == Algo::Ppo {
+            ["ppo.n_steps=64", "ppo.batch_size=64", "ppo.learning_rate=0.01"]
+        } else {
+            ["a2c.n_steps=8", "a2c.learning_rate=0.01", "log_interval=100"]
+        };
+        let config = resolve(algo, &[few, own].concat()).unwrap();
+        let mut training = Training::new(&config, &entry, Profile::new(false)).unwrap();
+        let run = RunDir::create(Some(&dir.path().join(name)), &config, "cpu").unwrap();
+        let outcome = training.run(&run, &mut |_| ()).unwrap();
+        // Nine steps, with a reward of 1 for each of two right choices.
+        assert_eq!(outcome.evaluation.unwrap().return_mean, 18.0, "{name}");
+    }
 }
 
 #[test]

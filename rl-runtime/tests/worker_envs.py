@@ -105,6 +105,33 @@ for how in "raise exit interrupt kill crash child fork shape reward hang hang_in
     gym.register(f"Faulty-{how}-v0", lambda how=how, **kwargs: Faulty(how, **kwargs), disable_env_checker=True)
 
 
+class Multi(gym.Env):
+    """An environment that shows its last action, of several choices, as its observation."""
+
+    def __init__(self, space):
+        self.action_space = space
+        self.observation_space = spaces.Box(-10, 10, (int(np.prod(space.shape)),), np.float32)
+        self.t = 0
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.t += 1
+        chosen = np.asarray(action, np.float32).ravel()
+        return chosen, float(chosen[0] == 1) + float(chosen[1] == 1), self.t % 9 == 0, False, {}
+
+
+for name, space in {
+    "discrete": spaces.MultiDiscrete([2, 3, 4], start=[0, -1, 5]),
+    "table": spaces.MultiDiscrete([[2, 3], [4, 2]]),
+    "binary": spaces.MultiBinary(5),
+    "huge": spaces.MultiBinary(32),
+}.items():
+    gym.register(f"Multi-{name}-v0", lambda space=space: Multi(space), disable_env_checker=True)
+
+
 class Slow(gym.Env):
     """An environment that takes 5 ms for a step, sleeping or computing."""
 

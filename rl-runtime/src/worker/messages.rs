@@ -58,8 +58,17 @@ struct ObservationSpace {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum ActionsAllowed {
-    Discrete { n: u32 },
-    Box { low: Vec<Option<f32>>, high: Vec<Option<f32>> },
+    Discrete {
+        n: u32,
+    },
+    #[serde(rename = "multi_discrete")]
+    MultiDiscrete {
+        sizes: Vec<u32>,
+    },
+    Box {
+        low: Vec<Option<f32>>,
+        high: Vec<Option<f32>>,
+    },
 }
 
 fn bounds(bounds: &[Option<f32>], unbounded: f32) -> Vec<f32> {
@@ -85,6 +94,11 @@ impl Hello {
         };
         let actions = match action {
             &ActionsAllowed::Discrete { n } if n > 0 => ActionSpace::Discrete { n, masked: *masked },
+            ActionsAllowed::MultiDiscrete { sizes }
+                if !sizes.is_empty() && sizes.iter().try_fold(1u32, |n, &size| n.checked_mul(size)).is_some_and(|n| n > 0) =>
+            {
+                ActionSpace::MultiDiscrete { sizes: sizes.clone() }
+            }
             ActionsAllowed::Box { low, high } if low.len() == high.len() && !low.is_empty() => {
                 ActionSpace::Continuous { low: bounds(low, f32::NEG_INFINITY), high: bounds(high, f32::INFINITY) }
             }
@@ -118,7 +132,7 @@ impl Shape {
     pub(super) fn new(k: usize, (space, actions): &(Space, ActionSpace)) -> Self {
         let row = space.len() * space.dtype().size();
         let mask = if actions.masked() { actions.len() } else { 0 };
-        let words = if matches!(actions, ActionSpace::Discrete { .. }) { 1 } else { actions.len() };
+        let words = if actions.n_discrete().is_some() { 1 } else { actions.len() };
         Self { k, row, mask, request: 4 + 4 * k * words, obs: (4 + 6 * k + k * mask).next_multiple_of(8) }
     }
 

@@ -33,7 +33,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame must not look for a screen
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-import difflib, gc, importlib, json, select, signal, socket, struct, threading, time, traceback
+import difflib, gc, importlib, json, math, select, signal, socket, struct, threading, time, traceback
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
 
@@ -133,7 +133,18 @@ def describe_action(space):
         return {"kind": "discrete", "n": int(space.n)}
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         return {"kind": "box", "low": bounds(space.low), "high": bounds(space.high)}
-    raise TypeError(f"actions of the space {space} are not supported: they must be Discrete or a Box of floats")
+    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+        sizes = head_sizes(space)
+        if math.prod(sizes) < 1 << 32:
+            return {"kind": "multi_discrete", "sizes": sizes}
+        raise TypeError(f"actions of the space {space} are not supported: they have more than 2^32 - 1 combinations")
+    raise TypeError(f"actions of the space {space} are not supported: Discrete, MultiDiscrete, MultiBinary or a Box of floats")
+
+
+def head_sizes(space):
+    if isinstance(space, spaces.MultiBinary):
+        return [2] * int(np.prod(space.shape))
+    return [int(n) for n in space.nvec.ravel()]
 
 
 def channels_first(shape):
@@ -295,8 +306,11 @@ def picture(env):
 def serve(make, envs, masked, spin):
     action_space = envs[0].action_space
     discrete = isinstance(action_space, spaces.Discrete)
-    words = 1 if discrete else int(np.prod(action_space.shape))
+    multi = isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary))
+    words = 1 if discrete or multi else int(np.prod(action_space.shape))
     first_action, dtype = int(action_space.start) if discrete else 0, None if discrete else action_space.dtype
+    if multi:
+        sizes, starts = head_sizes(action_space), getattr(action_space, "start", 0)
     sock, poller = socket.socket(fileno=SOCKET), select.poll()
     poller.register(SOCKET, select.POLLIN)
     poll, clock, give_way = poller.poll, time.perf_counter, getattr(os, "sched_yield", lambda: None)
@@ -306,6 +320,9 @@ def serve(make, envs, masked, spin):
     def actions():  # Python's integers are fast; vectors are copies, since environments may keep them
         if discrete:
             return [a + first_action for a in given] if first_action else given.tolist()
+        if multi:  # a number in mixed radix, the last head the fastest
+            chosen = np.stack(np.unravel_index(given, sizes), 1).reshape(-1, *action_space.shape)
+            return (chosen + starts).astype(dtype)
         return given.astype(dtype)
 
     def begin(k):
@@ -316,7 +333,12 @@ def serve(make, envs, masked, spin):
         request = bytearray(length)
         what = memoryview(request)[:4].cast("I")
         shape = (k, *action_space.shape)
-        given = memoryview(request)[4:].cast("I") if discrete else np.frombuffer(request, np.float32, k * words, 4).reshape(shape)
+        if discrete:
+            given = memoryview(request)[4:].cast("I")
+        elif multi:
+            given = np.frombuffer(request, np.uint32, k, 4)
+        else:
+            given = np.frombuffer(request, np.float32, k * words, 4).reshape(shape)
 
     request = bytearray(length)
     what = memoryview(request).cast("I")
