@@ -11,6 +11,7 @@ mod grids;
 mod growth;
 mod gymnasium;
 mod kill9;
+mod kills;
 mod lag;
 mod learning;
 mod nvrtc;
@@ -74,6 +75,8 @@ usage: cargo xtask <command>
                  undocumented exit code. --replay FILE runs a failed input again; the default program is the release build
   kill9 --kills N [--seed S] [--program FILE]
                  kill runs at random moments, resume them, and compare with uninterrupted runs
+  kills --kills N [--seed S] [--program FILE] [--python FILE]
+                 kill workers, programs and a website at random moments; runs must go on within ten seconds, without orphans
   full-disk [--program FILE]
                  run on a disk that is full at the start, while saving, while logging, and at resume
   soak --hours N [--program FILE]
@@ -113,6 +116,7 @@ fn main() -> ExitCode {
         },
         Some("fuzz") => fuzz::run(&root(), &args()),
         Some("kill9") => kill9::run(&root(), &args()),
+        Some("kills") => kills::run(&root(), &args()),
         Some("full-disk") => full_disk::run(&root(), &args()),
         Some("soak") => soak::measure(&root(), &args()),
         Some("tidy") => match std::env::args().nth(2).as_deref() {
