@@ -10,6 +10,7 @@ mod gpu_record;
 mod grids;
 mod growth;
 mod gymnasium;
+mod http;
 mod kill9;
 mod kills;
 mod lag;
@@ -51,6 +52,8 @@ usage: cargo xtask <command>
   bench --lag    train PPO and A2C on CartPole with stale rollouts, ten seeds each; writes bench/lag.md and its curves
   bench --pipeline
                  measure how much waiting the pipeline hides; writes bench/pipeline.md
+  bench --http [N]
+                 train the workloads http-small and http-large; writes bench/http.md; with N, rollouts are N times shorter
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
   ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
             Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--lag") => lag::measure(&root()),
             Some("--pipeline") => pipeline::measure(&root()),
+            Some("--http") => http::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--learning") => learning::compare(&root()),
             Some("--grids") => grids::measure(&root()),
             _ => return usage(),

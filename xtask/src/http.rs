@@ -1,0 +1,79 @@
+//! The workloads `http-large` and `http-small`, beside each other: steps, the learner's share, memory.
+//!
+//! `cargo xtask bench --http [N]` trains CartPole that answers after 50 ms (exponential) and writes `bench/http.md`. With N, rollouts are N
+//! times shorter, and the table is only printed: whole ones take most of an hour.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::process::{Process, machine};
+
+/// Workload, with its steps of a rollout and its environments.
+const WORKLOADS: [(&str, u64, u64); 2] = [("http-small", 4096, 8), ("http-large", 8192, 32)];
+/// Rollouts that are learnt from; the first is collected while nothing is learnt.
+const ROLLOUTS: u64 = 3;
+const SETTINGS: &str = "--set env.latency=exp --set env.latency_ms=50 --set eval_episodes=1 --set eval_max_steps=10 --set \
+                        checkpoint_every=1000000000";
+
+/// Measures, and writes the record unless rollouts are shortened.
+pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
+    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    let divisor: u64 = shortened.map_or(Ok(1), str::parse).context("the divisor of the rollouts")?;
+    ensure!((1..=64).contains(&divisor), "the divisor of the rollouts is from 1 to 64");
+    let mut text = format!(
+        "# Workloads of environments over HTTP\n\nWritten by `cargo xtask bench --http` on {}: {ROLLOUTS} rollouts of CartPole that answers after 50 ms \
+         (exponential mean), learnt from\nwhile the next one is collected. The ideal is the number of environments divided by 50 ms. Peak memory is \
+         that of the whole program.\n\n\
+         | workload | environments, steps of a rollout | env steps/s | of the ideal | learner computes | peak memory |\n|---|---|---|---|---|---|\n",
+        machine(root)
+    );
+    let dir = root.join("target/http-runs");
+    for (name, n_steps, n_envs) in WORKLOADS {
+        let n_steps = n_steps / divisor;
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir)?;
+        let mut command = Command::new(root.join("target/release/rl"));
+        command.args(["train", "slow_cartpole", "--preset", name]).args(SETTINGS.split(' '));
+        command.args(["--set", &format!("ppo.n_steps={n_steps}"), "--steps", &(ROLLOUTS * n_steps * n_envs).to_string()]);
+        let mut process = Process::start(command.arg("--run-dir").arg(dir.join("run")), &dir.join("err"))?;
+        let mut peak = 0.0f64;
+        let status = loop {
+            if let Some(status) = process.ended_within(Duration::from_millis(200))? {
+                break status;
+            }
+            peak = peak.max(peak_mib(process.id()).unwrap_or(0.0));
+        };
+        ensure!(status.success(), "{name}: {status}\n{}", process.complaint());
+        let metrics = fs::read_to_string(dir.join("run/metrics.csv"))?;
+        let (header, last) = (metrics.lines().next(), metrics.lines().last());
+        let value = |name: &str| -> Result<f64> {
+            let column = header.and_then(|header| header.split(',').position(|of| of == name)).context(name.to_string())?;
+            Ok(last.and_then(|row| row.split(',').nth(column)).context(name.to_string())?.parse()?)
+        };
+        let (rate, elapsed) = (value("time/fps")?, value("time/time_elapsed")?);
+        let row = format!(
+            "| {name} | {n_envs}, {n_steps} | {rate:.0} | {:.0}% | {:.0}% of the time | {peak:.0} MiB |",
+            100.0 * rate * 0.05 / n_envs as f64,
+            100.0 * (1.0 - value("time/learner_waited")? / elapsed)
+        );
+        println!("{row}");
+        let _ = writeln!(text, "{row}");
+    }
+    let _ = fs::remove_dir_all(&dir);
+    if divisor == 1 {
+        fs::write(root.join("bench/http.md"), text)?;
+    }
+    Ok(())
+}
+
+/// Largest resident memory of a process so far.
+fn peak_mib(id: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse::<f64>().ok().map(|kib| kib / 1024.0)
+}
