@@ -518,7 +518,7 @@ fn every_action<E: Env>(env: &E) -> Found {
                 bound if bound.is_finite() => bound,
                 _ => (if upper { 3.0f32 } else { -3.0 }).max(low[dim]).min(high[dim]),
             };
-            let rest: Vec<f32> = low.iter().zip(&high).map(|(&l, &h)| middle(l, h).max(l).min(h)).collect();
+            let rest: Vec<f32> = low.iter().zip(high).map(|(&l, &h)| middle(l, h).max(l).min(h)).collect();
             let mut actions = vec![rest.clone()];
             for upper in [false, true] {
                 actions.push((0..low.len()).map(|dim| extreme(dim, upper)).collect());
