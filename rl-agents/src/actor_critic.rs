@@ -311,7 +311,9 @@ impl Clone for ActorCritic {
     /// Copies without allocating if one policy is a copy of the other.
     fn clone_from(&mut self, source: &Self) {
         self.network.clone_from(&source.network);
-        self.distribution.clone_from(&source.distribution);
+        if self.distribution != source.distribution {
+            self.distribution.clone_from(&source.distribution);
+        }
         self.n_actions = source.n_actions;
     }
 }
