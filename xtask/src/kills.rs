@@ -78,7 +78,9 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
             .env("RL_KILLS", &mark["RL_KILLS=".len()..]);
         let process = Process::start(&mut command, &dir.with_extension(format!("{starts}.err")))?;
         let mut run = Run { name, dir, process, mark, starts, killed: 0 };
-        run.progress(0, START)?;
+        // A worker that dies before the first step is an environment that cannot be opened.
+        let steps = run.steps();
+        run.progress(steps, START)?;
         anyhow::Ok(run)
     };
     let mut runs = (0..RUNS.len()).map(|run| start(run, 0)).collect::<Result<Vec<_>>>()?;
