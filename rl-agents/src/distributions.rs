@@ -91,15 +91,18 @@ pub(crate) fn log_softmax_heads(logits: &mut [f32], m: usize, heads: &[usize], m
     }
 }
 
-/// Choice of head `head` in an action, which is a number in mixed radix with the last head the fastest.
+/// Choice of head `head` in an action.
+///
+/// An action is a number in mixed radix with the last head the fastest.
 #[inline(always)]
 pub(crate) fn choice_of(action: u32, heads: &[usize], head: usize) -> usize {
     // Division is slow, and one head needs none.
     if heads.len() == 1 { action as usize } else { action as usize / heads[head + 1..].iter().product::<usize>() % heads[head] }
 }
 
-/// Log-probability of an action: the sum over the heads, from log-probabilities in columns, (A, m), of row `s`.
+/// Log-probability of an action in row `s`: the sum over the heads.
 ///
+/// The log-probabilities of choices are columns, (A, m).
 /// Acting and learning both call this function, so they get the same bits.
 #[inline(always)]
 pub(crate) fn log_prob_of(log_probs: &[f32], m: usize, s: usize, heads: &[usize], action: u32) -> f32 {
@@ -117,7 +120,9 @@ const HALF_LN_2_PI: f32 = 0.918_938_5;
 /// Distribution of a policy's actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// Categorical in each of several independent heads; the network's outputs are logits, head after head.
+    /// Categorical in each of several independent heads.
+    ///
+    /// The network's outputs are logits, head after head.
     Categorical {
         /// Number of choices of each head; a single one for plain discrete actions.
         heads: Vec<usize>,

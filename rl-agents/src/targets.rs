@@ -201,7 +201,7 @@ fn judge(
     Ok((log_probs, values))
 }
 
-/// Actions of a rollout, with the heads or the parameters that their probabilities need.
+/// Actions of a rollout, with what their probabilities need: heads, or parameters.
 pub(crate) type ChosenActions<'a> = Actions<(&'a [u32], &'a [usize]), (&'a [f32], &'a [f32])>;
 
 pub(crate) fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<ChosenActions<'a>, Error> {

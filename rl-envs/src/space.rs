@@ -123,7 +123,9 @@ pub enum ActionSpace {
         /// True if the environment reports at each step which actions are legal.
         masked: bool,
     },
-    /// One choice for each of several heads, as one number in mixed radix; the last head is the fastest.
+    /// One choice for each of several heads, as one number.
+    ///
+    /// The number is in mixed radix; the last head is the fastest.
     MultiDiscrete {
         /// Number of choices of each head; their product fits u32, and their sum is A.
         sizes: Vec<u32>,

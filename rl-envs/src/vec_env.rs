@@ -530,7 +530,7 @@ pub trait Batches: Debug + Sync {
     /// [`Error::Outside`] if they cannot be made.
     fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error>;
 
-    /// Constructor of one environment, which blocks: see [`BlockingEnv`](crate::BlockingEnv).
+    /// Constructor of one environment as a [`BlockingEnv`](crate::BlockingEnv).
     ///
     /// By default none: environments step in batches only.
     fn blocking(&'static self) -> Option<MakeBlocking> {

@@ -112,7 +112,9 @@ impl Calls {
         all
     }
 
-    /// Returns a row of latencies for each environment, after `env_steps` steps and `iterations` iterations.
+    /// Returns a row of latencies for each environment.
+    ///
+    /// The rows are of the moment after `env_steps` steps and `iterations` iterations.
     pub(crate) fn rows(&self, env_steps: u64, iterations: u64) -> impl Iterator<Item = Row> {
         self.by_env.iter().enumerate().map(move |(env_idx, env)| Row {
             values: vec![

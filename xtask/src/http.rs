@@ -1,4 +1,4 @@
-//! The workloads `http-large` and `http-small`, beside each other: steps, the learner's share, memory.
+//! The workloads `http-large` and `http-small`, beside each other.
 //!
 //! `cargo xtask bench --http [N]` trains CartPole that answers after 50 ms (exponential) and writes `bench/http.md`. With N, rollouts are N
 //! times shorter, and the table is only printed: whole ones take most of an hour.

@@ -50,9 +50,9 @@ pub enum Drive {
     /// The environments of a worker step together, and the policy acts for all of them.
     #[default]
     Lockstep,
-    /// Each environment has a worker of its own, and the policy acts for those that have answered.
+    /// Each environment has a worker; the policy acts for those that have answered.
     FirstCome,
-    /// First come if an environment mostly waits, else lock-step, as the first seconds show.
+    /// First come if an environment mostly waits, else lock-step; measured.
     Auto,
 }
 

@@ -9,7 +9,9 @@ use super::messages::STEP;
 use super::process::Failure;
 use super::vec_env::WorkerVecEnv;
 
-/// Environment in a worker process, which is replaced by the next reset after a failure.
+/// Environment in a worker process of its own.
+///
+/// After a failure, the next reset replaces the process.
 pub(super) struct WorkerEnv<O> {
     workers: &'static Workers,
     /// Batch of one; `None` until the first reset, and after a failure.

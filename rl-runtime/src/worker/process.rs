@@ -320,7 +320,7 @@ impl Process {
         }
     }
 
-    /// Time for which the process has run, and has waited for a processor, if the system tells.
+    /// Time that the process has run, and has waited for a processor.
     pub(super) fn cpu_times(&self) -> Option<[Duration; 2]> {
         let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).ok()?;
         let mut times = stat.split(' ').map_while(|time| time.parse().ok().map(Duration::from_nanos));

@@ -108,7 +108,7 @@ impl WorkerVecEnv {
         self.shape.read(&self.reply)
     }
 
-    /// Time for which the process has run, and has waited for a processor, if the system tells.
+    /// Time that the process has run, and has waited for a processor.
     pub(super) fn cpu_times(&self) -> Option<[Duration; 2]> {
         self.process.as_ref().and_then(Process::cpu_times)
     }
