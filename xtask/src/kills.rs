@@ -92,10 +92,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
         let is_crawl = runs[i].name == "crawl";
         if victim == 0 {
             runs[i].process.kill();
-            while let Some(left) = marked(&runs[i].mark).first() {
-                ensure!(begin.elapsed() < LIMIT, "kill {kill}: process {left} outlives the program of {}", runs[i].name);
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            runs[i].without_orphans().with_context(|| format!("kill {kill}"))?;
             slowest = slowest.max(begin.elapsed());
             runs[i] = start(i, runs[i].starts + 1)?;
             counts[0] += 1;
@@ -128,7 +125,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
         run.process.terminate()?;
         let status = run.process.wait(LIMIT)?;
         ensure!(status.code() == Some(130), "{}: {status}\n{}", run.name, run.process.complaint());
-        ensure!(marked(&run.mark).is_empty(), "{}: processes are left", run.name);
+        run.without_orphans()?;
         if run.name == "lock-step" && run.killed > 0 {
             let (said, expected) =
                 (run.process.complaint(), format!("{} episodes were truncated because a worker failed", run.killed));
@@ -169,6 +166,16 @@ impl Run {
                 self.process.complaint()
             );
             std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of whatever the program has started.
+    fn without_orphans(&self) -> Result<()> {
+        let begin = Instant::now();
+        while let Some(left) = marked(&self.mark).first() {
+            ensure!(begin.elapsed() < LIMIT, "process {left} outlives the program of {}", self.name);
+            std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }
