@@ -103,7 +103,7 @@ const CASES: [DiskCase; 5] = [
 
 /// Runs every case and prints the table.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    let program = Options::parse(args, &["--program"])?.program(root)?;
+    let program = Options::parse(args, &["--program"])?.program(root, &[])?;
     let dir = root.join("target/full-disk");
     let disk = Disk::mount(&dir.join("disk"))?;
     let err = dir.join("err");

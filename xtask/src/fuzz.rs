@@ -216,7 +216,7 @@ struct Tally {
 /// Fuzzes, or replays one input.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = Options::parse(args, &["--minutes", "--seed", "--program", "--replay"])?;
-    let program = options.program(root)?;
+    let program = options.program(root, &[])?;
     let home = root.join("target/fuzz");
     let work = scratch(root, "fuzz")?;
     let result = match options.get::<PathBuf>("--replay")? {

@@ -41,7 +41,7 @@ const KILLS_A_RUN: u32 = 10;
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = Options::parse(args, &["--kills", "--seed", "--program"])?;
     let kills: usize = options.get("--kills")?.context("--kills: how many?")?;
-    let program = options.program(root)?;
+    let program = options.program(root, &[])?;
     let random = &mut Random::new(options.get("--seed")?.unwrap_or(0), 0);
     let dir = scratch(root, "kill9")?;
     println!("| run | kills | runs | resumed runs equal uninterrupted ones |\n|---|---|---|---|");

@@ -82,8 +82,9 @@ usage: cargo xtask <command>
                  kill workers, programs and a website at random moments; runs must go on within ten seconds, without orphans
   full-disk [--program FILE]
                  run on a disk that is full at the start, while saving, while logging, and at resume
-  soak --hours N [--program FILE]
-                 run six configurations for N hours and watch memory, threads and descriptors; writes bench/soak.md and .svg
+  soak --hours N [--crawl yes] [--program FILE]
+                 run six configurations (or crawlers on websites with faults) for N hours and watch memory, threads, child
+                 processes and descriptors; writes bench/soak.md (or soak-crawl.md) and .svg
   tidy           check the workspace's rules: dependencies between crates, what each crate never does, unsafe code, names, prose,
                  the map of files
   tidy --counts  print lines, public items, enums over element type or action kind, structs of a step, long files, circles of

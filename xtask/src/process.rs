@@ -32,12 +32,12 @@ impl Options {
         value.parse().map(Some).map_err(|_| anyhow::anyhow!("{name} {value}: invalid value"))
     }
 
-    /// Returns the program given with `--program`, or builds the release binary.
-    pub(crate) fn program(&self, root: &Path) -> Result<PathBuf> {
+    /// Returns the program given with `--program`, or builds the release binary with `features`.
+    pub(crate) fn program(&self, root: &Path, features: &[&str]) -> Result<PathBuf> {
         if let Some(path) = self.get::<PathBuf>("--program")? {
             return fs::canonicalize(root.join(&path)).with_context(|| path.display().to_string());
         }
-        crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+        crate::cargo(root, &[&["build", "--release", "--package", "rl-runtime", "--bin", "rl"], features].concat(), &[])?;
         Ok(root.join("target/release/rl"))
     }
 }

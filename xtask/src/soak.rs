@@ -1,7 +1,8 @@
-//! Long runs side by side, with memory, threads and file descriptors watched.
+//! Long runs side by side, with memory, threads, child processes and file descriptors watched.
 //!
-//! `cargo xtask soak --hours N` writes `bench/soak.md` and `bench/soak.svg`. It fails on growth after the warm-up, on a run that
-//! ends early, and on a run that cannot be resumed afterwards.
+//! `cargo xtask soak --hours N` writes `bench/soak.md` and `bench/soak.svg`; with `--crawl yes` it crawls websites with faults and writes
+//! `bench/soak-crawl.md` and `.svg`. It fails on growth after the warm-up, on a run that ends early, and on a run that cannot be
+//! resumed afterwards.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -29,11 +30,11 @@ const END: Duration = Duration::from_secs(300);
 struct Workload {
     name: &'static str,
     color: &'static str,
-    /// Arguments of `rl`. Training ends by SIGTERM, `bench` by itself.
+    /// Arguments of `rl`. Training and `site` end by SIGTERM, `bench` by itself.
     args: &'static str,
 }
 
-const WORKLOADS: [Workload; 6] = [
+const TRAINING: [Workload; 6] = [
     Workload {
         name: "PPO, overlapped",
         color: "#1b9e77",
@@ -72,18 +73,46 @@ const WORKLOADS: [Workload; 6] = [
     },
 ];
 
+/// Websites with faults, and crawlers that learn on them.
+const CRAWL: [Workload; 3] = [
+    Workload {
+        name: "websites",
+        color: "#a6761d",
+        args: "site --port 8017 --latency exp --latency-ms 200 --errors 0.01 --hangs 0.005 --redirects 0.01 --malformed 0.01 \
+               --endless 0.005",
+    },
+    Workload {
+        name: "crawl, PPO",
+        color: "#1b9e77",
+        args: "train crawl --set checkpoint_every=20000 --set eval_episodes=2 --set max_restarts=1000000",
+    },
+    Workload {
+        name: "crawl, DQN",
+        color: "#d95f02",
+        args: "train crawl --algo dqn --set dqn.buffer_size=5000 --set checkpoint_every=20000 --set eval_episodes=2 \
+               --set max_restarts=1000000",
+    },
+];
+
 /// Measurement of a process at one time.
 #[derive(Clone, Copy)]
 struct Sample {
     hours: f64,
     mib: f64,
     threads: u32,
+    children: u32,
     descriptors: u32,
 }
 
-/// Runs all workloads and writes the record.
+/// Runs the workloads of a set and writes its record.
 pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
-    let options = Options::parse(args, &["--hours", "--program"])?;
+    let options = Options::parse(args, &["--hours", "--program", "--crawl"])?;
+    let crawl = match options.get::<String>("--crawl")?.as_deref() {
+        None | Some("no") => false,
+        Some("yes") => true,
+        Some(other) => bail!("--crawl {other}: expected yes or no"),
+    };
+    let workloads: &[Workload] = if crawl { &CRAWL } else { &TRAINING };
     let hours: f64 = options.get("--hours")?.context("--hours: how long?")?;
     if !(0.002..=1000.0).contains(&hours) {
         bail!("--hours {hours}: not a number from 0.002 to 1000");
@@ -95,22 +124,23 @@ pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
     // Run a copy, so that a build in the meantime does not change the program.
     let machine = machine(root); // now: hours later there may be another commit
     let program = dir.join("rl");
-    fs::copy(options.program(root)?, &program)?;
+    fs::copy(options.program(root, if crawl { &["--features", "crawl"] } else { &[] })?, &program)?;
     let mut processes =
-        WORKLOADS.iter().enumerate().map(|(i, arm)| start(&program, &dir, i, arm, time)).collect::<Result<Vec<_>>>()?;
-    let samples = watch(&mut processes, time)?;
-    let mut log = String::from("arm,hours,mib,threads,descriptors\n");
-    for (arm, samples) in WORKLOADS.iter().zip(&samples) {
-        for Sample { hours, mib, threads, descriptors } in samples {
-            let _ = writeln!(log, "\"{}\",{hours},{mib},{threads},{descriptors}", arm.name);
+        workloads.iter().enumerate().map(|(i, arm)| start(&program, &dir, i, arm, time)).collect::<Result<Vec<_>>>()?;
+    let samples = watch(workloads, &mut processes, time)?;
+    let mut log = String::from("arm,hours,mib,threads,children,descriptors\n");
+    for (arm, samples) in workloads.iter().zip(&samples) {
+        for Sample { hours, mib, threads, children, descriptors } in samples {
+            let _ = writeln!(log, "\"{}\",{hours},{mib},{threads},{children},{descriptors}", arm.name);
         }
     }
     fs::write(dir.join("samples.csv"), log)?;
     let mut problems = Vec::new();
-    for (process, arm) in processes.iter().zip(&WORKLOADS).filter(|(_, arm)| arm.trains()) {
-        process.terminate().context(arm.name)?;
-    }
-    for (i, (process, arm)) in processes.iter_mut().zip(&WORKLOADS).enumerate() {
+    // In reverse: websites are first in their set and end last.
+    for (i, (process, arm)) in processes.iter_mut().zip(workloads).enumerate().rev() {
+        if !arm.ends_by_itself() {
+            process.terminate().context(arm.name)?;
+        }
         let code = if arm.trains() { 130 } else { 0 };
         match process.wait(END) {
             Ok(status) if status.code() == Some(code) => {
@@ -122,7 +152,8 @@ pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
         }
     }
     let warm_up = WARM_UP.min(time / 4).as_secs_f64() / 3600.0;
-    write(root, &machine, &samples, (hours, warm_up), &mut problems)?;
+    let name = if crawl { "soak-crawl" } else { "soak" };
+    write(root, (name, workloads), &machine, &samples, (hours, warm_up), &mut problems)?;
     if !problems.is_empty() {
         bail!("{}\nruns and samples are in {}", problems.join("\n"), dir.display());
     }
@@ -135,6 +166,10 @@ impl Workload {
     fn trains(&self) -> bool {
         self.args.starts_with("train")
     }
+
+    fn ends_by_itself(&self) -> bool {
+        self.args.starts_with("bench")
+    }
 }
 
 fn start(program: &Path, dir: &Path, i: usize, arm: &Workload, time: Duration) -> Result<Process> {
@@ -144,25 +179,25 @@ fn start(program: &Path, dir: &Path, i: usize, arm: &Workload, time: Duration) -
         command
             .args("--threads 1 --steps 1000000000000 --set keep_checkpoints=2 --run-dir".split(' '))
             .arg(dir.join(format!("{i}")));
-    } else {
+    } else if arm.ends_by_itself() {
         command.args(["--seconds", &time.as_secs().to_string()]);
     }
     Process::start(&mut command, &dir.join(format!("{i}.err")))
 }
 
 /// Samples every process until `time` is over.
-fn watch(processes: &mut [Process], time: Duration) -> Result<Vec<Vec<Sample>>> {
+fn watch(workloads: &[Workload], processes: &mut [Process], time: Duration) -> Result<Vec<Vec<Sample>>> {
     let mut samples = vec![Vec::new(); processes.len()];
     let interval = INTERVAL.min(time / 60);
     let (begin, mut told) = (Instant::now(), Duration::ZERO);
     while begin.elapsed() < time {
         std::thread::sleep(interval.min(time.saturating_sub(begin.elapsed())));
         let hours = begin.elapsed().as_secs_f64() / 3600.0;
-        for ((process, arm), samples) in processes.iter_mut().zip(&WORKLOADS).zip(&mut samples) {
+        for ((process, arm), samples) in processes.iter_mut().zip(workloads).zip(&mut samples) {
             match (process.ended()?, sample(process.id(), hours)) {
                 (None, Ok(sample)) => samples.push(sample),
                 // The bench starts its clock with its first rollout, and may end with the last sample.
-                _ if !arm.trains() && begin.elapsed() + interval > time => {}
+                _ if arm.ends_by_itself() && begin.elapsed() + interval > time => {}
                 (Some(status), _) => {
                     bail!("{}: ended after {hours:.3} hours, {status}\n{}", arm.name, process.complaint());
                 }
@@ -172,7 +207,7 @@ fn watch(processes: &mut [Process], time: Duration) -> Result<Vec<Vec<Sample>>> 
         if begin.elapsed() >= told {
             told += time / 24;
             let last =
-                WORKLOADS.iter().zip(&samples).map(|(arm, s)| format!("{} {:.1}", arm.name, s.last().map_or(0.0, |s| s.mib)));
+                workloads.iter().zip(&samples).map(|(arm, s)| format!("{} {:.1}", arm.name, s.last().map_or(0.0, |s| s.mib)));
             println!("{hours:.3} h, MiB: {}", last.collect::<Vec<_>>().join("; "));
         }
     }
@@ -186,7 +221,8 @@ fn sample(id: u32, hours: f64) -> Result<Sample> {
         line.split_whitespace().next().and_then(|number| number.parse::<u32>().ok()).with_context(|| format!("{name}{line}"))
     };
     let descriptors = fs::read_dir(format!("/proc/{id}/fd"))?.count() as u32;
-    Ok(Sample { hours, mib: f64::from(field("VmRSS:")?) / 1024.0, threads: field("Threads:")?, descriptors })
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?.split_whitespace().count() as u32;
+    Ok(Sample { hours, mib: f64::from(field("VmRSS:")?) / 1024.0, threads: field("Threads:")?, children, descriptors })
 }
 
 /// Trains a little further from the last checkpoint.
@@ -224,18 +260,20 @@ fn median(samples: &[Sample], of: impl Fn(&Sample) -> u32) -> u32 {
 /// Writes the table and the picture, and adds growth to `problems`.
 fn write(
     root: &Path,
+    (name, workloads): (&str, &[Workload]),
     machine: &str,
     samples: &[Vec<Sample>],
     (hours, warm_up): (f64, f64),
     problems: &mut Vec<String>,
 ) -> Result<()> {
     let mut text = format!(
-        "# Soak\n\nWritten by `cargo xtask soak --hours {hours}`: {} processes side by side, niced, on {}. Samples every {:.0} s, without a \
+        "# Soak\n\nWritten by `cargo xtask soak{} --hours {hours}`: {} processes side by side, niced, on {}. Samples every {:.0} s, without a \
          warm-up of\n{:.1} minutes. The slope is a least-squares fit. At the end the runs were interrupted (SIGTERM), had to exit with 130, \
          and were resumed.\n\n\
-         | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads, first and last | descriptors, first and last |\n\
-         |---|---|---|---|---|---|\n",
-        WORKLOADS.len(),
+         | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads, first and last | child processes | descriptors \
+         |\n|---|---|---|---|---|---|---|\n",
+        if name == "soak" { "" } else { " --crawl yes" },
+        workloads.len(),
         machine,
         INTERVAL.as_secs_f64().min(60.0 * hours),
         60.0 * warm_up,
@@ -245,7 +283,7 @@ fn write(
     let mut panel =
         chart.panel(Axis::linear("hours", hours), Axis::linear("resident memory, MiB", (1.6 * most / 4.0).ceil() * 4.0));
     let mut arguments = String::new();
-    for (arm, samples) in WORKLOADS.iter().zip(samples) {
+    for (arm, samples) in workloads.iter().zip(samples) {
         panel.line(samples.iter().map(|s| (s.hours, s.mib)), arm.color);
         panel.label(arm.name, arm.color);
         let warm: Vec<Sample> = samples.iter().copied().filter(|s| s.hours >= warm_up).collect();
@@ -258,7 +296,9 @@ fn write(
             problems.push(format!("{}: memory grows by {slope:.2} MiB/h", arm.name));
         }
         let mut ends = Vec::new();
-        for (what, of) in [("threads", (|s: &Sample| s.threads) as fn(&Sample) -> u32), ("descriptors", |s| s.descriptors)] {
+        let counts: [(&str, fn(&Sample) -> u32); 3] =
+            [("threads", |s| s.threads), ("child processes", |s| s.children), ("descriptors", |s| s.descriptors)];
+        for (what, of) in counts {
             let (first, last) = (median(&warm[..few], of), median(&warm[warm.len() - few..], of));
             if last > first {
                 problems.push(format!("{}: {last} {what} at the end, {first} at first", arm.name));
@@ -269,9 +309,9 @@ fn write(
         let args = arm.args.split_whitespace().collect::<Vec<_>>().join(" ");
         let _ = writeln!(arguments, "- {}: `rl {args}`", arm.name);
     }
-    let _ = write!(text, "\n![Memory](soak.svg)\n\nOne thread each, two checkpoints kept, unlimited steps:\n\n{arguments}");
-    fs::write(root.join("bench/soak.md"), &text)?;
-    fs::write(root.join("bench/soak.svg"), chart.finish())?;
+    let _ = write!(text, "\n![Memory]({name}.svg)\n\nOne thread each, two checkpoints kept, unlimited steps:\n\n{arguments}");
+    fs::write(root.join(format!("bench/{name}.md")), &text)?;
+    fs::write(root.join(format!("bench/{name}.svg")), chart.finish())?;
     println!("{text}");
     Ok(())
 }
