@@ -18,6 +18,7 @@ use rl_envs::isa::Set;
 
 use crate::Error;
 use crate::activation::Activation;
+use crate::aligned::Aligned;
 use crate::gemm::{Init, Matrix, OffsetTable, PANEL, Stride, add_rows, multiply, pad, reserve};
 use crate::params::{Layout, orthogonal};
 use crate::samples::{Samples, TILE};
@@ -209,12 +210,12 @@ pub(crate) struct ConvStage {
 /// Buffers of one thread for the stage.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvWorkspace {
-    obs: Vec<f32>,         // (together, D)
-    hidden: Vec<Vec<f32>>, // every layer's outputs but the last's: of a tile to learn from, of the samples together to act
-    features: Vec<f32>,    // (together, F), the last layer's outputs
-    delta: Vec<f32>,       // (together, widest)
-    next: Vec<f32>,        // (together, widest)
-    grads: Vec<f32>,       // gradient of a tile, at the offsets of the slice's
+    obs: Aligned,         // (together, D)
+    hidden: Vec<Aligned>, // every layer's outputs but the last's: of a tile to learn from, of the samples together to act
+    features: Aligned,    // (together, F), the last layer's outputs
+    delta: Aligned,       // (together, widest)
+    next: Aligned,        // (together, widest)
+    grads: Aligned,       // gradient of a tile, at the offsets of the slice's
 }
 
 impl ConvStage {
@@ -281,16 +282,16 @@ impl ConvStage {
     /// Allocates buffers to act with or to learn with.
     pub(crate) fn workspace(&self, learning: bool) -> ConvWorkspace {
         let kept = if learning { TILE } else { self.together };
-        let hidden = self.layers[..self.layers.len() - 1].iter().map(|layer| vec![0.0; kept * layer.out_len()]).collect();
+        let hidden = self.layers[..self.layers.len() - 1].iter().map(|layer| Aligned::zeros(kept * layer.out_len())).collect();
         let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
-        let delta = vec![0.0; if learning { self.together * widest } else { 0 }];
+        let delta = Aligned::zeros(if learning { self.together * widest } else { 0 });
         ConvWorkspace {
-            obs: vec![0.0; self.together * self.obs_len],
+            obs: Aligned::zeros(self.together * self.obs_len),
             hidden,
-            features: vec![0.0; self.together * self.last().out_len()],
+            features: Aligned::zeros(self.together * self.last().out_len()),
             next: delta.clone(),
             delta,
-            grads: vec![0.0; if learning { self.grad_len } else { 0 }],
+            grads: Aligned::zeros(if learning { self.grad_len } else { 0 }),
         }
     }
 
@@ -429,7 +430,7 @@ impl ConvStage {
                 }
             }
         }
-        grads.iter_mut().zip(tile_grads).for_each(|(sum, grad)| *sum += *grad);
+        grads.iter_mut().zip(&**tile_grads).for_each(|(sum, grad)| *sum += *grad);
     }
 }
 

@@ -7,6 +7,7 @@ use candle_core::{CpuStorage, CustomOp2, DType, Layout, Shape, Tensor};
 use rl_buffer::ObsSlice;
 use rl_envs::{Isa, Pool};
 
+use crate::aligned::Aligned;
 use crate::gradient::Slices;
 use crate::net::Net;
 use crate::probe::Threads;
@@ -66,7 +67,7 @@ impl CustomOp2 for Fused {
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let (params, obs) = (contiguous(params, params_layout)?, contiguous(obs, obs_layout)?);
         let (b, width) = (obs.len() / self.obs_len, self.n_actions + 1);
-        let (mut packed, mut outputs) = (Vec::new(), vec![0.0; b * width]);
+        let (mut packed, mut outputs) = (Aligned::zeros(self.net.packed_len), vec![0.0; b * width]);
         self.net.pack(params, &mut packed, Threads::of(&Pool::default()));
         let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, normalizer: None, rows: None };
         forward((self.isa, &self.net, &packed), samples, b, None, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
@@ -90,7 +91,7 @@ impl CustomOp2 for Fused {
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
         let flat = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
         let (vector, rows, grad) = (flat(params)?, flat(obs)?, flat(grad)?);
-        let (mut packed, mut gradient) = (Vec::new(), vec![0.0; vector.len()]);
+        let (mut packed, mut gradient) = (Aligned::zeros(self.net.packed_len), vec![0.0; vector.len()]);
         self.net.pack(&vector, &mut packed, Threads::of(&Pool::default()));
         let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, normalizer: None, rows: None };
         let loss = GivenGradient { grad: &grad, chains: self.chains, n_actions: self.n_actions };

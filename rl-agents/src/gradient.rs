@@ -3,8 +3,11 @@
 //! [Tiles](crate::tile) leave a gradient for each slice, and a tree sums them. Wide networks pass
 //! [layer by layer](crate::layered).
 
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
+use crate::aligned::Aligned;
 use crate::gemm::pad;
 use crate::layered::{self, Layered};
 use crate::net::Net;
@@ -19,14 +22,32 @@ const MIN_PART: usize = 2048;
 /// Slices of a batch for parallel threads, each with statistics `S` of its loss.
 pub(crate) struct Slices<S> {
     slices: Vec<BatchSlice<S>>,
-    workspaces: Vec<Workspace>,
+    /// Gradients of the slices, as the layers compute them.
+    grads: Vec<Aligned>,
+    /// One for each thread.
+    ///
+    /// One for each slice would not fit into the cache of a core.
+    workspaces: Vec<Mutex<Workspace>>,
     layered: Layered,
+}
+
+/// Returns a workspace that no other thread uses.
+fn unused(workspaces: &[Mutex<Workspace>]) -> MutexGuard<'_, Workspace> {
+    loop {
+        for workspace in workspaces {
+            match workspace.try_lock() {
+                Ok(workspace) => return workspace,
+                Err(TryLockError::Poisoned(workspace)) => return workspace.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+    }
 }
 
 impl<S: Stats> Slices<S> {
     /// Creates an empty list; [`Slices::gradient`] adds the slices that a batch needs.
     pub(crate) fn new() -> Self {
-        Self { slices: Vec::new(), workspaces: Vec::new(), layered: Layered::default() }
+        Self { slices: Vec::new(), grads: Vec::new(), workspaces: Vec::new(), layered: Layered::default() }
     }
 
     /// Writes the gradient (P) of the summed loss of `n` samples.
@@ -68,19 +89,23 @@ impl<S: Stats> Slices<S> {
         loss: &L,
         gradient: &mut [f32],
     ) {
-        while self.workspaces.len() < count {
-            self.workspaces.push(Workspace::learning(net));
+        while self.workspaces.len() < count.min(threads.pool.n_threads()) {
+            self.workspaces.push(Mutex::new(Workspace::learning(net)));
         }
-        let workspaces = &mut self.workspaces[..count];
-        let mut passes = workspaces.iter_mut().zip(&mut self.slices);
+        while self.grads.len() < count {
+            self.grads.push(Aligned::zeros(net.grad_len));
+        }
+        let all_grads = &mut self.grads[..count];
+        let mut passes = all_grads.iter_mut().zip(&mut self.slices);
         let mut passes: [_; MAX_SLICES] = std::array::from_fn(|_| passes.next());
         threads.each(Stage::Backward, &mut passes[..count], &|pass| {
-            if let Some((workspace, slice)) = pass {
-                tile::backward((isa, net, packed), samples, slice, workspace, loss, threads.probe);
+            if let Some((grads, slice)) = pass {
+                let scratch = (&mut *unused(&self.workspaces), &mut grads[..]);
+                tile::backward((isa, net, packed), samples, slice, scratch, loss, threads.probe);
             }
         });
-        let (first, rest) = workspaces.split_at_mut(1);
-        let grads = &mut first[0].grads;
+        let (first, rest) = all_grads.split_at_mut(1);
+        let grads = &mut first[0];
         if !rest.is_empty() {
             let len = pad(net.grad_len.div_ceil(MAX_SLICES)).max(MIN_PART);
             let mut parts = (0..).step_by(len).zip(grads.chunks_mut(len));
@@ -99,7 +124,7 @@ impl<S: Stats> Slices<S> {
 /// Sum of the slices' gradients over a part of them, left in the first slice's.
 struct TreeSum<'a> {
     first: &'a mut [f32],
-    rest: &'a [Workspace],
+    rest: &'a [Aligned],
     /// Offset of the part.
     from: usize,
 }
@@ -124,8 +149,7 @@ impl TreeSum<'_> {
     #[inline(always)]
     fn sum<const N: usize>(self) {
         let Self { first, rest, from } = self;
-        let all: [&[f32]; N] =
-            std::array::from_fn(|s| if s == 0 { &[][..] } else { &rest[s - 1].grads[from..from + first.len()] });
+        let all: [&[f32]; N] = std::array::from_fn(|s| if s == 0 { &[][..] } else { &rest[s - 1][from..from + first.len()] });
         for (i, to) in first.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let mut sums = [*to; N];
             for (sums, all) in sums.iter_mut().zip(&all).skip(1) {

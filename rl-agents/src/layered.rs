@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
+use crate::aligned::Aligned;
 use crate::dense::{BLOCK, Dense, GradPart, Rows};
 use crate::gemm::{Init, PANEL, panels};
 use crate::net::Net;
@@ -29,11 +30,11 @@ const LEVELS: usize = MAX_SLICES.ilog2() as usize + 1;
 #[derive(Default)]
 pub(crate) struct Layered {
     height: usize,
-    inputs: Vec<f32>,
-    outputs: Vec<Vec<f32>>,        // every layer's
-    deltas: Vec<Vec<f32>>,         // gradients of every layer's sums
-    out_grads: Vec<Vec<Vec<f32>>>, // each tile's, (TILE, columns) of every chain's outputs
-    sums: Vec<f32>,                // levels of the tree, of every block of the gradient
+    inputs: Aligned,
+    outputs: Vec<Aligned>,        // every layer's
+    deltas: Vec<Aligned>,         // gradients of every layer's sums
+    out_grads: Vec<Vec<Aligned>>, // each tile's, (TILE, columns) of every chain's outputs
+    sums: Aligned,                // levels of the tree, of every block of the gradient
 }
 
 /// A tile of a slice.
@@ -90,8 +91,8 @@ fn units((height, n): (usize, usize), layer: usize, matrix: &mut [f32]) -> impl 
 fn compute_depth(
     (net, rows, threads): (&Net, (usize, usize), Threads<'_>),
     (stage, depth): (Stage, usize),
-    matrices: &mut [Vec<f32>],
-    compute: impl Fn(&mut Unit<'_>, &[Vec<f32>]) + Sync,
+    matrices: &mut [Aligned],
+    compute: impl Fn(&mut Unit<'_>, &[Aligned]) + Sync,
 ) {
     let layers = (0..net.layers.len()).filter(|&l| net.places[l].depth == depth);
     let mut taken: Vec<_> = layers.map(|l| (l, std::mem::take(&mut matrices[l]))).collect();
@@ -110,13 +111,13 @@ pub(crate) fn suits(net: &Net) -> bool {
 impl Layered {
     /// Makes the buffers fit one chunk of `height` rows, or several.
     fn reserve(&mut self, net: &Net, height: usize, several: bool) {
-        let matrix = |columns: usize| vec![0.0; height * panels(columns) * PANEL];
+        let matrix = |columns: usize| Aligned::zeros(height * panels(columns) * PANEL);
         if self.height != height {
             let all = || net.layers.iter().map(|layer| matrix(layer.n_out)).collect();
             *self = Self { height, inputs: matrix(net.n_in), outputs: all(), deltas: all(), ..Self::default() };
         }
         if several && self.sums.is_empty() {
-            self.sums = vec![0.0; sums_len(net)];
+            self.sums = Aligned::zeros(sums_len(net));
         }
     }
 
@@ -170,7 +171,7 @@ impl Layered {
 
         while out_grads.len() < chunk.len() {
             let heads = net.chains.iter().map(|chain| if chain.activated { 0 } else { net.layers[chain.last()].n_out });
-            out_grads.push(heads.map(|n_out| vec![0.0; TILE * panels(n_out) * PANEL]).collect());
+            out_grads.push(heads.map(|n_out| Aligned::zeros(TILE * panels(n_out) * PANEL)).collect());
         }
         let mut tiles = chunk.iter().zip(&mut *out_grads).peekable();
         let mut all = Vec::new();
@@ -266,11 +267,11 @@ struct LossPass<'a, 'b, S, L> {
     net: &'a Net,
     loss: &'a L,
     /// Outputs of every layer, and the height of their panels.
-    outputs: (&'a [Vec<f32>], usize),
+    outputs: (&'a [Aligned], usize),
     /// First sample of the chunk.
     start: usize,
     /// Tiles, with the gradients of every chain's outputs.
-    tiles: &'a mut [(&'b SliceTile, &'b mut Vec<Vec<f32>>)],
+    tiles: &'a mut [(&'b SliceTile, &'b mut Vec<Aligned>)],
     stats: &'a mut S,
 }
 

@@ -36,6 +36,7 @@ pub mod slices;
 mod activation;
 mod actor_critic;
 mod agent;
+mod aligned;
 mod batch;
 mod conv;
 mod dense;

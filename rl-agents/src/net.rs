@@ -8,6 +8,7 @@ use rl_envs::Pool;
 use rl_envs::isa::Isa;
 
 use crate::activation::Activation;
+use crate::aligned::Aligned;
 use crate::conv::{Conv, ConvStage};
 use crate::dense::{Dense, Part};
 use crate::gemm::{PANEL, pad, panels};
@@ -56,7 +57,7 @@ pub(crate) struct Net {
     pub(crate) activation: Activation,
     /// Number of inputs of a first chain: the observation, or padded features.
     pub(crate) n_in: usize,
-    packed_len: usize,
+    pub(crate) packed_len: usize,
     pub(crate) grad_len: usize,
 }
 
@@ -94,8 +95,7 @@ impl Net {
     }
 
     /// Copies the parameters into the layouts of the kernel.
-    pub(crate) fn pack(&self, params: &[f32], packed: &mut Vec<f32>, threads: Threads<'_>) {
-        packed.resize(self.packed_len, 0.0);
+    pub(crate) fn pack(&self, params: &[f32], packed: &mut [f32], threads: Threads<'_>) {
         let pack = |(piece, to): &mut (Piece<'_>, &mut [f32])| match piece {
             Piece::Conv(conv) => conv.pack(params, to),
             Piece::Dense(layer, part) => layer.pack(*part, params, to),
@@ -181,12 +181,13 @@ pub(crate) struct Lens {
 pub(crate) struct Kernel {
     pub(crate) isa: Isa,
     pub(crate) net: Net,
-    packed: Vec<f32>,
+    packed: Aligned,
 }
 
 impl Kernel {
     pub(crate) fn new(net: Net, params: &[f32]) -> Self {
-        let mut kernel = Self { isa: Isa::best(), net, packed: Vec::new() };
+        let packed = Aligned::zeros(net.packed_len);
+        let mut kernel = Self { isa: Isa::best(), net, packed };
         kernel.pack(params, Threads::of(&Pool::default()));
         kernel
     }

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
+use crate::aligned::Aligned;
 use crate::conv::ConvWorkspace;
 use crate::dense::Rows;
 use crate::gemm::{Init, PANEL, panels};
@@ -25,19 +26,17 @@ use crate::slices::BatchSlice;
 /// Matrices are (TILE, columns), in panels.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
-    inputs: Vec<f32>, // observations, or padded features
+    inputs: Aligned, // observations, or padded features
     conv: Option<ConvWorkspace>,
-    outputs: Vec<Vec<f32>>,   // every layer's
-    out_grads: Vec<Vec<f32>>, // every chain's, as wide as the widest layer
-    delta: Vec<f32>,          // as wide as the widest layer
-    input_grads: Vec<f32>,    // of features, if there are convolutions
-    /// Gradient of the parameters, as the layers compute it.
-    pub(crate) grads: Vec<f32>,
+    outputs: Vec<Aligned>,   // every layer's
+    out_grads: Vec<Aligned>, // every chain's, as wide as the widest layer
+    delta: Aligned,          // as wide as the widest layer
+    input_grads: Aligned,    // of features, if there are convolutions
 }
 
 /// Allocates a matrix of a tile.
-fn matrix(columns: usize) -> Vec<f32> {
-    vec![0.0; TILE * panels(columns) * PANEL]
+fn matrix(columns: usize) -> Aligned {
+    Aligned::zeros(TILE * panels(columns) * PANEL)
 }
 
 impl Workspace {
@@ -48,9 +47,8 @@ impl Workspace {
             conv: net.conv.as_ref().map(|conv| conv.workspace(false)),
             outputs: net.layers.iter().map(|layer| matrix(layer.n_out)).collect(),
             out_grads: Vec::new(),
-            delta: Vec::new(),
-            input_grads: Vec::new(),
-            grads: Vec::new(),
+            delta: Aligned::default(),
+            input_grads: Aligned::default(),
         }
     }
 
@@ -59,8 +57,8 @@ impl Workspace {
         let widest = matrix(net.widest());
         let out_grads = vec![widest.clone(); net.chains.len()];
         let conv = net.conv.as_ref().map(|conv| conv.workspace(true));
-        let input_grads = if conv.is_some() { matrix(net.n_in) } else { Vec::new() };
-        Self { out_grads, delta: widest, conv, input_grads, grads: vec![0.0; net.grad_len], ..Self::forward(net) }
+        let input_grads = if conv.is_some() { matrix(net.n_in) } else { Aligned::default() };
+        Self { out_grads, delta: widest, conv, input_grads, ..Self::forward(net) }
     }
 }
 
@@ -68,9 +66,9 @@ impl Workspace {
 pub(crate) struct Tile<'a> {
     pub(crate) net: &'a Net,
     /// Outputs of every layer, the height of their panels, and the tile's first row.
-    pub(crate) outputs: (&'a [Vec<f32>], usize, usize),
+    pub(crate) outputs: (&'a [Aligned], usize, usize),
     /// Gradients of every chain's outputs, likewise.
-    pub(crate) out_grads: (&'a mut [Vec<f32>], usize, usize),
+    pub(crate) out_grads: (&'a mut [Aligned], usize, usize),
     pub(crate) samples: Range<usize>,
 }
 
@@ -164,22 +162,22 @@ pub(crate) fn forward<F: EachTile>(
     workspace: &mut Workspace,
     read: F,
 ) {
-    dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, skip, backward: false, probe: None });
+    dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, skip, grads: None, probe: None });
 }
 
 /// Runs a slice forward, through the loss and backward.
 ///
-/// Leaves its gradient in the workspace.
+/// Writes its gradient to `grads`, as the layers compute it.
 pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
     (isa, net, packed): (Isa, &Net, &[f32]),
     samples: Samples<'_>,
     BatchSlice { range, stats }: &mut BatchSlice<S>,
-    workspace: &mut Workspace,
+    (workspace, grads): (&mut Workspace, &mut [f32]),
     loss: &L,
     probe: Option<&Probe>,
 ) {
     let (each, range) = (SliceLoss { loss, stats }, range.clone());
-    dispatch(isa, Pass { net, packed, samples, range, workspace, each, skip: None, backward: true, probe });
+    dispatch(isa, Pass { net, packed, samples, range, workspace, each, skip: None, grads: Some(grads), probe });
 }
 
 /// A range of samples on their way forward and, for learning, backward.
@@ -192,7 +190,8 @@ struct Pass<'a, F> {
     /// The loss, or the reader of the outputs.
     each: F,
     skip: Option<usize>,
-    backward: bool,
+    /// Gradient of the range, for a backward pass.
+    grads: Option<&'a mut [f32]>,
     probe: Option<&'a Probe>,
 }
 
@@ -201,9 +200,9 @@ impl<F: EachTile> Work for Pass<'_, F> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, samples, range, workspace, mut each, skip, backward, probe } = self;
-        if backward {
-            workspace.grads.fill(0.0);
+        let Self { net, packed, samples, range, workspace, mut each, skip, mut grads, probe } = self;
+        if let Some(grads) = &mut grads {
+            grads.fill(0.0);
         }
         for start in range.clone().step_by(TILE) {
             let tile = start..(start + TILE).min(range.end);
@@ -211,7 +210,7 @@ impl<F: EachTile> Work for Pass<'_, F> {
             match (&net.conv, &mut workspace.conv) {
                 (Some(conv), Some(conv_workspace)) => {
                     let features = &mut workspace.inputs;
-                    conv.forward::<S>(&samples, tile.clone(), packed, backward, conv_workspace, features);
+                    conv.forward::<S>(&samples, tile.clone(), packed, grads.is_some(), conv_workspace, features);
                 }
                 _ => {
                     for (p, panel) in workspace.inputs.chunks_exact_mut(TILE * PANEL).enumerate() {
@@ -227,15 +226,15 @@ impl<F: EachTile> Work for Pass<'_, F> {
             let Workspace { outputs, out_grads, .. } = &mut *workspace;
             each.tile(&mut Tile { net, outputs: (outputs, TILE, 0), out_grads: (out_grads, TILE, 0), samples: tile.clone() });
             report(probe, Stage::Loss);
-            if backward {
+            if let Some(grads) = &mut grads {
                 for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
                     grad.fill(0.0);
                 }
                 workspace.input_grads.fill(0.0);
                 for index in (0..net.chains.len()).rev() {
-                    chain_backward::<S>(net, index, packed, m, workspace);
+                    chain_backward::<S>(net, index, packed, m, workspace, grads);
                 }
-                let Workspace { inputs, conv: conv_workspace, input_grads, grads, .. } = &mut *workspace;
+                let Workspace { inputs, conv: conv_workspace, input_grads, .. } = &mut *workspace;
                 if let (Some(conv), Some(conv_workspace)) = (&net.conv, conv_workspace) {
                     conv.backward::<S>(&samples, tile, packed, inputs, input_grads, conv_workspace, grads);
                 }
@@ -271,9 +270,9 @@ fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, wor
 }
 
 #[inline(always)]
-fn chain_backward<S: Set>(net: &Net, index: usize, packed: &[f32], m: usize, workspace: &mut Workspace) {
+fn chain_backward<S: Set>(net: &Net, index: usize, packed: &[f32], m: usize, workspace: &mut Workspace, grads: &mut [f32]) {
     let chain = &net.chains[index];
-    let Workspace { inputs, outputs, out_grads, delta: next, input_grads, grads, .. } = workspace;
+    let Workspace { inputs, outputs, out_grads, delta: next, input_grads, .. } = workspace;
     let (shared, own) = out_grads.split_at_mut(index);
     let delta = &mut own[0];
     if chain.activated {
