@@ -17,6 +17,8 @@ pub struct NetSize {
     pub acting: u64,
     /// Scratch of one slice of a minibatch that passes in tiles; 0 with the reference.
     ///
+    /// It counts the workspace of a thread, although slices share those of fewer threads.
+    ///
     /// For a wide network, these are the sums kept by a minibatch of several chunks.
     pub slice: u64,
     /// Additional memory while parameters are drawn.
