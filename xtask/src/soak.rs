@@ -104,6 +104,11 @@ struct Sample {
     descriptors: u32,
 }
 
+/// Number in a sample that must not grow.
+type Count = (&'static str, fn(&Sample) -> u32);
+
+const COUNTS: [Count; 3] = [("threads", |s| s.threads), ("child processes", |s| s.children), ("descriptors", |s| s.descriptors)];
+
 /// Runs the workloads of a set and writes its record.
 pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
     let options = Options::parse(args, &["--hours", "--program", "--crawl"])?;
@@ -296,9 +301,7 @@ fn write(
             problems.push(format!("{}: memory grows by {slope:.2} MiB/h", arm.name));
         }
         let mut ends = Vec::new();
-        let counts: [(&str, fn(&Sample) -> u32); 3] =
-            [("threads", |s| s.threads), ("child processes", |s| s.children), ("descriptors", |s| s.descriptors)];
-        for (what, of) in counts {
+        for (what, of) in COUNTS {
             let (first, last) = (median(&warm[..few], of), median(&warm[warm.len() - few..], of));
             if last > first {
                 problems.push(format!("{}: {last} {what} at the end, {first} at first", arm.name));
