@@ -45,7 +45,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let kills: u32 = options.get("--kills")?.context("--kills: how many?")?;
     let python: String = options.get("--python")?.unwrap_or_else(|| "python3".into());
     let program = match options.get::<String>("--program")? {
-        Some(_) => options.program(root)?,
+        Some(_) => options.program(root, &[])?,
         None => {
             let build = ["build", "--release", "--package", "rl-runtime", "--bin", "rl", "--features", "crawl"];
             crate::cargo(root, &build, &[])?;
