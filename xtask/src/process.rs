@@ -32,7 +32,9 @@ impl Options {
         value.parse().map(Some).map_err(|_| anyhow::anyhow!("{name} {value}: invalid value"))
     }
 
-    /// Returns the program given with `--program`, or builds the release binary with `features`.
+    /// Returns the program given with `--program`, or builds the release binary.
+    ///
+    /// `features` are arguments of the build.
     pub(crate) fn program(&self, root: &Path, features: &[&str]) -> Result<PathBuf> {
         if let Some(path) = self.get::<PathBuf>("--program")? {
             return fs::canonicalize(root.join(&path)).with_context(|| path.display().to_string());

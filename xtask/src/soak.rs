@@ -1,4 +1,6 @@
-//! Long runs side by side, with memory, threads, child processes and file descriptors watched.
+//! Long runs side by side, watched for growth.
+//!
+//! Memory, threads, child processes and file descriptors are sampled.
 //!
 //! `cargo xtask soak --hours N` writes `bench/soak.md` and `bench/soak.svg`; with `--crawl yes` it crawls websites with faults and writes
 //! `bench/soak-crawl.md` and `.svg`. It fails on growth after the warm-up, on a run that ends early, and on a run that cannot be
