@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rl_envs::{Purpose, Rng};
 
-use crate::{Buffer, Device, Element, Stream};
+use crate::{Buffer, Device, Element, Stream, elementary};
 
 /// Arguments of the exponential that show the last bit of each coefficient.
 ///
@@ -194,9 +194,21 @@ impl Digest {
         self.add(stream, buffer, |x| if x.is_nan() { u32::MAX } else { x.to_bits() });
     }
 }
+
 /// Runs `work` on every device; the digests must be equal.
 pub(crate) fn agree(what: &str, work: impl Fn(&Device) -> Digest) {
     let devices = Device::for_tests();
     let digests: Vec<u64> = devices.iter().map(|device| work(device).0.finish()).collect();
     assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{what}: {digests:x?} on {devices:?}");
+}
+
+#[test]
+fn words_agree_for_any_count() {
+    agree("random", |device| {
+        let mut digest = Digest::default();
+        for (count, n) in [(1, 1), (1, 133), (2, 5), (4, 33), (5, 1)] {
+            elementary::random(device, 7, 3, Purpose::Step, count, n).unwrap().hash(&mut digest.0);
+        }
+        digest
+    });
 }

@@ -24,6 +24,11 @@ const TANH: [f32; 12] = [
     2.980_232_2e-8,
 ];
 
+/// Seeds and lengths of orders in which two indices draw equal words.
+///
+/// The indices are 17 and 56, 7 and 48, 0 and 7.
+const EQUAL: [(u64, usize); 4] = [(103_433, 64), (103_433, 57), (8_581_044, 49), (3_987_810, 8)];
+
 /// Kernels, the stream that they run on, and what they wrote.
 struct LearnerBench<'a> {
     device: &'a Device,
@@ -69,7 +74,7 @@ impl<'a> LearnerBench<'a> {
         let mut row: Vec<f32> = (0..a).map(|_| if wild { self.any() } else { self.corners.0.uniform_in(-3.0, 3.0) }).collect();
         let (at, other) = (self.corners.0.below(a as u32) as usize, self.corners.0.below(a as u32) as usize);
         match self.corners.0.below(5) {
-            4 => row.fill(-1e30), // as masked
+            4 => row.fill(self.corners.pick(&[-1e30, -1e31, -3e38])), // as masked, or below
             0 => {
                 row.iter_mut().for_each(|logit| *logit = -logit.abs());
                 (row[at], row[other]) = (-self.corners.pick(&EXP).abs(), 0.0);
@@ -218,8 +223,11 @@ fn activations_agree_on_any_number() {
             let rows: Vec<f32> = x.iter().flat_map(|&x| [x; 8]).collect();
             let numbers = bench.upload(&rows.iter().flat_map(|&x| [x; 4]).collect::<Vec<_>>());
             let rows = bench.upload(&rows);
-            let params = bench.upload(&[1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
-            for activation in [Activation::None, Activation::Tanh, Activation::Relu] {
+            // A weight of 1e-40 makes products that round to -0.
+            for (weight, activation) in
+                [(1.0, Activation::None), (1.0, Activation::Tanh), (1.0, Activation::Relu), (1e-40, Activation::None)]
+            {
+                let params = bench.upload(&[weight, weight, weight, weight, -0.0, -0.0, -0.0, -0.0]);
                 let (mut y, mut dx) = (bench.zeros(numbers.len()), bench.zeros(numbers.len()));
                 let layer = DenseLayer { n_in: 1, n_out: 4, activation };
                 bench.kernels.forward(&bench.stream, layer, &params.view(), &rows.view(), &y.view_mut()).unwrap();
@@ -308,6 +316,13 @@ fn orders_and_targets_agree_from_any_counter() {
             bench.kernels.returns(&bench.stream, (&advantages.view(), &values), &returns.view_mut(), &mut state).unwrap();
             [&next_values, &returns].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             bench.add_state(&state);
+        }
+        for (seed, n) in EQUAL {
+            let mut state = LearnerState::new(bench.device).unwrap();
+            bench.stream.upload(&state.counters.view_mut(), &[seed, 0, 0, 0, 0, 0]).unwrap();
+            let mut order = bench.zeros(n);
+            bench.kernels.epoch(&bench.stream, &mut state, true, &order.view_mut()).unwrap();
+            bench.digest.add(&bench.stream, &order, |index| index);
         }
         bench.digest
     });
