@@ -25,7 +25,9 @@ use crate::optim::Rule;
 use crate::probe::Threads;
 use crate::settings::{self, Kind};
 use crate::targets::{Refresh, Targets};
-use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch};
+use crate::{
+    ActorCritic, Agent, DeviceCollector, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch,
+};
 
 crate::settings! {
     /// Settings of A2C.
@@ -155,6 +157,16 @@ impl A2c {
         let Self { descent, config } = self;
         let batch_size = config.samples(shape.n_steps * shape.n_envs);
         Ok(Self { descent: descent.on_device(device, shape, batch_size)?, config })
+    }
+
+    /// Creates environments of the type `env` on the device that learns.
+    ///
+    /// Their rollouts are learnt from where they are. `seed` is the environments' and the acting policy's.
+    ///
+    /// # Errors
+    /// [`Error::Device`], for instance if the environment has no kernels.
+    pub fn collector(&self, env: &str, seed: u64) -> Result<DeviceCollector, Error> {
+        self.descent.collector(env, seed)
     }
 
     /// [`Agent::update`] on the device: the same steps.

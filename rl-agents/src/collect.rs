@@ -275,21 +275,21 @@ impl Clipped {
 
 /// State from one rollout to the next.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct State {
+pub(crate) struct State {
     /// Observations to act on next, (n, D).
-    obs: ObsRows,
+    pub(crate) obs: ObsRows,
     /// Legal actions at `obs`, (n, A), or empty without masks.
-    masks: Vec<u8>,
+    pub(crate) masks: Vec<u8>,
     /// Running episodes, (n).
-    running: Vec<Episode>,
+    pub(crate) running: Vec<Episode>,
 }
 
 /// State of a collector, to be saved.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CollectorState {
-    steps: u64,
+    pub(crate) steps: u64,
     /// State of each slice and of its environments; `None` if they cannot be saved.
-    slices: Vec<(State, Option<Vec<u8>>)>,
+    pub(crate) slices: Vec<(State, Option<Vec<u8>>)>,
 }
 
 impl CollectorState {

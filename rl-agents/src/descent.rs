@@ -1,6 +1,6 @@
 //! Gradient descent of an actor-critic: what PPO and A2C have in common.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Tensor, Var};
 use ndarray::{CowArray, Ix2};
@@ -10,26 +10,18 @@ use rl_envs::{Permutation, Pool, Purpose};
 
 use crate::agent::{Divergence, UpdateEvent, Watch};
 use crate::batch::{Minibatch, Parts, TileSums};
-use crate::device_descent::{DeviceDescent, Plan};
+use crate::device_collect::DeviceCollector;
+use crate::device_descent::{DeviceDescent, Plan, lock};
 use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule};
 use crate::probe::{Probe, Threads};
-use crate::targets::Targets;
 use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 
 /// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
 pub(crate) fn check_continues(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
     let continues = rollout.contiguous || rollout.continues.len() == rollout.shape().n_envs;
     if continues { Ok(()) } else { Err(Error::Columns(what)) }
-}
-
-/// Returns the rewards of a rollout, (T, N).
-///
-/// They are normalized by `inv_std` if there is one.
-fn scaled(rollout: &Rollout, inv_std: Option<f32>) -> CowArray<'_, f32, Ix2> {
-    let rewards = rollout.rewards();
-    inv_std.map_or(rewards.into(), |inv_std| rewards.mapv(|reward| normalized_reward(reward, inv_std)).into())
 }
 
 /// A policy, its optimizer, and the counters of its randomness.
@@ -47,7 +39,7 @@ pub(crate) struct Descent {
     pub(crate) watch: Option<Watch>,
     pub(crate) probe: Option<Probe>,
     /// The device that learns, if any; policy and optimizer are copies of its own then.
-    pub(crate) device: Option<DeviceDescent>,
+    pub(crate) device: Option<Arc<Mutex<DeviceDescent>>>,
 }
 
 impl Descent {
@@ -74,7 +66,8 @@ impl Descent {
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
     pub(crate) fn on_device(mut self, device: &rl_cuda::Device, shape: RolloutShape, batch_size: usize) -> Result<Self, Error> {
         let learning = (&self.policy, self.optimizer.rule());
-        self.device = Some(DeviceDescent::new(device, learning, shape, batch_size, self.returns.is_some())?);
+        let device = DeviceDescent::new(device, learning, shape, batch_size, self.returns.is_some())?;
+        self.device = Some(Arc::new(Mutex::new(device)));
         self.load_device()?;
         Ok(self)
     }
@@ -82,14 +75,16 @@ impl Descent {
     /// Copies the state to the device, if one learns.
     fn load_device(&mut self) -> Result<(), Error> {
         let Self { device, policy, optimizer, seed, epochs, .. } = self;
-        device.as_mut().map_or(Ok(()), |device| device.load(policy, optimizer, *seed, *epochs))
+        device.as_ref().map_or(Ok(()), |device| lock(device).load(policy, optimizer, *seed, *epochs))
     }
 
     /// Returns the rewards to learn from, (T, N), normalized if that is set.
     ///
     /// Their statistics include this rollout.
     pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
-        Ok(scaled(rollout, self.reward_scale(rollout, gamma, pool)?))
+        let scale = self.reward_scale(rollout, gamma, pool)?;
+        let rewards = rollout.rewards();
+        Ok(scale.map_or(rewards.into(), |inv_std| rewards.mapv(|reward| normalized_reward(reward, inv_std)).into()))
     }
 
     /// Adds a rollout to the statistics of rewards.
@@ -157,7 +152,18 @@ impl Descent {
 
     /// Kind of memory from which rollouts reach the learner fastest.
     pub(crate) fn memory(&self) -> Arc<dyn Memory> {
-        self.device.as_ref().map_or_else(<dyn Memory>::host, DeviceDescent::memory)
+        self.device.as_ref().map_or_else(<dyn Memory>::host, |device| lock(device).memory())
+    }
+
+    /// Creates environments of the type `env` on the device that learns.
+    ///
+    /// # Errors
+    /// [`Error::Device`], for instance without memory or without kernels for the environment.
+    pub(crate) fn collector(&self, env: &str, seed: u64) -> Result<DeviceCollector, Error> {
+        match (&self.device, self.policy.network().kernel()) {
+            (Some(device), Some((_, net, _))) => DeviceCollector::new(device, net, env, seed),
+            _ => Err(Error::Columns("there is no device")),
+        }
     }
 
     /// Updates on the device, and copies the results to policy and optimizer.
@@ -172,16 +178,15 @@ impl Descent {
         }
         self.report(UpdateEvent::TargetsBegin);
         let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
-        let Some(device) = &mut self.device else { return Err(Error::Columns("there is no device")) };
+        let device = self.device.clone().ok_or(Error::Columns("there is no device"))?;
+        let mut device = lock(&device);
         device.update(plan, rollout, inv_std)?;
         let (totals, counters) = device.results()?;
         self.report(UpdateEvent::TargetsEnd);
-        let Self { device: Some(device), policy, optimizer, gradient, .. } = self else { return Ok(totals) };
+        let Self { policy, optimizer, gradient, .. } = self;
         self.epochs = counters.epochs;
         let diverged = (counters.stop == LearnerCounters::DIVERGED).then(|| {
-            // The policy is still the one that acted.
-            let (gamma, lambda) = plan.discounts;
-            let targets = Targets::new(policy, rollout, scaled(rollout, inv_std).view(), gamma, lambda)?;
+            let (rollout, targets) = device.here(rollout)?;
             let mut order = vec![0; rollout.len()];
             self.order.set(order.len() as u32, self.seed, counters.epochs.saturating_sub(1), Purpose::Shuffle);
             self.order.write(&mut order, &Pool::default());
@@ -189,6 +194,7 @@ impl Descent {
             let rows = all[(totals.minibatches as usize).saturating_sub(1) % all.len()];
             let mut advantages = Vec::new();
             targets.advantages_of(rows, plan.normalize, &mut advantages);
+            let rollout = &rollout;
             let minibatch = Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: 0.0 };
             minibatch.tensors(policy)
         });

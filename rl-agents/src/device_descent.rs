@@ -4,7 +4,7 @@
 //! operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a CPU with fused multiply-add.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape};
 use rl_cuda::learner::{
@@ -12,7 +12,7 @@ use rl_cuda::learner::{
     UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, Targets};
-use rl_cuda::{Buffer, CpuAccess, Device, PinnedSlab, Stream};
+use rl_cuda::{Buffer, CpuAccess, Device, PinnedSlab, Stream, View};
 use rl_envs::{Dtype, Obs};
 
 use crate::device_net::DeviceNet;
@@ -65,31 +65,38 @@ impl<T: rl_cuda::Element> Staged<T> {
 
 /// Numbers computed from a rollout, (T, N) each.
 #[derive(Debug)]
-struct Computed {
-    next_values: Buffer<f32>,
+pub(crate) struct Computed {
+    pub(crate) next_values: Buffer<f32>,
     advantages: Buffer<f32>,
     returns: Buffer<f32>,
     /// Normalized rewards, if they are normalized.
     rewards: Option<Staged<f32>>,
 }
 
+impl Computed {
+    /// True if rewards are normalized.
+    pub(crate) fn normalizes(&self) -> bool {
+        self.rewards.is_some()
+    }
+}
+
 /// A policy and its optimizer on a device, with the memory of an update.
 #[derive(Debug)]
 pub(crate) struct DeviceDescent {
-    stream: Stream,
+    pub(crate) stream: Stream,
     rule: Rule,
-    kernels: LearnerKernels,
-    targets: Targets,
+    pub(crate) kernels: LearnerKernels,
+    pub(crate) targets: Targets,
     net: DeviceNet,
-    chains: [usize; 2],
-    obs_scale: f32,
-    rollout: DeviceRollout,
-    computed: Computed,
-    params: Buffer<f32>,
+    pub(crate) chains: [usize; 2],
+    pub(crate) obs_scale: f32,
+    pub(crate) rollout: DeviceRollout,
+    pub(crate) computed: Computed,
+    pub(crate) params: Buffer<f32>,
     /// Range of the logarithmic standard deviations among the parameters.
     ///
     /// Empty for discrete actions.
-    log_std: Range<usize>,
+    pub(crate) log_std: Range<usize>,
     moments: Vec<Buffer<f32>>, // as many as the optimizer has
     gradient: Buffer<f32>,
     partial: Buffer<f32>,
@@ -106,6 +113,11 @@ pub(crate) struct DeviceDescent {
     final_at: Staged<u32>,                   // (B)
     /// Parameters and moments on the host, (P) each.
     host: Vec<PinnedSlab<f32>>,
+}
+
+/// Locks a learner that its environments share.
+pub(crate) fn lock(device: &Mutex<DeviceDescent>) -> MutexGuard<'_, DeviceDescent> {
+    device.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Refuses a setting that has no kernels yet.
@@ -148,7 +160,7 @@ impl DeviceDescent {
             rule,
             kernels: LearnerKernels::new(device)?,
             targets: Targets::new(device)?,
-            net: DeviceNet::new(device, net, batch_size)?,
+            net: DeviceNet::new(device, net, batch_size, batch_size)?,
             chains: [actor, critic],
             obs_scale: network.obs_scale(),
             rollout: DeviceRollout::new(device, shape)?,
@@ -210,13 +222,18 @@ impl DeviceDescent {
             Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..plan.settings },
         };
         self.state.set_settings(&self.stream, &settings)?;
-        self.rollout.upload(&self.stream, rollout)?;
+        if !rollout.on_device {
+            self.rollout.upload(&self.stream, rollout)?;
+        }
         if let (Some(normalized), Some(inv_std)) = (&mut self.computed.rewards, inv_std) {
             let rewards = rollout.rewards().to_slice().expect(CONTIGUOUS);
             normalized.upload(&self.stream, rewards.iter().map(|&reward| normalized_reward(reward, inv_std)))?;
         }
         self.kernels.begin(&self.stream, &mut self.state)?;
-        self.targets(rollout, plan.discounts)?;
+        if !rollout.on_device {
+            self.next_values(rollout)?;
+        }
+        self.targets(plan.discounts)?;
         for _ in 0..plan.n_epochs {
             self.kernels.epoch(&self.stream, &mut self.state, plan.shuffled, &self.order.view_mut())?;
             for first in (0..rollout.len()).step_by(self.batch_size) {
@@ -227,8 +244,8 @@ impl DeviceDescent {
         Ok(())
     }
 
-    /// Computes generalized advantages, and returns as their sum with the values.
-    fn targets(&mut self, rollout: &Rollout, (gamma, lambda): (f32, f32)) -> Result<(), Error> {
+    /// Computes the values of the next observations, with those of the final ones.
+    fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
         let Self { stream, kernels, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
         let RolloutShape { n_envs, obs_len: d, .. } = columns.shape();
         let ([actor, critic], values) = (self.chains, columns.values());
@@ -260,9 +277,15 @@ impl DeviceDescent {
             }
             first += n;
             if first >= ends.len() {
-                break;
+                return Ok(());
             }
         }
+    }
+
+    /// Computes generalized advantages, and returns as their sum with the values.
+    fn targets(&mut self, (gamma, lambda): (f32, f32)) -> Result<(), Error> {
+        let Self { stream, kernels, rollout: columns, computed, .. } = self;
+        let values = columns.values();
         let Computed { next_values, advantages, returns, rewards } = computed;
         let steps = Steps {
             rewards: rewards.as_ref().map_or(columns.rewards(), |rewards| rewards.there.view()),
@@ -271,7 +294,7 @@ impl DeviceDescent {
             next_values: next_values.view(),
             values,
         };
-        self.targets.gae(stream, &steps, n_envs, gamma, lambda, &advantages.view_mut())?;
+        self.targets.gae(stream, &steps, columns.shape().n_envs, gamma, lambda, &advantages.view_mut())?;
         Ok(kernels.returns(stream, (&advantages.view(), &values), &returns.view_mut(), &mut self.state)?)
     }
 
@@ -355,6 +378,20 @@ impl DeviceDescent {
         }
         optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
         Ok(())
+    }
+
+    /// Waits for the update, and copies its rollout and its targets to the host.
+    pub(crate) fn here(&self, rollout: &Rollout) -> Result<(Rollout, crate::Targets), Error> {
+        let stream = &self.stream;
+        let mut rollout = rollout.clone();
+        self.rollout.download(stream, &mut rollout)?;
+        let column = |from: View<'_, f32>| {
+            let mut to = vec![0.0; from.len()];
+            stream.download(&mut to, &from).map(|()| to)
+        };
+        let Computed { advantages, returns, .. } = &self.computed;
+        let (advantages, returns, values) = (column(advantages.view())?, column(returns.view())?, column(self.rollout.values())?);
+        Ok((rollout, crate::Targets { advantages, weights: Vec::new(), returns, values, log_probs: Vec::new() }))
     }
 
     /// Number of samples of a minibatch.

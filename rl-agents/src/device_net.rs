@@ -41,19 +41,20 @@ fn activation(activation: Option<Activation>) -> learner::Activation {
 }
 
 impl DeviceNet {
-    /// Allocates memory for `m` samples.
-    pub(crate) fn new(device: &Device, net: &Net, m: usize) -> Result<Self, Error> {
+    /// Allocates memory for `m` samples, and for the gradients of `n_gradients`.
+    pub(crate) fn new(device: &Device, net: &Net, m: usize, n_gradients: usize) -> Result<Self, Error> {
         let layer = |(layer, place): (&crate::dense::Dense, &crate::net::Place)| DeviceLayer {
             dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
             params: layer.weight.start..layer.bias.end,
             source: place.source,
         };
         let layers: Vec<_> = net.layers.iter().zip(&net.places).map(layer).collect();
-        let matrices = || layers.iter().map(|layer| Buffer::zeros(device, m * layer.dense.n_out)).collect::<Result<_, _>>();
+        let matrices =
+            |m: usize| layers.iter().map(|layer| Buffer::zeros(device, m * layer.dense.n_out)).collect::<Result<_, _>>();
         Ok(Self {
             inputs: Buffer::zeros(device, m * net.n_in)?,
-            outputs: matrices()?,
-            deltas: matrices()?,
+            outputs: matrices(m)?,
+            deltas: matrices(n_gradients)?,
             chains: net.chains.iter().map(|chain| chain.layers.clone()).collect(),
             layers,
         })

@@ -28,7 +28,9 @@ use crate::optim::Rule;
 use crate::probe::{self, Probe, Stage, Threads};
 use crate::settings::{self, Kind};
 use crate::targets::{Refresh, Targets};
-use crate::{ActorCritic, Agent, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch};
+use crate::{
+    ActorCritic, Agent, DeviceCollector, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch,
+};
 
 crate::settings! {
     /// Settings of PPO.
@@ -219,6 +221,16 @@ impl Ppo {
         let Descent { policy, slices, gradient, probe, .. } = &mut self.descent;
         let threads = Threads { pool, probe: probe.as_ref() };
         minibatch.gradient(policy, PpoLoss { config: &self.config, clip }, threads, slices, gradient)
+    }
+
+    /// Creates environments of the type `env` on the device that learns.
+    ///
+    /// Their rollouts are learnt from where they are. `seed` is the environments' and the acting policy's.
+    ///
+    /// # Errors
+    /// [`Error::Device`], for instance if the environment has no kernels.
+    pub fn collector(&self, env: &str, seed: u64) -> Result<DeviceCollector, Error> {
+        self.descent.collector(env, seed)
     }
 
     /// [`Agent::update`] on the device: the same steps.

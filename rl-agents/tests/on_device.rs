@@ -1,11 +1,12 @@
 //! Actions drawn and observations normalized on the device, bit for bit as here.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use rl_agents::Moments;
 use rl_agents::distributions::{log_softmax, sample};
+use rl_agents::{Acted, Acting, ActorCritic, Choice, Moments, NetConfig, Policy as _, Scratch};
+use rl_buffer::ObsSlice;
 use rl_cuda::targets::Targets;
 use rl_cuda::{Buffer, Device, Element};
-use rl_envs::{Purpose, Rng, math, rng};
+use rl_envs::{ActionSpace, Actions, Purpose, Rng, Space, math, rng};
 
 fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
     let mut to = Buffer::zeros(device, from.len()).unwrap();
@@ -38,6 +39,60 @@ fn mistakes_planted_into_sampling_are_noticed() {
         ["log_probs[i] = last_log_prob;", "log_probs[i] = row[last] - max - log_sum + 1e-6f;"],
     ];
     let unnoticed = Device::unnoticed("sample.cu", &mistakes, compare_sampling);
+    assert!(unnoticed.is_empty(), "{unnoticed:?}");
+}
+
+/// Policy whose means are given: the network has no layers to speak of.
+fn compare_gaussian(device: &Device) {
+    let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
+    for (n, a) in [(1, 1), (33, 2), (65, 5), (300, 9)] {
+        let (space, bounds) = (Space::vector(&[-10.0], &[10.0]), (vec![-0.5; a], vec![0.75; a]));
+        let actions = ActionSpace::Continuous { low: bounds.0.clone(), high: bounds.1.clone() };
+        let mut policy = ActorCritic::new(&space, &actions, &NetConfig { hidden: vec![], ..NetConfig::default() }, 4).unwrap();
+        // The mean of dimension j is j / 4 for every observation.
+        let mut random = Rng::new(8, n as u32, a as u64, Purpose::Init);
+        let log_std: Vec<f32> = (0..a).map(|_| 0.3 * random.normal()).collect();
+        policy.change(|params| {
+            params.fill(0.0);
+            params[a..2 * a].iter_mut().zip(0..).for_each(|(bias, j)| *bias = j as f32 / 4.0);
+            let first = params.len() - a;
+            params[first..].copy_from_slice(&log_std);
+        });
+        let (seed, step, t, obs) = (0xFEDC_BA98_7654_3210, 1 << 32, 5, vec![0.0; n]);
+        let (mut expected, mut expected_log_probs, mut values) = (vec![0.0; n * a], vec![0.0; n], vec![0.0; n]);
+        let acting =
+            Acting { obs: ObsSlice::F32(&obs), masks: &[], choice: Choice::Sample { seed, step: step + t, first_env: 0 } };
+        let acted =
+            Acted { actions: Actions::Continuous(&mut expected), log_probs: &mut expected_log_probs, values: &mut values };
+        policy.act(acting, acted, &mut Scratch::default()).unwrap();
+        let means: Vec<f32> = (0..n).flat_map(|_| (0..a).map(|j| j as f32 / 4.0)).collect();
+        let [means, log_std, bounds] = [&means, &log_std, &[bounds.0, bounds.1].concat()].map(|from| upload(device, from));
+        let clock = upload(device, &[seed, step]);
+        let [mut actions, mut clipped] = [(); 2].map(|()| Buffer::zeros(device, n * a).unwrap());
+        let mut log_probs = Buffer::zeros(device, n).unwrap();
+        let (gaussian, both) = ((&means.view(), &log_std.view(), &bounds.view()), [&actions.view_mut(), &clipped.view_mut()]);
+        kernels.sample_gaussian(&stream, gaussian, (&clock.view(), t), both, &log_probs.view_mut()).unwrap();
+        stream.synchronize().unwrap();
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&download(device, &actions)), bits(&expected), "{device}: {n} x {a}");
+        let within: Vec<f32> = expected.iter().map(|&x| math::clamp(x, -0.5, 0.75)).collect();
+        assert_eq!(bits(&download(device, &clipped)), bits(&within), "{device}: {n} x {a}");
+        assert_eq!(bits(&download(device, &log_probs)), bits(&expected_log_probs), "{device}: {n} x {a}");
+    }
+}
+
+#[test]
+fn continuous_actions_drawn_on_the_device_are_the_policys() {
+    Device::for_tests().iter().for_each(compare_gaussian);
+    let mistakes = [
+        ["words.word(j & 2)", "words.word(0)"],
+        ["j >> 2", "0"],
+        ["j & 1 ? angle.cos : angle.sin", "angle.sin"],
+        ["bounds[a + j]", "bounds[j] + 1.5f"],
+        ["z = (action - mean) * math::exp(-log_std)", "z = normal"],
+        ["step = clock->steps + t", "step = clock->steps"],
+    ];
+    let unnoticed = Device::unnoticed("sample.cu", &mistakes, compare_gaussian);
     assert!(unnoticed.is_empty(), "{unnoticed:?}");
 }
 

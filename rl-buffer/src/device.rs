@@ -1,10 +1,62 @@
 //! Rollouts in a device's memory.
 
-use rl_cuda::{Buffer, Device, Stream, View};
-use rl_envs::{Actions, Obs};
+use std::cell::RefCell;
+
+use rl_cuda::{Buffer, Device, Element, ObsViews, StepViews, Stream, View, ViewMut};
+use rl_envs::{Actions, Obs, Steps};
 
 use crate::rollout::Columns;
+use crate::slab::Span;
 use crate::{Rollout, RolloutShape};
+
+/// Columns of a step, which a policy and environments on the device read and write.
+#[derive(Debug)]
+pub struct DeviceStep<'a> {
+    /// Observations that the step acts on, (N, D).
+    pub obs: Obs<View<'a, f32>, View<'a, u8>>,
+    /// Legal actions at these observations, (N, A), if there are masks.
+    pub masks: Option<View<'a, u8>>,
+    /// Columns of the environments' step: their `obs` and `masks` follow the step.
+    pub steps: StepViews<'a>,
+    /// Log-probabilities of the actions, (N).
+    pub log_probs: ViewMut<'a, f32>,
+    /// Values of the observations, (N).
+    pub values: ViewMut<'a, f32>,
+}
+
+/// Rest of a slab on a device, from which columns are taken in their order.
+struct Rest<'a> {
+    rest: Option<ViewMut<'a, u8>>,
+    at: usize,
+}
+
+impl<'a> Rest<'a> {
+    fn of(slab: &'a mut Buffer<u8>) -> Self {
+        Self { rest: Some(slab.view_mut()), at: 0 }
+    }
+
+    /// Takes a column.
+    ///
+    /// # Panics
+    /// If a later column of the slab was taken before.
+    fn take<T: Element>(&mut self, span: Span) -> ViewMut<'a, T> {
+        let (start, end) = (span.at() - self.at, span.at() - self.at + span.len() * size_of::<T>());
+        let (column, rest) = self.rest.take().expect("the rest of the slab").split_at(end);
+        (self.rest, self.at) = (Some(rest), self.at + end);
+        column.into_column(start, span.len())
+    }
+}
+
+/// Splits a column of rows before row `t`.
+fn split<'a, T: Element>(column: ViewMut<'a, T>, span: Span, t: usize) -> (View<'a, T>, ViewMut<'a, T>) {
+    let (before, after) = column.split_at(t * span.width);
+    (before.into_view(), after)
+}
+
+/// Returns row `t` of a column.
+fn row<'a, T: Element>(column: ViewMut<'a, T>, span: Span, t: usize) -> ViewMut<'a, T> {
+    column.into_slice(t * span.width..(t + 1) * span.width)
+}
 
 /// Columns of a rollout in a device's memory, in one block.
 ///
@@ -43,6 +95,123 @@ impl DeviceRollout {
             return Err(rl_cuda::Error::Kind { what: "rollout", expected: "one of the learner's shape" });
         }
         rollout.slab().upload(stream, &self.slab.view_mut())
+    }
+
+    /// Copies the rollout to the host.
+    ///
+    /// Lists of final observations are not part of it.
+    ///
+    /// # Errors
+    /// [`rl_cuda::Error::Length`] if the shapes differ; errors of the device.
+    pub fn download(&self, stream: &Stream, rollout: &mut Rollout) -> Result<(), rl_cuda::Error> {
+        stream.download(rollout.slab_bytes(), &self.slab.view())
+    }
+
+    /// Copies the rewards and both flags of every step to the host.
+    ///
+    /// # Errors
+    /// [`rl_cuda::Error::Length`] if the shapes differ; errors of the device.
+    pub fn download_rewards(&self, stream: &Stream, rollout: &mut Rollout) -> Result<(), rl_cuda::Error> {
+        let steps = self.columns.steps;
+        stream.download(rollout.column_mut(steps.rewards), &self.rewards())?;
+        stream.download(rollout.column_mut(steps.terminated), &self.terminated())?;
+        stream.download(rollout.column_mut(steps.truncated), &self.truncated())
+    }
+
+    /// Borrows the columns of step `t`.
+    pub fn step(&mut self, t: usize) -> DeviceStep<'_> {
+        let (Columns { steps: spans, log_probs, values, .. }, n) = (self.columns, self.shape.n_envs);
+        let cut = RefCell::new(Rest::of(&mut self.slab));
+        let columns = spans.map(
+            |span| (span, cut.borrow_mut().take::<f32>(span)),
+            |span| (span, cut.borrow_mut().take::<u8>(span)),
+            |span| (span, cut.borrow_mut().take::<u32>(span)),
+        );
+        let mut cut = cut.into_inner();
+        let log_probs = row(cut.take(log_probs), log_probs, t);
+        let values = row(cut.take(values), values, t);
+        let d = n * self.shape.obs_len;
+        let (obs, next_obs) = columns
+            .obs
+            .map(
+                |(span, column)| {
+                    let (before, after) = split(column, span, t + 1);
+                    (before.slice(t * d..(t + 1) * d), after.into_slice(0..d))
+                },
+                |(span, column)| {
+                    let (before, after) = split(column, span, t + 1);
+                    (before.slice(t * d..(t + 1) * d), after.into_slice(0..d))
+                },
+            )
+            .unzip();
+        let (masks, next_masks) = columns
+            .masks
+            .map(|[(span, masks), (_, final_masks)]| {
+                let (before, after) = split(masks, span, t + 1);
+                (before.slice(t * span.width..(t + 1) * span.width), [after.into_slice(0..span.width), final_masks])
+            })
+            .unzip();
+        let steps = StepViews {
+            obs: next_obs,
+            actions: columns.actions.map(|(span, column)| row(column, span, t), |(span, column)| row(column, span, t)),
+            rewards: row(columns.rewards.1, spans.rewards, t),
+            terminated: row(columns.terminated.1, spans.terminated, t),
+            truncated: row(columns.truncated.1, spans.truncated, t),
+            final_obs: columns.final_obs.map(|(_, column)| column, |(_, column)| column),
+            masks: next_masks,
+        };
+        DeviceStep { obs, masks, steps, log_probs, values }
+    }
+
+    /// Borrows the observations after the last step, (N, D), for writing.
+    ///
+    /// With their masks, (N, A), if there are masks.
+    pub fn last(&mut self) -> (ObsViews<'_>, Option<ViewMut<'_, u8>>) {
+        let StepViews { obs, masks, .. } = self.step(self.shape.n_steps - 1).steps;
+        (obs, masks.map(|[masks, _]| masks))
+    }
+
+    /// Returns the observations after the last step, (N, D).
+    #[must_use]
+    pub fn last_obs(&self) -> Obs<View<'_, f32>, View<'_, u8>> {
+        fn last<'a, T: Element>(obs: &View<'a, T>, d: usize) -> View<'a, T> {
+            obs.slice(obs.len() - d..obs.len())
+        }
+        let d = self.shape.n_envs * self.shape.obs_len;
+        self.obs().map(|obs| last(&obs, d), |obs| last(&obs, d))
+    }
+
+    /// Returns the legal actions after the last step, (N, A), if there are masks.
+    #[must_use]
+    pub fn last_masks(&self) -> Option<View<'_, u8>> {
+        self.masks().map(|masks| masks.slice(masks.len() / (self.shape.n_steps + 1) * self.shape.n_steps..masks.len()))
+    }
+
+    /// Copies the observations after the last step, and their masks, to the first row.
+    ///
+    /// The next rollout begins with them.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn restart(&mut self, stream: &Stream) -> Result<(), rl_cuda::Error> {
+        fn copy<T: Element>(stream: &Stream, column: ViewMut<'_, T>, len: usize) -> Result<(), rl_cuda::Error> {
+            let (first, rest) = column.split_at(len);
+            let rest = rest.into_view();
+            stream.copy(&first, &rest.slice(rest.len() - len..rest.len()))
+        }
+        let Steps { obs, masks, .. } = self.columns.steps;
+        let d = self.shape.n_envs * self.shape.obs_len;
+        match obs {
+            Obs::F32(span) => copy(stream, Rest::of(&mut self.slab).take::<f32>(span), d)?,
+            Obs::U8(span) => copy(stream, Rest::of(&mut self.slab).take::<u8>(span), d)?,
+        }
+        let Some([masks, _]) = masks else { return Ok(()) };
+        copy(stream, Rest::of(&mut self.slab).take::<u8>(masks), masks.width)
+    }
+
+    /// Borrows the values of the last observations, (N), for writing.
+    pub fn last_values_mut(&mut self) -> ViewMut<'_, f32> {
+        Rest::of(&mut self.slab).take(self.columns.last_values)
     }
 
     /// Returns the observations, (T + 1, N, D).

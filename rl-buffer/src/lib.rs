@@ -45,7 +45,7 @@ mod testing;
 mod transition;
 
 pub use batch::{Batch, TransitionSlices, Transitions};
-pub use device::DeviceRollout;
+pub use device::{DeviceRollout, DeviceStep};
 pub use error::Error;
 pub use pinned::Pinned;
 pub use prioritized::PrioritizedReplayBuffer;

@@ -62,6 +62,8 @@ pub struct Rollout {
     ///
     /// The last column is an earlier one of this rollout, or of those before. Empty unless columns are filled first-come.
     pub continues: Vec<bool>,
+    /// True if the learner's columns on a device are filled instead of these.
+    pub on_device: bool,
     /// True if an episode was dropped between the previous rollout and this one.
     ///
     /// Waiting steps of n-step returns and stacked frames have no continuation then.
@@ -312,6 +314,7 @@ impl Rollout {
             contiguous: true,
             continues: Vec::new(),
             cut_before: false,
+            on_device: false,
             final_at: Vec::new(),
             final_obs: ObsRows::zeros(shape.obs, 0),
             final_masks: Vec::new(),
@@ -337,6 +340,14 @@ impl Rollout {
         &self.slab
     }
 
+    pub(crate) fn column_mut<T: bytemuck::Pod>(&mut self, span: Span) -> &mut [T] {
+        self.slab.get_mut(span)
+    }
+
+    pub(crate) fn slab_bytes(&mut self) -> &mut [u8] {
+        self.slab.bytes_mut()
+    }
+
     /// Borrows all columns, to be split and filled by several threads.
     pub fn columns(&mut self) -> RolloutColumns<'_> {
         let Columns { steps, log_probs, values, last_values, .. } = self.columns;
@@ -353,6 +364,7 @@ impl Rollout {
     /// Removes the final observations, so that the rollout can be filled again.
     pub fn clear(&mut self) {
         self.cut_before = false;
+        self.on_device = false;
         self.continues.clear();
         self.final_at.clear();
         self.final_masks.clear();

@@ -118,6 +118,11 @@ impl Slab {
         ArrayView2::from_shape((span.rows, span.width), self.get(span)).expect(FITS)
     }
 
+    /// Returns the bytes of all columns for writing.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.block.bytes_mut()[..self.bytes]
+    }
+
     /// Copies all columns to a device, as [`Block::upload`] does.
     pub(crate) fn upload(&self, stream: &Stream, to: &ViewMut<'_, u8>) -> Result<(), rl_cuda::Error> {
         self.block.upload(stream, to)
@@ -156,6 +161,11 @@ impl Span {
     #[inline]
     pub(crate) fn len(self) -> usize {
         self.rows * self.width
+    }
+
+    /// Offset in bytes.
+    pub(crate) fn at(self) -> usize {
+        self.at
     }
 
     /// Returns the column of a slab in a device's memory.

@@ -21,6 +21,24 @@ extern "C" __global__ void targets_scatter(const f32* values, const u32* at, f32
 }
 HOST_KERNEL(targets_scatter)
 
+// Values of final observations (N), at a step of N environments where it ended an episode.
+extern "C" __global__ void targets_ended(
+    const f32* final_values, const u8* terminated, const u8* truncated, f32* next_values, u32 n) {
+    u64 i = thread_number();
+    if (i >= n || (terminated[i] | truncated[i]) == 0) return;
+    next_values[i] = final_values[i];
+}
+HOST_KERNEL(targets_ended)
+
+// Values of the next observations as in `targets_next_values`, except where a step ended an episode.
+extern "C" __global__ void targets_continued(const f32* values, const f32* last_values, const u8* terminated, const u8* truncated,
+    f32* next_values, u64 len, u32 n_envs) {
+    u64 i = thread_number();
+    if (i >= len || (terminated[i] | truncated[i]) != 0) return;
+    next_values[i] = i + n_envs < len ? values[i + n_envs] : last_values[i + n_envs - len];
+}
+HOST_KERNEL(targets_continued)
+
 extern "C" __global__ void targets_returns(const f32* advantages, const f32* values, f32* returns, u64 len) {
     u64 i = thread_number();
     if (i >= len) return;
@@ -32,7 +50,7 @@ const u32 THREADS = 256;
 
 struct Nothing {};
 
-// Share of the returns' variance that the values explain; a metric, whose sums have another order than on the CPU.
+// Share of the returns' variance that the values explain.
 extern "C" __global__ void __launch_bounds__(THREADS)
 targets_explained_variance(const f32* returns, const f32* values, u64 len, Totals* totals) {
     __shared__ f64 sums[4][THREADS];

@@ -180,12 +180,24 @@ impl<'a> View<'a, u8> {
     /// Returns the bytes from `at` on as `len` elements.
     ///
     /// # Panics
-    /// If they are out of bounds, or `at` is no multiple of an element's size.
+    /// If they are out of bounds, or their address is no multiple of an element's size.
     #[must_use]
     pub fn column<T: Element>(&self, at: usize, len: usize) -> View<'a, T> {
-        assert!(at.is_multiple_of(size_of::<T>()), "elements of {} bytes at {at}", size_of::<T>());
         let View { address, .. } = self.slice(at..at + len * size_of::<T>());
+        assert!(address.is_multiple_of(size_of::<T>() as u64), "elements of {} bytes at {at}", size_of::<T>());
         View { address, len, buffer: PhantomData }
+    }
+}
+
+impl<'a> ViewMut<'a, u8> {
+    /// Returns the bytes from `at` on as `len` elements.
+    ///
+    /// # Panics
+    /// As [`View::column`].
+    #[must_use]
+    pub fn into_column<T: Element>(self, at: usize, len: usize) -> ViewMut<'a, T> {
+        let View { address, len, .. } = self.into_view().column::<T>(at, len);
+        ViewMut { address, len, buffer: PhantomData }
     }
 }
 
@@ -211,6 +223,22 @@ impl<'a, T: Element> ViewMut<'a, T> {
 
     pub(crate) fn address(&self) -> u64 {
         self.address
+    }
+
+    /// Splits the view in two at an index.
+    ///
+    /// # Panics
+    /// If the index is out of bounds.
+    #[must_use]
+    pub fn split_at(self, at: usize) -> (Self, Self) {
+        let (address, len) = part::<T>(self.address, self.len, at..self.len);
+        (Self { len: at, ..self }, Self { address, len, buffer: PhantomData })
+    }
+
+    /// Gives up writing.
+    #[must_use]
+    pub fn into_view(self) -> View<'a, T> {
+        View { address: self.address, len: self.len, buffer: PhantomData }
     }
 
     /// Reborrows the elements in `range`.

@@ -153,8 +153,8 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        Activation, DenseLayer, Deviations, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, Objective,
-        PARTS, Terms,
+        Activation, DenseLayer, Deviations, Episodes, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
+        Objective, PARTS, Terms,
     };
     use crate::targets::{Batch, Row, Steps, Targets};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps};
@@ -187,11 +187,18 @@ mod tests {
         let (clock, indices, mut words) =
             (Buffer::<u64>::zeros(device, 2)?, Buffer::<u32>::zeros(device, 1)?, Buffer::<u32>::zeros(device, 4)?);
         let (mut advantages, mut log_probs) = (Buffer::zeros(device, 4)?, Buffer::zeros(device, 4)?);
+        let [one, two] = [Buffer::zeros(device, 1)?, Buffer::zeros(device, 2)?];
+        let [mut drawn, mut more, mut others] = [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?];
         let columns = floats.view();
         let steps =
             Steps { rewards: columns, terminated: bytes.view(), truncated: bytes.view(), next_values: columns, values: columns };
         kernels.gae(&stream, &steps, 2, 0.9, 0.9, &advantages.view_mut())?;
         kernels.sample_categorical(&stream, &columns, None, &clock.view(), 0, &words.view_mut(), &log_probs.view_mut())?;
+        let gaussian = (&one.view(), &one.view(), &two.view());
+        let both = [&drawn.view_mut(), &more.view_mut()];
+        kernels.sample_gaussian(&stream, gaussian, (&clock.view(), 0), both, &others.view_mut())?;
+        let mut episodes = Episodes::new(device, 2, 1)?;
+        episodes.add(&stream, &columns, &bytes.view(), &bytes.view())?;
         kernels.moments(&stream, &columns, 1, &[0, 2])?;
         let (mean, precision) = (Buffer::zeros(device, 2)?, Buffer::zeros(device, 2)?);
         kernels.normalize(&stream, &floats.view_mut(), &mean.view(), &precision.view())?;
@@ -256,6 +263,9 @@ mod tests {
         kernels.adam(stream, &number, &params, [&m, &v], &state)?;
         kernels.rms_prop(stream, &number, &params, &v, &state)?;
         kernels.next_values(stream, (&number, &number), (&number, &words.view()), &params)?;
+        let flags = [&bytes.view(), &bytes.view()];
+        kernels.ended_values(stream, &number, flags, &params)?;
+        kernels.continued_values(stream, (&number, &number), flags, &params)?;
         kernels.returns(stream, (&number, &number), &params, &mut state)
     }
 

@@ -35,6 +35,7 @@ pub(crate) const MODULES: &[Module] = modules![
     "cartpole",
     "clock",
     "dense",
+    "episodes",
     "gae",
     "gather",
     "learner",

@@ -17,6 +17,7 @@ pub struct Targets {
     gather_words: Kernel,
     gather_bytes: Kernel,
     sample_categorical: Kernel,
+    sample_gaussian: Kernel,
     normalize_apply: Kernel,
     normalize_moments: Kernel,
 }
@@ -147,6 +148,7 @@ impl Targets {
             gather_words: kernel("gather", "gather_words")?,
             gather_bytes: kernel("gather", "gather_bytes")?,
             sample_categorical: kernel("sample", "sample_categorical")?,
+            sample_gaussian: kernel("sample", "sample_gaussian")?,
             normalize_apply: kernel("normalize", "normalize_apply")?,
             normalize_moments: kernel("normalize", "normalize_moments")?,
         })
@@ -282,6 +284,35 @@ impl Targets {
         let args = args.push(&[n as u32]).push(&[a as u32]);
         // SAFETY: the parameters are those of `sample_categorical`; lengths were checked above.
         unsafe { self.sample_categorical.launch(stream, n as u64, BLOCK, args) }
+    }
+
+    /// Draws continuous actions (N, A) and their log-densities (N) around means (N, A).
+    ///
+    /// `log_std` are the logarithms of the standard deviations (A). Environments take `clipped`, (N, A): the actions within `bounds`, (2,
+    /// A), lower ones first. `clock` and `t` are as in [`Targets::sample_categorical`]. The results equal those of rl-agents bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    #[allow(unsafe_code)]
+    pub fn sample_gaussian(
+        &self,
+        stream: &Stream,
+        (means, log_std, bounds): (&View<'_, f32>, &View<'_, f32>, &View<'_, f32>),
+        (clock, t): (&View<'_, u64>, u64),
+        [actions, clipped]: [&ViewMut<'_, f32>; 2],
+        log_probs: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let (n, a) = (log_probs.len(), log_std.len());
+        length("means", n * a, means.len())?;
+        length("bounds", 2 * a, bounds.len())?;
+        length("clock", 2, clock.len())?;
+        length("actions", n * a, actions.len())?;
+        length("clipped", n * a, clipped.len())?;
+        let args = Args::new().push_long(means.address()).push_long(log_std.address()).push_long(bounds.address());
+        let args = args.push_long(clock.address()).push_long(t).push_long(actions.address()).push_long(clipped.address());
+        let args = args.push_long(log_probs.address()).push(&[n as u32]).push(&[a as u32]);
+        // SAFETY: the parameters are those of `sample_gaussian`; lengths were checked above.
+        unsafe { self.sample_gaussian.launch(stream, n as u64, BLOCK, args) }
     }
 
     /// Normalizes observations (N, D) in place.

@@ -1,5 +1,6 @@
 //! Kernel arguments of each environment: constants, and states as columns of words.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use rl_envs::lanes::{Dynamics, Lane};
@@ -8,10 +9,12 @@ use rl_envs::{
     snake,
 };
 
-/// Saves states: from words, the number of environments, seed and lifetime steps.
-type Save = fn(&[u32], usize, u64, u64) -> Result<Vec<u8>, Error>;
-/// Loads states: to seed, lifetime steps and words.
-type Load = fn(&[u8], usize) -> Result<(u64, u64, Vec<u32>), Error>;
+/// Saves the states of a range of environments.
+///
+/// From words, the number of all environments, seed and lifetime steps.
+type Save = fn(&[u32], usize, Range<usize>, u64, u64) -> Result<Vec<u8>, Error>;
+/// Loads states saved in consecutive ranges: to seed, lifetime steps and words.
+type Load = fn(&[&[u8]], usize) -> Result<(u64, u64, Vec<u32>), Error>;
 
 /// Environment that has kernels.
 #[derive(Debug)]
@@ -131,24 +134,33 @@ fn take<E: Twinned>(memory: &[u32], n: usize, i: usize) -> E::State {
     E::take(&Columns { memory, halves: 2 * n * E::COLUMNS.0, n, i })
 }
 
-fn save<E: Twinned>(memory: &[u32], n: usize, seed: u64, steps: u64) -> Result<Vec<u8>, Error> {
-    let saved: Saved<E::State> = (0, seed, steps, (0..n).map(|i| take::<E>(memory, n, i)).collect());
+fn save<E: Twinned>(memory: &[u32], n: usize, range: Range<usize>, seed: u64, steps: u64) -> Result<Vec<u8>, Error> {
+    let first_env = range.start as u32;
+    let saved: Saved<E::State> = (first_env, seed, steps, range.map(|i| take::<E>(memory, n, i)).collect());
     codec::encode(&saved)
 }
 
-fn load<E: Twinned>(bytes: &[u8], n: usize) -> Result<(u64, u64, Vec<u32>), Error> {
-    let (first_env, seed, steps, states): Saved<E::State> = codec::decode(bytes)?;
-    if (first_env, states.len()) != (0, n) {
-        let found = states.len();
-        return Err(Error::BadState(format!("it holds {found} environments from {first_env} on, not {n} from 0 on")));
-    }
+fn load<E: Twinned>(ranges: &[&[u8]], n: usize) -> Result<(u64, u64, Vec<u32>), Error> {
     let mut memory = vec![0; words(E::COLUMNS, n)];
-    let mut env = E::default();
-    for (i, state) in states.into_iter().enumerate() {
-        env.set_state(state)?;
-        env.put(&mut ColumnsMut { memory: &mut memory, halves: 2 * n * E::COLUMNS.0, n, i });
+    let (mut env, mut i, mut clock) = (E::default(), 0, None);
+    for bytes in ranges {
+        let (first_env, seed, steps, states): Saved<E::State> = codec::decode(bytes)?;
+        let fits =
+            (first_env as usize, true) == (i, states.len() <= n - i) && *clock.get_or_insert((seed, steps)) == (seed, steps);
+        if !fits {
+            let found = states.len();
+            return Err(Error::BadState(format!("it holds {found} environments from {first_env} on, not {} from {i} on", n - i)));
+        }
+        for state in states {
+            env.set_state(state)?;
+            env.put(&mut ColumnsMut { memory: &mut memory, halves: 2 * n * E::COLUMNS.0, n, i });
+            i += 1;
+        }
     }
-    Ok((seed, steps, memory))
+    match clock {
+        Some((seed, steps)) if i == n => Ok((seed, steps, memory)),
+        _ => Err(Error::BadState(format!("it holds {i} environments, not {n}"))),
+    }
 }
 
 fn render<E: Twinned>(memory: &[u32], n: usize, i: usize, canvas: &mut Canvas) {

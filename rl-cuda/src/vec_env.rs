@@ -508,6 +508,35 @@ impl CudaVecEnv {
     }
 }
 
+/// States of environments in consecutive ranges.
+///
+/// Each is as a [`VecEnv`] of those environments saves it.
+impl CudaVecEnv {
+    /// Waits for the device, then returns the states.
+    ///
+    /// # Errors
+    /// [`rl_envs::Error::Device`].
+    pub fn save_ranges(&self, ranges: impl Iterator<Item = Range<usize>>) -> Result<Vec<Vec<u8>>, rl_envs::Error> {
+        let words = self.words().map_err(of_envs)?;
+        ranges.map(|range| (self.twin.save)(&words, self.n_envs, range, self.seed, self.steps)).collect()
+    }
+
+    /// Waits for the device, then restores the states of all environments.
+    ///
+    /// # Errors
+    /// [`rl_envs::Error::BadState`] if they do not fit; [`rl_envs::Error::Device`].
+    pub fn load_ranges(&mut self, saved: &[&[u8]]) -> Result<(), rl_envs::Error> {
+        let (seed, steps, words) = (self.twin.load)(saved, self.n_envs)?;
+        let mut work = || {
+            self.device.synchronize()?;
+            let stream = self.stream.clone();
+            stream.upload(&ViewMut::of_shared(&self.memory.words), &words)?;
+            self.set_clock(&stream, seed, steps)
+        };
+        work().map_err(of_envs)
+    }
+}
+
 /// Converts to the errors of the [`VecEnv`] contract.
 fn of_envs(error: Error) -> rl_envs::Error {
     match error {
@@ -643,18 +672,10 @@ impl VecEnv for CudaVecEnv {
     }
 
     fn save(&self) -> Result<Vec<u8>, rl_envs::Error> {
-        let words = self.words().map_err(of_envs)?;
-        (self.twin.save)(&words, self.n_envs, self.seed, self.steps)
+        self.save_ranges(std::iter::once(0..self.n_envs)).map(|mut saved| saved.swap_remove(0))
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), rl_envs::Error> {
-        let (seed, steps, words) = (self.twin.load)(bytes, self.n_envs)?;
-        let mut work = || {
-            self.device.synchronize()?;
-            let stream = self.stream.clone();
-            stream.upload(&ViewMut::of_shared(&self.memory.words), &words)?;
-            self.set_clock(&stream, seed, steps)
-        };
-        work().map_err(of_envs)
+        self.load_ranges(&[bytes])
     }
 }

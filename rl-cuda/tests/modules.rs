@@ -11,14 +11,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use beside::{Driven, Player, check_bound, compare};
 use rl_cuda::elementary::{self, Function};
+use rl_cuda::learner::Episodes;
 use rl_cuda::targets::{Batch, Row, Steps, Targets};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     "clock",
     "dense",
+    "episodes",
     "gae",
     "gather",
     "learner",
@@ -220,6 +222,40 @@ fn sample(device: &Device, bits: &mut Bits<'_>) {
             bits.words(&actions.view());
             bits.floats(&log_probs.view());
         }
+        if n_actions > 0 {
+            let n = 300;
+            let mut spread = || source.floats(n_actions);
+            let (log_std, bounds) = (upload(device, &spread()), upload(device, &[spread(), spread()].concat()));
+            let means = upload(device, &source.floats(n * n_actions));
+            let clock = upload(device, &[u64::MAX - 7 - round as u64, (1 << 34) - 2]);
+            let [mut actions, mut clipped] = [(); 2].map(|()| Buffer::zeros(device, n * n_actions).unwrap());
+            let mut log_probs = Buffer::zeros(device, n).unwrap();
+            let (gaussian, both) = ((&means.view(), &log_std.view(), &bounds.view()), [&actions.view_mut(), &clipped.view_mut()]);
+            kernels.sample_gaussian(&stream, gaussian, (&clock.view(), 3), both, &log_probs.view_mut()).unwrap();
+            stream.synchronize().unwrap();
+            [&actions, &clipped, &log_probs].iter().for_each(|floats| bits.floats(&floats.view()));
+        }
+    }
+}
+
+fn episodes(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, mut source) = (device.stream().unwrap(), Source(Rng::new(7, 0, 0, Purpose::Init)));
+    for (t, n, keep, divisor) in [(1, 1, 3, 1), (7, 5, 100, 3), (40, 33, 100, 4), (9, 300, 10, 2), (700, 2, 5, 50)] {
+        let mut all = Episodes::new(device, n, keep).unwrap();
+        for _ in 0..3 {
+            let rewards = upload(device, &source.floats(t * n));
+            let mut flags = || {
+                let rare: Vec<u8> = source.words(t * n, divisor).into_iter().map(|word| u8::from(word == 0)).collect();
+                upload(device, &rare)
+            };
+            let (terminated, truncated) = (flags(), flags());
+            all.add(&stream, &rewards.view(), &terminated.view(), &truncated.view()).unwrap();
+            let (ended, latest) = all.ended(&stream).unwrap();
+            ended.hash(&mut bits.hash);
+            for (episode_return, length) in latest.into_iter().chain(all.running(&stream).unwrap()) {
+                (episode_return.to_bits(), length).hash(&mut bits.hash);
+            }
+        }
     }
 }
 
@@ -308,6 +344,7 @@ fn run(device: &Device, module: &str) -> u64 {
     match module {
         "clock" => clock(device, &mut bits),
         "dense" => learner::dense(device, &mut bits),
+        "episodes" => episodes(device, &mut bits),
         "gae" => gae(device, &mut bits),
         "gather" => gather(device, &mut bits),
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),

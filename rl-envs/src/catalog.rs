@@ -22,16 +22,17 @@ pub use crate::vec_env::Batches;
 
 /// All environments. A new one adds its line here.
 pub const ENVS: &[Entry] = &[
-    Entry::lanes::<cartpole::Params, _, _>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)"),
-    Entry::lanes::<mountain_car::Params, _, _>("mountain_car", "drive out of a valley (Gymnasium's MountainCar-v0)"),
+    Entry::lanes::<cartpole::Params, _, _>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)").twinned(),
+    Entry::lanes::<mountain_car::Params, _, _>("mountain_car", "drive out of a valley (Gymnasium's MountainCar-v0)").twinned(),
     Entry::lanes::<mountain_car_continuous::Params, _, _>(
         "mountain_car_continuous",
         "drive out of a valley with little force (Gymnasium's MountainCarContinuous-v0)",
-    ),
-    Entry::lanes::<acrobot::Params, _, _>("acrobot", "swing up two linked rods (Gymnasium's Acrobot-v1)"),
-    Entry::lanes::<pendulum::Params, _, _>("pendulum", "swing up a rod and hold it (Gymnasium's Pendulum-v1)"),
-    Entry::of::<Snake>("snake", "eat fruit and grow on a board of 12 by 12 (Jumanji's Snake-v1)"),
-    Entry::of::<Breakout>("breakout", "break bricks with a ball on a board of 10 by 10 (MinAtar's Breakout)"),
+    )
+    .twinned(),
+    Entry::lanes::<acrobot::Params, _, _>("acrobot", "swing up two linked rods (Gymnasium's Acrobot-v1)").twinned(),
+    Entry::lanes::<pendulum::Params, _, _>("pendulum", "swing up a rod and hold it (Gymnasium's Pendulum-v1)").twinned(),
+    Entry::of::<Snake>("snake", "eat fruit and grow on a board of 12 by 12 (Jumanji's Snake-v1)").twinned(),
+    Entry::of::<Breakout>("breakout", "break bricks with a ball on a board of 10 by 10 (MinAtar's Breakout)").twinned(),
 ];
 
 /// One environment of the catalog.
@@ -42,6 +43,8 @@ pub struct Entry {
     /// Description of the task in a line.
     pub about: &'static str,
     wrappers: Wrappers,
+    /// True if there are CUDA kernels of the same name.
+    twinned: bool,
     kind: Kind,
 }
 
@@ -110,7 +113,7 @@ impl Entry {
     where
         Value: From<E::Obs>,
     {
-        Self { name, about, wrappers: PLAIN, kind: Kind::Stepped(Stepped::of::<E>()) }
+        Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Stepped(Stepped::of::<E>()) }
     }
 
     /// Creates an entry for an environment that blocks, made by its `Default`.
@@ -135,7 +138,20 @@ impl Entry {
         let floats = any.downcast_ref().map(|&make| MakeBlocking::F32(make));
         let bytes = || any.downcast_ref().map(|&make| MakeBlocking::U8(make));
         let make = floats.or_else(bytes).expect("elements are f32 or u8");
-        Self { name, about, wrappers: PLAIN, kind: Kind::Blocking { make, bytes: size_of::<E>() } }
+        Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Blocking { make, bytes: size_of::<E>() } }
+    }
+
+    /// Adds that there are CUDA kernels of the same name.
+    const fn twinned(self) -> Self {
+        Self { twinned: true, ..self }
+    }
+
+    /// Returns true if the CUDA kernels of this name step the same environment.
+    ///
+    /// They have no wrappers.
+    #[must_use]
+    pub fn is_twinned(&self) -> bool {
+        self.twinned && self.wrappers == Wrappers::default()
     }
 
     /// Returns the constructor of an environment that blocks, or `None` for any other.
@@ -149,7 +165,7 @@ impl Entry {
     /// Clipped rewards are the only wrapper that applies to these environments.
     #[must_use]
     pub fn outside(name: &'static str, about: &'static str, batches: &'static dyn Batches) -> Self {
-        Self { name, about, wrappers: PLAIN, kind: Kind::Outside(batches) }
+        Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Outside(batches) }
     }
 
     /// Returns the maker of batches of an [`Entry::outside`], or `None`.
@@ -184,7 +200,7 @@ impl Entry {
             false => wrapped_bytes::<Lane<P, W, D>>(wrappers),
         };
         let stepped = Stepped { slice, bytes, ..Stepped::of::<Lane<P, W, D>>() };
-        Self { name, about, wrappers: PLAIN, kind: Kind::Stepped(stepped) }
+        Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Stepped(stepped) }
     }
 
     /// Returns this environment in `wrappers`, which replace those of the entry.

@@ -4,7 +4,8 @@
 
 use rl_agents::settings::Key;
 use rl_agents::{
-    A2c, A2cConfig, ActorCritic, Agent, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Schedule, Snapshot,
+    A2c, A2cConfig, ActorCritic, Agent, DeviceCollector, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork,
+    Schedule, Snapshot,
 };
 use rl_buffer::RolloutShape;
 use rl_envs::{ActionSpace, Space};
@@ -125,7 +126,12 @@ pub(crate) struct Build<'a> {
     pub(crate) fresh: bool,
     /// Device to learn on, if it is not the CPU.
     pub(crate) device: Option<rl_cuda::Device>,
+    /// Kernels of environments that step on that device, if they do.
+    pub(crate) env: Option<&'static str>,
 }
+
+/// An agent, and its environments if they are on the device that learns.
+pub(crate) type Built = (Box<dyn Agent>, Option<DeviceCollector>);
 
 impl Build<'_> {
     /// Returns the shape of a rollout of `n_steps` steps.
@@ -184,7 +190,7 @@ pub(crate) trait Algorithm {
         Ok(Box::new(policy))
     }
 
-    fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error>;
+    fn agent(&self, build: &Build<'_>) -> Result<Built, Error>;
 }
 
 fn concern(keys: &[&'static str], result: Result<(), rl_agents::Error>) -> Option<Concern> {
@@ -212,10 +218,12 @@ impl Algorithm for PpoConfig {
         concern(&["n_envs", "ppo.n_steps", "ppo.batch_size", "ppo.normalize_advantage"], self.check(n_envs))
     }
 
-    fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
+    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         let ppo = Ppo::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
-        let Some(device) = &build.device else { return Ok(Box::new(ppo)) };
-        Ok(Box::new(ppo.on_device(device, build.rollout(self.n_steps))?))
+        let Some(device) = &build.device else { return Ok((Box::new(ppo), None)) };
+        let ppo = ppo.on_device(device, build.rollout(self.n_steps))?;
+        let envs = build.env.map(|env| ppo.collector(env, build.seed)).transpose()?;
+        Ok((Box::new(ppo), envs))
     }
 }
 
@@ -238,10 +246,12 @@ impl Algorithm for A2cConfig {
         concern(&["n_envs", "a2c.n_steps", "a2c.batch_size", "a2c.normalize_advantage"], self.check(n_envs))
     }
 
-    fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
+    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         let a2c = A2c::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
-        let Some(device) = &build.device else { return Ok(Box::new(a2c)) };
-        Ok(Box::new(a2c.on_device(device, build.rollout(self.n_steps))?))
+        let Some(device) = &build.device else { return Ok((Box::new(a2c), None)) };
+        let a2c = a2c.on_device(device, build.rollout(self.n_steps))?;
+        let envs = build.env.map(|env| a2c.collector(env, build.seed)).transpose()?;
+        Ok((Box::new(a2c), envs))
     }
 }
 
@@ -298,8 +308,8 @@ impl Algorithm for DqnConfig {
         Ok(Box::new(network))
     }
 
-    fn agent(&self, build: &Build<'_>) -> Result<Box<dyn Agent>, Error> {
+    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         let (obs, actions) = &build.spaces;
-        Ok(Box::new(Dqn::new(q_network(self, build)?, self.clone(), obs, actions, build.n_envs, build.seed)?))
+        Ok((Box::new(Dqn::new(q_network(self, build)?, self.clone(), obs, actions, build.n_envs, build.seed)?), None))
     }
 }

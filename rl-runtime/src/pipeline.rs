@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rl_agents::{Agent, Anomalies, Collector, CollectorState, Counters, Episode, Policy, Snapshot, Statistics};
+use rl_agents::{Agent, Anomalies, Collector, CollectorState, Counters, DeviceCollector, Episode, Policy, Snapshot, Statistics};
 use rl_buffer::{Memory, Rollout, RolloutShape};
 
 use crate::calls::Calls;
@@ -47,8 +47,10 @@ pub struct Filled {
     pub rollout: Rollout,
     /// Episodes that ended in the rollout.
     ///
-    /// With first-come batching, those of dropped stretches too.
+    /// The last ones of environments on a device, and all others'. With first-come batching, those of dropped stretches too.
     pub episodes: Vec<Episode>,
+    /// Number of episodes that ended before these.
+    pub earlier: usize,
     /// Rollouts that the policy of each column's first action had learnt from, (N).
     pub learnt: Vec<u64>,
     /// Faults of environments so far.
@@ -75,6 +77,7 @@ impl Filled {
         Self {
             rollout,
             episodes: Vec::new(),
+            earlier: 0,
             learnt,
             faults: FaultCounts::default(),
             dropped: 0,
@@ -147,6 +150,28 @@ impl Collect for Collector {
 
     fn load(&mut self, state: CollectorState) -> Result<(), Error> {
         Ok(Collector::load(self, state)?)
+    }
+}
+
+impl Collect for DeviceCollector {
+    fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
+        let version = policy.weights().version;
+        let (ended, latest) = track.time(Phase::Envs, || DeviceCollector::collect(self, version, &mut filled.rollout))?;
+        (filled.earlier, filled.episodes) = (ended - latest.len(), latest);
+        filled.learnt.fill(learnt);
+        Ok(())
+    }
+
+    fn shape(&self, _: usize) -> RolloutShape {
+        DeviceCollector::shape(self)
+    }
+
+    fn save(&self) -> Result<CollectorState, Error> {
+        Ok(DeviceCollector::save(self)?)
+    }
+
+    fn load(&mut self, state: CollectorState) -> Result<(), Error> {
+        Ok(DeviceCollector::load(self, state)?)
     }
 }
 

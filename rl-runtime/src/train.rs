@@ -11,7 +11,7 @@ use rl_envs::{Pool, VecEnv};
 
 use crate::Mode;
 use crate::Progress;
-use crate::algo::Build;
+use crate::algo::{Build, Built};
 use crate::budget::Budget;
 use crate::calls::Calls;
 use crate::checkpoint::Checkpoint;
@@ -66,9 +66,8 @@ pub fn device(config: &Config) -> Result<String, Error> {
     Ok(config.device().open()?.map_or_else(|| cpu.into(), |device| device.to_string()))
 }
 
-/// Makes the environments of a run, if there is memory for the whole training.
+/// Makes the environments of a run on the CPU.
 fn collector(config: &Config, entry: &Entry, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
-    Budget::training(config, entry).check()?;
     let FaultConfig { timeout, max_restarts, .. } = config.faults();
     entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
     let first_come = || entry.batches().filter(|_| config.blocks(entry))?.blocking();
@@ -112,9 +111,11 @@ fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 }
 
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
-fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Box<dyn Agent>, Error> {
-    let device = config.device().open()?;
-    config.algo.settings().agent(&Build { device, ..config.build(entry, fresh) })
+///
+/// Its environments come with it if they are on the device that learns.
+fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Built, Error> {
+    let (device, env) = (config.device().open()?, config.env_on_device(entry)?);
+    config.algo.settings().agent(&Build { device, env, ..config.build(entry, fresh) })
 }
 
 /// Warns of the first invalid number of each kind.
@@ -295,7 +296,7 @@ impl<'a> Part<'a> {
         let before = progress.env_steps;
         progress.env_steps += (config.n_steps() * config.run.n_envs) as u64;
         progress.iterations += 1;
-        progress.episodes += filled.episodes.len() as u64;
+        progress.episodes += (filled.earlier + filled.episodes.len()) as u64;
         progress.recent.append(&mut filled.episodes);
         progress.recent.drain(..progress.recent.len().saturating_sub(WINDOW));
         let passed = |every: u64| every > 0 && before / every < progress.env_steps / every;
@@ -402,7 +403,7 @@ impl Training {
     /// The errors of [`Training::new`].
     pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        Self::build(config, entry, |pool| collector(config, entry, pool), || Ok(agent), profile)
+        Self::build(config, entry, |pool| collector(config, entry, pool), || Ok((agent, None)), profile)
     }
 
     /// Creates a training whose parameters will be loaded.
@@ -422,8 +423,10 @@ impl Training {
     /// If `envs` is empty.
     pub fn with_envs(config: &Config, entry: &Entry, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
         let entry = &config.wrapped(entry);
-        Budget::training(config, entry).check()?;
-        Self::build(config, entry, |pool| of_slices(config, envs, pool), || agent(config, entry, true), profile)
+        let mut on_cpu = config.clone();
+        on_cpu.run.env_device = "cpu".into();
+        let agent = || agent(&on_cpu, entry, true);
+        Self::build(config, entry, |pool| of_slices(config, envs, pool), agent, profile)
     }
 
     /// Creates a training that continues from a checkpoint.
@@ -442,16 +445,20 @@ impl Training {
         config: &Config,
         entry: &Entry,
         collector: impl FnOnce(&Pool) -> Result<Box<dyn Collect>, Error>,
-        agent: impl FnOnce() -> Result<Box<dyn Agent>, Error>,
+        agent: impl FnOnce() -> Result<Built, Error>,
         profile: Profile,
     ) -> Result<Self, Error> {
+        Budget::training(config, entry).check()?;
         let pool = Pool::new(config.learner_threads())?;
         let collecting = match config.mode() {
             Mode::Sync => pool.clone(),
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
-        let collector = collector(&collecting)?;
-        let mut agent = agent()?;
+        let (mut agent, on_device) = agent()?;
+        let collector = match on_device {
+            Some(collector) => Box::new(collector),
+            None => collector(&collecting)?,
+        };
         let pipeline = Pipeline::new(config.mode(), vec![collector], config.n_steps(), &agent.memory(), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         agent.watch(track.watch());

@@ -7,8 +7,10 @@ mod program;
 use std::fs;
 use std::path::Path;
 
-use program::{finish, newest, rl, text};
-use rl_envs::Isa;
+use program::{finish, load, newest, rl, text};
+use rl_envs::{Isa, codec};
+use rl_runtime::Progress;
+use rl_runtime::checkpoint::Checkpoint;
 
 /// Trains in `dir`, which may hold a run to resume.
 fn train(dir: &Path, args: &[&str]) {
@@ -16,9 +18,20 @@ fn train(dir: &Path, args: &[&str]) {
     assert!(output.status.success(), "{args:?} in {}: {}", dir.display(), String::from_utf8_lossy(&output.stderr));
 }
 
-/// Reads the parameters and moments of the newest checkpoint.
-fn learnt(dir: &Path) -> [Vec<u8>; 2] {
-    ["params.safetensors", "optimizer.safetensors"].map(|name| fs::read(newest(dir).join(name)).unwrap())
+/// Progress without the time, and environments.
+type State = (Vec<u8>, Vec<u8>);
+
+/// Reads the newest checkpoint: parameters and moments, and the rest.
+fn learnt(dir: &Path) -> ([Vec<u8>; 2], State) {
+    (["params.safetensors", "optimizer.safetensors"].map(|name| fs::read(newest(dir).join(name)).unwrap()), state(dir))
+}
+
+/// Reads progress and environments of the newest checkpoint.
+fn state(dir: &Path) -> State {
+    let Checkpoint { progress, collector, .. } = load(&newest(dir)).unwrap();
+    let Progress { env_steps, iterations, episodes, recent, elapsed_s: _ } = progress;
+    let progress = codec::encode(&(env_steps, iterations, episodes, recent)).unwrap();
+    (progress, codec::encode(&collector).unwrap())
 }
 
 /// A machine on which the kernels can run, and whose bits are a GPU's.
@@ -45,15 +58,20 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
     let a2c = ["--algo", "a2c", "--set", "a2c.n_steps=16", "--set", "a2c.batch_size=64"];
     for env in ["cartpole", "pendulum", "snake", "breakout"] {
         for (name, algo) in [("ppo", &ppo[..]), ("a2c", &a2c)] {
-            let of = |device: &str| {
-                let run = dir.path().join(format!("{env}-{name}-{device}"));
+            let of = |device: &str, env_device: &str| {
+                let run = dir.path().join(format!("{env}-{name}-{device}-{env_device}"));
                 let args = [env, "--device", device, "--steps", "384", "--seed", "7", "--envs", "8", "--run-dir", text(&run)];
+                let env_device = format!("env_device={env_device}");
+                let args = [&args[..], &["--set", &env_device]].concat();
                 let net = ["--set", "hidden=[32]", "--set", "conv=[]", "--set", "normalize_obs=false"];
                 let rest = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50"];
                 train(&run, &[&args[..], algo, &net, &rest].concat());
                 learnt(&run)
             };
-            assert!(of("cpu") == of("emulated"), "{env}, {name}");
+            let expected = of("cpu", "auto");
+            let on_cpu = name == "a2c" || expected == of("emulated", "cpu");
+            assert!(on_cpu, "{env}, {name}, environments on the CPU");
+            assert!(expected == of("emulated", "learner"), "{env}, {name}");
         }
     }
 }

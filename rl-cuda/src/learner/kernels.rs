@@ -111,6 +111,8 @@ pub struct LearnerKernels {
     pub(super) adam: Kernel,
     pub(super) rms_prop: Kernel,
     next_values: Kernel,
+    ended: Kernel,
+    continued: Kernel,
     scatter: Kernel,
     returns: Kernel,
     explained_variance: Kernel,
@@ -150,6 +152,8 @@ impl LearnerKernels {
             adam: kernel("learner", "adam")?,
             rms_prop: kernel("learner", "rms_prop")?,
             next_values: kernel("targets", "next_values")?,
+            ended: kernel("targets", "ended")?,
+            continued: kernel("targets", "continued")?,
             scatter: kernel("targets", "scatter")?,
             returns: kernel("targets", "returns")?,
             explained_variance: kernel("targets", "explained_variance")?,
@@ -421,6 +425,49 @@ impl LearnerKernels {
         let args = args.push_long(column.address()).push(&[n as u32]).push_long(column.len() as u64);
         // SAFETY: the parameters are those of `targets_scatter`; the kernel bounds the steps.
         unsafe { self.scatter.launch(stream, n as u64, BLOCK, args) }
+    }
+
+    /// Writes values of final observations, (N), where a step ended an episode.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn ended_values(
+        &self,
+        stream: &Stream,
+        final_values: &View<'_, f32>,
+        [terminated, truncated]: [&View<'_, u8>; 2],
+        next_values: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let n = next_values.len();
+        length("final_values", n, final_values.len())?;
+        length("terminated", n, terminated.len())?;
+        length("truncated", n, truncated.len())?;
+        let args = Args::new().push_long(final_values.address()).push_long(terminated.address());
+        let args = args.push_long(truncated.address()).push_long(next_values.address()).push(&[n as u32]);
+        // SAFETY: the parameters are those of `targets_ended`; lengths were checked above.
+        unsafe { self.ended.launch(stream, n as u64, BLOCK, args) }
+    }
+
+    /// Writes the values of the next observations, (T, N), where episodes continue.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn continued_values(
+        &self,
+        stream: &Stream,
+        (values, last_values): (&View<'_, f32>, &View<'_, f32>),
+        [terminated, truncated]: [&View<'_, u8>; 2],
+        next_values: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let (len, n_envs) = (next_values.len(), last_values.len());
+        length("values", len, values.len())?;
+        length("terminated", len, terminated.len())?;
+        length("truncated", len, truncated.len())?;
+        let args = Args::new().push_long(values.address()).push_long(last_values.address());
+        let args = args.push_long(terminated.address()).push_long(truncated.address());
+        let args = args.push_long(next_values.address()).push_long(len as u64).push(&[n_envs as u32]);
+        // SAFETY: the parameters are those of `targets_continued`; lengths were checked above.
+        unsafe { self.continued.launch(stream, len as u64, BLOCK, args) }
     }
 
     /// Writes returns, the sums of advantages and values.

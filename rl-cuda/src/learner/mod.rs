@@ -7,12 +7,14 @@
 #[cfg(test)]
 mod corners;
 mod dense;
+mod episodes;
 mod kernels;
 mod layer;
 mod optim;
 mod slices;
 mod state;
 
+pub use episodes::Episodes;
 pub use kernels::{Deviations, LearnerKernels, LossColumns, LossHeads, Objective, PARTS, Terms};
 pub use layer::{Activation, DenseLayer};
 pub use slices::{MinibatchSlices, TILE};

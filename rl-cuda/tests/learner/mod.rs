@@ -115,6 +115,17 @@ pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
         kernels.returns(&stream, (&advantages.view(), &values), &returns.view_mut(), &mut state).unwrap();
         let totals = state.totals(&stream).unwrap();
         bits.floats(&next_values.view());
+        let rare = |source: &mut Source| {
+            upload(device, &source.words(t * n, 3).into_iter().map(|x| u8::from(x == 0)).collect::<Vec<_>>())
+        };
+        let (terminated, truncated) = (rare(&mut source), rare(&mut source));
+        let flags = [&terminated.view(), &truncated.view()];
+        kernels.ended_values(&stream, &values, flags, &next_values.view_mut()).unwrap();
+        stream.synchronize().unwrap();
+        bits.floats(&next_values.view());
+        kernels.continued_values(&stream, (&values, &last_values.view()), flags, &next_values.view_mut()).unwrap();
+        stream.synchronize().unwrap();
+        bits.floats(&next_values.view());
         bits.floats(&returns.view());
         // A single return has no variance, and the payload of a NaN is not part of the bits.
         let explained = totals.explained_variance;

@@ -156,6 +156,9 @@ settings! {
         max_age: u64 = max_age(), Kind::Int(0, 1_000_000), resumable;
         /// Device to train on.
         device: String = "auto".into(), Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda, cuda:i or emulated"), resumable;
+        /// Where environments step if a device learns; auto: there, given kernels.
+        #[serde(default = "env_device")]
+        env_device: String = env_device(), Kind::Choice(&["auto", "cpu", "learner"]), resumable;
         /// Order of collecting and learning: in turn, or at the same time.
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.
@@ -279,6 +282,10 @@ pub(crate) fn resumable() -> impl Iterator<Item = &'static str> {
     keys().filter(|key| key.resumable).map(|key| key.name)
 }
 
+fn env_device() -> String {
+    "auto".into()
+}
+
 /// Reads a device: `auto`, `cpu`, `cuda`, `cuda:i` or `emulated`.
 pub(crate) fn parse_device(text: &str) -> Option<Device> {
     match text {
@@ -328,6 +335,24 @@ impl Config {
     #[must_use]
     pub(crate) fn device(&self) -> Device {
         parse_device(&self.run.device).unwrap_or(Device::Auto)
+    }
+
+    /// Returns the kernels of environments that step on the device that learns.
+    ///
+    /// `None` for environments on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `env_device` asks for kernels that do not exist.
+    pub(crate) fn env_on_device(&self, entry: &Entry) -> Result<Option<&'static str>, Error> {
+        let has_kernels = self.wrapped(entry).is_twinned();
+        match &*self.run.env_device {
+            "cpu" => Ok(None),
+            "learner" if !has_kernels => Err(Error::config(format!(
+                "env_device is learner, but there are no kernels for {} with these wrappers; use env_device = cpu",
+                entry.name
+            ))),
+            _ => Ok(has_kernels.then_some(entry.name)),
+        }
     }
 
     /// Returns `entry` in the wrappers of these settings.
@@ -413,7 +438,7 @@ impl Config {
     /// Returns the inputs of a new policy or agent in `entry`'s environment.
     pub(crate) fn build(&self, entry: &Entry, fresh: bool) -> Build<'_> {
         let (n_envs, seed) = (self.run.n_envs, self.run.seed);
-        Build { spaces: self.wrapped(entry).spaces(), net: &self.net, n_envs, seed, fresh, device: None }
+        Build { spaces: self.wrapped(entry).spaces(), net: &self.net, n_envs, seed, fresh, device: None, env: None }
     }
 
     /// Finds problems of several settings together.
