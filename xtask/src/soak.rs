@@ -255,9 +255,9 @@ fn slope(samples: &[Sample]) -> f64 {
     xy / xx
 }
 
-/// Returns the median of a few samples.
+/// Returns the median of samples.
 ///
-/// A file descriptor that is open for one sample then does not count as growth.
+/// Connections come and go: a descriptor that is open for some samples does not count as growth.
 fn median(samples: &[Sample], of: impl Fn(&Sample) -> u32) -> u32 {
     let mut values: Vec<u32> = samples.iter().map(of).collect();
     values.sort_unstable();
@@ -275,9 +275,9 @@ fn write(
 ) -> Result<()> {
     let mut text = format!(
         "# Soak\n\nWritten by `cargo xtask soak{} --hours {hours}`: {} processes side by side, niced, on {}. Samples every {:.0} s, without a \
-         warm-up of\n{:.1} minutes. The slope is a least-squares fit. At the end the runs were interrupted (SIGTERM), had to exit with 130, \
+         warm-up of\n{:.1} minutes. The slope is a least-squares fit; counts are\nmedians of the first and of the last quarter. At the end the runs were interrupted (SIGTERM), had to exit with 130, \
          and were resumed.\n\n\
-         | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads, first and last | child processes | descriptors \
+         | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads | child processes | descriptors \
          |\n|---|---|---|---|---|---|---|\n",
         if name == "soak" { "" } else { " --crawl yes" },
         workloads.len(),
@@ -294,7 +294,7 @@ fn write(
         panel.line(samples.iter().map(|s| (s.hours, s.mib)), arm.color);
         panel.label(arm.name, arm.color);
         let warm: Vec<Sample> = samples.iter().copied().filter(|s| s.hours >= warm_up).collect();
-        let few = warm.len().min(5);
+        let quarter = warm.len().div_ceil(4);
         let (Some(first), Some(last)) = (warm.first(), warm.last()) else {
             bail!("{}: no samples after the warm-up", arm.name);
         };
@@ -304,7 +304,7 @@ fn write(
         }
         let mut ends = Vec::new();
         for (what, of) in COUNTS {
-            let (first, last) = (median(&warm[..few], of), median(&warm[warm.len() - few..], of));
+            let (first, last) = (median(&warm[..quarter], of), median(&warm[warm.len() - quarter..], of));
             if last > first {
                 problems.push(format!("{}: {last} {what} at the end, {first} at first", arm.name));
             }
