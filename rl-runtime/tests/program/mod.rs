@@ -4,8 +4,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rl_envs::catalog::{self, Entry};
@@ -22,8 +24,10 @@ pub(crate) fn rl<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command
 }
 
-/// Waits for the end, or fails after the time limit; output must fit the pipes.
+/// Waits for the end, or fails after the time limit.
 pub(crate) fn wait(mut child: Child) -> Output {
+    // Read meanwhile: a program that has filled a pipe would wait for ever.
+    let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if begin.elapsed() > TIME_LIMIT {
@@ -32,7 +36,16 @@ pub(crate) fn wait(mut child: Child) -> Output {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    child.wait_with_output().unwrap()
+    Output { status: child.wait().unwrap(), stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+/// Reads a pipe to its end on another thread.
+fn read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.map(|mut pipe| pipe.read_to_end(&mut bytes)).transpose().unwrap();
+        bytes
+    })
 }
 
 /// Runs to the end, or fails after the time limit.
