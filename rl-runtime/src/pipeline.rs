@@ -367,7 +367,8 @@ impl<C: Collect> Pipeline<C> {
                 error => rl_agents::Error::from(error).into(),
             })?;
             samples = (shape.n_steps * shape.n_envs) as u64;
-            let rollouts = (0..all / n).map(|_| Rollout::new_in(shape, memory));
+            // In turn, each collector has one.
+            let rollouts = (0..(all / n).max(1)).map(|_| Rollout::new_in(shape, memory));
             let buffers = rollouts.map(|rollout| rollout.map(Filled::new)).collect::<Result<_, _>>();
             let buffers = buffers.map_err(rl_agents::Error::from)?;
             let name = if n == 1 { "collect".into() } else { format!("collect-{i}") };
