@@ -45,10 +45,10 @@ impl Agent for Reinforce {
         Ok(metrics)
     }
 
-    fn save(&self) -> Snapshot {
+    fn save(&self) -> Result<Snapshot, Error> {
         let policy = Snapshot::from(self.policy.weights());
         let counters = Counters { steps: self.optimizer.steps(), ..policy.counters };
-        Snapshot { moments: self.optimizer.moments(), counters, ..policy }
+        Ok(Snapshot { moments: self.optimizer.moments(), counters, ..policy })
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {

@@ -181,24 +181,22 @@ impl A2c {
             ..UpdateSettings::default()
         };
         let plan = Plan {
-            settings,
             objective: Objective::PolicyGradient,
             discounts: (config.gamma, config.gae_lambda),
             n_epochs: 1,
             shuffled: config.samples(rollout.len()) < rollout.len(),
             normalize: config.normalize_advantage,
         };
-        let totals = descent.update_on_device(rollout, &plan, pool)?;
+        let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
         let n = totals.minibatches;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
         metrics.push("train/policy_loss", totals.policy / n);
         metrics.push("train/value_loss", totals.value / n);
         metrics.push("train/entropy_loss", totals.entropy / n);
-        metrics.push("train/grad_norm", totals.norm / totals.taken);
-        metrics.push("train/skipped_updates", totals.skipped);
+        StepSums::of(&totals).report(&mut metrics);
         metrics.push("train/explained_variance", totals.explained_variance);
-        descent.policy.mean_std().into_iter().for_each(|std| metrics.push("train/std", std));
+        descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/n_updates", descent.epochs as f32);
         Ok(metrics)
@@ -294,7 +292,7 @@ impl Agent for A2c {
         metrics.push("train/entropy_loss", sums.entropy / n);
         steps.report(&mut metrics);
         metrics.push("train/explained_variance", targets.explained_variance());
-        self.descent.policy.mean_std().into_iter().for_each(|std| metrics.push("train/std", std));
+        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
@@ -302,6 +300,14 @@ impl Agent for A2c {
 
     fn memory(&self) -> Arc<dyn Memory> {
         self.descent.memory()
+    }
+
+    fn device_memory(&self) -> Vec<(&'static str, usize)> {
+        self.descent.device_memory()
+    }
+
+    fn fetch_policy(&mut self) -> Result<(), Error> {
+        self.descent.fetch()
     }
 
     fn watch(&mut self, watch: Watch) {
@@ -312,7 +318,7 @@ impl Agent for A2c {
         self.descent.gap();
     }
 
-    fn save(&self) -> Snapshot {
+    fn save(&self) -> Result<Snapshot, Error> {
         self.descent.save()
     }
 
@@ -377,11 +383,11 @@ mod tests {
     fn equally_good_actions_teach_an_agent_nothing_with_lag() {
         let config = A2cConfig { n_steps: 1, vf_coef: 0.0, normalize_advantage: true, ..A2cConfig::default() };
         let (mut agent, rollout) = bandit(config);
-        let before = agent.save().params;
+        let before = agent.save().unwrap().params;
         let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
         // Normalized after the weighting with (1, 0.8), the advantages would be +-0.71 and the gradient's norm 0.5.
         assert_eq!(metrics.get("train/grad_norm"), Some(0.0));
-        assert_eq!(agent.save().params, before);
+        assert_eq!(agent.save().unwrap().params, before);
     }
 
     #[test]
@@ -402,12 +408,12 @@ mod tests {
         let pool = Pool::new(1).unwrap();
         for bad in [f32::NAN, 1e30] {
             rollout.columns().steps.rewards[[0, 1]] = bad;
-            let before = agent.save();
+            let before = agent.save().unwrap();
             let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
             assert_eq!(metrics.get("train/skipped_updates"), Some(1.0));
             assert!(metrics.get("train/grad_norm").unwrap().is_nan());
             let bits = |snapshot: &Snapshot| snapshot.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!((bits(&agent.save()), agent.save().moments), (bits(&before), before.moments));
+            assert_eq!((bits(&agent.save().unwrap()), agent.save().unwrap().moments), (bits(&before), before.moments));
         }
         rollout.columns().steps.rewards[[0, 1]] = 1.0;
         assert_eq!(agent.update(&rollout, 1.0, &pool).unwrap().get("train/skipped_updates"), Some(0.0));
@@ -420,7 +426,7 @@ mod tests {
             let config = A2cConfig { n_steps: 8, batch_size, ..A2cConfig::default() };
             let mut agent = A2c::new(policy, config, 4, 0).unwrap();
             let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
-            assert_eq!((agent.save().counters.steps.taken, metrics.get("train/n_updates")), (steps, Some(1.0)));
+            assert_eq!((agent.save().unwrap().counters.steps.taken, metrics.get("train/n_updates")), (steps, Some(1.0)));
         }
         assert!(matches!(A2cConfig { batch_size: 3, ..A2cConfig::default() }.check(8), Err(Error::BatchSize { .. })));
     }

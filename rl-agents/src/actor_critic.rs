@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Isa, Purpose, Space, math, rng};
+use rl_envs::{ActionSpace, Actions, Isa, Purpose, Space, rng};
 
 use crate::distributions::{Distribution, add_noise, greedy, log_prob_of, log_softmax_heads, sample, standardize_columns};
 use crate::fused::Fused;
@@ -134,13 +134,6 @@ impl ActorCritic {
     /// True if observations are normalized and no statistics exist yet.
     pub(crate) fn awaits_obs(&self) -> bool {
         self.obs_moments().is_some_and(|moments| moments.count() == 0.0)
-    }
-
-    /// Mean standard deviation of continuous actions.
-    pub(crate) fn mean_std(&self) -> Option<f32> {
-        let Distribution::Gaussian { log_std } = &self.distribution else { return None };
-        let log_std = &self.params()[log_std.clone()];
-        Some(log_std.iter().map(|&x| math::exp(x)).sum::<f32>() / log_std.len() as f32)
     }
 
     /// Names, shapes and ranges of the parameters.

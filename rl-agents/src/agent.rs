@@ -17,9 +17,10 @@ use crate::{Error, Layout, Policy, Weights};
 ///
 /// [`Ppo`](crate::Ppo), [`A2c`](crate::A2c) or, with a replay memory, [`Dqn`](crate::Dqn).
 pub trait Agent: Send {
-    /// Returns the policy to evaluate, copy and save.
+    /// Returns the policy to evaluate and copy.
     ///
-    /// Its exploration is that of the last [`Agent::acting`]; rollouts are collected with [`Agent::acting`].
+    /// Where environments step on the device that learns, its parameters are those of the last [`Agent::fetch_policy`]. Its exploration is
+    /// that of the last [`Agent::acting`]; rollouts are collected with [`Agent::acting`].
     fn policy(&self) -> &dyn Policy;
 
     /// Returns the policy to collect the next rollout with.
@@ -47,6 +48,21 @@ pub trait Agent: Send {
         <dyn Memory>::host()
     }
 
+    /// Returns the bytes of memory by purpose on a device that learns.
+    ///
+    /// Counts everything on that device, environments included; empty if there is no device.
+    fn device_memory(&self) -> Vec<(&'static str, usize)> {
+        Vec::new()
+    }
+
+    /// Brings the policy up to date, if the environments are on the device that learns.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    fn fetch_policy(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Reports events of later updates to `watch`, if the agent has such events.
     fn watch(&mut self, _watch: Watch) {}
 
@@ -56,7 +72,10 @@ pub trait Agent: Send {
     fn gap(&mut self) {}
 
     /// Returns the state of the agent, apart from the replay memory.
-    fn save(&self) -> Snapshot;
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the state is on a device and cannot be read.
+    fn save(&self) -> Result<Snapshot, Error>;
 
     /// Restores a saved state; a replay memory is empty until [`Agent::load_replay`].
     ///

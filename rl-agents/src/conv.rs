@@ -488,7 +488,7 @@ mod tests {
             collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
             let moved = ["train/approx_kl", "train/clip_fraction"].map(|name| metrics.get(name).unwrap());
-            (moved, agent.save().params)
+            (moved, agent.save().unwrap().params)
         };
         assert_eq!(update(1, 0.0).0, [0.0, 0.0], "a clip range of 0 clips any other ratio");
         let (_, params) = update(1, 1e-3);

@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Device, Tensor, Var};
 use ndarray::{CowArray, Ix2};
 use rl_buffer::{Memory, Rollout, RolloutShape};
-use rl_cuda::learner::{LearnerCounters, UpdateTotals};
-use rl_envs::{Permutation, Pool, Purpose};
+use rl_cuda::learner::{LearnerCounters, UpdateSettings, UpdateTotals};
+use rl_envs::{Permutation, Pool, Purpose, math};
 
 use crate::agent::{Divergence, UpdateEvent, Watch};
 use crate::batch::{Minibatch, Parts, TileSums};
 use crate::device_collect::DeviceCollector;
 use crate::device_descent::{DeviceDescent, Plan, lock};
+use crate::distributions::Distribution;
 use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
-use crate::optim::{Optimizer, Rule};
+use crate::optim::{Optimizer, Rule, StepCount};
 use crate::probe::{Probe, Threads};
 use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 
@@ -38,8 +39,12 @@ pub(crate) struct Descent {
     returns: Option<RunningReturns>,
     pub(crate) watch: Option<Watch>,
     pub(crate) probe: Option<Probe>,
-    /// The device that learns, if any; policy and optimizer are copies of its own then.
+    /// The device that learns, if any.
+    ///
+    /// The policy here is a copy, and the moments are not read.
     pub(crate) device: Option<Arc<Mutex<DeviceDescent>>>,
+    /// True if the policy here has older parameters than the device's.
+    is_behind: bool,
 }
 
 impl Descent {
@@ -57,6 +62,7 @@ impl Descent {
             watch: None,
             probe: None,
             device: None,
+            is_behind: false,
         }
     }
 
@@ -171,7 +177,12 @@ impl Descent {
     /// # Errors
     /// [`Error::Columns`] for the rollout of an older policy; [`Error::Diverged`] with the minibatch at which learning stopped;
     /// [`Error::Device`].
-    pub(crate) fn update_on_device(&mut self, rollout: &Rollout, plan: &Plan, pool: &Pool) -> Result<UpdateTotals, Error> {
+    pub(crate) fn update_on_device(
+        &mut self,
+        rollout: &Rollout,
+        (plan, settings): (&Plan, &UpdateSettings),
+        pool: &Pool,
+    ) -> Result<UpdateTotals, Error> {
         let version = self.policy.version();
         if rollout.policy_version().iter().any(|&acted| acted != version) {
             return Err(Error::Columns("learning on a device needs the actions of the latest policy"));
@@ -180,7 +191,7 @@ impl Descent {
         let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
         let device = self.device.clone().ok_or(Error::Columns("there is no device"))?;
         let mut device = lock(&device);
-        device.update(plan, rollout, inv_std)?;
+        device.update((plan, settings), rollout, inv_std)?;
         let (totals, counters) = device.results()?;
         self.report(UpdateEvent::TargetsEnd);
         let Self { policy, optimizer, gradient, .. } = self;
@@ -198,15 +209,43 @@ impl Descent {
             let minibatch = Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: 0.0 };
             minibatch.tensors(policy)
         });
-        device.fetch(counters, policy, optimizer)?;
+        policy.network_mut().set_version(counters.changes);
+        optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        self.is_behind = rollout.on_device && diverged.is_none();
+        if !self.is_behind {
+            device.fetch(policy)?;
+        }
         if let Some(minibatch) = diverged.transpose()? {
             device.last_gradient(gradient)?;
             let [policy_loss, value_loss, entropy_loss] = totals.last;
             let losses = [("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy_loss", entropy_loss)];
-            let rate = plan.settings.learning_rate;
+            let rate = settings.learning_rate;
             return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &losses, minibatch))));
         }
         Ok(totals)
+    }
+
+    /// Bytes of the device's memory by purpose.
+    pub(crate) fn device_memory(&self) -> Vec<(&'static str, usize)> {
+        self.device.as_ref().map_or_else(Vec::new, |device| lock(device).memory_use())
+    }
+
+    /// Copies the policy from the device that learns, if it is behind.
+    pub(crate) fn fetch(&mut self) -> Result<(), Error> {
+        let (Some(device), true) = (&self.device, self.is_behind) else { return Ok(()) };
+        lock(device).fetch(&mut self.policy)?;
+        self.is_behind = false;
+        Ok(())
+    }
+
+    /// Mean standard deviation of continuous actions.
+    pub(crate) fn mean_std(&self) -> Result<Option<f32>, Error> {
+        let Distribution::Gaussian { log_std } = self.policy.distribution() else { return Ok(None) };
+        let mut numbers = self.policy.params()[log_std.clone()].to_vec();
+        if let (Some(device), true) = (&self.device, self.is_behind) {
+            lock(device).log_std(&mut numbers)?;
+        }
+        Ok(Some(numbers.iter().map(|&x| math::exp(x)).sum::<f32>() / numbers.len() as f32))
     }
 
     /// Ends the trajectories of the rollouts so far.
@@ -216,14 +255,20 @@ impl Descent {
         }
     }
 
-    pub(crate) fn save(&self) -> Snapshot {
-        let policy = Snapshot::from(self.policy.weights());
-        Snapshot {
-            moments: self.optimizer.moments(),
+    pub(crate) fn save(&self) -> Result<Snapshot, Error> {
+        let mut policy = Snapshot::from(self.policy.weights());
+        let mut moments = self.optimizer.moments();
+        if let Some(device) = &self.device {
+            let (params, there) = lock(device).saved()?;
+            policy.params = params;
+            moments.iter_mut().zip(there).for_each(|((_, here), there)| *here = there);
+        }
+        Ok(Snapshot {
+            moments,
             statistics: Statistics { returns: self.returns.clone(), ..policy.statistics },
             counters: Counters { epochs: self.epochs, steps: self.optimizer.steps(), ..policy.counters },
             ..policy
-        }
+        })
     }
 
     pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
@@ -237,7 +282,7 @@ impl Descent {
         self.optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
         self.policy = policy;
         self.returns.clone_from(returns);
-        self.epochs = snapshot.counters.epochs;
+        (self.epochs, self.is_behind) = (snapshot.counters.epochs, false);
         self.load_device()
     }
 }
@@ -251,6 +296,11 @@ pub(crate) struct StepSums {
 }
 
 impl StepSums {
+    /// Returns those of an update on a device.
+    pub(crate) fn of(totals: &UpdateTotals) -> Self {
+        Self { taken: totals.taken as u32, skipped: totals.skipped as u32, norm: totals.norm }
+    }
+
     /// Counts a step by its gradient's norm, or a skipped one.
     pub(crate) fn push(&mut self, norm: Option<f32>) {
         match norm {

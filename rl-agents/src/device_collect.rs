@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use rl_buffer::{DeviceStep, ObsSlice, Rollout, RolloutShape};
 use rl_cuda::learner::Episodes;
-use rl_cuda::{ActionSource, Buffer, CudaVecEnv};
+use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph};
 use rl_envs::{ActionSpace, Actions, ObsRows, VecEnv, pool};
 
 use crate::collect::State;
@@ -27,13 +27,16 @@ pub struct DeviceCollector {
     envs: CudaVecEnv,
     net: DeviceNet,
     episodes: Episodes,
-    /// Seed of the policy's random numbers, and 0.
+    /// Seed of the policy's random numbers, and lifetime steps.
     clock: Buffer<u64>,
     /// Bounds of continuous actions, (2, A), and actions within them, (N, A).
     clipped: Option<[Buffer<f32>; 2]>,
     seed: u64,
     /// Lifetime steps of each environment.
     steps: u64,
+    /// Graph of a rollout, which is run once before it is captured.
+    graph: Option<StepsGraph>,
+    ran: bool,
 }
 
 impl DeviceCollector {
@@ -59,7 +62,8 @@ impl DeviceCollector {
         learner.stream.upload(&clock.view_mut(), &[seed, 0])?;
         let (net, episodes) = (DeviceNet::new(device, net, n, 0)?, Episodes::new(device, n, LATEST)?);
         drop(learner);
-        let mut collector = Self { descent: descent.clone(), envs, net, episodes, clock, clipped, seed, steps: 0 };
+        let mut collector =
+            Self { descent: descent.clone(), envs, net, episodes, clock, clipped, seed, steps: 0, graph: None, ran: false };
         collector.reset(seed)?;
         Ok(collector)
     }
@@ -89,55 +93,28 @@ impl DeviceCollector {
     /// # Errors
     /// [`Error::Device`].
     pub fn collect(&mut self, version: u64, rollout: &mut Rollout) -> Result<(usize, Vec<Episode>), Error> {
-        let Self { descent, envs, net, episodes, clock, clipped, steps: before, .. } = self;
-        let mut descent = lock(descent);
-        let DeviceDescent { stream, kernels, targets, chains, obs_scale, rollout: columns, computed, params, log_std, .. } =
-            &mut *descent;
-        let RolloutShape { n_steps, n_envs: n, obs_len: d, .. } = columns.shape();
-        let ([actor, critic], scale, params) = (*chains, *obs_scale, params.view());
-        let Computed { next_values, .. } = computed;
-        columns.restart(stream)?;
-        for t in 0..n_steps {
-            let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
-            kernels.samples(stream, (&obs, scale, d), None, &net.inputs.view_mut())?;
-            net.forward((stream, kernels), &params, n, None)?;
-            stream.copy(&values, &net.outputs(critic, n))?;
-            let (outputs, at) = (net.outputs(actor, n), *before + 1 + t as u64);
-            match (&steps.actions, clipped.as_mut()) {
-                (Actions::Discrete(actions), None) => {
-                    targets.sample_categorical(stream, &outputs, masks.as_ref(), &clock.view(), at, actions, &log_probs)?;
-                }
-                (Actions::Continuous(actions), Some([bounds, clipped])) => {
-                    let (gaussian, clipped) = ((&outputs, &params.slice(log_std.clone()), &bounds.view()), clipped.view_mut());
-                    targets.sample_gaussian(stream, gaussian, (&clock.view(), at), [actions, &clipped], &log_probs)?;
-                    steps.actions = Actions::Continuous(clipped);
-                }
-                _ => return Err(Error::ActionKind),
+        let Self { descent, envs, net, episodes, clock, clipped, steps, graph, ran, .. } = self;
+        let descent = &mut *lock(descent);
+        let stream = descent.stream.clone();
+        let mut acting = ActingOnDevice { descent, net, episodes, clock, clipped: clipped.as_mut() };
+        match graph {
+            Some(graph) => envs.replay_steps(graph)?,
+            None if *ran => {
+                let captured = envs.capture_steps(&stream, |envs| acting.enqueue(envs))?;
+                envs.replay_steps(graph.insert(captured))?;
             }
-            envs.step_on(stream, 1, ActionSource::Given, &steps)?;
-            let final_obs = steps.final_obs.map(|obs| obs.into_view(), |obs| obs.into_view());
-            kernels.samples(stream, (&final_obs, scale, d), None, &net.inputs.view_mut())?;
-            net.forward((stream, kernels), &params, n, Some(actor))?;
-            let ended = [&steps.terminated.into_view(), &steps.truncated.into_view()];
-            let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
-            kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
+            None => acting.enqueue(envs)?,
         }
-        kernels.samples(stream, (&columns.last_obs(), scale, d), None, &net.inputs.view_mut())?;
-        net.forward((stream, kernels), &params, n, Some(actor))?;
-        stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
-        let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
-        let values = (&columns.values(), &columns.last_values());
-        kernels.continued_values(stream, values, flags, &next_values.view_mut())?;
-        episodes.add(stream, &rewards, flags[0], flags[1])?;
-        *before += n_steps as u64;
-        envs.check_actions(stream)?;
-        let (ended, latest) = episodes.ended(stream)?;
+        *ran = true;
+        *steps += acting.descent.rollout.shape().n_steps as u64;
+        envs.check_actions(&stream)?;
+        let (ended, latest) = episodes.ended(&stream)?;
         rollout.clear();
         rollout.policy_version_mut().fill(version);
         rollout.on_device = true;
-        if computed.normalizes() {
+        if descent.computed.normalizes() {
             // The statistics of rewards are the host's.
-            columns.download_rewards(stream, rollout)?;
+            descent.rollout.download_rewards(&stream, rollout)?;
         }
         Ok((ended, latest.into_iter().map(episode).collect()))
     }
@@ -184,6 +161,7 @@ impl DeviceCollector {
     /// [`Error::Snapshot`] if it does not fit; [`Error::Device`] or [`Error::Env`].
     pub fn load(&mut self, saved: CollectorState) -> Result<(), Error> {
         self.steps = saved.steps;
+        lock(&self.descent).stream.upload(&self.clock.view_mut(), &[self.seed, saved.steps])?;
         if !saved.has_envs() {
             return self.reset(self.seed.wrapping_add(saved.steps));
         }
@@ -218,6 +196,61 @@ impl DeviceCollector {
     }
 }
 
+/// Memory and kernels of acting on a device.
+struct ActingOnDevice<'a> {
+    descent: &'a mut DeviceDescent,
+    net: &'a mut DeviceNet,
+    episodes: &'a mut Episodes,
+    clock: &'a mut Buffer<u64>,
+    clipped: Option<&'a mut [Buffer<f32>; 2]>,
+}
+
+impl ActingOnDevice<'_> {
+    /// Enqueues a rollout.
+    fn enqueue(&mut self, envs: &mut CudaVecEnv) -> Result<(), Error> {
+        let Self { descent, net, episodes, clock, clipped } = self;
+        let DeviceDescent { stream, kernels, targets, chains, obs_scale, rollout: columns, computed, params, log_std, .. } =
+            &mut **descent;
+        let RolloutShape { n_steps, n_envs: n, obs_len: d, .. } = columns.shape();
+        let ([actor, critic], scale, params) = (*chains, *obs_scale, params.view());
+        let Computed { next_values, .. } = computed;
+        columns.restart(stream)?;
+        for t in 0..n_steps {
+            let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
+            kernels.samples(stream, (&obs, scale, d), None, &net.inputs.view_mut())?;
+            net.forward((stream, kernels), &params, n, None)?;
+            stream.copy(&values, &net.outputs(critic, n))?;
+            let (outputs, at) = (net.outputs(actor, n), 1 + t as u64);
+            match (&steps.actions, clipped.as_mut()) {
+                (Actions::Discrete(actions), None) => {
+                    targets.sample_categorical(stream, &outputs, masks.as_ref(), &clock.view(), at, actions, &log_probs)?;
+                }
+                (Actions::Continuous(actions), Some([bounds, clipped])) => {
+                    let (gaussian, clipped) = ((&outputs, &params.slice(log_std.clone()), &bounds.view()), clipped.view_mut());
+                    targets.sample_gaussian(stream, gaussian, (&clock.view(), at), [actions, &clipped], &log_probs)?;
+                    steps.actions = Actions::Continuous(clipped);
+                }
+                _ => return Err(Error::ActionKind),
+            }
+            envs.step_on(stream, 1, ActionSource::Given, &steps)?;
+            let final_obs = steps.final_obs.map(|obs| obs.into_view(), |obs| obs.into_view());
+            kernels.samples(stream, (&final_obs, scale, d), None, &net.inputs.view_mut())?;
+            net.forward((stream, kernels), &params, n, Some(actor))?;
+            let ended = [&steps.terminated.into_view(), &steps.truncated.into_view()];
+            let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
+            kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
+        }
+        kernels.samples(stream, (&columns.last_obs(), scale, d), None, &net.inputs.view_mut())?;
+        net.forward((stream, kernels), &params, n, Some(actor))?;
+        stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
+        let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
+        let values = (&columns.values(), &columns.last_values());
+        kernels.continued_values(stream, values, flags, &next_values.view_mut())?;
+        episodes.add(stream, &rewards, flags[0], flags[1])?;
+        Ok(targets.advance_clock(stream, &clock.view_mut(), n_steps as u64)?)
+    }
+}
+
 fn episode((episode_return, length): (f64, u32)) -> Episode {
     Episode { episode_return, length }
 }
@@ -226,14 +259,11 @@ fn episode((episode_return, length): (f64, u32)) -> Episode {
 mod tests {
     use rl_cuda::Device;
     use rl_envs::catalog::{self, Entry};
-    use rl_envs::{Isa, Pool, Purpose, Rng, codec};
+    use rl_envs::{Pool, Purpose, Rng, codec};
 
     use super::*;
+    use crate::fixture::{bits, has_fma};
     use crate::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
-
-    fn bits(x: &[f32]) -> Vec<u32> {
-        x.iter().map(|x| x.to_bits()).collect()
-    }
 
     /// Trains on the CPU and on a device, and exchanges the environments' states on the way.
     fn compare(device: &Device, entry: &Entry, (n, n_steps): (usize, usize), normalize_reward: bool) {
@@ -272,7 +302,8 @@ mod tests {
             }
             let metrics = cpu.update(&expected, 1.0, &pool).unwrap();
             assert_eq!(format!("{metrics:?}"), format!("{:?}", gpu.update(&found, 1.0, &pool).unwrap()), "{context}");
-            let (a, b) = (cpu.save(), gpu.save());
+            assert_eq!((there.graph.is_some(), lock(&there.descent).is_captured()), (iteration > 0, iteration > 0), "{context}");
+            let (a, b) = (cpu.save().unwrap(), gpu.save().unwrap());
             assert!(bits(&a.params) == bits(&b.params) && a.counters == b.counters && a.statistics == b.statistics, "{context}");
             let states = [here.save().unwrap(), there.save().unwrap()];
             let [a, b] = [&states[0], &states[1]].map(|state| codec::encode(state).unwrap());
@@ -291,8 +322,7 @@ mod tests {
 
     #[test]
     fn environments_on_a_device_fill_the_cpus_rollouts() {
-        if Isa::best() == Isa::Plain {
-            eprintln!("SKIPPED: this machine has no fused multiply-add, so its bits are not those of a GPU");
+        if !has_fma() {
             return;
         }
         for device in &Device::for_tests() {

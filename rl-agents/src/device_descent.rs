@@ -12,7 +12,7 @@ use rl_cuda::learner::{
     UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, Targets};
-use rl_cuda::{Buffer, CpuAccess, Device, PinnedSlab, Stream, View};
+use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View};
 use rl_envs::{Dtype, Obs};
 
 use crate::device_net::DeviceNet;
@@ -26,12 +26,11 @@ use crate::{ActorCritic, Error};
 /// Maximum numbers in the partial gradients of all tiles.
 ///
 /// Beyond, each slice has one partial gradient.
-const MAX_NUMBERS: usize = 1 << 26;
+pub(crate) const MAX_NUMBERS: usize = 1 << 26;
 
-/// Settings and order of an algorithm's update.
-#[derive(Clone, Copy, Debug)]
+/// Order of an algorithm's update, the same from one to the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Plan {
-    pub(crate) settings: UpdateSettings,
     pub(crate) objective: Objective,
     /// Discount of rewards, and lambda of generalized advantages.
     pub(crate) discounts: (f32, f32),
@@ -40,6 +39,30 @@ pub(crate) struct Plan {
     pub(crate) shuffled: bool,
     /// True if advantages are normalized per minibatch.
     pub(crate) normalize: bool,
+}
+
+/// Graph of the work of every update, which is run once before it is captured.
+#[derive(Debug, Default)]
+struct UpdateGraph {
+    ran: Option<Plan>,
+    graph: Option<Graph>,
+}
+
+impl UpdateGraph {
+    /// Enqueues the work of a plan.
+    fn run(&mut self, stream: &Stream, plan: &Plan, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        if self.ran != Some(*plan) {
+            self.graph = None;
+            work()?;
+            self.ran = Some(*plan);
+            return Ok(());
+        }
+        let graph = match &mut self.graph {
+            Some(graph) => graph,
+            None => self.graph.insert(stream.capture(work)?),
+        };
+        Ok(graph.launch()?)
+    }
 }
 
 /// Numbers in a device's memory, and page-locked memory to copy them from.
@@ -111,8 +134,25 @@ pub(crate) struct DeviceDescent {
     sums: [Buffer<f64>; 3],
     final_obs: Obs<Staged<f32>, Staged<u8>>, // (B, D)
     final_at: Staged<u32>,                   // (B)
-    /// Parameters and moments on the host, (P) each.
-    host: Vec<PinnedSlab<f32>>,
+    host_params: PinnedSlab<f32>,
+    graph: UpdateGraph,
+}
+
+/// Waits for the stream, and copies numbers to the host.
+pub(crate) fn download(stream: &Stream, from: &View<'_, f32>) -> Result<Vec<f32>, rl_cuda::Error> {
+    let mut to = vec![0.0; from.len()];
+    stream.download(&mut to, from).map(|()| to)
+}
+
+/// Appends the rest of a device's memory to its parts.
+pub(crate) fn with_rest(
+    mut parts: Vec<(&'static str, usize)>,
+    device: &Device,
+    rest: &'static str,
+) -> Vec<(&'static str, usize)> {
+    let named: usize = parts.iter().map(|(_, bytes)| bytes).sum();
+    parts.push((rest, device.allocated().saturating_sub(named)));
+    parts
 }
 
 /// Locks a learner that its environments share.
@@ -121,7 +161,7 @@ pub(crate) fn lock(device: &Mutex<DeviceDescent>) -> MutexGuard<'_, DeviceDescen
 }
 
 /// Refuses a setting that has no kernels yet.
-fn unsupported(name: &'static str, value: String) -> Error {
+pub(crate) fn unsupported(name: &'static str, value: String) -> Error {
     Error::Setting { name, value, allowed: "but the device's kernels do not support it yet; use --device cpu" }
 }
 
@@ -189,9 +229,8 @@ impl DeviceDescent {
                 Dtype::U8 => Obs::U8(Staged::new(device, batch_size * shape.obs_len)?),
             },
             final_at: Staged::new(device, batch_size)?,
-            host: (0..=n_moments)
-                .map(|_| PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite))
-                .collect::<Result<_, _>>()?,
+            host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
+            graph: UpdateGraph::default(),
         })
     }
 
@@ -216,10 +255,15 @@ impl DeviceDescent {
     ///
     /// The device decides itself on steps that are skipped, and on the end of an update at a KL divergence. Rewards are normalized by
     /// `inv_std`, if there is one.
-    pub(crate) fn update(&mut self, plan: &Plan, rollout: &Rollout, inv_std: Option<f32>) -> Result<(), Error> {
+    pub(crate) fn update(
+        &mut self,
+        (plan, settings): (&Plan, &UpdateSettings),
+        rollout: &Rollout,
+        inv_std: Option<f32>,
+    ) -> Result<(), Error> {
         let settings = match self.rule {
-            Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..plan.settings },
-            Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..plan.settings },
+            Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..*settings },
+            Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..*settings },
         };
         self.state.set_settings(&self.stream, &settings)?;
         if !rollout.on_device {
@@ -229,14 +273,22 @@ impl DeviceDescent {
             let rewards = rollout.rewards().to_slice().expect(CONTIGUOUS);
             normalized.upload(&self.stream, rewards.iter().map(|&reward| normalized_reward(reward, inv_std)))?;
         }
-        self.kernels.begin(&self.stream, &mut self.state)?;
         if !rollout.on_device {
             self.next_values(rollout)?;
         }
+        let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graph));
+        let enqueued = graph.run(&stream, plan, || self.learn(plan));
+        self.graph = graph;
+        enqueued
+    }
+
+    /// Enqueues everything that is the same in every update.
+    fn learn(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.kernels.begin(&self.stream, &mut self.state)?;
         self.targets(plan.discounts)?;
         for _ in 0..plan.n_epochs {
             self.kernels.epoch(&self.stream, &mut self.state, plan.shuffled, &self.order.view_mut())?;
-            for first in (0..rollout.len()).step_by(self.batch_size) {
+            for first in (0..self.order.len()).step_by(self.batch_size) {
                 self.gradient(plan, first..first + self.batch_size)?;
                 self.step()?;
             }
@@ -360,24 +412,41 @@ impl DeviceDescent {
         Ok((self.state.totals(&self.stream)?, self.state.counters(&self.stream)?))
     }
 
-    /// Copies parameters, moments and counters to the host.
-    pub(crate) fn fetch(
-        &mut self,
-        counters: LearnerCounters,
-        policy: &mut ActorCritic,
-        optimizer: &mut Optimizer,
-    ) -> Result<(), Error> {
-        let vectors = [&self.params].into_iter().chain(&self.moments);
-        for (to, from) in self.host.iter_mut().zip(vectors) {
-            self.stream.download_async(to, &from.view())?;
-        }
-        let [params, moments @ ..] = &self.host[..] else { return Ok(()) };
-        policy.set_params(params.read()?, counters.changes)?;
-        for (to, from) in optimizer.vectors_mut().zip(moments) {
-            to.copy_from_slice(from.read()?);
-        }
-        optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
-        Ok(())
+    /// Bytes of the device's memory by purpose.
+    pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
+        let Computed { next_values, advantages, returns, rewards } = &self.computed;
+        let normalized = rewards.as_ref().map_or(0, |rewards| rewards.there.bytes());
+        let parts = vec![
+            ("rollout", self.rollout.bytes()),
+            ("targets", next_values.bytes() + advantages.bytes() + returns.bytes() + normalized + self.order.bytes()),
+            ("parameters and moments", self.params.bytes() + self.moments.iter().map(Buffer::bytes).sum::<usize>()),
+            ("gradients", self.gradient.bytes() + self.partial.bytes()),
+            ("activations of a minibatch", self.net.bytes()),
+        ];
+        with_rest(parts, self.stream.device(), "environments, acting and sums")
+    }
+
+    /// True if updates are launches of a graph.
+    #[cfg(test)]
+    pub(crate) fn is_captured(&self) -> bool {
+        self.graph.graph.is_some()
+    }
+
+    /// Copies the parameters to a policy.
+    pub(crate) fn fetch(&mut self, policy: &mut ActorCritic) -> Result<(), Error> {
+        self.stream.download_async(&mut self.host_params, &self.params.view())?;
+        policy.set_params(self.host_params.read()?, policy.version())
+    }
+
+    /// Copies parameters and moments to the host.
+    pub(crate) fn saved(&self) -> Result<(Vec<f32>, Vec<Vec<f32>>), Error> {
+        let here = |from: &Buffer<f32>| download(&self.stream, &from.view());
+        Ok((here(&self.params)?, self.moments.iter().map(here).collect::<Result<_, _>>()?))
+    }
+
+    /// Copies the logarithms of the standard deviations to the host.
+    pub(crate) fn log_std(&self, to: &mut [f32]) -> Result<(), Error> {
+        Ok(self.stream.download(to, &self.params.view().slice(self.log_std.clone()))?)
     }
 
     /// Waits for the update, and copies its rollout and its targets to the host.
@@ -385,10 +454,7 @@ impl DeviceDescent {
         let stream = &self.stream;
         let mut rollout = rollout.clone();
         self.rollout.download(stream, &mut rollout)?;
-        let column = |from: View<'_, f32>| {
-            let mut to = vec![0.0; from.len()];
-            stream.download(&mut to, &from).map(|()| to)
-        };
+        let column = |from: View<'_, f32>| download(stream, &from);
         let Computed { advantages, returns, .. } = &self.computed;
         let (advantages, returns, values) = (column(advantages.view())?, column(returns.view())?, column(self.rollout.values())?);
         Ok((rollout, crate::Targets { advantages, weights: Vec::new(), returns, values, log_probs: Vec::new() }))
@@ -408,22 +474,9 @@ impl DeviceDescent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::{bits, has_fma};
     use crate::{A2c, A2cConfig, Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
-    use rl_envs::isa::Isa;
     use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum};
-
-    /// A machine without fused multiply-add computes other bits than a GPU.
-    fn has_fma() -> bool {
-        let fused = Isa::best() != Isa::Plain;
-        if !fused {
-            eprintln!("SKIPPED: this machine has no fused multiply-add, so its bits are not those of a GPU");
-        }
-        fused
-    }
-
-    fn bits(x: &[f32]) -> Vec<u32> {
-        x.iter().map(|x| x.to_bits()).collect()
-    }
 
     /// Algorithm, with its settings.
     #[derive(Debug)]
@@ -476,7 +529,7 @@ mod tests {
             there.collect(gpu.acting(remaining), &mut rollouts[1]).unwrap();
             let expected = cpu.update(&rollouts[0], remaining, &pool).unwrap();
             let found = gpu.update(&rollouts[1], remaining, &pool).unwrap();
-            let (a, b) = (cpu.save(), gpu.save());
+            let (a, b) = (cpu.save().unwrap(), gpu.save().unwrap());
             let context = format!("{device}, iteration {iteration}, {net:?}, {algorithm:?}\n{expected:?}\n{found:?}");
             assert_eq!(a.counters, b.counters, "{context}");
             assert!(bits(&a.params) == bits(&b.params), "parameters: {context}");
@@ -587,7 +640,7 @@ mod tests {
             });
             assert_eq!(errors[0].to_string(), errors[1].to_string(), "{device}");
             assert_eq!(format!("{:?}", errors[0].minibatch), format!("{:?}", errors[1].minibatch), "{device}");
-            assert_eq!(cpu.save().counters, gpu.save().counters, "{device}");
+            assert_eq!(cpu.save().unwrap().counters, gpu.save().unwrap().counters, "{device}");
         }
     }
 

@@ -60,10 +60,21 @@ impl DeviceNet {
         })
     }
 
+    /// Bytes of the activations and their gradients.
+    pub(crate) fn bytes(&self) -> usize {
+        self.inputs.bytes() + self.outputs.iter().chain(&self.deltas).map(Buffer::bytes).sum::<usize>()
+    }
+
     /// Returns the outputs of a chain for the first `m` samples.
     pub(crate) fn outputs(&self, chain: usize, m: usize) -> View<'_, f32> {
         let last = self.chains[chain].end - 1;
         self.outputs[last].view().slice(0..m * self.layers[last].dense.n_out)
+    }
+
+    /// Returns the gradient of a chain's outputs for writing.
+    pub(crate) fn gradient_mut(&mut self, chain: usize, m: usize) -> rl_cuda::ViewMut<'_, f32> {
+        let last = self.chains[chain].end - 1;
+        self.deltas[last].view_mut().into_slice(0..m * self.layers[last].dense.n_out)
     }
 
     /// Returns the outputs of two chains, and their gradients for writing.

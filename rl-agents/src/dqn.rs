@@ -23,8 +23,9 @@ use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 
 use crate::agent::{Divergence, NamedTensor};
 use crate::descent::{StepSums, check_continues};
+use crate::device_dqn::{DeviceDqn, Repeated};
 use crate::gradient::Slices;
-use crate::optim::{Optimizer, Rule};
+use crate::optim::{Optimizer, Rule, StepCount};
 use crate::policy::mask_rows;
 use crate::probe::Threads;
 use crate::q_network::best;
@@ -168,6 +169,10 @@ pub struct Dqn {
     updates: u64,
     memory: Memory,
     watch: Option<Watch>,
+    /// The device that learns, if any.
+    ///
+    /// The online network here is a copy of its own; moments and target network lag behind.
+    device: Option<DeviceDqn>,
 }
 
 /// Reusable memory of updates.
@@ -262,6 +267,30 @@ impl TileLoss<TdSums> for TdLoss<'_> {
     }
 }
 
+/// Returns the actions of a minibatch.
+fn actions(batch: &Batch) -> Result<&[u32], Error> {
+    match batch.columns().actions {
+        ActionSlice::Discrete(actions) => Ok(actions),
+        ActionSlice::Continuous(_) => Err(Error::ActionKind),
+    }
+}
+
+/// Returns a minibatch as tensors, for a dump.
+fn tensors(network: &QNetwork, batch: &Batch, targets: &[f32]) -> Result<Vec<NamedTensor>, Error> {
+    let (actions, batch, network) = (actions(batch)?, batch.columns(), network.network());
+    let column = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu);
+    let tensors = [
+        ("obs", network.features(batch.obs)?),
+        ("actions", Tensor::from_slice(actions, actions.len(), &Device::Cpu)?),
+        ("rewards", column(batch.rewards)?),
+        ("discounts", column(batch.discounts)?),
+        ("next_obs", network.features(batch.next_obs)?),
+        ("targets", column(targets)?),
+        ("weights", column(batch.weights)?),
+    ];
+    Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
+}
+
 impl Dqn {
     fn clear_replay(&mut self) {
         match &mut self.replay {
@@ -339,9 +368,38 @@ impl Dqn {
             updates,
             memory,
             watch: None,
+            device: None,
         };
         agent.acting(1.0);
         Ok(agent)
+    }
+
+    /// Learns on `device`.
+    ///
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. Transitions stay in the host's memory, and the
+    /// policy to act with is a copy there.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for instance
+    /// without memory.
+    pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
+        self.device = Some(DeviceDqn::new(device, &self.network, self.shape(), self.config.batch_size)?);
+        self.load_device()?;
+        Ok(self)
+    }
+
+    /// Copies the state to the device, if one learns.
+    fn load_device(&mut self) -> Result<(), Error> {
+        let Self { device, network, target, optimizer, .. } = self;
+        device.as_mut().map_or(Ok(()), |device| device.load(network, target, optimizer))
+    }
+
+    /// Shape of the transitions.
+    fn shape(&self) -> &TransitionShape {
+        match &self.replay {
+            Replay::Uniform(replay) => replay.shape(),
+            Replay::Prioritized(replay) => replay.replay().shape(),
+        }
     }
 
     /// Adds step `t` of a rollout to the replay memory, of all columns or of one.
@@ -411,7 +469,11 @@ impl Dqn {
         }
         let interval = self.config.target_update_interval;
         if before / interval < self.env_steps / interval {
-            let (online, tau) = (self.network.params(), self.config.tau);
+            let tau = self.config.tau;
+            if let Some(device) = &mut self.device {
+                return device.follow(tau);
+            }
+            let online = self.network.params();
             self.target.network_mut().change(|params| {
                 if tau == 1.0 {
                     params.copy_from_slice(online);
@@ -425,15 +487,10 @@ impl Dqn {
 
     /// Does one update: draws a minibatch, takes a step, and updates priorities.
     fn learn(&mut self, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
-        let mut rng = Rng::new(self.seed, 0, self.updates, Purpose::Replay);
-        self.updates += 1;
-        let beta = self.config.priority_beta + done * (1.0 - self.config.priority_beta);
-        let Memory { batch, words, .. } = &mut self.memory;
-        words.iter_mut().for_each(|word| *word = rng.next_u32());
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.sample(words, batch)?,
-            Replay::Prioritized(replay) => replay.sample(words, beta, batch)?,
+        if self.device.is_some() {
+            return self.learn_on_device(done, sums);
         }
+        self.draw(done, None)?;
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
         self.set_targets(pool)?;
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
@@ -453,7 +510,8 @@ impl Dqn {
             None
         };
         if optimizer.has_diverged() {
-            let (losses, minibatch) = ([("loss", loss), ("q_mean", q)], self.tensors()?);
+            let losses = [("loss", loss), ("q_mean", q)];
+            let minibatch = tensors(&self.network, &self.memory.batch, &self.memory.targets)?;
             let divergence = Divergence::new(&self.optimizer, &self.memory.gradient, learning_rate, &losses, minibatch);
             return Err(Error::Diverged(Box::new(divergence)));
         }
@@ -470,21 +528,76 @@ impl Dqn {
         Ok(())
     }
 
-    /// Returns the minibatch as tensors, for a dump.
-    fn tensors(&self) -> Result<Vec<NamedTensor>, Error> {
-        let (batch, targets) = (self.memory.batch.columns(), &self.memory.targets);
-        let column = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu);
-        let actions = self.actions()?;
-        let tensors = [
-            ("obs", self.network.network().features(batch.obs)?),
-            ("actions", Tensor::from_slice(actions, actions.len(), &Device::Cpu)?),
-            ("rewards", column(batch.rewards)?),
-            ("discounts", column(batch.discounts)?),
-            ("next_obs", self.network.network().features(batch.next_obs)?),
-            ("targets", column(targets)?),
-            ("weights", column(batch.weights)?),
-        ];
-        Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
+    /// Draws the next minibatch, into a slot of the device's if there is one.
+    fn draw(&mut self, done: f32, slot: Option<usize>) -> Result<(), Error> {
+        let Self { memory, replay, device, config, .. } = self;
+        let mut rng = Rng::new(self.seed, 0, self.updates, Purpose::Replay);
+        self.updates += 1;
+        let beta = config.priority_beta + done * (1.0 - config.priority_beta);
+        let Memory { batch, words, .. } = memory;
+        words.iter_mut().for_each(|word| *word = rng.next_u32());
+        let batch = device.as_mut().zip(slot).map_or(batch, |(device, slot)| device.batch(slot));
+        match replay {
+            Replay::Uniform(replay) => replay.sample(words, batch)?,
+            Replay::Prioritized(replay) => replay.sample(words, beta, batch)?,
+        }
+        Ok(())
+    }
+
+    /// [`Dqn::learn`] on the device, waited for only if priorities follow.
+    fn learn_on_device(&mut self, done: f32, sums: &mut Sums) -> Result<(), Error> {
+        let (slot, double) = ((self.updates % 2) as usize, self.config.double);
+        self.check_on_device(slot, done)?;
+        if let (Some(device), 0.0) = (&mut self.device, sums.n) {
+            let rate = self.config.learning_rate.at(1.0 - done);
+            device.begin(rate, self.config.max_grad_norm, self.optimizer.rule())?;
+        }
+        sums.n += 1.0;
+        self.draw(done, Some(slot))?;
+        self.device.as_mut().map_or(Ok(()), |device| device.learn(slot, double))?;
+        let Replay::Prioritized(_) = &self.replay else { return Ok(()) };
+        self.check_on_device(slot, done)?;
+        if let (Replay::Prioritized(replay), Some(device)) = (&mut self.replay, &mut self.device) {
+            let errors = &mut self.memory.errors;
+            errors.clear();
+            errors.extend(device.errors(slot)?.iter().map(|&error| if error.is_finite() { error } else { 0.0 }));
+            let batch = device.batch(slot);
+            replay.update_priorities(batch.columns().indices, batch.drawn_at(), errors)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the update with a slot's minibatch, if there was one.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`], or [`Error::Device`].
+    fn check_on_device(&mut self, slot: usize, done: f32) -> Result<(), Error> {
+        let Some(device) = &mut self.device else { return Ok(()) };
+        if !device.has_diverged(slot)? {
+            return Ok(());
+        }
+        let (_, counters) = device.results()?;
+        device.fetch(&counters, &mut self.network)?;
+        self.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(slot, self.config.double)?;
+        let minibatch = tensors(&self.network, batch, &targets)?;
+        let losses = [("loss", loss), ("q_mean", q_mean)];
+        let learning_rate = self.config.learning_rate.at(1.0 - done);
+        Err(Error::Diverged(Box::new(Divergence::new(&self.optimizer, &gradient, learning_rate, &losses, minibatch))))
+    }
+
+    /// Waits for the device's updates, and copies the online network to act with.
+    fn fetch(&mut self, done: f32, sums: &mut Sums) -> Result<(), Error> {
+        let next = (self.updates % 2) as usize;
+        for slot in [next, 1 - next] {
+            self.check_on_device(slot, done)?;
+        }
+        let (Some(device), true) = (&mut self.device, sums.n > 0.0) else { return Ok(()) };
+        let (totals, counters) = device.results()?;
+        device.fetch(&counters, &mut self.network)?;
+        self.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        *sums = Sums { n: totals.minibatches, loss: totals.policy, q: totals.value, steps: StepSums::of(&totals) };
+        Ok(())
     }
 
     /// Computes `y = r + discount Q_target(s', a')`.
@@ -506,21 +619,13 @@ impl Dqn {
         Ok(())
     }
 
-    fn actions(&self) -> Result<&[u32], Error> {
-        match self.memory.batch.columns().actions {
-            ActionSlice::Discrete(actions) => Ok(actions),
-            ActionSlice::Continuous(_) => Err(Error::ActionKind),
-        }
-    }
-
     /// Computes a minibatch's gradient with the tile kernel; returns loss and mean Q.
     fn fused(&mut self, pool: &Pool) -> Result<(f32, f32), Error> {
         let Self { network, memory, .. } = self;
         let Memory { batch, targets, errors, gradient, slices, .. } = memory;
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
         let kernel = network.network().kernel().ok_or_else(not_here)?;
-        let batch = batch.columns();
-        let ActionSlice::Discrete(actions) = batch.actions else { return Err(Error::ActionKind) };
+        let (actions, batch) = (actions(batch)?, batch.columns());
         let loss = TdLoss { network, actions, targets, weights: batch.weights };
         let n = targets.len();
         let (mut total, mut q) = (0.0, 0.0);
@@ -544,7 +649,7 @@ impl Dqn {
         for start in (0..n).step_by(micro_batch) {
             let len = micro_batch.min(n - start);
             let of = |all: &[f32]| Tensor::from_slice(&all[start..start + len], len, device);
-            let actions = Tensor::from_slice(&self.actions()?[start..start + len], len, device)?;
+            let actions = Tensor::from_slice(&actions(&self.memory.batch)?[start..start + len], len, device)?;
             let params = Var::from_slice(self.network.params(), self.network.params().len(), device)?;
             let (targets, weights) = (of(&self.memory.targets)?, of(self.memory.batch.columns().weights)?);
             let (loss, q, error) = loss(&self.network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
@@ -606,6 +711,7 @@ impl Agent for Dqn {
                 }
             }
         }
+        self.fetch(done, &mut sums)?;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", sums.loss / sums.n);
         metrics.push("train/q_mean", sums.q / sums.n);
@@ -614,6 +720,10 @@ impl Agent for Dqn {
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.optimizer.steps().taken as f32);
         Ok(metrics)
+    }
+
+    fn device_memory(&self) -> Vec<(&'static str, usize)> {
+        self.device.as_ref().map_or_else(Vec::new, DeviceDqn::memory_use)
     }
 
     fn watch(&mut self, watch: Watch) {
@@ -627,9 +737,12 @@ impl Agent for Dqn {
         }
     }
 
-    fn save(&self) -> Snapshot {
+    fn save(&self) -> Result<Snapshot, Error> {
         let mut moments = self.optimizer.moments();
         moments.push((TARGET.into(), self.target.params().to_vec()));
+        if let Some(device) = &self.device {
+            moments.iter_mut().zip(device.moments()?).for_each(|((_, here), there)| *here = there);
+        }
         let network = Snapshot::from(self.network.weights());
         let counters = Counters {
             epochs: self.updates,
@@ -639,7 +752,7 @@ impl Agent for Dqn {
             empty_at: self.empty_at,
             ..network.counters
         };
-        Snapshot { moments, counters, ..network }
+        Ok(Snapshot { moments, counters, ..network })
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
@@ -660,7 +773,7 @@ impl Agent for Dqn {
         self.target.network_mut().set_params(target, 0)?;
         self.clear_replay();
         (self.updates, self.env_steps, self.credit, self.empty_at) = (epochs, env_steps, credit, env_steps);
-        Ok(())
+        self.load_device()
     }
 
     fn saves_replay(&self) -> bool {
@@ -706,7 +819,7 @@ mod tests {
             let saved = agent(Learner::Fused, config());
             let mut bytes = Vec::new();
             saved.save_replay(&mut bytes).unwrap();
-            let snapshot = saved.save();
+            let snapshot = saved.save().unwrap();
             let mut loaded = agent(Learner::Fused, config());
             loaded.load_replay(&snapshot, &mut &bytes[..]).unwrap();
             // Rows follow 14 numbers of 8 bytes; Snake's observations are bytes, so that a row of words begins with its action.
@@ -813,10 +926,10 @@ mod tests {
         let mut rollout = collector.rollout(3).unwrap();
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         rollout.contiguous = false;
-        let before = agent.save();
+        let before = agent.save().unwrap();
         let error = agent.update(&rollout, 0.5, &pool).unwrap_err();
         assert!(matches!(error, Error::Columns(_)), "{error}");
-        assert_eq!(agent.save().counters.env_steps, before.counters.env_steps, "nothing has been remembered");
+        assert_eq!(agent.save().unwrap().counters.env_steps, before.counters.env_steps, "nothing has been remembered");
     }
 
     #[test]

@@ -236,3 +236,16 @@ pub(crate) fn check_gradient(loss: impl Fn(&ActorCritic, &Tensor, &Batch) -> Ten
         }
     }
 }
+
+/// A machine without fused multiply-add computes other bits than a GPU.
+pub(crate) fn has_fma() -> bool {
+    let fused = rl_envs::Isa::best() != rl_envs::Isa::Plain;
+    if !fused {
+        eprintln!("SKIPPED: this machine has no fused multiply-add, so its bits are not those of a GPU");
+    }
+    fused
+}
+
+pub(crate) fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}

@@ -43,6 +43,7 @@ mod dense;
 mod descent;
 mod device_collect;
 mod device_descent;
+mod device_dqn;
 mod device_net;
 mod error;
 #[cfg(test)]

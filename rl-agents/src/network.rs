@@ -237,6 +237,11 @@ impl Network {
         Ok(())
     }
 
+    /// Replaces the version, for parameters that follow.
+    pub(crate) fn set_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
     fn pack(&mut self, threads: Threads<'_>) {
         if let Some(kernel) = &mut self.kernel {
             kernel.pack(&self.params, threads);

@@ -126,12 +126,6 @@ impl Optimizer {
         self.named().map(|(_, values)| &values[..])
     }
 
-    /// Returns the moments for writing, in the order of their names.
-    pub(crate) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        let first = matches!(self.rule, Rule::Adam { .. }).then_some(&mut self.m);
-        first.into_iter().chain([&mut self.v]).map(|values| &mut values[..])
-    }
-
     /// Replaces the counters of steps.
     pub(crate) fn set_steps(&mut self, steps: StepCount) {
         self.steps = steps;

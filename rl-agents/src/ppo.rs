@@ -248,14 +248,13 @@ impl Ppo {
             ..UpdateSettings::default()
         };
         let plan = Plan {
-            settings,
             objective: Objective::ClippedSurrogate,
             discounts: (config.gamma, config.gae_lambda),
             n_epochs: config.n_epochs,
             shuffled: true,
             normalize: config.normalize_advantage,
         };
-        let totals = descent.update_on_device(rollout, &plan, pool)?;
+        let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
         let n = totals.minibatches;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
@@ -264,10 +263,9 @@ impl Ppo {
         metrics.push("train/entropy_loss", totals.entropy / n);
         metrics.push("train/approx_kl", totals.approx_kl);
         metrics.push("train/clip_fraction", totals.clip_fraction / n);
-        metrics.push("train/grad_norm", totals.norm / totals.taken);
-        metrics.push("train/skipped_updates", totals.skipped);
+        StepSums::of(&totals).report(&mut metrics);
         metrics.push("train/explained_variance", totals.explained_variance);
-        descent.policy.mean_std().into_iter().for_each(|std| metrics.push("train/std", std));
+        descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/clip_range", clip);
         metrics.push("train/n_updates", descent.epochs as f32);
@@ -381,7 +379,7 @@ impl Agent for Ppo {
         metrics.push("train/clip_fraction", sums.clip_fraction / n);
         steps.report(&mut metrics);
         metrics.push("train/explained_variance", targets.explained_variance());
-        self.descent.policy.mean_std().into_iter().for_each(|std| metrics.push("train/std", std));
+        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/clip_range", clip);
         metrics.push("train/n_updates", self.descent.epochs as f32);
@@ -392,6 +390,14 @@ impl Agent for Ppo {
         self.descent.memory()
     }
 
+    fn device_memory(&self) -> Vec<(&'static str, usize)> {
+        self.descent.device_memory()
+    }
+
+    fn fetch_policy(&mut self) -> Result<(), Error> {
+        self.descent.fetch()
+    }
+
     fn watch(&mut self, watch: Watch) {
         self.descent.watch = Some(watch);
     }
@@ -400,7 +406,7 @@ impl Agent for Ppo {
         self.descent.gap();
     }
 
-    fn save(&self) -> Snapshot {
+    fn save(&self) -> Result<Snapshot, Error> {
         self.descent.save()
     }
 
@@ -517,7 +523,7 @@ mod tests {
             let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 10, target_kl, learning_rate, ..PpoConfig::default() };
             let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
             let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
-            (agent.save().counters.steps.taken, metrics)
+            (agent.save().unwrap().counters.steps.taken, metrics)
         };
         assert_eq!(updates(0.0).0, 10);
         let (steps, metrics) = updates(0.01);
@@ -535,7 +541,7 @@ mod tests {
             let mut agent = Ppo::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap();
             let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
             assert!(metrics.get("train/clip_fraction").unwrap() > 0.1, "the policy that acted is far away");
-            assert!(agent.save().counters.steps.taken > 0, "{learner:?}, {case:?}");
+            assert!(agent.save().unwrap().counters.steps.taken > 0, "{learner:?}, {case:?}");
             assert!(metrics.get("train/approx_kl").unwrap() < 0.01);
         }
     }
@@ -560,7 +566,7 @@ mod tests {
         assert_eq!(one("train/skipped_updates"), 0.0);
         // A single step, after which the second minibatch stops the update: the norm is that step's.
         let (agent, stopped) = run(1e-9, 1);
-        assert_eq!(agent.save().counters.steps.taken, 1);
+        assert_eq!(agent.save().unwrap().counters.steps.taken, 1);
         let (policy, rollout, targets) = fixture::rollout_of(fixture::Case::Continuous);
         let mut order = rl_envs::Permutation::default();
         order.set(32, 0, 0, rl_envs::Purpose::Shuffle);
@@ -583,7 +589,7 @@ mod tests {
         let config = PpoConfig { n_steps: 8, batch_size: 32, target_kl: 0.01, ..PpoConfig::default() };
         let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
         let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
-        assert_eq!(agent.save().counters.steps.taken, 0);
+        assert_eq!(agent.save().unwrap().counters.steps.taken, 0);
         assert!(metrics.get("train/grad_norm").unwrap().is_nan());
     }
 
@@ -605,12 +611,12 @@ mod tests {
         rollout.columns().steps.rewards.fill(1e30);
         let config = PpoConfig { n_steps: 8, batch_size: 16, n_epochs: 1, normalize_advantage: false, ..PpoConfig::default() };
         let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
-        let before = agent.save();
+        let before = agent.save().unwrap();
         let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
         assert_eq!(metrics.get("train/skipped_updates"), Some(2.0));
-        assert_eq!(agent.save().params, before.params);
+        assert_eq!(agent.save().unwrap().params, before.params);
         let Err(Error::Diverged(divergence)) = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()) else { panic!("the third") };
-        assert_eq!(agent.save().params, before.params);
+        assert_eq!(agent.save().unwrap().params, before.params);
         assert_eq!((divergence.steps, divergence.skipped), (0, 3));
         assert!(divergence.losses.iter().any(|(name, loss)| *name == "value_loss" && !loss.is_finite()), "{divergence}");
         let column = |name| divergence.minibatch.iter().find(|tensor| tensor.name == name).unwrap();

@@ -179,6 +179,11 @@ impl QNetwork {
         self.network.has_trunk()
     }
 
+    /// Returns the kernel's chain of Q, or of the advantages, and that of the value.
+    pub(crate) fn chains(&self) -> (usize, Option<usize>) {
+        (self.network.chain(Q), self.is_dueling().then(|| self.network.chain(VALUE)))
+    }
+
     /// Reads Q from a tile, as columns (A, m).
     #[inline(always)]
     pub(crate) fn read(&self, tile: &tile::Tile<'_>, q: &mut [f32]) {

@@ -297,13 +297,16 @@ fn each_way_to_misbehave_ends_as_documented_with_each_algorithm() {
                 Kind::NanFinalObs => "element 1 of the observation is -inf",
                 _ => "element 1 of the observation is NaN",
             };
-            let before = agent(algo, &Faulty::new(kind, false)).save();
+            let before = agent(algo, &Faulty::new(kind, false)).save().unwrap();
             let (_, agent, result) = train(algo, kind, OnNonfinite::Error);
             let Err(error) = result else { panic!("{algo} {kind:?} goes unnoticed") };
             assert!(matches!(&error, E::NotFinite(anomaly) if anomaly.what == what), "{algo} {kind:?}: {error}");
             let text = error.to_string();
             assert!(text.starts_with("environment ") && text.contains("step "), "{text}");
-            assert!(agent.save().params.iter().all(|x| x.is_finite()) && before.params.len() == agent.save().params.len());
+            assert!(
+                agent.save().unwrap().params.iter().all(|x| x.is_finite())
+                    && before.params.len() == agent.save().unwrap().params.len()
+            );
 
             let (collector, agent, result) = train(algo, kind, OnNonfinite::Truncate);
             let episodes = match result {
@@ -318,8 +321,8 @@ fn each_way_to_misbehave_ends_as_documented_with_each_algorithm() {
             assert!(anomalies.truncated > 5 && anomalies.outside == 0, "{algo} {kind:?} {anomalies:?}");
             assert_eq!(anomalies.first_truncated.unwrap().what, what);
             assert!(episodes > 10 && episodes < fine, "{algo} {kind:?}: {episodes} of {fine}");
-            assert!(agent.save().params.iter().all(|x| x.is_finite()));
-            assert_eq!(agent.save().counters.steps.skipped, 0, "no update was skipped");
+            assert!(agent.save().unwrap().params.iter().all(|x| x.is_finite()));
+            assert_eq!(agent.save().unwrap().counters.steps.skipped, 0, "no update was skipped");
         }
         let (collector, _, result) = train(algo, Kind::OutsideObs, OnNonfinite::Error);
         assert_eq!(result.unwrap(), fine);

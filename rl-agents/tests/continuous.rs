@@ -128,7 +128,7 @@ fn the_same_seed_gives_the_same_bits_for_any_number_of_threads() {
                 collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 1.0, &pool).unwrap();
             }
-            (agent.save(), actions(&rollout).to_owned())
+            (agent.save().unwrap(), actions(&rollout).to_owned())
         };
         let expected = run(1);
         assert!([2, 3].into_iter().all(|n_threads| run(n_threads) == expected));
@@ -142,10 +142,10 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
     let mut step = |collector: &mut Collector, agent: &mut dyn Agent| -> Snapshot {
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         agent.update(&rollout, 0.5, &pool).unwrap();
-        agent.save()
+        agent.save().unwrap()
     };
     step(&mut collector, &mut *agent);
-    let (saved, envs) = (agent.save(), collector.save().unwrap());
+    let (saved, envs) = (agent.save().unwrap(), collector.save().unwrap());
     let expected = step(&mut collector, &mut *agent);
     let (mut other, mut continued, _) = start(3, true, Learner::Fused, &pool);
     other.load(envs).unwrap();

@@ -83,7 +83,7 @@ fn learn_fork(seed: u64, ppo: bool, tamper: impl Fn(&mut Rollout)) -> f32 {
         agent.update(&rollout, 1.0, &pool).unwrap();
     }
     let obs = candle_core::Tensor::new(&[[1.0f32, 0.0]], &candle_core::Device::Cpu).unwrap();
-    learnt.load(&agent.save()).unwrap();
+    learnt.load(&agent.save().unwrap()).unwrap();
     let params = candle_core::Tensor::new(learnt.params(), &candle_core::Device::Cpu).unwrap();
     let logits: Vec<f32> = learnt.forward(&params, &obs).unwrap().0.flatten_all().unwrap().to_vec1().unwrap();
     1.0 / (1.0 + (logits[1] - logits[0]).exp())
@@ -164,7 +164,7 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
             (episodes, agent.update(&rollout, 0.5, pool).unwrap())
         };
         (0..5).for_each(|_| drop(step(&mut collector, &mut *agent, &one)));
-        let (saved, envs) = (agent.save(), collector.save().unwrap());
+        let (saved, envs) = (agent.save().unwrap(), collector.save().unwrap());
         let uninterrupted: Vec<_> = (0..5).map(|_| step(&mut collector, &mut *agent, &one)).collect();
 
         let (mut other, mut continued, _) = cartpole_agent(3, ppo, &two);
@@ -172,7 +172,7 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
         continued.load(&saved).unwrap();
         let resumed: Vec<_> = (0..5).map(|_| step(&mut other, &mut *continued, &two)).collect();
         assert_eq!(resumed, uninterrupted);
-        assert_eq!(continued.save(), agent.save());
+        assert_eq!(continued.save().unwrap(), agent.save().unwrap());
     }
 }
 
@@ -180,12 +180,12 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
 fn a_snapshot_of_another_agent_is_refused_and_changes_nothing() {
     let (_, mut ppo, _) = cartpole_agent(0, true, &Pool::new(1).unwrap());
     let (_, a2c, _) = cartpole_agent(0, false, &Pool::new(1).unwrap());
-    let before = ppo.save();
-    assert!(matches!(ppo.load(&a2c.save()), Err(Error::Snapshot(_))), "moments of another optimizer");
+    let before = ppo.save().unwrap();
+    assert!(matches!(ppo.load(&a2c.save().unwrap()), Err(Error::Snapshot(_))), "moments of another optimizer");
     let mut short = before.clone();
     short.params.pop();
     assert!(matches!(ppo.load(&short), Err(Error::Snapshot(_))));
-    assert_eq!(ppo.save(), before);
+    assert_eq!(ppo.save().unwrap(), before);
 }
 
 #[test]

@@ -95,21 +95,21 @@ fn statistics_are_those_of_all_rollouts_and_stand_still_during_one() {
     let (mut collector, mut agent, mut rollout) = start(true, &pool);
     let mut seen = Vec::new();
     for _ in 0..4 {
-        let before = agent.save().statistics;
+        let before = agent.save().unwrap().statistics;
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
-        assert_eq!(agent.save().statistics, before);
+        assert_eq!(agent.save().unwrap().statistics, before);
         let ObsSlice::F32(obs) = rollout.obs_rows(0..N_STEPS * N_ENVS) else { panic!("f32") };
         seen.extend(obs.iter().map(|&x| f64::from(x)));
         agent.update(&rollout, 1.0, &pool).unwrap();
         let n = seen.len() as f64;
         let mean = seen.iter().sum::<f64>() / n;
         let variance = seen.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
-        let moments = agent.save().statistics.obs.unwrap();
+        let moments = agent.save().unwrap().statistics.obs.unwrap();
         assert_eq!(moments.count(), n);
         assert!((moments.mean()[0] - mean).abs() < 1e-12 * mean.abs());
         let got = moments.variance().next().unwrap();
         assert!((got - variance).abs() < 1e-10 * variance, "{got} is not {variance}");
-        assert_eq!(agent.save().statistics.returns.unwrap().moments().count(), n);
+        assert_eq!(agent.save().unwrap().statistics.returns.unwrap().moments().count(), n);
     }
 }
 
@@ -127,7 +127,7 @@ fn neither_threads_nor_the_collector_s_slices_change_a_bit() {
                 collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 1.0, &pool).unwrap();
             }
-            agent.save()
+            agent.save().unwrap()
         };
         let expected = run(1, MAX_SLICES);
         for (n_threads, max_slices) in [(2, MAX_SLICES), (3, MAX_SLICES), (1, 1), (2, 2)] {
@@ -146,15 +146,15 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
             agent.update(&rollout, 0.5, &pool).unwrap()
         };
         (0..3).for_each(|_| drop(step(&mut collector, &mut *agent)));
-        let (saved, envs) = (agent.save(), collector.save().unwrap());
+        let (saved, envs) = (agent.save().unwrap(), collector.save().unwrap());
         let uninterrupted: Vec<_> = (0..3).map(|_| step(&mut collector, &mut *agent)).collect();
         let (mut other, mut continued, _) = start(ppo, &pool);
         other.load(envs).unwrap();
         continued.load(&saved).unwrap();
-        assert_eq!(continued.save(), saved);
+        assert_eq!(continued.save().unwrap(), saved);
         let resumed: Vec<_> = (0..3).map(|_| step(&mut other, &mut *continued)).collect();
         assert_eq!(resumed, uninterrupted);
-        assert_eq!(continued.save(), agent.save());
+        assert_eq!(continued.save().unwrap(), agent.save().unwrap());
     }
 }
 
@@ -163,13 +163,13 @@ fn a_snapshot_without_the_statistics_is_refused_and_changes_nothing() {
     let pool = Pool::new(1).unwrap();
     let (collector, mut with, _) = start(true, &pool);
     let mut without = agent(&collector, true, false, 2);
-    let saved = with.save();
-    assert!(matches!(with.load(&without.save()), Err(Error::Snapshot(_))));
+    let saved = with.save().unwrap();
+    assert!(matches!(with.load(&without.save().unwrap()), Err(Error::Snapshot(_))));
     assert!(matches!(without.load(&saved), Err(Error::Snapshot(_))));
     let mut other = saved.clone();
     other.statistics.obs = None;
     assert!(matches!(with.load(&other), Err(Error::Snapshot(_))));
-    assert_eq!(with.save(), saved);
+    assert_eq!(with.save().unwrap(), saved);
 }
 
 #[test]
@@ -180,10 +180,10 @@ fn evaluation_applies_the_statistics_and_leaves_them() {
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         agent.update(&rollout, 1.0, &pool).unwrap();
     }
-    let before = agent.save();
+    let before = agent.save().unwrap();
     let play = |policy: &dyn Policy| evaluate(policy, &mut SyncVecEnv::new(50, Walk::default()), 7).unwrap();
     let episodes = play(agent.policy());
-    assert_eq!(agent.save(), before);
+    assert_eq!(agent.save().unwrap(), before);
     // A policy made from settings and snapshot, as by `rl eval`, plays the same; one made from parameters alone does not.
     let net = NetConfig { hidden: vec![16], normalize_obs: true, ..NetConfig::default() };
     let mut policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 9).unwrap();
@@ -206,7 +206,7 @@ fn nothing_is_learnt_from_observations_that_are_not_normalized() {
         let metrics = agent.update(&rollout, 1.0, &pool).unwrap();
         // Constant values would explain nothing, and leave the explained variance at 0.
         assert!(metrics.get("train/explained_variance").unwrap().abs() > 1e-3, "{metrics:?}");
-        assert_eq!(agent.save().statistics.obs.unwrap().count(), (N_STEPS * N_ENVS) as f64, "merged once");
+        assert_eq!(agent.save().unwrap().statistics.obs.unwrap().count(), (N_STEPS * N_ENVS) as f64, "merged once");
     }
 }
 
@@ -240,7 +240,7 @@ fn both_learners_learn_the_same_from_normalized_rollouts() {
             collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             agent.update(&rollout, 1.0, &pool).unwrap();
         }
-        agent.save().params
+        agent.save().unwrap().params
     };
     let (fused, reference) = (run(Learner::Fused), run(Learner::Reference));
     assert!(fused.iter().zip(&reference).all(|(a, b)| (a - b).abs() < 1e-4));

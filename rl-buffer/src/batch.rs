@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use rl_cuda::{Buffer, Device, Stream, View};
 use rl_envs::{ActionKind, Actions, Obs};
 
 use crate::slab::{Layout, Memory, Slab, Span};
@@ -31,6 +32,8 @@ pub struct Transitions<F, U, W> {
 
 /// Columns of transitions as slices.
 pub type TransitionSlices<'a> = Transitions<&'a [f32], &'a [u8], &'a [u32]>;
+/// Columns of transitions in a device's memory.
+pub type TransitionViews<'a> = Transitions<View<'a, f32>, View<'a, u8>, View<'a, u32>>;
 /// Columns of transitions as slices to write.
 pub(crate) type TransitionSlicesMut<'a> = Transitions<&'a mut [f32], &'a mut [u8], &'a mut [u32]>;
 
@@ -48,6 +51,30 @@ impl<F, U, W> Transitions<F, U, W> {
             indices: u32s(self.indices),
         }
     }
+}
+
+/// Lays out the columns of `len` transitions.
+fn spans(shape: &TransitionShape, len: usize) -> (Transitions<Span, Span, Span>, Layout) {
+    let widths = Transitions {
+        obs: Obs::new(shape.obs, || shape.obs_len, || shape.obs_len),
+        actions: match shape.actions {
+            ActionKind::Discrete { .. } => Actions::Discrete(1),
+            ActionKind::Continuous { len } => Actions::Continuous(len),
+        },
+        rewards: 1,
+        discounts: 1,
+        next_obs: Obs::new(shape.obs, || shape.obs_len, || shape.obs_len),
+        next_masks: shape.mask_len(),
+        weights: 1,
+        indices: 1,
+    };
+    let layout = RefCell::new(Layout::default());
+    let spans = widths.map(
+        |width| layout.borrow_mut().push::<f32>(len, width),
+        |width| layout.borrow_mut().push::<u8>(len, width),
+        |width| layout.borrow_mut().push::<u32>(len, width),
+    );
+    (spans, layout.into_inner())
 }
 
 /// B transitions drawn from a buffer, in reusable memory: one slab.
@@ -84,26 +111,8 @@ impl Batch {
         let obs_size = shape.obs.size() as u128;
         let each = 2 * obs_size * shape.obs_len as u128 + 4 * shape.action_len() as u128 + shape.mask_len() as u128 + 32;
         crate::memory::check(len, each, 0)?;
-        let widths = Transitions {
-            obs: Obs::new(shape.obs, || shape.obs_len, || shape.obs_len),
-            actions: match shape.actions {
-                ActionKind::Discrete { .. } => Actions::Discrete(1),
-                ActionKind::Continuous { len } => Actions::Continuous(len),
-            },
-            rewards: 1,
-            discounts: 1,
-            next_obs: Obs::new(shape.obs, || shape.obs_len, || shape.obs_len),
-            next_masks: shape.mask_len(),
-            weights: 1,
-            indices: 1,
-        };
-        let layout = RefCell::new(Layout::default());
-        let spans = widths.map(
-            |width| layout.borrow_mut().push::<f32>(len, width),
-            |width| layout.borrow_mut().push::<u8>(len, width),
-            |width| layout.borrow_mut().push::<u32>(len, width),
-        );
-        let slab = Slab::new(&layout.into_inner(), memory)?;
+        let (spans, layout) = spans(shape, len);
+        let slab = Slab::new(&layout, memory)?;
         let mut batch = Self { slab, spans, drawn_at: 0, seen: Vec::new(), targets: Vec::new() };
         batch.columns_mut().weights.fill(1.0);
         Ok(batch)
@@ -134,5 +143,49 @@ impl Batch {
     pub(crate) fn columns_mut(&mut self) -> TransitionSlicesMut<'_> {
         let cut = RefCell::new(self.slab.cut());
         self.spans.map(|span| cut.borrow_mut().take(span), |span| cut.borrow_mut().take(span), |span| cut.borrow_mut().take(span))
+    }
+}
+
+/// B transitions in a device's memory, in one block.
+#[derive(Debug)]
+pub struct DeviceBatch {
+    slab: Buffer<u8>,
+    spans: Transitions<Span, Span, Span>,
+}
+
+impl DeviceBatch {
+    /// Allocates a batch of `len` transitions, all zeros.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn new(device: &Device, shape: &TransitionShape, len: usize) -> Result<Self, rl_cuda::Error> {
+        let (spans, layout) = spans(shape, len);
+        Ok(Self { slab: Buffer::zeros(device, layout.bytes)?, spans })
+    }
+
+    /// Bytes of the batch.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.slab.bytes()
+    }
+
+    /// Copies a batch of the same shape and length from the host, in one copy.
+    ///
+    /// From [`Pinned`](crate::Pinned) memory without waiting: the batch waits before it is filled again.
+    ///
+    /// # Errors
+    /// [`rl_cuda::Error::Kind`] if shapes or lengths differ; errors of the device.
+    pub fn upload(&mut self, stream: &Stream, batch: &Batch) -> Result<(), rl_cuda::Error> {
+        if batch.spans != self.spans {
+            return Err(rl_cuda::Error::Kind { what: "batch", expected: "one of the same shape" });
+        }
+        batch.slab.upload(stream, &self.slab.view_mut())
+    }
+
+    /// Borrows the columns.
+    #[must_use]
+    pub fn columns(&self) -> TransitionViews<'_> {
+        let slab = self.slab.view();
+        self.spans.map(|span| span.of(slab), |span| span.of(slab), |span| span.of(slab))
     }
 }

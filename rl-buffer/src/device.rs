@@ -84,6 +84,12 @@ impl DeviceRollout {
         self.shape
     }
 
+    /// Bytes of the rollout.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.slab.bytes()
+    }
+
     /// Copies a rollout of the same shape from the host, in one copy.
     ///
     /// From [`Pinned`](crate::Pinned) memory without waiting: the rollout waits before it is filled again.

@@ -44,7 +44,7 @@ mod sum_tree;
 mod testing;
 mod transition;
 
-pub use batch::{Batch, TransitionSlices, Transitions};
+pub use batch::{Batch, DeviceBatch, TransitionSlices, TransitionViews, Transitions};
 pub use device::{DeviceRollout, DeviceStep};
 pub use error::Error;
 pub use pinned::Pinned;

@@ -18,16 +18,15 @@ impl Memory for Pinned {
     }
 }
 
-/// Reason why a block of page-locked memory can be accessed.
-const UNLOST: &str = "the device of the copy in flight is lost";
-
 impl Block for PinnedSlab<u8> {
     fn bytes(&self) -> &[u8] {
-        self.read().expect(UNLOST)
+        self.read().expect("no copy writes a block")
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        self.write().expect(UNLOST)
+        // If the device is lost, the learner's next call says so; the copy in flight only reads.
+        let _ = self.wait();
+        self.write().expect("no copy is in flight")
     }
 
     fn upload(&self, stream: &Stream, to: &ViewMut<'_, u8>) -> Result<(), rl_cuda::Error> {

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use cudarc::driver::result;
 
-use crate::device::Driver;
+use crate::allocation::Allocation;
+use crate::driver::Driver;
 use crate::error::said;
 use crate::{Device, Error};
 
@@ -92,6 +93,7 @@ impl<T: Element> Buffer<T> {
                 pointer.expose_provenance() as u64
             }
         };
+        device.count(len * size_of::<T>());
         Ok(Self { device: device.clone(), address, len, element: PhantomData })
     }
 
@@ -105,6 +107,12 @@ impl<T: Element> Buffer<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns the number of bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
     }
 
     pub(crate) fn address(&self) -> u64 {
@@ -127,24 +135,15 @@ impl<T: Element> Buffer<T> {
 impl<T: Element> Drop for Buffer<T> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        match self.device.driver() {
-            Driver::Cuda { context, .. } => {
-                // Waits for work in flight that may still use the memory. Errors surface at the next call that waits.
-                if context.synchronize().is_ok() {
-                    // SAFETY: `zeros` allocated this memory, and the device no longer uses it.
-                    let _ = unsafe { result::free_sync(self.address) };
-                }
-            }
-            Driver::Emulated(_) => {
-                let Some(layout) = layout::<T>(self.len) else { return };
-                let memory: *mut u8 = std::ptr::with_exposed_provenance_mut(self.address as usize);
-                // SAFETY: `zeros` put the guard behind the elements.
-                let intact = unsafe { std::slice::from_raw_parts(memory.add(self.len * size_of::<T>()), GUARD.len()) } == GUARD;
-                // SAFETY: `zeros` allocated this memory with the same layout.
-                unsafe { alloc::dealloc(memory, layout) };
-                assert!(intact || std::thread::panicking(), "a kernel wrote past the {} elements of its buffer", self.len);
-            }
-        }
+        let layout = if self.device.is_emulated() { layout::<T>(self.len) } else { None };
+        let intact = layout.is_none() || {
+            let memory: *const u8 = std::ptr::with_exposed_provenance(self.address as usize);
+            // SAFETY: `zeros` put the guard behind the elements.
+            unsafe { std::slice::from_raw_parts(memory.add(self.len * size_of::<T>()), GUARD.len()) == GUARD }
+        };
+        self.device.discount(self.bytes());
+        self.device.free(Allocation { address: self.address, layout });
+        assert!(intact || std::thread::panicking(), "a kernel wrote past the {} elements of its buffer", self.len);
     }
 }
 

@@ -7,7 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rl_envs::{Purpose, Rng};
 
-use crate::{Buffer, Device, Element, Stream, elementary};
+use crate::elementary::Function;
+use crate::{Buffer, Device, Element, Error, Stream, elementary};
 
 /// Arguments of the exponential that show the last bit of each coefficient.
 ///
@@ -75,7 +76,31 @@ pub(crate) const LOG_PROBS: [f32; 13] = [
     -15.247_331,
 ];
 /// Logits whose exponentials, before that of 0, have a sum on a tie of rounding.
-pub(crate) const TIES: [[f32; 2]; 2] = [[-10.050_635, -16.715_054], [-11.436_93, -10.405_088]];
+const TIES: [[f32; 2]; 5] = [
+    [-10.050_635, -16.715_054],
+    [-11.436_93, -10.405_088],
+    [-15.595_813, -15.860_079],
+    [-15.241_183, -9.008_491],
+    [-0.222_606_17, -8.588_143],
+];
+
+/// Logits whose exponentials, after that of 0, have a sum on a tie of rounding.
+const LAST_TIES: [[f32; 2]; 2] = [[-7.579_681_4, -4.859_727_4], [-8.588_143, -0.222_606_17]];
+/// Arguments of the logarithm that show coefficients; the last one is subnormal.
+const LN_OF: [f32; 9] = [
+    0.680_398_7,
+    0.664_622_4,
+    0.615_396_7,
+    0.563_992_14,
+    0.545_843_5,
+    0.538_413_9,
+    0.512_406_1,
+    0.750_432_8,
+    f32::from_bits(0x007F_FFC5),
+];
+/// Arguments of the elementary tanh that show the last bit of each coefficient.
+const TANH_OF: [f32; 10] =
+    [0.624_846_3, 0.624_989_7, 0.624_999_76, 0.624_999_94, 5.886_888, 1.621_564_9, 1.888_951_4, 3.604_559_7, 5.723_37, 9.010_914];
 
 /// Angles that show the last bit of each coefficient of sine or cosine.
 const ANGLES: [f32; 24] = [
@@ -156,6 +181,19 @@ impl Corners {
         }
     }
 
+    /// Replaces three or more logits; their sum of exponentials is on a tie.
+    pub(crate) fn tie(&mut self, row: &mut [f32], at: usize) {
+        let n = row.len();
+        row.fill(-1000.0);
+        if self.0.below(3) == 0 {
+            row[0] = 0.0;
+            row[n - 2..].copy_from_slice(&self.pick(&LAST_TIES));
+        } else {
+            row[at.min(n - 3)..][..2].copy_from_slice(&self.pick(&TIES));
+            row[n - 1] = 0.0;
+        }
+    }
+
     pub(crate) fn clock(&mut self) -> [u64; 2] {
         let seeds = [0, u64::MAX, 1 << 32, carrying(self.0.below(10)), u64::from(self.0.next_u32()) << 20];
         let steps = [0, 1, 2, 3, (1 << 32) - 2, (1 << 34) - 3, (1 << 34) - 2, (1 << 34) - 1, 1 << 63, self.0.next_u32().into()];
@@ -195,11 +233,52 @@ impl Digest {
     }
 }
 
+/// Kernels, the stream that they run on, and what they wrote.
+pub(crate) struct KernelBench<'a, K> {
+    pub(crate) device: &'a Device,
+    pub(crate) stream: Stream,
+    pub(crate) kernels: K,
+    pub(crate) corners: Corners,
+    pub(crate) digest: Digest,
+}
+
+impl<'a, K> KernelBench<'a, K> {
+    pub(crate) fn new(device: &'a Device, kernels: impl Fn(&Device) -> Result<K, Error>, seed: u64) -> Self {
+        let (stream, kernels) = (device.stream().unwrap(), kernels(device).unwrap());
+        Self { device, stream, kernels, corners: Corners::new(seed), digest: Digest::default() }
+    }
+
+    pub(crate) fn upload<T: Element>(&self, from: &[T]) -> Buffer<T> {
+        let mut to = Buffer::zeros(self.device, from.len()).unwrap();
+        self.stream.upload(&to.view_mut(), from).unwrap();
+        to
+    }
+
+    pub(crate) fn zeros<T: Element>(&self, len: usize) -> Buffer<T> {
+        Buffer::zeros(self.device, len).unwrap()
+    }
+}
+
 /// Runs `work` on every device; the digests must be equal.
 pub(crate) fn agree(what: &str, work: impl Fn(&Device) -> Digest) {
     let devices = Device::for_tests();
     let digests: Vec<u64> = devices.iter().map(|device| work(device).0.finish()).collect();
     assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{what}: {digests:x?} on {devices:?}");
+}
+
+#[test]
+fn elementary_functions_agree_where_coefficients_show() {
+    let numbers: Vec<f32> = [&EXP[..], &TANH_OF, &LN_OF, &ANGLES, &[f32::INFINITY, f32::NAN, 0.0]].concat();
+    let numbers: Vec<f32> = numbers.into_iter().flat_map(|x| [x, -x, x / 2.0]).collect();
+    agree("elementary", |device| {
+        let mut digest = Digest::default();
+        use Function::{Cos, Exp, Ln, Sin, Tanh};
+        for function in [Sin, Cos, Exp, Ln, Tanh] {
+            let found = elementary::apply(device, function, &numbers).unwrap();
+            found.into_iter().for_each(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }.hash(&mut digest.0));
+        }
+        digest
+    });
 }
 
 #[test]

@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaContext, CudaModule, sys};
+use cudarc::driver::{CudaContext, sys};
 
+use crate::allocation::{Allocation, Graphs};
+use crate::driver::Driver;
 use crate::emulated::Emulated;
 use crate::{Error, driver, sources};
 
@@ -21,15 +24,9 @@ struct Inner {
     driver: Driver,
     name: String,
     capability: (i32, i32),
-}
-
-/// Executor of kernels.
-#[derive(Debug)]
-pub(crate) enum Driver {
-    /// A GPU.
-    Cuda { context: Arc<CudaContext>, modules: Mutex<HashMap<&'static str, Arc<CudaModule>>> },
-    /// The host, with kernels compiled by its C++ compiler.
-    Emulated(Emulated),
+    graphs: Mutex<Graphs>,
+    /// Bytes of all buffers.
+    allocated: AtomicUsize,
 }
 
 impl Device {
@@ -54,7 +51,7 @@ impl Device {
         let name = context.name().map_err(Error::driver("asking for the device's name"))?;
         let capability = context.compute_capability().map_err(Error::driver("asking for the device's capability"))?;
         let driver = Driver::Cuda { context, modules: Mutex::default() };
-        Ok(Self { inner: Arc::new(Inner { driver, name, capability }) })
+        Ok(Self::of(driver, name, capability))
     }
 
     /// Opens an emulated device: the kernels run on the host.
@@ -79,7 +76,11 @@ impl Device {
     }
 
     fn new_emulated(emulated: Emulated) -> Self {
-        Self { inner: Arc::new(Inner { driver: Driver::Emulated(emulated), name: "the host".into(), capability: (0, 0) }) }
+        Self::of(Driver::Emulated(emulated), "the host".into(), (0, 0))
+    }
+
+    fn of(driver: Driver, name: String, capability: (i32, i32)) -> Self {
+        Self { inner: Arc::new(Inner { driver, name, capability, graphs: Mutex::default(), allocated: AtomicUsize::new(0) }) }
     }
 
     /// Returns the devices for tests: an emulated one, and a GPU or a stand-in.
@@ -141,6 +142,39 @@ impl Device {
 
     pub(crate) fn driver(&self) -> &Driver {
         &self.inner.driver
+    }
+
+    fn graphs(&self) -> MutexGuard<'_, Graphs> {
+        self.inner.graphs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps memory from now on, for a graph.
+    pub(crate) fn keep_memory(&self) {
+        self.graphs().add();
+    }
+
+    /// Frees the memory that was kept for graphs, if this was the last one.
+    pub(crate) fn release_memory(&self) {
+        self.graphs().remove(self.driver());
+    }
+
+    /// Frees the memory of a buffer as soon as no graph may use it.
+    pub(crate) fn free(&self, allocation: Allocation) {
+        self.graphs().free(allocation, self.driver());
+    }
+
+    pub(crate) fn count(&self, bytes: usize) {
+        self.inner.allocated.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn discount(&self, bytes: usize) {
+        self.inner.allocated.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes of all buffers.
+    #[must_use]
+    pub fn allocated(&self) -> usize {
+        self.inner.allocated.load(Ordering::Relaxed)
     }
 
     /// Returns the index of the device on this machine, counted from 0.

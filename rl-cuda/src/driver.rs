@@ -1,12 +1,24 @@
-//! The driver library, looked at before cudarc's first call.
+//! Executors of kernels: the host, or a driver library.
 //!
-//! cudarc loads the library and each function at first use, and panics where one is missing.
+//! The library is looked at before cudarc's first call: cudarc loads it and each function at first use, and panics where one is missing.
 
+use std::collections::HashMap;
 use std::ffi::c_int;
+use std::sync::{Arc, Mutex};
 
-use cudarc::driver::sys;
+use cudarc::driver::{CudaContext, CudaModule, sys};
 
 use crate::Error;
+use crate::emulated::Emulated;
+
+/// Executor of kernels.
+#[derive(Debug)]
+pub(crate) enum Driver {
+    /// A GPU.
+    Cuda { context: Arc<CudaContext>, modules: Mutex<HashMap<&'static str, Arc<CudaModule>>> },
+    /// The host, with kernels compiled by its C++ compiler.
+    Emulated(Emulated),
+}
 
 /// Functions of the driver that this crate calls.
 pub(crate) const FUNCTIONS: &[&str] = &[

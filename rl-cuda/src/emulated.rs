@@ -126,27 +126,42 @@ fn compile(dir: &Path, module: &str) -> Result<(), Error> {
     Err(Error::Emulation(format!("{module}.cu does not compile:\n{}", String::from_utf8_lossy(&output.stderr))))
 }
 
-/// Launch of an emulated kernel.
+/// Work of an emulated device.
 #[derive(Clone)]
-pub(crate) struct Work {
-    pub(crate) function: HostKernel,
-    pub(crate) blocks: u32,
-    pub(crate) threads: u32,
-    pub(crate) args: Args,
+#[expect(clippy::large_enum_variant, reason = "most work is a launch, and a box would be an allocation per launch")]
+pub(crate) enum Work {
+    /// Launch of a kernel.
+    Launch { function: HostKernel, blocks: u32, threads: u32, args: Args },
+    /// Copy within the device, between addresses that a stream has checked.
+    Copy { to: u64, from: u64, bytes: usize },
 }
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work").field("blocks", &self.blocks).field("threads", &self.threads).finish_non_exhaustive()
+        match self {
+            Self::Launch { blocks, threads, .. } => {
+                f.debug_struct("Launch").field("blocks", blocks).field("threads", threads).finish_non_exhaustive()
+            }
+            Self::Copy { bytes, .. } => f.debug_struct("Copy").field("bytes", bytes).finish_non_exhaustive(),
+        }
     }
 }
 
 impl Work {
-    /// Runs an emulated launch.
+    /// Runs the work.
     #[allow(unsafe_code)]
     pub(crate) fn run(&mut self) {
-        let (mut pointers, len) = (self.args.pointers(), self.args.len);
-        // SAFETY: the caller of `Kernel::launch` guaranteed the arguments and their memory.
-        unsafe { self.function.run(self.blocks, self.threads, &mut pointers[..len]) };
+        match self {
+            Self::Launch { function, blocks, threads, args } => {
+                let (mut pointers, len) = (args.pointers(), args.len);
+                // SAFETY: the caller of `Kernel::launch` guaranteed the arguments and their memory.
+                unsafe { function.run(*blocks, *threads, &mut pointers[..len]) };
+            }
+            &mut Self::Copy { to, from, bytes } => {
+                // SAFETY: `Stream::copy` got both places as views of this length, one of them exclusive. Their memory is there: a graph
+                // keeps all memory of its device.
+                unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaFunction, result, sys};
 use cudarc::nvrtc::Ptx;
 
 use crate::args::Args;
-use crate::device::Driver;
+use crate::driver::Driver;
 use crate::emulated::{HostKernel, Work};
 use crate::error::said;
 use crate::{Device, Error, Stream, sources};
@@ -136,7 +136,7 @@ impl Kernel {
                 })
             }
             Loaded::Emulated(function) => {
-                let work = Work { function: function.clone(), blocks, threads, args };
+                let work = Work::Launch { function: function.clone(), blocks, threads, args };
                 stream.emulate(work).ok_or_else(|| failed(blocks, "the stream belongs to another device".into()))
             }
         }
@@ -154,10 +154,10 @@ mod tests {
     use crate::elementary::{self, Function};
     use crate::learner::{
         Activation, DenseLayer, Deviations, Episodes, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
-        Objective, PARTS, Terms,
+        NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
     };
     use crate::targets::{Batch, Row, Steps, Targets};
-    use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps};
+    use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
 
     /// Bytes of the arguments of every kernel that was launched, by name.
     static LAUNCHED: Mutex<BTreeMap<String, Vec<usize>>> = Mutex::new(BTreeMap::new());
@@ -266,7 +266,28 @@ mod tests {
         let flags = [&bytes.view(), &bytes.view()];
         kernels.ended_values(stream, &number, flags, &params)?;
         kernels.continued_values(stream, (&number, &number), flags, &params)?;
-        kernels.returns(stream, (&number, &number), &params, &mut state)
+        kernels.returns(stream, (&number, &number), &params, &mut state)?;
+        launch_q_learning(device, stream, &number, &mut state)
+    }
+
+    /// Launches every kernel of Q-learning once.
+    fn launch_q_learning(
+        device: &Device,
+        stream: &Stream,
+        &number: &View<'_, f32>,
+        state: &mut LearnerState,
+    ) -> Result<(), Error> {
+        let (kernels, actions) = (QLearningKernels::new(device)?, Buffer::<u32>::zeros(device, 1)?);
+        let [mut one, mut other] = [Buffer::<f32>::zeros(device, 1)?, Buffer::zeros(device, 1)?];
+        let mut terms = Buffer::zeros(device, TD_TERMS)?;
+        kernels.dueling(stream, [&number, &number], &one.view_mut())?;
+        kernels.dueling_gradient(stream, &number, [&one.view_mut(), &other.view_mut()])?;
+        let next = NextColumns { q: number, by: number, masks: None, rewards: number, discounts: number };
+        kernels.targets(stream, &next, &one.view_mut())?;
+        let columns = TdColumns { q: number, actions: actions.view(), targets: number, weights: number };
+        kernels.loss(stream, &columns, [&one.view_mut(), &other.view_mut(), &terms.view_mut()])?;
+        kernels.totals(stream, &MinibatchSlices::new(1, 1, 1, 1), &terms.view(), state)?;
+        kernels.follow(stream, &number, &one.view_mut(), 0.5)
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! }
 //! ```
 
+mod allocation;
 mod args;
 mod buffer;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod driver;
 pub mod elementary;
 mod emulated;
 mod error;
+mod graph;
 mod kernel;
 pub mod learner;
 pub mod measure;
@@ -33,9 +35,10 @@ mod vec_env;
 pub use buffer::{Buffer, Element, View, ViewMut};
 pub use device::Device;
 pub use error::Error;
+pub use graph::Graph;
 pub use kernel::KernelInfo;
 pub use pinned::{CpuAccess, PinnedSlab};
 pub use stream::{Event, Stream};
 pub use vec_env::{
-    ActionSource, ActionViews, CudaVecEnv, DeviceActions, DeviceObs, DeviceSteps, ObsViews, RolloutGraph, StepViews,
+    ActionSource, ActionViews, CudaVecEnv, DeviceActions, DeviceObs, DeviceSteps, ObsViews, RolloutGraph, StepViews, StepsGraph,
 };

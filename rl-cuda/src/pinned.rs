@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::driver::{result, sys};
 
 use crate::buffer::Element;
-use crate::device::Driver;
+use crate::driver::Driver;
 use crate::{Device, Error, Event, Stream, View, ViewMut};
 
 /// CPU access to a slab.

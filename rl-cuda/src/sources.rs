@@ -46,6 +46,7 @@ pub(crate) const MODULES: &[Module] = modules![
     "pendulum",
     "permutation",
     "policy_gradient",
+    "q_learning",
     "sample",
     "samples",
     "snake",

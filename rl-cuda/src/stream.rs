@@ -1,12 +1,12 @@
-//! Streams, events, graphs and copies.
+//! Streams, events and copies.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result, sys};
+use cudarc::driver::{CudaEvent, CudaStream, result, sys};
 
 use crate::buffer::Element;
-use crate::device::Driver;
+use crate::driver::Driver;
 use crate::emulated::Work;
 use crate::{Device, Error, View, ViewMut};
 
@@ -21,9 +21,9 @@ pub struct Stream {
 }
 
 #[derive(Debug)]
-enum Raw {
+pub(crate) enum Raw {
     Cuda(Arc<CudaStream>),
-    /// Launches captured so far, while a capture is open.
+    /// Work captured so far, while a capture is open.
     Emulated(Mutex<Option<Vec<Work>>>),
 }
 
@@ -81,26 +81,6 @@ impl Event {
     }
 }
 
-/// Captured work that the device can repeat with one call.
-#[derive(Debug)]
-pub(crate) struct Graph {
-    raw: GraphRaw,
-}
-
-enum GraphRaw {
-    Cuda(CudaGraph),
-    Emulated(Vec<Work>),
-}
-
-impl std::fmt::Debug for GraphRaw {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Cuda(_) => "Cuda",
-            Self::Emulated(_) => "Emulated",
-        })
-    }
-}
-
 impl Device {
     /// Creates a stream.
     ///
@@ -126,6 +106,10 @@ impl Stream {
         &self.device
     }
 
+    pub(crate) fn raw(&self) -> &Raw {
+        &self.raw
+    }
+
     pub(crate) fn cuda(&self) -> Option<&Arc<CudaStream>> {
         match &*self.raw {
             Raw::Cuda(stream) => Some(stream),
@@ -133,7 +117,7 @@ impl Stream {
         }
     }
 
-    /// Runs or captures an emulated launch; `None` if this stream is not emulated.
+    /// Runs or captures emulated work; `None` if this stream is not emulated.
     pub(crate) fn emulate(&self, mut work: Work) -> Option<()> {
         let Raw::Emulated(captured) = &*self.raw else { return None };
         match &mut *captured.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -174,34 +158,6 @@ impl Stream {
         match (self.cuda(), &event.raw) {
             (Some(stream), EventRaw::Cuda(event)) => stream.wait(event).map_err(Error::driver("making a stream wait")),
             _ => Ok(()),
-        }
-    }
-
-    /// Captures the work that `work` queues on this stream, without running it.
-    ///
-    /// # Errors
-    /// The errors of `work`, and [`Error::Driver`].
-    pub(crate) fn capture(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Graph, Error> {
-        match &*self.raw {
-            Raw::Cuda(stream) => {
-                let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-                stream.begin_capture(mode).map_err(Error::driver("beginning to capture a graph"))?;
-                let worked = work();
-                // End the capture even if `work` failed.
-                let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
-                worked?;
-                let graph = graph.map_err(Error::driver("capturing a graph"))?;
-                let graph = graph.ok_or(Error::Driver { doing: "capturing a graph", reason: "it is empty".into() })?;
-                Ok(Graph { raw: GraphRaw::Cuda(graph) })
-            }
-            Raw::Emulated(captured) => {
-                let lock = || captured.lock().unwrap_or_else(PoisonError::into_inner);
-                *lock() = Some(Vec::new());
-                let worked = work();
-                let graph = lock().take().unwrap_or_default();
-                worked?;
-                Ok(Graph { raw: GraphRaw::Emulated(graph) })
-            }
         }
     }
 
@@ -267,21 +223,8 @@ impl Stream {
                 unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, stream.cu_stream()) }.map_err(failed())
             }
             Raw::Emulated(_) => {
-                // SAFETY: both views borrow host memory of this length; `to` is borrowed exclusively, so they do not overlap.
-                unsafe { std::ptr::copy_nonoverlapping(from.address() as *const T, to.address() as *mut T, to.len()) };
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Graph {
-    /// Queues the captured work on the stream that it was captured from.
-    pub(crate) fn launch(&mut self) -> Result<(), Error> {
-        match &mut self.raw {
-            GraphRaw::Cuda(graph) => graph.launch().map_err(Error::driver("launching a graph")),
-            GraphRaw::Emulated(work) => {
-                work.iter_mut().for_each(Work::run);
+                // Both views borrow host memory of this length; `to` is borrowed exclusively, so they do not overlap.
+                self.emulate(Work::Copy { to: to.address(), from: from.address(), bytes: size_of::<T>() * to.len() });
                 Ok(())
             }
         }

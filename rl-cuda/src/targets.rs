@@ -20,6 +20,7 @@ pub struct Targets {
     sample_gaussian: Kernel,
     normalize_apply: Kernel,
     normalize_moments: Kernel,
+    clock_advance: Kernel,
 }
 
 /// Steps of N environments, every column (T, N).
@@ -151,6 +152,7 @@ impl Targets {
             sample_gaussian: kernel("sample", "sample_gaussian")?,
             normalize_apply: kernel("normalize", "normalize_apply")?,
             normalize_moments: kernel("normalize", "normalize_moments")?,
+            clock_advance: kernel("clock", "clock_advance")?,
         })
     }
 
@@ -284,6 +286,17 @@ impl Targets {
         let args = args.push(&[n as u32]).push(&[a as u32]);
         // SAFETY: the parameters are those of `sample_categorical`; lengths were checked above.
         unsafe { self.sample_categorical.launch(stream, n as u64, BLOCK, args) }
+    }
+
+    /// Adds `steps` to the step of a clock, (2).
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    #[allow(unsafe_code)]
+    pub fn advance_clock(&self, stream: &Stream, clock: &ViewMut<'_, u64>, steps: u64) -> Result<(), Error> {
+        length("clock", 2, clock.len())?;
+        // SAFETY: the parameters are those of `clock_advance`; the length was checked above.
+        unsafe { self.clock_advance.launch(stream, 1, 1, Args::new().push_long(clock.address()).push_long(steps)) }
     }
 
     /// Draws continuous actions (N, A) and their log-densities (N) around means (N, A).

@@ -11,9 +11,8 @@ use rl_envs::{ActionSpace, Actions, Canvas, Dtype, Obs, ObsSliceMut, Space, Step
 
 use crate::args::{Args, long};
 use crate::kernel::{Kernel, KernelInfo};
-use crate::stream::Graph;
 use crate::twins::{self, Twin};
-use crate::{Buffer, CpuAccess, Device, Element, Error, PinnedSlab, Stream, View, ViewMut};
+use crate::{Buffer, CpuAccess, Device, Element, Error, Graph, PinnedSlab, Stream, View, ViewMut};
 
 /// Default number of threads per block.
 const BLOCK: u32 = 128;
@@ -172,15 +171,23 @@ pub struct CudaVecEnv {
     host: Option<Host>,
 }
 
-/// Captured rollout; see [`CudaVecEnv::capture`].
+/// Captured steps of environments, with other work.
+///
+/// See [`CudaVecEnv::capture_steps`].
 #[derive(Debug)]
-pub struct RolloutGraph {
+pub struct StepsGraph {
     graph: Graph,
     stream: Stream,
     memory: Arc<Memory>,
-    steps: DeviceSteps,
     /// Lifetime steps that one replay takes.
     taken: u64,
+}
+
+/// Captured rollout; see [`CudaVecEnv::capture`].
+#[derive(Debug)]
+pub struct RolloutGraph {
+    graph: StepsGraph,
+    steps: DeviceSteps,
 }
 
 impl RolloutGraph {
@@ -467,17 +474,32 @@ impl CudaVecEnv {
         repeat: u32,
         mut steps: DeviceSteps,
     ) -> Result<RolloutGraph, Error> {
+        let graph = self.capture_steps(stream, |envs| {
+            (0..steps.n_steps).try_for_each(|t| envs.step_repeatedly(stream, repeat, source, &steps.rows(t..t + 1)))
+        });
+        Ok(RolloutGraph { graph: graph?, steps })
+    }
+
+    /// Captures work with steps of these environments into a graph.
+    ///
+    /// Nothing is stepped yet.
+    ///
+    /// # Errors
+    /// The errors of `work`, and those of [`Stream::capture`].
+    pub fn capture_steps<E: From<Error>>(
+        &mut self,
+        stream: &Stream,
+        work: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<StepsGraph, E> {
         let (before, clock_before) = (self.steps, self.clock_steps);
-        self.clock_steps = before; // `replay` sets the device's clock first
-        let graph = stream.capture(|| {
-            for t in 0..steps.n_steps {
-                self.step_repeatedly(stream, repeat, source, &steps.rows(t..t + 1))?;
-            }
-            self.advance_clock(stream, self.steps - before)
+        self.clock_steps = before; // a replay sets the device's clock first
+        let graph = stream.capture::<E>(|| {
+            work(self)?;
+            Ok(self.advance_clock(stream, self.steps - before)?)
         });
         let taken = self.steps - before;
         (self.steps, self.clock_steps) = (before, clock_before);
-        Ok(RolloutGraph { graph: graph?, stream: stream.clone(), memory: self.memory.clone(), steps, taken })
+        Ok(StepsGraph { graph: graph?, stream: stream.clone(), memory: self.memory.clone(), taken })
     }
 
     /// Queues a captured rollout on its stream.
@@ -485,16 +507,24 @@ impl CudaVecEnv {
     /// # Errors
     /// [`Error::Kind`] if the graph belongs to another batch, or [`Error::Driver`].
     pub fn replay(&mut self, rollout: &mut RolloutGraph) -> Result<(), Error> {
-        if !Arc::ptr_eq(&self.memory, &rollout.memory) {
+        self.replay_steps(&mut rollout.graph)
+    }
+
+    /// Queues captured steps on their stream.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if the graph belongs to another batch, or [`Error::Driver`].
+    pub fn replay_steps(&mut self, captured: &mut StepsGraph) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.memory, &captured.memory) {
             return Err(Error::Kind { what: "graph", expected: "one that was captured from these environments" });
         }
         if self.clock_steps != self.steps {
-            self.advance_clock(&rollout.stream, self.steps - self.clock_steps)?;
+            self.advance_clock(&captured.stream, self.steps - self.clock_steps)?;
             self.clock_steps = self.steps;
         }
         self.elsewhere = true;
-        rollout.graph.launch()?;
-        self.steps += rollout.taken;
+        captured.graph.launch()?;
+        self.steps += captured.taken;
         self.clock_steps = self.steps;
         Ok(())
     }

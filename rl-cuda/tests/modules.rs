@@ -17,7 +17,7 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     "clock",
     "dense",
     "episodes",
@@ -28,6 +28,7 @@ const OTHERS: [&str; 15] = [
     "normalize",
     "permutation",
     "policy_gradient",
+    "q_learning",
     "sample",
     "samples",
     "sums",
@@ -351,6 +352,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "math" => math(device, &mut bits),
         "normalize" => normalize(device, &mut bits),
         "permutation" => learner::permutation(device, &mut bits),
+        "q_learning" => learner::q_learning(device, &mut bits),
         "sample" => sample(device, &mut bits),
         "samples" => learner::samples(device, &mut bits),
         "sums" => learner::sums(device, &mut bits),

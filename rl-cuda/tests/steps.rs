@@ -72,6 +72,7 @@ fn reset(envs: &mut CudaVecEnv, seed: u64) {
     let (stream, mut steps) = (envs.device().stream().unwrap(), memory(envs, 1));
     let rows = steps.rows(0..1);
     envs.reset_on(&stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks)).unwrap();
+    stream.synchronize().unwrap(); // while a graph keeps memory, no buffer's end waits for the device
 }
 
 /// Returns the original, stepped with random actions.

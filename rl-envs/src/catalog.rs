@@ -148,7 +148,7 @@ impl Entry {
 
     /// Returns true if the CUDA kernels of this name step the same environment.
     ///
-    /// They have no wrappers.
+    /// False with wrappers: the kernels have none.
     #[must_use]
     pub fn is_twinned(&self) -> bool {
         self.twinned && self.wrappers == Wrappers::default()

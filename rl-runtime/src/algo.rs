@@ -115,6 +115,7 @@ impl AlgoConfig {
 pub(crate) type Concern = (Vec<&'static str>, String);
 
 /// Inputs of a new policy or agent.
+#[derive(Clone)]
 pub(crate) struct Build<'a> {
     pub(crate) spaces: (Space, ActionSpace),
     pub(crate) net: &'a NetConfig,
@@ -310,6 +311,8 @@ impl Algorithm for DqnConfig {
 
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         let (obs, actions) = &build.spaces;
-        Ok((Box::new(Dqn::new(q_network(self, build)?, self.clone(), obs, actions, build.n_envs, build.seed)?), None))
+        let dqn = Dqn::new(q_network(self, build)?, self.clone(), obs, actions, build.n_envs, build.seed)?;
+        let dqn = if let Some(device) = &build.device { dqn.on_device(device)? } else { dqn };
+        Ok((Box::new(dqn), None))
     }
 }

@@ -70,10 +70,11 @@ fn sum(terms: impl IntoIterator<Item = u128>) -> u128 {
     terms.into_iter().fold(0, u128::saturating_add)
 }
 
-/// Formats bytes in MB or GB.
-fn in_words(bytes: u128) -> String {
-    let (mb, gb) = (bytes as f64 / 1e6, bytes as f64 / 1e9);
-    if gb < 1.0 { format!("{mb:.1} MB") } else { format!("{gb:.1} GB") }
+/// Formats bytes in kB, MB or GB.
+pub(crate) fn in_words(bytes: u128) -> String {
+    let bytes = bytes as f64;
+    let (unit, name) = [(1e9, "GB"), (1e6, "MB")].into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1e3, "kB"));
+    format!("{:.1} {name}", bytes / unit)
 }
 
 impl Budget {
@@ -173,7 +174,7 @@ impl Budget {
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`].
-    fn parts(&self) -> Result<Vec<(&'static str, u128)>, Error> {
+    pub(crate) fn parts(&self) -> Result<Vec<(&'static str, u128)>, Error> {
         let size = match &self.nets {
             Some(Nets { config, values: Some(dueling), .. }) => QNetwork::size(&self.obs, &self.actions, config, *dueling)?,
             Some(Nets { config, values: None, .. }) => ActorCritic::size(&self.obs, &self.actions, config)?,

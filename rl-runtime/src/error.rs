@@ -77,6 +77,14 @@ pub enum Error {
         /// Settings that help, and a command.
         advice: String,
     },
+    /// Training that does not fit into a device's memory.
+    #[error("{error}; {}", fits.map_or("not even one fits".into(), |n_envs| format!("the largest n_envs that fits is {n_envs}")))]
+    DeviceMemory {
+        /// Error of the device.
+        error: rl_cuda::Error,
+        /// Largest number of environments that fits.
+        fits: Option<usize>,
+    },
     /// Error of the agent.
     #[error(transparent)]
     Agent(#[from] rl_agents::Error),
@@ -89,6 +97,14 @@ pub enum Error {
         n_failed: usize,
         /// Number of checks.
         n_checks: usize,
+    },
+    /// Environment of an evaluation that ends no episode without a fault.
+    #[error("environment {env_idx} broke off {n} episodes in a row with a fault, so that its policy cannot be evaluated")]
+    EpisodesBroken {
+        /// Index of the environment.
+        env_idx: usize,
+        /// Number of episodes.
+        n: u32,
     },
     /// Environments that failed permanently.
     #[error("environment {env_idx} was replaced too often, last because: {cause}; {n_failed} have failed permanently")]
@@ -127,7 +143,7 @@ impl Error {
         match self {
             Self::Config { .. } | Self::RunDir { .. } => 2,
             Self::Checkpoint { .. } => 3,
-            Self::Io { .. } | Self::NotSaved { .. } | Self::Thread { .. } | Self::Device(_) => 1,
+            Self::Io { .. } | Self::NotSaved { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceMemory { .. } => 1,
             Self::Agent(
                 Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::Range { .. } | Agent::ActionKind | Agent::Buffer(_),
             ) => 2,
@@ -144,7 +160,7 @@ impl Error {
                 _ => 5,
             },
             Self::Agent(Agent::NotFinite(_) | Agent::NotFiniteAgain(_) | Agent::EnvPanicked { .. }) => 5,
-            Self::CheckFailed { .. } | Self::EnvFailed { .. } => 5,
+            Self::CheckFailed { .. } | Self::EnvFailed { .. } | Self::EpisodesBroken { .. } => 5,
             Self::Agent(_) => 1,
         }
     }

@@ -394,12 +394,15 @@ pub(crate) fn collector(
 /// Maximum environments of an evaluation.
 const MAX_PLAYING: usize = 64;
 
+/// Episodes in a row, broken by faults, after which an evaluation gives up.
+const MAX_BROKEN: u32 = 100;
+
 /// Plays `episodes` episodes in environments of an entry that blocks.
 ///
 /// Returns `None` after an interrupt. Each environment plays a fixed number of episodes, so that short ones are not favoured.
 ///
 /// # Errors
-/// The errors of the environments and of the policy.
+/// The errors of the environments and of the policy, and [`Error::EpisodesBroken`].
 pub(crate) fn play(
     make: MakeBlocking,
     spaces: (Space, ActionSpace),
@@ -423,6 +426,7 @@ fn play_in<E: BlockingEnv>(
     let (n, a) = (envs.n_envs(), envs.action_space.len());
     let mut left: Vec<usize> = (0..n).map(|env| (episodes + n - 1 - env) / n).collect();
     let (mut running, mut played) = (vec![Episode::default(); n], Played::default());
+    let mut broken = vec![0; n];
     let (mut events, mut scratch, mut step) = (Vec::new(), Scratch::default(), 0);
     let (mut vector, mut log_prob, mut value) = (vec![0.0; a], [0.0], [0.0]);
     while played.episodes.len() < episodes {
@@ -440,6 +444,7 @@ fn play_in<E: BlockingEnv>(
                     let cut = episode.length == config.max_steps && !step.done();
                     if step.done() || cut {
                         played.episodes.push(std::mem::take(episode));
+                        broken[env] = 0;
                         played.cut += usize::from(cut);
                         left[env] -= 1;
                         if left[env] > 0 {
@@ -448,7 +453,13 @@ fn play_in<E: BlockingEnv>(
                         continue;
                     }
                 }
-                EnvEvent::Faulted => continue,
+                EnvEvent::Faulted => {
+                    broken[env] += u32::from(std::mem::take(episode).length > 0);
+                    if broken[env] == MAX_BROKEN {
+                        return Err(Error::EpisodesBroken { env_idx: env, n: MAX_BROKEN });
+                    }
+                    continue;
+                }
             }
             if left[env] == 0 {
                 continue;

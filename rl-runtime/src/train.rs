@@ -115,7 +115,22 @@ fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 /// Its environments come with it if they are on the device that learns.
 fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Built, Error> {
     let (device, env) = (config.device().open()?, config.env_on_device(entry)?);
-    config.algo.settings().agent(&Build { device, env, ..config.build(entry, fresh) })
+    let build = Build { device, env, ..config.build(entry, fresh) };
+    config.algo.settings().agent(&build).map_err(|error| match error {
+        Error::Agent(rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })) => {
+            Error::DeviceMemory { error, fits: fitting(config, &build) }
+        }
+        error => error,
+    })
+}
+
+/// Returns the largest smaller number of environments that fits the device.
+fn fitting(config: &Config, build: &Build<'_>) -> Option<usize> {
+    let settings = config.algo.settings();
+    let allowed: Vec<usize> = (1..build.n_envs).filter(|&n_envs| settings.check(n_envs).is_none()).collect();
+    let fits = |n_envs| settings.agent(&Build { n_envs, fresh: false, ..build.clone() }).is_ok();
+    let n_fitting = allowed.partition_point(|&n_envs| fits(n_envs));
+    allowed[..n_fitting].last().copied()
 }
 
 /// Warns of the first invalid number of each kind.
@@ -183,13 +198,14 @@ impl Run {
         self.track.time(Phase::Evaluation, evaluate)
     }
 
-    fn checkpoint(&self, agent: &dyn Agent, collector: CollectorState, ahead: Vec<(u64, Snapshot)>) -> Checkpoint {
+    fn checkpoint(&self, agent: &dyn Agent, collector: CollectorState, ahead: Vec<(u64, Snapshot)>) -> Result<Checkpoint, Error> {
         let (config, progress) = (self.config.clone(), self.progress.clone());
-        Checkpoint { config, progress, agent: agent.save(), replay: None, collector, ahead, arithmetic: ARITHMETIC }
+        let agent = agent.save()?;
+        Ok(Checkpoint { config, progress, agent, replay: None, collector, ahead, arithmetic: ARITHMETIC })
     }
 
     /// Creates a checkpoint from which new episodes begin.
-    fn without_envs(&self, agent: &dyn Agent) -> Checkpoint {
+    fn without_envs(&self, agent: &dyn Agent) -> Result<Checkpoint, Error> {
         let collector = CollectorState::without_envs(self.progress.iterations * self.config.n_steps() as u64);
         self.checkpoint(agent, collector, Vec::new())
     }
@@ -266,12 +282,13 @@ impl<'a> Part<'a> {
     }
 
     /// Evaluates the agent, and keeps it if it is the best one.
-    fn evaluate(&mut self, agent: &dyn Agent) -> Result<(), Error> {
+    fn evaluate(&mut self, agent: &mut dyn Agent) -> Result<(), Error> {
+        agent.fetch_policy()?;
         self.evaluation = self.run.evaluate(agent)?;
         let Some(result) = self.evaluation else { return Ok(()) };
         (self.listener)(Event::Evaluation { env_steps: self.run.progress.env_steps, result: &result });
         if self.run.saves.is_best(result.return_mean) {
-            let checkpoint = self.run.without_envs(agent);
+            let checkpoint = self.run.without_envs(agent)?;
             self.run.saves.save_best(self.dir, &checkpoint, agent, result.return_mean, self.listener);
         }
         Ok(())
@@ -346,7 +363,7 @@ impl<'a> Part<'a> {
         track.time(Phase::Checkpoint, || {
             let collectors = pipeline.collectors()?;
             let collector = collectors[0].save()?;
-            let checkpoint = run.checkpoint(agent, collector, pipeline.older());
+            let checkpoint = run.checkpoint(agent, collector, pipeline.older())?;
             let saves = &mut run.saves;
             let save = if last { Saves::save_last } else { Saves::save };
             save(saves, dir, &checkpoint, agent, &mut **listener)
@@ -354,7 +371,8 @@ impl<'a> Part<'a> {
     }
 
     /// Evaluates at the end of training.
-    fn finish(mut self, agent: &dyn Agent) -> Result<Outcome, Error> {
+    fn finish(mut self, agent: &mut dyn Agent) -> Result<Outcome, Error> {
+        agent.fetch_policy()?;
         let wall_s = self.begin.elapsed().as_secs_f64();
         warn_all(&self.anomalies, self.listener);
         if self.end == End::Interrupted && self.run.is_complete() {
@@ -520,7 +538,7 @@ impl Training {
         let outcome = self.run_to_end(dir, listener);
         let failed = outcome.as_ref().is_err_and(|error| error.exit_code() == ENV_FAILED);
         if failed && self.run.progress.env_steps > 0 {
-            let checkpoint = self.run.without_envs(&*self.agent);
+            let checkpoint = self.run.without_envs(&*self.agent)?;
             self.run.saves.save_after_fault(dir, &checkpoint, &*self.agent, listener);
         }
         outcome
@@ -534,6 +552,6 @@ impl Training {
             pipeline.drive(&mut **agent, steps, |filled, agent| part.learn(filled, agent))?;
             part.save(pipeline, &**agent)?;
         }
-        part.finish(&**agent)
+        part.finish(&mut **agent)
     }
 }

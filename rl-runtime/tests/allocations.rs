@@ -71,8 +71,8 @@ impl Agent for Still {
         Ok(Metrics::default())
     }
 
-    fn save(&self) -> Snapshot {
-        self.0.weights().into()
+    fn save(&self) -> Result<Snapshot, rl_agents::Error> {
+        Ok(self.0.weights().into())
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), rl_agents::Error> {

@@ -17,14 +17,14 @@ use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
 use rl_runtime::{Algo, Config, Error};
 
-/// CartPole behind a slow line, which fails now and then.
+/// CartPole behind a line that fails at calls `FIRST + k * PERIOD`.
 #[derive(Default)]
-struct Remote {
+struct Remote<const FIRST: u32, const PERIOD: u32> {
     env: CartPole,
     calls: u32,
 }
 
-impl BlockingEnv for Remote {
+impl<const FIRST: u32, const PERIOD: u32> BlockingEnv for Remote<FIRST, PERIOD> {
     type Obs = f32;
 
     fn observation_space(&self) -> Space {
@@ -43,7 +43,7 @@ impl BlockingEnv for Remote {
     fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Result<Step, EnvError> {
         self.calls += 1;
         std::thread::sleep(Duration::from_micros(100));
-        if self.calls.is_multiple_of(500) {
+        if self.calls % PERIOD == FIRST {
             return Err(EnvError { cause: "the line is down".into(), may_repeat: false });
         }
         Ok(self.env.step(action, rng, obs))
@@ -51,7 +51,8 @@ impl BlockingEnv for Remote {
 }
 
 fn remote() -> Entry {
-    Entry::blocking::<Remote>("remote", "CartPole behind a slow line")
+    // The longest episode, 500 steps, fits between two faults.
+    Entry::blocking::<Remote<50, 750>>("remote", "CartPole behind a slow line")
 }
 
 fn config(algo: Algo, more: &[&str]) -> Result<Config, Error> {
@@ -109,6 +110,18 @@ fn an_environment_that_blocks_is_trained_resumed_and_evaluated() {
             }
         }
     }
+}
+
+#[test]
+fn an_evaluation_gives_up_on_an_environment_that_ends_no_episode() {
+    let entry = Entry::blocking::<Remote<2, 3>>("broken", "CartPole behind a broken line");
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(Algo::A2c, &["a2c.n_steps=20"]).unwrap();
+    train(&config, dir.path(), None);
+    let saved = checkpoint::policy(dir.path(), false, &remote()).unwrap();
+    let error = evaluate_policy(&*saved.policy, &entry, 3, &EvalConfig::new(7), &Pool::new(1).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::EpisodesBroken { n: 100, .. }), "{error}");
+    assert_eq!(error.exit_code(), 5);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn by_hand(config: &Config, lag: usize) -> Snapshot {
         agent.update(&rollout, remaining, &pool).unwrap();
     }
     // The order of a checkpoint.
-    let mut all = agent.save();
+    let mut all = agent.save().unwrap();
     all.moments.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
@@ -345,7 +345,7 @@ fn several_producers_take_turns_and_equal_the_plain_loop_bit_for_bit() {
                 assert_eq!(pipeline.collectors().unwrap().len() as u64, n, "nothing is in flight");
                 rests += 1;
             }
-            assert_same(&found.save(), &expected.save(), &format!("{n} producers, {mode:?}"));
+            assert_same(&found.save().unwrap(), &expected.save().unwrap(), &format!("{n} producers, {mode:?}"));
         }
     }
     let mode = Mode::Overlapped { max_lag: 1 };

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use program::{finish, rl};
+use program::{finish, load, newest, rl, text};
 use serde_json::Value;
 
 /// Runs `rl bench env` on the device of a driver in `dir`.
@@ -72,5 +72,121 @@ fn a_driver_that_is_no_use_is_one_sentence_and_exit_1() {
     let is_installed = rl_cuda::Device::open(0).is_ok();
     if !is_installed {
         refused(tempfile::tempdir().unwrap().path(), "no CUDA device: ");
+    }
+}
+
+/// Runs `rl train` on the stand-in in `dir`, with settings of the driver.
+fn train(dir: &Path, run: &Path, options: &[&str], driver: &[(&str, &str)]) -> Output {
+    let small = ["--set", "ppo.n_steps=8", "--set", "ppo.batch_size=16", "--set", "ppo.n_epochs=2", "--set", "hidden=[8]"];
+    let rest = ["--seed", "3", "--set", "eval_episodes=1", "--set", "eval_max_steps=20", "--run-dir"];
+    let args = [&["train", "cartpole", "--device", "cuda", "--steps", "320"], &small[..], &rest, &[text(run)], options].concat();
+    finish(rl(&args).env("LD_LIBRARY_PATH", dir).envs(driver.iter().copied()))
+}
+
+#[test]
+fn a_training_leaves_the_same_files_under_every_schedule() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    for env_device in ["learner", "cpu"] {
+        let option = format!("env_device={env_device}");
+        let learnt = ["eager", "latest", "random:1", "random:2"].map(|schedule| {
+            let run = dir.path().join(format!("{env_device}-{schedule}"));
+            let output = train(dir.path(), &run, &["--set", &option], &[("RL_STANDIN_SCHEDULE", schedule)]);
+            assert!(output.status.success(), "{schedule}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(output.stderr.is_empty(), "{schedule}: {}", String::from_utf8_lossy(&output.stderr));
+            let checkpoint = newest(&run);
+            ["params.safetensors", "optimizer.safetensors"].map(|name| fs::read(checkpoint.join(name)).unwrap())
+        });
+        assert!(learnt.windows(2).all(|pair| pair[0] == pair[1]), "{env_device}");
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_ends_a_training_with_one_sentence_and_its_last_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    for (env_device, launches, saved) in
+        [("learner", "1", false), ("learner", "1200", true), ("cpu", "10", false), ("cpu", "500", true)]
+    {
+        let (option, run) = (format!("env_device={env_device}"), dir.path().join(format!("{env_device}-{launches}")));
+        let options = ["--set", &option, "--set", "checkpoint_every=64"];
+        let output = train(dir.path(), &run, &options, &[("RL_STANDIN_LAUNCHES", launches)]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{env_device}, {launches}: {said}");
+        assert_eq!(said.lines().count(), 1, "{env_device}, {launches}: {said}");
+        assert!(said.starts_with("error: ") && said.contains("CUDA_ERROR_LAUNCH_FAILED"), "{said}");
+        let n_saved = fs::read_dir(run.join("checkpoints")).map_or(0, Iterator::count);
+        assert_eq!(n_saved > 0, saved, "{env_device}, {launches}: {said}");
+        if saved {
+            let env_steps = load(&newest(&run)).unwrap().progress.env_steps;
+            assert!((64..320).contains(&env_steps), "{env_device}, {launches}: {env_steps}");
+            let resumed = finish(&mut rl(&["train", "--resume", text(&run), "--device", "cpu", "--steps", "384"]));
+            assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+        }
+    }
+}
+
+#[test]
+fn a_training_that_does_not_fit_the_device_is_refused_before_it_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    let train_on = |n_envs: &str, memory: &str| {
+        let run = dir.path().join(n_envs);
+        let output = train(dir.path(), &run, &["--envs", n_envs], &[("RL_STANDIN_MEMORY", memory)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said.lines().count(), run.exists(), said)
+    };
+    let (code, n_lines, exists, said) = train_on("4096", "300000");
+    assert_eq!((code, n_lines, exists), (Some(1), 1, false), "{said}");
+    let fits: usize = said.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(said.contains("the largest n_envs that fits is "), "{said}");
+    assert_eq!(train_on(&fits.to_string(), "300000").0, Some(0));
+    let (code, _, _, said) = train_on(&(fits + 2).to_string(), "300000");
+    assert_eq!(code, Some(1), "{said}");
+    let (code, _, _, said) = train_on("8", "2000");
+    assert!(code == Some(1) && said.contains("not even one fits"), "{said}");
+}
+
+#[test]
+fn a_dry_run_tells_the_memory_of_the_device_and_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    for options in [&["--envs", "64"][..], &["--algo", "dqn"], &["--algo", "a2c", "--set", "env_device=cpu"]] {
+        let run = dir.path().join("run");
+        let train_with = |more: &[&str], memory: &str| {
+            let args = ["train", "cartpole", "--device", "cuda", "--run-dir", text(&run)];
+            let driver = [("RL_STANDIN_MEMORY", memory)];
+            finish(rl(&[&args[..], options, more].concat()).env("LD_LIBRARY_PATH", dir.path()).envs(driver))
+        };
+        let output = train_with(&["--dry-run", "--json"], "1000000000");
+        let event: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(output.status.success() && !run.exists(), "{}", String::from_utf8_lossy(&output.stderr));
+        let total: u64 = event["device_bytes"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+        let said = String::from_utf8(train_with(&["--dry-run"], "1000000000").stdout).unwrap();
+        assert!(said.contains("memory of the host") && said.contains("memory of stand-in"), "{said}");
+        // The driver allocates no less than the buffers hold.
+        assert_eq!(train_with(&["--dry-run"], &(total - 1).to_string()).status.code(), Some(1));
+        assert!(train_with(&["--dry-run"], &(total + total / 4 + 20_000).to_string()).status.success());
+    }
+}
+
+#[test]
+fn devices_are_listed_with_their_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    let driver = [("RL_STANDIN_DEVICES", "2"), ("RL_STANDIN_MEMORY", "5000000")];
+    let output = finish(rl(&["devices", "--json"]).env("LD_LIBRARY_PATH", dir.path()).envs(driver));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let events: Vec<Value> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((events.len(), &events[0]["event"]), (3, &"cpu".into()));
+    assert!(["flops", "flops_one_thread", "copy_bytes_per_s"].iter().all(|key| events[0][key].as_f64().unwrap() > 0.0));
+    for (ordinal, event) in events[1..].iter().enumerate() {
+        assert_eq!((&event["event"], &event["ordinal"]), (&"device".into(), &ordinal.into()));
+        assert_eq!(event["total_bytes"], 5_000_000);
+    }
+    if rl_cuda::Device::open(0).is_err() {
+        let said = finish(&mut rl(&["devices"])).stdout;
+        assert!(String::from_utf8_lossy(&said).lines().last().unwrap().starts_with("no CUDA device: "));
     }
 }

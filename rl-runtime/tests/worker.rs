@@ -10,11 +10,11 @@ mod program;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use program::{finish, rl, text};
+use program::{finish, python, rl, text};
 use rl_envs::catalog::Entry;
 use rl_envs::{ActionSpace, Actions, BlockingEnv as _, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Steps, VecEnv};
 use rl_runtime::checkpoint;
@@ -25,18 +25,6 @@ use rl_runtime::train::Training;
 use rl_runtime::worker::{GYM, WorkerOptions, env_seed, exec, gym};
 use rl_runtime::{Algo, AlgoConfig};
 use serde_json::{Value, json};
-
-/// Returns a Python with Gymnasium, or reports a skip.
-fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("RL_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
-    let output = Command::new(&python).args(["-c", "import gymnasium"]).stderr(Stdio::null()).status();
-    if output.is_ok_and(|status| status.success()) {
-        return Some(python);
-    }
-    assert!(std::env::var_os("RL_REQUIRE_GYM").is_none(), "RL_REQUIRE_GYM is set, but {} lacks Gymnasium", python.display());
-    eprintln!("skipped: no Python with Gymnasium");
-    None
-}
 
 /// Opens an environment of Gymnasium, or of `worker_envs.py`.
 fn open(id: &str, kwargs: &Value) -> Entry {

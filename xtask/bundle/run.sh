@@ -1,16 +1,18 @@
 #!/bin/sh
-# Runs the bundle on a machine with an NVIDIA driver: kernels against Rust bit for bit, benchmarks, peers if Python has them, then the
-# comparisons again under compute-sanitizer if it works.
+# Runs the bundle on a machine with an NVIDIA driver: kernels against Rust bit for bit, trainings on the GPU against the CPU, benchmarks,
+# peers if Python has them, then the comparisons again under compute-sanitizer if it works.
 #
-#   sh run.sh [RESULTS [STAGE..]]     stages: test bench peers sanitize (all); RESULTS: ./results
+#   sh run.sh [RESULTS [STAGE..]]     stages: test train bench peers sanitize (all); RESULTS: ./results
 #
-# Writes bench.jsonl, peers.jsonl, results.jsonl and logs.tar.gz to RESULTS, complete after each stage, so that stages can run one by one.
+# TRAIN_ENVS are the numbers of environments whose training is timed, TRAIN_ITERATIONS the iterations of each.
+#
+# Writes train.jsonl, bench.jsonl, peers.jsonl, results.jsonl and logs.tar.gz to RESULTS, complete after each stage, so that stages can run one by one.
 # Needs neither Rust nor a CUDA toolkit. Exit code 1 if a comparison fails or the sanitizer finds something.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 results=${1:-"$here/results"}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- test bench peers sanitize
+[ $# -gt 0 ] || set -- test train bench peers sanitize
 logs="$here/logs"
 mkdir -p "$results" "$logs"
 chmod +x "$here"/bin/*
@@ -34,6 +36,10 @@ try() { # seconds, name, command ..
     fi
 }
 
+newest() { # run: its newest checkpoint
+    ls -d "$1"/checkpoints/ckpt-* | tail -n 1
+}
+
 # RL_REQUIRE_GPU turns a skip into a failure. The comparison on the host's compiler is for machines without a GPU.
 RL_REQUIRE_GPU=1 RL_SKIP_CXX=1
 export RL_REQUIRE_GPU RL_SKIP_CXX
@@ -43,8 +49,42 @@ for stage in "$@"; do
     test)
         for test in "$here"/bin/test-*; do
             # Only the host compiles sources, so mistakes can only be planted there.
-            try 300 "$(basename "$test")" "$test" --test-threads=1 --nocapture --skip planted
+            only=
+            [ "$(basename "$test")" = test-rl-agents-lib ] && only=device_
+            try 300 "$(basename "$test")" "$test" $only --test-threads=1 --nocapture --skip planted
         done
+        ;;
+    train)
+        # The same seed must leave the same parameters and moments on the CPU and on the GPU.
+        runs="$logs/runs"
+        rm -rf "$runs"
+        small="--steps 8192 --seed 7 --set hidden=[32] --set conv=[] --set normalize_obs=false --set eval_episodes=1"
+        for env in cartpole pendulum snake breakout; do
+            for algo in ppo a2c dqn; do
+                [ "$env $algo" = "pendulum dqn" ] && continue
+                for device in cpu cuda; do
+                    timeout 300 "$here/bin/rl" train $env --algo $algo --device $device $small --set eval_max_steps=50 \
+                        --run-dir "$runs/$env-$algo-$device" >"$logs/train-$env-$algo-$device.log" 2>&1
+                done
+                outcome=passed
+                for file in params.safetensors optimizer.safetensors; do
+                    cmp "$(newest "$runs/$env-$algo-cpu")/$file" "$(newest "$runs/$env-$algo-cuda")/$file" \
+                        >"$logs/train-$env-$algo.log" 2>&1 || outcome=FAILED
+                done
+                note "train-$env-$algo" $outcome
+                [ $outcome = passed ] || { failed=1; tail -n 3 "$logs/train-$env-$algo"*.log; }
+            done
+        done
+        : >"$results/train.jsonl"
+        for n in ${TRAIN_ENVS:-1024 4096 16384 65536}; do
+            for device in cpu cuda; do
+                last=$(timeout 300 "$here/bin/rl" train cartpole --device $device --envs $n --steps $((n * 32 * ${TRAIN_ITERATIONS:-200})) \
+                    --set ppo.n_steps=32 --set ppo.batch_size=$((n * 8)) --set ppo.n_epochs=4 --set eval_episodes=1 --json \
+                    --run-dir "$runs/speed-$n-$device" 2>"$logs/speed-$n-$device.log" | tail -n 1)
+                [ -n "$last" ] && echo "{\"device\": \"$device\", \"envs\": $n, \"done\": $last}" | tee -a "$results/train.jsonl"
+            done
+        done
+        rm -rf "$runs"
         ;;
     bench)
         : >"$results/bench.jsonl"
@@ -86,7 +126,7 @@ for stage in "$@"; do
         fi
         ;;
     *)
-        echo "no stage $stage: test, bench, peers or sanitize" >&2
+        echo "no stage $stage: test, train, bench, peers or sanitize" >&2
         exit 2
         ;;
     esac

@@ -1,4 +1,4 @@
-//! Packs every GPU test and benchmark for a machine that has only a driver.
+//! Packs GPU tests, trainings and benchmarks for a machine with only a driver.
 //!
 //! `cargo xtask gpu-bundle` runs it.
 
@@ -32,8 +32,11 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
             add(&built, &dir.join(format!("bin/test-{package}-{test}")))?;
         }
     }
+    let built = build(root, &["test", "--no-run", "-p", "rl-agents", "--lib"], "rl_agents")?;
+    add(&built, &dir.join("bin/test-rl-agents-lib"))?;
     let built = build(root, &["build", "-p", "rl-cuda", "--example", "device_bench"], "device_bench")?;
     add(&built, &dir.join("bin/device_bench"))?;
+    add(&build(root, &["build", "-p", "rl-runtime", "--bin", "rl"], "rl")?, &dir.join("bin/rl"))?;
     fs::write(dir.join("run.sh"), RUN)?;
     fs::write(dir.join("peers/device_cartpole.py"), PEERS)?;
     let archive = root.join("target/gpu-bundle.tar.gz");

@@ -76,6 +76,14 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
         );
     }
 
+    if dir.join("train.jsonl").exists() {
+        text.push_str("\n| training PPO on CartPole, environments | device | env steps/s |\n|---|---|---|\n");
+        for row in lines("train.jsonl")? {
+            let (envs, on) = (&row["envs"], row["device"].as_str().unwrap_or_default());
+            let _ = writeln!(text, "| {envs} | {on} | {:.3e} |", of(&row["done"], "env_steps_per_s"));
+        }
+    }
+
     text.push_str(
         "\n| environment | registers | spilled bytes | largest block | best block by the driver |\n|---|---|---|---|---|\n",
     );

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::process::{Process, machine};
+use crate::process::{self, Process, machine};
 
 /// Workload, with its steps of a rollout and its environments.
 const WORKLOADS: [(&str, u64, u64); 2] = [("http-small", 4096, 8), ("http-large", 8192, 32)];
@@ -46,7 +46,8 @@ pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
             if let Some(status) = process.ended_within(Duration::from_millis(200))? {
                 break status;
             }
-            peak = peak.max(peak_mib(process.id()).unwrap_or(0.0));
+            // A process that has just ended has no memory.
+            peak = peak.max(process::status(process.id(), "VmHWM:").map_or(0.0, |kib| f64::from(kib) / 1024.0));
         };
         ensure!(status.success(), "{name}: {status}\n{}", process.complaint());
         let metrics = fs::read_to_string(dir.join("run/metrics.csv"))?;
@@ -69,11 +70,4 @@ pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
         fs::write(root.join("bench/http.md"), text)?;
     }
     Ok(())
-}
-
-/// Largest resident memory of a process so far.
-fn peak_mib(id: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.split_whitespace().next()?.parse::<f64>().ok().map(|kib| kib / 1024.0)
 }

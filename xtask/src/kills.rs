@@ -44,14 +44,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     let options = Options::parse(args, &["--kills", "--seed", "--program", "--python"])?;
     let kills: u32 = options.get("--kills")?.context("--kills: how many?")?;
     let python: String = options.get("--python")?.unwrap_or_else(|| "python3".into());
-    let program = match options.get::<String>("--program")? {
-        Some(_) => options.program(root, &[])?,
-        None => {
-            let build = ["build", "--release", "--package", "rl-runtime", "--bin", "rl", "--features", "crawl"];
-            crate::cargo(root, &build, &[])?;
-            root.join("target/release/rl")
-        }
-    };
+    let program = options.program(root, &["--features", "crawl"])?;
     let random = &mut Random::new(options.get("--seed")?.unwrap_or(0), 0);
     let dir = scratch(root, "kills")?;
     let start_site = |n: u32| {

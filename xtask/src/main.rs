@@ -43,9 +43,9 @@ usage: cargo xtask <command>
                  target; all groups, or one
   bench --growth
                  measure step cost by number of environments and work per step; writes bench/growth.md and .svg
-  bench --presets [dqn]
+  bench --presets [dqn|gym]
                  train the presets over five or ten seeds, beside RL Baselines3 Zoo's agents; writes bench/presets.md and
-                 presets-dqn.md
+                 presets-dqn.md; `gym` trains those of PPO in Gymnasium's environments, too, and writes presets-gym.md
   bench --learning
                  train PPO on CartPole with both learners over 5 seeds; writes bench/learning.svg
   bench --grids  train the presets of Snake and Breakout over two seeds; writes bench/grids.md and its curves
@@ -57,9 +57,9 @@ usage: cargo xtask <command>
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
   ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks
-  ptx --mutate N [--seed S]
-                 change N instructions of rl-cuda/ptx, one at a time; fails if no test notices one, xtask/ptx_equivalent.txt aside;
-                 `all` in place of N changes each instruction in each way
+  ptx --mutate N [--seed S] [--entry NAME]
+                 change N instructions of rl-cuda/ptx (or of one kernel), one at a time; fails if no test notices one,
+                 xtask/ptx_equivalent.txt aside; `all` in place of N changes each instruction in each way
   ptx --counts [--write]
                  compare instructions and memory transactions of each kernel with rl-cuda/ptx/counts.txt, or write it and
                  bench/gpu-model.md

@@ -11,6 +11,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 const EPISODES: &str = "1000";
+/// Episodes of an evaluation in worker processes.
+const GYM_EPISODES: &str = "100";
 
 /// Environment, algorithm, env steps, the Zoo's mean return and its steps.
 ///
@@ -37,16 +39,71 @@ const DQN: &[Preset] = &[
     ("mountain_car", "dqn", None, -100.8, "120 k"),
 ];
 
-/// Trains all presets, or those of DQN, and writes the tables.
+/// Environments with a preset of PPO, and what Gymnasium calls them.
+const GYM: [(&str, &str); 3] = [("cartpole", "CartPole-v1"), ("acrobot", "Acrobot-v1"), ("pendulum", "Pendulum-v1")];
+
+/// Trains all presets, those of DQN, or those of PPO in Gymnasium.
 pub(crate) fn measure(root: &Path, only: Option<&str>) -> Result<()> {
-    if let Some(name) = only.filter(|name| *name != "dqn") {
-        bail!("unknown presets {name}; expected dqn, or nothing for all");
-    }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    if only.is_none() {
-        table(root, ACTOR_CRITIC, 100..105, "bench/presets.md")?;
+    match only {
+        None => table(root, ACTOR_CRITIC, 100..105, "bench/presets.md")?,
+        Some("dqn") => {}
+        Some("gym") => return gym(root, 100..105),
+        Some(name) => bail!("unknown presets {name}; expected dqn or gym, or nothing for all but gym"),
     }
     table(root, DQN, 100..110, "bench/presets-dqn.md")
+}
+
+/// Trains presets of PPO in our environments and in Gymnasium's.
+fn gym(root: &Path, seeds: std::ops::Range<u64>) -> Result<()> {
+    let Some(python_path) = crate::gymnasium::python_path(root)? else { bail!("no Gymnasium") };
+    let [ours, theirs] = ["ours", "theirs"].map(|name| root.join("target/gym-runs").join(name));
+    let mut text = format!(
+        "# Presets in Gymnasium\n\nWritten by `cargo xtask bench --presets gym`: mean return of {GYM_EPISODES} greedy episodes after training \
+         PPO for seeds 100 to {}, with the\nstandard error over seeds and the minimum. Both columns have the preset of our environment; \
+         Gymnasium's own runs in worker processes.\n\n| environment | env steps | ours | minimum | Gymnasium's | minimum |\n|---|---|---|---|---|---|\n",
+        seeds.end - 1
+    );
+    for (env, id) in GYM {
+        let ([mut in_ours, mut in_theirs], mut steps) = ([Vec::new(), Vec::new()], 0.0);
+        for seed in seeds.clone() {
+            let settings = root.join("target/gym-runs/settings.toml");
+            for (returns, dir, name) in [(&mut in_ours, &ours, env.to_owned()), (&mut in_theirs, &theirs, format!("gym:{id}"))] {
+                let _ = fs::remove_dir_all(dir);
+                let program = || {
+                    let mut command = Command::new(root.join("target/release/rl"));
+                    command.env("PYTHONPATH", &python_path);
+                    command
+                };
+                let mut command = program();
+                command.args(["train", &name, "--seed", &seed.to_string(), "--json", "--run-dir"]).arg(dir);
+                if name != env {
+                    command.arg("--config").arg(&settings);
+                }
+                steps = last_line(&mut command)?["env_steps"].as_f64().context("env_steps")?;
+                if name == env {
+                    let config = fs::read_to_string(dir.join("config.toml"))?;
+                    let others = config.lines().filter(|line| !line.starts_with("env = ") && !line.starts_with("seed = "));
+                    fs::write(&settings, others.collect::<Vec<_>>().join("\n"))?;
+                }
+                let evaluated = last_line(program().args(["eval", "--episodes", GYM_EPISODES, "--json"]).arg(dir))?;
+                returns.push(evaluated["return_mean"].as_f64().context("return_mean")?);
+            }
+        }
+        let row = format!("| {env} | {steps:.0} | {} | {} |", spread(&in_ours), spread(&in_theirs));
+        println!("{row}");
+        let _ = writeln!(text, "{row}");
+    }
+    Ok(fs::write(root.join("bench/presets-gym.md"), text)?)
+}
+
+/// Returns mean, standard error and minimum, as two cells.
+fn spread(returns: &[f64]) -> String {
+    let n = returns.len() as f64;
+    let mean = returns.iter().sum::<f64>() / n;
+    let error = (returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (n - 1.0) / n).sqrt();
+    let least = returns.iter().copied().fold(f64::INFINITY, f64::min);
+    format!("{mean:.1} +- {error:.1} | {least:.1}")
 }
 
 fn table(root: &Path, presets: &[Preset], seeds: std::ops::Range<u64>, record: &str) -> Result<()> {
@@ -72,11 +129,7 @@ fn table(root: &Path, presets: &[Preset], seeds: std::ops::Range<u64>, record: &
             command.args(["eval", "--episodes", EPISODES, "--json"]).arg(&dir);
             returns.push(last_line(&mut command)?["return_mean"].as_f64().context("return_mean")?);
         }
-        let n = returns.len() as f64;
-        let mean = returns.iter().sum::<f64>() / n;
-        let error = (returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (n - 1.0) / n).sqrt();
-        let least = returns.iter().copied().fold(f64::INFINITY, f64::min);
-        let row = format!("| {env} | {algo} | {steps:.0} | {mean:.1} +- {error:.1} | {least:.1} | {zoo} at {zoo_steps} |");
+        let row = format!("| {env} | {algo} | {steps:.0} | {} | {zoo} at {zoo_steps} |", spread(&returns));
         println!("{row}");
         let _ = writeln!(text, "{row}");
     }

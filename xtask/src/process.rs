@@ -114,6 +114,13 @@ impl Drop for Process {
     }
 }
 
+/// Returns a number of a process's `/proc` status, for instance `VmRSS:` in KiB.
+pub(crate) fn status(id: u32, name: &str) -> Result<u32> {
+    let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("{name} in /proc"))?;
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).with_context(|| format!("{name}{line}"))
+}
+
 /// Creates an empty directory for this process, in memory if possible.
 ///
 /// `rl` syncs every file that it saves, which is slow on a disk.

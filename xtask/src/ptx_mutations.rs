@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::process::Options;
 use crate::ptx_runs::{Entry, entries, program, run, unexecuted};
 
 /// Mutations that change no result: lines `entry line text # reason`.
@@ -72,7 +73,9 @@ fn changes(line: &str) -> Vec<String> {
     if is_ordered && operands.len() >= 3 {
         let mut exchanged = operands.clone();
         exchanged.swap(1, 2);
-        changed.push(format!("{opcode} {};", exchanged.join(", ")));
+        if exchanged != operands {
+            changed.push(format!("{opcode} {};", exchanged.join(", ")));
+        }
     }
     for (i, operand) in operands.iter().enumerate().skip(1) {
         let other = if let Ok(number) = operand.parse::<i64>() {
@@ -174,12 +177,14 @@ fn sample(all: &[Mutant], n: usize, seed: u64) -> Vec<Mutant> {
 ///
 /// Fails if the tests' launches notice one that [`EQUIVALENT`] has, or do not notice one that it lacks.
 pub(crate) fn mutate(root: &Path, args: &[String]) -> Result<()> {
-    let all: Vec<Mutant> = entries(root)?.iter().flat_map(mutants).collect();
-    let seed = args.get(2).and_then(|arg| arg.parse().ok()).unwrap_or(1);
-    let tried = match args.first().map(String::as_str) {
-        Some("all") => all,
-        n => sample(&all, n.and_then(|n| n.parse().ok()).context("ptx --mutate N [--seed S], or ptx --mutate all")?, seed),
-    };
+    let (n, options) = args.split_first().context("ptx --mutate N [--seed S] [--entry NAME], or all in place of N")?;
+    let options = Options::parse(options, &["--seed", "--entry"])?;
+    let (seed, only) = (options.get("--seed")?.unwrap_or(1), options.get::<String>("--entry")?);
+    let mut entries = entries(root)?;
+    entries.retain(|entry| only.as_ref().is_none_or(|only| entry.name == *only));
+    ensure!(!entries.is_empty(), "no kernel has the name that --entry gives");
+    let all: Vec<Mutant> = entries.iter().flat_map(mutants).collect();
+    let tried = if n == "all" { all } else { sample(&all, n.parse().context("ptx --mutate N")?, seed) };
     println!("\n==> ptx --mutate {}", args.join(" "));
     let file = root.join("target/ptx-mutants.txt");
     let lines = tried.iter().map(|Mutant { entry, line, text }| format!("{entry}:{line}:{text}\n"));

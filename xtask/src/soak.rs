@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::plot::{Axis, Chart};
-use crate::process::{Options, Process, machine, newest_checkpoint};
+use crate::process::{Options, Process, machine, newest_checkpoint, status};
 
 /// Maximum interval between samples.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -222,14 +222,10 @@ fn watch(workloads: &[Workload], processes: &mut [Process], time: Duration) -> R
 }
 
 fn sample(id: u32, hours: f64) -> Result<Sample> {
-    let status = fs::read_to_string(format!("/proc/{id}/status"))?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("{name} in /proc"))?;
-        line.split_whitespace().next().and_then(|number| number.parse::<u32>().ok()).with_context(|| format!("{name}{line}"))
-    };
     let descriptors = fs::read_dir(format!("/proc/{id}/fd"))?.count() as u32;
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?.split_whitespace().count() as u32;
-    Ok(Sample { hours, mib: f64::from(field("VmRSS:")?) / 1024.0, threads: field("Threads:")?, children, descriptors })
+    let (mib, threads) = (f64::from(status(id, "VmRSS:")?) / 1024.0, status(id, "Threads:")?);
+    Ok(Sample { hours, mib, threads, children, descriptors })
 }
 
 /// Trains a little further from the last checkpoint.

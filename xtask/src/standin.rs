@@ -17,7 +17,10 @@ const TESTS: [&str; 6] = ["copies", "faults", "modules", "on_device", "steps", "
 /// Runs `COMMAND..`, or `--schedules` or `--waits`.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     match args.first().map(String::as_str) {
-        Some("--schedules") => SCHEDULES.iter().try_for_each(|schedule| suites(root, schedule)),
+        Some("--schedules") => SCHEDULES.iter().try_for_each(|schedule| {
+            suites(root, schedule)?;
+            under(root, schedule, &["--lib", "--", "device_", "device::", "corners"])
+        }),
         Some("--waits") => remove_waits(root),
         Some(_) => command(root, args),
         None => bail!("a command, --schedules or --waits is missing"),
@@ -32,8 +35,13 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 /// Runs every suite that uses `Device::for_tests` under a schedule.
 fn suites(root: &Path, schedule: &str) -> Result<()> {
     println!("\n==> stand-in driver, schedule {schedule}");
-    let mut args = vec!["test", "--workspace", "--quiet"];
-    args.extend(TESTS.iter().flat_map(|test| ["--test", test]));
+    let tests: Vec<&str> = TESTS.iter().flat_map(|test| ["--test", test]).collect();
+    under(root, schedule, &tests)
+}
+
+/// Runs tests of the workspace under a schedule.
+fn under(root: &Path, schedule: &str, tests: &[&str]) -> Result<()> {
+    let args = [&["test", "--workspace", "--quiet"], tests].concat();
     crate::cargo(root, &args, &[("RL_STANDIN_SCHEDULE", schedule), ("RL_REQUIRE_STANDIN", "1"), ("RL_SKIP_CXX", "1")])
 }
 
@@ -95,7 +103,7 @@ const TIMING: &str = "orders nothing: begins or ends a measurement of time";
 const WAITS: &[Wait] = &[
     noticed("buffer.rs", "cleared.and_then(|()| context.synchronize())", "cleared"),
     unnoticed(
-        "buffer.rs",
+        "allocation.rs",
         "if context.synchronize().is_ok() {",
         "if context.bind_to_thread().is_ok() {",
         "cuMemFree waits for the device itself; the explicit wait finds a lost device before memory is freed",
@@ -191,6 +199,8 @@ fn remove_waits(root: &Path) -> Result<()> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut command = Command::new(cargo);
         command.args("test --quiet --offline --package rl-cuda --lib --test copies --test steps".split(' ')).current_dir(&copy);
+        // A test that frees memory waits for the work of the tests beside it.
+        command.args(["--", "--test-threads=1"]);
         command.env("CARGO_TARGET_DIR", copy.join("target")).env("RL_SKIP_CXX", "1").env("RL_REQUIRE_STANDIN", "1");
         let output = command.output().context("cargo")?;
         let said = String::from_utf8_lossy(&output.stderr);

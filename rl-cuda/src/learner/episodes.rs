@@ -27,7 +27,7 @@ pub struct Episodes {
 impl Episodes {
     /// Allocates memory for `n_envs` environments.
     ///
-    /// Of the episodes that end in a rollout, the last `keep` can be read.
+    /// Keeps the last `keep` episodes that end in a rollout.
     ///
     /// # Errors
     /// [`Error::Memory`], [`Error::Module`] or [`Error::Emulation`].

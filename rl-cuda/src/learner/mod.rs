@@ -11,11 +11,13 @@ mod episodes;
 mod kernels;
 mod layer;
 mod optim;
+mod q_learning;
 mod slices;
 mod state;
 
 pub use episodes::Episodes;
 pub use kernels::{Deviations, LearnerKernels, LossColumns, LossHeads, Objective, PARTS, Terms};
 pub use layer::{Activation, DenseLayer};
+pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};
 pub use slices::{MinibatchSlices, TILE};
 pub use state::{LearnerCounters, LearnerState, UpdateSettings, UpdateTotals};

@@ -49,6 +49,27 @@ pub struct LearnerCounters {
 impl LearnerCounters {
     /// Value of [`LearnerCounters::stop`] after several skipped steps in a row.
     pub const DIVERGED: u64 = 2;
+    /// Number of counters.
+    pub const LEN: usize = 6;
+
+    /// Waits for the slab's copy, and returns the counters in it.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Driver`].
+    pub fn read(slab: &PinnedSlab<u64>) -> Result<Self, Error> {
+        let (expected, words) = (Self::LEN, slab.read()?);
+        let words = words.try_into().map_err(|_| Error::Length { what: "counters", expected, found: words.len() })?;
+        Ok(Self::of(words))
+    }
+
+    fn words(self) -> [u64; Self::LEN] {
+        let Self { seed, epochs, taken, skipped, changes, stop } = self;
+        [seed, epochs, taken, skipped, changes, stop]
+    }
+
+    fn of([seed, epochs, taken, skipped, changes, stop]: [u64; Self::LEN]) -> Self {
+        Self { seed, epochs, taken, skipped, changes, stop }
+    }
 }
 
 /// Sums over the minibatches of an update.
@@ -108,8 +129,7 @@ impl LearnerState {
     /// # Errors
     /// [`Error::Driver`].
     pub fn set_counters(&mut self, stream: &Stream, counters: &LearnerCounters) -> Result<(), Error> {
-        let LearnerCounters { seed, epochs, taken, skipped, changes, stop } = *counters;
-        stream.upload(&self.counters.view_mut(), &[seed, epochs, taken, skipped, changes, stop])
+        stream.upload(&self.counters.view_mut(), &counters.words())
     }
 
     /// Replaces the settings without waiting.
@@ -129,10 +149,19 @@ impl LearnerState {
     /// # Errors
     /// [`Error::Driver`], also for errors that a kernel raised.
     pub fn counters(&self, stream: &Stream) -> Result<LearnerCounters, Error> {
-        let mut words = [0; 6];
+        let mut words = [0; LearnerCounters::LEN];
         stream.download(&mut words, &self.counters.view())?;
-        let [seed, epochs, taken, skipped, changes, stop] = words;
-        Ok(LearnerCounters { seed, epochs, taken, skipped, changes, stop })
+        Ok(LearnerCounters::of(words))
+    }
+
+    /// Copies the counters of this point in the stream without waiting.
+    ///
+    /// To a slab of [`LearnerCounters::LEN`] words.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Driver`].
+    pub fn copy_counters(&self, stream: &Stream, to: &mut PinnedSlab<u64>) -> Result<(), Error> {
+        stream.download_async(to, &self.counters.view())
     }
 
     /// Waits for the stream and returns the sums of the update.

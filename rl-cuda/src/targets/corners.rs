@@ -5,8 +5,7 @@ use std::hash::Hash;
 use rl_envs::{Purpose, math, rng};
 
 use super::*;
-use crate::Element;
-use crate::corners::{Corners, Digest, EXP, LN, LOG_PROBS, TIES, agree, rounds};
+use crate::corners::{EXP, KernelBench, LN, LOG_PROBS, agree, carrying, rounds};
 
 /// Environment, seed and logit: the number drawn is the probability of 0.
 ///
@@ -26,31 +25,17 @@ const DRAWN: [(usize, u64, f32); 11] = [
     (2, 2_894_165, -15.247_331),
 ];
 
-/// Kernels, the stream that they run on, and what they wrote.
-struct TargetsBench<'a> {
-    device: &'a Device,
-    stream: Stream,
-    kernels: Targets,
-    corners: Corners,
-    digest: Digest,
-}
+/// Environment, seed and the logits before one of 0, as [`DRAWN`].
+///
+/// The number drawn is the cumulative probability of the first two actions, or just below it: the last bit of log2(e) in the second
+/// exponential decides.
+const SECOND: [(usize, u64, [f32; 2]); 3] = [
+    (2, 416_014, [-8.402_845, -10.050_368]),
+    (3, 1_870_978, [-9.834_207, -11.436_866]),
+    (2, 143_060, [-18.398_258, -15.595_813]),
+];
 
-impl<'a> TargetsBench<'a> {
-    fn new(device: &'a Device, seed: u64) -> Self {
-        let (stream, kernels) = (device.stream().unwrap(), Targets::new(device).unwrap());
-        Self { device, stream, kernels, corners: Corners::new(seed), digest: Digest::default() }
-    }
-
-    fn upload<T: Element>(&self, from: &[T]) -> Buffer<T> {
-        let mut to = Buffer::zeros(self.device, from.len()).unwrap();
-        self.stream.upload(&to.view_mut(), from).unwrap();
-        to
-    }
-
-    fn zeros<T: Element>(&self, len: usize) -> Buffer<T> {
-        Buffer::zeros(self.device, len).unwrap()
-    }
-
+impl KernelBench<'_, Targets> {
     fn floats(&mut self, n: usize, bounds: &[f32], wild: bool) -> Buffer<f32> {
         let mut number = |_| if wild { self.corners.float(bounds) } else { self.corners.0.uniform_in(-3.0, 3.0) };
         let numbers: Vec<f32> = (0..n).map(&mut number).collect();
@@ -67,6 +52,17 @@ impl<'a> TargetsBench<'a> {
         self.upload(&words)
     }
 
+    /// Draws normal numbers around the means.
+    fn normals(&mut self, [means, log_std, bounds]: [&Buffer<f32>; 3], clock: [u64; 2], t: u64) {
+        let clock = self.upload(&clock);
+        let [mut actions, mut clipped] = [(); 2].map(|()| self.zeros(means.len()));
+        let mut log_probs = self.zeros(means.len().checked_div(log_std.len()).unwrap_or(3));
+        let gaussian = (&means.view(), &log_std.view(), &bounds.view());
+        let to = ([&actions.view_mut(), &clipped.view_mut()], &log_probs.view_mut());
+        self.kernels.sample_gaussian(&self.stream, gaussian, (&clock.view(), t), to.0, to.1).unwrap();
+        [&actions, &clipped, &log_probs].into_iter().for_each(|floats| self.digest.floats(&self.stream, floats));
+    }
+
     fn sample(&mut self, logits: &[f32], masks: Option<&[u8]>, n: usize, clock: [u64; 2], t: u64) {
         let (logits, clock) = (self.upload(logits), self.upload(&clock));
         let masks = masks.map(|masks| self.upload(masks));
@@ -78,6 +74,11 @@ impl<'a> TargetsBench<'a> {
         self.digest.floats(&self.stream, &log_probs);
     }
 }
+
+/// Seeds of normal numbers that show the last bit of each coefficient.
+///
+/// One of the first four environments draws it; the last one draws a radius of 0.
+const NORMALS: [u64; 8] = [31_086, 21_686, 4_970, 200_094, 86_885, 22_332, 24_557, 7_805_606];
 
 /// Cumulative probability of the first `count` actions, as the kernel computes it.
 fn cumulative(row: &[f32], count: usize) -> f32 {
@@ -110,7 +111,7 @@ fn decide(row: &mut [f32], at: usize, drawn: f32, is_above: bool) {
 #[test]
 fn samples_agree_where_a_number_decides() {
     agree("sample", |device| {
-        let mut bench = TargetsBench::new(device, 31);
+        let mut bench = KernelBench::new(device, Targets::new, 31);
         for round in 0..rounds(24) {
             let (n, a) = (192, [1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 13][round % 12]);
             let (clock @ [seed, step], t) = (bench.corners.clock(), bench.corners.pick(&[0, 1, 2, 3, 1 << 33]));
@@ -131,9 +132,7 @@ fn samples_agree_where_a_number_decides() {
                             (row[at], row[other]) = (bench.corners.pick(&[of_ln, of_exp]), 0.0);
                         }
                         if a > 2 && bench.corners.0.below(4) == 0 {
-                            row.fill(-1000.0);
-                            row[at.min(a - 3)..][..2].copy_from_slice(&bench.corners.pick(&TIES));
-                            row[a - 1] = 0.0;
+                            bench.corners.tie(&mut row, at);
                         }
                     }
                     3 if i % 8 == 3 => row.fill(bench.corners.pick(&[-1e30, -1e31, -3e38])), // as masked, or below
@@ -150,6 +149,50 @@ fn samples_agree_where_a_number_decides() {
             logits[2 * index + 1] = logit;
             bench.sample(&logits, None, 4, [seed, 1], 2);
         }
+        for (index, seed, logits) in SECOND {
+            let mut rows = vec![0.0; 12];
+            rows[3 * index..][..2].copy_from_slice(&logits);
+            bench.sample(&rows, None, 4, [seed, 1], 2);
+        }
+        // Each key of Philox, and each word of a block.
+        for (round, t) in (0..10).flat_map(|round| (0..4).map(move |t| (round, t))) {
+            let logits: Vec<f32> = (0..64).map(|_| bench.corners.0.uniform_in(-1.0, 1.0)).collect();
+            bench.sample(&logits, None, 8, [carrying(round), 0], t);
+        }
+        // The largest number drawn, and a last action of almost no probability.
+        for last in [-90.0, -103.5] {
+            bench.sample(&[0.0, -3.181_790_8, last].repeat(4), None, 4, [3_069_733, 1], 2);
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn normal_numbers_agree_around_any_means() {
+    agree("normals", |device| {
+        let mut bench = KernelBench::new(device, Targets::new, 34);
+        for round in 0..rounds(24) {
+            let (n, a) = (192, [1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 13][round % 12]);
+            let (clock, t) = (bench.corners.clock(), bench.corners.pick(&[0, 1, 2, 3, 1 << 33]));
+            let wild = round % 4 == 3;
+            let log_std: Vec<f32> = (0..a).map(|_| bench.corners.pick(&[1.0, -1.0]) * bench.corners.pick(&EXP)).collect();
+            let plain = bench.upload(&vec![0.0; n * a]);
+            let (means, any) = (bench.floats(n * a, &[0.0, 1.0], wild), bench.floats(a, &[89.0, -104.0], wild));
+            let bounds = bench.floats(2 * a, &[0.0, 1.0], wild);
+            let log_std = bench.upload(&log_std);
+            bench.normals([&means, &any, &bounds], clock, t);
+            bench.normals([&plain, &log_std, &bounds], clock, t);
+        }
+        let (plain, ones) = (bench.zeros(16), bench.zeros(4));
+        let bounds = bench.upload(&[-1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0]);
+        for seed in NORMALS {
+            bench.normals([&plain, &ones, &bounds], [seed, 1], 2);
+        }
+        let none = bench.zeros(0);
+        bench.normals([&none; 3], [7, 1], 2);
+        // Log-densities of exactly 0: the means absorb the deviations, of ln(std) = -ln(2 pi) / 2.
+        let (means, log_std) = (bench.upload(&[1e12; 16]), bench.upload(&[-0.918_938_5; 4]));
+        bench.normals([&means, &log_std, &bounds], [7, 1], 2);
         bench.digest
     });
 }
@@ -157,14 +200,14 @@ fn samples_agree_where_a_number_decides() {
 #[test]
 fn normalization_agrees_on_any_numbers() {
     agree("normalize", |device| {
-        let mut bench = TargetsBench::new(device, 32);
+        let mut bench = KernelBench::new(device, Targets::new, 32);
         for round in 0..rounds(24) {
             let wild = round % 2 == 1;
             let (t, d) = (bench.corners.pick(&[1, 2, 3, 9]), bench.corners.pick(&[1, 2, 3, 5, 130]));
-            let n = bench.corners.pick(&[1, 8, 11, 33]);
+            let n = bench.corners.pick(&[1, 8, 11, 12, 33]);
             let mut starts: Vec<u32> = [0, 3, 7, n, n, n, n].into_iter().map(|start| start.min(n)).collect();
             starts.truncate(bench.corners.pick(&[4, 5, 7]));
-            let mut obs = bench.floats(t * n as usize * d, &[10.0, 1.0], wild);
+            let mut obs = bench.floats(t * n as usize * d, &[10.0, -10.0, 1.0], wild);
             let (means, m2s) = bench.kernels.moments(&bench.stream, &obs.view(), d, &starts).unwrap();
             let bits = |x: &f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
             means.iter().chain(&m2s).for_each(|x| bits(x).hash(&mut bench.digest.0));
@@ -182,9 +225,9 @@ fn normalization_agrees_on_any_numbers() {
 #[test]
 fn advantages_and_batches_agree_on_any_numbers() {
     agree("gae", |device| {
-        let mut bench = TargetsBench::new(device, 33);
+        let mut bench = KernelBench::new(device, Targets::new, 33);
         for round in 0..rounds(32) {
-            let (t, n) = (bench.corners.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 21]), bench.corners.pick(&[1, 2, 33]));
+            let (t, n) = (bench.corners.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 21]), bench.corners.pick(&[1, 2, 33, 300]));
             let wild = round % 4 == 3;
             let [rewards, next_values, values] = [(); 3].map(|()| bench.floats(t * n, &[0.0, 1.0], wild));
             let flags: &[u8] = if round % 2 == 0 { &[0, 0, 0, 1] } else { &[0, 1, 2, 128] };

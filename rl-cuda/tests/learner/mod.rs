@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 use rl_cuda::learner::{
     Activation, DenseLayer, Deviations, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
-    Objective, PARTS, Terms, UpdateSettings,
+    NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms, UpdateSettings,
 };
 use rl_cuda::{Buffer, Device};
 use rl_envs::{Actions, Obs, Purpose, Rng};
@@ -130,6 +130,39 @@ pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
         // A single return has no variance, and the payload of a NaN is not part of the bits.
         let explained = totals.explained_variance;
         (if explained.is_nan() { u32::MAX } else { explained.to_bits() }).hash(&mut bits.hash);
+    }
+}
+
+/// Updates of action values of which only the outputs exist.
+pub(crate) fn q_learning(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), QLearningKernels::new(device).unwrap(), source(5));
+    let mut state = LearnerState::new(device).unwrap();
+    for (n, a, count) in [(1, 1, 1), (33, 6, 1), (130, 3, 4)] {
+        let flags: Vec<u8> = (0..n * a).map(|i| u8::from(i % 7 > 2)).collect();
+        let (masks, actions) = (upload(device, &flags), upload(device, &source.words(n, a as u32)));
+        let mut floats = |n: usize| upload(device, &source.floats(n));
+        let (advantages, values, by, rewards, discounts, weights) =
+            (floats(n * a), floats(n), floats(n * a), floats(n), floats(n), floats(n));
+        let (mut q, mut d_q, mut d_advantages, mut target) = (floats(n * a), floats(n * a), floats(n * a), floats(n * a));
+        let [mut targets, mut errors, mut d_values] = [(); 3].map(|()| Buffer::zeros(device, n).unwrap());
+        let mut terms = Buffer::zeros(device, TD_TERMS * n).unwrap();
+        kernels.dueling(&stream, [&advantages.view(), &values.view()], &q.view_mut()).unwrap();
+        for masks in [None, Some(masks.view())] {
+            let next = NextColumns { q: q.view(), by: by.view(), masks, rewards: rewards.view(), discounts: discounts.view() };
+            kernels.targets(&stream, &next, &targets.view_mut()).unwrap();
+            let columns = TdColumns { q: q.view(), actions: actions.view(), targets: targets.view(), weights: weights.view() };
+            let to = [&d_q.view_mut(), &errors.view_mut(), &terms.view_mut()];
+            kernels.loss(&stream, &columns, to).unwrap();
+            let slices = MinibatchSlices::new(n, count, 1, 1);
+            kernels.totals(&stream, &slices, &terms.view(), &mut state).unwrap();
+            kernels.dueling_gradient(&stream, &d_q.view(), [&d_advantages.view_mut(), &d_values.view_mut()]).unwrap();
+            kernels.follow(&stream, &advantages.view(), &target.view_mut(), 0.3).unwrap();
+            stream.synchronize().unwrap();
+            let written = [&targets, &d_q, &errors, &terms, &d_advantages, &d_values, &target];
+            written.into_iter().for_each(|column| bits.floats(&column.view()));
+            let totals = state.totals(&stream).unwrap();
+            format!("{totals:?}").hash(&mut bits.hash);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 mod animation;
 mod bench;
 mod check_env;
+mod devices;
 mod eval;
 mod list;
 mod report;
@@ -57,6 +58,9 @@ struct Cli {
 enum Verb {
     /// List environments, algorithms, presets and settings
     List,
+    /// Show the processor, the memory and the GPUs, with measured speeds
+    #[command(after_help = "Example:\n  rl devices")]
+    Devices,
     /// Train an agent
     Train(train::TrainArgs),
     /// Play episodes in fresh environments
@@ -111,6 +115,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
     };
     let result = Envs::new(own, python).and_then(|envs| match verb {
         Verb::List => list::run(&envs, json),
+        Verb::Devices => devices::run(json),
         Verb::Train(args) => train::run(args, &envs, json),
         Verb::Eval(args) => eval::run(&args, &envs, json),
         Verb::Watch(args) => watch::run(&args, &envs, json),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::Config;
 use crate::Progress;
+use crate::budget;
 use crate::config::RunConfig;
 use crate::evaluation::Evaluation;
 use crate::event::Event;
@@ -71,6 +72,34 @@ impl Report {
             }
             Kind::Lines { steps: of, .. } => *of = *steps,
             Kind::Json => {}
+        }
+    }
+
+    /// Shows the bytes that a run would take on the host and on its device.
+    pub(super) fn memory(&self, device: &str, host: &[(&'static str, u128)], there: &[(&'static str, usize)]) {
+        let there: Vec<_> = there.iter().map(|&(name, bytes)| (name, bytes as u128)).collect();
+        if let Kind::Json = self.kind {
+            let object = |parts: &[(&'static str, u128)]| -> Value {
+                parts
+                    .iter()
+                    .map(|&(name, bytes)| (name.to_owned(), json!(bytes as u64)))
+                    .collect::<serde_json::Map<_, _>>()
+                    .into()
+            };
+            return print::out(
+                &json!({"event": "dry_run", "device": device, "host_bytes": object(host), "device_bytes": object(&there)})
+                    .to_string(),
+            );
+        }
+        for (place, parts) in [("memory of the host, at most", host), (&format!("memory of {device}"), &there)] {
+            if parts.is_empty() {
+                continue;
+            }
+            print::out(&format!("{place}:"));
+            let total = ("total", parts.iter().map(|(_, bytes)| bytes).sum());
+            for (name, bytes) in parts.iter().filter(|(_, bytes)| *bytes > 0).chain([&total]) {
+                print::out(&format!("  {name:<34}{:>10}", budget::in_words(*bytes)));
+            }
         }
     }
 

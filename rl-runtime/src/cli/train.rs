@@ -72,6 +72,9 @@ pub(super) struct TrainArgs {
     /// Stop when an evaluation's mean return reaches this
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     target_return: Option<f64>,
+    /// Print the memory that the run would take, and write nothing
+    #[arg(long, conflicts_with = "resume")]
+    dry_run: bool,
     /// Print each thread's time by phase at the end
     #[arg(long)]
     profile: bool,
@@ -132,7 +135,13 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
             let entry = &envs.open(&env, false, threads(None))?;
             let config = layers.resolve(entry, algo)?;
             let device = train::device(&config)?;
-            Budget::training(&config, entry).check()?;
+            let budget = Budget::training(&config, entry);
+            budget.check()?;
+            if args.dry_run {
+                let training = Training::new(&config, entry, profile)?;
+                report.memory(&device, &budget.parts()?, &training.agent().device_memory());
+                return Ok(ExitCode::SUCCESS);
+            }
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialize.

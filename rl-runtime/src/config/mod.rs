@@ -337,6 +337,11 @@ impl Config {
         parse_device(&self.run.device).unwrap_or(Device::Auto)
     }
 
+    /// True if a device other than the CPU learns.
+    fn learns_on_device(&self) -> bool {
+        !matches!(self.device(), Device::Auto | Device::Cpu)
+    }
+
     /// Returns the kernels of environments that step on the device that learns.
     ///
     /// `None` for environments on the CPU.
@@ -351,7 +356,7 @@ impl Config {
                 "env_device is learner, but there are no kernels for {} with these wrappers; use env_device = cpu",
                 entry.name
             ))),
-            _ => Ok(has_kernels.then_some(entry.name)),
+            _ => Ok((has_kernels && self.algo.dqn().is_none()).then_some(entry.name)),
         }
     }
 
@@ -448,13 +453,13 @@ impl Config {
             let text = "more than there are threads; raise threads or leave it at 0";
             found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
         }
-        if !matches!(self.device(), Device::Auto | Device::Cpu) {
+        if self.learns_on_device() {
             let device = &self.run.device;
-            if self.algo.algo() == Algo::Dqn {
-                let text = "a device learns with ppo and a2c only so far; use --device cpu";
-                found.push((vec!["device", "algo"], format!("device is {device} and algo is {}: {text}", self.algo.name())));
+            if self.algo.dqn().is_some() && self.run.env_device == "learner" {
+                let text = "env_device is learner, but dqn remembers the steps of environments on the CPU; use env_device = cpu";
+                found.push((vec!["env_device", "algo"], text.into()));
             }
-            if self.mode() != Mode::Sync {
+            if self.mode() != Mode::Sync && self.algo.dqn().is_none() {
                 let text = "a device learns from rollouts of the latest policy only so far; use pipeline = sync or --device cpu";
                 found.push((vec!["device", "pipeline"], format!("device is {device} and pipeline is overlapped: {text}")));
             }
@@ -483,7 +488,7 @@ impl Config {
             return Some((vec!["drive"], text));
         }
         if self.blocks(entry) || self.run.drive == Drive::Auto {
-            if !matches!(self.device(), Device::Auto | Device::Cpu) {
+            if self.learns_on_device() && self.algo.dqn().is_none() {
                 let text = "whose rollouts mix policies; a device learns from the latest policy only so far; use --device cpu";
                 return Some((vec!["device"], format!("device is {}, but {env} blocks, {text}", self.run.device)));
             }
@@ -503,7 +508,7 @@ impl Config {
             }
         }
         let spaces = self.wrapped(entry).spaces();
-        if matches!(spaces.1, ActionSpace::MultiDiscrete { .. }) && !matches!(self.device(), Device::Auto | Device::Cpu) {
+        if matches!(spaces.1, ActionSpace::MultiDiscrete { .. }) && self.learns_on_device() {
             let text = "takes several actions at once, which a device does not learn so far; use --device cpu";
             return Some((vec!["device"], format!("device is {}, but {env} {text}", self.run.device)));
         }

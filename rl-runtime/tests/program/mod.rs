@@ -26,7 +26,7 @@ pub(crate) fn rl<S: AsRef<OsStr>>(args: &[S]) -> Command {
 
 /// Waits for the end, or fails after the time limit.
 pub(crate) fn wait(mut child: Child) -> Output {
-    // Read meanwhile: a program that has filled a pipe would wait for ever.
+    // A program blocks once a pipe is full.
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -83,4 +83,16 @@ pub(crate) fn load(path: &Path) -> Result<Checkpoint, Error> {
 /// Reads the policy of the CartPole checkpoint or run at `path`.
 pub(crate) fn saved_policy(path: &Path, best: bool) -> Result<SavedPolicy, Error> {
     checkpoint::policy(path, best, catalog::find("cartpole").unwrap())
+}
+
+/// Returns a Python with Gymnasium, or reports a skip.
+pub(crate) fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("RL_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
+    let output = Command::new(&python).args(["-c", "import gymnasium"]).stderr(Stdio::null()).status();
+    if output.is_ok_and(|status| status.success()) {
+        return Some(python);
+    }
+    assert!(std::env::var_os("RL_REQUIRE_GYM").is_none(), "RL_REQUIRE_GYM is set, but {} lacks Gymnasium", python.display());
+    eprintln!("skipped: no Python with Gymnasium");
+    None
 }

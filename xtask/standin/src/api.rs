@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::driver::{
     CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURED_EVENT, Capture, Code, Driver, Event, HostMemory, ILLEGAL_ADDRESS,
-    INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, NOT_READY, OUT_OF_MEMORY, Work,
+    INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LAUNCH_FAILED, NOT_FOUND, NOT_READY,
+    OUT_OF_MEMORY, Work,
 };
 use crate::pinned::Slab;
 use crate::ptx;
@@ -424,6 +425,7 @@ fn error_texts(code: Code) -> [&'static CStr; 2] {
         OUT_OF_MEMORY => [c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"],
         INVALID_PTX => [c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed"],
         NOT_READY => [c"CUDA_ERROR_NOT_READY", c"device not ready"],
+        LAUNCH_FAILED => [c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"],
         ILLEGAL_ADDRESS => [c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"],
         _ => [c"CUDA_ERROR", c"see the stand-in's message"],
     }

@@ -3,7 +3,7 @@
 //! `RL_STANDIN_COUNTS` names a file to which each process appends, for each kernel that it ran:
 //!
 //! ```text
-//! kernel NAME threads N instructions N global_accesses N sectors N shared_accesses N wavefronts N
+//! kernel NAME launches N threads N instructions N global_accesses N sectors N shared_accesses N wavefronts N
 //! line NAME LINE EXECUTIONS
 //! ```
 //!
@@ -28,6 +28,7 @@ const BANKS: u64 = 32;
 pub(crate) struct KernelCounts {
     lines: Vec<u32>,
     executions: Vec<u64>,
+    launches: u64,
     threads: u64,
     global_accesses: u64,
     sectors: u64,
@@ -42,11 +43,11 @@ pub(crate) type Counts = BTreeMap<String, KernelCounts>;
 pub(crate) fn text(counts: &Counts) -> String {
     let mut text = String::new();
     for (name, kernel) in counts {
-        let KernelCounts { threads, global_accesses, sectors, shared_accesses, wavefronts, .. } = kernel;
+        let KernelCounts { launches, threads, global_accesses, sectors, shared_accesses, wavefronts, .. } = kernel;
         let instructions: u64 = kernel.executions.iter().sum();
         let _ = writeln!(
             text,
-            "kernel {name} threads {threads} instructions {instructions} global_accesses {global_accesses} sectors {sectors} \
+            "kernel {name} launches {launches} threads {threads} instructions {instructions} global_accesses {global_accesses} sectors {sectors} \
              shared_accesses {shared_accesses} wavefronts {wavefronts}"
         );
         for (line, executions) in kernel.lines.iter().zip(&kernel.executions) {
@@ -77,6 +78,7 @@ impl<'a> Counter<'a> {
             counts.lines = kernel.code.iter().map(|instruction| instruction.line).collect();
             counts.executions = vec![0; kernel.code.len()];
         }
+        counts.launches += 1;
         Self { counts, block_threads, warp: u32::MAX, visits: HashMap::new(), accesses: HashMap::new() }
     }
 

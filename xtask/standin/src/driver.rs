@@ -24,6 +24,7 @@ pub(crate) const INVALID_HANDLE: Code = 400;
 pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const ILLEGAL_ADDRESS: Code = 700;
+pub(crate) const LAUNCH_FAILED: Code = 719;
 pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
 pub(crate) const CAPTURE_INVALIDATED: Code = 901;
 pub(crate) const CAPTURE_ISOLATION: Code = 905;
@@ -122,6 +123,8 @@ pub(crate) struct Driver {
     pub(crate) slabs: BTreeMap<usize, Slab>,
     /// Error that every later call returns.
     pub(crate) sticky: Option<Code>,
+    /// Number of launches that have run.
+    launches: u64,
     host: Vec<u32>,
     last_handle: u64,
     random: u64,
@@ -143,6 +146,7 @@ impl Driver {
             graphs: HashMap::new(),
             slabs: BTreeMap::new(),
             sticky: None,
+            launches: 0,
             host: Vec::new(),
             last_handle: 0x1000,
             random: seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
@@ -319,6 +323,10 @@ impl Driver {
         {
             join(&mut clock, before);
         }
+        self.launches += u64::from(matches!(work, Work::Launch { .. }));
+        if self.launches > self.settings.launches {
+            return Err(self.lose(LAUNCH_FAILED));
+        }
         let overlapping = work.pinned().and_then(|(slab, direction)| {
             let done = |stream: usize| self.streams[stream].clock.get(stream).copied().unwrap_or(0);
             self.slabs.get(&slab)?.overlapping(index, &clock, done, direction)
@@ -336,10 +344,15 @@ impl Driver {
         self.streams[index].clock = clock;
         ran.map_err(|fault| {
             self.refuse(ILLEGAL_ADDRESS, &fault.to_string());
-            self.sticky = Some(ILLEGAL_ADDRESS);
-            self.streams.iter_mut().for_each(|stream| stream.queue.clear());
-            ILLEGAL_ADDRESS
+            self.lose(ILLEGAL_ADDRESS)
         })
+    }
+
+    /// Drops all work, and lets every later call return an error.
+    fn lose(&mut self, code: Code) -> Code {
+        self.sticky = Some(code);
+        self.streams.iter_mut().for_each(|stream| stream.queue.clear());
+        code
     }
 
     #[allow(unsafe_code)]
@@ -393,7 +406,7 @@ impl Driver {
 
     /// Runs the work that is left and writes the counts; false after a fault.
     pub(crate) fn finish(&mut self) -> bool {
-        let ran = self.sticky.is_none() && self.wait_for_all().is_ok();
+        let ran = self.sticky == Some(LAUNCH_FAILED) || self.sticky.is_none() && self.wait_for_all().is_ok();
         if let Some(path) = &self.settings.counts {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
             let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, counts::text(&self.counts).as_bytes()));

@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) schedule: Schedule,
     pub(crate) memory: usize,
     pub(crate) devices: i32,
+    /// Number of launches after which the device is lost.
+    pub(crate) launches: u64,
     pub(crate) counts: Option<PathBuf>,
     pub(crate) mutants: Option<PathBuf>,
 }
@@ -41,6 +43,8 @@ impl Settings {
             schedule,
             memory: variable("RL_STANDIN_MEMORY").map_or(4 << 30, |text| text.parse().expect("RL_STANDIN_MEMORY is a number")),
             devices: variable("RL_STANDIN_DEVICES").map_or(1, |text| text.parse().expect("RL_STANDIN_DEVICES is a number")),
+            launches: variable("RL_STANDIN_LAUNCHES")
+                .map_or(u64::MAX, |text| text.parse().expect("RL_STANDIN_LAUNCHES is a number")),
             counts: variable("RL_STANDIN_COUNTS").map(PathBuf::from),
             mutants: variable("RL_STANDIN_MUTANTS").map(PathBuf::from),
         }

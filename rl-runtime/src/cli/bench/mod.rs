@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 use rl_agents::{Activation, Isa, Learner, NetConfig, PpoConfig};
 
+pub(super) use self::update::ceiling;
 use self::update::{MeasuredNets, Noise, ObsSource};
 use super::{Envs, set_matrix_threads, threads};
 use crate::Mode;

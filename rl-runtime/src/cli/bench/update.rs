@@ -252,7 +252,7 @@ pub(super) fn act(nets: &MeasuredNets, n_envs: usize, seconds: f64) -> Result<Va
 }
 
 /// Measures floating-point operations per second of multiply-adds on all threads.
-fn ceiling(isa: Isa, pool: &Pool) -> f64 {
+pub(in crate::cli) fn ceiling(isa: Isa, pool: &Pool) -> f64 {
     const ROUNDS: u64 = 1_000_000;
     let begin = Instant::now();
     let mut sums = vec![0.0; pool.n_threads()];

@@ -52,10 +52,10 @@ impl Agent for Reinforce {
         Ok(metrics)
     }
 
-    fn save(&self) -> Snapshot {
+    fn save(&self) -> Result<Snapshot, Error> {
         let net = Snapshot::from(self.net.weights());
         let counters = Counters { steps: self.optimizer.steps(), ..net.counters };
-        Snapshot { moments: self.optimizer.moments(), counters, ..net }
+        Ok(Snapshot { moments: self.optimizer.moments(), counters, ..net })
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
