@@ -16,7 +16,7 @@ fn every_environment_steps_as_its_original() {
         for entry in catalog::ENVS {
             let mut ended = 0;
             for n in SIZES {
-                let n_steps = if n == 1000 { 600 } else { 2500 };
+                let n_steps = if n == 1000 { 600 } else { 2500 } / if entry.name == "snake" { 4 } else { 1 }; // a slow one
                 ended +=
                     compare(&device, entry.name, n, 11 + n as u64, n_steps).unwrap_or_else(|error| panic!("{device}: {error}"));
             }
