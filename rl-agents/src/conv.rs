@@ -8,7 +8,7 @@
 //!
 //! The kernel gathers no patches. The index of element (position, term) of the matrix of patches is the sum of two offsets, one for
 //! the position and one for the term, so the product reads patches in place. The gradient of the weights is the product with the two
-//! offsets swapped. The gradient of the inputs, for each row of the kernel, is a product whose rows overlap and are added one by one.
+//! offsets swapped. The gradient of the inputs is a sum of products, one for each row and column of the kernel, added one by one.
 //! A few samples at a time go through the layers, so that they stay in the cache.
 
 use std::ops::Range;
@@ -28,14 +28,14 @@ const NUMBERS: usize = 48 << 10;
 
 /// Shape of one layer, and its ranges of the parameter vector.
 #[derive(Clone, Debug)]
-struct ConvShape {
-    weight: Range<usize>, // (n_out, n_in, kernel, kernel)
-    bias: Range<usize>,   // (n_out)
-    n_in: usize,
-    n_out: usize,
-    kernel: usize,
-    stride: usize,
-    in_size: [usize; 2], // rows, columns
+pub(crate) struct ConvShape {
+    pub(crate) weight: Range<usize>, // (n_out, n_in, kernel, kernel)
+    pub(crate) bias: Range<usize>,   // (n_out)
+    pub(crate) n_in: usize,
+    pub(crate) n_out: usize,
+    pub(crate) kernel: usize,
+    pub(crate) stride: usize,
+    pub(crate) in_size: [usize; 2], // rows, columns
     out_size: [usize; 2],
 }
 
@@ -198,10 +198,10 @@ impl ConvLayer {
 #[derive(Clone, Debug)]
 pub(crate) struct ConvStage {
     layers: Vec<ConvLayer>,
-    activation: Activation,
+    pub(crate) activation: Activation,
     obs_len: usize,
     /// Number of samples that pass through the layers together.
-    together: usize,
+    pub(crate) together: usize,
     /// Lengths of packed parameters and gradient, whose offsets begin at 0.
     packed_len: usize,
     grad_len: usize,
@@ -255,6 +255,11 @@ impl ConvStage {
     /// Length of the packed parameters.
     pub(crate) fn packed_len(&self) -> usize {
         self.packed_len
+    }
+
+    /// Shapes of the layers.
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = &ConvShape> {
+        self.layers.iter().map(|layer| &layer.shape)
     }
 
     fn last(&self) -> &ConvLayer {
@@ -421,9 +426,12 @@ impl ConvStage {
                     let a = Matrix { data: dz, rows: Stride(out_pad), columns: Stride(1) };
                     let transpose = &packed[layer.packed_transpose..][..shape.kernel * shape.n_out * width];
                     for (y, b) in transpose.chunks_exact(shape.n_out * width).enumerate() {
-                        let onto = &mut dx[y * columns * in_pad..];
-                        let to = layer.positions.offsets();
-                        multiply::<S>(onto, to, a, (b, width), (rows, width, shape.n_out), Init::Add);
+                        // No two rows of a column of the kernel overlap, so the order is that of the kernel's columns.
+                        for x in 0..shape.kernel {
+                            let onto = &mut dx[(y * columns + x) * in_pad..];
+                            let (to, b) = (layer.positions.offsets(), &b[x * in_pad..]);
+                            multiply::<S>(onto, to, a, (b, width), (rows, in_pad, shape.n_out), Init::Add);
+                        }
                     }
                     self.activation.derive::<S>(&input[..n * in_len], dx);
                     std::mem::swap(delta, next);

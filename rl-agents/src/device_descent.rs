@@ -179,9 +179,6 @@ impl DeviceDescent {
     ) -> Result<Self, Error> {
         let network = policy.network();
         let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
-        if net.conv.is_some() {
-            return Err(unsupported("conv", "set".into()));
-        }
         if network.obs_moments().is_some() {
             return Err(unsupported("normalize_obs", "true".into()));
         }
@@ -476,7 +473,7 @@ mod tests {
     use super::*;
     use crate::fixture::{bits, has_fma};
     use crate::{A2c, A2cConfig, Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
-    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum};
+    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, snake::Snake};
 
     /// Algorithm, with its settings.
     #[derive(Debug)]
@@ -644,6 +641,43 @@ mod tests {
         }
     }
 
+    /// Compares updates of convolutions over Snake's board, whose observations are planes of 12 by 12.
+    fn compare_convolutions(device: &Device, conv: &[[usize; 3]], shared_trunk: bool, config: &PpoConfig) {
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let net = NetConfig { conv: conv.into(), ..net(&[8], shared_trunk) };
+        compare(device, snake, &net, config, 2);
+    }
+
+    #[test]
+    fn convolutions_on_a_device_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        for device in &Device::for_tests() {
+            // Kernels that overlap, touch and leave gaps; long sums of terms and of outputs; channels that are padded on the CPU.
+            let nets: [&[[usize; 3]]; 4] =
+                [&[[16, 3, 2]], &[[5, 3, 2], [16, 2, 2]], &[[100, 2, 5], [32, 3, 1]], &[[7, 4, 2], [97, 3, 1], [16, 2, 1]]];
+            for conv in nets {
+                compare_convolutions(device, conv, true, &PpoConfig { n_epochs: 1, ..small() });
+            }
+            // Several slices, tiles, and groups of a tile.
+            let config = PpoConfig { n_steps: 97, batch_size: 291, n_epochs: 1, ..PpoConfig::default() };
+            compare_convolutions(device, &[[4, 3, 3], [16, 2, 1]], false, &config);
+        }
+    }
+
+    #[test]
+    fn features_that_are_padded_on_the_cpu_are_refused_on_a_device() {
+        let collector = Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let net = NetConfig { conv: vec![[12, 3, 1]], ..net(&[8], true) };
+        let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 3).unwrap();
+        let shape = collector.rollout(33).unwrap().shape();
+        for device in &Device::for_tests() {
+            let error = Ppo::new(policy.clone(), small(), 3, 5).unwrap().on_device(device, shape).err().unwrap().to_string();
+            assert!(error.contains("conv is of 12 channels, but on a device"), "{error}");
+        }
+    }
+
     fn compare_sums(device: &Device) {
         let (stream, kernels) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap());
         let mut rng = rl_envs::Rng::new(3, 0, 0, rl_envs::Purpose::Init);
@@ -692,7 +726,7 @@ mod tests {
             compare(device, cartpole(2), &net(&[100, 7], false), &config, 2);
         };
         let all: [(&str, &[[&str; 2]]); 5] = [
-            ("dense.cu", &[["const u32 LONG = 96;", "const u32 LONG = 128;"]]),
+            ("product.cuh", &[["const u32 LONG = 96;", "const u32 LONG = 128;"]]),
             ("activation.cuh", &[["fmaf(-y, y, 1.0f)", "(1.0f - y * y)"], ["p = fmaf(p, r, 0.5f);", "p = p * r + 0.5f;"]]),
             ("actor_critic.cuh", &[["(f64)n - 1.0", "(f64)n"], ["out.value * weight", "out.value / (f32)n"]]),
             ("learner.cuh", &[["const u32 TILE = 96;", "const u32 TILE = 64;"], ["sum = two + sum;", "sum = one + sum;"]]),

@@ -91,9 +91,6 @@ impl DeviceDqn {
     pub(crate) fn new(device: &Device, network: &QNetwork, shape: &TransitionShape, b: usize) -> Result<Self, Error> {
         let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
         let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
-        if net.conv.is_some() {
-            return Err(unsupported("conv", "set".into()));
-        }
         let n_params = network.params().len();
         let slices = MinibatchSlices::new(b, slices::of_minibatch(b, n_params), n_params, MAX_NUMBERS);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);

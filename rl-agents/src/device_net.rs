@@ -1,10 +1,11 @@
 //! Networks on a device: the layers of [`Net`](crate::net::Net).
 //!
-//! One kernel for each layer and direction.
+//! One kernel for each layer and direction. Features, the outputs of the last convolution, take the observations' place before dense
+//! layers.
 
 use std::ops::Range;
 
-use rl_cuda::learner::{self, DenseLayer, LearnerKernels, MinibatchSlices};
+use rl_cuda::learner::{self, ConvLayer, ConvShape, DenseLayer, LearnerKernels, MinibatchSlices};
 use rl_cuda::{Buffer, Device, Stream, View};
 
 use crate::net::Net;
@@ -19,13 +20,23 @@ struct DeviceLayer {
     source: Option<usize>,
 }
 
+/// A convolution, with its place among the parameters.
+#[derive(Debug)]
+struct DeviceConv {
+    conv: ConvLayer,
+    params: Range<usize>,
+    outputs: Buffer<f32>, // (M, F)
+    deltas: Buffer<f32>,  // gradient of the sums, (M, F)
+}
+
 /// Layers with their activations for a minibatch, in device memory.
 #[derive(Debug)]
 pub(crate) struct DeviceNet {
+    convs: Vec<DeviceConv>,
     layers: Vec<DeviceLayer>,
     /// Layers of each chain.
     chains: Vec<Range<usize>>,
-    /// Observations as features, (M, D).
+    /// Observations, (M, D).
     pub(crate) inputs: Buffer<f32>,
     outputs: Vec<Buffer<f32>>, // every layer's, (M, N)
     deltas: Vec<Buffer<f32>>,  // gradients of every layer's sums, (M, N)
@@ -40,9 +51,32 @@ fn activation(activation: Option<Activation>) -> learner::Activation {
     }
 }
 
+/// Allocates the convolutions of a network.
+fn convs(device: &Device, net: &Net, m: usize, n_gradients: usize) -> Result<Vec<DeviceConv>, Error> {
+    let Some(stage) = &net.conv else { return Ok(Vec::new()) };
+    let (channels, padded) = stage.features().1;
+    if channels != padded {
+        let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
+        return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });
+    }
+    let layer = |(l, shape): (usize, &crate::conv::ConvShape)| {
+        let crate::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
+        let (activation, together) = (activation(Some(stage.activation)), stage.together);
+        let planes = l == 0;
+        let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
+        let matrix = |m: usize| Buffer::zeros(device, m * conv.shape().out_len());
+        Ok(DeviceConv { params: shape.weight.start..shape.bias.end, outputs: matrix(m)?, deltas: matrix(n_gradients)?, conv })
+    };
+    stage.shapes().enumerate().map(layer).collect()
+}
+
 impl DeviceNet {
     /// Allocates memory for `m` samples, and for the gradients of `n_gradients`.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
     pub(crate) fn new(device: &Device, net: &Net, m: usize, n_gradients: usize) -> Result<Self, Error> {
+        let convs = convs(device, net, m, n_gradients)?;
         let layer = |(layer, place): (&crate::dense::Dense, &crate::net::Place)| DeviceLayer {
             dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
             params: layer.weight.start..layer.bias.end,
@@ -52,7 +86,8 @@ impl DeviceNet {
         let matrices =
             |m: usize| layers.iter().map(|layer| Buffer::zeros(device, m * layer.dense.n_out)).collect::<Result<_, _>>();
         Ok(Self {
-            inputs: Buffer::zeros(device, m * net.n_in)?,
+            inputs: Buffer::zeros(device, m * convs.first().map_or(net.n_in, |first| first.conv.shape().in_len()))?,
+            convs,
             outputs: matrices(m)?,
             deltas: matrices(n_gradients)?,
             chains: net.chains.iter().map(|chain| chain.layers.clone()).collect(),
@@ -62,7 +97,8 @@ impl DeviceNet {
 
     /// Bytes of the activations and their gradients.
     pub(crate) fn bytes(&self) -> usize {
-        self.inputs.bytes() + self.outputs.iter().chain(&self.deltas).map(Buffer::bytes).sum::<usize>()
+        let convs = self.convs.iter().flat_map(|conv| [&conv.outputs, &conv.deltas]);
+        self.inputs.bytes() + self.outputs.iter().chain(&self.deltas).chain(convs).map(Buffer::bytes).sum::<usize>()
     }
 
     /// Returns the outputs of a chain for the first `m` samples.
@@ -103,7 +139,15 @@ impl DeviceNet {
         m: usize,
         skip: Option<usize>,
     ) -> Result<(), Error> {
-        let Self { layers, chains, inputs, outputs, .. } = self;
+        let Self { convs, layers, chains, inputs, outputs, .. } = self;
+        for l in 0..convs.len() {
+            let (before, from_here) = convs.split_at_mut(l);
+            let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
+            let x = before.last().map_or(&*inputs, |before| &before.outputs).view().slice(0..m * conv.shape().in_len());
+            let y = outputs.view_mut().into_slice(0..m * conv.shape().out_len());
+            conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
+        }
+        let inputs = convs.last().map_or(&*inputs, |conv| &conv.outputs);
         for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
             for l in chain.clone() {
                 let DeviceLayer { dense, params: range, source } = &layers[l];
@@ -125,23 +169,48 @@ impl DeviceNet {
         (m, slices): (usize, &MinibatchSlices),
         partial: &mut Buffer<f32>,
     ) -> Result<(), Error> {
-        let Self { layers, chains, inputs, outputs, deltas } = self;
+        let Self { convs, layers, chains, inputs, outputs, deltas } = self;
         let (stride, len) = (params.len(), partial.len());
+        let features = convs.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas));
+        let (mut features, inputs_of_dense) = match features {
+            Some((activation, outputs, deltas)) => (Some((activation, deltas)), outputs),
+            None => (None, &*inputs),
+        };
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
             let DeviceLayer { dense, params: range, source } = &layers[l];
-            let x = source.map_or(inputs.view(), |source| outputs[source].view()).slice(0..m * dense.n_in);
+            let x = source.map_or(inputs_of_dense.view(), |source| outputs[source].view()).slice(0..m * dense.n_in);
             let (before, from_here) = deltas.split_at_mut(l);
             let dz = from_here[0].view().slice(0..m * dense.n_out);
             let to = partial.view_mut().into_slice(range.start..len);
             kernels.gradient(stream, (*dense, slices), &x, &dz, (&to, stride))?;
-            let Some(source) = *source else { continue };
+            let (activation, dx) = match (*source, &mut features) {
+                (Some(source), _) => (layers[source].dense.activation, &mut before[source]),
+                (None, Some((activation, dx))) => (*activation, &mut **dx),
+                (None, None) => continue,
+            };
             // The layers that read one layer add up, the last one first; the derivative follows the first one.
-            let mut readers = (0..layers.len()).filter(|&reader| layers[reader].source == Some(source));
+            let mut readers = (0..layers.len()).filter(|&reader| layers[reader].source == *source);
             let (first, last) = (readers.next(), readers.next_back());
-            let derive = (first == Some(l)).then_some((layers[source].dense.activation, &x));
-            let dx = before[source].view_mut().into_slice(0..m * dense.n_in);
+            let derive = (first == Some(l)).then_some((activation, &x));
+            let dx = dx.view_mut().into_slice(0..m * dense.n_in);
             let add = last.is_some_and(|last| last != l);
             kernels.input_gradient(stream, (*dense, &params.slice(range.clone())), &dz, derive, add, &dx)?;
+        }
+        for l in (0..convs.len()).rev() {
+            let (before, from_here) = convs.split_at_mut(l);
+            let DeviceConv { conv, params: range, deltas, .. } = &from_here[0];
+            let (x, dx) = match before.last_mut() {
+                Some(source) => (&source.outputs, Some((source.conv.shape().activation, &mut source.deltas))),
+                None => (&*inputs, None),
+            };
+            let (n_in, n_out) = (m * conv.shape().in_len(), m * conv.shape().out_len());
+            let (x, dz) = (x.view().slice(0..n_in), deltas.view().slice(0..n_out));
+            let to = partial.view_mut().into_slice(range.start..len);
+            conv.gradient(stream, slices, &x, &dz, (&to, stride))?;
+            if let Some((activation, dx)) = dx {
+                let weights = &params.slice(range.clone());
+                conv.input_gradient(stream, weights, &dz, (activation, &x), &dx.view_mut().into_slice(0..n_in))?;
+            }
         }
         Ok(())
     }

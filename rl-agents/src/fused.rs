@@ -224,6 +224,24 @@ mod tests {
     }
 
     #[test]
+    fn instruction_sets_with_fused_multiply_add_give_the_same_bits() {
+        let planes = CONVS.map(|(shape, conv)| (Space::bytes(&shape, 1, 1.0), conv.to_vec()));
+        for (space, conv) in std::iter::once((Space::vector(&[-1.0; 100], &[1.0; 100]), Vec::new())).chain(planes) {
+            let net = NetConfig { conv, hidden: vec![100, 33], shared_trunk: true, ..NetConfig::default() };
+            let (b, d, actions) = (33, space.len(), ActionSpace::Discrete { n: 3, masked: false });
+            let mut rng = Rng::new(1, 0, 0, Purpose::Init);
+            let obs: Vec<f32> = (0..b * d).map(|_| rng.normal()).collect();
+            let obs = Tensor::from_vec(obs, (b, d), &Device::Cpu).unwrap();
+            let gradients = Isa::ALL.into_iter().filter(|isa| isa.supported() && *isa != Isa::Plain).map(|isa| {
+                let policy = ActorCritic::new(&space, &actions, &net, 7).unwrap().with_isa(isa).unwrap();
+                gradient(|p, x| policy.forward_fused(p, x), policy.params(), &obs, DType::F32)
+            });
+            let gradients: Vec<Vec<f64>> = gradients.collect();
+            assert!(gradients.windows(2).all(|pair| pair[0] == pair[1]), "{net:?}");
+        }
+    }
+
+    #[test]
     fn gradients_of_convolutions_equal_finite_differences() {
         for (shape, conv) in &CONVS[1..3] {
             let space = Space::bytes(shape, 1, 1.0);

@@ -34,6 +34,7 @@ pub(crate) const MODULES: &[Module] = modules![
     "breakout",
     "cartpole",
     "clock",
+    "conv",
     "dense",
     "episodes",
     "gae",
@@ -75,6 +76,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "numbers.cuh",
     "philox.cuh",
     "phases.cuh",
+    "product.cuh",
     "vec_env.cuh",
 ];
 

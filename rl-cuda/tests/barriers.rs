@@ -59,6 +59,28 @@ fn a_product_without_one_of_its_barriers_is_a_race() {
 }
 
 #[test]
+fn a_convolution_without_one_of_its_barriers_is_a_race() {
+    let ptx = include_str!("../ptx/conv.ptx");
+    // Two rounds of 32 terms: 40 inputs under a kernel of one cell, 40 positions.
+    let (m, n_in, n_out, columns) = (1, 40, 40, 40);
+    let shape = bytes(&[m, n_in * columns, n_in, n_out, 1, 1, 1, columns, 1, columns, 1, 1]);
+    for kernel in ["conv_forward", "conv_weight_gradient"] {
+        let launch = |machine: &mut Machine| {
+            let numbers = if kernel == "conv_forward" { 4 } else { 3 };
+            let mut params: Vec<_> = (0..numbers).map(|_| floats(machine, 1640)).collect();
+            let offsets = bytes(&(0..40).collect::<Vec<u32>>());
+            params.extend((0..3).map(|_| machine.upload(&offsets).to_le_bytes().into()));
+            params.push(shape.clone());
+            if kernel == "conv_weight_gradient" {
+                params.push(bytes(&[1640, 0, m, 1, 1, 1]));
+            }
+            run(machine, kernel, 128, &params)
+        };
+        assert!(check(ptx, kernel, launch) >= 2, "{kernel}");
+    }
+}
+
+#[test]
 fn a_sum_without_one_of_its_barriers_is_a_race() {
     let ptx = include_str!("../ptx/sums.ptx");
     let n = bytes(&[256, 0]);

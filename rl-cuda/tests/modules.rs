@@ -17,8 +17,9 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 17] = [
     "clock",
+    "conv",
     "dense",
     "episodes",
     "gae",
@@ -344,6 +345,7 @@ fn run(device: &Device, module: &str) -> u64 {
     let mut bits = Bits { device, hash: DefaultHasher::new() };
     match module {
         "clock" => clock(device, &mut bits),
+        "conv" => learner::conv(device, &mut bits),
         "dense" => learner::dense(device, &mut bits),
         "episodes" => episodes(device, &mut bits),
         "gae" => gae(device, &mut bits),

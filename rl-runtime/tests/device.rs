@@ -71,7 +71,8 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
                 let args = [env, "--device", device, "--steps", "384", "--seed", "7", "--envs", "8", "--run-dir", text(&run)];
                 let env_device = format!("env_device={env_device}");
                 let args = [&args[..], &["--set", &env_device]].concat();
-                let net = ["--set", "hidden=[32]", "--set", "conv=[]", "--set", "normalize_obs=false"];
+                let conv = if env == "snake" { "conv=[[4, 3, 2], [16, 3, 2]]" } else { "conv=[]" };
+                let net = ["--set", "hidden=[32]", "--set", conv, "--set", "normalize_obs=false"];
                 let rest = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50"];
                 train(&run, &[&args[..], algo, &net, &rest].concat());
                 learnt(&run)

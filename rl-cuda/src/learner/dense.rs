@@ -10,7 +10,7 @@ use crate::{Error, Stream, View, ViewMut};
 const SIDE: usize = 64;
 
 /// Number of blocks of a product.
-fn blocks(rows: usize, columns: usize) -> u64 {
+pub(super) fn blocks(rows: usize, columns: usize) -> u64 {
     (rows.div_ceil(SIDE) * columns.div_ceil(SIDE)) as u64
 }
 

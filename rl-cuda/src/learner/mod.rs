@@ -4,6 +4,7 @@
 //! multiply-add. What changes from update to update (settings, counters, sums) is in a [`LearnerState`] in device memory, so an
 //! update takes nothing from the host.
 
+mod conv;
 #[cfg(test)]
 mod corners;
 mod dense;
@@ -15,6 +16,7 @@ mod q_learning;
 mod slices;
 mod state;
 
+pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
 pub use kernels::{Deviations, LearnerKernels, LossColumns, LossHeads, Objective, PARTS, Terms};
 pub use layer::{Activation, DenseLayer};

@@ -3,8 +3,8 @@
 use std::hash::Hash;
 
 use rl_cuda::learner::{
-    Activation, DenseLayer, Deviations, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
-    NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms, UpdateSettings,
+    Activation, ConvLayer, ConvShape, DenseLayer, Deviations, LearnerCounters, LearnerKernels, LearnerState, LossColumns,
+    LossHeads, MinibatchSlices, NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms, UpdateSettings,
 };
 use rl_cuda::{Buffer, Device};
 use rl_envs::{Actions, Obs, Purpose, Rng};
@@ -46,6 +46,43 @@ pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
             kernels.sum_gradients(&stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&gradient.view());
+        }
+    }
+}
+
+pub(crate) fn conv(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, mut source) = (device.stream().unwrap(), source(6));
+    let kernels = LearnerKernels::new(device).unwrap();
+    let activations = [Activation::None, Activation::Tanh, Activation::Relu];
+    // Channels in and out, kernel, stride, rows, columns, samples; the longest sums over terms and over outputs have parts.
+    let shapes =
+        [[1, 1, 1, 1, 1, 1, 3], [2, 65, 3, 1, 5, 4, 3], [11, 5, 3, 2, 8, 7, 5], [1, 98, 2, 1, 4, 35, 2], [2, 3, 2, 3, 6, 5, 101]];
+    for (i, [n_in, n_out, kernel, stride, rows, columns, m]) in shapes.into_iter().enumerate() {
+        for (planes, together) in [(true, 1), (false, 2), (false, 40)] {
+            let activation = activations[(i + together) % 3];
+            let shape = ConvShape { n_in, n_out, kernel, stride, in_size: [rows, columns], planes, activation, together };
+            let layer = ConvLayer::new(device, shape).unwrap();
+            let mut floats = |n: usize| upload(device, &source.floats(n));
+            let (params, x, dz) = (floats(shape.n_params()), floats(m * shape.in_len()), floats(m * shape.out_len()));
+            let (mut y, mut dx) = (floats(m * shape.out_len()), floats(m * shape.in_len()));
+            layer.forward(&stream, &params.view(), &x.view(), &y.view_mut()).unwrap();
+            stream.synchronize().unwrap();
+            bits.floats(&y.view());
+            for (count, max_numbers) in [(1, 0), (2, usize::MAX)] {
+                let slices = MinibatchSlices::new(m, count, params.len(), max_numbers);
+                let mut partial = Buffer::zeros(device, slices.rows() * params.len()).unwrap();
+                let mut gradient = Buffer::zeros(device, params.len()).unwrap();
+                let (x, dz) = (x.view(), dz.view());
+                layer.gradient(&stream, &slices, &x, &dz, (&partial.view_mut(), params.len())).unwrap();
+                kernels.sum_gradients(&stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
+                stream.synchronize().unwrap();
+                bits.floats(&gradient.view());
+                if !planes {
+                    layer.input_gradient(&stream, &params.view(), &dz, (activation, &x), &dx.view_mut()).unwrap();
+                    stream.synchronize().unwrap();
+                    bits.floats(&dx.view());
+                }
+            }
         }
     }
 }
