@@ -51,6 +51,7 @@ mod mode;
 mod progress;
 mod saves;
 mod slow_cartpole;
+mod tensorboard;
 
 pub use algo::{Algo, AlgoConfig};
 pub use config::Config;

@@ -38,6 +38,8 @@
 //!
 //! Where environments block, `envs.csv` has a row for each of them: its steps since the last row, and their latency's p50, p95 and maximum.
 //!
+//! The directory `tb` holds the same numbers as TensorBoard event files, unless the setting `tensorboard` is false.
+//!
 //! Metrics never stop training. A row that cannot be written is lost, and the first such failure is reported. Writing is retried
 //! with every later row, so a disk that is full for a while costs only the rows of that time.
 
@@ -52,7 +54,8 @@ use crate::profile::{Phase, Profile};
 /// Start of the file.
 const FIRST: &str = "time/total_timesteps,";
 
-const EVALUATION: &str = "eval/mean_reward";
+/// Column of the evaluations.
+pub(crate) const EVALUATION: &str = "eval/mean_reward";
 
 /// One row of `metrics.csv`.
 #[derive(Clone, Debug)]

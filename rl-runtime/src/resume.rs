@@ -20,7 +20,7 @@ use crate::print::grouped;
 use crate::profile::Profile;
 use crate::run_dir::RunDir;
 use crate::train::Training;
-use crate::{Config, Error, metrics};
+use crate::{Config, Error, metrics, tensorboard};
 
 /// A run or a checkpoint to continue.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ impl Source {
                             std::fs::copy(&from, to).map_err(Error::io(&from))?;
                         }
                     }
-                    Ok(())
+                    tensorboard::copy(&run.join("tb"), &dir.events())
                 })?;
                 let from = path.display();
                 notes.push(format!("{from} does not change: the run continues in the new directory {}", dir.path().display()));

@@ -21,7 +21,7 @@ pub struct RunDir {
 }
 
 /// Names in a run directory that are reserved for the run.
-const OWN: [&str; 7] = ["config.toml", "machine.toml", "metrics.csv", "envs.csv", "lock", "checkpoints", "diverged"];
+const OWN: [&str; 8] = ["config.toml", "machine.toml", "metrics.csv", "envs.csv", "tb", "lock", "checkpoints", "diverged"];
 
 /// Machine of a run.
 #[derive(Serialize)]
@@ -96,7 +96,9 @@ impl RunDir {
         for name in ["config.toml", "machine.toml", "metrics.csv", "envs.csv", "lock"] {
             let _ = fs::remove_file(self.path.join(name));
         }
-        let _ = fs::remove_dir_all(self.checkpoints());
+        for dir in [self.checkpoints(), self.events()] {
+            let _ = fs::remove_dir_all(dir);
+        }
         remove_dirs(&self.created);
     }
 
@@ -219,6 +221,11 @@ impl RunDir {
     /// Path of the latencies of each environment that blocks.
     pub(crate) fn envs(&self) -> PathBuf {
         self.path.join("envs.csv")
+    }
+
+    /// Path of the TensorBoard event files.
+    pub(crate) fn events(&self) -> PathBuf {
+        self.path.join("tb")
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader};
+use std::path::Path;
 use std::time::Instant;
 
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
@@ -19,13 +20,14 @@ use crate::config::{Device, Drive, RunConfig};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
 use crate::faults::FaultConfig;
-use crate::metrics::{LagHistogram, Log, Row};
+use crate::metrics::{EVALUATION, LagHistogram, Log, Row};
 use crate::pipeline::{Collect, Filled, Flow, Pipeline};
 use crate::print::grouped;
 use crate::profile::{Phase, Profile, Track, nanos};
 use crate::progress::WINDOW;
 use crate::run_dir::RunDir;
 use crate::saves::Saves;
+use crate::tensorboard::EventFile;
 use crate::{Config, Error, diverged, first_come, interrupt, print};
 
 /// Exit code of errors after which environments cannot be continued.
@@ -223,6 +225,7 @@ struct Part<'a> {
     log: Log,
     /// Latencies of each environment that blocks.
     env_log: Log,
+    events: Option<EventFile>,
     begin: Instant,
     begin_steps: u64,
     begin_s: f64,
@@ -240,9 +243,10 @@ struct Part<'a> {
 impl<'a> Part<'a> {
     fn new(run: &'a mut Run, dir: &'a RunDir, listener: Listener<'a>) -> Self {
         run.saves.begin(dir, listener);
-        let RunConfig { steps, n_envs, max_lag, eval_every, target_return, .. } = run.config.run;
+        let RunConfig { steps, n_envs, max_lag, tensorboard, eval_every, target_return, .. } = run.config.run;
         let log = Log::new(&dir.metrics(), run.progress.iterations);
         let env_log = Log::new(&dir.envs(), run.progress.iterations);
+        let events = tensorboard.then(|| EventFile::new(dir.events(), run.progress.env_steps));
         let lags = LagHistogram::after(run.progress.iterations, n_envs, max_lag);
         // A target without a cadence is checked twenty times.
         let eval_every = if eval_every == 0 && target_return.is_some() { steps.div_ceil(20) } else { eval_every };
@@ -253,6 +257,7 @@ impl<'a> Part<'a> {
             listener,
             log,
             env_log,
+            events,
             begin,
             begin_steps,
             begin_s,
@@ -265,7 +270,7 @@ impl<'a> Part<'a> {
             anomalies: Anomalies::default(),
         };
         let opened = part.log.open();
-        part.tell(opened);
+        part.tell(&dir.metrics(), opened);
         part
     }
 
@@ -274,10 +279,17 @@ impl<'a> Part<'a> {
     }
 
     /// Warns if a row could not be written.
-    fn tell(&mut self, written: io::Result<()>) {
+    fn tell(&mut self, path: &Path, written: io::Result<()>) {
         if let Err(error) = written {
-            let path = self.dir.metrics();
             self.warn(&format!("{}: {error}; training continues, rows are lost until it can be written", path.display()));
+        }
+    }
+
+    /// Writes events for TensorBoard, and warns if that fails.
+    fn events(&mut self, write: impl FnOnce(&mut EventFile, &Progress) -> io::Result<()>) {
+        if let Some(events) = &mut self.events {
+            let written = write(events, &self.run.progress);
+            self.tell(&self.dir.events(), written);
         }
     }
 
@@ -343,10 +355,11 @@ impl<'a> Part<'a> {
                 let written = rows.try_for_each(|row| self.env_log.write(&row));
                 drop(rows);
                 self.calls.clear();
-                self.tell(written);
+                self.tell(&self.dir.envs(), written);
             }
             let written = self.log.write(&row);
-            self.tell(written);
+            self.tell(&self.dir.metrics(), written);
+            self.events(|events, progress| events.add(progress.env_steps, &row.values));
             (self.listener)(Event::Row { row: &row, progress: &self.run.progress });
         }
         Ok(match self.end {
@@ -358,6 +371,8 @@ impl<'a> Part<'a> {
 
     /// Saves a checkpoint while no rollouts are in flight.
     fn save(&mut self, pipeline: &mut Pipeline<Box<dyn Collect>>, agent: &dyn Agent) -> Result<(), Error> {
+        // A resumed run continues them.
+        self.events(|events, _| events.flush());
         let Self { run, dir, listener, end, .. } = self;
         let (last, track) = (*end != End::Steps || run.is_complete(), run.track.clone());
         track.time(Phase::Checkpoint, || {
@@ -385,11 +400,13 @@ impl<'a> Part<'a> {
             match self.evaluation {
                 Some(result) => {
                     let written = self.log.evaluated(&self.run.progress, result.return_mean);
-                    self.tell(written);
+                    self.tell(&self.dir.metrics(), written);
+                    self.events(|events, progress| events.add(progress.env_steps, &[(EVALUATION, result.return_mean)]));
                 }
                 None => self.end = End::Interrupted,
             }
         }
+        self.events(|events, _| events.flush());
         let Self { run, end, evaluation, begin_steps, .. } = self;
         let progress = run.progress.clone();
         Ok(Outcome { end, env_steps: progress.env_steps - begin_steps, progress, wall_s, evaluation })

@@ -9,7 +9,6 @@ mod gpu_bundle;
 mod gpu_record;
 mod grids;
 mod growth;
-mod gymnasium;
 mod http;
 mod kill9;
 mod kills;
@@ -24,6 +23,7 @@ mod ptx;
 mod ptx_mutations;
 mod ptx_runs;
 mod public;
+mod python;
 mod soak;
 mod source;
 mod standin;
@@ -200,7 +200,7 @@ fn test() -> Result<()> {
     if has("clippy") {
         cargo(&root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     }
-    let python = gymnasium::python_path(&root)?.map(|path| path.to_string_lossy().into_owned());
+    let python = python::python_path(&root)?.map(|path| path.to_string_lossy().into_owned());
     let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
     cargo(&root, &["test", "--workspace", "--all-targets"], &gym)?;
     standin::check(&root)?;

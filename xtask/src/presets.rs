@@ -56,7 +56,7 @@ pub(crate) fn measure(root: &Path, only: Option<&str>) -> Result<()> {
 
 /// Trains presets of PPO in our environments and in Gymnasium's.
 fn gym(root: &Path, seeds: std::ops::Range<u64>) -> Result<()> {
-    let Some(python_path) = crate::gymnasium::python_path(root)? else { bail!("no Gymnasium") };
+    let Some(python_path) = crate::python::python_path(root)? else { bail!("no Gymnasium") };
     let [ours, theirs] = ["ours", "theirs"].map(|name| root.join("target/gym-runs").join(name));
     let mut text = format!(
         "# Presets in Gymnasium\n\nWritten by `cargo xtask bench --presets gym`: mean return of {GYM_EPISODES} greedy episodes after training \

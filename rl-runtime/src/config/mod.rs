@@ -171,6 +171,9 @@ settings! {
         keep_checkpoints: usize = 2, Kind::Int(1, 1_000_000), resumable;
         /// Iterations between rows of metrics.
         log_interval: u64 = 1, Kind::Int(1, MAX_STEPS), resumable;
+        /// Write the scalars of metrics.csv for TensorBoard, too, in the directory tb.
+        #[serde(default = "tensorboard")]
+        tensorboard: bool = tensorboard(), Kind::Bool, resumable;
         /// Environment steps between evaluations; 0: at the end only, or 20 with a target.
         eval_every: u64 = 0, Kind::Int(0, MAX_STEPS), resumable;
         /// Episodes of an evaluation.
@@ -185,6 +188,10 @@ settings! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         target_return: Option<f64> = None, Kind::Float(f64::MIN, f64::MAX), resumable;
     }
+}
+
+fn tensorboard() -> bool {
+    true
 }
 
 fn max_eval_steps() -> u32 {

@@ -87,12 +87,19 @@ pub(crate) fn saved_policy(path: &Path, best: bool) -> Result<SavedPolicy, Error
 
 /// Returns a Python with Gymnasium, or reports a skip.
 pub(crate) fn python() -> Option<PathBuf> {
+    python_with("gymnasium", "RL_REQUIRE_GYM")
+}
+
+/// Returns a Python with `package`, or reports a skip.
+///
+/// The skip is a failure if the variable `required` is set.
+pub(crate) fn python_with(package: &str, required: &str) -> Option<PathBuf> {
     let python = std::env::var_os("RL_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
-    let output = Command::new(&python).args(["-c", "import gymnasium"]).stderr(Stdio::null()).status();
+    let output = Command::new(&python).args(["-c", &format!("import {package}")]).stderr(Stdio::null()).status();
     if output.is_ok_and(|status| status.success()) {
         return Some(python);
     }
-    assert!(std::env::var_os("RL_REQUIRE_GYM").is_none(), "RL_REQUIRE_GYM is set, but {} lacks Gymnasium", python.display());
-    eprintln!("skipped: no Python with Gymnasium");
+    assert!(std::env::var_os(required).is_none(), "{required} is set, but {} lacks {package}", python.display());
+    eprintln!("skipped: no Python with {package}");
     None
 }

@@ -1,0 +1,84 @@
+//! Records of a run: what other programs read of it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod program;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use program::{finish, python_with, rl, text};
+use rl_runtime::checkpoint;
+
+/// Values by env steps.
+type Curve = Vec<(u64, f32)>;
+
+/// Settings of a run that takes a few milliseconds.
+const SMALL: [&str; 6] = ["steps=256", "n_envs=4", "hidden=[2]", "ppo.n_steps=8", "ppo.batch_size=16", "checkpoint_every=64"];
+
+/// Runs `rl` to a successful end.
+fn run(args: &[&str]) -> String {
+    let output = finish(&mut rl(args));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Trains a small run in `dir`.
+fn train(dir: &Path, more: &[&str]) {
+    let settings = SMALL.iter().chain(more).flat_map(|setting| ["--set", setting]);
+    run(&["train", "cartpole", "--run-dir", text(dir)].into_iter().chain(settings).collect::<Vec<_>>());
+}
+
+/// Reads the columns of metrics.csv, without empty values.
+fn metrics(dir: &Path) -> BTreeMap<String, Curve> {
+    let text = fs::read_to_string(dir.join("metrics.csv")).unwrap();
+    let mut lines = text.lines().map(|line| line.split(','));
+    let names: Vec<&str> = lines.next().unwrap().collect();
+    let mut columns = BTreeMap::<String, Curve>::new();
+    for row in lines.map(Iterator::collect::<Vec<_>>) {
+        for (name, value) in names.iter().zip(&row).filter(|(_, value)| !value.is_empty()) {
+            columns.entry((*name).into()).or_default().push((row[0].parse().unwrap(), value.parse().unwrap()));
+        }
+    }
+    columns
+}
+
+/// Reads the event files of a run with TensorBoard's reader.
+fn events(python: &Path, dir: &Path) -> BTreeMap<String, Curve> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/event_files.py");
+    let output = finish(Command::new(python).arg(script).arg(dir.join("tb")));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+#[test]
+fn tensorboard_reads_the_numbers_of_metrics_csv_before_and_after_a_resumption() {
+    let Some(python) = python_with("tensorboard", "RL_REQUIRE_TENSORBOARD") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (first, fork) = (dir.path().join("first"), dir.path().join("fork"));
+    train(&first, &["eval_every=64"]);
+    let columns = metrics(&first);
+    assert!(columns["rollout/ep_rew_mean"].len() > 4 && columns["eval/mean_reward"].len() == 4, "{columns:?}");
+    assert_eq!(events(&python, &first), columns);
+    // A new run from an earlier checkpoint has the earlier numbers, too.
+    let [earlier, lost] = &checkpoint::list(&first.join("checkpoints")).unwrap()[..] else { panic!("two are kept") };
+    run(&["train", "--resume", text(earlier), "--run-dir", text(&fork), "--steps", "224"]);
+    assert_eq!(events(&python, &fork), metrics(&fork));
+    // Numbers after the last checkpoint are replaced.
+    fs::remove_dir_all(lost).unwrap();
+    run(&["train", "--resume", text(&first), "--set", "log_interval=2", "--steps", "320"]);
+    let resumed = metrics(&first);
+    let steps: Vec<u64> = resumed["time/fps"].iter().map(|(steps, _)| *steps).collect();
+    assert_eq!(steps, [32, 64, 96, 128, 160, 192, 256, 320]);
+    assert_eq!(events(&python, &first), resumed);
+}
+
+#[test]
+fn event_files_can_be_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    train(&dir.path().join("run"), &["tensorboard=false"]);
+    assert!(!dir.path().join("run/tb").exists());
+}
