@@ -49,6 +49,7 @@ mod error;
 mod latency;
 mod mode;
 mod progress;
+mod resources;
 mod saves;
 mod slow_cartpole;
 mod tensorboard;

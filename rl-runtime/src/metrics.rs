@@ -31,10 +31,13 @@
 //! | `env/batch_mean`, `env/batch_max` | blocking environments: environments for which the policy acts at once, since the last row |
 //! | `faults/timeouts`, `faults/panics`, `faults/failures`, `faults/retries`, `faults/restarts`, `faults/quarantined` | blocking environments: faults so far, since the run began or was resumed |
 //! | `faults/dropped_stretches` | blocking environments: stretches of steps that were dropped for their age, so far |
+//! | `system/cpu_cores` | Linux: cores in use by this process, mean over half a second |
+//! | `system/rss_mb`, `system/threads` | Linux: resident memory in MB (10^6 bytes) and threads of this process |
+//! | `system/device_mb` | MB taken on the device that learns, if it is not the CPU |
 //! | `time/time_elapsed` | seconds of training |
 //! | `time/fps` | environment steps per second since the run began or was resumed |
 //!
-//! Only columns under `time` differ between two runs of the same seed, except where environments block.
+//! Only columns under `time` and `system` differ between two runs of the same seed, except where environments block.
 //!
 //! Where environments block, `envs.csv` has a row for each of them: its steps since the last row, and their latency's p50, p95 and maximum.
 //!

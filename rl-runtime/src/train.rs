@@ -25,6 +25,7 @@ use crate::pipeline::{Collect, Filled, Flow, Pipeline};
 use crate::print::grouped;
 use crate::profile::{Phase, Profile, Track, nanos};
 use crate::progress::WINDOW;
+use crate::resources::Meter;
 use crate::run_dir::RunDir;
 use crate::saves::Saves;
 use crate::tensorboard::EventFile;
@@ -226,6 +227,7 @@ struct Part<'a> {
     /// Latencies of each environment that blocks.
     env_log: Log,
     events: Option<EventFile>,
+    meter: Meter,
     begin: Instant,
     begin_steps: u64,
     begin_s: f64,
@@ -241,12 +243,14 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn new(run: &'a mut Run, dir: &'a RunDir, listener: Listener<'a>) -> Self {
+    fn new(run: &'a mut Run, agent: &dyn Agent, dir: &'a RunDir, listener: Listener<'a>) -> Self {
         run.saves.begin(dir, listener);
         let RunConfig { steps, n_envs, max_lag, tensorboard, eval_every, target_return, .. } = run.config.run;
         let log = Log::new(&dir.metrics(), run.progress.iterations);
         let env_log = Log::new(&dir.envs(), run.progress.iterations);
         let events = tensorboard.then(|| EventFile::new(dir.events(), run.progress.env_steps));
+        let on_device = agent.device_memory();
+        let meter = Meter::new((!on_device.is_empty()).then(|| on_device.iter().map(|(_, bytes)| bytes).sum()));
         let lags = LagHistogram::after(run.progress.iterations, n_envs, max_lag);
         // A target without a cadence is checked twenty times.
         let eval_every = if eval_every == 0 && target_return.is_some() { steps.div_ceil(20) } else { eval_every };
@@ -258,6 +262,7 @@ impl<'a> Part<'a> {
             log,
             env_log,
             events,
+            meter,
             begin,
             begin_steps,
             begin_s,
@@ -357,6 +362,7 @@ impl<'a> Part<'a> {
                 self.calls.clear();
                 self.tell(&self.dir.envs(), written);
             }
+            self.meter.extend(&mut row);
             let written = self.log.write(&row);
             self.tell(&self.dir.metrics(), written);
             self.events(|events, progress| events.add(progress.env_steps, &row.values));
@@ -564,7 +570,7 @@ impl Training {
     fn run_to_end(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
         let Self { run, agent, pipeline } = self;
         let steps = run.config.run.steps;
-        let mut part = Part::new(run, dir, listener);
+        let mut part = Part::new(run, &**agent, dir, listener);
         while !part.run.is_complete() && part.end == End::Steps {
             pipeline.drive(&mut **agent, steps, |filled, agent| part.learn(filled, agent))?;
             part.save(pipeline, &**agent)?;

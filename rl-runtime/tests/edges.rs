@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use program::{TIME_LIMIT, load, newest, rl, wait};
+use program::{TIME_LIMIT, load, metrics, newest, rl, wait};
 use rl_runtime::checkpoint;
 use serde_json::Value;
 
@@ -69,15 +69,6 @@ fn until_it_listens(id: u32) {
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
         u64::from_str_radix(mask, 16).unwrap() & 2 != 0
     });
-}
-
-/// Returns the reproducible columns of metrics.csv, header first.
-fn metrics(dir: &Path) -> Vec<Vec<String>> {
-    let text = fs::read_to_string(dir.join("metrics.csv")).unwrap();
-    let names: Vec<&str> = text.lines().next().unwrap().split(',').collect();
-    let counters = ["time/total_timesteps", "time/iterations", "time/episodes"];
-    let kept = |i: &usize| !names[*i].starts_with("time/") || counters.contains(&names[*i]);
-    text.lines().map(|line| line.split(',').enumerate().filter(|(i, _)| kept(i)).map(|(_, v)| v.into()).collect()).collect()
 }
 
 /// Returns a column of metrics.csv by env steps, without empty values.

@@ -76,6 +76,19 @@ fn tensorboard_reads_the_numbers_of_metrics_csv_before_and_after_a_resumption() 
     assert_eq!(events(&python, &first), resumed);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn rows_have_the_memory_and_the_threads_of_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    train(dir.path(), &["threads=3"]);
+    let columns = metrics(dir.path());
+    assert_eq!(columns["system/rss_mb"].len(), 8);
+    assert!(columns["system/rss_mb"].iter().all(|(_, mb)| (1.0..10_000.0).contains(mb)), "{columns:?}");
+    // One is the caller of the pool; the listener for signals is another one.
+    assert!(columns["system/threads"].iter().all(|(_, n)| (3.0..10.0).contains(n)), "{columns:?}");
+    assert!(!columns.contains_key("system/device_mb"));
+}
+
 #[test]
 fn event_files_can_be_left_out() {
     let dir = tempfile::tempdir().unwrap();

@@ -159,7 +159,8 @@ fn metrics(run: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(run.join("metrics.csv"))?;
     let header: Vec<&str> = text.lines().next().unwrap_or_default().split(',').collect();
     let counts = ["time/total_timesteps", "time/iterations", "time/episodes"];
-    let kept = |name: &str| counts.contains(&name) || !(name.starts_with("time/") || name.starts_with("pipeline/"));
+    let kept =
+        |name: &str| counts.contains(&name) || !["time/", "system/", "pipeline/"].iter().any(|section| name.starts_with(section));
     let line = |line: &str| {
         let cells = line.split(',').zip(&header).filter(|(_, name)| kept(name)).map(|(cell, _)| cell);
         cells.collect::<Vec<_>>().join(",")

@@ -63,10 +63,14 @@ pub(crate) fn newest(run: &Path) -> PathBuf {
     checkpoint::list(&run.join("checkpoints")).unwrap().pop().unwrap()
 }
 
-/// Reads the metrics of a run, without the two columns of time.
-pub(crate) fn metrics(run: &Path) -> Vec<String> {
+/// Reads the reproducible columns of metrics.csv, header first.
+pub(crate) fn metrics(run: &Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(run.join("metrics.csv")).unwrap();
-    text.lines().filter_map(|line| line.rsplitn(3, ',').last().map(String::from)).collect()
+    let names: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+    let counters = ["time/total_timesteps", "time/iterations", "time/episodes"];
+    let varies = |name: &str| name.starts_with("time/") && !counters.contains(&name) || name.starts_with("system/");
+    let row = |line: &str| line.split(',').zip(&names).filter(|(_, name)| !varies(name)).map(|(v, _)| v.into()).collect();
+    text.lines().map(row).collect()
 }
 
 /// Returns the built-in environment of a run.

@@ -25,6 +25,7 @@ use crate::first_come::{FirstComeCollector, FirstComeConfig};
 use crate::metrics::LagHistogram;
 use crate::pipeline::{Flow, Pipeline};
 use crate::profile::{EnvKind, Phase, Profile};
+use crate::resources::Resources;
 use crate::slow_cartpole::{Latency, SlowCartPole, spin};
 use crate::{Error, print};
 
@@ -344,13 +345,9 @@ pub(super) struct PipelineBench {
 
 /// Returns resident memory in bytes, threads and open files of this process, or 0.
 fn resources() -> [u64; 3] {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let of = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
-    };
+    let [rss, threads] = Resources::read().map_or([0; 2], |Resources { rss, threads, .. }| [rss, threads]);
     let files = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
-    [1024 * of("VmRSS:"), of("Threads:"), files]
+    [rss, threads, files]
 }
 
 /// Measures environment steps per second of a pipeline with blocking environments.
