@@ -90,6 +90,43 @@ fn rows_have_the_memory_and_the_threads_of_the_process() {
 }
 
 #[test]
+fn plot_draws_runs_of_the_same_settings_as_one_curve_and_refuses_what_has_no_return() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for (name, setting) in [("a", "seed=0"), ("b", "seed=1"), ("c", "hidden=[3]"), ("short", "steps=32")] {
+        train(&dir.path().join(name), &[setting, "eval_every=128"]);
+    }
+    let said = run(&["plot", &path("a")]);
+    let svg = fs::read_to_string(path("a/plot.svg")).unwrap();
+    assert!(said.contains("a/plot.svg: 1 curve of 1 run"), "{said}");
+    let count = |svg: &str, text: &str| svg.matches(text).count();
+    assert_eq!(["<polyline", "<polygon", "<circle"].map(|text| count(&svg, text)), [2, 0, 4], "{svg}");
+    assert!(
+        ["env steps</text>", "seconds of training</text>", "mean return</text>", ">a</text>"]
+            .iter()
+            .all(|text| svg.contains(text))
+    );
+
+    let said = run(&["plot", &path("a"), &path("b"), &path("c"), "--out", &path("all.svg"), "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["curves"], serde_json::json!(["a and 1 other seed: mean and standard deviation", "c"]));
+    let svg = fs::read_to_string(path("all.svg")).unwrap();
+    assert_eq!(["<polyline", "<polygon"].map(|text| count(&svg, text)), [4, 2], "{svg}");
+
+    fs::create_dir(path("empty")).unwrap();
+    for (args, why) in [
+        (vec!["plot", &path("empty")], "has no metrics.csv; name the directory of a run"),
+        (vec!["plot", &path("a"), &path("short")], "short: no episode has ended so far"),
+        (vec!["plot", &path("a"), "--out", &path("b")], "is a directory, not a regular file"),
+        (vec!["plot"], "required arguments were not provided"),
+    ] {
+        let output = finish(&mut rl(&args));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn event_files_can_be_left_out() {
     let dir = tempfile::tempdir().unwrap();
     train(&dir.path().join("run"), &["tensorboard=false"]);

@@ -4,10 +4,13 @@
 
 mod animation;
 mod bench;
+mod chart;
 mod check_env;
 mod devices;
 mod eval;
 mod list;
+mod plot;
+mod recorded;
 mod report;
 mod screen;
 mod signals;
@@ -67,6 +70,8 @@ enum Verb {
     Eval(eval::EvalArgs),
     /// Watch a policy act
     Watch(watch::WatchArgs),
+    /// Draw learning curves of runs as SVG
+    Plot(plot::PlotArgs),
     /// Check an environment against the contract: PASS or FAIL for each clause
     #[command(after_help = "Example:\n  rl check-env snake")]
     CheckEnv {
@@ -119,6 +124,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::Train(args) => train::run(args, &envs, json),
         Verb::Eval(args) => eval::run(&args, &envs, json),
         Verb::Watch(args) => watch::run(&args, &envs, json),
+        Verb::Plot(args) => plot::run(&args, json),
         Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
         Verb::Trace(args) => trace::run(&args, &envs),
         Verb::Site(args) => site::run(&args, json),

@@ -1,0 +1,96 @@
+//! Metrics of a run, read back from its `metrics.csv`.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// Rows of a `metrics.csv`, which may still grow.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    path: PathBuf,
+    /// Size of the rows that were read, in bytes.
+    end: u64,
+    names: Vec<String>,
+    rows: Vec<Vec<f64>>,
+}
+
+impl Recorded {
+    /// Reads the metrics of the run in the directory `run`.
+    ///
+    /// # Errors
+    /// [`Error::RunDir`] if it has none, [`Error::Io`] if they cannot be read.
+    pub(super) fn open(run: &Path) -> Result<Self, Error> {
+        let path = run.join("metrics.csv");
+        if !path.is_file() {
+            let why = "has no metrics.csv; name the directory of a run, such as runs/cartpole-ppo-seed0-1".into();
+            return Err(Error::RunDir { path: run.into(), why });
+        }
+        let mut recorded = Self { path, end: 0, names: Vec::new(), rows: Vec::new() };
+        recorded.refresh().map_err(Error::io(&recorded.path))?;
+        Ok(recorded)
+    }
+
+    /// Reads the rows that were written since.
+    ///
+    /// Rows that a resumed run has removed are forgotten.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(super) fn refresh(&mut self) -> io::Result<()> {
+        if fs::metadata(&self.path)?.len() < self.end {
+            (self.end, self.names, self.rows) = (0, Vec::new(), Vec::new());
+        }
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.end))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        // A last row without its end is still being written.
+        let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
+        self.end += whole as u64;
+        for line in String::from_utf8_lossy(&bytes[..whole]).lines() {
+            if self.names.is_empty() {
+                self.names = line.split(',').map(String::from).collect();
+            } else {
+                self.rows.push(line.split(',').map(|value| value.parse().unwrap_or(f64::NAN)).collect());
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the values of a column, NaN where they are empty.
+    ///
+    /// A column that does not exist is empty.
+    pub(super) fn column(&self, name: &str) -> impl Iterator<Item = f64> {
+        let at = self.names.iter().position(|other| other == name);
+        self.rows.iter().map(move |row| at.and_then(|at| row.get(at)).copied().unwrap_or(f64::NAN))
+    }
+
+    /// Returns a column over another one, without empty values.
+    pub(super) fn curve(&self, x: &str, y: &str) -> Vec<(f64, f64)> {
+        self.column(x).zip(self.column(y)).filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_once_complete_and_again_after_a_resumption() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Recorded::open(dir.path()).unwrap_err().to_string().contains("has no metrics.csv"));
+        let path = dir.path().join("metrics.csv");
+        fs::write(&path, "a,b\n1,2\n2,\n3,4").unwrap();
+        let mut recorded = Recorded::open(dir.path()).unwrap();
+        assert_eq!((recorded.curve("a", "a"), recorded.curve("a", "b")), (vec![(1.0, 1.0), (2.0, 2.0)], vec![(1.0, 2.0)]));
+        assert!(recorded.column("c").all(f64::is_nan));
+        fs::write(&path, "a,b\n1,2\n2,\n3,45\n").unwrap();
+        recorded.refresh().unwrap();
+        assert_eq!(recorded.curve("a", "b"), [(1.0, 2.0), (3.0, 45.0)]);
+        fs::write(&path, "a,b\n1,7\n").unwrap();
+        recorded.refresh().unwrap();
+        assert_eq!(recorded.curve("a", "b"), [(1.0, 7.0)]);
+    }
+}
