@@ -7,7 +7,7 @@
 //! [`file`](mod@file) writes every file that a user reads.
 //!
 //! The program is the default feature `cli`. A crate that needs only the library depends on it with `default-features = false`,
-//! and compiles no command line, progress bar, signal handler or GIF.
+//! and compiles no command line, board, signal handler or GIF.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

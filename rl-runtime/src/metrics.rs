@@ -25,7 +25,8 @@
 //! | `rollout/exploration_rate` | DQN: epsilon |
 //! | `pipeline/lag_0` .. `pipeline/lag_over_8` | overlapped runs: histogram of the policy lag, in columns of rollouts since the run began; the lag counts the rollouts that the agent has learnt from since the acting policy |
 //! | `time/queue` | overlapped runs: mean number of rollouts that waited for the learner |
-//! | `time/learner_waited`, `time/producer_waited` | overlapped runs: seconds so far |
+//! | `time/envs`, `time/policy`, `time/targets`, `time/update`, `time/evaluation`, `time/checkpoint` | seconds in each phase, summed over threads, since the run began or was resumed |
+//! | `time/learner_waited`, `time/producer_waited` | overlapped runs: seconds that the learner waited for rollouts, and the producer for policies or buffers |
 //! | `env/latency_p50_ms`, `env/latency_p95_ms`, `env/latency_max_ms` | blocking environments: latency of a step since the last row, the first two within 5% |
 //! | `env/slowest_mean_ms` | blocking environments: mean latency of the slowest environment since the last row |
 //! | `env/batch_mean`, `env/batch_max` | blocking environments: environments for which the policy acts at once, since the last row |
@@ -51,6 +52,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::Mode;
 use crate::Progress;
 use crate::profile::{Phase, Profile};
 
@@ -83,10 +85,38 @@ impl Row {
         values.extend([("time/time_elapsed", progress.elapsed_s), ("time/fps", fps)]);
         Self { values }
     }
+
+    /// Inserts the seconds of the phases before the last two columns.
+    pub(crate) fn extend(&mut self, profile: &Profile, mode: Mode) {
+        let at = self.values.len() - 2;
+        let waits = |phase| matches!(phase, Phase::WaitProducers | Phase::WaitLearner);
+        let phases = PHASES.iter().filter(|(phase, _)| mode != Mode::Sync || !waits(*phase));
+        self.values.splice(at..at, phases.map(|(phase, name)| (*name, profile.seconds(*phase))));
+    }
+
+    /// Returns the value of a column, NaN if there is none.
+    #[cfg(feature = "cli")]
+    pub(crate) fn value(&self, name: &str) -> f64 {
+        self.values.iter().find(|(of, _)| *of == name).map_or(f64::NAN, |(_, value)| *value)
+    }
 }
 
+/// Phases with their columns: seconds so far, summed over threads.
+///
+/// Only overlapped runs have the waits.
+pub(crate) const PHASES: [(Phase, &str); 8] = [
+    (Phase::Envs, "time/envs"),
+    (Phase::Policy, "time/policy"),
+    (Phase::Targets, "time/targets"),
+    (Phase::Update, "time/update"),
+    (Phase::Evaluation, "time/evaluation"),
+    (Phase::Checkpoint, "time/checkpoint"),
+    (Phase::WaitProducers, "time/learner_waited"),
+    (Phase::WaitLearner, "time/producer_waited"),
+];
+
 /// Bins of the lag histogram: minimum lag and column name.
-const LAGS: [(u64, &str); 6] = [
+pub(crate) const LAGS: [(u64, &str); 6] = [
     (0, "pipeline/lag_0"),
     (1, "pipeline/lag_1"),
     (2, "pipeline/lag_2"),
@@ -139,15 +169,10 @@ impl LagHistogram {
     }
 
     /// Inserts the columns into a row, before the last two.
-    pub fn extend(&self, row: &mut Row, profile: &Profile) {
+    pub fn extend(&self, row: &mut Row) {
         let at = row.values.len() - 2;
         let lags = LAGS.iter().zip(self.lags).map(|((_, name), n)| (*name, n as f64));
-        let times = [
-            ("time/queue", self.waiting as f64 / self.rollouts as f64),
-            ("time/learner_waited", profile.seconds(Phase::WaitProducers)),
-            ("time/producer_waited", profile.seconds(Phase::WaitLearner)),
-        ];
-        row.values.splice(at..at, lags.chain(times));
+        row.values.splice(at..at, lags.chain([("time/queue", self.waiting as f64 / self.rollouts as f64)]));
     }
 }
 
@@ -356,7 +381,8 @@ mod tests {
         overlap.count(0, &[0, 9], 10);
         assert_eq!(overlap.lags(), [1, 2, 0, 1, 0, 1]);
         let mut row = row(1);
-        overlap.extend(&mut row, &profile);
+        overlap.extend(&mut row);
+        row.extend(&profile, Mode::Overlapped { max_lag: 1 });
         let of = |name| row.values.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
         assert_eq!(["time/queue", "time/learner_waited", "time/producer_waited"].map(of), [Some(1.5), Some(3.0), Some(2.0)]);
         assert_eq!(row.values.last().unwrap().0, "time/fps");

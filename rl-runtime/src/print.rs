@@ -7,16 +7,63 @@
 //!   ([`lost`]);
 //! - a stderr that cannot be written is ignored.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::interrupt;
 
 static LOST: AtomicBool = AtomicBool::new(false);
 
+/// Lines held back, with true for stderr, or `None` while lines are printed.
+static HELD: Mutex<Option<VecDeque<(bool, String)>>> = Mutex::new(None);
+
+/// Number of lines held back; older ones are dropped.
+const MAX_HELD: usize = 1000;
+
+/// Holds lines back from now on, while the terminal shows something else.
+#[cfg(feature = "cli")]
+pub(crate) fn hold() {
+    held().get_or_insert_default();
+}
+
+/// Prints the lines held back, and from now on every line at once.
+#[cfg(feature = "cli")]
+pub(crate) fn release() {
+    let lines = held().take();
+    lines.into_iter().flatten().for_each(|(to_stderr, line)| if to_stderr { err(&line) } else { out(&line) });
+}
+
+/// Returns the last `n` lines held back.
+#[cfg(feature = "cli")]
+pub(crate) fn last_held(n: usize) -> Vec<String> {
+    held()
+        .as_ref()
+        .map_or_else(Vec::new, |lines| lines.iter().skip(lines.len().saturating_sub(n)).map(|(_, line)| line.clone()).collect())
+}
+
+fn held() -> MutexGuard<'static, Option<VecDeque<(bool, String)>>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds a line back; returns false if lines are printed.
+fn is_held(line: &str, to_stderr: bool) -> bool {
+    let mut held = held();
+    let Some(lines) = &mut *held else { return false };
+    if lines.len() == MAX_HELD {
+        lines.pop_front();
+    }
+    lines.push_back((to_stderr, line.into()));
+    true
+}
+
 /// Writes a line to stdout.
 pub fn out(line: &str) {
+    if is_held(line, false) {
+        return;
+    }
     raw(&format!("{line}\n"));
 }
 
@@ -41,6 +88,9 @@ pub fn failed(error: &io::Error) {
 
 /// Writes a line to stderr.
 pub fn err(line: &str) {
+    if is_held(line, true) {
+        return;
+    }
     // One call, so that lines of several threads do not mix. A failure cannot be reported anywhere.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -47,7 +47,7 @@ impl Phase {
         (Self::WaitLearner, "wait for the learner"),
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 }
@@ -176,51 +176,7 @@ impl Profile {
     #[must_use]
     pub fn advice(&self, mode: Mode, kind: EnvKind) -> String {
         let whole = self.elapsed_s();
-        let share = |phase| 100.0 * self.seconds(phase) / whole;
-        let aside = share(Phase::Evaluation) + share(Phase::Checkpoint);
-        let (envs, policy, update) = (share(Phase::Envs), share(Phase::Policy), share(Phase::Targets) + share(Phase::Update));
-        let Mode::Overlapped { max_lag } = mode else {
-            let (collecting, hidden) = (envs + policy, update.min(envs + policy));
-            return format!(
-                "collecting took {collecting:.0}% and updates {update:.0}% of the time, one after the other; \
-                 --set pipeline=overlapped could hide {hidden:.0}% where cores are free or environments wait"
-            );
-        };
-        let (learner, producers) = (share(Phase::WaitProducers), share(Phase::WaitLearner));
-        if max_lag == 0 {
-            let hidden = update.min(envs + policy);
-            return format!(
-                "with max_lag=0 collecting and updates take turns; --set max_lag=1 could hide {hidden:.0}% of the time"
-            );
-        }
-        if aside > update {
-            return format!(
-                "evaluations and checkpoints took {aside:.0}% of the time, updates {update:.0}%; try a larger --eval-every or checkpoint_every"
-            );
-        }
-        if learner.max(producers) < 10.0 {
-            return format!("balanced: the learner waited {learner:.0}% of its time, the producer {producers:.0}%");
-        }
-        if learner < producers {
-            return format!(
-                "the learner is the bottleneck: the producer waited {producers:.0}% of its time; try larger minibatches or fewer epochs"
-            );
-        }
-        match kind {
-            EnvKind::Blocking { .. } if policy > envs => {
-                format!("acting is the bottleneck: the learner waited {learner:.0}% of its time; try smaller networks")
-            }
-            EnvKind::Blocking { n_envs } => {
-                let more = 2 * n_envs;
-                format!("environments are the bottleneck: the learner waited {learner:.0}% of its time; try --envs {more}")
-            }
-            EnvKind::Computing { threads } => {
-                let more = threads + 1;
-                format!(
-                    "collecting is the bottleneck: the learner waited {learner:.0}% of its time; try --set collect_threads={more}"
-                )
-            }
-        }
+        advice(|phase| self.seconds(phase) / whole, mode, kind)
     }
 
     /// Returns all spans as a trace in the format of Chrome and Perfetto.
@@ -238,6 +194,55 @@ impl Profile {
         }
         text.push_str("]}\n");
         text
+    }
+}
+
+/// Returns advice for the slower side.
+///
+/// `share` is a phase's share of the time, from 0 to 1.
+pub(crate) fn advice(share: impl Fn(Phase) -> f64, mode: Mode, kind: EnvKind) -> String {
+    let share = |phase| 100.0 * share(phase);
+    let aside = share(Phase::Evaluation) + share(Phase::Checkpoint);
+    let (envs, policy, update) = (share(Phase::Envs), share(Phase::Policy), share(Phase::Targets) + share(Phase::Update));
+    let Mode::Overlapped { max_lag } = mode else {
+        let (collecting, hidden) = (envs + policy, update.min(envs + policy));
+        return format!(
+            "collecting took {collecting:.0}% and updates {update:.0}% of the time, one after the other; \
+             --set pipeline=overlapped could hide {hidden:.0}% where cores are free or environments wait"
+        );
+    };
+    let (learner, producers) = (share(Phase::WaitProducers), share(Phase::WaitLearner));
+    if max_lag == 0 {
+        let hidden = update.min(envs + policy);
+        return format!("with max_lag=0 collecting and updates take turns; --set max_lag=1 could hide {hidden:.0}% of the time");
+    }
+    if aside > update {
+        return format!(
+            "evaluations and checkpoints took {aside:.0}% of the time, updates {update:.0}%; try a larger --eval-every or checkpoint_every"
+        );
+    }
+    if learner.max(producers) < 10.0 {
+        return format!("balanced: the learner waited {learner:.0}% of its time, the producer {producers:.0}%");
+    }
+    if learner < producers {
+        return format!(
+            "the learner is the bottleneck: the producer waited {producers:.0}% of its time; try larger minibatches or fewer epochs"
+        );
+    }
+    match kind {
+        EnvKind::Blocking { .. } if policy > envs => {
+            format!("acting is the bottleneck: the learner waited {learner:.0}% of its time; try smaller networks")
+        }
+        EnvKind::Blocking { n_envs } => {
+            let more = 2 * n_envs;
+            format!("environments are the bottleneck: the learner waited {learner:.0}% of its time; try --envs {more}")
+        }
+        EnvKind::Computing { threads } => {
+            let more = threads + 1;
+            format!(
+                "collecting is the bottleneck: the learner waited {learner:.0}% of its time; try --set collect_threads={more}"
+            )
+        }
     }
 }
 

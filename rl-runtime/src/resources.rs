@@ -47,6 +47,47 @@ fn cpu_s(stat: &str) -> Option<f64> {
     Some((ticks()? + ticks()?) / TICKS)
 }
 
+/// Processor time of each thread of this process.
+#[cfg(feature = "cli")]
+#[derive(Debug, Default)]
+pub(crate) struct ThreadMeter {
+    measured: Option<Instant>,
+    /// Thread, name, and processor seconds.
+    threads: Vec<(std::ffi::OsString, String, f64)>,
+}
+
+#[cfg(feature = "cli")]
+impl ThreadMeter {
+    /// Returns each thread's name and share of a core, the busiest first.
+    ///
+    /// Shares are those since the last measurement.
+    ///
+    /// `None` if the last measurement is less than a second old.
+    pub(crate) fn busiest(&mut self) -> Option<Vec<(String, f64)>> {
+        let elapsed = self.measured.map(|measured| measured.elapsed());
+        if elapsed.is_some_and(|elapsed| elapsed < 2 * EVERY) {
+            return None;
+        }
+        let read = |entry: std::io::Result<fs::DirEntry>| {
+            let entry = entry.ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let name = String::from(stat.split_once('(')?.1.rsplit_once(')')?.0);
+            Some((entry.file_name(), name, cpu_s(&stat)?))
+        };
+        let threads: Vec<_> = fs::read_dir("/proc/self/task").into_iter().flatten().filter_map(read).collect();
+        let mut busiest: Vec<(String, f64)> = Vec::new();
+        for (id, name, cpu_s) in &threads {
+            let before = self.threads.iter().find(|(other, ..)| other == id).map_or(0.0, |(.., before)| *before);
+            if let Some(elapsed) = elapsed {
+                busiest.push((name.clone(), (cpu_s - before) / elapsed.as_secs_f64()));
+            }
+        }
+        busiest.sort_by(|a, b| b.1.total_cmp(&a.1));
+        (self.measured, self.threads) = (Some(Instant::now()), threads);
+        Some(busiest)
+    }
+}
+
 /// Columns of `metrics.csv` about this process.
 #[derive(Debug)]
 pub(crate) struct Meter {

@@ -352,8 +352,9 @@ impl<'a> Part<'a> {
             let fps = (progress.env_steps - self.begin_steps) as f64 / wall_s;
             let mut row = Row::new(progress, self.evaluation.map(|e| e.return_mean), &update, fps);
             if config.mode() != Mode::Sync {
-                self.lags.extend(&mut row, profile);
+                self.lags.extend(&mut row);
             }
+            row.extend(profile, config.mode());
             if config.blocks(entry) {
                 self.calls.extend(&mut row, &filled.faults, filled.dropped);
                 let mut rows = self.calls.rows(progress.env_steps, progress.iterations);

@@ -127,6 +127,69 @@ fn plot_draws_runs_of_the_same_settings_as_one_curve_and_refuses_what_has_no_ret
 }
 
 #[test]
+fn monitor_prints_the_latest_numbers_where_there_is_no_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    train(&path, &[]);
+    let said = run(&["monitor", text(&path)]);
+    assert!(said.starts_with("cartpole, ppo: 4 environments, "), "{said}");
+    assert!(said.contains("100% of 256 env steps, 0:00 elapsed") && said.contains("env steps/s"), "{said}");
+    let said: serde_json::Value = serde_json::from_str(&run(&["monitor", text(&path), "--json"])).unwrap();
+    assert_eq!((&said["event"], &said["steps"], &said["time/total_timesteps"]), (&"monitor".into(), &256.into(), &256.0.into()));
+    assert_eq!(finish(&mut rl(&["monitor", text(dir.path())])).status.code(), Some(2));
+}
+
+/// Runs `prefix rl ..` in a terminal of 80 x 24; returns what it shows.
+#[cfg(target_os = "linux")]
+fn in_a_terminal(prefix: &str, args: &[&str]) -> Option<String> {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("skipped: no script of util-linux");
+        return None;
+    }
+    let rl = format!("{prefix} {} {}", env!("CARGO_BIN_EXE_rl"), args.join(" "));
+    let mut script = Command::new("script");
+    script.args(["-qec", &format!("stty rows 24 cols 80; {rl}"), "/dev/null"]).env("TERM", "xterm").env("SHELL", "/bin/sh");
+    Some(String::from_utf8_lossy(&finish(&mut script).stdout).into_owned())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn at_a_terminal_a_board_is_drawn_and_the_terminal_restored_however_the_run_ends() {
+    let (open, close) = ("\x1b[?1049h", "\x1b[?25h\x1b[?1049l");
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| text(&dir.path().join(name)).to_owned();
+    let long =
+        ["--steps 1e9 --eval-every 1000", "--set hidden=[2] --set eval_episodes=1 --set ppo.n_steps=8 --set ppo.batch_size=16"];
+    let run_dir = |name: &str| format!("--run-dir {}", path(name));
+    for (name, prefix, expected) in [
+        ("int", "timeout --foreground -s INT 2", "interrupted and saved; continue with"),
+        ("term", "NO_COLOR=1 timeout --foreground -s TERM 2", "interrupted and saved; continue with"),
+        ("quit", "ulimit -c 0; timeout --foreground -s QUIT 2", ""),
+    ] {
+        let Some(shown) = in_a_terminal(prefix, &["train", "cartpole", &run_dir(name), long[0], long[1]]) else { return };
+        let (before, rest) = shown.split_once(open).unwrap_or_else(|| panic!("{name}: {shown}"));
+        let (board, after) = rest.split_once(close).unwrap_or_else(|| panic!("{name}: {shown}"));
+        assert!(before.contains(&format!("run directory: {}", path(name))), "{shown}");
+        assert!(board.contains("steps/s") && board.contains("environments"), "{name}: {board}");
+        assert_eq!(board.contains("\x1b[0;32m"), name != "term", "colours: {board}");
+        // Messages are held back while the board is shown.
+        assert!(after.contains("evaluation after") && after.contains(expected) && !board.contains("\x1b[?1049"), "{after}");
+    }
+    // A run that cannot start leaves no screen behind.
+    let shown = in_a_terminal("", &["train", "cartpole", &run_dir("fails"), "--set", "hidden=[100000,100000]"]).unwrap();
+    assert_eq!(shown.matches(open).count(), shown.matches(close).count(), "{shown}");
+    assert!(shown.contains("error: "), "{shown}");
+    // Without a board.
+    for more in ["--plain", "--json"] {
+        let shown = in_a_terminal("", &["train", "cartpole", &run_dir(more), "--steps 64", more]).unwrap();
+        assert!(!shown.contains('\x1b') && shown.contains("env_steps") == (more == "--json"), "{shown}");
+    }
+    // The board of the same run, from its files.
+    let shown = in_a_terminal("timeout --foreground -s INT 1", &["monitor", &path("int")]).unwrap();
+    assert!(shown.contains("steps/s") && shown.ends_with(close), "{shown}");
+}
+
+#[test]
 fn event_files_can_be_left_out() {
     let dir = tempfile::tempdir().unwrap();
     train(&dir.path().join("run"), &["tensorboard=false"]);

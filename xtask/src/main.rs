@@ -183,7 +183,7 @@ fn without_a_terminal(dir: &Path) -> Result<()> {
         bail!("cargo tree does not list rl-runtime");
     }
     // Not strsim: a macro that candle uses brings it.
-    let terminal = ["clap", "console", "gif", "indicatif", "signal-hook"];
+    let terminal = ["clap", "console", "gif", "ratatui", "signal-hook"];
     match crates.iter().find(|name| terminal.contains(name)) {
         Some(name) => bail!("{} depends on {name}", dir.display()),
         None => Ok(()),

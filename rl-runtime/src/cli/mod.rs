@@ -4,11 +4,15 @@
 
 mod animation;
 mod bench;
+mod board;
 mod chart;
 mod check_env;
 mod devices;
 mod eval;
+mod full_screen;
 mod list;
+mod live;
+mod monitor;
 mod plot;
 mod recorded;
 mod report;
@@ -70,6 +74,8 @@ enum Verb {
     Eval(eval::EvalArgs),
     /// Watch a policy act
     Watch(watch::WatchArgs),
+    /// Follow a run from another terminal
+    Monitor(monitor::MonitorArgs),
     /// Draw learning curves of runs as SVG
     Plot(plot::PlotArgs),
     /// Check an environment against the contract: PASS or FAIL for each clause
@@ -124,6 +130,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::Train(args) => train::run(args, &envs, json),
         Verb::Eval(args) => eval::run(&args, &envs, json),
         Verb::Watch(args) => watch::run(&args, &envs, json),
+        Verb::Monitor(args) => monitor::run(&args, json),
         Verb::Plot(args) => plot::run(&args, json),
         Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
         Verb::Trace(args) => trace::run(&args, &envs),

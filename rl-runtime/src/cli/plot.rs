@@ -7,8 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::chart::{self, Curve, Point};
-use super::recorded::Recorded;
-use crate::config::{self, MAX_FILE};
+use super::recorded::{Recorded, settings};
 use crate::file::Draft;
 use crate::{Config, Error, print};
 
@@ -58,7 +57,7 @@ pub(super) fn run(args: &PlotArgs, json: bool) -> Result<ExitCode, Error> {
                 why: "no episode has ended so far: there is no return to plot".into(),
             });
         }
-        let config = settings(run);
+        let config = settings(run).ok();
         match groups.iter_mut().find(|group| same(group.config.as_ref(), config.as_ref())) {
             Some(group) => group.runs.push(recorded),
             None => groups.push(Group { name: name(run), config, runs: vec![recorded] }),
@@ -93,11 +92,6 @@ impl Group {
 fn name(run: &Path) -> String {
     let run = std::path::absolute(run).unwrap_or_else(|_| run.into());
     run.file_name().map_or_else(|| run.display().to_string(), |name| name.to_string_lossy().into_owned())
-}
-
-fn settings(run: &Path) -> Option<Config> {
-    let text = config::read_small(&run.join("config.toml"), MAX_FILE).ok()?;
-    Config::from_toml(&text, "config.toml").ok()
 }
 
 /// True if two runs differ in their seed only.

@@ -4,7 +4,18 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use crate::config::{self, MAX_FILE};
+use crate::{Config, Error};
+
+/// Reads the settings of the run in the directory `run`.
+///
+/// # Errors
+/// [`Error::Io`] if they cannot be read, [`Error::Config`] if they are damaged.
+pub(super) fn settings(run: &Path) -> Result<Config, Error> {
+    let path = run.join("config.toml");
+    let text = config::read_small(&path, MAX_FILE)?;
+    Config::from_toml(&text, &path.display().to_string())
+}
 
 /// Rows of a `metrics.csv`, which may still grow.
 #[derive(Debug)]
@@ -27,9 +38,22 @@ impl Recorded {
             let why = "has no metrics.csv; name the directory of a run, such as runs/cartpole-ppo-seed0-1".into();
             return Err(Error::RunDir { path: run.into(), why });
         }
+        Self::of(path.clone()).map_err(Error::io(path))
+    }
+
+    /// Reads the rows of a file with the format of `metrics.csv`.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(super) fn of(path: PathBuf) -> io::Result<Self> {
         let mut recorded = Self { path, end: 0, names: Vec::new(), rows: Vec::new() };
-        recorded.refresh().map_err(Error::io(&recorded.path))?;
+        recorded.refresh()?;
         Ok(recorded)
+    }
+
+    /// Forgets all rows but the last `n`.
+    pub(super) fn forget_all_but_last(&mut self, n: usize) {
+        self.rows.drain(..self.rows.len().saturating_sub(n));
     }
 
     /// Reads the rows that were written since.
@@ -57,6 +81,21 @@ impl Recorded {
             }
         }
         Ok(())
+    }
+
+    /// Passes each row as a function from columns to values, and forgets it.
+    pub(super) fn take(&mut self, mut row: impl FnMut(&dyn Fn(&str) -> f64)) {
+        for values in self.rows.drain(..) {
+            row(&|name| {
+                self.names.iter().position(|other| other == name).and_then(|at| values.get(at)).copied().unwrap_or(f64::NAN)
+            });
+        }
+    }
+
+    /// Returns names and values of the last row, without empty values.
+    pub(super) fn latest(&self) -> impl Iterator<Item = (&str, f64)> {
+        let values = self.rows.last().into_iter().flatten().copied();
+        self.names.iter().map(String::as_str).zip(values).filter(|(_, value)| !value.is_nan())
     }
 
     /// Returns the values of a column, NaN where they are empty.

@@ -1,12 +1,13 @@
-//! Progress of a run: a bar on a terminal, lines elsewhere, JSON for programs.
+//! Progress of a run: a board at a terminal, lines elsewhere, JSON for programs.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::full_screen::FullScreen;
+use super::live::Live;
 use crate::Config;
 use crate::Progress;
 use crate::budget;
@@ -29,19 +30,23 @@ pub(super) struct Report {
 
 #[derive(Debug)]
 enum Kind {
-    Bar(ProgressBar),
-    Lines { last: Option<Instant>, steps: u64 },
+    /// `None` before the start and after the end.
+    Board(Option<Live>),
+    Lines {
+        last: Option<Instant>,
+        steps: u64,
+    },
     Json,
 }
 
 impl Report {
-    /// Chooses JSON, or the kind that fits stdout.
+    /// Chooses JSON, or the kind that fits stdout, which is lines if `plain`.
     #[must_use]
-    pub(super) fn new(json: bool) -> Self {
+    pub(super) fn new(json: bool, plain: bool) -> Self {
         let kind = if json {
             Kind::Json
-        } else if std::io::stdout().is_terminal() && std::io::stderr().is_terminal() {
-            Kind::Bar(ProgressBar::hidden())
+        } else if !plain && FullScreen::is_possible() && std::io::stderr().is_terminal() {
+            Kind::Board(None)
         } else {
             Kind::Lines { last: None, steps: 0 }
         };
@@ -63,13 +68,10 @@ impl Report {
         print::out(&format!("{env}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}"));
         print::out(&format!("run directory: {}", dir.display()));
         match &mut self.kind {
-            Kind::Bar(bar) => {
-                *bar = ProgressBar::new(*steps).with_position(from);
-                let style = ProgressStyle::with_template("{bar:30} {human_pos}/{human_len} env steps, {msg}, {eta} left");
-                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-                bar.set_message("no episode has ended");
-                bar.enable_steady_tick(Duration::from_millis(100));
-            }
+            Kind::Board(live) => match Live::open(config, dir) {
+                Ok(opened) => *live = Some(opened),
+                Err(error) => print::err(&format!("warning: no board is shown: {error}")),
+            },
             Kind::Lines { steps: of, .. } => *of = *steps,
             Kind::Json => {}
         }
@@ -114,19 +116,15 @@ impl Report {
 
     /// Shows the current progress.
     fn row(&mut self, row: &Row, progress: &Progress) {
-        let fps = row.values.last().map_or(0.0, |(_, fps)| *fps);
-        let episodes = match progress.return_mean() {
-            mean if mean.is_nan() => "no episode has ended".into(),
-            mean => format!("return {mean:.1}, length {:.1}", progress.length_mean()),
-        };
-        let message = format!("{episodes}, {} env steps/s", grouped(fps as u64));
         match &mut self.kind {
-            Kind::Bar(bar) => {
-                bar.set_position(progress.env_steps);
-                bar.set_message(message);
-            }
+            Kind::Board(live) => live.iter().for_each(|live| live.row(row)),
             Kind::Lines { last, steps } if last.is_none_or(|last| last.elapsed() >= LINE_EVERY) => {
                 *last = Some(Instant::now());
+                let episodes = match progress.return_mean() {
+                    mean if mean.is_nan() => "no episode has ended".into(),
+                    mean => format!("return {mean:.1}, length {:.1}", progress.length_mean()),
+                };
+                let message = format!("{episodes}, {} env steps/s", grouped(row.value("time/fps") as u64));
                 print::out(&format!("{}/{} env steps, {message}", grouped(progress.env_steps), grouped(*steps)));
             }
             Kind::Lines { .. } => {}
@@ -149,7 +147,7 @@ impl Report {
                 object["env_steps"] = env_steps.into();
                 print::out(&object.to_string());
             }
-            _ => self.say(&format!("evaluation after {} env steps: {}", grouped(env_steps), in_words(result, false))),
+            _ => print::out(&format!("evaluation after {} env steps: {}", grouped(env_steps), in_words(result, false))),
         }
     }
 
@@ -157,19 +155,18 @@ impl Report {
     pub(super) fn note(&mut self, text: &str) {
         match &self.kind {
             Kind::Json => print::out(&json!({"event": "note", "text": text}).to_string()),
-            _ => self.say(text),
+            _ => print::out(text),
         }
     }
 
     /// Shows a problem that does not end the run.
     pub(super) fn warn(&mut self, text: &str) {
         match &self.kind {
-            Kind::Bar(bar) => bar.suspend(|| print::err(&format!("warning: {text}"))),
             Kind::Json => {
                 print::out(&json!({"event": "warning", "text": text}).to_string());
                 print::err(&format!("warning: {text}"));
             }
-            Kind::Lines { .. } => print::err(&format!("warning: {text}")),
+            Kind::Board(_) | Kind::Lines { .. } => print::err(&format!("warning: {text}")),
         }
     }
 
@@ -183,23 +180,16 @@ impl Report {
             return print::out(&object.to_string());
         }
         if in_full {
-            profile.lines().iter().for_each(|line| self.say(line));
+            profile.lines().iter().for_each(|line| print::out(line));
         }
-        self.say(&advice);
-    }
-
-    fn say(&self, text: &str) {
-        match &self.kind {
-            Kind::Bar(bar) => bar.suspend(|| print::out(text)),
-            _ => print::out(text),
-        }
+        print::out(&advice);
     }
 
     /// Shows the result of the run.
     pub(super) fn done(&mut self, outcome: &Outcome, dir: &Path) {
         let Outcome { end, progress, env_steps, wall_s, evaluation } = outcome;
         let rate = *env_steps as f64 / wall_s;
-        match &self.kind {
+        match &mut self.kind {
             Kind::Json => {
                 let mut object = json!({
                     "event": "done",
@@ -215,7 +205,7 @@ impl Report {
                 }
                 return print::out(&object.to_string());
             }
-            Kind::Bar(bar) => bar.finish_and_clear(),
+            Kind::Board(live) => *live = None,
             Kind::Lines { .. } => {}
         }
         let dir = print::quoted(dir);

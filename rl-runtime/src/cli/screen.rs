@@ -1,15 +1,15 @@
 //! Display of episodes: in a terminal, as an animated GIF, or not at all.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rl_agents::Episode;
 use rl_envs::{Canvas, VecEnv};
 
 use super::animation::Animation;
+use super::full_screen::{self, FullScreen};
+use crate::interrupt;
 use crate::watch::Seen;
-use crate::{interrupt, print};
 
 /// Maximum sleep between checks for Ctrl-C.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -65,17 +65,13 @@ fn terminal(canvas: &Canvas) -> String {
     text
 }
 
-/// True while a [`Screen`] owns the terminal.
-static OPEN: AtomicBool = AtomicBool::new(false);
-
 /// A terminal that shows pictures.
-///
-/// Its former content, including the cursor, returns on drop, on a panic, and with [`Screen::restore`].
 #[derive(Debug)]
 pub(super) struct Screen {
     canvas: Canvas,
     period: Duration,
     next: Instant,
+    _screen: FullScreen,
 }
 
 impl Screen {
@@ -87,40 +83,18 @@ impl Screen {
     /// If `fps` is 0.
     #[must_use]
     pub(super) fn open(max_size: usize, fps: u32) -> Self {
-        let (rows, columns) = console::Term::stdout().size();
+        let (columns, rows) = full_screen::size();
         // One line for text below, and one for the cursor.
         let height = 2 * usize::from(rows.saturating_sub(2).max(1));
         let canvas = Canvas::new(usize::from(columns).min(max_size), height.min(max_size));
-        let panicked = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            // First, so that the message stays readable.
-            Self::restore();
-            panicked(panic);
-        }));
-        OPEN.store(true, Ordering::Relaxed);
-        print::raw("\x1b[?1049h\x1b[?25l\x1b[2J");
-        Self { canvas, period: Duration::from_secs(1) / fps, next: Instant::now() }
-    }
-
-    /// Restores the terminal; later pictures are not shown.
-    pub(super) fn restore() {
-        // Locked, so that no picture is written in between.
-        let _stdout = std::io::stdout().lock();
-        if OPEN.swap(false, Ordering::Relaxed) {
-            print::raw("\x1b[0m\x1b[?25h\x1b[?1049l");
-        }
+        Self { canvas, period: Duration::from_secs(1) / fps, next: Instant::now(), _screen: FullScreen::open() }
     }
 
     fn show(&mut self, envs: &dyn VecEnv, number: usize, running: &Episode) {
         envs.render(0, &mut self.canvas);
         let Episode { episode_return, length } = running;
         let words = format!("episode {}, step {length}, return {episode_return:.1}", number + 1);
-        let picture = format!("\x1b[H{}{words}\x1b[K", terminal(&self.canvas));
-        let stdout = std::io::stdout().lock();
-        if OPEN.load(Ordering::Relaxed) {
-            print::raw(&picture);
-        }
-        drop(stdout);
+        full_screen::show(&format!("\x1b[H{}{words}\x1b[K", terminal(&self.canvas)));
         self.next = self.next.max(Instant::now()) + self.period;
         while !interrupt::requested() {
             let left = self.next.saturating_duration_since(Instant::now());
@@ -129,12 +103,6 @@ impl Screen {
             }
             std::thread::sleep(left.min(PATIENCE));
         }
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        Self::restore();
     }
 }
 

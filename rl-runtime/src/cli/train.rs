@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use rl_envs::catalog::Entry;
 
+use super::full_screen;
 use super::report::Report;
 use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::Mode;
@@ -75,6 +76,9 @@ pub(super) struct TrainArgs {
     /// Print the memory that the run would take, and write nothing
     #[arg(long, conflicts_with = "resume")]
     dry_run: bool,
+    /// Print lines at a terminal, too, instead of the board
+    #[arg(long)]
+    plain: bool,
     /// Print each thread's time by phase at the end
     #[arg(long)]
     profile: bool,
@@ -116,11 +120,11 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
 }
 
 pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
-    if let Err(error) = signals::listen(None) {
+    if let Err(error) = signals::listen(Some(full_screen::restore)) {
         print::err(&format!("warning: Ctrl-C does not save: {error}"));
     }
     let layers = layers(&args)?;
-    let mut report = Report::new(json);
+    let mut report = Report::new(json, args.plain);
     let profile = Profile::new(args.timeline.is_some());
     // A timeline inside the run directory is checked once the directory exists.
     let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());

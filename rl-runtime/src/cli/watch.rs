@@ -1,6 +1,5 @@
 //! `rl watch`.
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,6 +8,7 @@ use rl_agents::Episode;
 use rl_envs::Canvas;
 
 use super::animation::Animation;
+use super::full_screen::{self, FullScreen};
 use super::report::evaluation_json;
 use super::screen::{Screen, Show};
 use super::{Envs, saved_policy, signals};
@@ -53,8 +53,7 @@ pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     let WatchArgs { gif, fps, seed, .. } = args;
     let SavedPolicy { path, entry, policy, .. } = saved_policy(&args.path, args.best, 1, envs, true)?;
     let seen = watch::can_be_seen(&*policy, &entry)?;
-    let at_terminal = std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-    if let Err(error) = signals::listen(Some(Screen::restore)) {
+    if let Err(error) = signals::listen(Some(full_screen::restore)) {
         print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
     }
     let mut show = match gif {
@@ -65,7 +64,9 @@ pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
             let size = args.size.unwrap_or(400) as usize;
             Show::Animation(Animation::create(gif, *fps)?, Canvas::new(size, size))
         }
-        None if at_terminal && seen && !json => Show::Screen(Screen::open(args.size.unwrap_or(4096) as usize, *fps)),
+        None if FullScreen::is_possible() && seen && !json => {
+            Show::Screen(Screen::open(args.size.unwrap_or(4096) as usize, *fps))
+        }
         None => Show::Nowhere,
     };
     let mut lines = Vec::new();

@@ -1,0 +1,64 @@
+//! `rl monitor`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::board::Board;
+use super::full_screen::{self, FullScreen};
+use super::live::{EVERY, Painter};
+use super::recorded::{Recorded, settings};
+use super::signals;
+use crate::{Error, interrupt, print};
+
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  rl monitor runs/cartpole-ppo-seed0-1
+
+Shows the board of `rl train` from the files of the run, in any terminal on the same disk, until Ctrl-C. If stdout is not a
+terminal, and with --json, it prints the latest numbers and ends.")]
+pub(super) struct MonitorArgs {
+    /// The directory of a run
+    run: PathBuf,
+}
+
+pub(super) fn run(args: &MonitorArgs, json: bool) -> Result<ExitCode, Error> {
+    let run = &args.run;
+    let mut recorded = Recorded::open(run)?;
+    let config = settings(run)?;
+    if json {
+        let mut object = json!({"event": "monitor", "run": run.display().to_string(), "steps": config.run.steps});
+        recorded.latest().for_each(|(name, value)| object[name] = Value::from(value));
+        print::out(&object.to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut board = Board::new(&config, run.display().to_string());
+    recorded.take(|value| board.push(value));
+    if !FullScreen::is_possible() {
+        board.lines().iter().for_each(|line| print::out(line));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Err(error) = signals::listen(Some(full_screen::restore)) {
+        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
+    }
+    let _screen = FullScreen::open();
+    let mut painter = Painter::new(run);
+    while !interrupt::requested() {
+        // What cannot be read now is read later.
+        let _ = recorded.refresh();
+        recorded.take(|value| board.push(value));
+        board.age = age(run);
+        painter.paint(&mut board);
+        std::thread::sleep(EVERY);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the time since the last row was written.
+fn age(run: &Path) -> Option<Duration> {
+    run.join("metrics.csv").metadata().ok()?.modified().ok()?.elapsed().ok()
+}
