@@ -23,6 +23,7 @@ use crate::descent::{Descent, StepSums};
 use crate::device_descent::Plan;
 use crate::optim::Rule;
 use crate::probe::Threads;
+use crate::ranks::Ranks;
 use crate::settings::{self, Kind};
 use crate::targets::{Refresh, Targets};
 use crate::{
@@ -296,6 +297,10 @@ impl Agent for A2c {
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
+    }
+
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.descent.slices.share(ranks);
     }
 
     fn memory(&self) -> Arc<dyn Memory> {

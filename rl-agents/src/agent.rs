@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::normalize::Statistics;
 use crate::optim::{self, Optimizer, StepCount};
+use crate::ranks::Ranks;
 use crate::{Error, Layout, Policy, Weights};
 
 /// An agent that learns from rollouts.
@@ -40,6 +41,11 @@ pub trait Agent: Send {
     /// # Errors
     /// [`Error::Diverged`] if losses stay non-finite (single steps are skipped); errors of candle.
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
+
+    /// Shares the gradients of later updates with other ranks.
+    ///
+    /// All ranks call [`Agent::update`] with the same rollouts. The bits are those of an agent alone. The default computes every gradient on every rank.
+    fn share(&mut self, _ranks: Arc<dyn Ranks>) {}
 
     /// Returns the kind of memory to collect rollouts in.
     ///

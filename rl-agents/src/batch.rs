@@ -137,6 +137,17 @@ impl Stats for TileSums {
         self.sums = [0.0; 5];
         self.log_std.fill(0.0);
     }
+
+    fn write(&self, message: &mut Vec<u8>) {
+        self.sums.iter().chain(&self.log_std).for_each(|sum| message.extend(sum.to_le_bytes()));
+    }
+
+    fn read(&mut self, message: &[u8]) {
+        let (sums, log_std) = message.as_chunks().0.split_at(self.sums.len());
+        self.sums.iter_mut().zip(sums).for_each(|(to, &sum)| *to = f64::from_le_bytes(sum));
+        self.log_std.clear();
+        self.log_std.extend(log_std.iter().map(|&sum| f64::from_le_bytes(sum)));
+    }
 }
 
 /// A minibatch of a rollout.
@@ -231,6 +242,11 @@ struct ActorCriticLoss<'a, L> {
 }
 
 impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
+    fn stats_len(&self, _n_samples: usize) -> usize {
+        let continuous = matches!(self.chosen_actions, Actions::Continuous(_));
+        size_of::<f64>() * (5 + if continuous { self.n_actions } else { 0 })
+    }
+
     #[inline(always)]
     fn tile(&self, tile: &mut Tile<'_>, state: &mut TileSums) {
         let Minibatch { targets, rows, advantages, ent_coef, .. } = self.minibatch;

@@ -25,16 +25,18 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use rl_buffer::{Rollout, RolloutColumns, RolloutShape};
 use rl_envs::{
-    Action, ActionSpace, Actions, Env, ObsRows, ObsSlice, ObsSliceMut, Pool, Space, StepSlicesMut, Steps, SyncVecEnv, VecEnv,
-    math, pool,
+    Action, ActionSpace, Actions, Dtype, Env, ObsRows, ObsSlice, ObsSliceMut, Pool, Space, StepSlicesMut, Steps, SyncVecEnv,
+    VecEnv, math, pool,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::ranks::{Ranks, gather, gather_rollout, share};
 use crate::settings::OnNonfinite;
 use crate::slices::{MAX_SLICES, MIN_SLICE};
 use crate::{Acted, Acting, Choice, Error, Policy, Scratch};
@@ -52,7 +54,7 @@ pub struct Episode {
 }
 
 /// An invalid number from an environment.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Anomaly {
     /// Index of the environment in its batch.
     pub env_idx: usize,
@@ -75,7 +77,7 @@ impl fmt::Display for Anomaly {
 }
 
 /// Invalid numbers from environments since the collector was created.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Anomalies {
     /// Episodes truncated because of a number that is not finite.
     pub truncated: u64,
@@ -200,6 +202,59 @@ pub struct Collector {
     seed: u64,
     /// Lifetime steps of each environment.
     steps: u64,
+    /// Other ranks, which step the other slices, if there are any.
+    shared: Option<Shared>,
+}
+
+/// Environments of all ranks.
+struct Shared {
+    ranks: Arc<dyn Ranks>,
+    /// Number of slices.
+    n_slices: usize,
+    /// Environments of each rank.
+    columns: Vec<Range<usize>>,
+    anomalies: Anomalies,
+}
+
+/// End of an episode: t, n of all N, the episode unless it was dropped.
+type End = (usize, usize, Option<Episode>);
+
+/// Ends of episodes in a rollout.
+#[derive(Serialize, Deserialize)]
+struct Ends {
+    /// True if an episode was dropped between the previous rollout and this one.
+    cut_before: bool,
+    at: Vec<End>,
+    obs: ObsRows,   // (ends, D)
+    masks: Vec<u8>, // (ends, A), or empty without masks
+}
+
+impl Ends {
+    fn new(obs: Dtype) -> Self {
+        Self { cut_before: false, at: Vec::new(), obs: ObsRows::zeros(obs, 0), masks: Vec::new() }
+    }
+
+    fn clear(&mut self) {
+        self.cut_before = false;
+        self.at.clear();
+        self.obs.clear();
+        self.masks.clear();
+    }
+
+    fn push(&mut self, end: End, obs: ObsSlice<'_>, mask: &[u8]) {
+        self.at.push(end);
+        self.obs.extend(obs);
+        self.masks.extend_from_slice(mask);
+    }
+
+    /// Adds the final observations to a rollout.
+    fn report(&self, rollout: &mut Rollout) {
+        rollout.cut_before |= self.cut_before;
+        for (i, &(t, n, _)) in self.at.iter().enumerate() {
+            let a = self.masks.len() / self.at.len();
+            rollout.push_final(t, n, self.obs.as_slice().row(i, rollout.shape().obs_len), &self.masks[i * a..(i + 1) * a]);
+        }
+    }
 }
 
 /// A slice of the environments, its memory, and its outcomes in a rollout.
@@ -218,11 +273,7 @@ struct Slice {
     unchecked: bool,
     on_nonfinite: OnNonfinite,
     anomalies: Anomalies,
-    /// True if an episode was dropped between the previous rollout and this one.
-    cut_before: bool,
-    ended: Vec<(usize, usize, Option<Episode>)>, // (t, n of all N, episode unless it was dropped)
-    ended_obs: ObsRows,                          // (ended, D)
-    ended_masks: Vec<u8>,                        // (ended, A), or empty without masks
+    ends: Ends,
     result: Result<(), Error>,
 }
 
@@ -340,7 +391,7 @@ struct Actor<'a> {
 impl Slice {
     fn new(mut envs: Box<dyn VecEnv>, first_env: usize, seed: u64) -> Result<Self, Error> {
         let state = State::start(&mut *envs, seed)?;
-        let ended_obs = ObsRows::zeros(envs.observation_space().dtype(), 0);
+        let ends = Ends::new(envs.observation_space().dtype());
         let clipped = Clipped::new(envs.action_space(), envs.n_envs());
         Ok(Self {
             bounds: Bounds::new(envs.observation_space()),
@@ -355,10 +406,7 @@ impl Slice {
             unchecked: true,
             on_nonfinite: OnNonfinite::Error,
             anomalies: Anomalies::default(),
-            cut_before: false,
-            ended: Vec::new(),
-            ended_obs,
-            ended_masks: Vec::new(),
+            ends,
             result: Ok(()),
         })
     }
@@ -368,10 +416,7 @@ impl Slice {
         let scratch = std::mem::take(&mut self.scratch);
         let mut actor = Actor { policy, scratch, seed, t: 0, step: steps };
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
-        self.ended.clear();
-        self.ended_obs.clear();
-        self.ended_masks.clear();
-        self.cut_before = false;
+        self.ends.clear();
         self.acted = 0;
         if std::mem::take(&mut self.unchecked) {
             self.check_start(steps)?;
@@ -404,9 +449,8 @@ impl Slice {
                 episode.episode_return += f64::from(self.raw_rewards[i]);
                 episode.length += 1;
                 if step.terminated[i] | step.truncated[i] == 1 {
-                    self.ended.push((t, self.first_env + i, Some(std::mem::take(episode))));
-                    self.ended_obs.extend(final_obs.row(i, d));
-                    self.ended_masks.extend_from_slice(&final_masks[i * a..(i + 1) * a]);
+                    let end = (t, self.first_env + i, Some(std::mem::take(episode)));
+                    self.ends.push(end, final_obs.row(i, d), &final_masks[i * a..(i + 1) * a]);
                 }
             }
         }
@@ -529,14 +573,13 @@ impl Slice {
             return; // its last episode has already ended
         }
         if t == 0 {
-            self.cut_before = true;
+            self.ends.cut_before = true;
             return;
         }
         columns.steps.truncated[[t - 1, i]] = 1;
-        self.ended.push((t - 1, self.first_env + i, None));
-        self.ended_obs.extend(columns.obs(t).row(i, self.bounds.d));
         let (masks, n) = (columns.masks(t), self.envs.n_envs());
-        self.ended_masks.extend_from_slice(&masks[masks.len() / n * i..masks.len() / n * (i + 1)]);
+        let mask = &masks[masks.len() / n * i..masks.len() / n * (i + 1)];
+        self.ends.push((t - 1, self.first_env + i, None), columns.obs(t).row(i, self.bounds.d), mask);
     }
 
     /// Restarts environment `i`, with its next episode from row `t` on.
@@ -611,7 +654,35 @@ impl Collector {
     /// If there are no slices.
     pub fn of(slices: Vec<Box<dyn VecEnv>>, pool: &Pool, seed: u64) -> Result<Self, Error> {
         assert!(!slices.is_empty(), "one environment at least");
-        let mut first_env = 0;
+        Self::from(0, slices, pool, seed)
+    }
+
+    /// Creates this rank's part of a collector, whose environments all ranks share.
+    ///
+    /// `slices` are all of them; `make` creates those of this rank. The rollouts of all ranks are the same.
+    ///
+    /// # Errors
+    /// [`Error::Ranks`] if there are fewer slices than ranks; errors of `make` and [`Collector::of`].
+    pub fn of_rank(
+        ranks: Arc<dyn Ranks>,
+        slices: &[Range<usize>],
+        make: impl FnMut(Range<usize>) -> Result<Box<dyn VecEnv>, rl_envs::Error>,
+        pool: &Pool,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let (n_ranks, n_slices) = (ranks.n_ranks(), slices.len());
+        if n_ranks > n_slices {
+            return Err(Error::Ranks { n_ranks, n_slices });
+        }
+        let of = |rank| share(n_slices, rank, n_ranks);
+        let columns: Vec<_> = (0..n_ranks).map(|rank| slices[of(rank).start].start..slices[of(rank).end - 1].end).collect();
+        let own = slices[of(ranks.rank())].iter().cloned().map(make).collect::<Result<_, _>>()?;
+        let own = Self::from(columns[ranks.rank()].start, own, pool, seed)?;
+        Ok(Self { shared: Some(Shared { ranks, n_slices, columns, anomalies: Anomalies::default() }), ..own })
+    }
+
+    /// Creates a collector of environments in slices, from `first_env` on.
+    fn from(mut first_env: usize, slices: Vec<Box<dyn VecEnv>>, pool: &Pool, seed: u64) -> Result<Self, Error> {
         let mut all = Vec::with_capacity(slices.len());
         for (slice, envs) in slices.into_iter().enumerate() {
             let (n, found) = (envs.n_envs(), envs.first_env() as usize);
@@ -621,7 +692,7 @@ impl Collector {
             all.push(Slice::new(envs, first_env, seed)?);
             first_env += n;
         }
-        Ok(Self { slices: all, pool: pool.clone(), seed, steps: 0 })
+        Ok(Self { slices: all, pool: pool.clone(), seed, steps: 0, shared: None })
     }
 
     /// Sets the reaction to a reward or an observation that is not finite.
@@ -649,14 +720,23 @@ impl Collector {
     /// Invalid numbers from the environments so far.
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
+        self.shared.as_ref().map_or_else(|| self.own_anomalies(), |shared| shared.anomalies.clone())
+    }
+
+    fn own_anomalies(&self) -> Anomalies {
         let mut all = Anomalies::default();
         self.slices.iter().for_each(|slice| all.add(&slice.anomalies));
         all
     }
 
-    /// Number of environments N.
+    /// Number of environments N, of all ranks.
     #[must_use]
     pub fn n_envs(&self) -> usize {
+        let shared = self.shared.as_ref().and_then(|shared| shared.columns.last());
+        shared.map_or_else(|| self.own_envs(), |last| last.end)
+    }
+
+    fn own_envs(&self) -> usize {
         self.slices.iter().map(|slice| slice.envs.n_envs()).sum()
     }
 
@@ -704,7 +784,7 @@ impl Collector {
         rollout.clear();
         rollout.policy_version_mut().fill(policy.weights().version);
         let mut work = Vec::with_capacity(self.slices.len());
-        let mut rest = rollout.columns();
+        let (_, mut rest) = rollout.columns().split_at(self.slices[0].first_env);
         for slice in &mut self.slices {
             let (columns, others) = rest.split_at(slice.envs.n_envs());
             rest = others;
@@ -713,32 +793,58 @@ impl Collector {
         self.pool.each(&mut work, &|(slice, columns)| slice.result = slice.collect(policy, columns, seed, steps));
         drop(work);
         self.steps += shape.n_steps as u64;
-        let mut ended = Vec::new();
-        for slice in &mut self.slices {
-            std::mem::replace(&mut slice.result, Ok(()))?;
-            rollout.cut_before |= slice.cut_before;
-            for (i, &(t, n, _)) in slice.ended.iter().enumerate() {
-                let a = slice.ended_masks.len() / slice.ended.len();
-                let mask = &slice.ended_masks[i * a..(i + 1) * a];
-                rollout.push_final(t, n, slice.ended_obs.as_slice().row(i, shape.obs_len), mask);
+        let results = self.slices.iter_mut().map(|slice| std::mem::replace(&mut slice.result, Ok(())));
+        let result = results.fold(Ok(()), Result::and);
+        let mut ended: Vec<End> = Vec::new();
+        if self.shared.is_some() {
+            self.exchange(result, rollout, &mut ended)?;
+        } else {
+            result?;
+            for Slice { ends, .. } in &self.slices {
+                ends.report(rollout);
+                ended.extend_from_slice(&ends.at);
             }
-            ended.extend_from_slice(&slice.ended);
         }
         ended.sort_unstable_by_key(|&(t, n, _)| (t, n));
         Ok(ended.into_iter().filter_map(|(.., episode)| episode).collect())
     }
 
-    /// Returns the state to continue from.
+    /// Exchanges columns and ends of episodes with the other ranks.
+    fn exchange(&mut self, result: Result<(), Error>, rollout: &mut Rollout, ended: &mut Vec<End>) -> Result<(), Error> {
+        let mut own = Ends::new(self.observation_space().dtype());
+        for Slice { ends, .. } in &self.slices {
+            own.cut_before |= ends.cut_before;
+            own.at.extend_from_slice(&ends.at);
+            own.obs.extend(ends.obs.as_slice());
+            own.masks.extend_from_slice(&ends.masks);
+        }
+        let own = (own, self.own_anomalies());
+        let Some(Shared { ranks, columns, anomalies, .. }) = &mut self.shared else { return result };
+        *anomalies = Anomalies::default();
+        for (ends, of_rank) in gather_rollout(&**ranks, result.map(|()| own), columns, rollout)? {
+            anomalies.add(&of_rank);
+            ends.report(rollout);
+            ended.extend(ends.at);
+        }
+        Ok(())
+    }
+
+    /// Returns the state to continue from, that of all ranks' environments.
     ///
     /// # Errors
     /// Errors of [`VecEnv::save`], except for [`rl_envs::Error::CannotSave`], which gives a state without environments.
     pub fn save(&self) -> Result<CollectorState, Error> {
         let save = |slice: &Slice| Ok((slice.state.clone(), Some(slice.envs.save()?)));
-        match self.slices.iter().map(save).collect() {
+        let own = match self.slices.iter().map(save).collect() {
             Ok(slices) => Ok(CollectorState { steps: self.steps, slices }),
             Err(rl_envs::Error::CannotSave) => Ok(CollectorState::without_envs(self.steps)),
             Err(error) => Err(error.into()),
-        }
+        };
+        let Some(shared) = &self.shared else { return own };
+        let all = gather(&*shared.ranks, own)?;
+        let has_envs = all.iter().all(CollectorState::has_envs);
+        let slices = all.into_iter().filter(|_| has_envs).flat_map(|state| state.slices).collect();
+        Ok(CollectorState { steps: self.steps, slices })
     }
 
     /// Restores a saved state; environments that were not saved begin new episodes.
@@ -747,7 +853,12 @@ impl Collector {
     ///
     /// # Errors
     /// [`Error::Snapshot`] if the state does not fit; errors of [`VecEnv::load`].
-    pub fn load(&mut self, saved: CollectorState) -> Result<(), Error> {
+    pub fn load(&mut self, mut saved: CollectorState) -> Result<(), Error> {
+        if let Some(Shared { ranks, n_slices, .. }) = &self.shared
+            && saved.slices.len() == *n_slices
+        {
+            saved.slices = saved.slices.drain(share(*n_slices, ranks.rank(), ranks.n_ranks())).collect();
+        }
         let fits = |(old, (state, _)): (&Slice, &(State, _))| {
             let same_masks = state.masks.len() == old.state.masks.len();
             let kind = |obs: &ObsRows| (obs.dtype(), obs.len());

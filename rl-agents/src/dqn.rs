@@ -14,6 +14,7 @@
 //! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
 
 use std::io::{Read, Write};
+use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{
@@ -29,6 +30,7 @@ use crate::optim::{Optimizer, Rule, StepCount};
 use crate::policy::mask_rows;
 use crate::probe::Threads;
 use crate::q_network::best;
+use crate::ranks::Ranks;
 use crate::samples::TILE;
 use crate::settings::{self, Kind, MAX_STEPS};
 use crate::tile::{Stats, Tile, TileLoss};
@@ -240,9 +242,26 @@ impl Stats for TdSums {
         (self.loss, self.q) = (0.0, 0.0);
         self.errors.clear();
     }
+
+    fn write(&self, message: &mut Vec<u8>) {
+        [self.loss, self.q].iter().for_each(|sum| message.extend(sum.to_le_bytes()));
+        self.errors.iter().for_each(|error| message.extend(error.to_le_bytes()));
+    }
+
+    fn read(&mut self, message: &[u8]) {
+        let (sums, errors) = message.split_at(2 * size_of::<f64>());
+        let mut sums = sums.as_chunks().0.iter().map(|&sum| f64::from_le_bytes(sum));
+        (self.loss, self.q) = (sums.next().unwrap_or_default(), sums.next().unwrap_or_default());
+        self.errors.clear();
+        self.errors.extend(errors.as_chunks().0.iter().map(|&error| f32::from_le_bytes(error)));
+    }
 }
 
 impl TileLoss<TdSums> for TdLoss<'_> {
+    fn stats_len(&self, n_samples: usize) -> usize {
+        2 * size_of::<f64>() + n_samples * size_of::<f32>()
+    }
+
     #[inline(always)]
     fn tile(&self, tile: &mut Tile<'_>, sums: &mut TdSums) {
         let range = tile.samples();
@@ -720,6 +739,10 @@ impl Agent for Dqn {
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.optimizer.steps().taken as f32);
         Ok(metrics)
+    }
+
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.memory.slices.share(ranks);
     }
 
     fn device_memory(&self) -> Vec<(&'static str, usize)> {

@@ -2,6 +2,7 @@
 
 use crate::Divergence;
 use crate::collect::Anomaly;
+use crate::slices::{MAX_SLICES, MIN_SLICE};
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +74,25 @@ pub enum Error {
         step: u64,
         /// Message of the panic.
         cause: String,
+    },
+    /// Error of another rank.
+    #[error("rank {rank}: {text}")]
+    Rank {
+        /// Index of the rank.
+        rank: usize,
+        /// The error, as text.
+        text: String,
+    },
+    /// More ranks than slices of environments.
+    #[error(
+        "{n_ranks} ranks share {n_slices} slices of environments: start at most {n_slices} ranks, or raise n_envs (a slice has at least \
+         {MIN_SLICE} environments, and there are at most {MAX_SLICES} slices)"
+    )]
+    Ranks {
+        /// Number of ranks.
+        n_ranks: usize,
+        /// Number of slices.
+        n_slices: usize,
     },
     /// Error of an environment.
     #[error(transparent)]

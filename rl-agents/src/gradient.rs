@@ -1,9 +1,10 @@
 //! The gradient of a minibatch.
 //!
 //! [Tiles](crate::tile) leave a gradient for each slice, and a tree sums them. Wide networks pass
-//! [layer by layer](crate::layered).
+//! [layer by layer](crate::layered). [Ranks](crate::ranks) compute some slices each.
 
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
@@ -12,6 +13,7 @@ use crate::gemm::pad;
 use crate::layered::{self, Layered};
 use crate::net::Net;
 use crate::probe::{Stage, Threads};
+use crate::ranks::{Exchange, Ranks};
 use crate::samples::Samples;
 use crate::slices::{self, BatchSlice, MAX_SLICES};
 use crate::tile::{self, Stats, TileLoss, Workspace};
@@ -29,6 +31,8 @@ pub(crate) struct Slices<S> {
     /// One for each slice would not fit into the cache of a core.
     workspaces: Vec<Mutex<Workspace>>,
     layered: Layered,
+    /// Exchange with other ranks that compute some of the slices, if there are any.
+    exchange: Option<Exchange>,
 }
 
 /// Returns a workspace that no other thread uses.
@@ -47,12 +51,17 @@ fn unused(workspaces: &[Mutex<Workspace>]) -> MutexGuard<'_, Workspace> {
 impl<S: Stats> Slices<S> {
     /// Creates an empty list; [`Slices::gradient`] adds the slices that a batch needs.
     pub(crate) fn new() -> Self {
-        Self { slices: Vec::new(), grads: Vec::new(), workspaces: Vec::new(), layered: Layered::default() }
+        Self { slices: Vec::new(), grads: Vec::new(), workspaces: Vec::new(), layered: Layered::default(), exchange: None }
+    }
+
+    /// Computes later gradients together with other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.exchange = Some(Exchange::new(ranks));
     }
 
     /// Writes the gradient (P) of the summed loss of `n` samples.
     ///
-    /// Leaves parameters that belong to no layer as they are. Returns each slice's statistics, in order.
+    /// Parameters that belong to no layer are left to the caller. Returns each slice's statistics, in order.
     pub(crate) fn gradient<'s, L: TileLoss<S>>(
         &'s mut self,
         (isa, net, packed): (Isa, &Net, &[f32]),
@@ -71,24 +80,51 @@ impl<S: Stats> Slices<S> {
             slice.range = i * n / count..(i + 1) * n / count;
             slice.stats.reset();
         }
-        if layered::suits(net) {
-            self.layered.gradient((isa, net, packed), samples, slices, threads, loss, gradient);
+        if let Some(mut exchange) = self.exchange.take_if(|_| count > 1) {
+            let (own, subtrees) = exchange.begin(count);
+            for subtree in subtrees {
+                self.subtree((isa, net, packed), samples, subtree, threads, loss, gradient);
+                exchange.push(gradient);
+            }
+            self.slices[own].iter().for_each(|slice| slice.stats.write(exchange.stats_mut()));
+            let stats_len = |i: usize| loss.stats_len((i + 1) * n / count - i * n / count);
+            exchange.gather(count, stats_len, gradient, |i, message| self.slices[i].stats.read(message));
+            threads.report(Stage::Sum);
+            self.exchange = Some(exchange);
         } else {
-            self.tiles((isa, net, packed), samples, count, threads, loss, gradient);
+            self.subtree((isa, net, packed), samples, 0..count, threads, loss, gradient);
         }
         self.slices[..count].iter().map(|slice| &slice.stats)
     }
 
-    /// Writes the gradient of the first `count` slices, tile by tile.
-    fn tiles<L: TileLoss<S>>(
+    /// Writes the gradient of neighbouring slices, whose number is a power of two.
+    fn subtree<L: TileLoss<S>>(
         &mut self,
         (isa, net, packed): (Isa, &Net, &[f32]),
         samples: Samples<'_>,
-        count: usize,
+        slices: Range<usize>,
         threads: Threads<'_>,
         loss: &L,
         gradient: &mut [f32],
     ) {
+        if layered::suits(net) {
+            self.layered.gradient((isa, net, packed), samples, &mut self.slices[slices], threads, loss, gradient);
+        } else {
+            self.tiles((isa, net, packed), samples, slices, threads, loss, gradient);
+        }
+    }
+
+    /// Writes the gradient of some slices, tile by tile.
+    fn tiles<L: TileLoss<S>>(
+        &mut self,
+        (isa, net, packed): (Isa, &Net, &[f32]),
+        samples: Samples<'_>,
+        slices: Range<usize>,
+        threads: Threads<'_>,
+        loss: &L,
+        gradient: &mut [f32],
+    ) {
+        let count = slices.len();
         while self.workspaces.len() < count.min(threads.pool.n_threads()) {
             self.workspaces.push(Mutex::new(Workspace::learning(net)));
         }
@@ -96,7 +132,7 @@ impl<S: Stats> Slices<S> {
             self.grads.push(Aligned::zeros(net.grad_len));
         }
         let all_grads = &mut self.grads[..count];
-        let mut passes = all_grads.iter_mut().zip(&mut self.slices);
+        let mut passes = all_grads.iter_mut().zip(&mut self.slices[slices]);
         let mut passes: [_; MAX_SLICES] = std::array::from_fn(|_| passes.next());
         threads.each(Stage::Backward, &mut passes[..count], &|pass| {
             if let Some((grads, slice)) = pass {
@@ -163,6 +199,7 @@ impl TreeSum<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ranks::tests::on_ranks;
     use crate::samples::TILE;
     use crate::tile::Tile;
     use crate::{Activation, ActorCritic, NetConfig};
@@ -178,9 +215,21 @@ mod tests {
         fn reset(&mut self) {
             *self = 0;
         }
+
+        fn write(&self, message: &mut Vec<u8>) {
+            message.extend(self.to_le_bytes());
+        }
+
+        fn read(&mut self, message: &[u8]) {
+            *self = Self::from_le_bytes(message.try_into().unwrap());
+        }
     }
 
     impl TileLoss<usize> for Squares {
+        fn stats_len(&self, _n_samples: usize) -> usize {
+            size_of::<usize>()
+        }
+
         #[inline(always)]
         fn tile(&self, tile: &mut Tile<'_>, stats: &mut usize) {
             let m = tile.samples().len();
@@ -223,7 +272,7 @@ mod tests {
                             let Slices { slices, layered, .. } = &mut slices;
                             layered.gradient(kernel, samples, slices, Threads::of(&pool), &loss, &mut gradient);
                         } else {
-                            slices.tiles(kernel, samples, count, Threads::of(&pool), &loss, &mut gradient);
+                            slices.tiles(kernel, samples, 0..count, Threads::of(&pool), &loss, &mut gradient);
                         }
                         assert!(slices.slices.iter().all(|slice| slice.stats == slice.range.len()));
                         gradient.into_iter().map(f32::to_bits).collect::<Vec<_>>()
@@ -236,6 +285,47 @@ mod tests {
                         );
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_leave_the_gradient_and_the_statistics_of_one() {
+        let mut rng = Rng::new(1, 0, 0, Purpose::Init);
+        let d = 40;
+        let obs: Vec<f32> = (0..1100 * d).map(|_| rng.normal()).collect();
+        let space = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
+        // Tile by tile, and layer by layer.
+        for hidden in [vec![17], vec![300, 400]] {
+            let wide = hidden.len() > 1;
+            let net = NetConfig { hidden, ..NetConfig::default() };
+            let policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: 3, masked: false }, &net, 7).unwrap();
+            let (actor, critic) = policy.chains();
+            let loss = Squares { heads: [(actor, 3), (critic, 1)] };
+            let kernel = policy.network().kernel().unwrap();
+            assert_eq!(layered::suits(kernel.1), wide);
+            let work = |mut shared: Slices<usize>| {
+                let pool = Pool::new(1).unwrap();
+                // Small and large minibatches in turn, as buffers are kept.
+                let all = [600, 97, 1100, 129].map(|n| {
+                    let samples = policy.network().samples(ObsSlice::F32(&obs), None);
+                    let mut gradient = vec![f32::NAN; policy.params().len()];
+                    let stats = shared.gradient(kernel, samples, n, Threads::of(&pool), &loss, &mut gradient);
+                    let (stats, count) = (stats.copied().collect::<Vec<_>>(), slices::of_minibatch(n, policy.params().len()));
+                    assert!((0..count).map(|i| (i + 1) * n / count - i * n / count).eq(stats));
+                    gradient.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                });
+                all.concat()
+            };
+            let alone = work(Slices::new());
+            // Shares of several subtrees; ranks without a share.
+            for n_ranks in if wide { vec![2, 3] } else { vec![1, 2, 3, 5, 17] } {
+                let shared = on_ranks(n_ranks, |ranks| {
+                    let mut slices = Slices::new();
+                    slices.share(ranks);
+                    work(slices)
+                });
+                assert!(shared.into_iter().all(|gradient| gradient == alone), "{n_ranks} ranks, wide: {wide}");
             }
         }
     }

@@ -112,7 +112,7 @@ impl Layered {
     /// Makes the buffers fit one chunk of `height` rows, or several.
     fn reserve(&mut self, net: &Net, height: usize, several: bool) {
         let matrix = |columns: usize| Aligned::zeros(height * panels(columns) * PANEL);
-        if self.height != height {
+        if self.height < height {
             let all = || net.layers.iter().map(|layer| matrix(layer.n_out)).collect();
             *self = Self { height, inputs: matrix(net.n_in), outputs: all(), deltas: all(), ..Self::default() };
         }
@@ -132,7 +132,7 @@ impl Layered {
         gradient: &mut [f32],
     ) {
         let chunks = chunks(slices.iter().map(|slice| &slice.range));
-        let n = slices.last().map_or(0, |slice| slice.range.end);
+        let n = slices.iter().map(|slice| slice.range.len()).sum::<usize>();
         self.reserve(kernel.1, n.min(CHUNK), chunks.len() > 1);
         for (i, chunk) in chunks.iter().enumerate() {
             self.activations(kernel, samples, slices, threads, loss, chunk);

@@ -30,6 +30,7 @@ mod gradient;
 pub mod optim;
 pub mod params;
 pub mod ppo;
+pub mod ranks;
 pub mod settings;
 pub mod slices;
 

@@ -26,6 +26,7 @@ use crate::descent::{Descent, StepSums};
 use crate::device_descent::Plan;
 use crate::optim::Rule;
 use crate::probe::{self, Probe, Stage, Threads};
+use crate::ranks::Ranks;
 use crate::settings::{self, Kind};
 use crate::targets::{Refresh, Targets};
 use crate::{
@@ -386,6 +387,10 @@ impl Agent for Ppo {
         Ok(metrics)
     }
 
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.descent.slices.share(ranks);
+    }
+
     fn memory(&self) -> Arc<dyn Memory> {
         self.descent.memory()
     }
@@ -418,7 +423,13 @@ impl Agent for Ppo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture;
+    use crate::ranks::share;
+    use crate::ranks::tests::{Counted, on_ranks};
+    use crate::slices::{MAX_SLICES, MIN_SLICE};
+    use crate::{Collector, NetConfig, fixture};
+    use rl_envs::cartpole::CartPole;
+    use rl_envs::{SyncVecEnv, VecEnv, codec, pool};
+    use std::ops::Range;
 
     #[test]
     fn the_gradient_of_the_loss_equals_finite_differences() {
@@ -621,5 +632,50 @@ mod tests {
         assert!(divergence.losses.iter().any(|(name, loss)| *name == "value_loss" && !loss.is_finite()), "{divergence}");
         let column = |name| divergence.minibatch.iter().find(|tensor| tensor.name == name).unwrap();
         assert_eq!((&column("obs").shape[..], &column("rewards").values[..]), (&[16, 4][..], &[1e30; 16][..]));
+    }
+
+    #[test]
+    fn ranks_that_collect_and_learn_are_one_agent_and_receive_the_bytes_of_the_formula() {
+        let (n_envs, n_steps, batch_size, n_epochs) = (12, 32, 192, 2);
+        let config = PpoConfig { n_steps, batch_size, n_epochs, ..PpoConfig::default() };
+        let pool = Pool::new(1).unwrap();
+        let learnt = |collector: &mut Collector, ranks: Option<Arc<dyn Ranks>>| {
+            let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), 0);
+            let mut agent = Ppo::new(policy.unwrap(), config.clone(), n_envs, 0).unwrap();
+            ranks.into_iter().for_each(|ranks| agent.share(ranks));
+            let mut rollout = collector.rollout(n_steps).unwrap();
+            let episodes = collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+            agent.update(&rollout, 1.0, &pool).unwrap();
+            (agent.save().unwrap(), codec::encode(&collector.save().unwrap()).unwrap(), episodes, rollout.final_at().to_vec())
+        };
+        let alone = learnt(&mut Collector::new(n_envs, &CartPole::default(), &pool, 0).unwrap(), None);
+        for n_ranks in [2, 3] {
+            let slices: Vec<_> = pool::slices(n_envs, MAX_SLICES, MIN_SLICE).collect();
+            assert_eq!(slices.len(), 3);
+            let all = on_ranks(n_ranks, |ranks| {
+                let counted = Arc::new(Counted::new(ranks));
+                let make = |range| Ok(Box::new(SyncVecEnv::slice(range, CartPole::default())) as Box<dyn VecEnv>);
+                let mut collector = Collector::of_rank(counted.clone(), &slices, make, &pool, 0).unwrap();
+                let learnt = learnt(&mut collector, Some(counted.clone()));
+                let state = learnt.1.len();
+                (learnt, (counted.rank(), counted.received(), state))
+            });
+            for (learnt, (rank, received, state)) in all {
+                assert!(learnt == alone, "rank {rank} of {n_ranks}");
+                let own = share(slices.len(), rank, n_ranks);
+                let n_own: usize = slices[own.clone()].iter().map(Range::len).sum();
+                // D = 4 numbers of 4 bytes, no masks, one action.
+                let rollout = (n_envs - n_own) * ((n_steps + 1) * 16 + n_steps * (4 + 14) + 4);
+                let is_own = |n: usize| slices[own.clone()].iter().any(|slice| slice.contains(&n));
+                let ends = learnt.3.iter().filter(|&&(_, n)| !is_own(n)).count() * (16 + 17 + 12);
+                // 2 slices of a minibatch: of 3 ranks, the first has none.
+                let (p, m, of_rank) =
+                    (learnt.0.params.len(), n_steps * n_envs / batch_size * n_epochs, share(2, rank, n_ranks).len());
+                let gradients = m * (2 - of_rank) * (4 * p + 40);
+                let formula = rollout + ends + gradients;
+                // The collector's state is gathered at the end.
+                assert!((formula..formula + 1000 * n_ranks + state).contains(&received), "{received} bytes, not {formula}");
+            }
+        }
     }
 }

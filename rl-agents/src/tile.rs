@@ -124,6 +124,12 @@ impl<F: FnMut(&mut Tile<'_>)> EachTile for F {
 pub(crate) trait Stats: Default + Clone + Send + Sync {
     /// Resets the sums to zero and keeps the memory.
     fn reset(&mut self);
+
+    /// Appends the sums to a message to other ranks; nothing if there are none.
+    fn write(&self, _message: &mut Vec<u8>) {}
+
+    /// Replaces the sums by those that another rank has written.
+    fn read(&mut self, _message: &[u8]) {}
 }
 
 impl Stats for () {
@@ -136,6 +142,11 @@ pub(crate) trait TileLoss<S>: Sync {
     ///
     /// Must be `inline(always)`.
     fn tile(&self, tile: &mut Tile<'_>, stats: &mut S);
+
+    /// Returns the number of bytes of a slice's statistics in a message to other ranks.
+    fn stats_len(&self, _n_samples: usize) -> usize {
+        0
+    }
 }
 
 /// A loss with the statistics of one slice.

@@ -155,6 +155,32 @@ impl RolloutColumns<'_> {
         )
     }
 
+    /// Visits the bytes of each row of each column, in a fixed order.
+    ///
+    /// Another process reads them in the same order. The scratch of the latest step is left out.
+    pub fn each_row(&mut self, visit: &mut dyn FnMut(&mut [u8])) {
+        fn rows<T: bytemuck::Pod>(columns: &mut ArrayViewMut2<'_, T>, visit: &mut dyn FnMut(&mut [u8])) {
+            for t in 0..columns.nrows() {
+                visit(bytemuck::cast_slice_mut(row_mut(columns, t)));
+            }
+        }
+        let Steps { obs, actions, rewards, terminated, truncated, final_obs: _, masks } = &mut self.steps;
+        match obs {
+            Obs::F32(obs) => rows(obs, visit),
+            Obs::U8(obs) => rows(obs, visit),
+        }
+        match actions {
+            Actions::Discrete(actions) => rows(actions, visit),
+            Actions::Continuous(actions) => rows(actions, visit),
+        }
+        for columns in [rewards, &mut self.log_probs, &mut self.values, &mut self.last_values] {
+            rows(columns, visit);
+        }
+        for columns in [terminated, truncated].into_iter().chain(masks.iter_mut().map(|[masks, _]| masks)) {
+            rows(columns, visit);
+        }
+    }
+
     /// Returns the observations of row `t`, n D elements.
     #[inline]
     #[must_use]

@@ -145,7 +145,12 @@ impl Error {
             Self::Checkpoint { .. } => 3,
             Self::Io { .. } | Self::NotSaved { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceMemory { .. } => 1,
             Self::Agent(
-                Agent::BatchSize { .. } | Agent::Setting { .. } | Agent::Range { .. } | Agent::ActionKind | Agent::Buffer(_),
+                Agent::BatchSize { .. }
+                | Agent::Setting { .. }
+                | Agent::Range { .. }
+                | Agent::ActionKind
+                | Agent::Ranks { .. }
+                | Agent::Buffer(_),
             ) => 2,
             Self::Agent(Agent::Snapshot(_)) => 3,
             Self::Agent(Agent::Diverged(_)) | Self::Diverged { .. } => 4,
@@ -159,7 +164,7 @@ impl Error {
                 Env::BadState(_) => 3,
                 _ => 5,
             },
-            Self::Agent(Agent::NotFinite(_) | Agent::NotFiniteAgain(_) | Agent::EnvPanicked { .. }) => 5,
+            Self::Agent(Agent::NotFinite(_) | Agent::NotFiniteAgain(_) | Agent::EnvPanicked { .. } | Agent::Rank { .. }) => 5,
             Self::CheckFailed { .. } | Self::EnvFailed { .. } | Self::EpisodesBroken { .. } => 5,
             Self::Agent(_) => 1,
         }

@@ -41,6 +41,7 @@ pub mod watch;
 pub mod worker;
 
 mod algo;
+mod assemble;
 mod catalog;
 mod channel;
 mod diverged;
@@ -48,6 +49,8 @@ mod env_settings;
 mod error;
 mod latency;
 mod mode;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod progress;
 mod resources;
 mod saves;

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use rl_agents::{Agent, Anomalies, Collector, CollectorState, Counters, DeviceCollector, Episode, Policy, Snapshot, Statistics};
 use rl_buffer::{Memory, Rollout, RolloutShape};
+use serde::{Deserialize, Serialize};
 
 use crate::calls::Calls;
 use crate::faults::FaultCounts;
@@ -198,7 +199,7 @@ impl Collect for Box<dyn Collect> {
 }
 
 /// Answer of a loop to a rollout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Flow {
     /// Continue.
     Continue,

@@ -10,7 +10,9 @@
 //! checkpoints have been lost.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rl_agents::ranks::Ranks;
 use rl_envs::catalog::Entry;
 
 use crate::Mode;
@@ -85,7 +87,7 @@ impl Source {
     /// Loads the checkpoint into a new training in `entry`'s environment.
     ///
     /// The settings are those of `config`. For a new run, it also creates the directory: `run_dir`, or else the
-    /// first free `runs/NAME-NUMBER`. An existing run keeps its `config.toml` until [`RunDir::replace_config`].
+    /// first free `runs/NAME-NUMBER`. Rank 0 of `ranks` calls it, if there are any. An existing run keeps its `config.toml` until [`RunDir::replace_config`].
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if it is damaged or another run's; errors of [`Training::new`] and [`RunDir::create`].
@@ -96,10 +98,11 @@ impl Source {
         run_dir: Option<&Path>,
         device: &str,
         profile: Profile,
+        ranks: Option<&Arc<dyn Ranks>>,
     ) -> Result<Resumed, Error> {
         let Self { saved, run, checkpoint } = self;
         let Some(path) = checkpoint else {
-            let training = Training::new(config, entry, profile)?;
+            let training = Training::of_rank(config, entry, ranks, true, profile)?;
             let dir = run.ok_or_else(|| Error::config("a run or a checkpoint is needed"))?;
             let notes = vec!["the run was stopped before its first checkpoint: it starts from the beginning".into()];
             return Ok(Resumed { dir, training, notes });
@@ -111,7 +114,7 @@ impl Source {
         }
         let fits = Budget::playing(config, entry, 0).check();
         fits.map_err(|error| Error::Checkpoint { path: path.clone(), why: format!("config.toml: {error}") })?;
-        let mut training = Training::unset(config, entry, profile)?;
+        let mut training = Training::of_rank(config, entry, ranks, false, profile)?;
         let checkpoint = Checkpoint::load(&path, training.agent().layout())?;
         let env_steps = checkpoint.progress.env_steps;
         let mut notes = vec![format!("resumed from {} env steps", grouped(env_steps))];

@@ -1,35 +1,36 @@
 //! The training loop, once: it learns from the rollouts of a [`Pipeline`].
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{ARITHMETIC, Agent, Anomalies, Collector, CollectorState, EvalConfig, Metrics, Snapshot};
+use rl_agents::ranks::{Ranks, gather};
+use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, Counters, EvalConfig, Metrics, Snapshot, Statistics};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, VecEnv};
 
 use crate::Mode;
 use crate::Progress;
-use crate::algo::{Build, Built};
+use crate::algo::Built;
+use crate::assemble::{agent, collector, of_slices, settled};
 use crate::budget::Budget;
 use crate::calls::Calls;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Device, Drive, RunConfig};
+use crate::config::{Device, RunConfig};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
-use crate::faults::FaultConfig;
 use crate::metrics::{EVALUATION, LagHistogram, Log, Row};
 use crate::pipeline::{Collect, Filled, Flow, Pipeline};
 use crate::print::grouped;
-use crate::profile::{Phase, Profile, Track, nanos};
+use crate::profile::{Phase, Profile, Track};
 use crate::progress::WINDOW;
 use crate::resources::Meter;
 use crate::run_dir::RunDir;
 use crate::saves::Saves;
 use crate::tensorboard::EventFile;
-use crate::{Config, Error, diverged, first_come, interrupt, print};
+use crate::{Config, Error, diverged, interrupt};
 
 /// Exit code of errors after which environments cannot be continued.
 const ENV_FAILED: u8 = 5;
@@ -67,73 +68,6 @@ pub struct Outcome {
 pub fn device(config: &Config) -> Result<String, Error> {
     let cpu = if config.device() == Device::Auto { "cpu (chosen by auto)" } else { "cpu" };
     Ok(config.device().open()?.map_or_else(|| cpu.into(), |device| device.to_string()))
-}
-
-/// Makes the environments of a run on the CPU.
-fn collector(config: &Config, entry: &Entry, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
-    let FaultConfig { timeout, max_restarts, .. } = config.faults();
-    entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
-    let first_come = || entry.batches().filter(|_| config.blocks(entry))?.blocking();
-    if let Some(make) = entry.make_blocking().or_else(first_come) {
-        let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
-        let (faults, ready) = (config.faults(), config.first_come());
-        return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
-    }
-    let n_envs = config.run.n_envs;
-    if entry.batches().is_none() {
-        return of_slices(config, entry.slices(n_envs, MAX_SLICES, MIN_SLICE)?, pool);
-    }
-    // A thread for each worker, which it mostly waits for.
-    let workers = config.workers();
-    of_slices(
-        config,
-        entry.slices(n_envs, workers, 1)?,
-        &if pool.n_threads() < workers { Pool::new(workers)? } else { pool.clone() },
-    )
-}
-
-fn of_slices(config: &Config, envs: Vec<Box<dyn VecEnv>>, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
-    let RunConfig { seed, on_nonfinite, .. } = config.run;
-    Ok(Box::new(Collector::of(envs, pool, seed)?.with_on_nonfinite(on_nonfinite).with_clock(nanos)))
-}
-
-/// Share of its time below which an environment mostly waits.
-const MOSTLY_WAITS: f64 = 0.5;
-
-/// Returns the settings of a run, with the order of environments that was measured.
-fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
-    let mut config = config.clone();
-    if let (Drive::Auto, Some(batches)) = (config.run.drive, entry.batches()) {
-        let busy = batches.busy(config.run.seed)?;
-        let waits = busy.is_some_and(|busy| busy < MOSTLY_WAITS);
-        config.run.drive = if waits { Drive::FirstCome } else { Drive::Lockstep };
-        let (order, share) = (if waits { "first_come" } else { "lockstep" }, busy.map_or(f64::NAN, |busy| 100.0 * busy));
-        print::err(&format!("drive = {order}: an environment computes for {share:.0}% of its time"));
-    }
-    Ok(config)
-}
-
-/// Builds the agent of a run, with parameters that are drawn or will be loaded.
-///
-/// Its environments come with it if they are on the device that learns.
-fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Built, Error> {
-    let (device, env) = (config.device().open()?, config.env_on_device(entry)?);
-    let build = Build { device, env, ..config.build(entry, fresh) };
-    config.algo.settings().agent(&build).map_err(|error| match error {
-        Error::Agent(rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })) => {
-            Error::DeviceMemory { error, fits: fitting(config, &build) }
-        }
-        error => error,
-    })
-}
-
-/// Returns the largest smaller number of environments that fits the device.
-fn fitting(config: &Config, build: &Build<'_>) -> Option<usize> {
-    let settings = config.algo.settings();
-    let allowed: Vec<usize> = (1..build.n_envs).filter(|&n_envs| settings.check(n_envs).is_none()).collect();
-    let fits = |n_envs| settings.agent(&Build { n_envs, fresh: false, ..build.clone() }).is_ok();
-    let n_fitting = allowed.partition_point(|&n_envs| fits(n_envs));
-    allowed[..n_fitting].last().copied()
 }
 
 /// Warns of the first invalid number of each kind.
@@ -190,9 +124,38 @@ struct Run {
     saves: Saves,
     profile: Profile,
     track: Track,
+    /// Other processes that share the training, if there are any.
+    ranks: Option<Arc<dyn Ranks>>,
 }
 
+/// State that ranks receive before they continue a run.
+type Received = ((Vec<f32>, Vec<(String, Vec<f32>)>, Statistics, Counters), Option<Vec<u8>>, CollectorState, Progress);
+
 impl Run {
+    /// Tells the other ranks what is next, and whether the run ends then.
+    ///
+    /// `own` is rank 0's decision. An interruption of any rank is one of all.
+    fn decide(&self, own: Option<(Flow, bool)>) -> Result<Option<(Flow, bool)>, Error> {
+        let Some(ranks) = &self.ranks else { return Ok(own) };
+        let all = gather(&**ranks, Ok((own, interrupt::requested())))?;
+        if all.iter().any(|(_, interrupted)| *interrupted) {
+            interrupt::request();
+        }
+        Ok(all[0].0)
+    }
+
+    /// Counts a rollout that was learnt from; returns the env steps before it.
+    fn count(&mut self, filled: &mut Filled) -> u64 {
+        let Self { config, progress, .. } = self;
+        let before = progress.env_steps;
+        progress.env_steps += (config.n_steps() * config.run.n_envs) as u64;
+        progress.iterations += 1;
+        progress.episodes += (filled.earlier + filled.episodes.len()) as u64;
+        progress.recent.append(&mut filled.episodes);
+        progress.recent.drain(..progress.recent.len().saturating_sub(WINDOW));
+        before
+    }
+
     fn evaluate(&self, agent: &dyn Agent) -> Result<Option<Evaluation>, Error> {
         let RunConfig { eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = self.config.run;
         let seed = training_evaluation_seed(seed);
@@ -327,12 +290,8 @@ impl<'a> Part<'a> {
         self.lags.count(filled.waiting, &filled.learnt, progress.iterations);
         self.calls.merge(&filled.calls);
 
-        let before = progress.env_steps;
-        progress.env_steps += (config.n_steps() * config.run.n_envs) as u64;
-        progress.iterations += 1;
-        progress.episodes += (filled.earlier + filled.episodes.len()) as u64;
-        progress.recent.append(&mut filled.episodes);
-        progress.recent.drain(..progress.recent.len().saturating_sub(WINDOW));
+        let before = self.run.count(filled);
+        let Run { config, progress, .. } = &*self.run;
         let passed = |every: u64| every > 0 && before / every < progress.env_steps / every;
         let (evaluate, save) = (passed(self.eval_every), passed(config.run.checkpoint_every));
         self.evaluation = None;
@@ -369,11 +328,13 @@ impl<'a> Part<'a> {
             self.events(|events, progress| events.add(progress.env_steps, &row.values));
             (self.listener)(Event::Row { row: &row, progress: &self.run.progress });
         }
-        Ok(match self.end {
+        let flow = match self.end {
             End::Target => Flow::Stop,
             End::Steps if !all && !save => Flow::Continue,
             End::Steps | End::Interrupted => Flow::Rest,
-        })
+        };
+        self.run.decide(Some((flow, all || self.end != End::Steps)))?;
+        Ok(flow)
     }
 
     /// Saves a checkpoint while no rollouts are in flight.
@@ -425,6 +386,8 @@ pub struct Training {
     run: Run,
     agent: Box<dyn Agent>,
     pipeline: Pipeline<Box<dyn Collect>>,
+    /// Environments of all ranks that rank 0 has loaded, until it sends them.
+    loaded: Option<CollectorState>,
 }
 
 impl Training {
@@ -434,7 +397,7 @@ impl Training {
     /// The errors of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        Self::build(config, entry, |pool| collector(config, entry, pool), || agent(config, entry, true), profile)
+        Self::build(config, entry, |pool| collector(config, entry, pool, None), || agent(config, entry, true), None, profile)
     }
 
     /// Creates a training of the caller's agent.
@@ -445,13 +408,28 @@ impl Training {
     /// The errors of [`Training::new`].
     pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        Self::build(config, entry, |pool| collector(config, entry, pool), || Ok((agent, None)), profile)
+        Self::build(config, entry, |pool| collector(config, entry, pool, None), || Ok((agent, None)), None, profile)
     }
 
-    /// Creates a training whose parameters will be loaded.
-    pub(crate) fn unset(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
+    /// Creates a training that `ranks` share, as one of them, or one of its own.
+    ///
+    /// `fresh` draws the parameters; else they will be loaded. Rank 0 calls [`Training::run`], all others [`Training::follow`].
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a setting that ranks cannot share; the errors of [`Training::new`].
+    pub(crate) fn of_rank(
+        config: &Config,
+        entry: &Entry,
+        ranks: Option<&Arc<dyn Ranks>>,
+        fresh: bool,
+        profile: Profile,
+    ) -> Result<Self, Error> {
+        if let Some(problem) = ranks.and_then(|_| config.unshared(entry)) {
+            return Err(Error::config(problem));
+        }
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        Self::build(config, entry, |pool| collector(config, entry, pool), || agent(config, entry, false), profile)
+        let collector = |pool: &Pool| collector(config, entry, pool, ranks);
+        Self::build(config, entry, collector, || agent(config, entry, fresh), ranks, profile)
     }
 
     /// Creates a training in `envs` instead of the entry's environments.
@@ -468,7 +446,7 @@ impl Training {
         let mut on_cpu = config.clone();
         on_cpu.run.env_device = "cpu".into();
         let agent = || agent(&on_cpu, entry, true);
-        Self::build(config, entry, |pool| of_slices(config, envs, pool), agent, profile)
+        Self::build(config, entry, |pool| of_slices(config, envs, pool), agent, None, profile)
     }
 
     /// Creates a training that continues from a checkpoint.
@@ -478,7 +456,7 @@ impl Training {
     /// # Errors
     /// The errors of [`Training::new`], and those of the agent and the environments if the checkpoint does not fit.
     pub fn resume(config: &Config, entry: &Entry, checkpoint: Checkpoint, profile: Profile) -> Result<Self, Error> {
-        let mut training = Self::unset(config, entry, profile)?;
+        let mut training = Self::of_rank(config, entry, None, false, profile)?;
         training.load(checkpoint)?;
         Ok(training)
     }
@@ -488,6 +466,7 @@ impl Training {
         entry: &Entry,
         collector: impl FnOnce(&Pool) -> Result<Box<dyn Collect>, Error>,
         agent: impl FnOnce() -> Result<Built, Error>,
+        ranks: Option<&Arc<dyn Ranks>>,
         profile: Profile,
     ) -> Result<Self, Error> {
         Budget::training(config, entry).check()?;
@@ -504,8 +483,11 @@ impl Training {
         let pipeline = Pipeline::new(config.mode(), vec![collector], config.n_steps(), &agent.memory(), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         agent.watch(track.watch());
+        let ranks = ranks.cloned();
+        ranks.iter().for_each(|ranks| agent.share(ranks.clone()));
         let (progress, saves) = (Progress::default(), Saves::default());
-        Ok(Self { run: Run { config, entry, pool, progress, saves, profile, track }, agent, pipeline })
+        let run = Run { config, entry, pool, progress, saves, profile, track, ranks };
+        Ok(Self { run, agent, pipeline, loaded: None })
     }
 
     /// Continues from a checkpoint of an agent of the same kind.
@@ -514,14 +496,33 @@ impl Training {
     /// The errors of the agent and the environments if the checkpoint does not fit.
     pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         let Checkpoint { agent, replay, collector, progress, ahead, .. } = checkpoint;
-        self.pipeline.resume(&mut *self.agent, &agent, ahead, progress.iterations, self.run.config.run.steps)?;
+        let mut file = match &replay {
+            Some(path) => Some(BufReader::new(File::open(path).map_err(Error::io(path))?)),
+            None => None,
+        };
+        let name = replay.as_ref().and_then(|path| path.file_name()).unwrap_or_default().display().to_string();
+        let replay = file.as_mut().map(|file| (file as &mut dyn Read, &*name));
+        self.loaded = self.run.ranks.as_ref().map(|_| collector.clone());
+        let env_steps = progress.env_steps;
+        self.restore(&agent, replay, ahead, collector, progress)?;
+        self.run.saves = Saves::loaded(env_steps);
+        Ok(())
+    }
+
+    /// Restores a state; the replay memory comes with the name of its source.
+    fn restore(
+        &mut self,
+        agent: &Snapshot,
+        replay: Option<(&mut dyn Read, &str)>,
+        ahead: Vec<(u64, Snapshot)>,
+        collector: CollectorState,
+        progress: Progress,
+    ) -> Result<(), Error> {
+        self.pipeline.resume(&mut *self.agent, agent, ahead, progress.iterations, self.run.config.run.steps)?;
         match replay {
-            Some(path) => {
-                let mut input = BufReader::new(File::open(&path).map_err(Error::io(&path))?);
-                self.agent.load_replay(&agent, &mut input).map_err(|e| {
-                    let name = path.file_name().unwrap_or_default().display();
-                    rl_agents::Error::Snapshot(format!("{name}: {e}"))
-                })?;
+            Some((input, name)) => {
+                let named = |error| rl_agents::Error::Snapshot(format!("{name}: {error}"));
+                self.agent.load_replay(agent, input).map_err(named)?;
             }
             None if self.agent.saves_replay() => {
                 let why = "its replay memory is missing, though dqn.save_replay is true: it can be evaluated, but not continued";
@@ -533,7 +534,7 @@ impl Training {
             self.agent.gap();
         }
         self.pipeline.collectors()?[0].load(collector)?;
-        (self.run.saves, self.run.progress) = (Saves::loaded(progress.env_steps), progress);
+        self.run.progress = progress;
         Ok(())
     }
 
@@ -568,8 +569,54 @@ impl Training {
         outcome
     }
 
+    /// Trains along with rank 0, which alone evaluates the agent and writes files.
+    ///
+    /// # Errors
+    /// The errors of the agent and the environments; [`rl_agents::Error::Rank`] for those of other ranks.
+    #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "there are no other ranks"))]
+    pub(crate) fn follow(&mut self) -> Result<(), Error> {
+        if let Some(((params, moments, statistics, counters), replay, collector, progress)) = self.exchange(None)? {
+            let snapshot = Snapshot { params, moments, statistics, counters };
+            let mut replay = replay.as_deref();
+            let replay = replay.as_mut().map(|bytes| (bytes as &mut dyn Read, "replay memory"));
+            self.restore(&snapshot, replay, Vec::new(), collector, progress)?;
+        }
+        let Self { run, agent, pipeline, .. } = self;
+        let mut ends = run.is_complete();
+        while !ends {
+            pipeline.drive(&mut **agent, run.config.run.steps, |filled, agent| {
+                agent.update(&filled.rollout, filled.remaining, &run.pool)?;
+                run.count(filled);
+                let (flow, last) = run.decide(None)?.unwrap_or((Flow::Rest, true));
+                ends = last;
+                Ok(flow)
+            })?;
+            pipeline.collectors()?[0].save()?;
+        }
+        Ok(())
+    }
+
+    /// Sends the state that rank 0 has loaded to the other ranks.
+    fn exchange(&self, own: Option<Received>) -> Result<Option<Received>, Error> {
+        let Some(ranks) = &self.run.ranks else { return Ok(None) };
+        Ok(gather(&**ranks, Ok(own))?.swap_remove(0))
+    }
+
+    /// Returns the state that other ranks continue from.
+    ///
+    /// `None` without other ranks, or if no checkpoint was loaded.
+    fn take_loaded(&mut self) -> Result<Option<Received>, Error> {
+        let Some(collector) = self.loaded.take() else { return Ok(None) };
+        let Snapshot { params, moments, statistics, counters } = self.agent.save()?;
+        let mut replay = self.agent.saves_replay().then(Vec::new);
+        replay.iter_mut().try_for_each(|out| self.agent.save_replay(out))?;
+        Ok(Some(((params, moments, statistics, counters), replay, collector, self.run.progress.clone())))
+    }
+
     fn run_to_end(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
-        let Self { run, agent, pipeline } = self;
+        let sent = self.take_loaded()?;
+        self.exchange(sent)?;
+        let Self { run, agent, pipeline, .. } = self;
         let steps = run.config.run.steps;
         let mut part = Part::new(run, &**agent, dir, listener);
         while !part.run.is_complete() && part.end == End::Steps {

@@ -190,6 +190,24 @@ fn without_a_terminal(dir: &Path) -> Result<()> {
     }
 }
 
+/// Lints and tests the feature `mpi`, if there is an MPI installation.
+fn mpi(root: &Path) -> Result<()> {
+    if !Command::new("mpicc").arg("-v").output().is_ok_and(|output| output.status.success()) {
+        if std::env::var_os("RL_REQUIRE_MPI").is_some_and(|value| value == "1") {
+            bail!("RL_REQUIRE_MPI=1, but there is no mpicc");
+        }
+        println!("\n==> no MPI installation: the feature mpi is skipped");
+        return Ok(());
+    }
+    // All members, so that dependencies have the features that they were compiled with.
+    let with = ["--workspace", "--features", "mpi"];
+    if has("clippy") {
+        cargo(root, &[&["clippy"], &with[..], &["--all-targets", "--", "-D", "warnings"]].concat(), &[])?;
+    }
+    cargo(root, &[&["test"], &with[..], &["--test", "mpi"]].concat(), &[])?;
+    cargo(root, &[&["test"], &with[..], &["--lib", "mpi::"]].concat(), &[])
+}
+
 fn test() -> Result<()> {
     let root = root();
     tidy::check(&root)?;
@@ -228,6 +246,8 @@ fn test() -> Result<()> {
         println!("\n==> {args}");
         harness(&root, &args.split(' ').map(String::from).collect::<Vec<_>>())?;
     }
+    // After those who need the program of a plain build.
+    mpi(&root)?;
     println!("\nall checks passed");
     Ok(())
 }

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
+use rl_agents::ranks::{Ranks, gather};
 use rl_envs::catalog::Entry;
 
 use super::full_screen;
@@ -30,6 +32,7 @@ Settings come in layers: defaults, the environment's preset, --preset, --config,
 --resume RUN continues with the run's settings; settings given now (steps, threads, ...) replace them for good.
 With more --steps, schedules that fall with progress (lin_X, exploration) jump back up.
 --resume RUN/checkpoints/ckpt-N continues from that checkpoint, in a new run if later ones exist.
+Built with the feature mpi, `mpirun -n 4 rl train ..` is one training by 4 processes, with the bits of one.
 Ctrl-C or a signal (TERM, HUP, USR1) finishes the update, saves, and prints how to continue; a second one ends the run at once.")]
 pub(super) struct TrainArgs {
     /// The environment (see `rl list`)
@@ -123,7 +126,87 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     if let Err(error) = signals::listen(Some(full_screen::restore)) {
         print::err(&format!("warning: Ctrl-C does not save: {error}"));
     }
-    let layers = layers(&args)?;
+    let layers = layers(&args);
+    let off = layers.as_ref().is_ok_and(|layers| layers.text("mpi").is_ok_and(|mpi| mpi.as_deref() == Some("off")));
+    if let Some(rank) = launched().filter(|_| !off) {
+        return shared(rank, |ranks| train(args, layers?, envs, json, Some(ranks)), envs);
+    }
+    train(args, layers?, envs, json, None)
+}
+
+/// Returns the rank of this process, if a launcher of MPI has started several.
+fn launched() -> Option<usize> {
+    let number = |name| std::env::var(name).ok()?.parse::<usize>().ok();
+    // Of Open MPI; of MPICH and its relatives; of Slurm's PMIx.
+    let names =
+        [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("PMIX_RANK", "SLURM_STEP_NUM_TASKS")];
+    let found = names.into_iter().find_map(|(rank, size)| Some((number(rank)?, number(size)?)));
+    found.filter(|(_, size)| *size > 1).map(|(rank, _)| rank)
+}
+
+/// Trains as one of several ranks.
+///
+/// Rank 0 calls `train`; the others train along with it.
+#[cfg(feature = "mpi")]
+fn shared(rank: usize, train: impl FnOnce(&Arc<dyn Ranks>) -> Result<ExitCode, Error>, envs: &Envs) -> Result<ExitCode, Error> {
+    let job = crate::mpi::Job::join()?;
+    let ranks = job.ranks();
+    let result = job.check_alike().and_then(|()| if rank == 0 { train(ranks) } else { follow(ranks, envs) });
+    Ok(job.end(result))
+}
+
+/// Refuses to train as one of several ranks.
+#[cfg(not(feature = "mpi"))]
+fn shared(rank: usize, _train: impl FnOnce(&Arc<dyn Ranks>) -> Result<ExitCode, Error>, _envs: &Envs) -> Result<ExitCode, Error> {
+    let build = "cargo build --release -p rl-runtime --features mpi";
+    let text = format!(
+        "this rl was built without the feature mpi, and mpirun has started several of it; build it: {build}; or use --set mpi=off \
+         for a run each"
+    );
+    // Once is enough.
+    if rank == 0 { Err(Error::config(text)) } else { Ok(ExitCode::from(2)) }
+}
+
+/// Trains along with rank 0, with its settings.
+#[cfg(feature = "mpi")]
+fn follow(ranks: &Arc<dyn Ranks>, envs: &Envs) -> Result<ExitCode, Error> {
+    if let Some(settings) = gather(&**ranks, Ok(None::<String>))?.swap_remove(0) {
+        let config = Config::from_toml(&settings, "rank 0")?;
+        let entry = envs.open(&config.env, false, threads(None))?;
+        Training::of_rank(&config, &entry, Some(ranks), true, Profile::new(false))?.follow()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Describes the device to train on, and the number of ranks.
+fn device(config: &Config, ranks: Option<&Arc<dyn Ranks>>) -> Result<String, Error> {
+    let device = train::device(config)?;
+    Ok(ranks.map_or(device.clone(), |ranks| format!("{device}, {} ranks", ranks.n_ranks())))
+}
+
+/// Sets what comes before a training: threads of candle, settings of other ranks.
+fn begin(config: &Config, ranks: Option<&Arc<dyn Ranks>>) -> Result<(), Error> {
+    // MPI has threads of its own, which may read the environment.
+    if ranks.is_none() {
+        set_matrix_threads(config.run.threads);
+    }
+    send(ranks, Some(config))
+}
+
+/// Sends the settings of the run to the other ranks; `None` if nothing is trained.
+fn send(ranks: Option<&Arc<dyn Ranks>>, config: Option<&Config>) -> Result<(), Error> {
+    let Some(ranks) = ranks else { return Ok(()) };
+    let sent = config.map(|config| {
+        let mut sent = config.clone();
+        sent.run.workers = config.workers(); // not by the cores of each machine
+        sent.to_toml()
+    });
+    gather(&**ranks, Ok(sent))?;
+    Ok(())
+}
+
+/// Trains; with other ranks, as rank 0.
+fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option<&Arc<dyn Ranks>>) -> Result<ExitCode, Error> {
     let mut report = Report::new(json, args.plain);
     let profile = Profile::new(args.timeline.is_some());
     // A timeline inside the run directory is checked once the directory exists.
@@ -138,20 +221,21 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             let entry = &envs.open(&env, false, threads(None))?;
             let config = layers.resolve(entry, algo)?;
-            let device = train::device(&config)?;
+            let device = device(&config, ranks)?;
             let budget = Budget::training(&config, entry);
             budget.check()?;
             if args.dry_run {
                 let training = Training::new(&config, entry, profile)?;
                 report.memory(&device, &budget.parts()?, &training.agent().device_memory());
+                send(ranks, None)?;
                 return Ok(ExitCode::SUCCESS);
             }
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialize.
             report.start(&config, &device, dir.path(), 0);
-            set_matrix_threads(config.run.threads);
-            match Training::new(&config, entry, profile.clone()) {
+            begin(&config, ranks)?;
+            match Training::of_rank(&config, entry, ranks, true, profile.clone()) {
                 Ok(training) => (config, dir, training, Vec::new(), timeline),
                 Err(error) => {
                     dir.discard();
@@ -162,11 +246,11 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
         Some(path) => {
             let source = Source::open(path, args.run_dir.is_some())?;
             let (config, entry) = resumed_config(&args, layers, path, source.config(), envs)?;
-            let device = train::device(&config)?;
-            set_matrix_threads(config.run.threads);
+            let device = device(&config, ranks)?;
+            begin(&config, ranks)?;
             let forks = source.forks();
             let Resumed { dir, training, mut notes } =
-                source.begin(&config, &entry, args.run_dir.as_deref(), &device, profile.clone())?;
+                source.begin(&config, &entry, args.run_dir.as_deref(), &device, profile.clone(), ranks)?;
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, forks)?;
             if let Err(error) = dir.replace_config(&config) {
                 notes.push(format!("{error}; a later --resume needs the settings given now again"));

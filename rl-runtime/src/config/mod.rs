@@ -56,6 +56,17 @@ pub enum Drive {
     Auto,
 }
 
+/// Work of processes that `mpirun` has started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mpi {
+    /// One training, which they share.
+    #[default]
+    Sync,
+    /// A training each.
+    Off,
+}
+
 /// Environment of a run.
 ///
 /// Written as its name, or as a table of its name and wrappers.
@@ -159,6 +170,9 @@ settings! {
         /// Where environments step if a device learns; auto: there, given kernels.
         #[serde(default = "env_device")]
         env_device: String = env_device(), Kind::Choice(&["auto", "cpu", "learner"]), resumable;
+        /// Processes of mpirun: sync, one training that they share; off: one each.
+        #[serde(default)]
+        mpi: Mpi = Mpi::Sync, Kind::Choice(&["sync", "off"]), resumable;
         /// Order of collecting and learning: in turn, or at the same time.
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.
@@ -520,6 +534,21 @@ impl Config {
             return Some((vec!["device"], format!("device is {}, but {env} {text}", self.run.device)));
         }
         self.algo.settings().fits(env, &spaces, &self.net)
+    }
+
+    /// Finds a setting with which ranks cannot share the training.
+    pub(crate) fn unshared(&self, entry: &Entry) -> Option<String> {
+        let cannot = "which ranks of MPI cannot share so far";
+        if self.mode() != Mode::Sync {
+            return Some(format!("pipeline is overlapped, {cannot}; use pipeline = sync"));
+        }
+        if self.learns_on_device() {
+            return Some(format!("device is {}, {cannot}; use --device cpu", self.run.device));
+        }
+        let blocks = self.blocks(entry) || self.run.drive == Drive::Auto;
+        blocks.then(|| {
+            format!("{} fills rollouts in the order of its answers, {cannot}; use drive = lockstep or mpi = off", entry.name)
+        })
     }
 
     /// Finds settings that could be trained with, but to no purpose.

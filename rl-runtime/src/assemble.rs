@@ -1,0 +1,95 @@
+//! Environments and agent of a run, made from its settings.
+
+use std::sync::Arc;
+
+use rl_agents::Collector;
+use rl_agents::ranks::Ranks;
+use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
+use rl_envs::catalog::Entry;
+use rl_envs::{Pool, VecEnv, pool};
+
+use crate::algo::{Build, Built};
+use crate::config::Drive;
+use crate::faults::FaultConfig;
+use crate::pipeline::Collect;
+use crate::profile::nanos;
+use crate::{Config, Error, first_come, print};
+
+/// Makes the environments of a run on the CPU.
+///
+/// With other ranks, those that are this rank's share.
+pub(crate) fn collector(
+    config: &Config,
+    entry: &Entry,
+    pool: &Pool,
+    ranks: Option<&Arc<dyn Ranks>>,
+) -> Result<Box<dyn Collect>, Error> {
+    let FaultConfig { timeout, max_restarts, .. } = config.faults();
+    entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
+    let first_come = || entry.batches().filter(|_| config.blocks(entry))?.blocking();
+    if let Some(make) = entry.make_blocking().or_else(first_come) {
+        let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
+        let (faults, ready) = (config.faults(), config.first_come());
+        return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
+    }
+    let (n_envs, workers) = (config.run.n_envs, config.workers());
+    let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
+    let (max_slices, min_len, pool) = if entry.batches().is_none() {
+        (MAX_SLICES, MIN_SLICE, pool)
+    } else {
+        // A thread for each worker, which it mostly waits for.
+        (workers * n_ranks, 1, &if pool.n_threads() < workers { Pool::new(workers)? } else { pool.clone() })
+    };
+    let Some(ranks) = ranks else { return of_slices(config, entry.slices(n_envs, max_slices, min_len)?, pool) };
+    let slices: Vec<_> = pool::slices(n_envs, max_slices, min_len).collect();
+    Ok(settings_of(Collector::of_rank(ranks.clone(), &slices, |range| entry.slice(range), pool, config.run.seed)?, config))
+}
+
+/// Makes a collector of environments in slices.
+pub(crate) fn of_slices(config: &Config, envs: Vec<Box<dyn VecEnv>>, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
+    Ok(settings_of(Collector::of(envs, pool, config.run.seed)?, config))
+}
+
+/// Applies the settings of a run to its collector.
+fn settings_of(collector: Collector, config: &Config) -> Box<dyn Collect> {
+    Box::new(collector.with_on_nonfinite(config.run.on_nonfinite).with_clock(nanos))
+}
+
+/// Share of its time below which an environment mostly waits.
+const MOSTLY_WAITS: f64 = 0.5;
+
+/// Returns the settings of a run, with the order of environments that was measured.
+pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
+    let mut config = config.clone();
+    if let (Drive::Auto, Some(batches)) = (config.run.drive, entry.batches()) {
+        let busy = batches.busy(config.run.seed)?;
+        let waits = busy.is_some_and(|busy| busy < MOSTLY_WAITS);
+        config.run.drive = if waits { Drive::FirstCome } else { Drive::Lockstep };
+        let (order, share) = (if waits { "first_come" } else { "lockstep" }, busy.map_or(f64::NAN, |busy| 100.0 * busy));
+        print::err(&format!("drive = {order}: an environment computes for {share:.0}% of its time"));
+    }
+    Ok(config)
+}
+
+/// Builds the agent of a run, with parameters that are drawn or will be loaded.
+///
+/// Its environments come with it if they are on the device that learns.
+pub(crate) fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Built, Error> {
+    let (device, env) = (config.device().open()?, config.env_on_device(entry)?);
+    let build = Build { device, env, ..config.build(entry, fresh) };
+    config.algo.settings().agent(&build).map_err(|error| match error {
+        Error::Agent(rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })) => {
+            Error::DeviceMemory { error, fits: fitting(config, &build) }
+        }
+        error => error,
+    })
+}
+
+/// Returns the largest smaller number of environments that fits the device.
+fn fitting(config: &Config, build: &Build<'_>) -> Option<usize> {
+    let settings = config.algo.settings();
+    let allowed: Vec<usize> = (1..build.n_envs).filter(|&n_envs| settings.check(n_envs).is_none()).collect();
+    let fits = |n_envs| settings.agent(&Build { n_envs, fresh: false, ..build.clone() }).is_ok();
+    let n_fitting = allowed.partition_point(|&n_envs| fits(n_envs));
+    allowed[..n_fitting].last().copied()
+}

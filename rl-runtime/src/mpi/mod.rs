@@ -1,0 +1,177 @@
+//! Ranks over MPI: joining them, their exchange, and the end of all when one fails.
+//!
+//! A thread of each rank sends a heartbeat to the next rank, in a ring. A rank that hears nothing for [`SILENCE`] ends the job,
+//! so a rank that hangs ends it, too. No socket of our own is opened: everything passes through MPI.
+
+mod calls;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rl_agents::ranks::{Ranks, gather};
+use rl_agents::{ARITHMETIC, Isa};
+
+use crate::thread::{Thread, spawn};
+use crate::{Error, print};
+use calls::World;
+
+/// Time without a heartbeat after which a rank counts as hung.
+const SILENCE: Duration = Duration::from_secs(6);
+/// Interval between heartbeats.
+const BEAT: Duration = Duration::from_millis(250);
+/// Time that a rank that fails gives rank 0 to end the job with the error of all.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Exit code of the job after a panic of a rank, as that of a process alone.
+const PANICKED: u8 = 101;
+/// Exit code of the job after a rank hung.
+const HUNG: u8 = 1;
+/// The last heartbeat of a rank.
+const LAST: u8 = 1;
+
+/// The ranks of a job, until it ends.
+pub(crate) struct Job {
+    world: World,
+    ranks: Arc<dyn Ranks>,
+    stop: Arc<AtomicBool>,
+    heart: Option<Thread<()>>,
+}
+
+impl Job {
+    /// Joins the other ranks of the launcher.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if MPI cannot be called by several threads, or the ranks are not of the same program with the same
+    /// arguments.
+    pub(crate) fn join() -> Result<Self, Error> {
+        let failed = || Error::config("MPI cannot be initialized for calls of several threads (MPI_THREAD_MULTIPLE)");
+        let world = World::init().ok_or_else(failed)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let heart = spawn("heartbeat", {
+            let stop = stop.clone();
+            move || beat(world, &stop)
+        })?;
+        Ok(Self { world, ranks: Arc::new(world), stop, heart: Some(heart) })
+    }
+
+    pub(crate) fn ranks(&self) -> &Arc<dyn Ranks> {
+        &self.ranks
+    }
+
+    /// Refuses ranks of another version, or with other arguments than rank 0's.
+    ///
+    /// # Errors
+    /// [`Error::Config`] on every rank.
+    pub(crate) fn check_alike(&self) -> Result<(), Error> {
+        // Without fused multiply-add, the bits differ.
+        let fused = Isa::best() != Isa::Plain;
+        let version = format!("rl {}, arithmetic {ARITHMETIC}, fused multiply-add {fused}", env!("CARGO_PKG_VERSION"));
+        let args: Vec<_> = std::env::args().skip(1).collect();
+        let all = gather(&*self.ranks, Ok((self.world.host(), version, args.join(" "))))?;
+        let (_, version, args) = &all[0];
+        for (rank, (host, other_version, other_args)) in all.iter().enumerate() {
+            for (what, other, first) in [("is", other_version, version), ("was started with", other_args, args)] {
+                if other != first {
+                    return Err(Error::config(format!("rank {rank} ({host}) {what} \"{other}\", and rank 0 \"{first}\"")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the other ranks and ends MPI; after an error, ends the job.
+    ///
+    /// An error that all ranks have is printed by rank 0.
+    pub(crate) fn end(mut self, result: Result<ExitCode, Error>) -> ExitCode {
+        match result {
+            Ok(code) => {
+                self.world.barrier();
+                self.stop.store(true, Ordering::Relaxed);
+                self.heart.take().into_iter().for_each(|heart| drop(heart.join()));
+                self.world.finalize();
+                if code != ExitCode::SUCCESS && self.ranks.rank() == 0 {
+                    // mpirun kills the others at the first exit code that is not 0.
+                    std::thread::sleep(BEAT);
+                }
+                code
+            }
+            Err(error) => {
+                let rank = self.ranks.rank();
+                if rank == 0 {
+                    print::err(&format!("error: {error}"));
+                } else {
+                    std::thread::sleep(PATIENCE);
+                    print::err(&format!("error: rank {rank} ({}): {error}", self.world.host()));
+                }
+                self.world.abort(error.exit_code())
+            }
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.world.abort(PANICKED);
+        }
+    }
+}
+
+/// Sends heartbeats to the next rank and awaits those of the rank before.
+///
+/// Returns after `stop` is set here and the rank before has said its last.
+fn beat(world: World, stop: &AtomicBool) {
+    let (rank, n_ranks) = (world.rank(), world.n_ranks());
+    let (before, next) = ((rank + n_ranks - 1) % n_ranks, (rank + 1) % n_ranks);
+    let (mut heard, mut sent_last, mut heard_last) = (Instant::now(), false, false);
+    let mut awake = Instant::now();
+    while !sent_last || !heard_last {
+        if awake.elapsed() > SILENCE / 2 {
+            heard = Instant::now(); // it was this rank that hung
+        }
+        awake = Instant::now();
+        if !sent_last {
+            sent_last = stop.load(Ordering::Relaxed);
+            world.send(if sent_last { LAST } else { 0 }, next);
+        }
+        while let Some(byte) = world.try_receive(before) {
+            heard_last |= byte == LAST;
+            heard = Instant::now();
+        }
+        if !heard_last && heard.elapsed() > SILENCE {
+            let seconds = SILENCE.as_secs();
+            print::err(&format!(
+                "error: rank {before} has not been heard of for {seconds} seconds, the job ends (noticed by rank {rank})"
+            ));
+            world.abort(HUNG);
+        }
+        std::thread::sleep(BEAT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_one_rank_ends_all_of_them() {
+        const PART: &str = "RL_TEST_OF_A_PANIC";
+        if std::env::var_os(PART).is_some() {
+            let job = Job::join().unwrap();
+            assert!(job.ranks().rank() != 1, "on purpose");
+            job.world.barrier();
+        }
+        let mut job = Command::new("mpirun");
+        job.args(["--quiet", "--oversubscribe", "-n", "3"]).arg(std::env::current_exe().unwrap());
+        job.args(["--exact", "mpi::tests::a_panic_of_one_rank_ends_all_of_them", "--nocapture"]).env(PART, "1");
+        job.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+        let begin = Instant::now();
+        let output = job.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(PANICKED.into()), "{said}");
+        assert!(said.matches("on purpose").count() == 1 && begin.elapsed() < Duration::from_secs(10), "{said}");
+    }
+}

@@ -1,0 +1,254 @@
+//! `mpirun rl train`: the files of one process, other ranks, faults.
+//!
+//! Without `mpirun`, the tests are skipped; `RL_REQUIRE_MPI=1` turns a skip into a failure.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod program;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use program::{finish, load, metrics, newest, text};
+use rl_envs::codec;
+use rl_runtime::Progress;
+use rl_runtime::checkpoint::Checkpoint;
+
+/// Command for the program as `n_ranks` ranks, or as one process without MPI.
+fn rl(n_ranks: usize, args: &[&str]) -> Command {
+    if n_ranks == 1 {
+        return program::rl(args);
+    }
+    let mut command = Command::new("mpirun");
+    command.args(["--quiet", "--oversubscribe", "--bind-to", "none", "-n", &n_ranks.to_string(), env!("CARGO_BIN_EXE_rl")]);
+    command.args(args).envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    // Ranks wait in turn on a machine with fewer cores.
+    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// True if ranks can be started here.
+fn has_mpi() -> bool {
+    let has = Command::new("mpirun").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !has {
+        assert!(std::env::var_os("RL_REQUIRE_MPI").is_none_or(|value| value != "1"), "RL_REQUIRE_MPI=1, but there is no mpirun");
+        eprintln!("SKIPPED: there is no mpirun");
+    }
+    has
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Trains to the end, and refuses any message.
+fn train(n_ranks: usize, args: &[&str]) {
+    let output = finish(&mut rl(n_ranks, &[&["train", "--threads", "1"], args].concat()));
+    assert!(output.status.success() && output.stderr.is_empty(), "{n_ranks} ranks, {args:?}: {}", said(&output));
+}
+
+/// Files and state of a checkpoint, and metrics, without times.
+type Learnt = ([Vec<u8>; 4], [Vec<u8>; 2], Vec<Vec<String>>);
+
+/// Reads the newest checkpoint and the metrics of a run.
+fn learnt(run: &Path) -> Learnt {
+    let checkpoint = newest(run);
+    let files = ["params.safetensors", "optimizer.safetensors", "replay.bin", "config.toml"];
+    let files = files.map(|name| fs::read(checkpoint.join(name)).unwrap_or_default());
+    let Checkpoint { progress, collector, agent, .. } = load(&checkpoint).unwrap();
+    let Progress { env_steps, iterations, episodes, recent, elapsed_s: _ } = progress;
+    let progress = (env_steps, iterations, episodes, recent, agent.counters, agent.statistics);
+    (files, [codec::encode(&progress).unwrap(), codec::encode(&collector).unwrap()], metrics(run))
+}
+
+const PPO: &[&str] = &["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=192", "--set", "ppo.n_epochs=2"];
+const A2C: &[&str] = &["--algo", "a2c", "--set", "a2c.n_steps=16"];
+const DQN: &[&str] = &[
+    "--algo",
+    "dqn",
+    "--set",
+    "dqn.batch_size=128",
+    "--set",
+    "dqn.learning_starts=100",
+    "--set",
+    "dqn.train_freq=48",
+    "--set",
+    "dqn.save_replay=true",
+];
+const SMALL: &[&str] =
+    &["--envs", "12", "--seed", "7", "--set", "hidden=[32]", "--set", "eval_episodes=2", "--set", "eval_max_steps=50"];
+
+#[test]
+fn any_number_of_ranks_leaves_the_files_of_one_process() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for env in ["cartpole", "snake", "acrobot"] {
+        for (name, algo) in [("ppo", PPO), ("a2c", A2C), ("dqn", DQN)] {
+            let of = |n_ranks: usize| {
+                let run = dir.path().join(format!("{env}-{name}-{n_ranks}"));
+                train(n_ranks, &[&[env, "--steps", "576", "--run-dir", text(&run)], SMALL, algo].concat());
+                learnt(&run)
+            };
+            let alone = of(1);
+            for n_ranks in [2, 3] {
+                assert!(of(n_ranks) == alone, "{env}, {name}, {n_ranks} ranks");
+            }
+        }
+    }
+}
+
+#[test]
+fn continuous_actions_and_normalization_are_the_same_on_any_number_of_ranks() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let of = |n_ranks: usize| {
+        let run = dir.path().join(n_ranks.to_string());
+        let normal = ["--set", "normalize_obs=true", "--set", "ppo.normalize_reward=true"];
+        train(n_ranks, &[&["pendulum", "--steps", "576", "--run-dir", text(&run)], SMALL, PPO, &normal].concat());
+        learnt(&run)
+    };
+    assert!(of(3) == of(1));
+}
+
+#[test]
+fn a_run_that_is_resumed_with_other_numbers_of_ranks_is_one_that_never_stopped() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, algo) in [("ppo", PPO), ("dqn", DQN)] {
+        let of = |ranks: [usize; 3]| {
+            let run = dir.path().join(format!("{name}-{ranks:?}"));
+            for (i, n_ranks) in ranks.into_iter().enumerate() {
+                let steps = (384 * (i + 1)).to_string();
+                let begin = [&["cartpole", "--run-dir", text(&run)], SMALL, algo].concat();
+                let args = if i == 0 { begin } else { vec!["--resume", text(&run)] };
+                let output = finish(&mut rl(n_ranks, &[&["train", "--threads", "1", "--steps", &steps], &args[..]].concat()));
+                assert!(output.status.success(), "{name}, {n_ranks} ranks: {}", said(&output));
+            }
+            learnt(&run)
+        };
+        assert!(of([2, 1, 3]) == of([1, 1, 1]), "{name}");
+    }
+}
+
+/// Process ids of the ranks of a run that is being trained, in order of rank.
+fn pids(run: &Path) -> Vec<u32> {
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let read = |name| fs::read(process.path().join(name)).unwrap_or_default();
+        let is_rank = read("cmdline").split(|&byte| byte == 0).any(|arg| arg == text(run).as_bytes());
+        let environment = String::from_utf8_lossy(&read("environ")).into_owned();
+        let rank = environment.split('\0').find_map(|name| name.strip_prefix("OMPI_COMM_WORLD_RANK=")?.parse::<usize>().ok());
+        if let (true, Some(rank), Ok(pid)) = (is_rank, rank, process.file_name().to_string_lossy().parse()) {
+            found.push((rank, pid));
+        }
+    }
+    found.sort_unstable();
+    found.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// Trains with three ranks, and signals one of them.
+///
+/// The signal follows the first checkpoint. Returns the output once no process is left, within ten seconds.
+fn signalled(run: &Path, rank: usize, signal: &str, args: &[&str]) -> Output {
+    let all = [&["train", "--threads", "1", "cartpole", "--run-dir", text(run), "--set", "checkpoint_every=960"], args].concat();
+    let job = rl(3, &all).spawn().unwrap();
+    while !run.join("checkpoints").is_dir() || fs::read_dir(run.join("checkpoints")).unwrap().next().is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = pids(run)[rank].to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    let begin = Instant::now();
+    let output = program::wait(job);
+    while !pids(run).is_empty() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10), "{signal} to rank {rank}: {:?}", begin.elapsed());
+    output
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_job_and_other_numbers_of_ranks_continue_it() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let all = [SMALL, PPO, &["--steps", "5760"]].concat();
+    let uninterrupted = dir.path().join("uninterrupted");
+    train(1, &[&["cartpole", "--run-dir", text(&uninterrupted), "--set", "checkpoint_every=960"], &all[..]].concat());
+    for (rank, n_ranks) in [(0, 2), (1, 1), (2, 3)] {
+        let run = dir.path().join(rank.to_string());
+        let output = signalled(&run, rank, "-KILL", &all);
+        assert_eq!(output.status.code(), Some(137), "rank {rank}: {}", said(&output));
+        let output = finish(&mut rl(n_ranks, &["train", "--threads", "1", "--resume", text(&run)]));
+        assert!(output.status.success(), "rank {rank}: {}", said(&output));
+        assert!(learnt(&run) == learnt(&uninterrupted), "rank {rank} was killed");
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_ends_the_job_with_one_message() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for rank in [0, 2] {
+        let output =
+            signalled(&dir.path().join(rank.to_string()), rank, "-STOP", &[SMALL, PPO, &["--steps", "10000000"]].concat());
+        let said = said(&output);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "rank {rank}: {said}");
+        assert!(said.starts_with(&format!("error: rank {rank} has not been heard of for 6 seconds")), "{said}");
+    }
+}
+
+#[test]
+fn an_interrupted_rank_saves_for_all_of_them() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let output = signalled(&run, 2, "-USR1", &[SMALL, PPO, &["--steps", "10000000"]].concat());
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted and saved"), "{}", said(&output));
+}
+
+#[test]
+fn what_ranks_cannot_share_is_refused_with_one_message() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let train = ["train", "cartpole", "--run-dir", text(&run)];
+    for (n_ranks, args, why) in [
+        (2, &["--set", "pipeline=overlapped"][..], "pipeline is overlapped, which ranks of MPI cannot share"),
+        (2, &["--device", "emulated"], "device is emulated, which ranks of MPI cannot share"),
+        (3, &["--envs", "8"], "3 ranks share 2 slices of environments"),
+        (2, &["--set", "ppo.gama=1"], "unknown setting \"ppo.gama\""),
+    ] {
+        let output = finish(&mut rl(n_ranks, &[&train[..], args].concat()));
+        let said = said(&output);
+        assert!(output.status.code() == Some(2) && said.lines().count() == 1 && said.contains(why), "{args:?}: {said}");
+        assert!(!run.exists(), "{args:?}");
+    }
+    // Two programs with different arguments in one job.
+    let mut command = rl(1, &[]);
+    let program = command.get_program().to_owned();
+    command = rl(2, &train);
+    command.args([":", "-n", "1"]).arg(program).args(["train", "acrobot"]);
+    let output = finish(&mut command);
+    let said = said(&output);
+    assert!(
+        output.status.code() == Some(2) && said.contains("was started with \"train acrobot\", and rank 0 \"train cartpole"),
+        "{said}"
+    );
+}
