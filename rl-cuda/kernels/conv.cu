@@ -126,9 +126,9 @@ HOST_PHASES(conv_weight_gradient)
 
 // Partial gradients of the biases, (N) each. One thread per number: positions of a sample, samples of a tile, tiles, each in order.
 extern "C" __global__ void conv_bias_gradient(const f32* dz, f32* partial, Shape shape, Slices slices) {
-    u64 i = thread_number();
-    if (i >= (u64)slices.count * slices.groups * shape.n_out) return;
-    u32 index = (u32)(i / shape.n_out), column = (u32)(i % shape.n_out), n_positions = shape.n_positions();
+    u32 i = (u32)thread_number();
+    if (i >= slices.count * slices.groups * shape.n_out) return;
+    u32 index = i / shape.n_out, column = i % shape.n_out, n_positions = shape.n_positions();
     Group group(slices, index);
     f32 whole = 0.0f;
     for (u32 tile = group.first; tile < group.end; tile += TILE) {

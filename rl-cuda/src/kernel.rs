@@ -153,8 +153,8 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        Activation, DenseLayer, Deviations, Episodes, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
-        NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
+        Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, LearnerKernels, LearnerState, LossColumns, LossHeads,
+        MinibatchSlices, NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
     };
     use crate::targets::{Batch, Row, Steps, Targets};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -227,6 +227,14 @@ mod tests {
         kernels.input_gradient(stream, (layer, &others.view()), &number, None, false, &floats.view_mut().into_slice(0..1))?;
         kernels.gradient(stream, (layer, &slices), &number, &number, (&floats.view_mut(), 2))?;
         kernels.sum_gradients(stream, &slices, &floats.view(), &others.view_mut())?;
+        let activation = Activation::Tanh;
+        let shape =
+            ConvShape { n_in: 1, n_out: 1, kernel: 1, stride: 1, in_size: [1, 1], planes: false, activation, together: 1 };
+        let conv = ConvLayer::new(device, shape)?;
+        conv.forward(stream, &others.view(), &number, &floats.view_mut().into_slice(0..1))?;
+        let derive = (activation, &number);
+        conv.input_gradient(stream, &others.view(), &number, derive, &floats.view_mut().into_slice(0..1))?;
+        conv.gradient(stream, &slices, &number, &number, (&floats.view_mut(), 2))?;
         let many = Buffer::<f32>::zeros(device, 300)?;
         kernels.sum(stream, (&many.view(), None), Terms::Numbers, &scratch.view_mut(), &sum.view_mut())?;
         kernels.begin(stream, &mut state)?;

@@ -55,16 +55,26 @@ pub(crate) fn conv(device: &Device, bits: &mut Bits<'_>) {
     let kernels = LearnerKernels::new(device).unwrap();
     let activations = [Activation::None, Activation::Tanh, Activation::Relu];
     // Channels in and out, kernel, stride, rows, columns, samples; the longest sums over terms and over outputs have parts.
-    let shapes =
-        [[1, 1, 1, 1, 1, 1, 3], [2, 65, 3, 1, 5, 4, 3], [11, 5, 3, 2, 8, 7, 5], [1, 98, 2, 1, 4, 35, 2], [2, 3, 2, 3, 6, 5, 101]];
+    let shapes = [
+        [1, 1, 1, 1, 1, 1, 3],
+        [2, 65, 3, 1, 3, 5, 3],
+        [11, 7, 3, 2, 8, 7, 5],
+        [1, 97, 2, 1, 4, 35, 2],
+        [1, 3, 2, 1, 3, 3, 2],
+        [2, 4, 2, 3, 6, 5, 193],
+    ];
     for (i, [n_in, n_out, kernel, stride, rows, columns, m]) in shapes.into_iter().enumerate() {
         for (planes, together) in [(true, 1), (false, 2), (false, 40)] {
             let activation = activations[(i + together) % 3];
             let shape = ConvShape { n_in, n_out, kernel, stride, in_size: [rows, columns], planes, activation, together };
             let layer = ConvLayer::new(device, shape).unwrap();
+            let (mut x, mut dz) = (source.floats(m * shape.in_len()), source.floats(m * shape.out_len()));
+            x.iter_mut().step_by(5).for_each(|x| *x = f32::from_bits(1));
+            dz[..shape.out_len()].fill(0.0);
             let mut floats = |n: usize| upload(device, &source.floats(n));
-            let (params, x, dz) = (floats(shape.n_params()), floats(m * shape.in_len()), floats(m * shape.out_len()));
+            let params = floats(shape.n_params());
             let (mut y, mut dx) = (floats(m * shape.out_len()), floats(m * shape.in_len()));
+            let (x, dz) = (upload(device, &x), upload(device, &dz));
             layer.forward(&stream, &params.view(), &x.view(), &y.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&y.view());
