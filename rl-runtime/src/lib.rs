@@ -40,6 +40,8 @@ pub mod watch;
 #[cfg(unix)]
 pub mod worker;
 
+#[cfg(feature = "cli")]
+mod advice;
 mod algo;
 mod assemble;
 mod catalog;

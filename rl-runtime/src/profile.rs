@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 use rl_agents::{Metrics, UpdateEvent, Watch};
 use serde_json::{Value, json};
 
-use crate::Mode;
-
 /// Phase of a thread's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -50,21 +48,6 @@ impl Phase {
     pub(crate) fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
-}
-
-/// Use of a producer's time by its environments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EnvKind {
-    /// Environments compute.
-    Computing {
-        /// Number of collecting threads.
-        threads: usize,
-    },
-    /// Environments block, each on its own thread.
-    Blocking {
-        /// Number of environments.
-        n_envs: usize,
-    },
 }
 
 /// Maximum spans per thread in a timeline, about 100 MB of JSON.
@@ -172,13 +155,6 @@ impl Profile {
         json!({"elapsed_s": self.elapsed_s(), "threads": threads})
     }
 
-    /// Returns advice for the slower side, based on the measured phases.
-    #[must_use]
-    pub fn advice(&self, mode: Mode, kind: EnvKind) -> String {
-        let whole = self.elapsed_s();
-        advice(|phase| self.seconds(phase) / whole, mode, kind)
-    }
-
     /// Returns all spans as a trace in the format of Chrome and Perfetto.
     #[must_use]
     pub fn timeline(&self) -> String {
@@ -194,55 +170,6 @@ impl Profile {
         }
         text.push_str("]}\n");
         text
-    }
-}
-
-/// Returns advice for the slower side.
-///
-/// `share` is a phase's share of the time, from 0 to 1.
-pub(crate) fn advice(share: impl Fn(Phase) -> f64, mode: Mode, kind: EnvKind) -> String {
-    let share = |phase| 100.0 * share(phase);
-    let aside = share(Phase::Evaluation) + share(Phase::Checkpoint);
-    let (envs, policy, update) = (share(Phase::Envs), share(Phase::Policy), share(Phase::Targets) + share(Phase::Update));
-    let Mode::Overlapped { max_lag } = mode else {
-        let (collecting, hidden) = (envs + policy, update.min(envs + policy));
-        return format!(
-            "collecting took {collecting:.0}% and updates {update:.0}% of the time, one after the other; \
-             --set pipeline=overlapped could hide {hidden:.0}% where cores are free or environments wait"
-        );
-    };
-    let (learner, producers) = (share(Phase::WaitProducers), share(Phase::WaitLearner));
-    if max_lag == 0 {
-        let hidden = update.min(envs + policy);
-        return format!("with max_lag=0 collecting and updates take turns; --set max_lag=1 could hide {hidden:.0}% of the time");
-    }
-    if aside > update {
-        return format!(
-            "evaluations and checkpoints took {aside:.0}% of the time, updates {update:.0}%; try a larger --eval-every or checkpoint_every"
-        );
-    }
-    if learner.max(producers) < 10.0 {
-        return format!("balanced: the learner waited {learner:.0}% of its time, the producer {producers:.0}%");
-    }
-    if learner < producers {
-        return format!(
-            "the learner is the bottleneck: the producer waited {producers:.0}% of its time; try larger minibatches or fewer epochs"
-        );
-    }
-    match kind {
-        EnvKind::Blocking { .. } if policy > envs => {
-            format!("acting is the bottleneck: the learner waited {learner:.0}% of its time; try smaller networks")
-        }
-        EnvKind::Blocking { n_envs } => {
-            let more = 2 * n_envs;
-            format!("environments are the bottleneck: the learner waited {learner:.0}% of its time; try --envs {more}")
-        }
-        EnvKind::Computing { threads } => {
-            let more = threads + 1;
-            format!(
-                "collecting is the bottleneck: the learner waited {learner:.0}% of its time; try --set collect_threads={more}"
-            )
-        }
     }
 }
 
@@ -323,25 +250,5 @@ mod tests {
         let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
         assert_eq!([named("thread_name"), named("update"), named("wait for the learner"), named("envs")], [2, 2, 1, 1]);
         assert_eq!(events.iter().find(|event| event["name"] == "update").unwrap()["dur"], 3000.0);
-    }
-
-    #[test]
-    fn advice_follows_who_waited() {
-        let overlapped = Mode::Overlapped { max_lag: 1 };
-        let blocking = EnvKind::Blocking { n_envs: 32 };
-        let advice = |phase, mode, kind| {
-            let profile = Profile::new(false);
-            profile.track("t").add(phase, Instant::now(), Duration::from_secs(1000));
-            profile.advice(mode, kind)
-        };
-        assert!(advice(Phase::WaitProducers, overlapped, blocking).contains("try --envs 64"));
-        assert!(
-            advice(Phase::WaitProducers, overlapped, EnvKind::Computing { threads: 1 }).contains("try --set collect_threads=2")
-        );
-        assert!(advice(Phase::WaitLearner, overlapped, blocking).starts_with("the learner is the bottleneck"));
-        assert!(advice(Phase::Update, overlapped, blocking).starts_with("balanced"));
-        assert!(advice(Phase::Evaluation, overlapped, blocking).contains("try a larger --eval-every"));
-        assert!(advice(Phase::WaitLearner, Mode::Overlapped { max_lag: 0 }, blocking).contains("--set max_lag=1"));
-        assert!(advice(Phase::Update, Mode::Sync, blocking).contains("one after the other"));
     }
 }

@@ -12,16 +12,17 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Paragraph, Wrap};
 
 use super::chart::{Point, short};
 use crate::Config;
+use crate::advice::Circumstances;
 use crate::metrics::{EVALUATION, LAGS, PHASES};
 use crate::print::grouped;
-use crate::profile::{self, EnvKind, Phase};
+use crate::profile::Phase;
 
 /// Seconds over which rates and shares are taken.
 const WINDOW: f64 = 5.0;
 /// Interval of the moments within the window, in seconds.
 const EVERY: f64 = 0.1;
 /// Points of a curve at which it loses every other one.
-const MAX_POINTS: usize = 2000;
+const MAX_POINTS: usize = 600;
 
 /// Age at which the board tells how old the last row is.
 const STALE: Duration = Duration::from_secs(10);
@@ -273,7 +274,8 @@ impl Board {
         add(cores, format!("cores   {cores:.1} of {}", self.cores));
         add(rss, format!("memory  {} MB", grouped(rss as u64)));
         add(device, format!("device  {} MB", grouped(device as u64)));
-        lines.extend(self.threads.iter().map(|(name, share)| Line::from(format!("{name:<15}{:>4.0}%", 100.0 * share))));
+        let busy = self.threads.iter().filter(|(_, share)| *share >= 0.005);
+        lines.extend(busy.map(|(name, share)| Line::from(format!("{name:<15}{:>4.0}%", 100.0 * share))));
         lines
     }
 
@@ -297,11 +299,7 @@ impl Board {
         if self.recent().is_none() {
             return String::new();
         }
-        let kind = match self.blocks() {
-            true => EnvKind::Blocking { n_envs: self.config.run.n_envs },
-            false => EnvKind::Computing { threads: self.config.collector_threads() },
-        };
-        profile::advice(|phase| self.share(phase), self.config.mode(), kind)
+        Circumstances::new(&self.config, |name| self.of(name)).advice_of(|phase| self.share(phase))
     }
 }
 
@@ -374,7 +372,7 @@ mod tests {
     /// Board after ten seconds: 25% of the time in environments, 50% in updates.
     fn board(assignments: &[&str], more: &[(&str, f64)]) -> Board {
         let mut layers = Layers::default();
-        assignments.iter().chain(&["steps=200000", "threads=2"]).for_each(|assignment| layers.add_assignment(assignment));
+        assignments.iter().chain(&["steps=200000", "threads=1"]).for_each(|assignment| layers.add_assignment(assignment));
         let config = layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), Algo::Ppo).unwrap();
         let mut board = Board::new(&config, "runs/cartpole-ppo-seed0-1".into());
         for i in 0..=1000 {
@@ -412,7 +410,7 @@ mod tests {
         for (width, height) in [(80, 24), (200, 60)] {
             let text = drawn(&board, width, height);
             for expected in [
-                "cartpole, ppo: 8 environments, 2 threads, seed 0  runs/cartpole-ppo-seed0-1",
+                "cartpole, ppo: 8 environments, 1 threads, seed 0  runs/cartpole-ppo-seed0-1",
                 "50% of 200,000 env steps, 0:10 elapsed, 0:10 left",
                 // Of the last five seconds, in which the rate was the same.
                 "10,000 env steps/s  1,234 episodes  return 500.0  length 200.0  eval 475.0",
@@ -424,7 +422,7 @@ mod tests {
                 "memory  1,234 MB",
                 "rl               97%",
                 "rl-pool-1        78%",
-                "could hide 25%",
+                "collecting took 25% and updates 50% of the time",
                 "second",
                 "third",
                 "100 k",

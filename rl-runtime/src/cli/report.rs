@@ -10,13 +10,14 @@ use super::full_screen::FullScreen;
 use super::live::Live;
 use crate::Config;
 use crate::Progress;
+use crate::advice::Circumstances;
 use crate::budget;
 use crate::config::RunConfig;
 use crate::evaluation::Evaluation;
 use crate::event::Event;
 use crate::metrics::Row;
 use crate::print::{self, grouped};
-use crate::profile::{EnvKind, Profile};
+use crate::profile::Profile;
 use crate::train::{End, Outcome};
 
 /// Interval between plain lines.
@@ -26,6 +27,8 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Report {
     kind: Kind,
+    /// The last row.
+    last: Option<Row>,
 }
 
 #[derive(Debug)]
@@ -50,7 +53,7 @@ impl Report {
         } else {
             Kind::Lines { last: None, steps: 0 }
         };
-        Self { kind }
+        Self { kind, last: None }
     }
 
     /// Shows the settings of the run.
@@ -108,7 +111,11 @@ impl Report {
     /// Shows an event of the training.
     pub(super) fn event(&mut self, event: &Event<'_>) {
         match *event {
-            Event::Row { row, progress } => self.row(row, progress),
+            Event::Row { row, progress } => {
+                self.row(row, progress);
+                let last = self.last.get_or_insert_with(|| Row { values: Vec::new() });
+                last.values.clone_from(&row.values);
+            }
             Event::Evaluation { env_steps, result } => self.evaluation(env_steps, result),
             Event::Warning(text) => self.warn(text),
         }
@@ -172,7 +179,8 @@ impl Report {
 
     /// Shows the time of each phase, by thread if `in_full`, and advice.
     pub(super) fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
-        let advice = profile.advice(config.mode(), EnvKind::Computing { threads: config.collector_threads() });
+        let last = |name: &str| self.last.as_ref().map_or(f64::NAN, |row| row.value(name));
+        let advice = Circumstances::new(config, last).advice(profile);
         if let Kind::Json = self.kind {
             let mut object = profile.json();
             object["event"] = "profile".into();

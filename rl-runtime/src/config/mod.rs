@@ -432,7 +432,7 @@ impl Config {
 
     /// Returns the number of threads that collect, if that overlaps with learning.
     #[must_use]
-    pub fn collector_threads(&self) -> usize {
+    pub(crate) fn collector_threads(&self) -> usize {
         if self.run.collect_threads == 0 { (self.run.threads / 2).max(1) } else { self.run.collect_threads }
     }
 

@@ -17,6 +17,7 @@ use rl_envs::{Dtype, Pool, Purpose, RandomActions, VecEnv, rng};
 use serde_json::{Value, json};
 
 use crate::Mode;
+use crate::advice::Circumstances;
 use crate::blocking::{BlockingEnvs, Make};
 use crate::budget::Budget;
 use crate::faults::{FaultConfig, FaultCounts};
@@ -24,7 +25,7 @@ use crate::file::Draft;
 use crate::first_come::{FirstComeCollector, FirstComeConfig};
 use crate::metrics::LagHistogram;
 use crate::pipeline::{Flow, Pipeline};
-use crate::profile::{EnvKind, Phase, Profile};
+use crate::profile::{Phase, Profile};
 use crate::resources::Resources;
 use crate::slow_cartpole::{Latency, SlowCartPole, spin};
 use crate::{Error, print};
@@ -409,6 +410,10 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
         let ideal = n_envs as f64 / (latency.mean + latency.work).as_secs_f64();
         let FaultCounts { timeouts, failures, restarts, .. } = filled.faults;
         let share = |seconds: f64| seconds / elapsed;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (threads, mode) = (*threads, *mode);
+        let circumstances =
+            Circumstances { mode, blocks: true, n_envs, threads, collect_threads: 0, cores, cores_in_use: f64::NAN };
         result = json!({
             "event": "bench", "name": "pipeline", "value": rate, "unit": "env_steps/s", "min": rate, "max": rate, "envs": n_envs,
             "latency": latency.distribution, "latency_ms": 1e3 * latency.mean.as_secs_f64(), "work_ms": 1e3 * latency.work.as_secs_f64(),
@@ -420,7 +425,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
             "rollouts": learnt - from, "lags": lags.lags(), "dropped": filled.dropped,
             "faults": {"timeouts": timeouts, "failures": failures, "restarts": restarts},
             "rss_bytes": [first[0], last[0]], "process_threads": [first[1], last[1]], "files": [first[2], last[2]],
-            "profile": profile.json(), "advice": profile.advice(*mode, EnvKind::Blocking { n_envs }),
+            "profile": profile.json(), "advice": circumstances.advice(&profile),
         });
         Ok(Flow::Stop)
     })?;
