@@ -57,7 +57,7 @@ pub(crate) fn conv(device: &Device, bits: &mut Bits<'_>) {
     // Channels in and out, kernel, stride, rows, columns, samples; the longest sums over terms and over outputs have parts.
     let shapes = [
         [1, 1, 1, 1, 1, 1, 3],
-        [2, 65, 3, 1, 3, 5, 3],
+        [6, 66, 3, 1, 3, 5, 3],
         [11, 7, 3, 2, 8, 7, 5],
         [1, 97, 2, 1, 4, 35, 2],
         [1, 3, 2, 1, 3, 3, 2],
