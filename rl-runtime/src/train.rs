@@ -437,7 +437,7 @@ impl Training {
     /// They have the same spaces. Evaluations are played in the entry's environments.
     ///
     /// # Errors
-    /// The errors of [`Training::new`] and [`Collector::of`].
+    /// The errors of [`Training::new`] and [`Collector::of`](rl_agents::Collector::of).
     ///
     /// # Panics
     /// If `envs` is empty.
