@@ -41,6 +41,8 @@ const INTERRUPTED_LIMIT: Duration = Duration::from_secs(1);
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// Largest picture of an environment.
 const MAX_PIXELS: u64 = 1 << 26;
+/// Time in which the log of a process that has ended is read.
+const LOG_LIMIT: Duration = Duration::from_millis(500);
 /// Lines of a log that are shown.
 const LOG_LINES: usize = 20;
 /// Bytes of a log that are kept.
@@ -303,9 +305,22 @@ impl Process {
     /// Describes the end of a process that has closed its socket.
     fn gone(&mut self) -> Failure {
         Failure::Gone(match self.wait(CLOSE_LIMIT) {
-            Some(status) => format!("has ended: {status}"),
+            Some(status) => {
+                self.finish_log();
+                format!("has ended: {status}")
+            }
             None => "has closed its socket".into(),
         })
+    }
+
+    /// Waits for the thread that reads the log of a process that has ended.
+    ///
+    /// A program that the process has started may keep the pipe open, so the wait is short.
+    fn finish_log(&self) {
+        let begin = Instant::now();
+        while Arc::strong_count(&self.log) > 1 && begin.elapsed() < LOG_LIMIT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits for the process to end.
