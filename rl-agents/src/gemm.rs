@@ -221,7 +221,7 @@ pub(crate) enum Init<'a> {
 
 /// Computes `C (m, n) = init + A (m, k) B (k, n)`.
 ///
-/// The rows of C are at the offsets `to`. B comes with the stride of its rows. n is a multiple of 16. The rows of C may overlap if the product is added. Long sums are
+/// The rows of C are at the offsets `to`, and do not overlap. B comes with the stride of its rows. n is a multiple of 16. Long sums are
 /// made of short ones, which keeps their error small.
 #[inline(always)]
 pub(crate) fn multiply<S: Set>(

@@ -187,7 +187,7 @@ pub(crate) fn last_env_steps(path: &Path) -> Option<u64> {
 
 /// Writer of `metrics.csv`.
 ///
-/// Of consecutive failures, only the first is returned.
+/// After a failure, others are not returned until a write has succeeded.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,

@@ -29,7 +29,7 @@ const PREFIX: &str = "events.out.tfevents.";
 
 /// Event file of one part of a run.
 ///
-/// Of consecutive failures, only the first is returned.
+/// After a failure, others are not returned until a write has succeeded.
 #[derive(Debug)]
 pub(crate) struct EventFile {
     dir: PathBuf,
