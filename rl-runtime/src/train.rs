@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rl_agents::ranks::{Ranks, gather};
 use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, Counters, EvalConfig, Metrics, Snapshot, Statistics};
@@ -594,6 +594,32 @@ impl Training {
             pipeline.collectors()?[0].save()?;
         }
         Ok(())
+    }
+
+    /// Trains without writing files, and returns env steps per second.
+    ///
+    /// Rollouts are counted once the pipeline is full: one, or as many as take `least`. Ends early at an interrupt.
+    ///
+    /// # Errors
+    /// The errors of the agent and the environments.
+    #[cfg(feature = "cli")]
+    pub(crate) fn rate(&mut self, least: Duration) -> Result<f64, Error> {
+        let Self { run, agent, pipeline, .. } = self;
+        let not_counted = 1 + run.config.mode().n_ahead() as u64;
+        let (mut begin, mut rate) = (Instant::now(), 0.0);
+        pipeline.drive(&mut **agent, u64::MAX, |filled, agent| {
+            agent.update(&filled.rollout, filled.remaining, &run.pool)?;
+            run.count(filled);
+            if run.progress.iterations <= not_counted {
+                begin = Instant::now();
+            } else {
+                let counted = (run.progress.iterations - not_counted) as usize * run.config.n_steps() * run.config.run.n_envs;
+                rate = counted as f64 / begin.elapsed().as_secs_f64();
+            }
+            let done = rate > 0.0 && begin.elapsed() >= least;
+            Ok(if done || interrupt::requested() { Flow::Stop } else { Flow::Continue })
+        })?;
+        Ok(rate)
     }
 
     /// Sends the state that rank 0 has loaded to the other ranks.

@@ -778,3 +778,56 @@ fn a_divergence_leaves_a_dump_and_a_command_that_continues() {
     assert!(stderr(&output).contains("no checkpoint has been saved: train again"), "{}", stderr(&output));
     assert!(first.join("diverged/metrics.json").exists());
 }
+
+#[test]
+fn settings_are_tuned_and_taken_by_a_training() {
+    let dir = tempfile::tempdir().unwrap();
+    let tune = |more: &[&str]| {
+        let args = [&["tune", "cartpole", "--seconds", "4", "--set", "hidden=[8]", "--json"], more].concat();
+        finish(rl(&args).current_dir(dir.path()))
+    };
+    let output = tune(&["--threads", "1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (tuned, trials) = lines.split_last().unwrap();
+    assert!(tuned["env_steps_per_s"].as_f64() >= tuned["preset_env_steps_per_s"].as_f64(), "{tuned}");
+    assert_eq!(trials[0]["settings"], json!({}));
+    assert!(trials.len() > 3 && trials.iter().all(|trial| trial["settings"].get("threads").is_none()), "{trials:?}");
+    let samples = |trial: &Value| -> Option<u64> {
+        let settings = &trial["settings"];
+        Some(settings["n_envs"].as_u64()? * settings["ppo.n_steps"].as_u64()?)
+    };
+    let samples: Vec<u64> = trials.iter().filter_map(samples).collect();
+    assert!(!samples.is_empty() && samples.iter().all(|n| *n == 8 * 32), "{samples:?}");
+    let file = dir.path().join("tuned-cartpole-ppo.toml");
+    assert_eq!(tuned["file"], "tuned-cartpole-ppo.toml");
+
+    let before = fs::read(&file).unwrap();
+    let output = tune(&[]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--out tuned-cartpole-ppo.toml replaces it"), "{}", stderr(&output));
+    assert_eq!(fs::read(&file).unwrap(), before);
+
+    let run = dir.path().join("run");
+    let train = ["train", "--config", text(&file), "--steps", "512", "--set", "eval_episodes=2", "--run-dir", text(&run)];
+    let output = finish(&mut rl(&train));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let config = fs::read_to_string(run.join("config.toml")).unwrap();
+    assert!(config.contains("hidden = [8]") && config.contains("threads = 1"), "{config}");
+}
+
+#[test]
+fn what_cannot_be_tuned_is_refused_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, what) in [
+        (&["no_such"][..], "unknown environment"),
+        (&["cartpole", "--set", "ppo.gama=1"], "did you mean \"ppo.gamma\""),
+        (&["cartpole", "--seconds", "0"], "a number from 0.1 to 86400"),
+        (&["cartpole", "--out", "."], "."),
+    ] {
+        let output = finish(rl(&[&["tune"], args].concat()).current_dir(dir.path()));
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(what) && output.stdout.is_empty(), "{args:?}: {}", stderr(&output));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -487,6 +487,10 @@ fn a_run_is_evaluated_and_resumed_with_its_arguments() {
     run(&[&["train", "gym:FrozenLake-v1", "--steps", "512"], &settings[..]].concat());
     let path = "runs/gym-FrozenLake-v1-ppo-seed0-1";
     assert!(run(&["eval", path, "--episodes", "3"]).contains("3 greedy episodes"));
+    for args in [&["eval", path][..], &["train", "--resume", path, "--steps", "1024"]] {
+        let output = finish(rl(args).args(["--python", "/bin/false"]).current_dir(dir.path()));
+        assert_eq!(output.status.code(), Some(5), "a worker that ends: {}", String::from_utf8_lossy(&output.stderr));
+    }
     run(&["train", "--resume", path, "--steps", "1024"]);
     let config = fs::read_to_string(dir.path().join(path).join("config.toml")).unwrap();
     assert!(config.contains("is_slippery"), "{config}");

@@ -1,6 +1,6 @@
-"""Environment steps per second of Stable-Baselines3's PPO, everything included.
+"""Environment steps per second of Stable-Baselines3's PPO on CartPole, everything included.
 
-    python train_sb3.py ENVS STEPS BATCH EPOCHS THREADS TOTAL [ENV dummy|subproc]
+    python train_sb3.py ENVS STEPS BATCH EPOCHS THREADS TOTAL
 """
 
 import sys
@@ -9,14 +9,12 @@ import time
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 
 def main():
-    envs, steps, batch, epochs, threads, total = map(int, sys.argv[1:7])
-    env, kind = sys.argv[7:9] if len(sys.argv) > 7 else ("CartPole-v1", "dummy")
+    envs, steps, batch, epochs, threads, total = map(int, sys.argv[1:])
     torch.set_num_threads(threads)
-    vec_env = make_vec_env(env, envs, vec_env_cls={"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[kind])
+    vec_env = make_vec_env("CartPole-v1", envs)
     model = PPO("MlpPolicy", vec_env, n_steps=steps, batch_size=batch, n_epochs=epochs, device="cpu")
     model.learn(envs * steps)  # warm-up
     begin = time.perf_counter()

@@ -3,13 +3,13 @@
 //! `cargo xtask bench --peers` runs it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
 /// Repetitions per measurement, alternating with the peer; medians are compared.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 /// One comparison with a peer.
 ///
@@ -49,7 +49,7 @@ const GROUPS: [Group; 5] = [
         record: "bench/peers-workers.md",
         unit: "Environment steps per second of Gymnasium's environments with random actions, 16 environments in 2 worker processes. \"best\" is the \
                best of\nGymnasium's SyncVectorEnv and AsyncVectorEnv and Stable-Baselines3's DummyVecEnv and SubprocVecEnv; two bare loops are two \
-               processes that\nstep one environment each and exchange nothing. PPO has the same settings on both sides.",
+               processes that\nstep one environment each and exchange nothing.",
         cases: WORKERS,
     },
     Group {
@@ -78,7 +78,7 @@ const GROUPS: [Group; 5] = [
     },
 ];
 
-const TRAIN: &str = "train --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
+pub(crate) const TRAIN: &str = "train --set eval_episodes=1 --set checkpoint_every=1000000000 --json";
 
 /// Hidden layers of the widest networks.
 const WIDE: &str = "1024,1024,512,256";
@@ -111,32 +111,6 @@ const WORKERS: &[Comparison] = &[
     workers("HalfCheetah-v5; best", "gym:HalfCheetah-v5 --envs 16 --threads 2", "best HalfCheetah-v5 16 1"),
     workers("HalfCheetah-v5; SubprocVecEnv", "gym:HalfCheetah-v5 --envs 16 --threads 2", "subproc HalfCheetah-v5 16 1"),
     workers("HalfCheetah-v5; two bare loops", "gym:HalfCheetah-v5 --envs 16 --threads 2", "bare HalfCheetah-v5 16 2"),
-    train(
-        "PPO on CartPole-v1, 8 environments, 256 steps, batch 64, 10 epochs, 2 threads; DummyVecEnv",
-        "gym:CartPole-v1 --envs 8 --threads 2 --steps 2e5 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10",
-        "train_sb3.py",
-        "8 256 64 10 2 16384 CartPole-v1 dummy",
-    ),
-    train(
-        "the same; SubprocVecEnv",
-        "gym:CartPole-v1 --envs 8 --threads 2 --steps 2e5 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10",
-        "train_sb3.py",
-        "8 256 64 10 2 16384 CartPole-v1 subproc",
-    ),
-    train(
-        "PPO on LunarLander-v3, likewise; DummyVecEnv",
-        "gym:LunarLander-v3 --envs 8 --threads 2 --steps 1e5 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10 \
-         --set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0",
-        "train_sb3.py",
-        "8 256 64 10 2 16384 LunarLander-v3 dummy",
-    ),
-    train(
-        "the same; SubprocVecEnv",
-        "gym:LunarLander-v3 --envs 8 --threads 2 --steps 1e5 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10 \
-         --set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0",
-        "train_sb3.py",
-        "8 256 64 10 2 16384 LunarLander-v3 subproc",
-    ),
 ];
 
 const LEARNERS: &[Comparison] = &[
@@ -296,15 +270,22 @@ pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
 }
 
-fn compare(root: &Path, group: &Group) -> Result<()> {
-    let venv = root.join(group.venv);
+/// Returns the Python of a virtual environment, making that if necessary.
+pub(crate) fn peers_python(root: &Path, venv: &str, requirements: &str) -> Result<PathBuf> {
+    let venv = root.join(venv);
     let python = venv.join("bin/python");
-    let scripts = root.join("xtask/peers");
     if !python.exists() {
         println!("\n==> installing the peers into {} (some gigabytes)", venv.display());
         run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
-        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(scripts.join(group.requirements)))?;
+        let requirements = root.join("xtask/peers").join(requirements);
+        run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
     }
+    Ok(python)
+}
+
+fn compare(root: &Path, group: &Group) -> Result<()> {
+    let python = peers_python(root, group.venv, group.requirements)?;
+    let scripts = root.join("xtask/peers");
     let mut table = String::from("| what | ours | peer's | ratio |\n|---|---|---|---|\n");
     println!("\n{}", table.trim_end());
     for case in group.cases {
@@ -370,9 +351,7 @@ fn our_rate(root: &Path, python: &Path, case: &Comparison) -> Result<f64> {
             let runs = root.join("target/bench-runs");
             let _ = fs::remove_dir_all(&runs);
             command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
-            if !case.ours.starts_with("gym:") {
-                command.arg("cartpole");
-            }
+            command.arg("cartpole");
             field
         }
     };
@@ -383,7 +362,7 @@ fn our_rate(root: &Path, python: &Path, case: &Comparison) -> Result<f64> {
 }
 
 /// Formats a rate, in thousands from 10,000 on.
-fn k(x: f64) -> String {
+pub(crate) fn k(x: f64) -> String {
     if x < 1e4 { format!("{x:.0}") } else { format!("{:.0} k", x / 1e3) }
 }
 

@@ -1,7 +1,7 @@
 //! The workloads `http-large` and `http-small`, beside each other.
 //!
 //! `cargo xtask bench --http [N]` trains CartPole that answers after 50 ms (exponential) and writes `bench/http.md`. With N, rollouts are N
-//! times shorter, and the table is only printed: whole ones take most of an hour.
+//! times shorter, and the record says so: whole ones take most of an hour.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,15 +20,17 @@ const ROLLOUTS: u64 = 3;
 const SETTINGS: &str = "--set env.latency=exp --set env.latency_ms=50 --set eval_episodes=1 --set eval_max_steps=10 --set \
                         checkpoint_every=1000000000";
 
-/// Measures, and writes the record unless rollouts are shortened.
+/// Measures, and writes the record.
 pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let divisor: u64 = shortened.map_or(Ok(1), str::parse).context("the divisor of the rollouts")?;
     ensure!((1..=64).contains(&divisor), "the divisor of the rollouts is from 1 to 64");
+    let [argument, shorter] =
+        if divisor == 1 { [String::new(), String::new()] } else { [format!(" {divisor}"), format!("{divisor} times shorter ")] };
     let mut text = format!(
-        "# Workloads of environments over HTTP\n\nWritten by `cargo xtask bench --http` on {}: {ROLLOUTS} rollouts of CartPole that answers after 50 ms \
-         (exponential mean), learnt from\nwhile the next one is collected. The ideal is the number of environments divided by 50 ms. Peak memory is \
-         that of the whole program.\n\n\
+        "# Workloads of environments over HTTP\n\nWritten by `cargo xtask bench --http{argument}` on {}: {ROLLOUTS} {shorter}rollouts of CartPole \
+         that answers after 50 ms\n(exponential mean), learnt from while the next one is collected. The ideal is the number of environments \
+         divided by 50 ms. Peak memory is\nthat of the whole program.\n\n\
          | workload | environments, steps of a rollout | env steps/s | of the ideal | learner computes | peak memory |\n|---|---|---|---|---|---|\n",
         machine(root)
     );
@@ -66,8 +68,5 @@ pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
         let _ = writeln!(text, "{row}");
     }
     let _ = fs::remove_dir_all(&dir);
-    if divisor == 1 {
-        fs::write(root.join("bench/http.md"), text)?;
-    }
-    Ok(())
+    Ok(fs::write(root.join("bench/http.md"), text)?)
 }

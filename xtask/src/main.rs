@@ -24,6 +24,7 @@ mod ptx_mutations;
 mod ptx_runs;
 mod public;
 mod python;
+mod sb3;
 mod soak;
 mod source;
 mod standin;
@@ -54,6 +55,7 @@ usage: cargo xtask <command>
                  measure how much waiting the pipeline hides; writes bench/pipeline.md
   bench --http [N]
                  train the workloads http-small and http-large; writes bench/http.md; with N, rollouts are N times shorter
+  bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over three seeds; writes bench/sb3.md
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
   ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
             Some("--lag") => lag::measure(&root()),
             Some("--pipeline") => pipeline::measure(&root()),
             Some("--http") => http::measure(&root(), std::env::args().nth(3).as_deref()),
+            Some("--sb3") => sb3::measure(&root()),
             Some("--learning") => learning::compare(&root()),
             Some("--grids") => grids::measure(&root()),
             _ => return usage(),

@@ -99,11 +99,16 @@ fn gym(root: &Path, seeds: std::ops::Range<u64>) -> Result<()> {
 
 /// Returns mean, standard error and minimum, as two cells.
 fn spread(returns: &[f64]) -> String {
+    let least = returns.iter().copied().fold(f64::INFINITY, f64::min);
+    format!("{} | {least:.1}", mean_and_error(returns))
+}
+
+/// Returns mean and standard error.
+pub(crate) fn mean_and_error(returns: &[f64]) -> String {
     let n = returns.len() as f64;
     let mean = returns.iter().sum::<f64>() / n;
     let error = (returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (n - 1.0) / n).sqrt();
-    let least = returns.iter().copied().fold(f64::INFINITY, f64::min);
-    format!("{mean:.1} +- {error:.1} | {least:.1}")
+    format!("{mean:.1} +- {error:.1}")
 }
 
 fn table(root: &Path, presets: &[Preset], seeds: std::ops::Range<u64>, record: &str) -> Result<()> {

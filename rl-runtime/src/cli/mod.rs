@@ -21,6 +21,7 @@ mod signals;
 mod site;
 mod trace;
 mod train;
+mod tune;
 mod watch;
 
 use std::cell::RefCell;
@@ -70,6 +71,8 @@ enum Verb {
     Devices,
     /// Train an agent
     Train(train::TrainArgs),
+    /// Search settings for the fastest training
+    Tune(tune::TuneArgs),
     /// Play episodes in fresh environments
     Eval(eval::EvalArgs),
     /// Watch a policy act
@@ -128,6 +131,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::List => list::run(&envs, json),
         Verb::Devices => devices::run(json),
         Verb::Train(args) => train::run(args, &envs, json),
+        Verb::Tune(args) => tune::run(&args, &envs, json),
         Verb::Eval(args) => eval::run(&args, &envs, json),
         Verb::Watch(args) => watch::run(&args, &envs, json),
         Verb::Monitor(args) => monitor::run(&args, json),
@@ -229,7 +233,10 @@ fn parse_count(text: &str) -> Result<i64, String> {
 fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs, render: bool) -> Result<SavedPolicy, Error> {
     set_matrix_threads(threads);
     let env = checkpoint::config(path, best)?.env;
-    let entry = envs.open(&env, render, 0).map_err(|error| Error::Checkpoint { path: path.into(), why: error.to_string() })?;
+    let entry = envs.open(&env, render, 0).map_err(|error| match error {
+        Error::Config { problems } => Error::Checkpoint { path: path.into(), why: problems.join("\n") },
+        failed => failed,
+    })?;
     let saved = checkpoint::policy(path, best, &entry)?;
     if saved.lacks_replay {
         print::err(&format!("note: {} lacks its replay memory: training cannot continue from it", saved.path.display()));

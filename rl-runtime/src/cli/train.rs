@@ -310,8 +310,10 @@ fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config,
     };
     foreign("environment", &args.env, &saved.env.name)?;
     foreign("algorithm", &args.algo, saved.algo.name())?;
-    let unknown = |error| Error::Config { problems: vec![format!("{}: {error}", path.display())] };
-    let entry = envs.open(&saved.env, false, 0).map_err(unknown)?;
+    let entry = envs.open(&saved.env, false, threads(None)).map_err(|error| match error {
+        Error::Config { problems } => Error::config(format!("{}: {}", path.display(), problems.join("\n"))),
+        failed => failed,
+    })?;
     let config = layers.over(saved, &entry)?;
     let differences = config.differences(saved);
     if !differences.is_empty() {

@@ -19,13 +19,14 @@ use crate::{Error, catalog};
 pub(crate) const MAX_FILE: u64 = 1 << 20;
 
 /// Value of a setting, and its origin.
+#[derive(Clone)]
 struct Setting {
     value: Value,
     origin: String,
 }
 
 /// Settings in layers, with the problems found so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Layers {
     settings: BTreeMap<String, Setting>,
     problems: Vec<String>,
@@ -93,6 +94,12 @@ impl Layers {
     pub fn add(&mut self, key: &str, value: impl Into<Value>, origin: String) {
         let key = if key == "env.name" { "env" } else { key };
         self.settings.insert(key.into(), Setting { value: value.into(), origin });
+    }
+
+    /// True if a setting is given.
+    #[cfg(feature = "cli")]
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.settings.contains_key(key)
     }
 
     /// Returns the name of the environment or algorithm, if one is given.

@@ -617,33 +617,34 @@ impl Config {
         toml::to_string(self).unwrap_or_default()
     }
 
+    /// Returns all settings that are set, by name, such as `ppo.n_steps`.
+    pub(crate) fn settings(&self) -> BTreeMap<String, Value> {
+        // Through text, which holds the shortest decimal form of an f32.
+        let read = |text: &str| -> Table { toml::from_str(text).unwrap_or_default() };
+        let env = self.env.table().ok().and_then(|env| toml::to_string(&env).ok()).unwrap_or_default();
+        let (mut table, mut env) = (read(&self.to_toml()), read(&env));
+        env.insert("name".into(), self.env.name.as_str().into());
+        table.insert("env".into(), Value::Table(env));
+        let mut settings = BTreeMap::new();
+        for (key, value) in table {
+            match value {
+                Value::Table(section) => settings.extend(section.into_iter().map(|(k, v)| (format!("{key}.{k}"), v))),
+                value => drop(settings.insert(key, value)),
+            }
+        }
+        settings
+    }
+
     /// Lists the settings that differ from another run's, one per line.
     ///
     /// Settings that a resumed run may change are left out.
     #[must_use]
     pub fn differences(&self, other: &Self) -> String {
-        let flat = |config: &Self| -> BTreeMap<String, String> {
-            // Through text, which holds the shortest decimal form of an f32.
-            let read = |text: &str| -> Table { toml::from_str(text).unwrap_or_default() };
-            let env = config.env.table().ok().and_then(|env| toml::to_string(&env).ok()).unwrap_or_default();
-            let (mut table, mut env) = (read(&config.to_toml()), read(&env));
-            env.insert("name".into(), config.env.name.as_str().into());
-            table.insert("env".into(), Value::Table(env));
-            let mut flat = BTreeMap::new();
-            for (key, value) in table {
-                match value {
-                    Value::Table(section) => flat.extend(section.into_iter().map(|(k, v)| (format!("{key}.{k}"), v.to_string()))),
-                    value => drop(flat.insert(key, value.to_string())),
-                }
-            }
-            flat
-        };
-        let (a, b) = (flat(self), flat(other));
+        let (a, b) = (self.settings(), other.settings());
         let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-        let none = String::from("not set");
         let mut text = String::new();
         for key in keys.into_iter().filter(|key| !resumable().any(|may| may == key.as_str())) {
-            let (x, y) = (a.get(key).unwrap_or(&none), b.get(key).unwrap_or(&none));
+            let [x, y] = [&a, &b].map(|settings| settings.get(key).map_or("not set".into(), Value::to_string));
             if x != y {
                 let _ = write!(text, "\n  {key}: {x} here, {y} there");
             }
