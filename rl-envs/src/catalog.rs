@@ -14,8 +14,8 @@ use crate::snake::Snake;
 use crate::trace::{TraceStep, trace};
 use crate::wrappers::Wrappers;
 use crate::{
-    ActionSpace, BlockingEnv, Constructor, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, SyncVecEnv, VecEnv, acrobot,
-    cartpole, mountain_car, mountain_car_continuous, pendulum, pool,
+    ActionSpace, BlockingEnv, Canvas, Constructor, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, Steps, SyncVecEnv,
+    VecEnv, acrobot, cartpole, mountain_car, mountain_car_continuous, pendulum, pool,
 };
 
 pub use crate::vec_env::Batches;
@@ -74,7 +74,7 @@ struct Stepped {
 }
 
 /// No wrappers.
-const PLAIN: Wrappers = Wrappers { frame_stack: 1, time_limit: 0, action_repeat: 1, reward_clip: 0.0 };
+const PLAIN: Wrappers = Wrappers { frame_stack: 1, time_limit: 0, action_repeat: 1, pixels: 0, reward_clip: 0.0 };
 
 impl Stepped {
     const fn of<E: Env + Default + 'static>() -> Self
@@ -84,11 +84,13 @@ impl Stepped {
         Self {
             spaces: |wrappers| {
                 let env = wrappers.around(E::default());
-                (env.observation_space(), env.action_space())
+                let obs = env.observation_space();
+                let obs = if wrappers.pixels > 0 { wrappers.around_pixels(E::default()).observation_space() } else { obs };
+                (obs, env.action_space())
             },
             sync: |n_envs, wrappers| match wrappers.leave_env() {
                 true => Box::new(SyncVecEnv::new(n_envs, E::default())),
-                false => Box::new(SyncVecEnv::new(n_envs, wrappers.around(E::default()))),
+                false => wrapped_slice::<E>(0..n_envs, wrappers),
             },
             slice: |range, wrappers| match wrappers.leave_env() {
                 true => Box::new(SyncVecEnv::slice(range, E::default()).with_isa(Isa::best())),
@@ -223,6 +225,21 @@ impl Entry {
         }
     }
 
+    /// True if the environment draws itself.
+    ///
+    /// [`Pixels`](crate::wrappers::Pixels) needs that. False for environments that block or are made elsewhere.
+    ///
+    /// # Errors
+    /// The errors of a reset.
+    pub fn draws(&self) -> Result<bool, Error> {
+        let Ok(stepped) = self.stepped() else { return Ok(false) };
+        let mut envs = (stepped.sync)(1, &PLAIN);
+        let (mut steps, mut canvas) = (Steps::new(&envs), Canvas::new(8, 8));
+        envs.reset(0, &mut steps)?;
+        envs.render(0, &mut canvas);
+        Ok(!canvas.is_empty())
+    }
+
     /// Bytes of memory per environment of a batch.
     #[must_use]
     pub fn bytes_per_env(&self) -> usize {
@@ -311,12 +328,20 @@ fn spaces(env: &impl BlockingEnv) -> (Space, ActionSpace) {
 }
 
 fn wrapped_slice<E: Env + Default + 'static>(range: Range<usize>, wrappers: &Wrappers) -> Box<dyn VecEnv> {
-    Box::new(SyncVecEnv::slice(range, wrappers.around(E::default())).with_isa(Isa::best()))
+    match wrappers.pixels {
+        0 => Box::new(SyncVecEnv::slice(range, wrappers.around(E::default())).with_isa(Isa::best())),
+        _ => Box::new(SyncVecEnv::slice(range, wrappers.around_pixels(E::default())).with_isa(Isa::best())),
+    }
 }
 
 fn wrapped_bytes<E: Env + Default>(wrappers: &Wrappers) -> usize {
-    let env = wrappers.around(E::default());
-    size_of_val(&env) + env.heap_bytes()
+    fn bytes(env: &impl Env) -> usize {
+        size_of_val(env) + env.heap_bytes()
+    }
+    match wrappers.pixels {
+        0 => bytes(&wrappers.around(E::default())),
+        _ => bytes(&wrappers.around_pixels(E::default())),
+    }
 }
 
 fn check_count(n_envs: usize) -> Result<(), Error> {

@@ -5,6 +5,7 @@
 //!
 //! - [`TimeLimit`] truncates episodes, for an environment without a limit;
 //! - [`ActionRepeat`] takes each action several times;
+//! - [`Pixels`] observes the picture that the environment draws of itself;
 //! - [`FrameStack`] observes the last few observations at once.
 //!
 //! Wrappers of a [`VecEnv`] only use rewards and flags. They cost one pass over them, and fit any batch:
@@ -38,13 +39,15 @@ pub struct Wrappers {
     pub time_limit: u32,
     /// Times that [`ActionRepeat`] takes each action.
     pub action_repeat: u32,
+    /// Width and height of the pictures that [`Pixels`] observes; 0 for none.
+    pub pixels: usize,
     /// Bound of rewards in [`RewardClip`], positive and negated; 0 for none.
     pub reward_clip: f32,
 }
 
 impl Default for Wrappers {
     fn default() -> Self {
-        Self { frame_stack: 1, time_limit: 0, action_repeat: 1, reward_clip: 0.0 }
+        Self { frame_stack: 1, time_limit: 0, action_repeat: 1, pixels: 0, reward_clip: 0.0 }
     }
 }
 
@@ -54,13 +57,27 @@ impl Wrappers {
         Self { reward_clip: 0.0, ..*self } == Self::default()
     }
 
-    /// Wraps an environment in all wrappers but that of rewards; defaults do nothing.
+    /// Wraps an environment in all wrappers but those of pixels and rewards.
+    ///
+    /// Defaults do nothing.
     ///
     /// # Panics
     /// If `frame_stack` or `action_repeat` is 0.
     pub(crate) fn around<E: Env>(&self, env: E) -> FrameStack<ActionRepeat<TimeLimit<E>>> {
+        FrameStack::new(self.limited(env), self.frame_stack)
+    }
+
+    /// Wraps an environment in all wrappers but that of rewards.
+    ///
+    /// # Panics
+    /// If `frame_stack`, `action_repeat` or `pixels` is 0.
+    pub(crate) fn around_pixels<E: Env>(&self, env: E) -> FrameStack<Pixels<ActionRepeat<TimeLimit<E>>>> {
+        FrameStack::new(Pixels::new(self.limited(env), self.pixels), self.frame_stack)
+    }
+
+    fn limited<E: Env>(&self, env: E) -> ActionRepeat<TimeLimit<E>> {
         let max_steps = if self.time_limit == 0 { u32::MAX } else { self.time_limit };
-        FrameStack::new(ActionRepeat::new(TimeLimit::new(env, max_steps), self.action_repeat), self.frame_stack)
+        ActionRepeat::new(TimeLimit::new(env, max_steps), self.action_repeat)
     }
 
     /// Wraps a batch in the wrapper of rewards if it is on.
@@ -212,6 +229,93 @@ impl<E: Env> Env for ActionRepeat<E> {
 
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes()
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.env.render(canvas);
+    }
+
+    fn state(&self) -> Option<E::State> {
+        self.env.state()
+    }
+
+    fn set_state(&mut self, state: E::State) -> Result<(), Error> {
+        self.env.set_state(state)
+    }
+}
+
+/// An environment that observes the picture that it draws of itself, in grey.
+///
+/// Observations are bytes, (1, S, S), of which a learner takes the 255th part. The picture keeps its proportions; what it leaves is
+/// black. Greys are the luma of ITU-R BT.601.
+#[derive(Clone, Debug)]
+pub struct Pixels<E: Env> {
+    env: E,
+    side: usize,
+    canvas: Canvas,
+    /// The environment's own observation, (D).
+    own: Vec<E::Obs>,
+}
+
+impl<E: Env> Pixels<E> {
+    /// Observes pictures of `side` times `side` pixels.
+    ///
+    /// # Panics
+    /// If `side` is 0.
+    #[must_use]
+    pub fn new(env: E, side: usize) -> Self {
+        assert!(side > 0, "a picture has one pixel at least");
+        let own = vec![E::Obs::default(); env.observation_space().len()];
+        Self { env, side, canvas: Canvas::new(side, side), own }
+    }
+
+    fn observe(&mut self, obs: &mut [u8]) {
+        self.env.render(&mut self.canvas);
+        obs.fill(0);
+        let (width, height) = (self.canvas.width(), self.canvas.height());
+        if width == 0 {
+            return;
+        }
+        let (left, top) = ((self.side - width) / 2, (self.side - height) / 2);
+        for (y, row) in self.canvas.pixels().chunks_exact(3 * width).enumerate() {
+            let to = &mut obs[(top + y) * self.side + left..][..width];
+            for (to, rgb) in to.iter_mut().zip(row.chunks_exact(3)) {
+                let [r, g, b] = [rgb[0], rgb[1], rgb[2]].map(u32::from);
+                *to = ((77 * r + 150 * g + 29 * b) >> 8) as u8;
+            }
+        }
+    }
+}
+
+impl<E: Env> Env for Pixels<E> {
+    type Obs = u8;
+    type State = E::State;
+
+    fn observation_space(&self) -> Space {
+        Space::bytes(&[1, self.side, self.side], u8::MAX, 1.0 / 255.0)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
+        self.env.reset(rng, &mut self.own);
+        self.observe(obs);
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
+        let step = self.env.step(action, rng, &mut self.own);
+        self.observe(obs);
+        step
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        self.env.mask(mask);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes() + size_of_val(&self.own[..]) + 3 * self.side * self.side
     }
 
     fn render(&self, canvas: &mut Canvas) {

@@ -1,12 +1,13 @@
 //! Wrappers against plain loops over single environments that record everything.
 
+use rl_envs::cartpole::CartPole;
 use rl_envs::check::{Check, check_env};
 use rl_envs::wrappers::{
-    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, RewardClip, TimeLimit, TimeLimitState,
+    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Pixels, RewardClip, TimeLimit, TimeLimitState,
 };
 use rl_envs::{
-    Action, ActionSpace, Actions, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps, SyncVecEnv,
-    VecEnv,
+    Action, ActionSpace, Actions, Canvas, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps,
+    SyncVecEnv, VecEnv,
 };
 use serde::{Deserialize, Serialize};
 
@@ -328,6 +329,37 @@ fn a_stack_refuses_frames_of_another_number_and_changes_nothing() {
     assert!(env.set_state(FrameStackState { env: State { elapsed: 25, ..state }, frames: vec![0.0; 8] }).is_err());
     assert_eq!(env.state(), before);
     assert!(env.set_state(FrameStackState { env: state, frames: vec![0.0; 8] }).is_ok());
+}
+
+#[test]
+fn pixels_are_the_picture_in_grey_in_the_middle_of_black() {
+    const SIDE: usize = 30;
+    let mut env = Pixels::new(CartPole::default(), SIDE);
+    assert_passes(&env);
+    assert_passes(&FrameStack::new(env.clone(), 2));
+    assert_eq!((env.observation_space().shape(), env.observation_space().scale()), (&[1, SIDE, SIDE][..], 1.0 / 255.0));
+    let (mut rng, mut obs) = (Rng::new(5, 0, 0, Purpose::Reset), vec![7; SIDE * SIDE]);
+    env.reset(&mut rng, &mut obs);
+    let first = obs.clone();
+    for _ in 0..8 {
+        let mut canvas = Canvas::new(SIDE, SIDE);
+        env.render(&mut canvas);
+        assert!(canvas.width() == SIDE && canvas.height() < SIDE, "a cart is wider than high");
+        let top = (SIDE - canvas.height()) / 2;
+        for (i, grey) in obs.iter().enumerate() {
+            let (x, y) = (i % SIDE, i / SIDE);
+            let expected = match y.checked_sub(top).filter(|row| *row < canvas.height()) {
+                Some(row) => {
+                    let [r, g, b] = canvas.pixel(x, row).map(f64::from);
+                    0.299 * r + 0.587 * g + 0.114 * b
+                }
+                None => 0.0,
+            };
+            assert!((f64::from(*grey) - expected).abs() <= 1.5, "({x}, {y}): {grey}, {expected}");
+        }
+        assert!(!env.step(Action::Discrete(1), &mut rng, &mut obs).done());
+    }
+    assert!(obs != first, "the cart moves");
 }
 
 #[test]

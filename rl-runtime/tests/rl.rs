@@ -831,3 +831,113 @@ fn what_cannot_be_tuned_is_refused_before_any_work() {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
+
+/// A sweep of trainings small enough to be killed often.
+const SWEEP: &str = r#"
+env = "cartpole"
+steps = 4096
+n_envs = 4
+hidden = [4]
+eval_episodes = 4
+checkpoint_every = 256
+
+[ppo]
+n_steps = 16
+batch_size = 32
+n_epochs = 2
+
+[sweep]
+trials = 5
+seed = 3
+halving = 2
+min_steps = 1024
+
+[sweep.settings]
+"ppo.learning_rate" = { from = 1e-4, to = 1e-2, log = true }
+"ppo.n_steps" = [8, 16, 24]
+"ppo.n_epochs" = { from = 1, to = 3 }
+"#;
+
+/// Returns the table of a sweep, times aside.
+fn table(dir: &Path) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(dir.join("trials.csv")).unwrap();
+    let row = |line: &str| line.split(',').enumerate().filter(|(i, _)| *i != 4).map(|(_, cell)| cell.to_owned()).collect();
+    text.lines().map(row).collect()
+}
+
+#[test]
+fn a_sweep_that_is_killed_again_and_again_ends_with_the_same_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("small.toml");
+    fs::write(&file, SWEEP).unwrap();
+    let sweep = |name: &str| {
+        let mut command = rl(&["sweep", text(&file), "--parallel", "2", "--dir", name]);
+        command.current_dir(dir.path());
+        command
+    };
+    let output = finish(&mut sweep("whole"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let expected = table(&dir.path().join("whole"));
+    let rungs: Vec<&str> = expected[1..].iter().map(|row| row[1].as_str()).collect();
+    assert_eq!(rungs, ["0", "0", "0", "0", "0", "1", "1", "1", "2", "2"]);
+    assert!(expected[1..].iter().all(|row| row[3].parse::<f64>().unwrap() > 0.0), "{expected:?}");
+    assert_eq!(expected[0][4..], ["ppo.learning_rate", "ppo.n_epochs", "ppo.n_steps"]);
+    assert!(stdout(&output).contains("rl train --config whole/best.toml"), "{}", stdout(&output));
+    assert!(fs::read_to_string(dir.path().join("whole/sweep.svg")).unwrap().contains("trial-000"));
+    let best =
+        finish(rl(&["train", "--config", "whole/best.toml", "--steps", "64", "--run-dir", "best"]).current_dir(dir.path()));
+    assert_eq!(best.status.code(), Some(0), "{}", stderr(&best));
+
+    let mut kills = 0;
+    loop {
+        let mut child = sweep("killed").spawn().unwrap();
+        let begin = Instant::now();
+        let ended = loop {
+            match child.try_wait().unwrap() {
+                Some(_) => break true,
+                None if kills < 6 && begin.elapsed() > Duration::from_millis(300 + 250 * kills) => break false,
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+            assert!(begin.elapsed() < TIME_LIMIT);
+        };
+        if ended {
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+            break;
+        }
+        if kills % 2 == 0 {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        } else {
+            assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+            let output = wait(child);
+            assert!(matches!(output.status.code(), Some(0 | 130)), "{}: {}", output.status, stderr(&output));
+        }
+        kills += 1;
+    }
+    assert!(kills > 0);
+    assert_eq!(table(&dir.path().join("killed")), expected);
+}
+
+#[test]
+fn what_cannot_be_swept_is_refused_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |change: &dyn Fn(&str) -> String, what: &str| {
+        let file = dir.path().join("bad.toml");
+        fs::write(&file, change(SWEEP)).unwrap();
+        let output = finish(rl(&["sweep", "bad.toml"]).current_dir(dir.path()));
+        assert_eq!(output.status.code(), Some(2), "{what}: {}", stderr(&output));
+        assert!(stderr(&output).contains(what), "{what}: {}", stderr(&output));
+        fs::remove_file(file).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{what}");
+    };
+    refused(&|text| text.split("[sweep]").next().unwrap().into(), "has no section [sweep]");
+    refused(&|text| text.replace("env = \"cartpole\"", ""), "names no environment");
+    refused(&|text| text.replace("from = 1e-4", "from = 1"), "sweep.settings.ppo.learning_rate: a range with log goes up");
+    refused(&|text| text.replace("[8, 16, 24]", "[]"), "sweep.settings.ppo.n_steps: a list of no values");
+    refused(&|text| text.replace("\"ppo.n_steps\"", "\"ppo.n_stepz\""), "did you mean \"ppo.n_steps\"");
+    refused(&|text| text.replace("[8, 16, 24]", "[7]"), "none of 1000 draws of sweep.settings is allowed");
+    refused(&|text| text.replace("halving = 2", ""), "sweep.halving and sweep.min_steps belong together");
+    refused(&|text| text.replace("trials = 5", "trials = 0"), "sweep.trials is from 1 to 10000");
+    refused(&|text| text.replace("trials = 5", "trials = 5\ntrial = 6"), "unknown field `trial`");
+}

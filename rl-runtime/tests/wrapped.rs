@@ -23,13 +23,14 @@ fn run(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn train(run_dir: &Path, algo: &str, steps: &str) {
+fn train(run_dir: &Path, algo: &str, steps: &str, more: &[&str]) {
     let own: &[&str] = match algo {
         "dqn" => &["dqn.learning_starts=16", "dqn.train_freq=8", "dqn.batch_size=8", "dqn.save_replay=true"],
         _ => &["ppo.n_steps=8", "ppo.batch_size=16"],
     };
     let settings =
-        [&["n_envs=4", "hidden=[4]", "eval_episodes=2", "checkpoint_every=128", "keep_checkpoints=9"], own, &WRAPPED].concat();
+        [&["n_envs=4", "hidden=[4]", "eval_episodes=2", "checkpoint_every=128", "keep_checkpoints=9"], own, &WRAPPED, more]
+            .concat();
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);
     let args = ["train", "cartpole", "--algo", algo, "--steps", steps, "--run-dir", text(run_dir)];
     run(&args.into_iter().chain(settings).collect::<Vec<_>>());
@@ -43,15 +44,15 @@ fn resolve(env: &str, assignments: &[&str]) -> Result<Config, Error> {
 
 #[test]
 fn a_resumed_run_in_wrappers_equals_an_uninterrupted_one() {
-    for algo in ["ppo", "dqn"] {
+    for (algo, pixels) in [("ppo", "env.pixels=0"), ("dqn", "env.pixels=0"), ("ppo", "env.pixels=9"), ("dqn", "env.pixels=9")] {
         let dir = tempfile::tempdir().unwrap();
         let (whole, halved) = (dir.path().join("whole"), dir.path().join("halved"));
-        train(&whole, algo, "256");
+        train(&whole, algo, "256", &[pixels]);
         let half = whole.join("checkpoints/ckpt-000000000128");
         run(&["train", "--resume", text(&half), "--run-dir", text(&halved)]);
         for file in ["params.safetensors", "optimizer.safetensors"] {
             let read = |run: &Path| fs::read(newest(run).join(file)).unwrap();
-            assert!(read(&whole) == read(&halved), "{algo}: {file}");
+            assert!(read(&whole) == read(&halved), "{algo}, {pixels}: {file}");
         }
         let refused = Command::new(env!("CARGO_BIN_EXE_rl"))
             .args(["train", "--resume", text(&whole), "--set", "env.frame_stack=2"])
@@ -66,7 +67,7 @@ fn a_resumed_run_in_wrappers_equals_an_uninterrupted_one() {
 fn evaluations_and_watching_have_the_wrappers_and_the_rewards_of_the_environment() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
-    train(&run_dir, "ppo", "64");
+    train(&run_dir, "ppo", "64", &[]);
     for verb in ["eval", "watch"] {
         let line = run(&[verb, text(&run_dir), "--episodes", "5", "--json"]);
         let result: Value = serde_json::from_str(line.lines().last().unwrap()).unwrap();

@@ -2,11 +2,14 @@
 //!
 //! `cargo xtask bench --peers` runs it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::process::machine;
 
 /// Repetitions per measurement, alternating with the peer; medians are compared.
 const ROUNDS: usize = 5;
@@ -47,8 +50,8 @@ const GROUPS: [Group; 5] = [
         venv: "target/peers",
         requirements: "requirements.txt",
         record: "bench/peers-workers.md",
-        unit: "Environment steps per second of Gymnasium's environments with random actions, 16 environments in 2 worker processes. \"best\" is the \
-               best of\nGymnasium's SyncVectorEnv and AsyncVectorEnv and Stable-Baselines3's DummyVecEnv and SubprocVecEnv; two bare loops are two \
+        unit: "Environment steps per second of Gymnasium's environments with random actions, 16 environments in 2 worker processes. The best is \
+               that of\nGymnasium's SyncVectorEnv and AsyncVectorEnv and Stable-Baselines3's DummyVecEnv and SubprocVecEnv; two bare loops are two \
                processes that\nstep one environment each and exchange nothing.",
         cases: WORKERS,
     },
@@ -96,21 +99,11 @@ const ENVS: &[Comparison] = &[
 ];
 
 const WORKERS: &[Comparison] = &[
-    workers("CartPole-v1; best", "gym:CartPole-v1 --envs 16 --threads 2", "best CartPole-v1 16 1"),
-    workers("CartPole-v1; SubprocVecEnv", "gym:CartPole-v1 --envs 16 --threads 2", "subproc CartPole-v1 16 1"),
-    workers("CartPole-v1; two bare loops", "gym:CartPole-v1 --envs 16 --threads 2", "bare CartPole-v1 16 2"),
-    workers("FrozenLake-v1; best", "gym:FrozenLake-v1 --envs 16 --threads 2", "best FrozenLake-v1 16 1"),
-    workers("FrozenLake-v1; SubprocVecEnv", "gym:FrozenLake-v1 --envs 16 --threads 2", "subproc FrozenLake-v1 16 1"),
-    workers("FrozenLake-v1; two bare loops", "gym:FrozenLake-v1 --envs 16 --threads 2", "bare FrozenLake-v1 16 2"),
-    workers("LunarLander-v3; best", "gym:LunarLander-v3 --envs 16 --threads 2", "best LunarLander-v3 16 1"),
-    workers("LunarLander-v3; SubprocVecEnv", "gym:LunarLander-v3 --envs 16 --threads 2", "subproc LunarLander-v3 16 1"),
-    workers("LunarLander-v3; two bare loops", "gym:LunarLander-v3 --envs 16 --threads 2", "bare LunarLander-v3 16 2"),
-    workers("Acrobot-v1; best", "gym:Acrobot-v1 --envs 16 --threads 2", "best Acrobot-v1 16 1"),
-    workers("Acrobot-v1; SubprocVecEnv", "gym:Acrobot-v1 --envs 16 --threads 2", "subproc Acrobot-v1 16 1"),
-    workers("Acrobot-v1; two bare loops", "gym:Acrobot-v1 --envs 16 --threads 2", "bare Acrobot-v1 16 2"),
-    workers("HalfCheetah-v5; best", "gym:HalfCheetah-v5 --envs 16 --threads 2", "best HalfCheetah-v5 16 1"),
-    workers("HalfCheetah-v5; SubprocVecEnv", "gym:HalfCheetah-v5 --envs 16 --threads 2", "subproc HalfCheetah-v5 16 1"),
-    workers("HalfCheetah-v5; two bare loops", "gym:HalfCheetah-v5 --envs 16 --threads 2", "bare HalfCheetah-v5 16 2"),
+    workers("CartPole-v1", "gym:CartPole-v1 --envs 16 --threads 2", "CartPole-v1 16 1"),
+    workers("FrozenLake-v1", "gym:FrozenLake-v1 --envs 16 --threads 2", "FrozenLake-v1 16 1"),
+    workers("LunarLander-v3", "gym:LunarLander-v3 --envs 16 --threads 2", "LunarLander-v3 16 1"),
+    workers("Acrobot-v1", "gym:Acrobot-v1 --envs 16 --threads 2", "Acrobot-v1 16 1"),
+    workers("HalfCheetah-v5", "gym:HalfCheetah-v5 --envs 16 --threads 2", "HalfCheetah-v5 16 1"),
 ];
 
 const LEARNERS: &[Comparison] = &[
@@ -283,37 +276,55 @@ pub(crate) fn peers_python(root: &Path, venv: &str, requirements: &str) -> Resul
     Ok(python)
 }
 
+/// Reads the last line of a peer: a rate, or an object of several by name.
+fn peers_rates(line: &str) -> Result<Vec<(String, f64)>> {
+    match serde_json::from_str(line).context("the peer's figure")? {
+        serde_json::Value::Object(rates) => {
+            let named = |(name, rate): (String, serde_json::Value)| Some((format!("; {name}"), rate.as_f64()?));
+            rates.into_iter().map(named).collect::<Option<_>>().context("the peer's figures")
+        }
+        rate => Ok(vec![(String::new(), rate.as_f64().context("the peer's figure")?)]),
+    }
+}
+
 fn compare(root: &Path, group: &Group) -> Result<()> {
     let python = peers_python(root, group.venv, group.requirements)?;
     let scripts = root.join("xtask/peers");
     let mut table = String::from("| what | ours | peer's | ratio |\n|---|---|---|---|\n");
     println!("\n{}", table.trim_end());
     for case in group.cases {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut ours, mut theirs) = (Vec::new(), BTreeMap::<String, Vec<f64>>::new());
         for _ in 0..ROUNDS {
             ours.push(our_rate(root, &python, case)?);
             let output = run(Command::new(&python).arg(scripts.join(case.peer)).args(case.theirs.split(' ')))?;
-            theirs.push(output.lines().last().unwrap_or_default().parse::<f64>().context("the peer's figure")?);
+            for (name, rate) in peers_rates(output.lines().last().unwrap_or_default())? {
+                theirs.entry(name).or_default().push(rate);
+            }
         }
-        let ((a, a_low, a_high), (b, b_low, b_high)) = (spread(ours), spread(theirs));
-        let row = format!(
-            "| {} | {} ({} to {}) | {} ({} to {}) | {:.2} |",
-            case.what,
-            k(a),
-            k(a_low),
-            k(a_high),
-            k(b),
-            k(b_low),
-            k(b_high),
-            a / b
-        );
-        println!("{row}");
-        table.push_str(&row);
-        table.push('\n');
+        let (a, a_low, a_high) = spread(ours);
+        for (name, rates) in theirs {
+            let (b, b_low, b_high) = spread(rates);
+            let row = format!(
+                "| {}{name} | {} ({} to {}) | {} ({} to {}) | {:.2} |",
+                case.what,
+                k(a),
+                k(a_low),
+                k(a_high),
+                k(b),
+                k(b_low),
+                k(b_high),
+                a / b
+            );
+            println!("{row}");
+            table.push_str(&row);
+            table.push('\n');
+        }
     }
     let head = format!(
-        "# Comparisons with other libraries\n\nWritten by `cargo xtask bench --peers`: medians of {ROUNDS} alternating runs each, with \
-         minimum and maximum.\n{}\n\n",
+        "# Comparisons with other libraries\n\nWritten by `cargo xtask bench --peers {}` on {}: medians of {ROUNDS} alternating runs \
+         each, with minimum\nand maximum. {}\n\n",
+        group.name,
+        machine(root),
         group.unit
     );
     fs::create_dir_all(root.join("bench"))?;

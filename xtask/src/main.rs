@@ -1,6 +1,7 @@
 //! Development tasks; `cargo xtask test` runs every check.
 
 mod bench;
+mod board;
 mod circles;
 mod counts;
 mod full_disk;
@@ -55,6 +56,7 @@ usage: cargo xtask <command>
                  measure how much waiting the pipeline hides; writes bench/pipeline.md
   bench --http [N]
                  train the workloads http-small and http-large; writes bench/http.md; with N, rollouts are N times shorter
+  bench --board  train with and without the board of `rl train`, and take pictures of it; writes bench/board.md
   bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over three seeds; writes bench/sb3.md
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
             Some("--lag") => lag::measure(&root()),
             Some("--pipeline") => pipeline::measure(&root()),
             Some("--http") => http::measure(&root(), std::env::args().nth(3).as_deref()),
+            Some("--board") => board::measure(&root()),
             Some("--sb3") => sb3::measure(&root()),
             Some("--learning") => learning::compare(&root()),
             Some("--grids") => grids::measure(&root()),

@@ -19,6 +19,7 @@ mod report;
 mod screen;
 mod signals;
 mod site;
+mod sweep;
 mod trace;
 mod train;
 mod tune;
@@ -73,6 +74,8 @@ enum Verb {
     Train(train::TrainArgs),
     /// Search settings for the fastest training
     Tune(tune::TuneArgs),
+    /// Train with many settings, and rank them
+    Sweep(sweep::SweepArgs),
     /// Play episodes in fresh environments
     Eval(eval::EvalArgs),
     /// Watch a policy act
@@ -132,6 +135,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::Devices => devices::run(json),
         Verb::Train(args) => train::run(args, &envs, json),
         Verb::Tune(args) => tune::run(&args, &envs, json),
+        Verb::Sweep(args) => sweep::run(&args, &envs, json),
         Verb::Eval(args) => eval::run(&args, &envs, json),
         Verb::Watch(args) => watch::run(&args, &envs, json),
         Verb::Monitor(args) => monitor::run(&args, json),

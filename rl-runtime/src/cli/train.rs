@@ -85,6 +85,9 @@ pub(super) struct TrainArgs {
     /// Print each thread's time by phase at the end
     #[arg(long)]
     profile: bool,
+    /// Process that has started this one, and takes it along when it dies
+    #[arg(long, value_name = "PID", hide = true)]
+    parent: Option<i32>,
     /// Write a timeline of all threads, for Perfetto or Chrome's about:tracing
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
@@ -126,12 +129,29 @@ pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     if let Err(error) = signals::listen(Some(full_screen::restore)) {
         print::err(&format!("warning: Ctrl-C does not save: {error}"));
     }
+    if args.parent.is_some_and(|parent| !lives_with(parent)) {
+        return Ok(ExitCode::FAILURE);
+    }
     let layers = layers(&args);
     let off = layers.as_ref().is_ok_and(|layers| layers.text("mpi").is_ok_and(|mpi| mpi.as_deref() == Some("off")));
     if let Some(rank) = launched().filter(|_| !off) {
         return shared(rank, |ranks| train(args, layers?, envs, json, Some(ranks)), envs);
     }
     train(args, layers?, envs, json, None)
+}
+
+/// Makes this process die with its parent; false if that has died already.
+#[cfg(target_os = "linux")]
+fn lives_with(parent: i32) -> bool {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+    set_parent_process_death_signal(Some(Signal::KILL)).is_ok()
+        && getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent)
+}
+
+/// Only Linux tells a process that its parent dies.
+#[cfg(not(target_os = "linux"))]
+fn lives_with(_parent: i32) -> bool {
+    true
 }
 
 /// Returns the rank of this process, if a launcher of MPI has started several.

@@ -56,7 +56,7 @@ impl Layers {
     }
 
     /// Adds the TOML of a file or preset.
-    pub(super) fn add_toml(&mut self, text: &str, name: &str) -> Result<(), Error> {
+    pub(crate) fn add_toml(&mut self, text: &str, name: &str) -> Result<(), Error> {
         let bad = |e: toml::de::Error| Error::config(format!("{name}: {}", e.to_string().trim_end()));
         let table: Table = toml::from_str(text).map_err(bad)?;
         let spans = toml::de::DeTable::parse(text).map_err(bad)?;

@@ -246,6 +246,11 @@ const ENV: &[Key] = &[
         "Steps after which an episode is truncated; 0: the environment's own limit",
     ),
     key("env.action_repeat", Kind::Int(1, 1000), "Times that each action is taken; rewards are summed, time_limit counts each"),
+    key(
+        "env.pixels",
+        Kind::Int(0, 512),
+        "Width and height of the environment's picture, observed in grey; 0: its own observations",
+    ),
     key("env.reward_clip", Kind::Float(0.0, 1e9), "Bound of the rewards that are learnt from; returns are unclipped; 0: none"),
 ];
 
@@ -503,6 +508,9 @@ impl Config {
         if entry.batches().is_some() && (Wrappers { reward_clip: 0.0, ..self.env.wrappers }) != Wrappers::default() {
             let text = "runs in worker processes, where of the wrappers env.* only env.reward_clip applies; use Gymnasium's own";
             return Some((vec![], format!("{env} {text}")));
+        }
+        if self.env.wrappers.pixels > 0 && !self.blocks(entry) && entry.draws().is_ok_and(|draws| !draws) {
+            return Some((vec!["env.pixels"], format!("env.pixels observes what an environment draws, and {env} draws nothing")));
         }
         if entry.batches().is_none() && self.run.drive != Drive::Lockstep {
             let text = format!("drive has no effect: {env} does not run in worker processes");

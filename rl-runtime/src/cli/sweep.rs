@@ -1,0 +1,508 @@
+//! `rl sweep`: trains with many settings, and ranks them.
+//!
+//! Trials are drawn at random, or from lists; each is a training in a process and a run directory of its own. With successive halving (Jamieson
+//! and Talwalkar, 2016), all trials take a part of the steps, and the best of them the rest. Everything that a sweep knows is in its directory,
+//! so one that was killed continues with the same command, and ends with the same table.
+//!
+//! Drawing and halving are these few lines rather than a library: the ones that are kept well (of Bayesian optimisation) bring linear algebra
+//! with them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rl_envs::catalog::Entry;
+use rl_envs::{Purpose, Rng};
+use serde::Deserialize;
+use serde_json::json;
+use toml::{Table, Value};
+
+use super::chart::{self, Curve};
+use super::recorded::Recorded;
+use super::{Envs, signals, threads};
+use crate::config::{self, Layers, MAX_FILE};
+use crate::file::write_whole;
+use crate::{Algo, Error, checkpoint, interrupt, print};
+
+/// Draws of one trial until its settings are allowed.
+const DRAWS: u64 = 1000;
+/// Column of the env steps in metrics.csv.
+const STEPS: &str = "time/total_timesteps";
+/// Time between looks at the processes.
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Args)]
+#[command(after_help = "\
+Example, acrobot.toml:
+  env = \"acrobot\"
+  steps = 100_000
+
+  [sweep]
+  trials = 16                # the first has the settings above
+  halving = 2                # optional: one of two trials takes the next rung
+  min_steps = 25_000         # of the first rung; the next has halving times as many
+
+  [sweep.settings]
+  \"ppo.learning_rate\" = { from = 1e-4, to = 1e-2, log = true }
+  \"ppo.n_steps\" = [32, 64, 128]
+
+  rl sweep acrobot.toml
+
+The directory gets trials.csv, sweep.svg, best.toml (for `rl train --config`) and a run for each trial. The same command continues a sweep
+that was stopped or killed. With halving, settings that fall with progress (lin_X) return to their values at that share of the new total.")]
+pub(super) struct SweepArgs {
+    /// File with settings, and what varies
+    file: PathBuf,
+    /// Directory to write to [default: sweeps/NAME, by the file's name]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Trainings at the same time [default: one per core]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    parallel: Option<u32>,
+}
+
+/// The section `sweep` of a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SweepSection {
+    trials: usize,
+    #[serde(default)]
+    seed: u64,
+    /// Number of trials for each that takes the next rung; none: all take all steps.
+    halving: Option<u64>,
+    min_steps: Option<u64>,
+    settings: BTreeMap<String, Values>,
+}
+
+/// Values that a setting may have.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum Values {
+    Choice(Vec<Value>),
+    Range(Range),
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    from: Value,
+    to: Value,
+    /// Uniform in the logarithm.
+    #[serde(default)]
+    log: bool,
+}
+
+impl Values {
+    /// Returns what is wrong with the values.
+    fn problem(&self) -> Option<String> {
+        match self {
+            Self::Choice(values) if values.is_empty() => Some("a list of no values".into()),
+            Self::Choice(_) => None,
+            Self::Range(Range { from, to, log }) => match (number(from), number(to)) {
+                (Some(from), Some(to)) if from < to && (!log || from > 0.0) => None,
+                (Some(_), Some(_)) if *log => Some("a range with log goes up from a number above 0".into()),
+                (Some(_), Some(_)) => Some("a range goes up".into()),
+                _ => Some("a range goes from a number to a number".into()),
+            },
+        }
+    }
+
+    /// Draws a value; `uniform` is from 0 to 1.
+    fn draw(&self, uniform: f64) -> Value {
+        match self {
+            Self::Choice(values) => values[((uniform * values.len() as f64) as usize).min(values.len() - 1)].clone(),
+            Self::Range(Range { from, to, log }) => {
+                let (low, high) = (number(from).unwrap_or(0.0), number(to).unwrap_or(0.0));
+                let x = if *log { low * (high / low).powf(uniform) } else { low + (high - low) * uniform };
+                match (from, to) {
+                    (Value::Integer(_), Value::Integer(_)) => Value::Integer(x.round() as i64),
+                    // Three digits are as good as sixteen, and can be read.
+                    _ => Value::Float(format!("{x:.2e}").parse::<f64>().unwrap_or(x).clamp(low, high)),
+                }
+            }
+        }
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
+}
+
+/// A training to do, done or given up.
+struct Trial {
+    /// Settings that were drawn.
+    drawn: Vec<(String, Value)>,
+    dir: PathBuf,
+    file: PathBuf,
+    results: Vec<Scored>,
+}
+
+/// Scored of a trial on one rung.
+#[derive(Clone, Copy)]
+struct Scored {
+    /// Mean return of the evaluation; NaN if the training failed.
+    score: f64,
+    seconds: f64,
+}
+
+/// A sweep, with all that its directory knows.
+struct Sweep {
+    dir: PathBuf,
+    trials: Vec<Trial>,
+    /// Env steps of each rung.
+    rungs: Vec<u64>,
+    halving: u64,
+    threads: usize,
+    parallel: usize,
+    json: bool,
+}
+
+pub(super) fn run(args: &SweepArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
+    if let Err(error) = signals::listen(None) {
+        print::err(&format!("warning: Ctrl-C does not save: {error}"));
+    }
+    let sweep = &mut open(args, envs, json)?;
+    for rung in 0..sweep.rungs.len() {
+        if !sweep.climb(rung)? {
+            let command = format!("rl sweep {}", print::quoted(&args.file));
+            print::err(&format!("interrupted: the trainings are saved; continue with: {command}"));
+            return Ok(ExitCode::from(interrupt::EXIT_CODE));
+        }
+    }
+    sweep.report()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Checks the file and every trial, and creates or continues the directory.
+fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
+    let name = args.file.display().to_string();
+    let text = config::read_small(&args.file, MAX_FILE)?;
+    let bad = |what: String| Error::config(format!("{name}: {what}"));
+    let mut base: Table = toml::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    let plan = base.remove("sweep").ok_or_else(|| bad("has no section [sweep]; see `rl sweep --help`".into()))?;
+    let plan: SweepSection = plan.try_into().map_err(|error| bad(format!("[sweep]: {error}")))?;
+    if let Some((key, problem)) = plan.settings.iter().find_map(|(key, values)| Some((key, values.problem()?))) {
+        return Err(bad(format!("sweep.settings.{key}: {problem}")));
+    }
+    if !(1..=10_000).contains(&plan.trials) || plan.halving.is_some_and(|n| !(2..=100).contains(&n)) {
+        return Err(bad("sweep.trials is from 1 to 10000, sweep.halving from 2 to 100".into()));
+    }
+    let base_text = base.to_string();
+    let layers = |drawn: &[(String, Value)]| -> Result<Layers, Error> {
+        let mut layers = Layers::default();
+        layers.add_toml(&base_text, &name)?;
+        drawn.iter().for_each(|(key, value)| layers.add(key, value.clone(), "sweep.settings".into()));
+        Ok(layers)
+    };
+    let given = layers(&[])?;
+    let env = given.env()?.ok_or_else(|| bad("names no environment: env = \"cartpole\"".into()))?;
+    let algo = Algo::find(&given.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
+    let entry = &envs.open(&env, false, 0)?;
+    let first = given.resolve(entry, algo)?;
+    let rungs = rungs(first.run.steps, plan.halving, plan.min_steps).map_err(bad)?;
+    let stem = args.file.file_stem().map_or_else(|| "sweep".into(), |stem| stem.to_string_lossy().into_owned());
+    let dir = args.dir.clone().unwrap_or_else(|| Path::new("sweeps").join(stem));
+    let mut trials = Vec::new();
+    for i in 0..plan.trials {
+        let drawn = if i == 0 {
+            Vec::new()
+        } else {
+            draw(&plan, i, |drawn| layers(drawn)?.resolve(entry, algo).map(drop)).map_err(bad)?
+        };
+        let path = dir.join(format!("trial-{i:03}"));
+        trials.push(Trial { drawn, file: path.with_extension("toml"), dir: path, results: Vec::new() });
+    }
+    let parallel = args.parallel.map_or_else(|| threads(None), |n| n as usize).min(plan.trials);
+    let threads = (threads(None) / parallel).max(1);
+    let halving = plan.halving.unwrap_or(1);
+    let mut sweep = Sweep { dir, trials, rungs, halving, threads, parallel, json };
+    sweep.begin(&text, &base, entry)?;
+    Ok(sweep)
+}
+
+/// Returns the env steps of each rung.
+fn rungs(steps: u64, halving: Option<u64>, min_steps: Option<u64>) -> Result<Vec<u64>, String> {
+    let (factor, least) = match (halving, min_steps) {
+        (None, None) => return Ok(vec![steps]),
+        (Some(factor), Some(least)) if (1..=steps).contains(&least) => (factor, least),
+        (Some(_), Some(_)) => return Err(format!("sweep.min_steps is from 1 to steps, which are {steps}")),
+        _ => return Err("sweep.halving and sweep.min_steps belong together".into()),
+    };
+    let mut rungs = vec![steps];
+    while let Some(fewer) = rungs.last().map(|last| last / factor).filter(|fewer| *fewer >= least) {
+        rungs.push(fewer);
+    }
+    rungs.reverse();
+    Ok(rungs)
+}
+
+/// Draws the settings of a trial until they are allowed.
+fn draw(
+    plan: &SweepSection,
+    trial: usize,
+    mut allowed: impl FnMut(&[(String, Value)]) -> Result<(), Error>,
+) -> Result<Vec<(String, Value)>, String> {
+    let mut problem = String::new();
+    for attempt in 0..DRAWS {
+        let rng = &mut Rng::new(plan.seed, trial as u32, attempt, Purpose::Init);
+        let drawn: Vec<_> = plan.settings.iter().map(|(key, values)| (key.clone(), values.draw(rng.uniform().into()))).collect();
+        match allowed(&drawn) {
+            Ok(()) => return Ok(drawn),
+            Err(error) => problem = error.to_string(),
+        }
+    }
+    Err(format!("none of {DRAWS} draws of sweep.settings is allowed, the last because: {problem}"))
+}
+
+impl Trial {
+    fn name(&self) -> String {
+        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn settings(&self) -> String {
+        let settings: Vec<String> = self.drawn.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        if settings.is_empty() { "the settings of the file".into() } else { settings.join(", ") }
+    }
+
+    fn score(&self, rung: usize) -> f64 {
+        self.results.get(rung).map_or(f64::NAN, |result| result.score)
+    }
+}
+
+impl Sweep {
+    /// Creates the directory, or reads what it knows.
+    fn begin(&mut self, text: &str, base: &Table, entry: &Entry) -> Result<(), Error> {
+        let copy = self.dir.join("sweep.toml");
+        if copy.exists() {
+            if config::read_small(&copy, MAX_FILE)? != text {
+                let why = format!("is a sweep of other settings ({}); name another --dir", copy.display());
+                return Err(Error::RunDir { path: self.dir.clone(), why });
+            }
+            return self.read();
+        }
+        if self.dir.exists() && fs::read_dir(&self.dir).map_err(Error::io(&self.dir))?.next().is_some() {
+            let why = "is not empty, and not a sweep; name another --dir".into();
+            return Err(Error::RunDir { path: self.dir.clone(), why });
+        }
+        fs::create_dir_all(&self.dir).map_err(Error::io(&self.dir))?;
+        for trial in &self.trials {
+            let mut table = base.clone();
+            for (key, value) in &trial.drawn {
+                match key.split_once('.') {
+                    Some(("env", name)) => {
+                        // The name alone may stand there.
+                        let env = table.entry("env").or_insert_with(|| entry.name.into());
+                        if let Value::String(of) = env {
+                            *env = Value::Table(Table::from_iter([("name".into(), of.as_str().into())]));
+                        }
+                        env.as_table_mut().map(|env| env.insert(name.into(), value.clone()));
+                    }
+                    Some((section, name)) => {
+                        let section = table.entry(section).or_insert_with(|| Table::new().into());
+                        section.as_table_mut().map(|section| section.insert(name.into(), value.clone()));
+                    }
+                    None => drop(table.insert(key.clone(), value.clone())),
+                }
+            }
+            write_whole(&trial.file, table.to_string().as_bytes())?;
+        }
+        // Last, so that it shows a complete directory.
+        write_whole(&copy, text.as_bytes())
+    }
+
+    /// Reads the outcomes of an earlier part.
+    fn read(&mut self) -> Result<(), Error> {
+        let path = self.dir.join("trials.csv");
+        if !path.exists() {
+            return Ok(());
+        }
+        for line in config::read_small(&path, MAX_FILE)?.lines().skip(1) {
+            let mut cells = line.split(',');
+            let mut next = || cells.next().unwrap_or_default();
+            let (trial, rung, _, score, seconds) = (next().parse::<usize>(), next().parse::<usize>(), next(), next(), next());
+            let damaged = || Error::config(format!("{}: \"{line}\" is no row of this sweep", path.display()));
+            let (Ok(trial), Ok(rung)) = (trial, rung) else { return Err(damaged()) };
+            let trial = self.trials.get_mut(trial).filter(|trial| trial.results.len() == rung).ok_or_else(damaged)?;
+            trial.results.push(Scored { score: score.parse().unwrap_or(f64::NAN), seconds: seconds.parse().unwrap_or(f64::NAN) });
+        }
+        Ok(())
+    }
+
+    /// Writes all outcomes, rung by rung.
+    fn write(&self) -> Result<(), Error> {
+        let keys: Vec<&str> = self
+            .trials
+            .iter()
+            .max_by_key(|trial| trial.drawn.len())
+            .map_or(Vec::new(), |trial| trial.drawn.iter().map(|(key, _)| key.as_str()).collect());
+        let mut text = format!("trial,rung,env_steps,return_mean,seconds,{}\n", keys.join(","));
+        for (rung, steps) in self.rungs.iter().enumerate() {
+            for (i, trial) in self.trials.iter().enumerate() {
+                if let Some(Scored { score, seconds }) = trial.results.get(rung) {
+                    let _ = write!(text, "{i},{rung},{steps},{score},{seconds:.1}");
+                    for key in &keys {
+                        let value = trial.drawn.iter().find(|(of, _)| of == key).map(|(_, value)| value.to_string());
+                        let _ = write!(text, ",{}", value.unwrap_or_default().replace(',', ";"));
+                    }
+                    text.push('\n');
+                }
+            }
+        }
+        write_whole(&self.dir.join("trials.csv"), text.as_bytes())
+    }
+
+    /// Returns the trials that take part in a rung, the best of the one before first.
+    fn members(&self, rung: usize) -> Vec<usize> {
+        let mut members: Vec<usize> = (0..self.trials.len()).collect();
+        for below in 0..rung {
+            let by_score = |&a: &usize, &b: &usize| worst_last(self.trials[a].score(below), self.trials[b].score(below));
+            members.sort_by(by_score);
+            members.truncate(members.len().div_ceil(self.halving as usize));
+        }
+        members
+    }
+
+    /// Trains the members of a rung; false after an interrupt.
+    fn climb(&mut self, rung: usize) -> Result<bool, Error> {
+        let members = self.members(rung);
+        let mut waiting: Vec<usize> = members.iter().copied().filter(|&i| self.trials[i].results.len() <= rung).collect();
+        waiting.reverse();
+        let mut running: Vec<(usize, Child, Instant)> = Vec::new();
+        let mut asked = false;
+        while !waiting.is_empty() && !asked || !running.is_empty() {
+            while running.len() < self.parallel
+                && !interrupt::requested()
+                && let Some(i) = waiting.pop()
+            {
+                running.push((i, self.start(i, self.rungs[rung])?, Instant::now()));
+            }
+            if interrupt::requested() && !asked {
+                running.iter().for_each(|(_, child, _)| stop(child));
+                asked = true;
+            }
+            std::thread::sleep(LOOK);
+            for at in (0..running.len()).rev() {
+                let (i, child, begin) = &mut running[at];
+                let Some(status) = child.try_wait().map_err(Error::io("rl train"))? else { continue };
+                let (i, seconds) = (*i, begin.elapsed().as_secs_f64());
+                running.swap_remove(at);
+                if status.code() != Some(i32::from(interrupt::EXIT_CODE)) {
+                    let evaluations = Recorded::open(&self.trials[i].dir).map(|run| run.curve(STEPS, "eval/mean_reward"));
+                    let last = evaluations.ok().and_then(|curve| curve.last().map(|(_, score)| *score));
+                    let score = last.filter(|_| status.success()).unwrap_or(f64::NAN);
+                    self.trials[i].results.push(Scored { score, seconds });
+                    self.write()?;
+                    self.tell(i, rung);
+                }
+            }
+        }
+        Ok(!asked)
+    }
+
+    /// Starts the training of a trial up to `steps`.
+    fn start(&self, i: usize, steps: u64) -> Result<Child, Error> {
+        let Trial { dir, file, .. } = &self.trials[i];
+        let mut command = Command::new(std::env::current_exe().map_err(Error::io("rl"))?);
+        let saved = checkpoint::list(&dir.join("checkpoints")).is_ok_and(|saved| !saved.is_empty());
+        if saved {
+            command.args(["train", "--resume"]).arg(dir);
+        } else {
+            if dir.exists() {
+                fs::remove_dir_all(dir).map_err(Error::io(dir))?;
+            }
+            command.args(["train", "--config"]).arg(file).arg("--run-dir").arg(dir);
+        }
+        command.args(["--steps", &steps.to_string(), "--threads", &self.threads.to_string(), "--plain"]);
+        command.args(["--parent", &std::process::id().to_string()]);
+        let path = dir.with_extension("log");
+        let log = File::create(&path).map_err(Error::io(path))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.spawn().map_err(Error::io("rl train"))
+    }
+
+    fn tell(&self, i: usize, rung: usize) {
+        let (trial, steps) = (&self.trials[i], self.rungs[rung]);
+        let Scored { score, seconds } = trial.results[rung];
+        print::out(&if self.json {
+            json!({
+                "event": "trial", "trial": i, "env_steps": steps, "return_mean": finite(score), "seconds": seconds,
+                "settings": trial.settings(),
+            })
+            .to_string()
+        } else if score.is_nan() {
+            format!("{}: failed, see {}", trial.name(), trial.dir.with_extension("log").display())
+        } else {
+            format!("{}, {} env steps: {score:.1} ({})", trial.name(), print::grouped(steps), trial.settings())
+        });
+    }
+
+    /// Prints the table, draws the picture, writes the best settings.
+    fn report(&self) -> Result<(), Error> {
+        let last = self.rungs.len() - 1;
+        let mut order: Vec<usize> = (0..self.trials.len()).collect();
+        let key =
+            |&i: &usize| (self.trials[i].results.len(), self.trials[i].results.last().map_or(f64::NAN, |result| result.score));
+        order.sort_by(|a, b| key(b).0.cmp(&key(a).0).then(worst_last(key(a).1, key(b).1)));
+        let best = &self.trials[order[0]];
+        if best.score(last).is_nan() {
+            let why = format!("every training failed; see {}", best.dir.with_extension("log").display());
+            return Err(Error::RunDir { path: self.dir.clone(), why });
+        }
+        write_whole(&self.dir.join("best.toml"), config::read_small(&best.file, MAX_FILE)?.as_bytes())?;
+        let (mut curves, mut names) = (Vec::new(), Vec::new());
+        for &i in &order {
+            let Ok(recorded) = Recorded::open(&self.trials[i].dir) else { continue };
+            let line = recorded.curve(STEPS, "rollout/ep_rew_mean");
+            if !line.is_empty() {
+                curves.push(Curve { line, ..Curve::default() });
+                names.push(format!("{}: {}", self.trials[i].name(), self.trials[i].settings()));
+            }
+        }
+        let picture = self.dir.join("sweep.svg");
+        write_whole(&picture, chart::svg("mean return", &["env steps"], &[curves], &names).as_bytes())?;
+        if self.json {
+            let dir = self.dir.display().to_string();
+            let (score, settings) = (best.score(last), best.settings());
+            print::out(
+                &json!({"event": "swept", "dir": dir, "best": best.name(), "return_mean": score, "settings": settings})
+                    .to_string(),
+            );
+            return Ok(());
+        }
+        print::out(&format!("{:>11}  {:>10}  settings", "env steps", "return"));
+        for &i in &order {
+            let trial = &self.trials[i];
+            let rung = trial.results.len().saturating_sub(1);
+            print::out(&format!("{:>11}  {:>10.1}  {}", print::grouped(self.rungs[rung]), trial.score(rung), trial.settings()));
+        }
+        print::out(&format!(
+            "{}: train with the best settings by rl train --config {}",
+            picture.display(),
+            print::quoted(&self.dir.join("best.toml"))
+        ));
+        Ok(())
+    }
+}
+
+/// Orders scores from the best on; NaN is the worst.
+fn worst_last(a: f64, b: f64) -> std::cmp::Ordering {
+    a.is_nan().cmp(&b.is_nan()).then(b.partial_cmp(&a).unwrap_or(std::cmp::Ordering::Equal))
+}
+
+fn finite(score: f64) -> Option<f64> {
+    score.is_finite().then_some(score)
+}
+
+/// Asks a training to save and stop.
+fn stop(child: &Child) {
+    #[cfg(unix)]
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}

@@ -1,0 +1,65 @@
+//! Every `rl` command of the README and the pages in docs, run as written.
+//!
+//! Long ones get fewer steps or seconds. Those that need a GPU, a package or a file that is not here are only parsed.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+mod program;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use program::{finish, text};
+
+/// Parts of commands that cannot run everywhere.
+const ONLY_PARSED: [&str; 5] = ["gym:", "--device cuda", "mine.toml", "RUN", "walk"];
+/// Parts that shorten a command, by its first words.
+const SHORTER: [(&str, &str); 7] = [
+    ("train --resume", "--steps 2048"),
+    ("train", "--steps 1024 --set eval_episodes=2"),
+    ("tune", "--seconds 1"),
+    ("bench env", "--seconds 0.1"),
+    ("bench update", "--seconds 0.1"),
+    ("bench replay", "--seconds 0.1"),
+    ("bench pipeline", "--seconds 2"),
+];
+
+/// Returns the commands of a page's blocks for the shell, without comments.
+fn commands(page: &Path) -> Vec<String> {
+    let page = fs::read_to_string(page).unwrap();
+    let blocks = page.split("\n```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("sh\n"));
+    let lines = blocks.flat_map(str::lines).map(|line| line.split("  #").next().unwrap().trim());
+    lines.filter_map(|line| line.strip_prefix("cargo rl ").or_else(|| line.strip_prefix("rl "))).map(String::from).collect()
+}
+
+/// Returns the command with fewer steps or seconds.
+fn shortened(command: &str) -> String {
+    let Some((_, shorter)) = SHORTER.iter().find(|(words, _)| command.starts_with(words)) else { return command.into() };
+    let mut words: Vec<&str> = command.split(' ').collect();
+    let option = shorter.split(' ').next().unwrap();
+    if let Some(at) = words.iter().position(|word| *word == option) {
+        words.drain(at..at + 2);
+    }
+    format!("{} {shorter}", words.join(" "))
+}
+
+#[test]
+fn every_command_of_the_readme_and_the_docs_works_as_written() {
+    let mut pages = vec!["../README.md".into()];
+    pages.extend(fs::read_dir("../docs").unwrap().map(|file| file.unwrap().path()).filter(|path| text(path).ends_with(".md")));
+    let mut n = 0;
+    for page in pages {
+        let dir = tempfile::tempdir().unwrap();
+        for command in commands(&page) {
+            let run = format!("{} {}", env!("CARGO_BIN_EXE_rl"), shortened(&command));
+            let output = finish(Command::new("sh").args(["-c", &run]).current_dir(dir.path()));
+            let said = String::from_utf8_lossy(&output.stderr);
+            let is_parsed = ONLY_PARSED.iter().any(|part| command.contains(part)) && !said.contains("Usage:");
+            assert!(output.status.success() || is_parsed, "{}: rl {command}: {}\n{said}", page.display(), output.status);
+            n += 1;
+        }
+    }
+    assert!(n > 20, "{n} commands");
+}
