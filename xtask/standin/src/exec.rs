@@ -39,7 +39,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) params: &'a [u8],
-    /// Maximum number of instructions of a thread between barriers.
+    /// Maximum number of instructions of a thread.
     pub(crate) limit: u64,
 }
 
@@ -64,6 +64,8 @@ struct Run<'a, O> {
     offset: u32,
     /// First thread of the next block with barriers, in the memory's phases.
     begin: u32,
+    /// Most instructions of a thread of the block before the last barrier.
+    executed: u64,
 }
 
 /// Runs all threads of a launch.
@@ -75,7 +77,7 @@ pub(crate) fn run<O: Observer>(
 ) -> Result<(), Box<Fault>> {
     let hints = vec![0; launch.kernel.code.len()];
     memory.phase = Phase::default();
-    let mut run = Run { launch, memory, shared: Shared::default(), actor, observer, hints, offset: 0, begin: 0 };
+    let mut run = Run { launch, memory, shared: Shared::default(), actor, observer, hints, offset: 0, begin: 0, executed: 0 };
     let [nx, ny, nz] = launch.grid;
     for z in 0..nz {
         for y in 0..ny {
@@ -120,15 +122,18 @@ impl<O: Observer> Run<'_, O> {
         };
         // A thread that has returned is gone: from compute capability 7.0 on, a barrier waits for the others.
         let mut threads: Vec<Option<Vec<u64>>> = (0..n_threads).map(begin).map(Some).collect();
-        let (mut at, mut barriers) = (0, 0);
+        let (mut at, mut barriers, mut executed) = (0, 0, 0);
         loop {
+            self.executed = executed;
             let phase = Phase::new(self.begin, n_threads, barriers);
             self.memory.phase = phase;
             self.offset = phase.first().wrapping_sub(first);
             let mut waiting: Option<(usize, usize)> = None; // a thread, and the instruction behind its barrier
             for (index, thread) in threads.iter_mut().enumerate() {
                 let Some(registers) = thread else { continue };
-                match (self.thread(registers, at, first.wrapping_add(index as u32))?, waiting) {
+                let (stop, count) = self.thread(registers, at, first.wrapping_add(index as u32))?;
+                executed = executed.max(count);
+                match (stop, waiting) {
                     (Stop::Returned, _) => *thread = None,
                     (Stop::Barrier(next), None) => waiting = Some((index, next)),
                     (Stop::Barrier(next), Some((other, expected))) if next != expected => {
@@ -165,10 +170,12 @@ impl<O: Observer> Run<'_, O> {
     }
 
     /// Runs a thread from the instruction `at` on, until it returns or waits.
-    fn thread(&mut self, registers: &mut [u64], at: usize, thread: u32) -> Result<Stop, Box<Fault>> {
+    ///
+    /// Returns the number of its instructions, too.
+    fn thread(&mut self, registers: &mut [u64], at: usize, thread: u32) -> Result<(Stop, u64), Box<Fault>> {
         let (code, params) = (&self.launch.kernel.code[..], self.launch.params);
         self.observer.enters(thread);
-        let (mut next, mut executed) = (at, 0u64);
+        let (mut next, mut executed) = (at, self.executed);
         loop {
             let index = next;
             let instruction = &code[index];
@@ -188,8 +195,8 @@ impl<O: Observer> Run<'_, O> {
                     registers[usize::from(instruction.main)] = arithmetic.apply(operand);
                 }
                 Operation::Branch => next = instruction.offset as usize,
-                Operation::Return => return Ok(Stop::Returned),
-                Operation::Barrier => return Ok(Stop::Barrier(next)),
+                Operation::Return => return Ok((Stop::Returned, executed)),
+                Operation::Barrier => return Ok((Stop::Barrier(next), executed)),
                 Operation::LoadParam(bytes) => {
                     let from = &params[instruction.offset as usize..][..usize::from(bytes)];
                     registers[usize::from(instruction.main)] = number(from);

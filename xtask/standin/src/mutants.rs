@@ -67,7 +67,7 @@ impl Mutants {
         let mut path = Path { reached: vec![false; launch.kernel.code.len()], ..Path::default() };
         let original = memory.attempt(|memory| exec::run(launch, memory, by, &mut path));
         let Ok(original) = original else { return }; // the launch itself reports its fault
-        let limit = 64 * path.longest + 1_000_000;
+        let limit = 64 * path.executed.iter().max().copied().unwrap_or_default() + 100_000;
         // A guarded instruction may be reached without being executed.
         let code = launch.kernel.code.iter().zip(&path.reached);
         let reached: BTreeSet<u32> = code
@@ -113,24 +113,24 @@ fn effect(written: &[Written]) -> BTreeMap<(u32, usize), u8> {
     bytes.into_iter().filter(|(_, (before, after))| before != after).map(|(place, (_, after))| (place, after)).collect()
 }
 
-/// Observer of the instructions executed, and of the most without a barrier.
+/// Observer of the instructions reached, and of each thread's number of them.
 #[derive(Default)]
 struct Path {
     reached: Vec<bool>,
-    current: u64,
-    longest: u64,
+    executed: Vec<u64>,
+    thread: usize,
 }
 
 impl Observer for Path {
     fn executes(&mut self, index: usize) {
         self.reached[index] = true;
-        self.current += 1;
-        self.longest = self.longest.max(self.current);
+        self.executed[self.thread] += 1;
     }
 
     fn accesses(&mut self, _: usize, _: Space, _: u64, _: usize) {}
 
-    fn enters(&mut self, _: u32) {
-        self.current = 0;
+    fn enters(&mut self, thread: u32) {
+        self.thread = thread as usize;
+        self.executed.resize(self.executed.len().max(self.thread + 1), 0);
     }
 }

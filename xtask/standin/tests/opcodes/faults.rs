@@ -190,6 +190,20 @@ fn a_kernel_without_an_end_is_a_fault() {
 }
 
 #[test]
+fn a_kernel_that_passes_barriers_without_an_end_is_a_fault() {
+    let body = "$L_again:
+    mov.u32 %r1, 0;
+$L_count:
+    add.s32 %r1, %r1, 1;
+    setp.lt.u32 %p1, %r1, 1000000;
+    @%p1 bra $L_count;
+    bar.sync 0;
+    bra.uni $L_again;";
+    let ptx = module(0, body);
+    assert_eq!(machine(&ptx).run("probe", [1, 1, 1], [1, 1, 1], &[]).unwrap_err().kind, Kind::Endless);
+}
+
+#[test]
 fn an_instruction_that_is_not_known_is_refused_with_its_line() {
     for instruction in [
         "tanh.approx.f32 %f1, %f2;",
