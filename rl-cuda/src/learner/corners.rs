@@ -176,11 +176,15 @@ fn dense_layers_agree_on_any_numbers() {
             [&y, &partial, &gradient].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
         }
         // Tiles of some of their 32 terms.
-        let layers = [(8, 130), (10, 64), (15, 130), (18, 22), (26, 9), (45, 10), (130, 12), (64, 20), (131, 26)];
+        let layers = [(8, 130), (10, 64), (15, 130), (18, 22), (26, 9), (45, 10), (130, 12), (131, 26), (64, 20), (13, 64)];
         for (round, (n_in, n_out)) in layers.into_iter().enumerate() {
-            let (m, layer) = ([9, 70, 11, 12, 13, 14, 15][round % 7], DenseLayer { n_in, n_out, activation: Activation::None });
+            let (m, layer) = ([9, 70, 35, 12, 13, 14, 15][round % 7], DenseLayer { n_in, n_out, activation: Activation::None });
             let n_params = (n_in + 1) * n_out;
-            let (params, x, dz) = (bench.floats(n_params, false), bench.floats(m * n_in, false), bench.floats(m * n_out, false));
+            let (mut params, mut x) = (bench.numbers(n_params, false), bench.numbers(m * n_in, false));
+            // A sum of zeros.
+            x[..n_in].fill(0.0);
+            params[n_in * n_out] = 0.0;
+            let (params, x, dz) = (bench.upload(&params), bench.upload(&x), bench.floats(m * n_out, false));
             let (mut y, mut dx) = (bench.zeros(m * n_out), bench.zeros(m * n_in));
             bench.kernels.forward(&bench.stream, layer, &params.view(), &x.view(), &y.view_mut()).unwrap();
             let of_layer = (layer, &params.view());
@@ -193,10 +197,12 @@ fn dense_layers_agree_on_any_numbers() {
             bench.kernels.gradient(&bench.stream, (layer, &slices), &x.view(), &dz.view(), to).unwrap();
             [&y, &dx, &partial].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
         }
-        // Several tiles in a slice, added in one row or in rows of their own.
+        // Several tiles in a slice, added in one row or in rows of their own; a column of zeros.
         let layer = DenseLayer { n_in: 2, n_out: 3, activation: Activation::None };
-        for n in [97, 200, 300, 400, 500, 800] {
-            let (x, dz) = (bench.floats(2 * n, false), bench.floats(3 * n, false));
+        for n in [3, 97, 200, 300, 400, 500, 800] {
+            let (x, mut dz) = (bench.floats(2 * n, false), bench.numbers(3 * n, false));
+            dz.iter_mut().step_by(3).for_each(|dz| *dz = 0.0);
+            let dz = bench.upload(&dz);
             for (count, most) in [(1, 0), (1, usize::MAX), (2, 0), (2, usize::MAX)] {
                 let slices = MinibatchSlices::new(n, count, 9, most);
                 let mut partial = bench.floats(slices.rows() * 9, false);
@@ -204,6 +210,36 @@ fn dense_layers_agree_on_any_numbers() {
                 bench.kernels.gradient(&bench.stream, (layer, &slices), &x.view(), &dz.view(), (&partial.view_mut(), 9)).unwrap();
                 bench.kernels.sum_gradients(&bench.stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
                 [&partial, &gradient].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            }
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn convolutions_agree_on_any_numbers() {
+    agree("convolutions", |device| {
+        let mut bench = KernelBench::new(device, LearnerKernels::new, 28);
+        // Channels in and out, columns, samples, samples together: tiles of some of their 32 terms.
+        let layers = [(64, 64, 1, 65, 1), (37, 1, 1, 100, 4), (97, 1, 1, 35, 35), (7, 2, 2, 145, 49), (2, 3, 97, 2, 1)];
+        for (n_in, n_out, columns, m, together) in layers {
+            let (kernel, stride, in_size, planes, activation) = (1, 1, [1, columns], false, Activation::None);
+            let shape = ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together };
+            let layer = ConvLayer::new(device, shape).unwrap();
+            let (mut x, mut params) = (bench.numbers(m * shape.in_len(), false), bench.numbers(shape.n_params(), false));
+            // A sum of zeros.
+            x[..n_in].fill(0.0);
+            params[n_in * n_out] = 0.0;
+            let (x, params) = (bench.upload(&x), bench.upload(&params));
+            let (dz, mut y) = (bench.floats(m * shape.out_len(), false), bench.zeros(m * shape.out_len()));
+            layer.forward(&bench.stream, &params.view(), &x.view(), &y.view_mut()).unwrap();
+            bench.digest.floats(&bench.stream, &y);
+            for (count, most) in [(1, 0), (2, usize::MAX)] {
+                let slices = MinibatchSlices::new(m, count, shape.n_params(), most);
+                let mut partial = bench.floats(slices.rows() * shape.n_params(), false);
+                let to = (&partial.view_mut(), shape.n_params());
+                layer.gradient(&bench.stream, &slices, &x.view(), &dz.view(), to).unwrap();
+                bench.digest.floats(&bench.stream, &partial);
             }
         }
         bench.digest
@@ -239,6 +275,11 @@ fn activations_agree_on_any_number() {
                 let layer = (layer, &params.view().slice(0..5));
                 bench.kernels.input_gradient(&bench.stream, layer, &rows.view(), derive, false, &dx.view_mut()).unwrap();
                 [&y, &dx].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+                let (n_in, n_out, kernel, stride, in_size, planes, together) = (1, 4, 1, 1, [1, 1], false, 1);
+                let shape = ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together };
+                let layer = ConvLayer::new(device, shape).unwrap();
+                layer.forward(&bench.stream, &params.view(), &rows.view(), &y.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &y);
             }
         }
         bench.digest
