@@ -17,7 +17,9 @@ use crate::latency::Distribution;
 rl_agents::settings! {
     /// Settings of `slow_cartpole`.
     pub struct SlowCartPoleConfig, "env." {
-        /// slow_cartpole: milliseconds that a step waits.
+        /// slow_cartpole: distribution of the delays; pareto: mostly shorter, rarely much longer.
+        latency: Distribution = Distribution::Fixed, Kind::Choice(&["fixed", "exp", "pareto"]);
+        /// slow_cartpole: milliseconds that a step waits, on average.
         latency_ms: f64 = 1.0, Kind::Float(0.0, 60_000.0);
     }
 }
@@ -27,7 +29,7 @@ impl EnvSettings for SlowCartPoleConfig {
 
     fn entry(&self) -> Entry {
         let mean = Duration::from_secs_f64(1e-3 * self.latency_ms);
-        let latency = Latency { distribution: Distribution::Fixed, mean, work: Duration::ZERO, fail: 0.0 };
+        let latency = Latency { distribution: self.latency, mean, work: Duration::ZERO, fail: 0.0 };
         Entry::blocking_with(Self::NAME, "balance a pole on a cart that answers late", move || SlowCartPole::new(latency))
     }
 }

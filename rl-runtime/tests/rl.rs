@@ -888,18 +888,21 @@ fn a_sweep_that_is_killed_again_and_again_ends_with_the_same_table() {
         finish(rl(&["train", "--config", "whole/best.toml", "--steps", "64", "--run-dir", "best"]).current_dir(dir.path()));
     assert_eq!(best.status.code(), Some(0), "{}", stderr(&best));
 
-    let mut kills = 0;
+    let (killed, mut kills) = (dir.path().join("killed/trials.csv"), 0);
+    let rows = |file: &Path| fs::read_to_string(file).map_or(0, |text| text.lines().count());
     loop {
         let mut child = sweep("killed").spawn().unwrap();
         let begin = Instant::now();
         let ended = loop {
             match child.try_wait().unwrap() {
                 Some(_) => break true,
-                None if kills < 6 && begin.elapsed() > Duration::from_millis(300 + 250 * kills) => break false,
+                None if kills < 6 && rows(&killed) > 1 + kills => break false,
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
             assert!(begin.elapsed() < TIME_LIMIT);
         };
+        // Other moments of a training each time.
+        std::thread::sleep(Duration::from_millis(7 * kills as u64));
         if ended {
             let output = child.wait_with_output().unwrap();
             assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

@@ -200,7 +200,9 @@ fn pipeline(config: &Config, _: &Entry) -> Vec<Change> {
     let overlapped = |lag: usize| vec![("pipeline".into(), "overlapped".into()), ("max_lag".into(), count(lag))];
     match config.mode() {
         Mode::Sync => vec![overlapped(1)],
-        Mode::Overlapped { max_lag } => vec![vec![("pipeline".into(), "sync".into())], overlapped(max_lag.max(1) * 2)],
+        Mode::Overlapped { max_lag } => {
+            vec![vec![("pipeline".into(), "sync".into()), ("max_lag".into(), count(1))], overlapped(max_lag.max(1) * 2)]
+        }
     }
 }
 
@@ -325,7 +327,7 @@ impl Tuning<'_> {
 
     /// Measures the result and the preset in turn.
     ///
-    /// Once at least, and again within `seconds`. Returns their medians. What was kept is dropped if it is not faster.
+    /// Once at least, and again within `seconds`. Returns their medians. What was kept is dropped if it is hardly faster.
     fn compare(&mut self, kept: &mut Vec<Kept>, seconds: f64) -> Result<(f64, f64), Error> {
         let (tuned, preset) = (self.config(&with(kept, &Vec::new()))?, self.config(&Vec::new())?);
         let (mut rates, begin) = ([Vec::new(), Vec::new()], Instant::now());
@@ -342,7 +344,7 @@ impl Tuning<'_> {
             rates.sort_unstable_by(f64::total_cmp);
             rates[rates.len() / 2]
         });
-        if best > first {
+        if best > FASTER * first {
             return Ok((best, first));
         }
         kept.clear();
