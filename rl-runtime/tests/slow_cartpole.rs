@@ -45,7 +45,7 @@ fn a_setting_of_one_environment_is_refused_for_another_and_out_of_range() {
     for (arguments, why) in [
         ("train cartpole --set env.latency_ms=3", "env.latency_ms has no effect: cartpole has no such setting"),
         ("train slow_cartpole --set env.latency_ms=-3", "env.latency_ms is -3; it must be a number from 0 to 60000"),
-        ("train slow_cartpole --set env.latency=3", "(did you mean \"env.latency_ms\"?)"),
+        ("train slow_cartpole --set env.latencie_ms=3", "(did you mean \"env.latency_ms\"?)"),
         ("train slow_cartpole --set env.frame_stack=2", "slow_cartpole blocks, and env.* puts wrappers only"),
     ] {
         let output = finish(&mut rl(&arguments.split(' ').collect::<Vec<_>>()));
