@@ -17,7 +17,7 @@ use crate::latency::Distribution;
 rl_agents::settings! {
     /// Settings of `slow_cartpole`.
     pub struct SlowCartPoleConfig, "env." {
-        /// slow_cartpole: distribution of the delays; pareto: mostly shorter, rarely much longer.
+        /// slow_cartpole: distribution of the delays; pareto: rarely much longer.
         latency: Distribution = Distribution::Fixed, Kind::Choice(&["fixed", "exp", "pareto"]);
         /// slow_cartpole: milliseconds that a step waits, on average.
         latency_ms: f64 = 1.0, Kind::Float(0.0, 60_000.0);
