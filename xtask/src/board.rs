@@ -19,9 +19,9 @@ const SHOWN: [(&str, &str); 2] = [
 ];
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 60)];
 /// Training with and without a board.
-const MEASURED: &str = "cartpole --steps 600000";
+const MEASURED: &str = "cartpole --steps 2000000";
 const SETTINGS: &str = "--set eval_episodes=1 --set checkpoint_every=1000000000";
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 9;
 
 /// Captures, measures, and writes the record.
 pub(crate) fn measure(root: &Path) -> Result<()> {
@@ -65,14 +65,15 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
 
 /// Trains at a terminal of that size; returns env steps per second.
 fn train(root: &Path, args: &str, columns: u16, rows: u16) -> Result<f64> {
-    let dir = root.join("target/board-runs");
+    // Shown on the board.
+    let run_dir = "target/board-runs";
+    let dir = root.join(run_dir);
     let _ = fs::remove_dir_all(&dir);
     let program = root.join("target/release/rl");
-    let line =
-        format!("stty rows {rows} cols {columns}; {} train {args} {SETTINGS} --run-dir {}", program.display(), dir.display());
+    let line = format!("stty rows {rows} cols {columns}; {} train {args} {SETTINGS} --run-dir {run_dir}", program.display());
     let mut script = Command::new("script");
     script.args(["-qefc", &line]).arg(root.join("target/board-written"));
-    run(script.env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(std::process::Stdio::null()))?;
+    run(script.current_dir(root).env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(std::process::Stdio::null()))?;
     let metrics = fs::read_to_string(dir.join("metrics.csv"))?;
     let column =
         metrics.lines().next().and_then(|names| names.split(',').position(|name| name == "time/fps")).context("time/fps")?;
