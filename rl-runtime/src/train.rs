@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rl_agents::ranks::{Ranks, gather};
 use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, Counters, EvalConfig, Metrics, Snapshot, Statistics};
@@ -603,18 +603,17 @@ impl Training {
     /// # Errors
     /// The errors of the agent and the environments.
     #[cfg(feature = "cli")]
-    pub(crate) fn rate(&mut self, least: Duration) -> Result<f64, Error> {
+    pub(crate) fn rate(&mut self, least: std::time::Duration) -> Result<f64, Error> {
         let Self { run, agent, pipeline, .. } = self;
         let not_counted = 1 + run.config.mode().n_ahead() as u64;
-        let (mut begin, mut rate) = (Instant::now(), 0.0);
+        let (mut begin, mut begin_steps, mut rate) = (Instant::now(), 0, 0.0);
         pipeline.drive(&mut **agent, u64::MAX, |filled, agent| {
             agent.update(&filled.rollout, filled.remaining, &run.pool)?;
             run.count(filled);
             if run.progress.iterations <= not_counted {
-                begin = Instant::now();
+                (begin, begin_steps) = (Instant::now(), run.progress.env_steps);
             } else {
-                let counted = (run.progress.iterations - not_counted) as usize * run.config.n_steps() * run.config.run.n_envs;
-                rate = counted as f64 / begin.elapsed().as_secs_f64();
+                rate = (run.progress.env_steps - begin_steps) as f64 / begin.elapsed().as_secs_f64();
             }
             let done = rate > 0.0 && begin.elapsed() >= least;
             Ok(if done || interrupt::requested() { Flow::Stop } else { Flow::Continue })

@@ -36,10 +36,8 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     for (columns, rows) in SIZES {
         let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
         for _ in 0..ROUNDS {
-            let pair = ["", "--plain"].map(|how| train(root, &format!("{MEASURED} {how}"), columns, rows));
-            let [board, plain] =
-                [pair[0].as_ref(), pair[1].as_ref()].map(|rate| rate.map_err(|error| anyhow::anyhow!("{error:#}")).copied());
-            let (board, plain) = (board?, plain?);
+            let board = train(root, MEASURED, columns, rows)?;
+            let plain = train(root, &format!("{MEASURED} --plain"), columns, rows)?;
             rates[0].push(board);
             rates[1].push(plain);
             ratios.push(board / plain);

@@ -143,7 +143,8 @@ fn table(root: &Path, presets: &[Preset], seeds: std::ops::Range<u64>, record: &
     Ok(())
 }
 
-fn last_line(command: &mut Command) -> Result<serde_json::Value> {
+/// Runs a program whose last line is a JSON object.
+pub(crate) fn last_line(command: &mut Command) -> Result<serde_json::Value> {
     let output = crate::bench::run(command)?;
     serde_json::from_str(output.lines().last().unwrap_or_default()).context("an answer in JSON")
 }

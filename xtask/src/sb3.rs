@@ -10,8 +10,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::bench::{TRAIN, k, peers_python, run, spread};
-use crate::presets::mean_and_error;
+use crate::bench::{TRAIN, k, peers_python, spread};
+use crate::presets::{last_line, mean_and_error};
 use crate::process::machine;
 
 /// Environment, its env steps, and settings that undo our preset.
@@ -45,7 +45,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
         let theirs = |(kind, threads): (&str, &str), steps: u64, seed: u64, episodes: &str| -> Result<Value> {
             let mut command = Command::new(&python);
             command.arg(root.join("xtask/peers/study_sb3.py")).args([env, kind, threads]);
-            answer(command.args([&steps.to_string(), &seed.to_string(), episodes]))
+            last_line(command.args([&steps.to_string(), &seed.to_string(), episodes]))
         };
         let mut tried = Vec::new();
         for way in WAYS {
@@ -97,14 +97,9 @@ fn train(root: &Path, python: &Path, (env, steps, settings): (&str, u64, &str), 
     let mut command = program();
     command.args(TRAIN.split(' ')).arg(format!("gym:{env}")).args(SETTINGS.split(' ')).args(settings.split_whitespace());
     command.args(["--steps", &steps.to_string(), "--seed", &seed.to_string(), "--run-dir"]).arg(&dir);
-    let rate = figure(&answer(&mut command)?, "env_steps_per_s")?;
-    let evaluated = answer(program().args(["eval", "--episodes", EPISODES, "--json"]).arg(&dir))?;
+    let rate = figure(&last_line(&mut command)?, "env_steps_per_s")?;
+    let evaluated = last_line(program().args(["eval", "--episodes", EPISODES, "--json"]).arg(&dir))?;
     Ok([rate, figure(&evaluated, "return_mean")?])
-}
-
-/// Runs a program whose last line is a JSON object.
-fn answer(command: &mut Command) -> Result<Value> {
-    serde_json::from_str(run(command)?.lines().last().unwrap_or_default()).context("an answer in JSON")
 }
 
 fn figure(answer: &Value, name: &str) -> Result<f64> {

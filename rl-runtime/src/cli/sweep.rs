@@ -15,7 +15,6 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rl_envs::catalog::Entry;
 use rl_envs::{Purpose, Rng};
 use serde::Deserialize;
 use serde_json::json;
@@ -24,7 +23,7 @@ use toml::{Table, Value};
 use super::chart::{self, Curve};
 use super::recorded::Recorded;
 use super::{Envs, signals, threads};
-use crate::config::{self, Layers, MAX_FILE};
+use crate::config::{self, Layers, MAX_FILE, layers};
 use crate::file::write_whole;
 use crate::{Algo, Error, checkpoint, interrupt, print};
 
@@ -192,13 +191,13 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
         return Err(bad("sweep.trials is from 1 to 10000, sweep.halving from 2 to 100".into()));
     }
     let base_text = base.to_string();
-    let layers = |drawn: &[(String, Value)]| -> Result<Layers, Error> {
+    let with = |drawn: &[(String, Value)]| -> Result<Layers, Error> {
         let mut layers = Layers::default();
         layers.add_toml(&base_text, &name)?;
         drawn.iter().for_each(|(key, value)| layers.add(key, value.clone(), "sweep.settings".into()));
         Ok(layers)
     };
-    let given = layers(&[])?;
+    let given = with(&[])?;
     let env = given.env()?.ok_or_else(|| bad("names no environment: env = \"cartpole\"".into()))?;
     let algo = Algo::find(&given.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
     let entry = &envs.open(&env, false, 0)?;
@@ -208,11 +207,8 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let dir = args.dir.clone().unwrap_or_else(|| Path::new("sweeps").join(stem));
     let mut trials = Vec::new();
     for i in 0..plan.trials {
-        let drawn = if i == 0 {
-            Vec::new()
-        } else {
-            draw(&plan, i, |drawn| layers(drawn)?.resolve(entry, algo).map(drop)).map_err(bad)?
-        };
+        let drawn =
+            if i == 0 { Vec::new() } else { draw(&plan, i, |drawn| with(drawn)?.resolve(entry, algo).map(drop)).map_err(bad)? };
         let path = dir.join(format!("trial-{i:03}"));
         trials.push(Trial { drawn, file: path.with_extension("toml"), dir: path, results: Vec::new() });
     }
@@ -220,7 +216,7 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let threads = (threads(None) / parallel).max(1);
     let halving = plan.halving.unwrap_or(1);
     let mut sweep = Sweep { dir, trials, rungs, halving, threads, parallel, json };
-    sweep.begin(&text, &base, entry)?;
+    sweep.begin(&text, &base)?;
     Ok(sweep)
 }
 
@@ -264,8 +260,7 @@ impl Trial {
     }
 
     fn settings(&self) -> String {
-        let settings: Vec<String> = self.drawn.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-        if settings.is_empty() { "the settings of the file".into() } else { settings.join(", ") }
+        if self.drawn.is_empty() { "the settings of the file".into() } else { layers::in_words(&self.drawn) }
     }
 
     fn score(&self, rung: usize) -> f64 {
@@ -275,7 +270,7 @@ impl Trial {
 
 impl Sweep {
     /// Creates the directory, or reads what it knows.
-    fn begin(&mut self, text: &str, base: &Table, entry: &Entry) -> Result<(), Error> {
+    fn begin(&mut self, text: &str, base: &Table) -> Result<(), Error> {
         let copy = self.dir.join("sweep.toml");
         if copy.exists() {
             if config::read_small(&copy, MAX_FILE)? != text {
@@ -291,23 +286,7 @@ impl Sweep {
         fs::create_dir_all(&self.dir).map_err(Error::io(&self.dir))?;
         for trial in &self.trials {
             let mut table = base.clone();
-            for (key, value) in &trial.drawn {
-                match key.split_once('.') {
-                    Some(("env", name)) => {
-                        // The name alone may stand there.
-                        let env = table.entry("env").or_insert_with(|| entry.name.into());
-                        if let Value::String(of) = env {
-                            *env = Value::Table(Table::from_iter([("name".into(), of.as_str().into())]));
-                        }
-                        env.as_table_mut().map(|env| env.insert(name.into(), value.clone()));
-                    }
-                    Some((section, name)) => {
-                        let section = table.entry(section).or_insert_with(|| Table::new().into());
-                        section.as_table_mut().map(|section| section.insert(name.into(), value.clone()));
-                    }
-                    None => drop(table.insert(key.clone(), value.clone())),
-                }
-            }
+            trial.drawn.iter().for_each(|(key, value)| layers::insert(&mut table, key, value.clone()));
             write_whole(&trial.file, table.to_string().as_bytes())?;
         }
         // Last, so that it shows a complete directory.

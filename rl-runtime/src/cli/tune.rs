@@ -17,7 +17,7 @@ use toml::{Table, Value};
 use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::algo::AlgoConfig;
 use crate::budget::{Budget, in_words};
-use crate::config::Layers;
+use crate::config::{Layers, layers};
 use crate::file::Draft;
 use crate::print::grouped;
 use crate::profile::Profile;
@@ -291,8 +291,7 @@ impl Tuning<'_> {
     fn trial(&mut self, change: &Change, preset: f64, best: f64) -> Result<f64, Error> {
         let config = self.config(change)?;
         self.tried.insert(config.to_toml());
-        let named: Vec<String> = change.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-        let name = if named.is_empty() { "the preset".into() } else { named.join(", ") };
+        let name = if change.is_empty() { "the preset".into() } else { layers::in_words(change) };
         let bytes: u128 = Budget::training(&config, self.entry).parts()?.iter().map(|(_, bytes)| bytes).sum();
         let rate = self.rate(&config)?;
         print::out(&if self.json {
@@ -301,7 +300,7 @@ impl Tuning<'_> {
         } else if rate == 0.0 {
             format!("{name}: does not fit, about {} of memory", in_words(bytes))
         } else {
-            let beside = if named.is_empty() {
+            let beside = if change.is_empty() {
                 String::new()
             } else {
                 let found = if rate > FASTER * best { ", kept" } else { "" };
@@ -361,9 +360,8 @@ impl Tuning<'_> {
             grouped(first as u64)
         );
         for Kept { change, gain } in kept {
-            let names: Vec<String> = change.iter().map(|(key, value)| format!("{key} = {value}")).collect();
             let cost = change.first().map_or("", |(key, _)| cost(key));
-            let _ = writeln!(text, "# {}: {gain:.2} times as fast; {cost}", names.join(", "));
+            let _ = writeln!(text, "# {}: {gain:.2} times as fast; {cost}", layers::in_words(change));
         }
         let defaults = Layers::default().resolve(self.entry, self.algo)?.settings();
         let mut table = Table::new();
@@ -372,13 +370,7 @@ impl Tuning<'_> {
             if defaults.get(&key) == Some(&value) && key != "env.name" {
                 continue;
             }
-            match key.split_once('.') {
-                Some((section, name)) => {
-                    let section = table.entry(section).or_insert_with(|| Table::new().into());
-                    section.as_table_mut().into_iter().for_each(|section| drop(section.insert(name.into(), value.clone())));
-                }
-                None => drop(table.insert(key, value)),
-            }
+            layers::insert(&mut table, &key, value);
         }
         text.push_str(&table.to_string());
         Ok(text)

@@ -18,6 +18,24 @@ use crate::{Error, catalog};
 /// Largest configuration file.
 pub(crate) const MAX_FILE: u64 = 1 << 20;
 
+/// Sets a setting, such as `ppo.n_steps`, in the table of a file.
+#[cfg(feature = "cli")]
+pub(crate) fn insert(table: &mut Table, key: &str, value: Value) {
+    let Some((section, name)) = key.split_once('.') else { return drop(table.insert(key.into(), value)) };
+    let section = table.entry(section).or_insert_with(|| Table::new().into());
+    // The name of an environment may stand alone.
+    if let Value::String(env) = section {
+        *section = Value::Table(Table::from_iter([("name".into(), env.as_str().into())]));
+    }
+    section.as_table_mut().into_iter().for_each(|section| drop(section.insert(name.into(), value.clone())));
+}
+
+/// Lists settings in a line.
+#[cfg(feature = "cli")]
+pub(crate) fn in_words(settings: &[(String, Value)]) -> String {
+    settings.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
+}
+
 /// Value of a setting, and its origin.
 #[derive(Clone)]
 struct Setting {

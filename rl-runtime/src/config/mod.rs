@@ -3,7 +3,7 @@
 //! [`Layers`] says where a choice comes from. One check serves all layers, and the files of runs and checkpoints too: every value
 //! against [`keys`], then the values together, before any work. All problems are reported at once.
 
-mod layers;
+pub(crate) mod layers;
 mod presets;
 
 use std::collections::{BTreeMap, BTreeSet};
