@@ -1,11 +1,13 @@
 //! PPO in worker processes beside Stable-Baselines3's: speed and returns.
 //!
-//! `cargo xtask bench --sb3` trains both with Stable-Baselines3's default settings over the same seeds, and writes `bench/sb3.md`.
+//! `cargo xtask bench --sb3` gives both Stable-Baselines3's default settings, and writes `bench/sb3.md`. It measures speed first, in runs that
+//! alternate; then it trains over five seeds, two trainings at a time, and measures returns.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -15,91 +17,144 @@ use crate::presets::{last_line, mean_and_error};
 use crate::process::machine;
 
 /// Environment, its env steps, and settings that undo our preset.
-const CASES: [(&str, u64, &str); 3] = [
-    ("CartPole-v1", 500_000, ""),
+const CASES: [Case; 3] = [
     ("LunarLander-v3", 500_000, "--set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0"),
+    ("CartPole-v1", 500_000, ""),
     ("HalfCheetah-v5", 300_000, "--set normalize_obs=false --set ppo.normalize_reward=false --set ppo.learning_rate=3e-4"),
 ];
+type Case = (&'static str, u64, &'static str);
 const SETTINGS: &str = "--envs 8 --threads 2 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10";
-/// Their vector environments and numbers of threads; the fastest trains.
+/// Their vector environments and numbers of threads; the fastest is compared.
 const WAYS: [(&str, &str); 4] = [("dummy", "1"), ("dummy", "2"), ("subproc", "1"), ("subproc", "2")];
 /// Env steps that find the fastest.
 const TRIED: u64 = 10_240;
-const SEEDS: [u64; 3] = [100, 101, 102];
+/// Env steps of a run that measures speed, and the number of such runs.
+const TIMED: u64 = 102_400;
+const ROUNDS: u64 = 3;
+/// Seeds of the returns.
+const SEEDS: [u64; 5] = [100, 101, 102, 103, 104];
 /// Greedy episodes after training.
 const EPISODES: &str = "100";
 
-/// Trains both, and writes the record.
+/// Measures both, and writes the record.
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let python = peers_python(root, "target/peers", "requirements.txt")?;
+    let peers = Peers { root, python: &python };
+    let speeds = CASES.iter().map(|case| peers.speeds(*case)).collect::<Result<Vec<_>>>()?;
+    let returns = peers.returns()?;
     let mut text = format!(
-        "# PPO beside Stable-Baselines3's\n\nWritten by `cargo xtask bench --sb3` on {}: medians of the seeds {SEEDS:?}, which alternate, with \
-         minimum and maximum. Both have\nStable-Baselines3's default settings in 8 environments of Gymnasium, 2,048 env steps a rollout; ours step \
-         in 2 worker processes. Theirs is the\nfastest of DummyVecEnv and SubprocVecEnv with 1 and 2 threads of PyTorch, tried for {TRIED} env steps \
-         each. Returns are those of {EPISODES} greedy\nepisodes after training, with the standard error over seeds.\n\n\
-         | environment | env steps | ours, env steps/s | theirs | ratio | return, ours | theirs |\n|---|---|---|---|---|---|---|\n",
+        "# PPO beside Stable-Baselines3's\n\nWritten by `cargo xtask bench --sb3` on {}. Both have Stable-Baselines3's default settings in 8\n\
+         environments of Gymnasium, 2,048 env steps a rollout; ours step in 2 worker processes. Speed: medians of {ROUNDS} alternating runs of \
+         {TIMED}\nenv steps, with minimum and maximum; theirs is the fastest of DummyVecEnv and SubprocVecEnv with 1 and 2 threads of PyTorch, \
+         tried for\n{TRIED} env steps each. Returns: {EPISODES} greedy episodes after the env steps named, mean and standard error over the seeds \
+         {SEEDS:?},\ntrained two at a time.\n\n\
+         | environment | ours, env steps/s | theirs | ratio | return after | ours | theirs |\n|---|---|---|---|---|---|---|\n",
         machine(root)
     );
-    for (env, steps, settings) in CASES {
-        let theirs = |(kind, threads): (&str, &str), steps: u64, seed: u64, episodes: &str| -> Result<Value> {
-            let mut command = Command::new(&python);
-            command.arg(root.join("xtask/peers/study_sb3.py")).args([env, kind, threads]);
-            last_line(command.args([&steps.to_string(), &seed.to_string(), episodes]))
-        };
+    for (i, (env, steps, _)) in CASES.into_iter().enumerate() {
+        let [ours, theirs] = [0, 1]
+            .map(|who| mean_and_error(&returns.iter().filter(|(of, ..)| *of == [i, who]).map(|(_, r)| *r).collect::<Vec<_>>()));
+        let _ = writeln!(text, "| {env} | {} | {steps} | {ours} | {theirs} |", speeds[i]);
+    }
+    print!("{text}");
+    Ok(fs::write(root.join("bench/sb3.md"), text)?)
+}
+
+/// Programs of both.
+#[derive(Clone, Copy)]
+struct Peers<'a> {
+    root: &'a Path,
+    python: &'a Path,
+}
+
+impl Peers<'_> {
+    /// Returns three cells: our env steps per second, theirs, and the ratio.
+    fn speeds(self, case: Case) -> Result<String> {
+        let env = case.0;
         let mut tried = Vec::new();
         for way in WAYS {
-            let rate = figure(&theirs(way, TRIED, 0, "0")?, "env_steps_per_s")?;
+            let (rate, _) = self.theirs(env, way, TRIED, 0, "0")?;
             println!("{env}, {way:?}: {rate:.0} env steps/s");
             tried.push((rate, way));
         }
         let (_, way) = tried.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).context("a way")?;
-        let (mut rates, mut returns) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-        for seed in SEEDS {
-            let ours = train(root, &python, (env, steps, settings), seed)?;
-            let theirs = theirs(way, steps, seed, EPISODES)?;
-            let theirs = [figure(&theirs, "env_steps_per_s")?, figure(&theirs, "return_mean")?];
-            println!("{env}, seed {seed}: ours {ours:.0?}, theirs {theirs:.0?}");
-            for (i, [rate, of]) in [ours, theirs].into_iter().enumerate() {
-                rates[i].push(rate);
-                returns[i].push(of);
-            }
+        let mut rates = [Vec::new(), Vec::new()];
+        for seed in 0..ROUNDS {
+            let (ours, _) = self.ours((env, TIMED, case.2), seed, None)?;
+            let (theirs, _) = self.theirs(env, way, TIMED, seed, "0")?;
+            println!("{env}: ours {ours:.0} env steps/s, theirs {theirs:.0}");
+            rates[0].push(ours);
+            rates[1].push(theirs);
         }
         let [(ours, low, high), (theirs, their_low, their_high)] = rates.map(spread);
-        let [our_return, their_return] = returns.map(|returns| mean_and_error(&returns));
-        let row = format!(
-            "| {env} | {steps} | {} ({} to {}) | {} ({} to {}), {} and {} threads | {:.1} | {our_return} | {their_return} |",
-            k(ours),
-            k(low),
-            k(high),
-            k(theirs),
-            k(their_low),
-            k(their_high),
-            way.0,
-            way.1,
-            ours / theirs
-        );
-        println!("{row}");
-        let _ = writeln!(text, "{row}");
+        let ours_of = format!("{} ({} to {})", k(ours), k(low), k(high));
+        let theirs_of = format!("{} ({} to {}), {} and {} threads", k(theirs), k(their_low), k(their_high), way.0, way.1);
+        Ok(format!("{ours_of} | {theirs_of} | {:.1}", ours / theirs))
     }
-    Ok(fs::write(root.join("bench/sb3.md"), text)?)
-}
 
-/// Trains ours; returns env steps per second, and the mean return afterwards.
-fn train(root: &Path, python: &Path, (env, steps, settings): (&str, u64, &str), seed: u64) -> Result<[f64; 2]> {
-    let dir = root.join("target/sb3-runs");
-    let _ = fs::remove_dir_all(&dir);
-    let program = || {
-        let mut command = Command::new(root.join("target/release/rl"));
-        command.env("RL_PYTHON", python);
-        command
-    };
-    let mut command = program();
-    command.args(TRAIN.split(' ')).arg(format!("gym:{env}")).args(SETTINGS.split(' ')).args(settings.split_whitespace());
-    command.args(["--steps", &steps.to_string(), "--seed", &seed.to_string(), "--run-dir"]).arg(&dir);
-    let rate = figure(&last_line(&mut command)?, "env_steps_per_s")?;
-    let evaluated = last_line(program().args(["eval", "--episodes", EPISODES, "--json"]).arg(&dir))?;
-    Ok([rate, figure(&evaluated, "return_mean")?])
+    /// Trains over all seeds, two trainings at a time.
+    ///
+    /// Returns mean returns, each with the index of its case and who trained: 0 for ours, 1 for theirs.
+    fn returns(self) -> Result<Vec<([usize; 2], f64)>> {
+        let jobs = (0..CASES.len()).flat_map(|i| SEEDS.into_iter().flat_map(move |seed| [1, 0].map(|who| ([i, who], seed))));
+        let jobs = Mutex::new(jobs);
+        let work = || -> Result<Vec<([usize; 2], f64)>> {
+            let next = || jobs.lock().ok()?.next();
+            let mut done = Vec::new();
+            while let Some(([i, who], seed)) = next() {
+                let case = CASES[i];
+                let (_, of) = if who == 0 {
+                    self.ours(case, seed, Some(EPISODES))?
+                } else {
+                    self.theirs(case.0, WAYS[0], case.1, seed, EPISODES)?
+                };
+                let of = of.context("return_mean")?;
+                println!("{}, seed {seed}: {} {of:.1}", case.0, ["ours", "theirs"][who]);
+                done.push(([i, who], of));
+            }
+            Ok(done)
+        };
+        std::thread::scope(|scope| {
+            let second = scope.spawn(work);
+            let mut done = work()?;
+            done.extend(second.join().ok().context("a training panicked")??);
+            Ok(done)
+        })
+    }
+
+    /// Returns env steps per second and, after `episodes` episodes, their mean return.
+    fn theirs(
+        self,
+        env: &str,
+        (kind, threads): (&str, &str),
+        steps: u64,
+        seed: u64,
+        episodes: &str,
+    ) -> Result<(f64, Option<f64>)> {
+        let mut command = Command::new(self.python);
+        command.arg(self.root.join("xtask/peers/study_sb3.py")).args([env, kind, threads]);
+        let answer = last_line(command.args([&steps.to_string(), &seed.to_string(), episodes]))?;
+        Ok((figure(&answer, "env_steps_per_s")?, answer["return_mean"].as_f64()))
+    }
+
+    /// Returns env steps per second and, after `episodes` episodes, their mean return.
+    fn ours(self, (env, steps, settings): Case, seed: u64, episodes: Option<&str>) -> Result<(f64, Option<f64>)> {
+        let dir = self.root.join(format!("target/sb3-runs/{env}-{seed}"));
+        let _ = fs::remove_dir_all(&dir);
+        let program = || {
+            let mut command = Command::new(self.root.join("target/release/rl"));
+            command.env("RL_PYTHON", self.python);
+            command
+        };
+        let mut command = program();
+        command.args(TRAIN.split(' ')).arg(format!("gym:{env}")).args(SETTINGS.split(' ')).args(settings.split_whitespace());
+        command.args(["--steps", &steps.to_string(), "--seed", &seed.to_string(), "--run-dir"]).arg(&dir);
+        let rate = figure(&last_line(&mut command)?, "env_steps_per_s")?;
+        let Some(episodes) = episodes else { return Ok((rate, None)) };
+        let evaluated = last_line(program().args(["eval", "--episodes", episodes, "--json"]).arg(&dir))?;
+        Ok((rate, Some(figure(&evaluated, "return_mean")?)))
+    }
 }
 
 fn figure(answer: &Value, name: &str) -> Result<f64> {

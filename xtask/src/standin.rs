@@ -19,7 +19,8 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     match args.first().map(String::as_str) {
         Some("--schedules") => SCHEDULES.iter().try_for_each(|schedule| {
             suites(root, schedule)?;
-            under(root, schedule, &["--lib", "--", "device_", "device::", "corners"])
+            under(root, schedule, &["--test", "allocations"])?;
+            under(root, schedule, &["--lib", "--", "device_", "device::", "corners", "kernel::", "measure::"])
         }),
         Some("--waits") => remove_waits(root),
         Some(_) => command(root, args),
@@ -137,11 +138,10 @@ const WAITS: &[Wait] = &[
         "stream.wait(event).map_err(Error::driver(\"making a stream wait\"))",
         "{ let _ = (stream, event); Ok(()) }",
     ),
-    unnoticed(
+    noticed(
         "stream.rs",
         ".map_err(Error::driver(\"copying to the device\"))?;\n                self.synchronize()",
         ".map_err(Error::driver(\"copying to the device\"))",
-        "CUDA takes pageable memory into its own before the call returns; the wait makes the copy visible to other streams",
     ),
     unnoticed(
         "stream.rs",
