@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape};
 use rl_cuda::learner::{
-    Deviations, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, Objective, PARTS, Terms,
-    UpdateSettings, UpdateTotals,
+    Deviations, HeadSizes, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads,
+    MinibatchSlices, Objective, PARTS, Terms, UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, Targets};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View};
@@ -120,6 +120,8 @@ pub(crate) struct DeviceDescent {
     ///
     /// Empty for discrete actions.
     pub(crate) log_std: Range<usize>,
+    /// Sizes of the action's heads, where there are several.
+    heads: Option<HeadSizes>,
     moments: Vec<Buffer<f32>>, // as many as the optimizer has
     gradient: Buffer<f32>,
     partial: Buffer<f32>,
@@ -183,9 +185,12 @@ impl DeviceDescent {
             return Err(unsupported("normalize_obs", "true".into()));
         }
         let log_std = match policy.distribution() {
-            Distribution::Categorical { heads } if heads.len() == 1 => 0..0,
-            Distribution::Categorical { heads } => return Err(unsupported("action heads", heads.len().to_string())),
+            Distribution::Categorical { .. } => 0..0,
             Distribution::Gaussian { log_std } => log_std.clone(),
+        };
+        let heads = match policy.distribution() {
+            Distribution::Categorical { heads } if heads.len() > 1 => Some(HeadSizes::new(device, heads)?),
+            _ => None,
         };
         let n_moments = if matches!(rule, Rule::Adam { .. }) { 2 } else { 1 };
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
@@ -218,6 +223,7 @@ impl DeviceDescent {
             std_terms: floats(log_std.len() * batch_size)?,
             tiles: Buffer::zeros(device, PARTS.max(log_std.len()) * slices.tiles())?,
             log_std,
+            heads,
             scratch: Buffer::zeros(device, LearnerKernels::sum_scratch(batch_size.max(n_params)))?,
             sums: [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?],
             slices,
@@ -374,8 +380,12 @@ impl DeviceDescent {
         };
         let ([outputs, values], [d_outputs, d_values]) = net.heads(self.chains, n);
         let log_std = params.slice(self.log_std.clone());
-        let deviations = (!log_std.is_empty()).then(|| Deviations { log_std, terms: self.std_terms.view_mut() });
-        let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut(), deviations };
+        let distribution = match &self.heads {
+            Some(heads) => LossDistribution::Heads(heads),
+            None if log_std.is_empty() => LossDistribution::Categorical,
+            None => LossDistribution::Gaussian(Deviations { log_std, terms: self.std_terms.view_mut() }),
+        };
+        let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut(), distribution };
         kernels.objective(stream, plan.objective, &minibatch, &heads, &self.state)?;
         let n_tiles = slices.tiles();
         let tiles = self.tiles.view_mut().into_slice(0..PARTS * n_tiles);
@@ -471,7 +481,7 @@ impl DeviceDescent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{bits, has_fma};
+    use crate::fixture::{Choices, bits, has_fma};
     use crate::{A2c, A2cConfig, Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
     use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, snake::Snake};
 
@@ -597,6 +607,29 @@ mod tests {
                 compare_agents(device, cartpole(5), &net(&[16, 5], true), &algorithm, 2);
             }
         }
+    }
+
+    #[test]
+    fn several_heads_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let choices = || Collector::new(5, &Choices::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let ppo = PpoConfig { n_steps: 39, batch_size: 195, n_epochs: 3, ent_coef: 0.1, ..PpoConfig::default() };
+        let a2c = A2cConfig { n_steps: 41, ent_coef: 0.1, ..A2cConfig::default() };
+        let compare = |device: &Device| {
+            for algorithm in [Algorithm::Ppo(&ppo), Algorithm::A2c(&a2c)] {
+                compare_agents(device, choices, &net(&[16, 5], false), &algorithm, 3);
+            }
+        };
+        Device::for_tests().iter().for_each(compare);
+        let mistakes = [
+            ["action / radix % size", "action % size"],
+            ["(of_action + of_head)", "(of_action + entropy)"],
+            ["entropy += of_head;", "entropy = of_head;"],
+        ];
+        let unnoticed = Device::unnoticed("actor_critic.cuh", &mistakes, compare);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl Env for Drift {
 
 /// [`Drift`] whose three numbers move by choices.
 #[derive(Clone, Default)]
-struct Choices(Drift);
+pub(crate) struct Choices(Drift);
 
 impl Env for Choices {
     type Obs = f32;

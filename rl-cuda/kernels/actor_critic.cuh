@@ -101,6 +101,66 @@ __device__ inline void categorical_loss(
     store(heads, out, weight, entropy, i, n);
 }
 
+// Sizes of independent categorical heads, (count).
+//
+// An action is a number in mixed radix whose last head is the fastest.
+struct HeadSizes {
+    const u32* sizes;
+    u32 count;
+};
+
+template <class Loss>
+__device__ inline void heads_loss(const Loss& loss, const Columns& columns, const Moments& moments, const Heads& heads,
+    const HeadSizes& of_heads, const Settings& settings, u32 n, u32 a) {
+    u64 i = thread_number();
+    if (i >= n) return;
+    u64 row = columns.rows[i] < columns.len ? columns.rows[i] : columns.len - 1;
+    const f32* logits = heads.outputs + i * a;
+    f32* d = heads.d_outputs + i * a;
+    u32 action = ((const u32*)columns.actions)[row], all = 1;
+    for (u32 h = 0; h < of_heads.count; ++h) all *= of_heads.sizes[h];
+    f32 log_prob = 0.0f, entropy = 0.0f;
+    u32 radix = all, first = 0;
+    for (u32 h = 0; h < of_heads.count; ++h) {
+        u32 size = of_heads.sizes[h], end = first + size;
+        radix /= size;
+        u32 chosen = first + action / radix % size;
+        f32 max = math::from_bits(0xFF800000u);
+        for (u32 j = first; j < end; ++j) max = math::select(logits[j] > max, logits[j], max);
+        f32 sum = 0.0f;
+        for (u32 j = first; j < end; ++j) sum += math::exp(logits[j] - max);
+        f32 log_sum = math::ln(sum);
+        f32 of_head = 0.0f;
+        for (u32 j = first; j < end; ++j) {
+            f32 of_action = logits[j] - max - log_sum;
+            d[j] = of_action;
+            of_head -= math::exp(of_action) * of_action;
+        }
+        log_prob += d[chosen];
+        entropy += of_head;
+        first = end;
+    }
+    f32 advantage = normalized(columns.advantages[row], moments, n);
+    Sample sample = {log_prob, columns.log_probs[row], advantage, heads.values[i], columns.values[row], columns.returns[row]};
+    Derivatives out = loss.derivatives(sample, settings);
+    f32 weight = 1.0f / (f32)n;
+    radix = all, first = 0;
+    for (u32 h = 0; h < of_heads.count; ++h) {
+        u32 size = of_heads.sizes[h], end = first + size;
+        radix /= size;
+        u32 chosen = first + action / radix % size;
+        f32 of_head = 0.0f;
+        for (u32 j = first; j < end; ++j) of_head -= math::exp(d[j]) * d[j];
+        for (u32 j = first; j < end; ++j) {
+            f32 of_action = d[j], p = math::exp(of_action);
+            f32 d_output = weight * (settings.ent_coef * p * (of_action + of_head) - out.log_prob * p);
+            d[j] = j == chosen ? d_output + weight * out.log_prob : d_output;
+        }
+        first = end;
+    }
+    store(heads, out, weight, entropy, i, n);
+}
+
 // Standard deviations of a Gaussian policy, (A), and one number per sample for their gradient.
 struct Deviations {
     const f32* log_std;

@@ -27,3 +27,9 @@ extern "C" __global__ void policy_gradient_gaussian(
     gaussian_loss(A2cLoss{}, columns, moments, heads, deviations, *settings, n, a);
 }
 HOST_KERNEL(policy_gradient_gaussian)
+
+extern "C" __global__ void policy_gradient_heads(
+    Columns columns, Moments moments, Heads heads, HeadSizes of_heads, const Settings* settings, u32 n, u32 a) {
+    heads_loss(A2cLoss{}, columns, moments, heads, of_heads, *settings, n, a);
+}
+HOST_KERNEL(policy_gradient_heads)

@@ -36,3 +36,9 @@ extern "C" __global__ void surrogate_gaussian(
     gaussian_loss(PpoLoss{}, columns, moments, heads, deviations, *settings, n, a);
 }
 HOST_KERNEL(surrogate_gaussian)
+
+extern "C" __global__ void surrogate_heads(
+    Columns columns, Moments moments, Heads heads, HeadSizes of_heads, const Settings* settings, u32 n, u32 a) {
+    heads_loss(PpoLoss{}, columns, moments, heads, of_heads, *settings, n, a);
+}
+HOST_KERNEL(surrogate_heads)

@@ -153,8 +153,9 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, LearnerKernels, LearnerState, LossColumns, LossHeads,
-        MinibatchSlices, NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
+        Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, HeadSizes, LearnerKernels, LearnerState, LossColumns,
+        LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns,
+        Terms,
     };
     use crate::targets::{Batch, Row, Steps, Targets};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -239,9 +240,10 @@ mod tests {
         kernels.sum(stream, (&many.view(), None), Terms::Numbers, &scratch.view_mut(), &sum.view_mut())?;
         kernels.begin(stream, &mut state)?;
         kernels.epoch(stream, &mut state, true, &words.view_mut())?;
-        let mut terms = Buffer::zeros(device, PARTS)?;
+        let (mut terms, one_head) = (Buffer::zeros(device, PARTS)?, HeadSizes::new(device, &[1])?);
         for objective in [Objective::ClippedSurrogate, Objective::PolicyGradient] {
-            for continuous in [false, true] {
+            for kind in 0..3 {
+                let continuous = kind == 1;
                 let columns = LossColumns {
                     rows: words.view(),
                     actions: if continuous { Actions::Continuous(number) } else { Actions::Discrete(words.view()) },
@@ -258,7 +260,11 @@ mod tests {
                     d_outputs: floats.view_mut().into_slice(0..1),
                     d_values: others.view_mut().into_slice(0..1),
                     terms: terms.view_mut(),
-                    deviations: continuous.then(|| Deviations { log_std: number, terms: more.view_mut().into_slice(0..1) }),
+                    distribution: match kind {
+                        0 => LossDistribution::Categorical,
+                        1 => LossDistribution::Gaussian(Deviations { log_std: number, terms: more.view_mut().into_slice(0..1) }),
+                        _ => LossDistribution::Heads(&one_head),
+                    },
                 };
                 kernels.objective(stream, objective, &columns, &heads, &state)?;
             }

@@ -89,6 +89,30 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
 }
 
 #[test]
+fn several_choices_at_once_are_learnt_on_a_device_as_on_the_cpu() {
+    let Some(python) = python() else { return };
+    if !can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = format!("{}:{}", env!("CARGO_MANIFEST_DIR"), std::env::var("PYTHONPATH").unwrap_or_default());
+    let ppo = ["--set", "ppo.n_steps=64", "--set", "ppo.batch_size=64"];
+    let a2c = ["--algo", "a2c", "--set", "a2c.n_steps=8"];
+    for (name, algo) in [("ppo", &ppo[..]), ("a2c", &a2c)] {
+        let [cpu, device] = ["cpu", "emulated"].map(|device| {
+            let run = dir.path().join(format!("{name}-{device}"));
+            let args = ["train", "gym:tests.worker_envs:Multi-discrete-v0", "--device", device, "--run-dir", text(&run)];
+            let few = ["--steps", "1024", "--set", "hidden=[16]", "--set", "eval_episodes=1"];
+            let mut command = rl(&[&args[..], algo, &few].concat());
+            let output = finish(command.env("RL_PYTHON", &python).env("PYTHONPATH", &path));
+            assert!(output.status.success(), "{name}, {device}: {}", String::from_utf8_lossy(&output.stderr));
+            learnt(&run).0
+        });
+        assert!(cpu == device, "{name}");
+    }
+}
+
+#[test]
 fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
     if !can_compare() {
         return;

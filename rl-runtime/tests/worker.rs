@@ -177,7 +177,6 @@ fn several_choices_at_once_are_learnt_and_refused_by_name_where_they_cannot_be()
     };
     let refused = |algo, settings: &[&str]| resolve(algo, settings).unwrap_err().to_string();
     assert!(refused(Algo::Dqn, &[]).contains("actions, but gym:tests.worker_envs:Multi-discrete-v0's are several at once"));
-    assert!(refused(Algo::Ppo, &["device=emulated"]).contains("takes several actions at once, which a device does not learn"));
     for (algo, name) in [(Algo::Ppo, "ppo"), (Algo::A2c, "a2c")] {
         let few = ["steps=8192", "hidden=[16]", "eval_episodes=4"];
         let own = if algo == Algo::Ppo {

@@ -468,11 +468,30 @@ fn objectives_agree_on_any_numbers() {
             });
             let of_rounds = round / 4;
             let (continuous, masked, normalized) = (of_rounds % 2 == 1, of_rounds % 3 > 0, of_rounds % 5 > 1);
-            for objective in [Objective::ClippedSurrogate, Objective::PolicyGradient] {
+            // The same logits in several heads.
+            let several: Vec<_> = [vec![a], vec![a / 2, a - a / 2], vec![a - a / 3, a / 3], vec![1; a]]
+                .into_iter()
+                .filter(|_| !continuous)
+                .map(|sizes| {
+                    let sizes: Vec<usize> = sizes.into_iter().filter(|&size| size > 0).collect();
+                    let n_actions = sizes.iter().product::<usize>() as u32;
+                    let actions: Vec<u32> = (0..len as u32).map(|i| (i.wrapping_mul(0x9E37_79B9) >> 8) % n_actions).collect();
+                    (HeadSizes::new(device, &sizes).unwrap(), bench.upload(&actions))
+                })
+                .collect();
+            let objectives = [Objective::ClippedSurrogate, Objective::PolicyGradient];
+            let cases = objectives.into_iter().flat_map(|objective| {
+                std::iter::once((objective, None)).chain(several.iter().map(move |of_heads| (objective, Some(of_heads))))
+            });
+            for (objective, of_heads) in cases {
                 let columns = LossColumns {
                     rows: rows.view(),
-                    actions: if continuous { Actions::Continuous(vectors.view()) } else { Actions::Discrete(actions.view()) },
-                    masks: masked.then_some(masks.view()),
+                    actions: match of_heads {
+                        Some((_, actions)) => Actions::Discrete(actions.view()),
+                        None if continuous => Actions::Continuous(vectors.view()),
+                        None => Actions::Discrete(actions.view()),
+                    },
+                    masks: (masked && of_heads.is_none()).then_some(masks.view()),
                     log_probs: log_probs.view(),
                     advantages: advantages.view(),
                     values: values.view(),
@@ -487,7 +506,13 @@ fn objectives_agree_on_any_numbers() {
                     d_outputs: d_outputs.view_mut(),
                     d_values: d_values.view_mut(),
                     terms: terms.view_mut(),
-                    deviations: continuous.then(|| Deviations { log_std: log_std.view(), terms: of_std.view_mut() }),
+                    distribution: match of_heads {
+                        Some((sizes, _)) => LossDistribution::Heads(sizes),
+                        None if continuous => {
+                            LossDistribution::Gaussian(Deviations { log_std: log_std.view(), terms: of_std.view_mut() })
+                        }
+                        None => LossDistribution::Categorical,
+                    },
                 };
                 bench.kernels.objective(&bench.stream, objective, &columns, &heads, &state).unwrap();
                 let written = [&d_outputs, &d_values, &terms, &of_std];
@@ -518,7 +543,9 @@ fn objectives_agree_where_coefficients_show() {
             }
             let (outputs, actions, log_probs) = (bench.upload(&outputs), bench.upload(&actions), bench.upload(&log_probs));
             let (rows, ones) = (bench.upload(&(0..n as u32).collect::<Vec<_>>()), bench.upload(&vec![1.0; n]));
-            for objective in [Objective::ClippedSurrogate, Objective::PolicyGradient] {
+            let one_head = HeadSizes::new(device, &[a]).unwrap();
+            let objectives = [Objective::ClippedSurrogate, Objective::PolicyGradient];
+            for (objective, in_heads) in objectives.into_iter().flat_map(|objective| [(objective, false), (objective, true)]) {
                 let columns = LossColumns {
                     rows: rows.view(),
                     actions: Actions::Discrete(actions.view()),
@@ -536,7 +563,7 @@ fn objectives_agree_where_coefficients_show() {
                     d_outputs: d_outputs.view_mut(),
                     d_values: d_values.view_mut(),
                     terms: terms.view_mut(),
-                    deviations: None,
+                    distribution: if in_heads { LossDistribution::Heads(&one_head) } else { LossDistribution::Categorical },
                 };
                 bench.kernels.objective(&bench.stream, objective, &columns, &heads, &state).unwrap();
                 [&d_outputs, &terms].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));

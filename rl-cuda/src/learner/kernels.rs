@@ -6,7 +6,7 @@ use super::slices::MinibatchSlices;
 use super::state::LearnerState;
 use crate::args::{Args, long};
 use crate::kernel::Kernel;
-use crate::{Device, Error, Stream, View, ViewMut};
+use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Number of parts of a loss.
 ///
@@ -49,6 +49,40 @@ pub struct Deviations<'a> {
     pub terms: ViewMut<'a, f32>,
 }
 
+/// Sizes of a policy's independent categorical heads, in device memory.
+///
+/// An action is a number in mixed radix whose last head is the fastest.
+#[derive(Debug)]
+pub struct HeadSizes {
+    sizes: Buffer<u32>,
+    outputs: usize,
+}
+
+impl HeadSizes {
+    /// Copies the numbers of choices to the device.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for a head without choices; [`Error::Driver`] or [`Error::OutOfMemory`].
+    pub fn new(device: &Device, sizes: &[usize]) -> Result<Self, Error> {
+        sizes.iter().try_for_each(|&size| length("choices of a head", 1, size.min(1)))?;
+        let words: Vec<u32> = sizes.iter().map(|&size| size as u32).collect();
+        let mut there = Buffer::zeros(device, words.len())?;
+        device.stream()?.upload(&there.view_mut(), &words)?;
+        Ok(Self { sizes: there, outputs: sizes.iter().sum() })
+    }
+}
+
+/// Distribution whose parameters are a network's outputs.
+#[derive(Debug)]
+pub enum LossDistribution<'a> {
+    /// Categorical; the outputs are logits.
+    Categorical,
+    /// Categorical in each of several heads; the outputs are logits, head after head.
+    Heads(&'a HeadSizes),
+    /// Gaussian; the outputs are means.
+    Gaussian(Deviations<'a>),
+}
+
 /// Columns of a rollout, (T N), and the samples of a minibatch among them.
 #[derive(Clone, Copy, Debug)]
 pub struct LossColumns<'a> {
@@ -85,8 +119,8 @@ pub struct LossHeads<'a> {
     pub d_values: ViewMut<'a, f32>,
     /// Parts of the loss, (5, n).
     pub terms: ViewMut<'a, f32>,
-    /// Standard deviations; `None` for discrete actions.
-    pub deviations: Option<Deviations<'a>>,
+    /// Distribution of the actions.
+    pub distribution: LossDistribution<'a>,
 }
 
 /// Loaded kernels.
@@ -103,8 +137,8 @@ pub struct LearnerKernels {
     order: Kernel,
     begin: Kernel,
     epoch: Kernel,
-    /// Kernels of each objective, categorical and Gaussian.
-    objectives: [[Kernel; 2]; 2],
+    /// Kernels of each objective: categorical, Gaussian, several heads.
+    objectives: [[Kernel; 3]; 2],
     loss: Kernel,
     log_std: Kernel,
     pub(super) step: Kernel,
@@ -130,6 +164,9 @@ impl LearnerKernels {
     /// [`Error::Module`], or [`Error::Emulation`].
     pub fn new(device: &Device) -> Result<Self, Error> {
         let kernel = |module, name: &str| device.kernel(module, format!("{module}_{name}"));
+        let objective = |module| -> Result<[Kernel; 3], Error> {
+            Ok([kernel(module, "categorical")?, kernel(module, "gaussian")?, kernel(module, "heads")?])
+        };
         Ok(Self {
             samples: [kernel("samples", "f32")?, kernel("samples", "u8")?],
             forward: kernel("dense", "forward")?,
@@ -142,10 +179,7 @@ impl LearnerKernels {
             order: kernel("permutation", "order")?,
             begin: kernel("learner", "begin")?,
             epoch: kernel("learner", "epoch")?,
-            objectives: [
-                [kernel("surrogate", "categorical")?, kernel("surrogate", "gaussian")?],
-                [kernel("policy_gradient", "categorical")?, kernel("policy_gradient", "gaussian")?],
-            ],
+            objectives: [objective("surrogate")?, objective("policy_gradient")?],
             loss: kernel("learner", "loss")?,
             log_std: kernel("learner", "log_std")?,
             step: kernel("learner", "step")?,
@@ -301,16 +335,21 @@ impl LearnerKernels {
         for (what, column) in [("advantages", &columns.advantages), ("values", &columns.values), ("returns", &columns.returns)] {
             length(what, len, column.len())?;
         }
-        let (kind, actions, deviations) = match (&columns.actions, &heads.deviations) {
-            (Actions::Discrete(actions), None) => {
+        let (kind, actions, more) = match (&columns.actions, &heads.distribution) {
+            (Actions::Discrete(actions), LossDistribution::Categorical) => {
                 length("actions", len, actions.len())?;
                 (0, actions.address(), None)
             }
-            (Actions::Continuous(actions), Some(Deviations { log_std, terms })) => {
+            (Actions::Continuous(actions), LossDistribution::Gaussian(Deviations { log_std, terms })) => {
                 length("actions", len * a, actions.len())?;
                 length("log_std", a, log_std.len())?;
                 length("terms of log_std", a * n, terms.len())?;
                 (1, actions.address(), Some([log_std.address(), terms.address()]))
+            }
+            (Actions::Discrete(actions), LossDistribution::Heads(HeadSizes { sizes, outputs })) if columns.masks.is_none() => {
+                length("actions", len, actions.len())?;
+                length("outputs of all heads", a, *outputs)?;
+                (2, actions.address(), Some([sizes.view().address(), sizes.len() as u64]))
             }
             _ => return Err(Error::Kind { what: "actions", expected: "those of the policy" }),
         };
@@ -334,7 +373,7 @@ impl LearnerKernels {
         ];
         let args = Args::new().push(places.map(long).as_flattened()).push(moments.map(long).as_flattened());
         let args = args.push(of_heads.map(long).as_flattened());
-        let args = deviations.map_or(args.clone(), |deviations| args.push(deviations.map(long).as_flattened()));
+        let args = more.map_or(args.clone(), |more| args.push(more.map(long).as_flattened()));
         let args = args.push_long(state.settings.address()).push(&[n as u32]).push(&[a as u32]);
         let kernel = &self.objectives[objective as usize][kind];
         // SAFETY: the parameters are those of both objectives' kernels of this kind; lengths were checked above.

@@ -18,7 +18,7 @@ mod state;
 
 pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
-pub use kernels::{Deviations, LearnerKernels, LossColumns, LossHeads, Objective, PARTS, Terms};
+pub use kernels::{Deviations, HeadSizes, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective, PARTS, Terms};
 pub use layer::{Activation, DenseLayer};
 pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};
 pub use slices::{MinibatchSlices, TILE};

@@ -3,8 +3,9 @@
 use std::hash::Hash;
 
 use rl_cuda::learner::{
-    Activation, ConvLayer, ConvShape, DenseLayer, Deviations, LearnerCounters, LearnerKernels, LearnerState, LossColumns,
-    LossHeads, MinibatchSlices, NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms, UpdateSettings,
+    Activation, ConvLayer, ConvShape, DenseLayer, Deviations, HeadSizes, LearnerCounters, LearnerKernels, LearnerState,
+    LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS,
+    TdColumns, Terms, UpdateSettings,
 };
 use rl_cuda::{Buffer, Device};
 use rl_envs::{Actions, Obs, Purpose, Rng};
@@ -251,17 +252,21 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
     let bounded = UpdateSettings { clip_value: 0.5, max_norm: 1e9, ..settings };
     let stopped = UpdateSettings { target_kl: 1e-6, ..settings };
     let (surrogate, policy_gradient) = (Objective::ClippedSurrogate, Objective::PolicyGradient);
-    // Settings, objective, continuous actions, masks, normalization, and whether the values are not finite.
+    let two_heads = HeadSizes::new(device, &[2, 1]).unwrap();
+    // Settings, objective, actions, masks, normalization, and whether the values are not finite.
     let cases = [
-        (settings, surrogate, false, false, true, false),
-        (bounded, surrogate, false, true, false, false),
-        (settings, surrogate, true, false, true, false),
-        (settings, policy_gradient, false, true, true, false),
-        (settings, policy_gradient, true, false, false, false),
-        (stopped, surrogate, false, true, true, false),
-        (settings, surrogate, false, false, true, true),
+        (settings, surrogate, "discrete", false, true, false),
+        (bounded, surrogate, "discrete", true, false, false),
+        (settings, surrogate, "continuous", false, true, false),
+        (settings, policy_gradient, "discrete", true, true, false),
+        (settings, policy_gradient, "continuous", false, false, false),
+        (stopped, surrogate, "discrete", true, true, false),
+        (settings, surrogate, "discrete", false, true, true),
+        (settings, surrogate, "in two heads", false, true, false),
+        (settings, policy_gradient, "in two heads", false, false, false),
     ];
-    for (settings, objective, continuous, masked, normalized, is_bad) in cases {
+    for (settings, objective, kind, masked, normalized, is_bad) in cases {
+        let continuous = kind == "continuous";
         let slices = MinibatchSlices::new(n, if masked { 4 } else { 1 }, n_params, usize::MAX);
         let mut tiles = Buffer::zeros(device, PARTS * slices.tiles()).unwrap();
         state.set_settings(&stream, &settings).unwrap();
@@ -294,7 +299,11 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
                 d_outputs: d_outputs.view_mut(),
                 d_values: d_values.view_mut(),
                 terms: terms.view_mut(),
-                deviations: continuous.then(|| Deviations { log_std: log_std.view(), terms: of_std.view_mut() }),
+                distribution: match kind {
+                    "continuous" => LossDistribution::Gaussian(Deviations { log_std: log_std.view(), terms: of_std.view_mut() }),
+                    "discrete" => LossDistribution::Categorical,
+                    _ => LossDistribution::Heads(&two_heads),
+                },
             };
             kernels.objective(&stream, objective, &columns, &heads, &state).unwrap();
             kernels.loss(&stream, &slices, &terms.view(), &tiles.view_mut(), &mut state).unwrap();

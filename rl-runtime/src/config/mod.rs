@@ -13,7 +13,6 @@ use std::time::Duration;
 use rl_agents::collect::MAX_EVAL_STEPS;
 use rl_agents::settings::{MAX_STEPS, OnNonfinite, key};
 use rl_agents::{Layout, NetConfig, Policy, Snapshot, settings};
-use rl_envs::ActionSpace;
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
 use serde::de::DeserializeOwned;
@@ -537,10 +536,6 @@ impl Config {
             }
         }
         let spaces = self.wrapped(entry).spaces();
-        if matches!(spaces.1, ActionSpace::MultiDiscrete { .. }) && self.learns_on_device() {
-            let text = "takes several actions at once, which a device does not learn so far; use --device cpu";
-            return Some((vec!["device"], format!("device is {}, but {env} {text}", self.run.device)));
-        }
         self.algo.settings().fits(env, &spaces, &self.net)
     }
 
