@@ -469,7 +469,7 @@ fn objectives_agree_on_any_numbers() {
             let of_rounds = round / 4;
             let (continuous, masked, normalized) = (of_rounds % 2 == 1, of_rounds % 3 > 0, of_rounds % 5 > 1);
             // The same logits in several heads.
-            let several: Vec<_> = [vec![a], vec![a / 2, a - a / 2], vec![a - a / 3, a / 3], vec![1; a]]
+            let several: Vec<_> = [vec![a], vec![a / 2, a - a / 2], vec![a - a / 3, a / 3]]
                 .into_iter()
                 .filter(|_| !continuous)
                 .map(|sizes| {
@@ -524,11 +524,62 @@ fn objectives_agree_on_any_numbers() {
 }
 
 #[test]
+fn objectives_of_several_heads_agree_on_any_numbers() {
+    agree("heads", |device| {
+        let mut bench = KernelBench::new(device, LearnerKernels::new, 29);
+        let mut state = LearnerState::new(bench.device).unwrap();
+        bench.stream.upload(&state.settings.view_mut(), &[0.1, 0.5, 1.0, 0.5, 0.0, 0.2, 1.0, 0.9, 0.999, 1e-5]).unwrap();
+        // Loops that are unrolled over heads and over choices, with and without a rest; heads of a single choice.
+        for sizes in [&[2, 3, 2, 2, 3, 2, 2, 2, 2][..], &[2, 2, 2, 3], &[3, 8], &[4, 9, 2], &[2, 5, 4], &[7, 6], &[1, 1]] {
+            let (a, n_actions) = (sizes.iter().sum(), sizes.iter().product::<usize>() as u32);
+            let of_heads = HeadSizes::new(device, sizes).unwrap();
+            for n in [1, 65] {
+                let outputs: Vec<f32> = (0..n).flat_map(|_| bench.outputs(a, false)).collect();
+                let actions: Vec<u32> = (0..n).map(|_| bench.corners.0.below(n_actions)).collect();
+                // Without an advantage, the gradient is that of the entropy.
+                let advantages = if n == 1 { bench.zeros(1) } else { bench.floats(n, false) };
+                let (outputs, actions, log_probs) = (bench.upload(&outputs), bench.upload(&actions), bench.floats(n, false));
+                let (rows, values) = (bench.rows(n, n), bench.floats(n, false));
+                for objective in [Objective::ClippedSurrogate, Objective::PolicyGradient] {
+                    let columns = LossColumns {
+                        rows: rows.view(),
+                        actions: Actions::Discrete(actions.view()),
+                        masks: None,
+                        log_probs: log_probs.view(),
+                        advantages: advantages.view(),
+                        values: values.view(),
+                        returns: values.view(),
+                        moments: None,
+                    };
+                    let (mut d_outputs, mut d_values, mut terms) = (bench.zeros(n * a), bench.zeros(n), bench.zeros(PARTS * n));
+                    let heads = LossHeads {
+                        outputs: outputs.view(),
+                        values: values.view(),
+                        d_outputs: d_outputs.view_mut(),
+                        d_values: d_values.view_mut(),
+                        terms: terms.view_mut(),
+                        distribution: LossDistribution::Heads(&of_heads),
+                    };
+                    bench.kernels.objective(&bench.stream, objective, &columns, &heads, &state).unwrap();
+                    let written = [&d_outputs, &d_values, &terms];
+                    written.into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+                }
+            }
+        }
+        bench.digest
+    });
+}
+
+#[test]
 fn objectives_agree_where_coefficients_show() {
     agree("coefficients", |device| {
         let mut bench = KernelBench::new(device, LearnerKernels::new, 28);
-        let mut state = LearnerState::new(bench.device).unwrap();
-        bench.stream.upload(&state.settings.view_mut(), &[0.1, 0.5, 0.0, 0.5, 0.0, 0.2, 1.0, 0.9, 0.999, 1e-5]).unwrap();
+        let [state, with_entropy] = [0.0, 1.0].map(|ent_coef| {
+            let mut state = LearnerState::new(bench.device).unwrap();
+            let settings = [0.1, 0.5, ent_coef, 0.5, 0.0, 0.2, 1.0, 0.9, 0.999, 1e-5];
+            bench.stream.upload(&state.settings.view_mut(), &settings).unwrap();
+            state
+        });
         let logits = [&LN[..], &LOG_PROBS, &EXP.map(|x| -x.abs())].concat();
         for a in [2, 3, 4, 5, 7] {
             // Every logit in every place, and one of 0 after it, whose action is taken: with a ratio and an advantage of 1 the
@@ -545,13 +596,18 @@ fn objectives_agree_where_coefficients_show() {
             let (rows, ones) = (bench.upload(&(0..n as u32).collect::<Vec<_>>()), bench.upload(&vec![1.0; n]));
             let one_head = HeadSizes::new(device, &[a]).unwrap();
             let objectives = [Objective::ClippedSurrogate, Objective::PolicyGradient];
-            for (objective, in_heads) in objectives.into_iter().flat_map(|objective| [(objective, false), (objective, true)]) {
+            let zeros = bench.zeros(n);
+            // Without an advantage, the gradient is that of the entropy.
+            let runs = |objective| {
+                [(objective, &state, &ones, false), (objective, &state, &ones, true), (objective, &with_entropy, &zeros, true)]
+            };
+            for (objective, state, advantages, in_heads) in objectives.into_iter().flat_map(runs) {
                 let columns = LossColumns {
                     rows: rows.view(),
                     actions: Actions::Discrete(actions.view()),
                     masks: None,
                     log_probs: log_probs.view(),
-                    advantages: ones.view(),
+                    advantages: advantages.view(),
                     values: ones.view(),
                     returns: ones.view(),
                     moments: None,
@@ -565,7 +621,7 @@ fn objectives_agree_where_coefficients_show() {
                     terms: terms.view_mut(),
                     distribution: if in_heads { LossDistribution::Heads(&one_head) } else { LossDistribution::Categorical },
                 };
-                bench.kernels.objective(&bench.stream, objective, &columns, &heads, &state).unwrap();
+                bench.kernels.objective(&bench.stream, objective, &columns, &heads, state).unwrap();
                 [&d_outputs, &terms].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             }
         }
