@@ -24,9 +24,14 @@ type State = (Vec<u8>, Vec<u8>);
 
 /// Reads the newest checkpoint: files of numbers, and the rest.
 fn learnt(dir: &Path) -> ([Vec<u8>; 3], State) {
+    (numbers(dir), state(dir))
+}
+
+/// Reads the newest checkpoint's files of numbers.
+fn numbers(dir: &Path) -> [Vec<u8>; 3] {
     let checkpoint = newest(dir);
     let [params, moments] = ["params.safetensors", "optimizer.safetensors"].map(|name| fs::read(checkpoint.join(name)).unwrap());
-    ([params, moments, fs::read(checkpoint.join("replay.bin")).unwrap_or_default()], state(dir))
+    [params, moments, fs::read(checkpoint.join("replay.bin")).unwrap_or_default()]
 }
 
 /// Reads progress and environments of the newest checkpoint.
@@ -106,7 +111,7 @@ fn several_choices_at_once_are_learnt_on_a_device_as_on_the_cpu() {
             let mut command = rl(&[&args[..], algo, &few].concat());
             let output = finish(command.env("RL_PYTHON", &python).env("PYTHONPATH", &path));
             assert!(output.status.success(), "{name}, {device}: {}", String::from_utf8_lossy(&output.stderr));
-            learnt(&run).0
+            numbers(&run)
         });
         assert!(cpu == device, "{name}");
     }
