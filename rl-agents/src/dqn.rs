@@ -326,12 +326,27 @@ impl Dqn {
     /// Errors of [`DqnConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel, and for a network that
     /// contradicts `dueling`; [`Error::ActionKind`] for continuous actions; [`Error::Buffer`] if the replay memory does not fit.
     pub fn new(
-        mut network: QNetwork,
+        network: QNetwork,
         config: DqnConfig,
         obs: &Space,
         actions: &ActionSpace,
         n_envs: usize,
         seed: u64,
+    ) -> Result<Self, Error> {
+        Self::new_in(network, config, (obs, actions), n_envs, seed, &<dyn rl_buffer::Memory>::host())
+    }
+
+    /// Creates an agent whose replay memory is of the given kind.
+    ///
+    /// # Errors
+    /// Those of [`Dqn::new`].
+    pub fn new_in(
+        mut network: QNetwork,
+        config: DqnConfig,
+        (obs, actions): (&Space, &ActionSpace),
+        n_envs: usize,
+        seed: u64,
+        replay: &Arc<dyn rl_buffer::Memory>,
     ) -> Result<Self, Error> {
         config.check()?;
         network.learner().check_micro_batch(config.micro_batch)?;
@@ -351,9 +366,10 @@ impl Dqn {
             gamma: config.gamma,
         };
         let replay = if config.prioritized {
-            Replay::Prioritized(PrioritizedReplayBuffer::new(shape, config.buffer_size, config.priority_alpha, PRIORITY_EPSILON)?)
+            let priorities = (config.priority_alpha, PRIORITY_EPSILON);
+            Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, config.buffer_size, priorities, replay)?)
         } else {
-            Replay::Uniform(ReplayBuffer::new(shape, config.buffer_size)?)
+            Replay::Uniform(ReplayBuffer::new_in(shape, config.buffer_size, replay)?)
         };
         let (b, rows) = (config.batch_size, n_envs * obs.len());
         let memory = Memory {

@@ -1,5 +1,7 @@
 //! Errors of buffers.
 
+use std::path::PathBuf;
+
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,6 +34,16 @@ pub enum Error {
     Refused {
         /// Requested bytes.
         bytes: u128,
+    },
+    /// File that cannot be made or mapped.
+    #[error("{} cannot hold a file of {bytes} bytes: {reason}", dir.display())]
+    File {
+        /// Directory of the file.
+        dir: PathBuf,
+        /// Requested bytes.
+        bytes: usize,
+        /// Reason of the system.
+        reason: std::io::Error,
     },
     /// Block of memory that is too short, or begins at an address that is not aligned.
     #[error("a slab needs {bytes} bytes at a multiple of 64, but the memory is {found} bytes at address {address:#x}")]

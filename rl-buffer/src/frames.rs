@@ -78,6 +78,11 @@ impl Frames {
             .saturating_add((shape.n_envs as u128).saturating_mul(16 * shape.stack as u128 + 1))
     }
 
+    /// Bytes of the frames themselves.
+    pub(crate) fn block_bytes(shape: &TransitionShape, capacity: usize) -> u128 {
+        Self::places(shape, capacity).saturating_mul((shape.obs_len / shape.stack) as u128)
+    }
+
     pub(crate) fn new(shape: &TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
         let places = Self::places(shape, capacity);
         if places > MAX_PLACES {

@@ -62,8 +62,13 @@ fn in_groups(root: &Path, groups: &str) -> Option<u64> {
 ///
 /// Linux grants more memory than it has, and kills the process that uses it.
 pub(crate) fn check(capacity: usize, bytes_each: u128, fixed: u128) -> Result<(), Error> {
+    check_against(capacity, bytes_each, fixed, available())
+}
+
+/// Rejects a buffer that takes more than the `available` bytes.
+pub(crate) fn check_against(capacity: usize, bytes_each: u128, fixed: u128, available: Option<u64>) -> Result<(), Error> {
     let needed = (capacity as u128).saturating_mul(bytes_each).saturating_add(fixed);
-    let available = u128::from(available().unwrap_or(u64::MAX)).min(isize::MAX as u128);
+    let available = u128::from(available.unwrap_or(u64::MAX)).min(isize::MAX as u128);
     if needed <= available {
         return Ok(());
     }

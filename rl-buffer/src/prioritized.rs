@@ -7,6 +7,8 @@
 //!
 //! A transition takes 5 bytes more than in [`ReplayBuffer`].
 
+use std::sync::Arc;
+
 use rl_envs::math;
 
 use crate::memory::filled;
@@ -35,13 +37,28 @@ impl PrioritizedReplayBuffer {
     /// # Errors
     /// Errors of [`ReplayBuffer::new`]; [`Error::Setting`] unless `alpha` and `epsilon` are between 0 and 1.
     pub fn new(shape: TransitionShape, capacity: usize, alpha: f32, epsilon: f32) -> Result<Self, Error> {
+        Self::new_in(shape, capacity, (alpha, epsilon), &<dyn Memory>::host())
+    }
+
+    /// Creates an empty buffer with its rows in memory of the given kind.
+    ///
+    /// Priorities stay in ordinary memory.
+    ///
+    /// # Errors
+    /// Errors of [`PrioritizedReplayBuffer::new`] and [`ReplayBuffer::new_in`].
+    pub fn new_in(
+        shape: TransitionShape,
+        capacity: usize,
+        (alpha, epsilon): (f32, f32),
+        memory: &Arc<dyn Memory>,
+    ) -> Result<Self, Error> {
         for (what, value) in [("alpha", alpha), ("epsilon", epsilon)] {
             if !(0.0..=1.0).contains(&value) {
                 return Err(Error::Setting { what, value: f64::from(value), range: "between 0 and 1" });
             }
         }
         Ok(Self {
-            replay: ReplayBuffer::with_more(shape, capacity, (SumTree::BYTES_EACH, SumTree::BYTES_FIXED), &<dyn Memory>::host())?,
+            replay: ReplayBuffer::with_more(shape, capacity, (SumTree::BYTES_EACH, SumTree::BYTES_FIXED), memory)?,
             tree: SumTree::new(capacity)?,
             alpha,
             epsilon,

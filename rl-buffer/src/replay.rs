@@ -31,7 +31,7 @@ use rl_envs::{ActionSliceMut, ObsSliceMut, rng};
 
 use crate::batch::TransitionSlicesMut;
 use crate::frames::Frames;
-use crate::memory::check;
+use crate::memory::check_against;
 use crate::returns::{discount, goes_on, has_future};
 use crate::slab::{Layout, Memory, Slab, Span};
 use crate::transition::{Complete, Windows, assert_shape, next};
@@ -186,7 +186,8 @@ impl ReplayBuffer {
         let (stored, stacked) = (shape.stored(), shape.stack > 1);
         let windows = if shape.n_step > 1 { Windows::bytes(&stored) } else { 0 };
         let frames = if stacked { Frames::bytes_fixed(&shape) } else { 0 };
-        check(capacity, Self::bytes_each(&shape) + each, windows.saturating_add(frames).saturating_add(fixed))?;
+        let fixed = windows.saturating_add(frames).saturating_add(fixed);
+        check_against(capacity, Self::bytes_each(&shape) + each, fixed, memory.available())?;
         let row = Row::new(&stored);
         let mut layout = Layout::default();
         let (word_rows, byte_rows) = (layout.push::<u32>(capacity, row.len), layout.push::<u8>(capacity, 2 * row.bytes));
@@ -210,6 +211,13 @@ impl ReplayBuffer {
         let windows = if shape.n_step > 1 { Windows::bytes(&shape.stored()) } else { 0 };
         let frames = if shape.stack > 1 { Frames::bytes_fixed(shape) } else { 0 };
         (capacity as u128).saturating_mul(Self::bytes_each(shape)).saturating_add(windows).saturating_add(frames)
+    }
+
+    /// Bytes of the blocks in the memory that [`ReplayBuffer::new_in`] is given.
+    #[must_use]
+    pub fn block_bytes(shape: &TransitionShape, capacity: usize) -> u128 {
+        let rows = (capacity as u128).saturating_mul(Self::bytes_each(&shape.stored()));
+        if shape.stack > 1 { rows.saturating_add(Frames::block_bytes(shape, capacity)) } else { rows }
     }
 
     /// Bytes of a transition.

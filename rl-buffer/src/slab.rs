@@ -42,6 +42,11 @@ pub trait Memory: Debug + Send + Sync {
     /// # Errors
     /// [`Error::Refused`] if there is not enough memory.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error>;
+
+    /// Returns the bytes that can still be allocated, if that is known.
+    fn available(&self) -> Option<u64> {
+        crate::memory::available()
+    }
 }
 
 impl dyn Memory {

@@ -2,12 +2,14 @@
 //!
 //! A new algorithm takes its file in rl-agents, a line in the list below, and an implementation of `Algorithm`.
 
+use std::sync::Arc;
+
 use rl_agents::settings::Key;
 use rl_agents::{
     A2c, A2cConfig, ActorCritic, Agent, DeviceCollector, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork,
     Schedule, Snapshot,
 };
-use rl_buffer::RolloutShape;
+use rl_buffer::{Memory, RolloutShape};
 use rl_envs::{ActionSpace, Space};
 use serde::{Deserialize, Serialize};
 
@@ -129,6 +131,8 @@ pub(crate) struct Build<'a> {
     pub(crate) device: Option<rl_cuda::Device>,
     /// Kernels of environments that step on that device, if they do.
     pub(crate) env: Option<&'static str>,
+    /// Memory of replayed transitions.
+    pub(crate) replay: Arc<dyn Memory>,
 }
 
 /// An agent, and its environments if they are on the device that learns.
@@ -311,7 +315,8 @@ impl Algorithm for DqnConfig {
 
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         let (obs, actions) = &build.spaces;
-        let dqn = Dqn::new(q_network(self, build)?, self.clone(), obs, actions, build.n_envs, build.seed)?;
+        let network = q_network(self, build)?;
+        let dqn = Dqn::new_in(network, self.clone(), (obs, actions), build.n_envs, build.seed, &build.replay)?;
         let dqn = if let Some(device) = &build.device { dqn.on_device(device)? } else { dqn };
         Ok((Box::new(dqn), None))
     }

@@ -50,6 +50,8 @@ pub struct Budget {
     rollouts: u64,
     nets: Option<Nets>,
     replay: Option<(TransitionShape, u64, bool)>,
+    /// True if the rows of the replay memory are in a file.
+    in_file: bool,
     /// Number of environments of an evaluation.
     episodes: u64,
     /// Names of the settings for environments, hidden layers, and replay capacity.
@@ -83,7 +85,19 @@ impl Budget {
         let (obs, actions) = spaces;
         let (n_envs, n_steps, rollouts) = (n_envs as u64, n_steps as u64, rollouts as u64);
         let (bytes_per_env, names) = (bytes_per_env as u64, SETTINGS);
-        Self { obs, actions, bytes_per_env, n_envs, n_steps, rollouts, nets: None, replay: None, episodes: 0, names }
+        Self {
+            obs,
+            actions,
+            bytes_per_env,
+            n_envs,
+            n_steps,
+            rollouts,
+            nets: None,
+            replay: None,
+            in_file: false,
+            episodes: 0,
+            names,
+        }
     }
 
     /// Creates the budget of a run, including evaluations and checkpoints.
@@ -109,7 +123,8 @@ impl Budget {
             let shape = TransitionShape { gamma: dqn.gamma, ..budget.transitions(dqn.n_steps) };
             (shape, dqn.buffer_size as u64, dqn.prioritized)
         });
-        Self { nets: Some(nets), replay, episodes: config.run.eval_episodes as u64, ..budget }
+        let in_file = !config.run.replay_dir.is_empty();
+        Self { nets: Some(nets), replay, in_file, episodes: config.run.eval_episodes as u64, ..budget }
     }
 
     /// Creates the budget of a loaded policy that plays `episodes` episodes.
@@ -153,9 +168,9 @@ impl Budget {
 
     /// Creates the budget of a replay memory's bench.
     #[cfg(feature = "cli")]
-    pub(crate) fn replay(shape: TransitionShape, capacity: usize, prioritized: bool) -> Self {
+    pub(crate) fn replay(shape: TransitionShape, capacity: usize, prioritized: bool, in_file: bool) -> Self {
         let spaces = (Space::vector(&[0.0], &[0.0]), ActionSpace::Discrete { n: 1, masked: false });
-        Self { replay: Some((shape, capacity as u64, prioritized)), names: ARGUMENTS, ..Self::new(spaces, 0, 0, 0, 0) }
+        Self { replay: Some((shape, capacity as u64, prioritized)), in_file, names: ARGUMENTS, ..Self::new(spaces, 0, 0, 0, 0) }
     }
 
     fn transitions(&self, n_step: usize) -> TransitionShape {
@@ -200,6 +215,10 @@ impl Budget {
             Some((shape, capacity, true)) => PrioritizedReplayBuffer::bytes(shape, *capacity as usize),
             Some((shape, capacity, false)) => ReplayBuffer::bytes(shape, *capacity as usize),
             None => 0,
+        };
+        let replay = match &self.replay {
+            Some((shape, capacity, _)) if self.in_file => replay - ReplayBuffer::block_bytes(shape, *capacity as usize),
+            _ => replay,
         };
         let mut parts = vec![("environments", envs), ("rollouts", rollouts), ("replay memory", replay), ("program", FIXED)];
 

@@ -50,6 +50,7 @@ mod diverged;
 mod env_settings;
 mod error;
 mod latency;
+mod mapped;
 mod mode;
 #[cfg(feature = "mpi")]
 mod mpi;

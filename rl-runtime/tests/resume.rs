@@ -492,3 +492,27 @@ fn checkpoints_that_an_older_program_wrote_are_evaluated_and_resumed() {
         assert!(newest(&run_dir).ends_with("ckpt-000000000096"));
     }
 }
+
+#[test]
+fn a_replay_memory_in_a_file_leaves_the_files_of_one_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let in_file = format!("replay_dir={}", text(&disk));
+    for prioritized in ["dqn.prioritized=false", "dqn.prioritized=true"] {
+        let [memory, file] = [&[][..], &[&*in_file]].map(|place: &[&str]| {
+            let run = dir.path().join(format!("{prioritized}-{}", place.len()));
+            train(&run, "dqn", &[&["dqn.save_replay=true", prioritized], place].concat());
+            ["params.safetensors", "optimizer.safetensors", "replay.bin"].map(|file| fs::read(newest(&run).join(file)).unwrap())
+        });
+        assert!(memory == file, "{prioritized}");
+    }
+    assert_eq!(fs::read_dir(&disk).unwrap().count(), 0, "no file is left");
+
+    let (run_dir, missing) = (dir.path().join("refused"), dir.path().join("missing"));
+    let (code, _, said) = run(&train_args(&run_dir, "dqn", &[&format!("replay_dir={}", text(&missing))]));
+    assert!(code == 2 && said.contains(text(&missing)) && said.lines().count() == 1, "{code}: {said}");
+    let (code, _, said) = run(&train_args(&run_dir, "ppo", &[&in_file]));
+    assert!(code == 2 && said.contains("replay_dir has no effect: ppo has no replay memory"), "{code}: {said}");
+    assert!(!run_dir.exists());
+}

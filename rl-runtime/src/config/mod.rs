@@ -25,6 +25,7 @@ use crate::algo::{Algo, AlgoConfig, Build, Concern};
 use crate::catalog;
 use crate::faults::FaultConfig;
 use crate::first_come::FirstComeConfig;
+use crate::mapped;
 
 pub(crate) use layers::MAX_FILE;
 pub use layers::{Layers, read_small};
@@ -172,6 +173,9 @@ settings! {
         /// Processes of mpirun: sync, one training that they share; off: one each.
         #[serde(default)]
         mpi: Mpi = Mpi::Sync, Kind::Choice(&["sync", "off"]), resumable;
+        /// Directory of a file that holds the replay memory of dqn; empty: no file.
+        #[serde(default)]
+        replay_dir: String = String::new(), Kind::Text(|_| true, "the path of a directory"), resumable;
         /// Order of collecting and learning: in turn, or at the same time.
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.
@@ -468,7 +472,8 @@ impl Config {
     /// Returns the inputs of a new policy or agent in `entry`'s environment.
     pub(crate) fn build(&self, entry: &Entry, fresh: bool) -> Build<'_> {
         let (n_envs, seed) = (self.run.n_envs, self.run.seed);
-        Build { spaces: self.wrapped(entry).spaces(), net: &self.net, n_envs, seed, fresh, device: None, env: None }
+        let replay = mapped::memory(&self.run.replay_dir);
+        Build { spaces: self.wrapped(entry).spaces(), net: &self.net, n_envs, seed, fresh, device: None, env: None, replay }
     }
 
     /// Finds problems of several settings together.
@@ -510,6 +515,10 @@ impl Config {
         }
         if self.env.wrappers.pixels > 0 && !self.blocks(entry) && entry.draws().is_ok_and(|draws| !draws) {
             return Some((vec!["env.pixels"], format!("env.pixels observes what an environment draws, and {env} draws nothing")));
+        }
+        if !self.run.replay_dir.is_empty() && self.algo.dqn().is_none() {
+            let text = format!("replay_dir has no effect: {} has no replay memory", self.algo.name());
+            return Some((vec!["replay_dir"], text));
         }
         if entry.batches().is_none() && self.run.drive != Drive::Lockstep {
             let text = format!("drive has no effect: {env} does not run in worker processes");

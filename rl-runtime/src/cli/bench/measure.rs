@@ -23,6 +23,7 @@ use crate::budget::Budget;
 use crate::faults::{FaultConfig, FaultCounts};
 use crate::file::Draft;
 use crate::first_come::{FirstComeCollector, FirstComeConfig};
+use crate::mapped;
 use crate::metrics::LagHistogram;
 use crate::pipeline::{Flow, Pipeline};
 use crate::profile::{Phase, Profile};
@@ -235,11 +236,12 @@ const REPLAY_ENVS: usize = 4096;
 /// Measures transitions per second added to a replay buffer, and drawn from it.
 ///
 /// On one thread, it adds 4,096 at once and draws batches, each with one random word drawn inside the clock; with priorities, it
-/// also updates them, by errors that differ from each other. Observations are four f32.
+/// also updates them, by errors that differ from each other. Observations are four f32. Unless `dir`
+/// is empty, a file there holds the transitions.
 ///
 /// # Errors
 /// [`Error::Config`] if such a buffer is impossible.
-pub(super) fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: f64) -> Result<[Value; 2], Error> {
+pub(super) fn replay((capacity, dir): (usize, &str), batch: usize, prioritized: bool, seconds: f64) -> Result<[Value; 2], Error> {
     let config = |error: rl_buffer::Error| Error::Config { problems: vec![error.to_string()] };
     let shape = TransitionShape {
         n_envs: REPLAY_ENVS,
@@ -250,12 +252,13 @@ pub(super) fn replay(capacity: usize, batch: usize, prioritized: bool, seconds: 
         n_step: 1,
         gamma: 0.99,
     };
-    Budget::replay(shape, capacity, prioritized).check()?;
+    Budget::replay(shape, capacity, prioritized, !dir.is_empty()).check()?;
+    let memory = mapped::memory(dir);
     let mut drawn = Batch::new(&shape, batch).map_err(config)?;
     let mut buffer = if prioritized {
-        Replay::Prioritized(PrioritizedReplayBuffer::new(shape, capacity, 0.6, 1e-6).map_err(config)?)
+        Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, capacity, (0.6, 1e-6), &memory).map_err(config)?)
     } else {
-        Replay::Uniform(ReplayBuffer::new(shape, capacity).map_err(config)?)
+        Replay::Uniform(ReplayBuffer::new_in(shape, capacity, &memory).map_err(config)?)
     };
     let mut draws = 0;
     let mut fill = |words: &mut [u32]| {

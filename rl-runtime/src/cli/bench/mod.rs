@@ -219,6 +219,9 @@ Presets (other arguments override them):
         /// Transitions of a batch
         #[arg(long, default_value_t = 256, value_parser = parse_minibatch)]
         batch: usize,
+        /// Hold the transitions in a file in this directory
+        #[arg(long, value_name = "DIR")]
+        dir: Option<String>,
         /// Draw by priorities, and update them
         #[arg(long)]
         prioritized: bool,
@@ -348,8 +351,8 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
             }
             vec![result]
         }
-        Bench::Replay { capacity, batch, prioritized, seconds } => {
-            measure::replay(capacity as usize, batch, prioritized, seconds)?.into()
+        Bench::Replay { capacity, batch, dir, prioritized, seconds } => {
+            measure::replay((capacity as usize, &dir.unwrap_or_default()), batch, prioritized, seconds)?.into()
         }
     };
     for result in &results {
