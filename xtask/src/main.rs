@@ -25,6 +25,7 @@ mod ptx_mutations;
 mod ptx_runs;
 mod public;
 mod python;
+mod ranks;
 mod sb3;
 mod soak;
 mod source;
@@ -57,6 +58,7 @@ usage: cargo xtask <command>
   bench --http [N]
                  train the workloads http-small and http-large; writes bench/http.md; with N, rollouts are N times shorter
   bench --board  train with and without the board of `rl train`, and take pictures of it; writes bench/board.md
+  bench --ranks  train by two processes of a thread each (mpirun) beside two threads; writes bench/ranks.md
   bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over five seeds; writes bench/sb3.md
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--lag") => lag::measure(&root()),
+            Some("--ranks") => ranks::measure(&root()),
             Some("--pipeline") => pipeline::measure(&root()),
             Some("--http") => http::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--board") => board::measure(&root()),
