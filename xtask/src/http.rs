@@ -25,12 +25,15 @@ pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let divisor: u64 = shortened.map_or(Ok(1), str::parse).context("the divisor of the rollouts")?;
     ensure!((1..=64).contains(&divisor), "the divisor of the rollouts is from 1 to 64");
-    let [argument, shorter] =
-        if divisor == 1 { [String::new(), String::new()] } else { [format!(" {divisor}"), format!("{divisor} times shorter ")] };
+    let [argument, shorter] = if divisor == 1 {
+        [String::new(), String::new()]
+    } else {
+        [format!(" {divisor}"), format!(", {divisor} times shorter than its own")]
+    };
     let mut text = format!(
-        "# Workloads of environments over HTTP\n\nWritten by `cargo xtask bench --http{argument}` on {}: {ROLLOUTS} {shorter}rollouts of CartPole \
-         that answers after 50 ms\n(exponential mean), learnt from while the next one is collected. The ideal is the number of environments \
-         divided by 50 ms. Peak memory is\nthat of the whole program.\n\n\
+        "# Workloads of environments over HTTP\n\nWritten by `cargo xtask bench --http{argument}` on {}: each workload trains CartPole that \
+         answers after 50 ms\n(exponential mean) for {ROLLOUTS} rollouts{shorter}; one is learnt from while the next is collected. The ideal is \
+         the number of\nenvironments divided by 50 ms. Peak memory is that of the whole program.\n\n\
          | workload | environments, steps of a rollout | env steps/s | of the ideal | learner computes | peak memory |\n|---|---|---|---|---|---|\n",
         machine(root)
     );
