@@ -62,7 +62,7 @@ impl HeadSizes {
     /// Copies the numbers of choices to the device.
     ///
     /// # Errors
-    /// [`Error::Length`] for a head without choices; [`Error::Driver`] or [`Error::OutOfMemory`].
+    /// [`Error::Length`] for a head without choices; [`Error::Driver`].
     pub fn new(device: &Device, sizes: &[usize]) -> Result<Self, Error> {
         sizes.iter().try_for_each(|&size| length("choices of a head", 1, size.min(1)))?;
         let words: Vec<u32> = sizes.iter().map(|&size| size as u32).collect();
