@@ -137,6 +137,29 @@ impl KernelBench<'_, LearnerKernels> {
         state
     }
 
+    /// Adds the gradients and the parts of a loss.
+    fn objective(
+        &mut self,
+        objective: Objective,
+        columns: &LossColumns<'_>,
+        (outputs, values): (&Buffer<f32>, &Buffer<f32>),
+        distribution: LossDistribution<'_>,
+        state: &LearnerState,
+    ) {
+        let n = values.len();
+        let (mut d_outputs, mut d_values, mut terms) = (self.zeros(outputs.len()), self.zeros(n), self.zeros(PARTS * n));
+        let heads = LossHeads {
+            outputs: outputs.view(),
+            values: values.view(),
+            d_outputs: d_outputs.view_mut(),
+            d_values: d_values.view_mut(),
+            terms: terms.view_mut(),
+            distribution,
+        };
+        self.kernels.objective(&self.stream, objective, columns, &heads, state).unwrap();
+        [&d_outputs, &d_values, &terms].into_iter().for_each(|floats| self.digest.floats(&self.stream, floats));
+    }
+
     fn add_state(&mut self, state: &LearnerState) {
         self.digest.add(&self.stream, &state.counters, |word| word);
         self.digest.floats(&self.stream, &state.totals);
@@ -498,25 +521,16 @@ fn objectives_agree_on_any_numbers() {
                     returns: returns.view(),
                     moments: normalized.then_some([sum.view(), squares.view()]),
                 };
-                let (mut d_outputs, mut d_values) = (bench.zeros(n * a), bench.zeros(n));
-                let (mut terms, mut of_std) = (bench.zeros(PARTS * n), bench.zeros(n * a));
-                let heads = LossHeads {
-                    outputs: outputs.view(),
-                    values: new_values.view(),
-                    d_outputs: d_outputs.view_mut(),
-                    d_values: d_values.view_mut(),
-                    terms: terms.view_mut(),
-                    distribution: match of_heads {
-                        Some((sizes, _)) => LossDistribution::Heads(sizes),
-                        None if continuous => {
-                            LossDistribution::Gaussian(Deviations { log_std: log_std.view(), terms: of_std.view_mut() })
-                        }
-                        None => LossDistribution::Categorical,
-                    },
+                let mut of_std = bench.zeros(n * a);
+                let distribution = match of_heads {
+                    Some((sizes, _)) => LossDistribution::Heads(sizes),
+                    None if continuous => {
+                        LossDistribution::Gaussian(Deviations { log_std: log_std.view(), terms: of_std.view_mut() })
+                    }
+                    None => LossDistribution::Categorical,
                 };
-                bench.kernels.objective(&bench.stream, objective, &columns, &heads, &state).unwrap();
-                let written = [&d_outputs, &d_values, &terms, &of_std];
-                written.into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+                bench.objective(objective, &columns, (&outputs, &new_values), distribution, &state);
+                bench.digest.floats(&bench.stream, &of_std);
             }
         }
         bench.digest
@@ -551,18 +565,8 @@ fn objectives_of_several_heads_agree_on_any_numbers() {
                         returns: values.view(),
                         moments: None,
                     };
-                    let (mut d_outputs, mut d_values, mut terms) = (bench.zeros(n * a), bench.zeros(n), bench.zeros(PARTS * n));
-                    let heads = LossHeads {
-                        outputs: outputs.view(),
-                        values: values.view(),
-                        d_outputs: d_outputs.view_mut(),
-                        d_values: d_values.view_mut(),
-                        terms: terms.view_mut(),
-                        distribution: LossDistribution::Heads(&of_heads),
-                    };
-                    bench.kernels.objective(&bench.stream, objective, &columns, &heads, &state).unwrap();
-                    let written = [&d_outputs, &d_values, &terms];
-                    written.into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+                    let distribution = LossDistribution::Heads(&of_heads);
+                    bench.objective(objective, &columns, (&outputs, &values), distribution, &state);
                 }
             }
         }
@@ -612,17 +616,8 @@ fn objectives_agree_where_coefficients_show() {
                     returns: ones.view(),
                     moments: None,
                 };
-                let (mut d_outputs, mut d_values, mut terms) = (bench.zeros(n * a), bench.zeros(n), bench.zeros(PARTS * n));
-                let heads = LossHeads {
-                    outputs: outputs.view(),
-                    values: ones.view(),
-                    d_outputs: d_outputs.view_mut(),
-                    d_values: d_values.view_mut(),
-                    terms: terms.view_mut(),
-                    distribution: if in_heads { LossDistribution::Heads(&one_head) } else { LossDistribution::Categorical },
-                };
-                bench.kernels.objective(&bench.stream, objective, &columns, &heads, state).unwrap();
-                [&d_outputs, &terms].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+                let distribution = if in_heads { LossDistribution::Heads(&one_head) } else { LossDistribution::Categorical };
+                bench.objective(objective, &columns, (&outputs, &ones), distribution, state);
             }
         }
         bench.digest
