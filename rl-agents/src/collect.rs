@@ -92,7 +92,8 @@ pub struct Anomalies {
 }
 
 impl Anomalies {
-    fn add(&mut self, other: &Self) {
+    /// Adds those of other environments.
+    pub fn add(&mut self, other: &Self) {
         fn first(a: &mut Option<Anomaly>, b: &Option<Anomaly>) {
             if let Some(b) = b
                 && a.as_ref().is_none_or(|a| (b.step, b.env_idx) < (a.step, a.env_idx))
@@ -782,6 +783,8 @@ impl Collector {
     pub fn collect(&mut self, policy: &dyn Policy, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
         let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
         rollout.clear();
+        rollout.contiguous = true;
+        rollout.env_idx_mut().iter_mut().zip(0..).for_each(|(to, env_idx)| *to = env_idx);
         rollout.policy_version_mut().fill(policy.weights().version);
         let mut work = Vec::with_capacity(self.slices.len());
         let (_, mut rest) = rollout.columns().split_at(self.slices[0].first_env);

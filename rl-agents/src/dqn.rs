@@ -116,8 +116,9 @@ impl DqnConfig {
         (self.train_freq as usize / n_envs).max(1)
     }
 
-    /// Epsilon after the fraction `done` of training.
-    fn epsilon(&self, done: f32) -> f32 {
+    /// Returns the share of random actions after the fraction `done` of training.
+    #[must_use]
+    pub fn epsilon(&self, done: f32) -> f32 {
         let fallen = if self.exploration_fraction > 0.0 { (done / self.exploration_fraction).min(1.0) } else { 1.0 };
         self.exploration_initial_eps + fallen * (self.exploration_final_eps - self.exploration_initial_eps)
     }
@@ -449,7 +450,7 @@ impl Dqn {
     ) -> Result<(), Error> {
         let (n, d) = (rollout.shape().n_envs, rollout.shape().obs_len);
         let Memory { final_obs, final_masks, .. } = &mut self.memory;
-        let a = final_masks.len() / n;
+        let a = final_masks.len() / self.n_envs;
         for &(_, column, i) in ended {
             let to = final_obs.as_mut().map(|obs| &mut obs[column * d..][..d], |obs| &mut obs[column * d..][..d]);
             let both = to.zip(rollout.final_obs().row(i, d));
@@ -458,8 +459,9 @@ impl Dqn {
             final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
         }
         let step = rollout.step(t);
-        let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..]]);
-        let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs: final_obs.as_slice(), masks, ..step });
+        let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..n * a]]);
+        let final_obs = final_obs.as_slice().rows(0..n, d);
+        let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs, masks, ..step });
         match (&mut self.replay, column) {
             (Replay::Uniform(replay), None) => replay.push(obs, &step)?,
             (Replay::Prioritized(replay), None) => replay.push(obs, &step)?,

@@ -205,10 +205,10 @@ impl RunningReturns {
     /// Adds the steps of a rollout, if all rewards are finite.
     pub(crate) fn merge(&mut self, rollout: &Rollout, gamma: f32, pool: &Pool) {
         let n_envs = rollout.shape().n_envs;
-        self.running.resize(n_envs, 0.0);
         if !rollout.contiguous {
             return self.merge_columns(rollout, gamma);
         }
+        self.running.resize(n_envs, 0.0);
         let (mut running, mut rest) = (self.running.clone(), Vec::with_capacity(MAX_SLICES));
         let mut left = &mut running[..];
         for columns in pool::slices(n_envs, MAX_SLICES, MIN_SLICE) {
@@ -238,6 +238,8 @@ impl RunningReturns {
     /// Adds the steps of columns in the order in which environments have filled them.
     fn merge_columns(&mut self, rollout: &Rollout, gamma: f32) {
         let (mut running, mut moments) = (self.running.clone(), Moments::new(1));
+        let n_envs = rollout.env_idx().iter().max().map_or(0, |&env_idx| env_idx as usize + 1);
+        running.resize(n_envs.max(running.len()), 0.0);
         let (rewards, terminated, truncated) = (rollout.rewards(), rollout.terminated(), rollout.truncated());
         for (n, continues) in rollout.continues.iter().enumerate() {
             let running = &mut running[rollout.env_idx()[n] as usize];

@@ -43,8 +43,8 @@ pub fn encode_into<T: Serialize>(value: &T, out: &mut dyn Write) -> Result<(), E
     }
 }
 
-/// Returns the value that `bytes` hold.
 /// Returns the value encoded in `bytes`.
+///
 /// # Errors
 /// [`Error::BadState`] if there are too few or too many bytes, or they do not encode this type.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {

@@ -37,6 +37,8 @@ pub enum Purpose {
     Retry = 7,
     /// Start of an episode after one that gave a non-finite number.
     Restart = 8,
+    /// Seed of a process that collects for another one.
+    Actor = 9,
 }
 
 /// Computes ten rounds of Philox4x32.

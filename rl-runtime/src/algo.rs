@@ -122,6 +122,8 @@ pub(crate) struct Build<'a> {
     pub(crate) spaces: (Space, ActionSpace),
     pub(crate) net: &'a NetConfig,
     pub(crate) n_envs: usize,
+    /// Number of collectors, of `n_envs` environments each.
+    pub(crate) n_collectors: usize,
     pub(crate) seed: u64,
     /// True to draw the parameters, false if they will be loaded.
     ///
@@ -188,8 +190,10 @@ pub(crate) trait Algorithm {
         Ok(actor_critic(build)?.layout().clone())
     }
 
-    /// Builds the policy of a snapshot, to evaluate.
-    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot) -> Result<Box<dyn Policy>, Error> {
+    /// Builds the policy of a snapshot.
+    ///
+    /// Its exploration is that of the moment when the fraction `remaining` of training remains.
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _remaining: f32) -> Result<Box<dyn Policy>, Error> {
         let mut policy = actor_critic(build)?;
         policy.load(snapshot)?;
         Ok(Box::new(policy))
@@ -305,18 +309,18 @@ impl Algorithm for DqnConfig {
         Ok(q_network(self, build)?.layout().clone())
     }
 
-    /// Where actions are sampled, the fraction `exploration_final_eps` is random.
-    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot) -> Result<Box<dyn Policy>, Error> {
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error> {
         let mut network = q_network(self, build)?;
         network.load(snapshot)?;
-        network.explore(self.exploration_final_eps, 0.0, 1);
+        network.explore(self.epsilon(1.0 - remaining), 0.0, 1);
         Ok(Box::new(network))
     }
 
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         let (obs, actions) = &build.spaces;
         let network = q_network(self, build)?;
-        let dqn = Dqn::new_in(network, self.clone(), (obs, actions), build.n_envs, build.seed, &build.replay)?;
+        let n_envs = build.n_envs * build.n_collectors;
+        let dqn = Dqn::new_in(network, self.clone(), (obs, actions), n_envs, build.seed, &build.replay)?;
         let dqn = if let Some(device) = &build.device { dqn.on_device(device)? } else { dqn };
         Ok((Box::new(dqn), None))
     }

@@ -73,10 +73,10 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
 ///
-/// Its environments come with it if they are on the device that learns.
-pub(crate) fn agent(config: &Config, entry: &Entry, fresh: bool) -> Result<Built, Error> {
+/// It learns from rollouts of `n_collectors` collectors. Its environments come with it if they are on the device that learns.
+pub(crate) fn agent(config: &Config, entry: &Entry, n_collectors: usize, fresh: bool) -> Result<Built, Error> {
     let (device, env) = (config.device().open()?, config.env_on_device(entry)?);
-    let build = Build { device, env, ..config.build(entry, fresh) };
+    let build = Build { device, env, n_collectors, ..config.build(entry, fresh) };
     config.algo.settings().agent(&build).map_err(|error| match error {
         Error::Agent(rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })) => {
             Error::DeviceMemory { error, fits: fitting(config, &build) }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::faults::FaultCounts;
 use crate::metrics::Row;
 
@@ -11,12 +13,32 @@ const PER_OCTAVE: f64 = 8.0;
 const BINS: usize = 256;
 
 /// Latencies of the steps of one environment, or of all.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "WrittenLatencies", into = "WrittenLatencies")]
 struct Latencies {
     /// Steps by latency.
     bins: [u64; BINS],
     sum: Duration,
     longest: Duration,
+}
+
+/// Bins that are not empty, with their indices; sum; longest.
+type WrittenLatencies = (Vec<(u32, u64)>, Duration, Duration);
+
+impl From<Latencies> for WrittenLatencies {
+    fn from(Latencies { bins, sum, longest }: Latencies) -> Self {
+        ((0..).zip(bins).filter(|(_, n)| *n > 0).collect(), sum, longest)
+    }
+}
+
+impl From<WrittenLatencies> for Latencies {
+    fn from((written, sum, longest): WrittenLatencies) -> Self {
+        let mut bins = [0; BINS];
+        for (bin, n) in written {
+            bins[(bin as usize).min(BINS - 1)] += n;
+        }
+        Self { bins, sum, longest }
+    }
 }
 
 impl Default for Latencies {
@@ -62,7 +84,7 @@ impl Latencies {
 }
 
 /// Counts of steps and batches between two moments.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Calls {
     by_env: Vec<Latencies>,
     batches: u64,
@@ -98,6 +120,13 @@ impl Calls {
         self.largest_batch = self.largest_batch.max(other.largest_batch);
     }
 
+    /// Shifts the indices of all environments by `n`.
+    pub(crate) fn shift(&mut self, n: usize) {
+        if !self.by_env.is_empty() {
+            self.by_env.splice(..0, std::iter::repeat_n(Latencies::default(), n));
+        }
+    }
+
     /// Removes all counts.
     pub(crate) fn clear(&mut self) {
         let mut by_env = std::mem::take(&mut self.by_env);
@@ -112,11 +141,11 @@ impl Calls {
         all
     }
 
-    /// Returns a row of latencies for each environment.
+    /// Returns a row of latencies for each environment with steps.
     ///
     /// The rows are of the moment after `env_steps` steps and `iterations` iterations.
     pub(crate) fn rows(&self, env_steps: u64, iterations: u64) -> impl Iterator<Item = Row> {
-        self.by_env.iter().enumerate().map(move |(env_idx, env)| Row {
+        self.by_env.iter().enumerate().filter(|(_, env)| env.steps() > 0).map(move |(env_idx, env)| Row {
             values: vec![
                 ("time/total_timesteps", env_steps as f64),
                 ("time/iterations", iterations as f64),
@@ -148,8 +177,7 @@ impl Calls {
             ("faults/quarantined", faults.quarantined as f64),
             ("faults/dropped_stretches", dropped as f64),
         ];
-        let at = row.values.len() - 2;
-        row.values.splice(at..at, columns);
+        row.insert(columns);
     }
 }
 
@@ -173,8 +201,16 @@ mod tests {
         calls.batch(3);
         calls.batch(5);
         let mut row = Row { values: vec![("first", 0.0), ("time/time_elapsed", 0.0), ("time/fps", 0.0)] };
-        let faults =
-            FaultCounts { timeouts: 1, panics: 2, failures: 3, retries: 4, restarts: 5, quarantined: 6, breaker_opened: 7 };
+        let faults = FaultCounts {
+            timeouts: 1,
+            panics: 2,
+            failures: 3,
+            retries: 4,
+            restarts: 5,
+            quarantined: 6,
+            breaker_opened: 7,
+            actors: 0,
+        };
         calls.extend(&mut row, &faults, 8);
         let of = |name: &str| row.values.iter().find(|(n, _)| *n == name).unwrap().1;
         assert_eq!([of("env/latency_max_ms"), of("env/batch_mean"), of("env/batch_max")], [1000.0, 4.0, 5.0]);

@@ -9,6 +9,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// Fault handling of blocking environments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultConfig {
@@ -66,7 +68,7 @@ pub enum Fault {
 }
 
 /// Fault counts, summed over all environments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultCounts {
     /// Calls that took too long.
     pub timeouts: u64,
@@ -82,9 +84,24 @@ pub struct FaultCounts {
     pub quarantined: u64,
     /// Number of times the circuit breaker has opened.
     pub breaker_opened: u64,
+    /// Processes of actors replaced.
+    pub actors: u64,
 }
 
 impl FaultCounts {
+    /// Adds the counts of other environments.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self { timeouts, panics, failures, retries, restarts, quarantined, breaker_opened, actors } = other;
+        self.timeouts += timeouts;
+        self.panics += panics;
+        self.failures += failures;
+        self.retries += retries;
+        self.restarts += restarts;
+        self.quarantined += quarantined;
+        self.breaker_opened += breaker_opened;
+        self.actors += actors;
+    }
+
     pub(crate) fn count(&mut self, fault: &Fault) {
         match fault {
             Fault::Timeout(_) => self.timeouts += 1,

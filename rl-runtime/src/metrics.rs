@@ -88,10 +88,15 @@ impl Row {
 
     /// Inserts the seconds of the phases before the last two columns.
     pub(crate) fn extend(&mut self, profile: &Profile, mode: Mode) {
-        let at = self.values.len() - 2;
         let waits = |phase| matches!(phase, Phase::WaitProducers | Phase::WaitLearner);
         let phases = PHASES.iter().filter(|(phase, _)| mode != Mode::Sync || !waits(*phase));
-        self.values.splice(at..at, phases.map(|(phase, name)| (*name, profile.seconds(*phase))));
+        self.insert(phases.map(|(phase, name)| (*name, profile.seconds(*phase))));
+    }
+
+    /// Inserts columns before the last two.
+    pub(crate) fn insert(&mut self, columns: impl IntoIterator<Item = (&'static str, f64)>) {
+        let at = self.values.len() - 2;
+        self.values.splice(at..at, columns);
     }
 
     /// Returns the value of a column, NaN if there is none.
@@ -170,9 +175,8 @@ impl LagHistogram {
 
     /// Inserts the columns into a row, before the last two.
     pub fn extend(&self, row: &mut Row) {
-        let at = row.values.len() - 2;
         let lags = LAGS.iter().zip(self.lags).map(|((_, name), n)| (*name, n as f64));
-        row.values.splice(at..at, lags.chain([("time/queue", self.waiting as f64 / self.rollouts as f64)]));
+        row.insert(lags.chain([("time/queue", self.waiting as f64 / self.rollouts as f64)]));
     }
 }
 

@@ -20,8 +20,8 @@
 //!              rollouts: filled, then returned
 //! ```
 //!
-//! With P producers, producer i mod P collects rollout i. Each has (k + 1) / P rollouts and policies. The columns of successive
-//! rollouts then belong to different environments, as with first-come batching.
+//! With P producers, producer i mod P collects rollout i. Each has (k + 1) / P rollouts and policies. The environments of producer p
+//! are numbered from p N on, so the columns of successive rollouts belong to different ones, as with first-come batching.
 //!
 //! Custom pipelines use the same parts, [`ring()`] and [`spawn`]; `xtask/outside/pipeline` is an example.
 
@@ -238,6 +238,10 @@ struct Producer<C> {
     running: Option<Running<C>>,
     stopper: Arc<AtomicBool>,
     track: Track,
+    /// Counts of its latest rollout.
+    faults: FaultCounts,
+    dropped: u64,
+    anomalies: Anomalies,
 }
 
 impl<C: Collect> Producer<C> {
@@ -375,7 +379,9 @@ impl<C: Collect> Pipeline<C> {
             let name = if n == 1 { "collect".into() } else { format!("collect-{i}") };
             let track = profile.track(if n_ahead == 0 { "learner" } else { &name });
             let (stopper, running) = (collector.stopper(), None);
-            producers.push(Producer { name, collector: Some(collector), buffers, running, stopper, track });
+            let (faults, dropped, anomalies) = (FaultCounts::default(), 0, Anomalies::default());
+            let collector = Some(collector);
+            producers.push(Producer { name, collector, buffers, running, stopper, track, faults, dropped, anomalies });
         }
         let (orders, track) = (VecDeque::with_capacity(n_ahead), profile.track("learner"));
         Ok(Self { producers, turn: 0, n_ahead, in_flight: 0, orders, learnt: 0, samples, track })
@@ -498,7 +504,6 @@ impl<C: Collect> Pipeline<C> {
     /// Takes the next rollout, or collects it where the learner's thread does that.
     fn next(&mut self, agent: &mut dyn Agent, steps: u64) -> Result<Filled, Error> {
         let (remaining, waiting) = (self.remaining(0, steps), self.producers.iter().map(Producer::waiting).sum());
-        let several = self.producers.len() > 1;
         let producer = &mut self.producers[self.turn];
         let mut filled = if self.n_ahead == 0 {
             producer.collect(agent.acting(remaining), self.learnt)?
@@ -506,13 +511,34 @@ impl<C: Collect> Pipeline<C> {
             self.track.time(Phase::WaitProducers, || producer.receive())?
         };
         (filled.remaining, filled.waiting) = (remaining, waiting);
-        // Columns of successive rollouts belong to different environments.
-        filled.rollout.contiguous &= !several;
-        if several {
-            filled.rollout.continues.clear();
+        if self.producers.len() > 1 {
+            self.number(&mut filled);
         }
         self.in_flight -= 1;
         Ok(filled)
+    }
+
+    /// Numbers the environments of one of several producers, and adds the counts of the others.
+    fn number(&mut self, filled: &mut Filled) {
+        let Filled { rollout, calls, faults, dropped, anomalies, .. } = filled;
+        let n_envs = rollout.shape().n_envs;
+        let first_env = self.turn * n_envs;
+        if std::mem::take(&mut rollout.contiguous) {
+            let continues = !std::mem::take(&mut rollout.cut_before);
+            rollout.continues.clear();
+            rollout.continues.resize(n_envs, continues);
+        }
+        rollout.env_idx_mut().iter_mut().for_each(|env_idx| *env_idx += first_env as u32);
+        calls.shift(first_env);
+        let producer = &mut self.producers[self.turn];
+        (producer.faults, producer.dropped) = (*faults, *dropped);
+        producer.anomalies.clone_from(anomalies);
+        (*faults, *dropped, *anomalies) = (FaultCounts::default(), 0, Anomalies::default());
+        for producer in &self.producers {
+            faults.add(&producer.faults);
+            *dropped += producer.dropped;
+            anomalies.add(&producer.anomalies);
+        }
     }
 
     /// Returns a rollout to its producer.

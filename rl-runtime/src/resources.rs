@@ -115,8 +115,7 @@ impl Meter {
             self.measured = Some((Instant::now(), now));
             self.columns.splice(..3, columns(cores, &now));
         }
-        let at = row.values.len() - 2;
-        row.values.splice(at..at, self.columns.iter().copied());
+        row.insert(self.columns.iter().copied());
     }
 }
 

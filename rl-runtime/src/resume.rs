@@ -12,7 +12,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rl_agents::ranks::Ranks;
 use rl_envs::catalog::Entry;
 
 use crate::Mode;
@@ -21,7 +20,7 @@ use crate::checkpoint::{self, Checkpoint};
 use crate::print::grouped;
 use crate::profile::Profile;
 use crate::run_dir::RunDir;
-use crate::train::Training;
+use crate::train::{Peers, Training};
 use crate::{Config, Error, metrics, tensorboard};
 
 /// A run or a checkpoint to continue.
@@ -98,7 +97,7 @@ impl Source {
         run_dir: Option<&Path>,
         device: &str,
         profile: Profile,
-        ranks: Option<&Arc<dyn Ranks>>,
+        ranks: Option<&Arc<dyn Peers>>,
     ) -> Result<Resumed, Error> {
         let Self { saved, run, checkpoint } = self;
         let Some(path) = checkpoint else {

@@ -18,7 +18,7 @@ use crate::assemble::{agent, collector, of_slices, settled};
 use crate::budget::Budget;
 use crate::calls::Calls;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Device, RunConfig};
+use crate::config::{Device, Mpi, RunConfig};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
 use crate::metrics::{EVALUATION, LagHistogram, Log, Row};
@@ -113,6 +113,12 @@ impl Skipped {
             )
         })
     }
+}
+
+/// The other processes of a job, as one of them sees them.
+pub trait Peers: Ranks {
+    /// Returns a collector for each of them, which are actors then.
+    fn actors(&self, config: &Config, entry: &Entry) -> Vec<Box<dyn Collect>>;
 }
 
 /// State of a run, except for its agent and its pipeline.
@@ -314,6 +320,9 @@ impl<'a> Part<'a> {
                 self.lags.extend(&mut row);
             }
             row.extend(profile, config.mode());
+            if config.run.mpi == Mpi::Actors {
+                row.insert([("faults/actors", filled.faults.actors as f64)]);
+            }
             if config.blocks(entry) {
                 self.calls.extend(&mut row, &filled.faults, filled.dropped);
                 let mut rows = self.calls.rows(progress.env_steps, progress.iterations);
@@ -397,7 +406,8 @@ impl Training {
     /// The errors of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        Self::build(config, entry, |pool| collector(config, entry, pool, None), || agent(config, entry, true), None, profile)
+        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, None)?]);
+        Self::build(config, entry, envs, || agent(config, entry, 1, true), None, profile)
     }
 
     /// Creates a training of the caller's agent.
@@ -408,28 +418,39 @@ impl Training {
     /// The errors of [`Training::new`].
     pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        Self::build(config, entry, |pool| collector(config, entry, pool, None), || Ok((agent, None)), None, profile)
+        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, None)?]);
+        Self::build(config, entry, envs, || Ok((agent, None)), None, profile)
     }
 
     /// Creates a training that `ranks` share, as one of them, or one of its own.
     ///
-    /// `fresh` draws the parameters; else they will be loaded. Rank 0 calls [`Training::run`], all others [`Training::follow`].
+    /// `fresh` draws the parameters; else they will be loaded. Rank 0 calls [`Training::run`], all others [`Training::follow`]. If the
+    /// others are actors, only rank 0 has a training.
     ///
     /// # Errors
     /// [`Error::Config`] for a setting that ranks cannot share; the errors of [`Training::new`].
     pub(crate) fn of_rank(
         config: &Config,
         entry: &Entry,
-        ranks: Option<&Arc<dyn Ranks>>,
+        peers: Option<&Arc<dyn Peers>>,
         fresh: bool,
         profile: Profile,
     ) -> Result<Self, Error> {
-        if let Some(problem) = ranks.and_then(|_| config.unshared(entry)) {
+        let n_ranks = peers.map_or(1, |peers| peers.n_ranks());
+        let has_actors = config.run.mpi == Mpi::Actors;
+        if let Some(problem) = config.unshared(entry, n_ranks).filter(|_| n_ranks > 1 || has_actors) {
             return Err(Error::config(problem));
         }
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        let collector = |pool: &Pool| collector(config, entry, pool, ranks);
-        Self::build(config, entry, collector, || agent(config, entry, fresh), ranks, profile)
+        if let Some(peers) = peers.filter(|_| has_actors) {
+            let actors = peers.actors(config, entry);
+            let agent = || agent(config, entry, actors.len(), fresh);
+            let agent = agent();
+            return Self::build(config, entry, |_| Ok(actors), || agent, None, profile);
+        }
+        let ranks = peers.map(|peers| -> Arc<dyn Ranks> { peers.clone() });
+        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
+        Self::build(config, entry, envs, || agent(config, entry, 1, fresh), ranks.clone(), profile)
     }
 
     /// Creates a training in `envs` instead of the entry's environments.
@@ -445,8 +466,8 @@ impl Training {
         let entry = &config.wrapped(entry);
         let mut on_cpu = config.clone();
         on_cpu.run.env_device = "cpu".into();
-        let agent = || agent(&on_cpu, entry, true);
-        Self::build(config, entry, |pool| of_slices(config, envs, pool), agent, None, profile)
+        let agent = || agent(&on_cpu, entry, 1, true);
+        Self::build(config, entry, |pool| Ok(vec![of_slices(config, envs, pool)?]), agent, None, profile)
     }
 
     /// Creates a training that continues from a checkpoint.
@@ -464,9 +485,9 @@ impl Training {
     fn build(
         config: &Config,
         entry: &Entry,
-        collector: impl FnOnce(&Pool) -> Result<Box<dyn Collect>, Error>,
+        collectors: impl FnOnce(&Pool) -> Result<Vec<Box<dyn Collect>>, Error>,
         agent: impl FnOnce() -> Result<Built, Error>,
-        ranks: Option<&Arc<dyn Ranks>>,
+        ranks: Option<Arc<dyn Ranks>>,
         profile: Profile,
     ) -> Result<Self, Error> {
         Budget::training(config, entry).check()?;
@@ -476,14 +497,13 @@ impl Training {
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
         let (mut agent, on_device) = agent()?;
-        let collector = match on_device {
-            Some(collector) => Box::new(collector),
-            None => collector(&collecting)?,
+        let collectors = match on_device {
+            Some(collector) => vec![Box::new(collector) as Box<dyn Collect>],
+            None => collectors(&collecting)?,
         };
-        let pipeline = Pipeline::new(config.mode(), vec![collector], config.n_steps(), &agent.memory(), &profile)?;
+        let pipeline = Pipeline::new(config.mode(), collectors, config.n_steps(), &agent.memory(), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         agent.watch(track.watch());
-        let ranks = ranks.cloned();
         ranks.iter().for_each(|ranks| agent.share(ranks.clone()));
         let (progress, saves) = (Progress::default(), Saves::default());
         let run = Run { config, entry, pool, progress, saves, profile, track, ranks };
@@ -530,10 +550,13 @@ impl Training {
             }
             None => {}
         }
-        if !collector.has_envs() {
+        let has_actors = self.run.config.run.mpi == Mpi::Actors;
+        if !collector.has_envs() || has_actors {
             self.agent.gap();
         }
-        self.pipeline.collectors()?[0].load(collector)?;
+        if !has_actors {
+            self.pipeline.collectors()?[0].load(collector)?;
+        }
         self.run.progress = progress;
         Ok(())
     }

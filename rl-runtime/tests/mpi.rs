@@ -252,3 +252,131 @@ fn what_ranks_cannot_share_is_refused_with_one_message() {
         "{said}"
     );
 }
+
+/// Settings of a learner with two actors.
+const ACTORS: &[&str] = &["--set", "mpi=actors", "--set", "pipeline=overlapped", "--set", "max_lag=3"];
+
+/// Values of a column of a run's metrics.
+fn column(run: &Path, name: &str) -> Vec<f64> {
+    let rows = metrics(run);
+    let at = rows[0].iter().position(|of| of == name).unwrap_or_else(|| panic!("no column {name}: {:?}", rows[0]));
+    rows[1..].iter().map(|row| row[at].parse().unwrap()).collect()
+}
+
+#[test]
+fn actors_collect_for_a_learner_and_the_same_seed_gives_the_same_bits() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, algo) in [("ppo", PPO), ("a2c", A2C), ("dqn", DQN)] {
+        let of = |i: usize| {
+            let run = dir.path().join(format!("{name}-{i}"));
+            train(3, &[&["cartpole", "--steps", "3840", "--run-dir", text(&run)], SMALL, ACTORS, algo].concat());
+            run
+        };
+        let [first, second] = [of(0), of(1)];
+        assert!(learnt(&first) == learnt(&second), "{name}");
+        let Checkpoint { progress, .. } = load(&newest(&first)).unwrap();
+        assert!(progress.env_steps == 3840 && progress.episodes > 50, "{name}: {progress:?}");
+        assert_eq!(column(&first, "faults/actors").last(), Some(&0.0), "{name}");
+    }
+}
+
+#[test]
+fn actors_do_not_repeat_each_other() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    // Without learning, rollouts differ by their environments alone.
+    let frozen = ["--set", "ppo.learning_rate=0", "--set", "ppo.n_steps=64"];
+    train(3, &[&["cartpole", "--steps", "3072", "--run-dir", text(&run)], SMALL, ACTORS, PPO, &frozen].concat());
+    let returns = column(&run, "rollout/ep_rew_mean");
+    assert!(returns.len() == 4 && returns.windows(2).all(|pair| pair[0] != pair[1]), "{returns:?}");
+}
+
+#[test]
+fn the_process_of_an_actor_that_dies_or_hangs_is_replaced_and_counted() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for signal in ["-KILL", "-STOP"] {
+        let run = dir.path().join(signal);
+        let settings =
+            ["train", "--threads", "1", "slow_cartpole", "--steps", "4096", "--envs", "8", "--set", "env.latency_ms=5"];
+        let small =
+            ["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=128", "--set", "eval_episodes=2", "--run-dir", text(&run)];
+        let job = rl(3, &[&settings[..], &small, ACTORS].concat()).spawn().unwrap();
+        while fs::read_to_string(run.join("metrics.csv")).unwrap_or_default().lines().count() < 3 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let of_actors = processes_of_actors(job.id());
+        assert_eq!(of_actors.len(), 2, "{of_actors:?}");
+        assert!(Command::new("kill").args([signal, &of_actors[0].to_string()]).status().unwrap().success());
+        let output = program::wait(job);
+        let said = said(&output);
+        let why = if signal == "-KILL" { "was killed by signal 9" } else { "has not been heard of for 6 seconds" };
+        assert!(output.status.success() && said.lines().count() == 1 && said.contains(why), "{signal}: {said}");
+        assert_eq!(column(&run, "faults/actors").last(), Some(&1.0), "{signal}");
+        assert_eq!(column(&run, "time/total_timesteps").last(), Some(&4096.0), "{signal}");
+        assert!(of_actors.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{signal}: a process is left");
+    }
+}
+
+/// Process ids of the actors' processes of a job.
+fn processes_of_actors(job: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32, bool)> = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|process| {
+            let pid = process.file_name().to_string_lossy().parse().ok()?;
+            let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+            let line = fs::read(process.path().join("cmdline")).ok()?;
+            Some((pid, parent, line.split(|&byte| byte == 0).any(|arg| arg == b"actor-process")))
+        })
+        .collect();
+    let is_of_job = |mut pid: u32| loop {
+        match parents.iter().find(|(of, ..)| *of == pid) {
+            Some(&(.., parent, _)) if parent == job => return true,
+            Some(&(.., parent, _)) => pid = parent,
+            None => return false,
+        }
+    };
+    parents.iter().filter(|(pid, _, is_actor)| *is_actor && is_of_job(*pid)).map(|(pid, ..)| *pid).collect()
+}
+
+#[test]
+fn an_actor_that_fails_too_often_ends_the_job_and_what_was_learnt_is_saved() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let settings = ["train", "--threads", "1", "slow_cartpole", "--steps", "1000000", "--envs", "4", "--run-dir", text(&run)];
+    let small = ["--set", "max_restarts=1", "--set", "ppo.n_steps=16", "--set", "ppo.batch_size=64"];
+    let job = rl(3, &[&settings[..], &small, ACTORS].concat()).spawn().unwrap();
+    let begin = Instant::now();
+    while fs::read_to_string(run.join("metrics.csv")).unwrap_or_default().lines().count() < 3 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut killed = Vec::new();
+    while killed.len() < 4 && begin.elapsed() < Duration::from_secs(60) {
+        for pid in processes_of_actors(job.id()).into_iter().filter(|pid| !killed.contains(pid)).collect::<Vec<_>>() {
+            if Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success() {
+                killed.push(pid);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = program::wait(job);
+    let said = said(&output);
+    assert!(
+        output.status.code() == Some(5) && said.contains("replaced too often, last because: was killed by signal 9"),
+        "{said}"
+    );
+    assert!(newest(&run).join("params.safetensors").is_file(), "{said}");
+}

@@ -306,7 +306,7 @@ impl Collect for Dawdling {
 
 #[test]
 fn several_producers_take_turns_and_equal_the_plain_loop_bit_for_bit() {
-    let config = config(Algo::Ppo, &[]);
+    let config = config(Algo::Ppo, &["ppo.normalize_reward=true"]);
     let (n_envs, n_steps, pool) = (config.run.n_envs, config.n_steps(), Pool::new(1).unwrap());
     let collectors = |n: u64| (0..n).map(|i| Collector::new(n_envs, &CartPole::default(), &pool, 100 + i).unwrap());
     let rollouts = config.run.steps / (n_steps * n_envs) as u64;
@@ -322,8 +322,10 @@ fn several_producers_take_turns_and_equal_the_plain_loop_bit_for_bit() {
             if policies.len() > lag + 1 {
                 policies.pop_front();
             }
-            plain[(i % n) as usize].collect(&*policies[0], &mut rollout).unwrap();
-            rollout.contiguous = false;
+            let turn = (i % n) as usize;
+            plain[turn].collect(&*policies[0], &mut rollout).unwrap();
+            (rollout.contiguous, rollout.continues) = (false, vec![true; n_envs]);
+            rollout.env_idx_mut().iter_mut().for_each(|env_idx| *env_idx += (turn * n_envs) as u32);
             expected.update(&rollout, remaining, &pool).unwrap();
         }
 

@@ -94,6 +94,14 @@ enum Verb {
     Trace(trace::TraceArgs),
     /// Serve websites to crawl
     Site(site::SiteArgs),
+    /// Collect for an actor of mpirun, which starts this
+    #[cfg(feature = "mpi")]
+    #[command(name = crate::mpi::VERB, hide = true)]
+    ActorProcess {
+        /// Process that has started this one, and takes it along when it dies
+        #[arg(long, value_name = "PID")]
+        parent: i32,
+    },
     /// Measure speed
     Bench {
         #[command(subcommand)]
@@ -143,6 +151,8 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
         Verb::Trace(args) => trace::run(&args, &envs),
         Verb::Site(args) => site::run(&args, json),
+        #[cfg(feature = "mpi")]
+        Verb::ActorProcess { parent } => train::collect(parent, &envs),
         Verb::Bench { what } => bench::run(what, &envs, json),
     });
     let code = result.unwrap_or_else(|error| {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use rl_agents::ranks::{Ranks, gather};
+use rl_agents::ranks::gather;
 use rl_envs::catalog::Entry;
 
 use super::full_screen;
@@ -13,12 +13,14 @@ use super::report::Report;
 use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::Mode;
 use crate::budget::Budget;
+#[cfg(feature = "mpi")]
+use crate::config::Mpi;
 use crate::config::{Layers, resumable};
 use crate::file::Draft;
 use crate::profile::Profile;
 use crate::resume::{Resumed, Source};
 use crate::run_dir::RunDir;
-use crate::train::{self, End, Training};
+use crate::train::{self, End, Peers, Training};
 use crate::{Algo, Config, Error, interrupt, print};
 
 #[derive(Args)]
@@ -168,16 +170,15 @@ fn launched() -> Option<usize> {
 ///
 /// Rank 0 calls `train`; the others train along with it.
 #[cfg(feature = "mpi")]
-fn shared(rank: usize, train: impl FnOnce(&Arc<dyn Ranks>) -> Result<ExitCode, Error>, envs: &Envs) -> Result<ExitCode, Error> {
+fn shared(rank: usize, train: impl FnOnce(&Arc<dyn Peers>) -> Result<ExitCode, Error>, envs: &Envs) -> Result<ExitCode, Error> {
     let job = crate::mpi::Job::join()?;
-    let ranks = job.ranks();
-    let result = job.check_alike().and_then(|()| if rank == 0 { train(ranks) } else { follow(ranks, envs) });
+    let result = job.check_alike().and_then(|()| if rank == 0 { train(job.ranks()) } else { follow(&job, envs) });
     Ok(job.end(result))
 }
 
 /// Refuses to train as one of several ranks.
 #[cfg(not(feature = "mpi"))]
-fn shared(rank: usize, _train: impl FnOnce(&Arc<dyn Ranks>) -> Result<ExitCode, Error>, _envs: &Envs) -> Result<ExitCode, Error> {
+fn shared(rank: usize, _train: impl FnOnce(&Arc<dyn Peers>) -> Result<ExitCode, Error>, _envs: &Envs) -> Result<ExitCode, Error> {
     let build = "cargo build --release -p rl-runtime --features mpi";
     let text = format!(
         "this rl was built without the feature mpi, and mpirun has started several of it; build it: {build}; or use --set mpi=off \
@@ -187,25 +188,39 @@ fn shared(rank: usize, _train: impl FnOnce(&Arc<dyn Ranks>) -> Result<ExitCode, 
     if rank == 0 { Err(Error::config(text)) } else { Ok(ExitCode::from(2)) }
 }
 
-/// Trains along with rank 0, with its settings.
+/// Trains along with rank 0, or collects for it, with its settings.
 #[cfg(feature = "mpi")]
-fn follow(ranks: &Arc<dyn Ranks>, envs: &Envs) -> Result<ExitCode, Error> {
+fn follow(job: &crate::mpi::Job, envs: &Envs) -> Result<ExitCode, Error> {
+    let ranks = job.ranks();
     if let Some(settings) = gather(&**ranks, Ok(None::<String>))?.swap_remove(0) {
         let config = Config::from_toml(&settings, "rank 0")?;
+        if config.run.mpi == Mpi::Actors {
+            return job.supervise(&config, envs.python.as_deref()).map(|()| ExitCode::SUCCESS);
+        }
         let entry = envs.open(&config.env, false, threads(None))?;
         Training::of_rank(&config, &entry, Some(ranks), true, Profile::new(false))?.follow()?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Collects for an actor's rank.
+#[cfg(feature = "mpi")]
+pub(super) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
+    if !lives_with(parent) {
+        return Ok(ExitCode::FAILURE);
+    }
+    crate::mpi::collect(|config| envs.open(&config.env, false, threads(None)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Describes the device to train on, and the number of ranks.
-fn device(config: &Config, ranks: Option<&Arc<dyn Ranks>>) -> Result<String, Error> {
+fn device(config: &Config, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
     let device = train::device(config)?;
     Ok(ranks.map_or(device.clone(), |ranks| format!("{device}, {} ranks", ranks.n_ranks())))
 }
 
 /// Sets what comes before a training: threads of candle, settings of other ranks.
-fn begin(config: &Config, ranks: Option<&Arc<dyn Ranks>>) -> Result<(), Error> {
+fn begin(config: &Config, ranks: Option<&Arc<dyn Peers>>) -> Result<(), Error> {
     // MPI has threads of its own, which may read the environment.
     if ranks.is_none() {
         set_matrix_threads(config.run.threads);
@@ -214,7 +229,7 @@ fn begin(config: &Config, ranks: Option<&Arc<dyn Ranks>>) -> Result<(), Error> {
 }
 
 /// Sends the settings of the run to the other ranks; `None` if nothing is trained.
-fn send(ranks: Option<&Arc<dyn Ranks>>, config: Option<&Config>) -> Result<(), Error> {
+fn send(ranks: Option<&Arc<dyn Peers>>, config: Option<&Config>) -> Result<(), Error> {
     let Some(ranks) = ranks else { return Ok(()) };
     let sent = config.map(|config| {
         let mut sent = config.clone();
@@ -226,7 +241,7 @@ fn send(ranks: Option<&Arc<dyn Ranks>>, config: Option<&Config>) -> Result<(), E
 }
 
 /// Trains; with other ranks, as rank 0.
-fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option<&Arc<dyn Ranks>>) -> Result<ExitCode, Error> {
+fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option<&Arc<dyn Peers>>) -> Result<ExitCode, Error> {
     let mut report = Report::new(json, args.plain);
     let profile = Profile::new(args.timeline.is_some());
     // A timeline inside the run directory is checked once the directory exists.

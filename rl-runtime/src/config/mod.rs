@@ -63,6 +63,8 @@ pub enum Mpi {
     /// One training, which they share.
     #[default]
     Sync,
+    /// A learner, for which the others collect.
+    Actors,
     /// A training each.
     Off,
 }
@@ -170,9 +172,9 @@ settings! {
         /// Where environments step if a device learns; auto: there, given kernels.
         #[serde(default = "env_device")]
         env_device: String = env_device(), Kind::Choice(&["auto", "cpu", "learner"]), resumable;
-        /// Processes of mpirun: sync, one training that they share; off: one each.
+        /// Processes of mpirun: sync, all learn; actors, one learns; off, a run each.
         #[serde(default)]
-        mpi: Mpi = Mpi::Sync, Kind::Choice(&["sync", "off"]), resumable;
+        mpi: Mpi = Mpi::Sync, Kind::Choice(&["sync", "actors", "off"]), resumable;
         /// Directory of a file that holds the replay memory of dqn; empty: no file.
         #[serde(default)]
         replay_dir: String = String::new(), Kind::Text(|_| true, "the path of a directory"), resumable;
@@ -448,6 +450,7 @@ impl Config {
     #[must_use]
     pub(crate) fn learner_threads(&self) -> usize {
         match self.run.pipeline {
+            _ if self.run.mpi == Mpi::Actors => self.run.threads,
             Overlap::Sync => self.run.threads,
             Overlap::Overlapped => self.run.threads.saturating_sub(self.collector_threads()).max(1),
         }
@@ -466,14 +469,23 @@ impl Config {
     /// # Errors
     /// The errors of the policy, and [`rl_agents::Error::Snapshot`] if the snapshot does not fit.
     pub fn policy(&self, entry: &Entry, snapshot: &Snapshot) -> Result<Box<dyn Policy>, Error> {
-        self.algo.settings().policy(&self.build(entry, false), snapshot)
+        self.policy_at(entry, snapshot, 0.0)
+    }
+
+    /// Builds the policy of a snapshot, to act while the fraction `remaining` of training remains.
+    ///
+    /// # Errors
+    /// The errors of [`Config::policy`].
+    pub(crate) fn policy_at(&self, entry: &Entry, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error> {
+        self.algo.settings().policy(&self.build(entry, false), snapshot, remaining)
     }
 
     /// Returns the inputs of a new policy or agent in `entry`'s environment.
     pub(crate) fn build(&self, entry: &Entry, fresh: bool) -> Build<'_> {
         let (n_envs, seed) = (self.run.n_envs, self.run.seed);
         let replay = mapped::memory(&self.run.replay_dir);
-        Build { spaces: self.wrapped(entry).spaces(), net: &self.net, n_envs, seed, fresh, device: None, env: None, replay }
+        let spaces = self.wrapped(entry).spaces();
+        Build { spaces, net: &self.net, n_envs, n_collectors: 1, seed, fresh, device: None, env: None, replay }
     }
 
     /// Finds problems of several settings together.
@@ -548,8 +560,11 @@ impl Config {
         self.algo.settings().fits(env, &spaces, &self.net)
     }
 
-    /// Finds a setting with which ranks cannot share the training.
-    pub(crate) fn unshared(&self, entry: &Entry) -> Option<String> {
+    /// Finds a setting with which `n_ranks` ranks cannot train together.
+    pub(crate) fn unshared(&self, entry: &Entry, n_ranks: usize) -> Option<String> {
+        if self.run.mpi == Mpi::Actors {
+            return self.unfit_for_actors(entry, n_ranks - 1);
+        }
         let cannot = "which ranks of MPI cannot share so far";
         if self.mode() != Mode::Sync {
             return Some(format!("pipeline is overlapped, {cannot}; use pipeline = sync"));
@@ -561,6 +576,27 @@ impl Config {
         blocks.then(|| {
             format!("{} fills rollouts in the order of its answers, {cannot}; use drive = lockstep or mpi = off", entry.name)
         })
+    }
+
+    /// Finds a setting with which `n_actors` actors cannot collect for a learner.
+    fn unfit_for_actors(&self, entry: &Entry, n_actors: usize) -> Option<String> {
+        let max_lag = self.run.max_lag;
+        if n_actors == 0 {
+            return Some("mpi is actors, which needs mpirun with 2 processes or more: a learner and an actor".into());
+        }
+        if self.mode() == Mode::Sync || !(max_lag + 1).is_multiple_of(n_actors) {
+            let text = "which take turns: each needs as many of the max_lag + 1 rollouts in flight";
+            let so = format!("--set pipeline=overlapped --set max_lag={}", 2 * n_actors - 1);
+            return Some(format!("mpi is actors with {n_actors} of them, {text}; use {so}"));
+        }
+        if self.learns_on_device() && self.env_on_device(entry).is_ok_and(|env| env.is_some()) {
+            return Some("mpi is actors, and the environments are on the learner's device; use env_device = cpu".into());
+        }
+        if let Some(what) = self.algo.settings().needs_columns() {
+            return Some(format!("mpi is actors, and {what}, which needs environments with one numbering"));
+        }
+        let stacks = self.algo.dqn().is_some() && entry.spaces().0.stack() > 1;
+        stacks.then(|| "mpi is actors, and dqn remembers stacked frames of environments in step only".into())
     }
 
     /// Finds settings that could be trained with, but to no purpose.

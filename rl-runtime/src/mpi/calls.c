@@ -42,6 +42,23 @@ int rl_mpi_try_receive(int from) {
     return byte;
 }
 
+/* Sends bytes to another rank; may block until that receives them. */
+void rl_mpi_send_bytes(const void *bytes, int len, int to) { MPI_Send(bytes, len, MPI_BYTE, to, 1, MPI_COMM_WORLD); }
+
+/* Returns the length of the next message of `rl_mpi_send_bytes`; -1 if none has arrived. */
+int rl_mpi_probe(int from) {
+    int arrived = 0, len = 0;
+    MPI_Status status;
+    MPI_Iprobe(from, 1, MPI_COMM_WORLD, &arrived, &status);
+    if (!arrived) return -1;
+    MPI_Get_count(&status, MPI_BYTE, &len);
+    return len;
+}
+
+void rl_mpi_receive_bytes(void *bytes, int len, int from) {
+    MPI_Recv(bytes, len, MPI_BYTE, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
 void rl_mpi_abort(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
 void rl_mpi_finalize(void) { MPI_Finalize(); }

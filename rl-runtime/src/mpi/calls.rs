@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rl_agents::ranks::Ranks;
 
+use super::remote::Mail;
+
 /// Maximum bytes of one call of MPI, which counts in 32 bits.
 const MAX_LEN: usize = i32::MAX as usize;
 
@@ -21,6 +23,9 @@ unsafe extern "C" {
     fn rl_mpi_barrier();
     fn rl_mpi_send(byte: u8, to: i32);
     fn rl_mpi_try_receive(from: i32) -> i32;
+    fn rl_mpi_send_bytes(bytes: *const u8, len: i32, to: i32);
+    fn rl_mpi_probe(from: i32) -> i32;
+    fn rl_mpi_receive_bytes(bytes: *mut u8, len: i32, from: i32);
     fn rl_mpi_abort(code: i32);
     fn rl_mpi_finalize();
 }
@@ -86,6 +91,38 @@ impl World {
     pub(super) fn finalize(self) {
         // SAFETY: MPI is initialized, as `self` proves.
         unsafe { rl_mpi_finalize() }
+    }
+}
+
+impl Mail for World {
+    fn send_message(&self, message: &[u8], to: usize) {
+        // The last part, the only one shorter than MAX_LEN, is empty if need be.
+        let end = message.len().is_multiple_of(MAX_LEN).then_some(&[][..]);
+        for part in message.chunks(MAX_LEN).chain(end) {
+            // SAFETY: MPI is initialized, as `self` proves; `part` has that length.
+            unsafe { rl_mpi_send_bytes(part.as_ptr(), part.len() as i32, to as i32) }
+        }
+    }
+
+    fn try_receive_message(&self, from: usize) -> Option<Vec<u8>> {
+        let mut message = Vec::new();
+        loop {
+            // SAFETY: MPI is initialized, as `self` proves.
+            let len = unsafe { rl_mpi_probe(from as i32) };
+            match usize::try_from(len) {
+                Err(_) if message.is_empty() => return None,
+                Err(_) => std::thread::yield_now(),
+                Ok(n) => {
+                    let begin = message.len();
+                    message.resize(begin + n, 0);
+                    // SAFETY: the part has the length of the message that was probed, which only this thread receives.
+                    unsafe { rl_mpi_receive_bytes(message[begin..].as_mut_ptr(), len, from as i32) };
+                    if n < MAX_LEN {
+                        return Some(message);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -1,10 +1,17 @@
 //! Ranks over MPI: joining them, their exchange, and the end of all when one fails.
 //!
 //! A thread of each rank sends a heartbeat to the next rank, in a ring. A rank that hears nothing for [`SILENCE`] ends the job,
-//! so a rank that hangs ends it, too. No socket of our own is opened: everything passes through MPI.
+//! so a rank that hangs ends it, too. No port of our own is opened: everything passes through MPI.
+//!
+//! [`Job::supervise`] makes a rank an [actor](mod@actor), which collects for the learner; rank 0 sees it as a
+//! [`Remote`] collector.
 
+mod actor;
 mod calls;
+mod messages;
+mod remote;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +19,15 @@ use std::time::{Duration, Instant};
 
 use rl_agents::ranks::{Ranks, gather};
 use rl_agents::{ARITHMETIC, Isa};
+use rl_envs::catalog::Entry;
 
+use crate::pipeline::Collect;
 use crate::thread::{Thread, spawn};
-use crate::{Error, print};
+use crate::train::Peers;
+use crate::{Config, Error, print};
+pub(crate) use actor::{VERB, collect};
 use calls::World;
+use remote::Remote;
 
 /// Time without a heartbeat after which a rank counts as hung.
 const SILENCE: Duration = Duration::from_secs(6);
@@ -33,7 +45,7 @@ const LAST: u8 = 1;
 /// The ranks of a job, until it ends.
 pub(crate) struct Job {
     world: World,
-    ranks: Arc<dyn Ranks>,
+    ranks: Arc<dyn Peers>,
     stop: Arc<AtomicBool>,
     heart: Option<Thread<()>>,
 }
@@ -55,8 +67,18 @@ impl Job {
         Ok(Self { world, ranks: Arc::new(world), stop, heart: Some(heart) })
     }
 
-    pub(crate) fn ranks(&self) -> &Arc<dyn Ranks> {
+    pub(crate) fn ranks(&self) -> &Arc<dyn Peers> {
         &self.ranks
+    }
+
+    /// Collects for rank 0 until it needs no more, with its settings.
+    ///
+    /// `python` is that of environments in worker processes, if one was named.
+    ///
+    /// # Errors
+    /// [`Error::EnvFailed`] if the process that collects failed too often.
+    pub(crate) fn supervise(&self, config: &Config, python: Option<&Path>) -> Result<(), Error> {
+        actor::supervise(&self.world, self.world.rank(), config, python)
     }
 
     /// Refuses ranks of another version, or with other arguments than rank 0's.
@@ -115,6 +137,20 @@ impl Drop for Job {
         if std::thread::panicking() {
             self.world.abort(PANICKED);
         }
+    }
+}
+
+impl Peers for World {
+    fn actors(&self, config: &Config, entry: &Entry) -> Vec<Box<dyn Collect>> {
+        let (n_envs, steps, n_ahead) = (config.run.n_envs, config.run.steps, config.mode().n_ahead() as u64);
+        let samples = (config.n_steps() * n_envs) as u64;
+        let actor = |rank| {
+            // The rollout of this policy is learnt from after those in flight.
+            let remaining = move |learnt: u64| (1.0 - ((learnt + n_ahead - 1) * samples) as f64 / steps as f64).max(0.0) as f32;
+            let (remaining, stop) = (Box::new(remaining), Arc::default());
+            Box::new(Remote { mail: *self, rank, n_envs, spaces: entry.spaces(), remaining, stop }) as Box<dyn Collect>
+        };
+        (1..self.n_ranks()).map(actor).collect()
     }
 }
 

@@ -1,0 +1,294 @@
+//! An actor: a rank that supervises a process, which collects rollouts for the learner.
+//!
+//! MPI ends the whole job when a rank dies. The environments of an actor therefore live in a process of their own, which the
+//! rank replaces when it dies or hangs. Both talk over a Unix socket: each message has its length (u64) before it.
+//!
+//! The process draws its random numbers from a seed of the run's seed, the actor's rank, and the number of processes before it.
+//! A new process begins new episodes.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rl_envs::catalog::Entry;
+use rl_envs::{Pool, Purpose, rng};
+
+use super::messages::{self, Kind, Order, Role};
+use super::remote::Mail;
+use super::{BEAT, SILENCE};
+use crate::assemble::{collector, settled};
+use crate::config::Mpi;
+use crate::faults::Restarts;
+use crate::pipeline::{Collect, Filled};
+use crate::profile::Profile;
+use crate::thread::spawn;
+use crate::{Config, Error, interrupt, print};
+
+/// Verb of the program that runs an actor's process.
+pub(crate) const VERB: &str = "actor-process";
+/// Longest message that is believed.
+const MAX_LEN: u64 = 1 << 36;
+/// Time in which a process closes its environments.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+/// Rank of the learner.
+const LEARNER: usize = 0;
+
+/// Supervises an actor's process until the learner has no more orders.
+///
+/// # Errors
+/// [`Error::EnvFailed`] if the process was replaced too often; the learner has been told then.
+pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: Option<&Path>) -> Result<(), Error> {
+    let mut actor = Actor { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false };
+    let never = AtomicBool::new(false);
+    while let Some(message) = mail.receive_message(LEARNER, &never) {
+        let Some((Kind::Order, _)) = Kind::split(&message) else { break };
+        match actor.rollout(mail, &message) {
+            Ok(rollout) => mail.send_message(&rollout, LEARNER),
+            Err(error) => {
+                mail.send_message(&Kind::Failed.with(error.to_string().as_bytes()), LEARNER);
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An actor's process, and its replacements.
+struct Actor<'a> {
+    rank: usize,
+    config: &'a Config,
+    /// Python of environments in worker processes, if one was named.
+    python: Option<&'a Path>,
+    process: Option<Process>,
+    restarts: Restarts,
+    /// Processes started so far.
+    started: u64,
+    /// True once the learner has been told of an interrupt.
+    told: bool,
+}
+
+impl Actor<'_> {
+    /// Returns the message of a rollout; replaces a process that fails.
+    fn rollout(&mut self, mail: &impl Mail, order: &[u8]) -> Result<Vec<u8>, Error> {
+        loop {
+            let failed = match self.attempt(mail, order) {
+                Ok(rollout) => return Ok(rollout),
+                Err(failed) => failed,
+            };
+            let cause = self.process.take().map_or_else(|| failed.clone(), |process| process.end(&failed));
+            if !self.restarts.allow(Instant::now(), &self.config.faults()) {
+                return Err(Error::EnvFailed { env_idx: 0, cause, n_failed: self.config.run.n_envs });
+            }
+            print::err(&format!("warning: the process of actor {} {cause}; it is replaced, and new episodes begin", self.rank));
+        }
+    }
+
+    /// Lets the process collect a rollout; returns the cause if it fails.
+    fn attempt(&mut self, mail: &impl Mail, order: &[u8]) -> Result<Vec<u8>, String> {
+        if self.process.is_none() {
+            let parts = rng::block(self.config.run.seed, self.rank as u32, self.started, Purpose::Actor, 0);
+            let seed = (u64::from(parts[0]) << 32 | u64::from(parts[1])) & i64::MAX as u64;
+            self.started += 1;
+            let role = Role { settings: self.config.to_toml(), seed };
+            self.process = Some(Process::spawn(&role, self.python).map_err(|error| format!("cannot be started: {error}"))?);
+        }
+        let Some(process) = &mut self.process else { return Err("has not been started".into()) };
+        write(&process.link.socket, order).map_err(|error| error.to_string())?;
+        loop {
+            if interrupt::requested() && !std::mem::replace(&mut self.told, true) {
+                mail.send_message(&Kind::Interrupted.with(&[]), LEARNER);
+            }
+            let message = process.link.read()?;
+            match Kind::split(&message) {
+                Some((Kind::Rollout, _)) => return Ok(messages::replaced(message, self.started - 1)),
+                Some((Kind::Failed, text)) => return Err(format!("failed: {}", String::from_utf8_lossy(text))),
+                Some((Kind::Beat, _)) => {}
+                _ => return Err("sent what is no rollout".into()),
+            }
+        }
+    }
+}
+
+/// A process that collects.
+struct Process {
+    child: Child,
+    link: Link,
+}
+
+impl Process {
+    fn spawn(role: &Role, python: Option<&Path>) -> Result<Self, Error> {
+        let spawned = || -> std::io::Result<(Child, UnixStream)> {
+            let (socket, theirs) = UnixStream::pair()?;
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg(VERB).args(["--parent", &std::process::id().to_string()]);
+            if let Some(python) = python {
+                command.arg("--python").arg(python);
+            }
+            // A group of its own: Ctrl-C at the terminal is for the ranks.
+            command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).process_group(0);
+            let child = command.spawn()?;
+            socket.set_read_timeout(Some(BEAT))?;
+            socket.set_write_timeout(Some(SILENCE))?;
+            Ok((child, socket))
+        };
+        let (child, socket) = spawned().map_err(Error::io(VERB))?;
+        write(&socket, &Kind::Role.encode(role)?).map_err(Error::io(VERB))?;
+        Ok(Self { child, link: Link { socket, bytes: Vec::new() } })
+    }
+
+    /// Ends the process; returns the cause of its failure.
+    fn end(mut self, failed: &str) -> String {
+        let status = self.wait(Duration::from_millis(100));
+        match status.map(|status| (status, status.signal())) {
+            Some((_, Some(signal))) => format!("was killed by signal {signal}"),
+            Some((status, None)) if !status.success() => format!("{failed}, {status}"),
+            _ => failed.into(),
+        }
+    }
+
+    /// Waits for the process to end.
+    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let begin = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(2)),
+                ended => return ended.ok().flatten(),
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    /// Lets the process close its environments, and kills it if that takes long.
+    fn drop(&mut self) {
+        let _ = self.link.socket.shutdown(Shutdown::Both);
+        if self.wait(CLOSE_LIMIT).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Socket between a rank and its process.
+struct Link {
+    socket: UnixStream,
+    /// Part of a message that has been read.
+    bytes: Vec<u8>,
+}
+
+impl Link {
+    /// Reads a message.
+    ///
+    /// Returns the cause if the other end closes, or says nothing for [`SILENCE`] on a socket with a time limit.
+    fn read(&mut self) -> Result<Vec<u8>, String> {
+        let mut heard = Instant::now();
+        let mut some = vec![0; 1 << 16];
+        loop {
+            if let Some(message) = take(&mut self.bytes)? {
+                return Ok(message);
+            }
+            match self.socket.read(&mut some) {
+                Ok(0) => return Err("has ended".into()),
+                Ok(n) => {
+                    self.bytes.extend_from_slice(&some[..n]);
+                    heard = Instant::now();
+                }
+                Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {
+                    if heard.elapsed() > SILENCE {
+                        return Err(format!("has not been heard of for {} seconds", SILENCE.as_secs()));
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+}
+
+/// Writes a message with its length.
+fn write(mut socket: &UnixStream, message: &[u8]) -> std::io::Result<()> {
+    socket.write_all(&(message.len() as u64).to_le_bytes())?;
+    socket.write_all(message)
+}
+
+/// Takes the first whole message out of bytes that were read.
+fn take(bytes: &mut Vec<u8>) -> Result<Option<Vec<u8>>, String> {
+    let Some((len, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+    let len = u64::from_le_bytes(*len);
+    if len > MAX_LEN {
+        return Err(format!("sent a message of {len} bytes"));
+    }
+    if (rest.len() as u64) < len {
+        return Ok(None);
+    }
+    let message = rest[..len as usize].to_vec();
+    bytes.drain(..8 + len as usize);
+    Ok(Some(message))
+}
+
+/// Collects rollouts for the rank that has started this process, until that closes the socket.
+///
+/// `open` returns the environment of a configuration.
+///
+/// # Errors
+/// [`Error::Io`] if there is no such rank.
+pub(crate) fn collect(open: impl FnOnce(&Config) -> Result<Entry, Error>) -> Result<(), Error> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(Error::io(VERB))?;
+    let socket = UnixStream::from(socket);
+    let out = Arc::new(Mutex::new(socket.try_clone().map_err(Error::io(VERB))?));
+    let say = |message: &[u8]| write(&out.lock().unwrap_or_else(PoisonError::into_inner), message);
+    spawn("beat", {
+        let out = out.clone();
+        move || {
+            let beat = Kind::Beat.with(&[]);
+            while write(&out.lock().unwrap_or_else(PoisonError::into_inner), &beat).is_ok() {
+                std::thread::sleep(BEAT);
+            }
+        }
+    })?;
+    let mut link = Link { socket, bytes: Vec::new() };
+    match each_order(&mut link, open, &say) {
+        Err(error) => say(&Kind::Failed.with(error.to_string().as_bytes())).map_err(Error::io(VERB)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Collects a rollout for each order.
+fn each_order(
+    link: &mut Link,
+    open: impl FnOnce(&Config) -> Result<Entry, Error>,
+    say: &dyn Fn(&[u8]) -> std::io::Result<()>,
+) -> Result<(), Error> {
+    let Ok(role) = link.read() else { return Ok(()) };
+    let Some((Kind::Role, role)) = Kind::split(&role) else { return Err(Error::config("this verb is for the ranks of mpirun")) };
+    let role: Role = rl_envs::codec::decode(role)?;
+    let mut config = Config::from_toml(&role.settings, "the learner")?;
+    (config.run.mpi, config.run.seed) = (Mpi::Off, role.seed);
+    let entry = &config.wrapped(&open(&config)?);
+    let config = settled(&config, entry)?;
+    let pool = Pool::new(config.run.threads)?;
+    let mut envs = collector(&config, entry, &pool, None)?;
+    let mut filled = Filled::new(rl_buffer::Rollout::new(envs.shape(config.n_steps())).map_err(rl_agents::Error::from)?);
+    let track = Profile::new(false).track("actor");
+    let mut first = true;
+    while let Ok(message) = link.read() {
+        let Some((Kind::Order, order)) = Kind::split(&message) else { break };
+        let order: Order = rl_envs::codec::decode(order)?;
+        let (learnt, remaining) = (order.learnt, order.remaining);
+        let policy = config.policy_at(entry, &order.snapshot(), remaining)?;
+        envs.collect(&*policy, learnt, &mut filled, &track)?;
+        // Those of a process before this one were cut off.
+        filled.rollout.cut_before |= std::mem::take(&mut first);
+        if say(&messages::encode(&mut filled)?).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
