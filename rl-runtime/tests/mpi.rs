@@ -164,11 +164,12 @@ fn signalled(run: &Path, rank: usize, signal: &str, args: &[&str]) -> Output {
     while !run.join("checkpoints").is_dir() || fs::read_dir(run.join("checkpoints")).unwrap().next().is_none() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let pid = pids(run)[rank].to_string();
+    let ranks = pids(run);
+    let pid = ranks[rank].to_string();
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     let begin = Instant::now();
     let output = program::wait(job);
-    while !pids(run).is_empty() {
+    while !pids(run).is_empty() || !processes_of(&ranks).is_empty() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(begin.elapsed() < Duration::from_secs(10), "{signal} to rank {rank}: {:?}", begin.elapsed());
@@ -200,9 +201,9 @@ fn a_rank_that_hangs_ends_the_job_with_one_message() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for rank in [0, 2] {
-        let output =
-            signalled(&dir.path().join(rank.to_string()), rank, "-STOP", &[SMALL, PPO, &["--steps", "10000000"]].concat());
+    for (rank, more) in [(0, &[][..]), (2, &[]), (1, ACTORS)] {
+        let run = dir.path().join(rank.to_string());
+        let output = signalled(&run, rank, "-STOP", &[SMALL, PPO, more, &["--steps", "10000000"]].concat());
         let said = said(&output);
         assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "rank {rank}: {said}");
         assert!(said.starts_with(&format!("error: rank {rank} has not been heard of for 6 seconds")), "{said}");
@@ -215,10 +216,11 @@ fn an_interrupted_rank_saves_for_all_of_them() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let run = dir.path().join("run");
-    let output = signalled(&run, 2, "-USR1", &[SMALL, PPO, &["--steps", "10000000"]].concat());
-    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted and saved"), "{}", said(&output));
+    for (name, more) in [("sync", &[][..]), ("actors", ACTORS)] {
+        let output = signalled(&dir.path().join(name), 2, "-USR1", &[SMALL, PPO, more, &["--steps", "10000000"]].concat());
+        assert_eq!(output.status.code(), Some(130), "{name}: {}", said(&output));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("interrupted and saved"), "{name}: {}", said(&output));
+    }
 }
 
 #[test]
@@ -234,6 +236,13 @@ fn what_ranks_cannot_share_is_refused_with_one_message() {
         (2, &["--device", "emulated"], "device is emulated, which ranks of MPI cannot share"),
         (3, &["--envs", "8"], "3 ranks share 2 slices of environments"),
         (2, &["--set", "ppo.gama=1"], "unknown setting \"ppo.gama\""),
+        (1, &["--set", "mpi=actors"], "mpi is actors, which needs mpirun with 2 processes or more"),
+        (
+            3,
+            &["--set", "mpi=actors"],
+            "take turns: each needs as many of the max_lag + 1 rollouts in flight; use --set pipeline=overlapped",
+        ),
+        (4, ACTORS, "mpi is actors with 3 of them"),
     ] {
         let output = finish(&mut rl(n_ranks, &[&train[..], args].concat()));
         let said = said(&output);
@@ -313,7 +322,8 @@ fn the_process_of_an_actor_that_dies_or_hangs_is_replaced_and_counted() {
         while fs::read_to_string(run.join("metrics.csv")).unwrap_or_default().lines().count() < 3 {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let of_actors = processes_of_actors(job.id());
+        let ranks = pids(&run);
+        let of_actors = processes_of(&ranks);
         assert_eq!(of_actors.len(), 2, "{of_actors:?}");
         assert!(Command::new("kill").args([signal, &of_actors[0].to_string()]).status().unwrap().success());
         let output = program::wait(job);
@@ -322,31 +332,128 @@ fn the_process_of_an_actor_that_dies_or_hangs_is_replaced_and_counted() {
         assert!(output.status.success() && said.lines().count() == 1 && said.contains(why), "{signal}: {said}");
         assert_eq!(column(&run, "faults/actors").last(), Some(&1.0), "{signal}");
         assert_eq!(column(&run, "time/total_timesteps").last(), Some(&4096.0), "{signal}");
-        assert!(of_actors.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{signal}: a process is left");
+        assert!(processes_of(&ranks).is_empty(), "{signal}: a process is left");
     }
 }
 
-/// Process ids of the actors' processes of a job.
-fn processes_of_actors(job: u32) -> Vec<u32> {
-    let parents: Vec<(u32, u32, bool)> = fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|process| {
-            let pid = process.file_name().to_string_lossy().parse().ok()?;
-            let stat = fs::read_to_string(process.path().join("stat")).ok()?;
-            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
-            let line = fs::read(process.path().join("cmdline")).ok()?;
-            Some((pid, parent, line.split(|&byte| byte == 0).any(|arg| arg == b"actor-process")))
-        })
-        .collect();
-    let is_of_job = |mut pid: u32| loop {
-        match parents.iter().find(|(of, ..)| *of == pid) {
-            Some(&(.., parent, _)) if parent == job => return true,
-            Some(&(.., parent, _)) => pid = parent,
-            None => return false,
-        }
+/// Process ids of the processes that the ranks of actors have started.
+fn processes_of(ranks: &[u32]) -> Vec<u32> {
+    let ranks: Vec<Vec<u8>> = ranks.iter().map(|pid| pid.to_string().into_bytes()).collect();
+    let is_actor = |line: &[u8]| {
+        let args: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
+        args.windows(3).any(|args| args[..2] == [&b"actor-process"[..], b"--parent"] && ranks.iter().any(|rank| rank == args[2]))
     };
-    parents.iter().filter(|(pid, _, is_actor)| *is_actor && is_of_job(*pid)).map(|(pid, ..)| *pid).collect()
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let actors = processes.filter(|process| fs::read(process.path().join("cmdline")).is_ok_and(|line| is_actor(&line)));
+    actors.filter_map(|process| process.file_name().to_string_lossy().parse().ok()).collect()
+}
+
+#[test]
+fn a_run_whose_actor_s_rank_was_killed_continues_with_another_number_of_actors_or_alone() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let output = signalled(&run, 1, "-KILL", &[SMALL, PPO, ACTORS, &["--steps", "10000000"]].concat());
+    assert_eq!(output.status.code(), Some(137), "{}", said(&output));
+    let steps = || load(&newest(&run)).unwrap().progress.env_steps;
+    let before = steps();
+    for (n_ranks, more) in [(2, &[][..]), (1, &["--set", "mpi=sync"])] {
+        let until = (steps() + 1920).to_string();
+        let output = finish(&mut rl(n_ranks, &[&["train", "--resume", text(&run), "--steps", &until], more].concat()));
+        assert!(output.status.success(), "{n_ranks} ranks: {}", said(&output));
+    }
+    assert_eq!(steps(), before + 3840);
+}
+
+/// Runs a command, and fails if it does.
+fn run(program: &str, args: &str) {
+    let output = Command::new(program).args(args.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{program} {args}: {}", said(&output));
+}
+
+/// Two network namespaces with a cable between them, in place of two machines.
+struct Machines([String; 2]);
+
+impl Machines {
+    /// Returns `None` where the system has no such namespaces, or not for this user.
+    fn new() -> Option<Self> {
+        let names = ["a", "b"].map(|end| format!("rl-{}-{end}", std::process::id()));
+        let add = |name: &String| Command::new("ip").args(["netns", "add", name]).output().is_ok_and(|out| out.status.success());
+        if !add(&names[0]) {
+            return None;
+        }
+        let machines = Self(names);
+        let [a, b] = &machines.0;
+        assert!(add(b));
+        run("ip", &format!("link add wire netns {a} type veth peer name wire netns {b}"));
+        for (i, name) in [a, b].into_iter().enumerate() {
+            run("ip", &format!("-n {name} addr add 10.231.0.{}/24 dev wire", i + 1));
+            run("ip", &format!("-n {name} link set lo up"));
+            run("ip", &format!("-n {name} link set wire up"));
+        }
+        Some(machines)
+    }
+
+    /// Bytes that the first machine has received.
+    fn received(&self) -> u64 {
+        let output = Command::new("ip").args(["netns", "exec", &self.0[0], "cat", "/proc/net/dev"]).output().unwrap();
+        let devices = String::from_utf8(output.stdout).unwrap();
+        let wire = devices.lines().find_map(|line| line.trim().strip_prefix("wire:")).unwrap();
+        wire.split_whitespace().next().unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|name| drop(Command::new("ip").args(["netns", "del", name]).output()));
+    }
+}
+
+#[test]
+fn two_machines_leave_the_files_of_one_process() {
+    if !has_mpi() {
+        return;
+    }
+    let Some(machines) = Machines::new() else {
+        eprintln!("SKIPPED: `ip netns add` is refused or missing, so there is no network for two machines");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    // Starts the other machine's part, as ssh would.
+    let agent = dir.path().join("agent");
+    fs::write(&agent, format!("#!/bin/sh\nshift\nexec ip netns exec {} sh -c \"$*\"\n", machines.0[1])).unwrap();
+    run("chmod", &format!("+x {}", text(&agent)));
+    let train_args = |run: &Path| {
+        let args = [&["train", "--threads", "1", "cartpole", "--steps", "1920", "--run-dir", text(run)], SMALL, PPO].concat();
+        args.into_iter().map(String::from).collect::<Vec<_>>()
+    };
+    let [alone, apart] = ["alone", "apart"].map(|name| dir.path().join(name));
+    assert!(finish(&mut program::rl(&train_args(&alone))).status.success());
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &machines.0[0], "mpirun", "--quiet", "--host", "10.231.0.1,10.231.0.2", "-n", "2"]);
+    command.args([
+        "--bind-to",
+        "none",
+        "--mca",
+        "plm_rsh_agent",
+        text(&agent),
+        "--mca",
+        "btl",
+        "tcp,self",
+        "--mca",
+        "pml",
+        "ob1",
+    ]);
+    command.args(["--mca", "btl_tcp_if_include", "wire", "--mca", "oob_tcp_if_include", "wire", env!("CARGO_BIN_EXE_rl")]);
+    command.args(train_args(&apart)).envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    let before = machines.received();
+    let output = finish(&mut command);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", said(&output));
+    let received = machines.received() - before;
+    assert!(received > 20_000, "only {received} bytes have passed through the wire");
+    assert!(learnt(&apart) == learnt(&alone));
 }
 
 #[test]
@@ -363,9 +470,9 @@ fn an_actor_that_fails_too_often_ends_the_job_and_what_was_learnt_is_saved() {
     while fs::read_to_string(run.join("metrics.csv")).unwrap_or_default().lines().count() < 3 {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let mut killed = Vec::new();
+    let (ranks, mut killed) = (pids(&run), Vec::new());
     while killed.len() < 4 && begin.elapsed() < Duration::from_secs(60) {
-        for pid in processes_of_actors(job.id()).into_iter().filter(|pid| !killed.contains(pid)).collect::<Vec<_>>() {
+        for pid in processes_of(&ranks).into_iter().filter(|pid| !killed.contains(pid)).collect::<Vec<_>>() {
             if Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success() {
                 killed.push(pid);
             }

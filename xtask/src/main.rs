@@ -59,7 +59,7 @@ usage: cargo xtask <command>
                  train the workloads http-small and http-large; writes bench/http.md; with N, rollouts are N times shorter
   bench --board  train with and without the board of `rl train`, and take pictures of it; writes bench/board.md
   bench --ranks  train by two processes of a thread each (mpirun) beside two threads; writes bench/ranks.md
-  bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over five seeds; writes bench/sb3.md
+  bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over several seeds; writes bench/sb3.md
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
   ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks

@@ -91,15 +91,7 @@ impl Job {
         let version = format!("rl {}, arithmetic {ARITHMETIC}, fused multiply-add {fused}", env!("CARGO_PKG_VERSION"));
         let args: Vec<_> = std::env::args().skip(1).collect();
         let all = gather(&*self.ranks, Ok((self.world.host(), version, args.join(" "))))?;
-        let (_, version, args) = &all[0];
-        for (rank, (host, other_version, other_args)) in all.iter().enumerate() {
-            for (what, other, first) in [("is", other_version, version), ("was started with", other_args, args)] {
-                if other != first {
-                    return Err(Error::config(format!("rank {rank} ({host}) {what} \"{other}\", and rank 0 \"{first}\"")));
-                }
-            }
-        }
-        Ok(())
+        differing(&all).map_or(Ok(()), |problem| Err(Error::config(problem)))
     }
 
     /// Waits for the other ranks and ends MPI; after an error, ends the job.
@@ -154,6 +146,18 @@ impl Peers for World {
     }
 }
 
+/// Finds a rank that differs from rank 0 in its version or its arguments.
+///
+/// `ranks` are host, version and arguments of each.
+fn differing(ranks: &[(String, String, String)]) -> Option<String> {
+    let (_, version, args) = &ranks[0];
+    ranks.iter().enumerate().find_map(|(rank, (host, other_version, other_args))| {
+        let pairs = [("is", other_version, version), ("was started with", other_args, args)];
+        let (what, other, first) = pairs.into_iter().find(|(_, other, first)| other != first)?;
+        Some(format!("rank {rank} ({host}) {what} \"{other}\", and rank 0 \"{first}\""))
+    })
+}
+
 /// Sends heartbeats to the next rank and awaits those of the rank before.
 ///
 /// Returns after `stop` is set here and the rank before has said its last.
@@ -191,6 +195,17 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn a_rank_of_another_version_or_with_other_arguments_is_named() {
+        let rank = |host: &str, version: &str, args: &str| (host.to_string(), version.to_string(), args.to_string());
+        let same = [rank("a", "rl 1", "train"), rank("b", "rl 1", "train")];
+        assert_eq!(differing(&same), None);
+        let found = differing(&[same[0].clone(), same[1].clone(), rank("c", "rl 2", "train")]);
+        assert_eq!(found.as_deref(), Some("rank 2 (c) is \"rl 2\", and rank 0 \"rl 1\""));
+        let found = differing(&[same[0].clone(), rank("b", "rl 1", "eval")]);
+        assert_eq!(found.as_deref(), Some("rank 1 (b) was started with \"eval\", and rank 0 \"train\""));
+    }
 
     #[test]
     fn a_panic_of_one_rank_ends_all_of_them() {
