@@ -1,5 +1,6 @@
 //! Development tasks; `cargo xtask test` runs every check.
 
+mod actors;
 mod bench;
 mod board;
 mod circles;
@@ -27,6 +28,7 @@ mod public;
 mod python;
 mod ranks;
 mod sb3;
+mod scale;
 mod soak;
 mod source;
 mod standin;
@@ -59,6 +61,8 @@ usage: cargo xtask <command>
                  train the workloads http-small and http-large; writes bench/http.md; with N, rollouts are N times shorter
   bench --board  train with and without the board of `rl train`, and take pictures of it; writes bench/board.md
   bench --ranks  train by two processes of a thread each (mpirun) beside two threads; writes bench/ranks.md
+  bench --actors train with actors and a learner (mpirun), beside RLlib, which is installed into target; writes bench/actors.md
+  bench --scale  train by 1, 2 and 4 processes (mpirun), and predict the time of up to 1,024; writes bench/scale.md
   bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over several seeds; writes bench/sb3.md
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
@@ -106,6 +110,8 @@ fn main() -> ExitCode {
             Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--lag") => lag::measure(&root()),
             Some("--ranks") => ranks::measure(&root()),
+            Some("--actors") => actors::measure(&root()),
+            Some("--scale") => scale::measure(&root()),
             Some("--pipeline") => pipeline::measure(&root()),
             Some("--http") => http::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--board") => board::measure(&root()),

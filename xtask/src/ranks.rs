@@ -28,10 +28,33 @@ const PPO: &str = "--set ppo.n_steps=32 --set ppo.batch_size=2048 --set ppo.n_ep
 /// Alternating runs of each.
 const ROUNDS: usize = 5;
 
+/// Builds the program with MPI.
+pub(crate) fn build(root: &Path) -> Result<()> {
+    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl", "--features", "mpi"], &[])
+}
+
+/// Trains as a number of processes with as many threads each; returns env steps per second.
+///
+/// `python` is that of Gymnasium's environments.
+pub(crate) fn rate(root: &Path, n_ranks: usize, threads: usize, args: &str, python: &Path) -> Result<f64> {
+    let dir = root.join("target/ranks-runs");
+    let _ = fs::remove_dir_all(&dir);
+    let rl = root.join("target/release/rl");
+    let mut command = if n_ranks == 1 { Command::new(&rl) } else { Command::new("mpirun") };
+    if n_ranks > 1 {
+        command.args(["--quiet", "--oversubscribe", "--bind-to", "none", "-n", &n_ranks.to_string()]).arg(rl);
+        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    }
+    command.env("RL_PYTHON", python).args(TRAIN.split(' ')).args(args.split_whitespace());
+    command.args(["--threads", &threads.to_string(), "--run-dir"]).arg(&dir);
+    let rate = last_line(&mut command)?["env_steps_per_s"].as_f64().context("env_steps_per_s")?;
+    let _ = fs::remove_dir_all(&dir);
+    Ok(rate)
+}
+
 /// Measures, and writes the record.
 pub(crate) fn measure(root: &Path) -> Result<()> {
-    let build = ["build", "--release", "--package", "rl-runtime", "--bin", "rl", "--features", "mpi"];
-    crate::cargo(root, &build, &[])?;
+    build(root)?;
     let mut text = format!(
         "# Two processes beside two threads\n\nWritten by `cargo xtask bench --ranks` on {}: env steps per second of `mpirun -n 2 rl train` with a \
          thread each, and of\n`rl train` with two threads; medians of {ROUNDS} alternating runs, with minimum and maximum. Both leave the same \
@@ -39,19 +62,12 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
          | training | two threads | two processes | ratio |\n|---|---|---|---|\n",
         machine(root)
     );
-    let dir = root.join("target/ranks-runs");
     for (name, args) in CASES {
         let mut rates = [Vec::new(), Vec::new()];
+        let args = if args.contains("a2c") { args.into() } else { format!("{args} {PPO}") };
         for _ in 0..ROUNDS {
-            for (ranks, rates) in [1, 2].into_iter().zip(&mut rates) {
-                let _ = fs::remove_dir_all(&dir);
-                let mut command = program(root, ranks);
-                let threads = if ranks == 1 { "2" } else { "1" };
-                command.args(TRAIN.split(' ')).args(args.split(' ')).args(["--threads", threads, "--run-dir"]).arg(&dir);
-                if !args.contains("a2c") {
-                    command.args(PPO.split(' '));
-                }
-                rates.push(last_line(&mut command)?["env_steps_per_s"].as_f64().context("env_steps_per_s")?);
+            for (n_ranks, rates) in [1, 2].into_iter().zip(&mut rates) {
+                rates.push(rate(root, n_ranks, 2 / n_ranks, &args, Path::new("python3"))?);
             }
         }
         let ratios: Vec<f64> = rates[1].iter().zip(&rates[0]).map(|(two, one)| two / one).collect();
@@ -62,18 +78,5 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
         println!("{row}");
         let _ = writeln!(text, "{row}");
     }
-    let _ = fs::remove_dir_all(&dir);
     Ok(fs::write(root.join("bench/ranks.md"), text)?)
-}
-
-/// The program as a number of processes.
-fn program(root: &Path, ranks: usize) -> Command {
-    let rl = root.join("target/release/rl");
-    if ranks == 1 {
-        return Command::new(rl);
-    }
-    let mut command = Command::new("mpirun");
-    command.args(["--quiet", "--bind-to", "none", "-n", &ranks.to_string()]).arg(rl);
-    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
-    command
 }
