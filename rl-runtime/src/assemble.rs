@@ -6,7 +6,7 @@ use rl_agents::Collector;
 use rl_agents::ranks::Ranks;
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_envs::catalog::Entry;
-use rl_envs::{Pool, VecEnv, pool};
+use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
 use crate::algo::{Build, Built};
 use crate::config::Drive;
@@ -26,8 +26,7 @@ pub(crate) fn collector(
 ) -> Result<Box<dyn Collect>, Error> {
     let FaultConfig { timeout, max_restarts, .. } = config.faults();
     entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
-    let first_come = || entry.batches().filter(|_| config.blocks(entry))?.blocking();
-    if let Some(make) = entry.make_blocking().or_else(first_come) {
+    if let Some(make) = blocking(config, entry) {
         let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
         let (faults, ready) = (config.faults(), config.first_come());
         return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
@@ -43,6 +42,12 @@ pub(crate) fn collector(
     let Some(ranks) = ranks else { return of_slices(config, entry.slices(n_envs, max_slices, min_len)?, pool) };
     let slices: Vec<_> = pool::slices(n_envs, max_slices, min_len).collect();
     Ok(settings_of(Collector::of_rank(ranks.clone(), &slices, |range| entry.slice(range), pool, config.run.seed)?, config))
+}
+
+/// Returns the constructor of environments that answer first come.
+pub(crate) fn blocking(config: &Config, entry: &Entry) -> Option<MakeBlocking> {
+    let first_come = || entry.batches().filter(|_| config.blocks(entry))?.blocking();
+    entry.make_blocking().or_else(first_come)
 }
 
 /// Makes a collector of environments in slices.

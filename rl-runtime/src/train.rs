@@ -117,8 +117,11 @@ impl Skipped {
 
 /// The other processes of a job, as one of them sees them.
 pub trait Peers: Ranks {
-    /// Returns a collector for each of them, which are actors then.
-    fn actors(&self, config: &Config, entry: &Entry) -> Vec<Box<dyn Collect>>;
+    /// Returns the collectors of their environments: they are actors then.
+    ///
+    /// # Errors
+    /// The errors of the collectors.
+    fn actors(&self, config: &Config, entry: &Entry) -> Result<Vec<Box<dyn Collect>>, Error>;
 }
 
 /// State of a run, except for its agent and its pipeline.
@@ -437,13 +440,13 @@ impl Training {
         profile: Profile,
     ) -> Result<Self, Error> {
         let n_ranks = peers.map_or(1, |peers| peers.n_ranks());
-        let has_actors = config.run.mpi == Mpi::Actors;
+        let has_actors = config.run.mpi.has_actors();
         if let Some(problem) = config.unshared(entry, n_ranks).filter(|_| n_ranks > 1 || has_actors) {
             return Err(Error::config(problem));
         }
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
         if let Some(peers) = peers.filter(|_| has_actors) {
-            let actors = peers.actors(config, entry);
+            let actors = peers.actors(config, entry)?;
             let agent = || agent(config, entry, actors.len(), fresh);
             let agent = agent();
             return Self::build(config, entry, |_| Ok(actors), || agent, None, profile);
@@ -550,7 +553,7 @@ impl Training {
             }
             None => {}
         }
-        let has_actors = self.run.config.run.mpi == Mpi::Actors;
+        let has_actors = self.run.config.run.mpi.has_actors();
         if !collector.has_envs() || has_actors {
             self.agent.gap();
         }

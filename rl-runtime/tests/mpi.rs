@@ -243,6 +243,7 @@ fn what_ranks_cannot_share_is_refused_with_one_message() {
             "take turns: each needs as many of the max_lag + 1 rollouts in flight; use --set pipeline=overlapped",
         ),
         (4, ACTORS, "mpi is actors with 3 of them"),
+        (2, &["--set", "mpi=central"], "mpi is central, which answers environments one by one, and cartpole does not block"),
     ] {
         let output = finish(&mut rl(n_ranks, &[&train[..], args].concat()));
         let said = said(&output);
@@ -319,9 +320,7 @@ fn the_process_of_an_actor_that_dies_or_hangs_is_replaced_and_counted() {
         let small =
             ["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=128", "--set", "eval_episodes=2", "--run-dir", text(&run)];
         let job = rl(3, &[&settings[..], &small, ACTORS].concat()).spawn().unwrap();
-        while fs::read_to_string(run.join("metrics.csv")).unwrap_or_default().lines().count() < 3 {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        await_rows(&run);
         let ranks = pids(&run);
         let of_actors = processes_of(&ranks);
         assert_eq!(of_actors.len(), 2, "{of_actors:?}");
@@ -336,6 +335,15 @@ fn the_process_of_an_actor_that_dies_or_hangs_is_replaced_and_counted() {
     }
 }
 
+/// Waits for two rows of a run's metrics.
+fn await_rows(run: &Path) {
+    let begin = Instant::now();
+    while fs::read_to_string(run.join("metrics.csv")).unwrap_or_default().lines().count() < 3 {
+        assert!(begin.elapsed() < program::TIME_LIMIT, "no metrics");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Process ids of the processes that the ranks of actors have started.
 fn processes_of(ranks: &[u32]) -> Vec<u32> {
     let ranks: Vec<Vec<u8>> = ranks.iter().map(|pid| pid.to_string().into_bytes()).collect();
@@ -346,6 +354,35 @@ fn processes_of(ranks: &[u32]) -> Vec<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let actors = processes.filter(|process| fs::read(process.path().join("cmdline")).is_ok_and(|line| is_actor(&line)));
     actors.filter_map(|process| process.file_name().to_string_lossy().parse().ok()).collect()
+}
+
+#[test]
+fn the_learner_acts_in_the_environments_of_actors_and_outlives_a_killed_process() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (name, algo) in [("ppo", &["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=112"][..]), ("dqn", DQN)] {
+        let run = dir.path().join(name);
+        let settings =
+            ["train", "--threads", "1", "slow_cartpole", "--steps", "5600", "--envs", "7", "--set", "env.latency_ms=5"];
+        let small = ["--set", "mpi=central", "--set", "eval_episodes=2", "--set", "log_interval=1", "--run-dir", text(&run)];
+        let job = rl(3, &[&settings[..], &small, algo].concat()).spawn().unwrap();
+        await_rows(&run);
+        let ranks = pids(&run);
+        let processes = processes_of(&ranks);
+        assert_eq!(processes.len(), 2, "{processes:?}");
+        // The first actor has three environments, the second four.
+        let of_second = processes_of(&ranks[2..]);
+        assert!(Command::new("kill").args(["-KILL", &of_second[0].to_string()]).status().unwrap().success());
+        let output = program::wait(job);
+        let said = said(&output);
+        let warned = said.matches("the process of actor 2 was killed by signal 9; it is replaced").count();
+        assert!(output.status.success() && warned == 1, "{name}: {said}");
+        assert_eq!(column(&run, "faults/failures").last(), Some(&4.0), "{name}: {said}");
+        assert!(column(&run, "time/total_timesteps").last() >= Some(&5600.0), "{name}");
+        assert!(processes_of(&ranks).is_empty(), "{name}: a process is left");
+    }
 }
 
 #[test]
@@ -467,9 +504,7 @@ fn an_actor_that_fails_too_often_ends_the_job_and_what_was_learnt_is_saved() {
     let small = ["--set", "max_restarts=1", "--set", "ppo.n_steps=16", "--set", "ppo.batch_size=64"];
     let job = rl(3, &[&settings[..], &small, ACTORS].concat()).spawn().unwrap();
     let begin = Instant::now();
-    while fs::read_to_string(run.join("metrics.csv")).unwrap_or_default().lines().count() < 3 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    await_rows(&run);
     let (ranks, mut killed) = (pids(&run), Vec::new());
     while killed.len() < 4 && begin.elapsed() < Duration::from_secs(60) {
         for pid in processes_of(&ranks).into_iter().filter(|pid| !killed.contains(pid)).collect::<Vec<_>>() {

@@ -13,8 +13,6 @@ use super::report::Report;
 use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::Mode;
 use crate::budget::Budget;
-#[cfg(feature = "mpi")]
-use crate::config::Mpi;
 use crate::config::{Layers, resumable};
 use crate::file::Draft;
 use crate::profile::Profile;
@@ -194,7 +192,7 @@ fn follow(job: &crate::mpi::Job, envs: &Envs) -> Result<ExitCode, Error> {
     let ranks = job.ranks();
     if let Some(settings) = gather(&**ranks, Ok(None::<String>))?.swap_remove(0) {
         let config = Config::from_toml(&settings, "rank 0")?;
-        if config.run.mpi == Mpi::Actors {
+        if config.run.mpi.has_actors() {
             return job.supervise(&config, envs.python.as_deref()).map(|()| ExitCode::SUCCESS);
         }
         let entry = envs.open(&config.env, false, threads(None))?;
@@ -209,7 +207,7 @@ pub(super) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
     if !lives_with(parent) {
         return Ok(ExitCode::FAILURE);
     }
-    crate::mpi::collect(|config| envs.open(&config.env, false, threads(None)))?;
+    crate::mpi::work(|config| envs.open(&config.env, false, threads(None)))?;
     Ok(ExitCode::SUCCESS)
 }
 

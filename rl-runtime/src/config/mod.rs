@@ -63,10 +63,20 @@ pub enum Mpi {
     /// One training, which they share.
     #[default]
     Sync,
-    /// A learner, for which the others collect.
+    /// A learner, for which the others collect with copies of its policy.
     Actors,
+    /// A learner, which chooses the actions in the environments of the others.
+    Central,
     /// A training each.
     Off,
+}
+
+impl Mpi {
+    /// True if one process learns, and the others have the environments.
+    #[must_use]
+    pub(crate) fn has_actors(self) -> bool {
+        matches!(self, Self::Actors | Self::Central)
+    }
 }
 
 /// Environment of a run.
@@ -172,9 +182,9 @@ settings! {
         /// Where environments step if a device learns; auto: there, given kernels.
         #[serde(default = "env_device")]
         env_device: String = env_device(), Kind::Choice(&["auto", "cpu", "learner"]), resumable;
-        /// Processes of mpirun: sync, all learn; actors, one learns; off, a run each.
+        /// Processes of mpirun: all learn; one learns (actors, central); a run each (off).
         #[serde(default)]
-        mpi: Mpi = Mpi::Sync, Kind::Choice(&["sync", "actors", "off"]), resumable;
+        mpi: Mpi = Mpi::Sync, Kind::Choice(&["sync", "actors", "central", "off"]), resumable;
         /// Directory of a file that holds the replay memory of dqn; empty: no file.
         #[serde(default)]
         replay_dir: String = String::new(), Kind::Text(|_| true, "the path of a directory"), resumable;
@@ -450,7 +460,7 @@ impl Config {
     #[must_use]
     pub(crate) fn learner_threads(&self) -> usize {
         match self.run.pipeline {
-            _ if self.run.mpi == Mpi::Actors => self.run.threads,
+            _ if self.run.mpi.has_actors() => self.run.threads,
             Overlap::Sync => self.run.threads,
             Overlap::Overlapped => self.run.threads.saturating_sub(self.collector_threads()).max(1),
         }
@@ -562,7 +572,7 @@ impl Config {
 
     /// Finds a setting with which `n_ranks` ranks cannot train together.
     pub(crate) fn unshared(&self, entry: &Entry, n_ranks: usize) -> Option<String> {
-        if self.run.mpi == Mpi::Actors {
+        if self.run.mpi.has_actors() {
             return self.unfit_for_actors(entry, n_ranks - 1);
         }
         let cannot = "which ranks of MPI cannot share so far";
@@ -580,9 +590,19 @@ impl Config {
 
     /// Finds a setting with which `n_actors` actors cannot collect for a learner.
     fn unfit_for_actors(&self, entry: &Entry, n_actors: usize) -> Option<String> {
-        let max_lag = self.run.max_lag;
+        let (max_lag, mpi) = (self.run.max_lag, if self.run.mpi == Mpi::Central { "central" } else { "actors" });
         if n_actors == 0 {
-            return Some("mpi is actors, which needs mpirun with 2 processes or more: a learner and an actor".into());
+            return Some(format!("mpi is {mpi}, which needs mpirun with 2 processes or more: a learner and an actor"));
+        }
+        if self.run.mpi == Mpi::Central {
+            let text = "mpi is central, which answers environments one by one, and";
+            return if !self.blocks(entry) {
+                Some(format!("{text} {} does not block; use mpi = actors", entry.name))
+            } else if self.run.n_envs < n_actors {
+                Some(format!("{text} {n_actors} actors have {} environments to share", self.run.n_envs))
+            } else {
+                None
+            };
         }
         if self.mode() == Mode::Sync || !(max_lag + 1).is_multiple_of(n_actors) {
             let text = "which take turns: each needs as many of the max_lag + 1 rollouts in flight";

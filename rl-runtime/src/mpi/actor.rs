@@ -1,4 +1,4 @@
-//! An actor: a rank that supervises a process, which collects rollouts for the learner.
+//! An actor: a rank that supervises a process, which has its environments.
 //!
 //! MPI ends the whole job when a rank dies. The environments of an actor therefore live in a process of their own, which the
 //! rank replaces when it dies or hangs. Both talk over a Unix socket: each message has its length (u64) before it.
@@ -22,11 +22,12 @@ use rl_envs::{Pool, Purpose, rng};
 
 use super::messages::{self, Kind, Order, Role};
 use super::remote::Mail;
-use super::{BEAT, SILENCE};
+use super::{BEAT, LEARNER, SILENCE, central};
 use crate::assemble::{collector, settled};
+use crate::channel::Sender;
 use crate::config::Mpi;
 use crate::faults::Restarts;
-use crate::pipeline::{Collect, Filled};
+use crate::pipeline::{Collect as _, Filled};
 use crate::profile::Profile;
 use crate::thread::spawn;
 use crate::{Config, Error, interrupt, print};
@@ -37,15 +38,16 @@ pub(crate) const VERB: &str = "actor-process";
 const MAX_LEN: u64 = 1 << 36;
 /// Time in which a process closes its environments.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
-/// Rank of the learner.
-const LEARNER: usize = 0;
 
-/// Supervises an actor's process until the learner has no more orders.
+/// Supervises the process of an actor until the learner needs it no more.
 ///
 /// # Errors
 /// [`Error::EnvFailed`] if the process was replaced too often; the learner has been told then.
 pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: Option<&Path>) -> Result<(), Error> {
-    let mut actor = Actor { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false };
+    let actor = &mut Actor { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false };
+    if config.run.mpi == Mpi::Central {
+        return central::relay(mail, actor);
+    }
     let never = AtomicBool::new(false);
     while let Some(message) = mail.receive_message(LEARNER, &never) {
         let Some((Kind::Order, _)) = Kind::split(&message) else { break };
@@ -60,8 +62,11 @@ pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: 
     Ok(())
 }
 
+/// Messages of a process, with its number; or the cause of its end.
+pub(super) type Heard = Sender<(u64, Result<Vec<u8>, String>)>;
+
 /// An actor's process, and its replacements.
-struct Actor<'a> {
+pub(super) struct Actor<'a> {
     rank: usize,
     config: &'a Config,
     /// Python of environments in worker processes, if one was named.
@@ -75,37 +80,85 @@ struct Actor<'a> {
 }
 
 impl Actor<'_> {
+    /// Number of processes started so far.
+    pub(super) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Starts a process unless one runs; returns the cause if it cannot be started.
+    ///
+    /// A thread passes its messages on to `heard`, if that is given.
+    pub(super) fn start(&mut self, heard: Option<&Heard>) -> Result<(), String> {
+        if self.process.is_some() {
+            return Ok(());
+        }
+        let parts = rng::block(self.config.run.seed, self.rank as u32, self.started, Purpose::Actor, 0);
+        let seed = (u64::from(parts[0]) << 32 | u64::from(parts[1])) & i64::MAX as u64;
+        self.started += 1;
+        let role = Role { settings: self.config.to_toml(), seed };
+        let failed = |error: Error| format!("cannot be started: {error}");
+        let process = Process::spawn(&role, self.python).map_err(failed)?;
+        if let Some(heard) = heard.cloned() {
+            let socket = process.link.socket.try_clone().map_err(|error| failed(Error::io(VERB)(error)))?;
+            let (mut link, number) = (Link { socket, bytes: Vec::new() }, self.started);
+            let pass_on = move || {
+                loop {
+                    let message = link.read();
+                    let ended = message.is_err();
+                    if heard.send((number, message)).is_err() || ended {
+                        return;
+                    }
+                }
+            };
+            spawn("heard", pass_on).map_err(failed)?;
+        }
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Sends a message to the process; returns the cause if that fails.
+    pub(super) fn send(&self, message: &[u8]) -> Result<(), String> {
+        let process = self.process.as_ref().ok_or("has not been started")?;
+        write(&process.link.socket, message).map_err(|error| error.to_string())
+    }
+
+    /// Ends a process that has failed, which may be replaced then.
+    ///
+    /// # Errors
+    /// [`Error::EnvFailed`] if it was replaced too often.
+    pub(super) fn lose(&mut self, failed: String) -> Result<(), Error> {
+        let cause = self.process.take().map_or(failed.clone(), |process| process.end(&failed));
+        if !self.restarts.allow(Instant::now(), &self.config.faults()) {
+            return Err(Error::EnvFailed { env_idx: 0, cause, n_failed: self.config.run.n_envs });
+        }
+        print::err(&format!("warning: the process of actor {} {cause}; it is replaced, and new episodes begin", self.rank));
+        Ok(())
+    }
+
+    /// Tells the learner once that a signal asks the training to stop.
+    pub(super) fn tell_of_interrupt(&mut self, mail: &impl Mail) {
+        if interrupt::requested() && !std::mem::replace(&mut self.told, true) {
+            mail.send_message(&Kind::Interrupted.with(&[]), LEARNER);
+        }
+    }
+
     /// Returns the message of a rollout; replaces a process that fails.
     fn rollout(&mut self, mail: &impl Mail, order: &[u8]) -> Result<Vec<u8>, Error> {
         loop {
-            let failed = match self.attempt(mail, order) {
+            match self.attempt(mail, order) {
                 Ok(rollout) => return Ok(rollout),
-                Err(failed) => failed,
-            };
-            let cause = self.process.take().map_or_else(|| failed.clone(), |process| process.end(&failed));
-            if !self.restarts.allow(Instant::now(), &self.config.faults()) {
-                return Err(Error::EnvFailed { env_idx: 0, cause, n_failed: self.config.run.n_envs });
+                Err(failed) => self.lose(failed)?,
             }
-            print::err(&format!("warning: the process of actor {} {cause}; it is replaced, and new episodes begin", self.rank));
         }
     }
 
     /// Lets the process collect a rollout; returns the cause if it fails.
     fn attempt(&mut self, mail: &impl Mail, order: &[u8]) -> Result<Vec<u8>, String> {
-        if self.process.is_none() {
-            let parts = rng::block(self.config.run.seed, self.rank as u32, self.started, Purpose::Actor, 0);
-            let seed = (u64::from(parts[0]) << 32 | u64::from(parts[1])) & i64::MAX as u64;
-            self.started += 1;
-            let role = Role { settings: self.config.to_toml(), seed };
-            self.process = Some(Process::spawn(&role, self.python).map_err(|error| format!("cannot be started: {error}"))?);
-        }
-        let Some(process) = &mut self.process else { return Err("has not been started".into()) };
-        write(&process.link.socket, order).map_err(|error| error.to_string())?;
+        self.start(None)?;
+        self.send(order)?;
         loop {
-            if interrupt::requested() && !std::mem::replace(&mut self.told, true) {
-                mail.send_message(&Kind::Interrupted.with(&[]), LEARNER);
-            }
-            let message = process.link.read()?;
+            self.tell_of_interrupt(mail);
+            let message = self.process.as_mut().ok_or("has not been started")?.link.read()?;
             match Kind::split(&message) {
                 Some((Kind::Rollout, _)) => return Ok(messages::replaced(message, self.started - 1)),
                 Some((Kind::Failed, text)) => return Err(format!("failed: {}", String::from_utf8_lossy(text))),
@@ -177,7 +230,7 @@ impl Drop for Process {
 }
 
 /// Socket between a rank and its process.
-struct Link {
+pub(super) struct Link {
     socket: UnixStream,
     /// Part of a message that has been read.
     bytes: Vec<u8>,
@@ -187,7 +240,7 @@ impl Link {
     /// Reads a message.
     ///
     /// Returns the cause if the other end closes, or says nothing for [`SILENCE`] on a socket with a time limit.
-    fn read(&mut self) -> Result<Vec<u8>, String> {
+    pub(super) fn read(&mut self) -> Result<Vec<u8>, String> {
         let mut heard = Instant::now();
         let mut some = vec![0; 1 << 16];
         loop {
@@ -233,48 +286,53 @@ fn take(bytes: &mut Vec<u8>) -> Result<Option<Vec<u8>>, String> {
     Ok(Some(message))
 }
 
-/// Collects rollouts for the rank that has started this process, until that closes the socket.
+/// Sender of a process's messages to its rank.
+pub(super) type Say = Arc<dyn Fn(&[u8]) -> std::io::Result<()> + Send + Sync>;
+
+/// Works for the rank that has started this process, until that closes the socket.
 ///
 /// `open` returns the environment of a configuration.
 ///
 /// # Errors
 /// [`Error::Io`] if there is no such rank.
-pub(crate) fn collect(open: impl FnOnce(&Config) -> Result<Entry, Error>) -> Result<(), Error> {
+pub(crate) fn work(open: impl FnOnce(&Config) -> Result<Entry, Error>) -> Result<(), Error> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(Error::io(VERB))?;
     let socket = UnixStream::from(socket);
-    let out = Arc::new(Mutex::new(socket.try_clone().map_err(Error::io(VERB))?));
-    let say = |message: &[u8]| write(&out.lock().unwrap_or_else(PoisonError::into_inner), message);
+    let out = Mutex::new(socket.try_clone().map_err(Error::io(VERB))?);
+    let say: Say = Arc::new(move |message| write(&out.lock().unwrap_or_else(PoisonError::into_inner), message));
     spawn("beat", {
-        let out = out.clone();
+        let say = say.clone();
         move || {
             let beat = Kind::Beat.with(&[]);
-            while write(&out.lock().unwrap_or_else(PoisonError::into_inner), &beat).is_ok() {
+            while say(&beat).is_ok() {
                 std::thread::sleep(BEAT);
             }
         }
     })?;
     let mut link = Link { socket, bytes: Vec::new() };
-    match each_order(&mut link, open, &say) {
+    match play(&mut link, open, &say) {
         Err(error) => say(&Kind::Failed.with(error.to_string().as_bytes())).map_err(Error::io(VERB)),
         Ok(()) => Ok(()),
     }
 }
 
-/// Collects a rollout for each order.
-fn each_order(
-    link: &mut Link,
-    open: impl FnOnce(&Config) -> Result<Entry, Error>,
-    say: &dyn Fn(&[u8]) -> std::io::Result<()>,
-) -> Result<(), Error> {
+/// Plays the part that the first message describes.
+fn play(link: &mut Link, open: impl FnOnce(&Config) -> Result<Entry, Error>, say: &Say) -> Result<(), Error> {
     let Ok(role) = link.read() else { return Ok(()) };
     let Some((Kind::Role, role)) = Kind::split(&role) else { return Err(Error::config("this verb is for the ranks of mpirun")) };
     let role: Role = rl_envs::codec::decode(role)?;
     let mut config = Config::from_toml(&role.settings, "the learner")?;
-    (config.run.mpi, config.run.seed) = (Mpi::Off, role.seed);
+    let mpi = std::mem::replace(&mut config.run.mpi, Mpi::Off);
+    config.run.seed = role.seed;
     let entry = &config.wrapped(&open(&config)?);
     let config = settled(&config, entry)?;
+    if mpi == Mpi::Central { central::serve(link, &config, entry, say) } else { collect(link, &config, entry, say) }
+}
+
+/// Collects a rollout for each order.
+fn collect(link: &mut Link, config: &Config, entry: &Entry, say: &Say) -> Result<(), Error> {
     let pool = Pool::new(config.run.threads)?;
-    let mut envs = collector(&config, entry, &pool, None)?;
+    let mut envs = collector(config, entry, &pool, None)?;
     let mut filled = Filled::new(rl_buffer::Rollout::new(envs.shape(config.n_steps())).map_err(rl_agents::Error::from)?);
     let track = Profile::new(false).track("actor");
     let mut first = true;

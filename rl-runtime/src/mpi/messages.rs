@@ -28,12 +28,17 @@ pub(super) enum Kind {
     Interrupted,
     /// From a process: a sign of life.
     Beat,
+    /// To an environment of an actor: a call.
+    Call,
+    /// From an environment of an actor: its answer.
+    Answer,
 }
 
 impl Kind {
     /// Returns the kind of a message, and its contents.
     pub(super) fn split(message: &[u8]) -> Option<(Self, &[u8])> {
-        const ALL: [Kind; 7] = [Kind::Role, Kind::Order, Kind::End, Kind::Rollout, Kind::Failed, Kind::Interrupted, Kind::Beat];
+        use Kind::{Answer, Beat, Call, End, Failed, Interrupted, Order, Role, Rollout};
+        const ALL: [Kind; 9] = [Role, Order, End, Rollout, Failed, Interrupted, Beat, Call, Answer];
         let (&first, rest) = message.split_first()?;
         Some((*ALL.get(usize::from(first))?, rest))
     }
@@ -281,6 +286,9 @@ mod tests {
         let order: Order = codec::decode(contents).unwrap();
         assert_eq!((order.learnt, order.remaining), (3, 0.25));
         assert_eq!(order.snapshot(), Snapshot::from(policy.weights()));
-        assert!(Kind::split(&[]).is_none() && Kind::split(&[7]).is_none());
+        assert!(Kind::split(&[]).is_none() && Kind::split(&[9]).is_none());
+        for byte in 0..9 {
+            assert_eq!(Kind::split(&[byte]).map(|(kind, _)| kind as u8), Some(byte));
+        }
     }
 }

@@ -3,11 +3,12 @@
 //! A thread of each rank sends a heartbeat to the next rank, in a ring. A rank that hears nothing for [`SILENCE`] ends the job,
 //! so a rank that hangs ends it, too. No port of our own is opened: everything passes through MPI.
 //!
-//! [`Job::supervise`] makes a rank an [actor](mod@actor), which collects for the learner; rank 0 sees it as a
-//! [`Remote`] collector.
+//! [`Job::supervise`] makes a rank an [actor](mod@actor) of the learner, rank 0. The learner sees it as a [`Remote`] collector, or as
+//! environments for which it chooses the actions itself ([`central`]).
 
 mod actor;
 mod calls;
+mod central;
 mod messages;
 mod remote;
 
@@ -21,11 +22,12 @@ use rl_agents::ranks::{Ranks, gather};
 use rl_agents::{ARITHMETIC, Isa};
 use rl_envs::catalog::Entry;
 
+use crate::config::Mpi;
 use crate::pipeline::Collect;
 use crate::thread::{Thread, spawn};
 use crate::train::Peers;
 use crate::{Config, Error, print};
-pub(crate) use actor::{VERB, collect};
+pub(crate) use actor::{VERB, work};
 use calls::World;
 use remote::Remote;
 
@@ -35,6 +37,8 @@ const SILENCE: Duration = Duration::from_secs(6);
 const BEAT: Duration = Duration::from_millis(250);
 /// Time that a rank that fails gives rank 0 to end the job with the error of all.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Rank that learns, and writes all files.
+const LEARNER: usize = 0;
 /// Exit code of the job after a panic of a rank, as that of a process alone.
 const PANICKED: u8 = 101;
 /// Exit code of the job after a rank hung.
@@ -133,7 +137,10 @@ impl Drop for Job {
 }
 
 impl Peers for World {
-    fn actors(&self, config: &Config, entry: &Entry) -> Vec<Box<dyn Collect>> {
+    fn actors(&self, config: &Config, entry: &Entry) -> Result<Vec<Box<dyn Collect>>, Error> {
+        if config.run.mpi == Mpi::Central {
+            return Ok(vec![central::collector(*self, self.n_ranks(), config, entry)?]);
+        }
         let (n_envs, steps, n_ahead) = (config.run.n_envs, config.run.steps, config.mode().n_ahead() as u64);
         let samples = (config.n_steps() * n_envs) as u64;
         let actor = |rank| {
@@ -142,7 +149,7 @@ impl Peers for World {
             let (remaining, stop) = (Box::new(remaining), Arc::default());
             Box::new(Remote { mail: *self, rank, n_envs, spaces: entry.spaces(), remaining, stop }) as Box<dyn Collect>
         };
-        (1..self.n_ranks()).map(actor).collect()
+        Ok((1..self.n_ranks()).map(actor).collect())
     }
 }
 

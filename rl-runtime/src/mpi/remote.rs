@@ -16,7 +16,7 @@ use crate::{Error, interrupt};
 /// Interval at which a thread that waits looks for a message.
 ///
 /// MPI's own waits take a core each.
-const LOOK: Duration = Duration::from_micros(200);
+pub(super) const LOOK: Duration = Duration::from_micros(200);
 
 /// Messages between this rank and the others.
 pub(super) trait Mail: Send + 'static {
