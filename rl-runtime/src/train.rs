@@ -451,7 +451,7 @@ impl Training {
             let agent = agent();
             return Self::build(config, entry, |_| Ok(actors), || agent, None, profile);
         }
-        let ranks = peers.map(|peers| -> Arc<dyn Ranks> { peers.clone() });
+        let ranks = peers.cloned().map(|peers| peers as Arc<dyn Ranks>);
         let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
         Self::build(config, entry, envs, || agent(config, entry, 1, fresh), ranks.clone(), profile)
     }
