@@ -518,7 +518,9 @@ impl<C: Collect> Pipeline<C> {
         Ok(filled)
     }
 
-    /// Numbers the environments of one of several producers, and adds the counts of the others.
+    /// Numbers the environments of one of several producers.
+    ///
+    /// Adds the counts of the others.
     fn number(&mut self, filled: &mut Filled) {
         let Filled { rollout, calls, faults, dropped, anomalies, .. } = filled;
         let n_envs = rollout.shape().n_envs;

@@ -22,13 +22,14 @@ const ACTORS: &str = "--set mpi=actors --set pipeline=overlapped --set max_lag=3
 const PPO: &str = "--set ppo.batch_size=256 --set ppo.n_epochs=4";
 /// CartPole of Gymnasium; a rollout of all environments has 2,048 env steps.
 const GYM: &str = "gym:CartPole-v1 --steps 400000 --set workers=1 --set ppo.n_steps=32";
-/// Name, our ranks and arguments, and RLlib's processes that collect and that learn.
+/// Name, our ranks and arguments, RLlib's processes that collect and that learn.
 const PEERS: [(&str, usize, &str, &str); 2] = [
     ("two processes, which all learn", 2, "--envs 64", "2 2"),
     ("two actors and a learner", 3, "--envs 32 --set mpi=actors --set pipeline=overlapped --set max_lag=3", "2 0"),
 ];
-/// Arguments of RLlib: environments, steps, minibatch, epochs; and iterations that are measured.
+/// Arguments of RLlib: environments, steps, minibatch, epochs.
 const RLLIB: &str = "64 32 256 4";
+/// Iterations of RLlib that are measured.
 const ITERATIONS: &str = "20";
 /// Alternating runs of each.
 const ROUNDS: usize = 3;

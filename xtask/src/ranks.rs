@@ -33,8 +33,9 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl", "--features", "mpi"], &[])
 }
 
-/// Trains as a number of processes with as many threads each; returns env steps per second.
+/// Trains as several processes; returns env steps per second.
 ///
+/// Each of `n_ranks` processes has `threads` threads.
 /// `python` is that of Gymnasium's environments.
 pub(crate) fn rate(root: &Path, n_ranks: usize, threads: usize, args: &str, python: &Path) -> Result<f64> {
     let dir = root.join("target/ranks-runs");

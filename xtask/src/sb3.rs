@@ -16,7 +16,7 @@ use crate::bench::{TRAIN, k, peers_python, spread};
 use crate::presets::{last_line, mean_and_error};
 use crate::process::machine;
 
-/// Environment, its env steps, the number of seeds of its returns, and settings that undo our preset.
+/// Environment, env steps, seeds of its returns, settings that undo our preset.
 const CASES: [Case; 3] = [
     ("LunarLander-v3", 500_000, 12, "--set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0"),
     ("CartPole-v1", 500_000, 3, ""),

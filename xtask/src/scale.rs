@@ -1,4 +1,4 @@
-//! Time of an iteration of `mpi = sync`, by number of processes: measured, fitted, and predicted.
+//! Time of an iteration by number of processes: measured, fitted, predicted.
 //!
 //! `cargo xtask bench --scale` writes `bench/scale.md`.
 
@@ -25,7 +25,7 @@ const MINIBATCHES: f64 = EPOCHS * SAMPLES / 2048.0;
 /// Bytes of a transition of CartPole that ranks exchange.
 const ROW: f64 = 4.0 * 4.0 + 4.0 + 14.0;
 const ROUNDS: usize = 3;
-/// Minibatch of the prediction: 1,024 slices, which as many ranks can share; a rollout has four.
+/// Minibatch of the prediction, 1,024 slices; a rollout has four.
 const LARGE: f64 = 65_536.0;
 /// Interconnects: seconds of a message, bytes per second.
 const INTERCONNECTS: [(&str, f64, f64); 2] =
@@ -51,7 +51,7 @@ fn n_params(hidden: &[u64]) -> f64 {
     (of(2) + of(1)) as f64
 }
 
-/// Factors of step, latency and byte in the time of a minibatch that `n_ranks` processes share on these cores.
+/// Factors of step, latency and byte in the time of a shared minibatch.
 ///
 /// More processes than cores compute and copy in turn.
 fn factors(n_params: f64, n_ranks: f64) -> [f64; 3] {
@@ -66,7 +66,9 @@ fn modelled(alone: f64, n_params: f64, n_ranks: f64, fit: &Fit) -> f64 {
     shared / n_ranks.min(CORES) + MINIBATCHES * (fit.step * step + fit.latency * latency + fit.byte * byte)
 }
 
-/// Fits the costs to seconds of an iteration by network and number of processes, none below zero.
+/// Fits the costs, none below zero.
+///
+/// `times` are parameters, and seconds of an iteration by number of processes, for each network.
 fn fit(times: &[(f64, [f64; 3])]) -> Fit {
     let mut rows = Vec::new();
     for (n_params, seconds) in times {
@@ -93,8 +95,9 @@ fn fit(times: &[(f64, [f64; 3])]) -> Fit {
     Fit { step, latency, byte }
 }
 
-/// Predicted seconds of an iteration of four large minibatches, on a core and a machine each.
+/// Predicts the seconds of an iteration of four large minibatches.
 ///
+/// Each rank has a core on a machine of its own.
 /// `tree`: gradients are summed along a tree of ranks and sent back, in place of the gathering that is built.
 fn predicted(sample: f64, n_params: f64, n_ranks: f64, step: f64, (latency, rate): (f64, f64), tree: bool) -> f64 {
     let (messages, copies) = if tree { (2.0, 2.0 * n_ranks.log2()) } else { (1.0, n_ranks - 1.0) };

@@ -482,7 +482,9 @@ impl Config {
         self.policy_at(entry, snapshot, 0.0)
     }
 
-    /// Builds the policy of a snapshot, to act while the fraction `remaining` of training remains.
+    /// Builds the policy of a snapshot, to act during training.
+    ///
+    /// The fraction `remaining` of training remains.
     ///
     /// # Errors
     /// The errors of [`Config::policy`].

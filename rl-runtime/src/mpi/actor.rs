@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, Purpose, rng};
 
-use super::messages::{self, Kind, Order, Role};
+use super::messages::{self, MessageKind, Role, RolloutOrder};
 use super::remote::Mail;
 use super::{BEAT, LEARNER, SILENCE, central};
 use crate::assemble::{collector, settled};
@@ -44,17 +44,17 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// # Errors
 /// [`Error::EnvFailed`] if the process was replaced too often; the learner has been told then.
 pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: Option<&Path>) -> Result<(), Error> {
-    let actor = &mut Actor { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false };
+    let actor = &mut ActorRank { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false };
     if config.run.mpi == Mpi::Central {
         return central::relay(mail, actor);
     }
     let never = AtomicBool::new(false);
     while let Some(message) = mail.receive_message(LEARNER, &never) {
-        let Some((Kind::Order, _)) = Kind::split(&message) else { break };
+        let Some((MessageKind::Order, _)) = MessageKind::split(&message) else { break };
         match actor.rollout(mail, &message) {
             Ok(rollout) => mail.send_message(&rollout, LEARNER),
             Err(error) => {
-                mail.send_message(&Kind::Failed.with(error.to_string().as_bytes()), LEARNER);
+                mail.send_message(&MessageKind::Failed.with(error.to_string().as_bytes()), LEARNER);
                 return Err(error);
             }
         }
@@ -66,12 +66,12 @@ pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: 
 pub(super) type Heard = Sender<(u64, Result<Vec<u8>, String>)>;
 
 /// An actor's process, and its replacements.
-pub(super) struct Actor<'a> {
+pub(super) struct ActorRank<'a> {
     rank: usize,
     config: &'a Config,
     /// Python of environments in worker processes, if one was named.
     python: Option<&'a Path>,
-    process: Option<Process>,
+    process: Option<ActorProcess>,
     restarts: Restarts,
     /// Processes started so far.
     started: u64,
@@ -79,7 +79,7 @@ pub(super) struct Actor<'a> {
     told: bool,
 }
 
-impl Actor<'_> {
+impl ActorRank<'_> {
     /// Number of processes started so far.
     pub(super) fn started(&self) -> u64 {
         self.started
@@ -97,7 +97,7 @@ impl Actor<'_> {
         self.started += 1;
         let role = Role { settings: self.config.to_toml(), seed };
         let failed = |error: Error| format!("cannot be started: {error}");
-        let process = Process::spawn(&role, self.python).map_err(failed)?;
+        let process = ActorProcess::spawn(&role, self.python).map_err(failed)?;
         if let Some(heard) = heard.cloned() {
             let socket = process.link.socket.try_clone().map_err(|error| failed(Error::io(VERB)(error)))?;
             let (mut link, number) = (Link { socket, bytes: Vec::new() }, self.started);
@@ -138,7 +138,7 @@ impl Actor<'_> {
     /// Tells the learner once that a signal asks the training to stop.
     pub(super) fn tell_of_interrupt(&mut self, mail: &impl Mail) {
         if interrupt::requested() && !std::mem::replace(&mut self.told, true) {
-            mail.send_message(&Kind::Interrupted.with(&[]), LEARNER);
+            mail.send_message(&MessageKind::Interrupted.with(&[]), LEARNER);
         }
     }
 
@@ -159,10 +159,10 @@ impl Actor<'_> {
         loop {
             self.tell_of_interrupt(mail);
             let message = self.process.as_mut().ok_or("has not been started")?.link.read()?;
-            match Kind::split(&message) {
-                Some((Kind::Rollout, _)) => return Ok(messages::replaced(message, self.started - 1)),
-                Some((Kind::Failed, text)) => return Err(format!("failed: {}", String::from_utf8_lossy(text))),
-                Some((Kind::Beat, _)) => {}
+            match MessageKind::split(&message) {
+                Some((MessageKind::Rollout, _)) => return Ok(messages::replaced(message, self.started - 1)),
+                Some((MessageKind::Failed, text)) => return Err(format!("failed: {}", String::from_utf8_lossy(text))),
+                Some((MessageKind::Beat, _)) => {}
                 _ => return Err("sent what is no rollout".into()),
             }
         }
@@ -170,12 +170,12 @@ impl Actor<'_> {
 }
 
 /// A process that collects.
-struct Process {
+struct ActorProcess {
     child: Child,
     link: Link,
 }
 
-impl Process {
+impl ActorProcess {
     fn spawn(role: &Role, python: Option<&Path>) -> Result<Self, Error> {
         let spawned = || -> std::io::Result<(Child, UnixStream)> {
             let (socket, theirs) = UnixStream::pair()?;
@@ -192,7 +192,7 @@ impl Process {
             Ok((child, socket))
         };
         let (child, socket) = spawned().map_err(Error::io(VERB))?;
-        write(&socket, &Kind::Role.encode(role)?).map_err(Error::io(VERB))?;
+        write(&socket, &MessageKind::Role.encode(role)?).map_err(Error::io(VERB))?;
         Ok(Self { child, link: Link { socket, bytes: Vec::new() } })
     }
 
@@ -218,7 +218,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ActorProcess {
     /// Lets the process close its environments, and kills it if that takes long.
     fn drop(&mut self) {
         let _ = self.link.socket.shutdown(Shutdown::Both);
@@ -303,7 +303,7 @@ pub(crate) fn work(open: impl FnOnce(&Config) -> Result<Entry, Error>) -> Result
     spawn("beat", {
         let say = say.clone();
         move || {
-            let beat = Kind::Beat.with(&[]);
+            let beat = MessageKind::Beat.with(&[]);
             while say(&beat).is_ok() {
                 std::thread::sleep(BEAT);
             }
@@ -311,7 +311,7 @@ pub(crate) fn work(open: impl FnOnce(&Config) -> Result<Entry, Error>) -> Result
     })?;
     let mut link = Link { socket, bytes: Vec::new() };
     match play(&mut link, open, &say) {
-        Err(error) => say(&Kind::Failed.with(error.to_string().as_bytes())).map_err(Error::io(VERB)),
+        Err(error) => say(&MessageKind::Failed.with(error.to_string().as_bytes())).map_err(Error::io(VERB)),
         Ok(()) => Ok(()),
     }
 }
@@ -319,7 +319,9 @@ pub(crate) fn work(open: impl FnOnce(&Config) -> Result<Entry, Error>) -> Result
 /// Plays the part that the first message describes.
 fn play(link: &mut Link, open: impl FnOnce(&Config) -> Result<Entry, Error>, say: &Say) -> Result<(), Error> {
     let Ok(role) = link.read() else { return Ok(()) };
-    let Some((Kind::Role, role)) = Kind::split(&role) else { return Err(Error::config("this verb is for the ranks of mpirun")) };
+    let Some((MessageKind::Role, role)) = MessageKind::split(&role) else {
+        return Err(Error::config("this verb is for the ranks of mpirun"));
+    };
     let role: Role = rl_envs::codec::decode(role)?;
     let mut config = Config::from_toml(&role.settings, "the learner")?;
     let mpi = std::mem::replace(&mut config.run.mpi, Mpi::Off);
@@ -337,8 +339,8 @@ fn collect(link: &mut Link, config: &Config, entry: &Entry, say: &Say) -> Result
     let track = Profile::new(false).track("actor");
     let mut first = true;
     while let Ok(message) = link.read() {
-        let Some((Kind::Order, order)) = Kind::split(&message) else { break };
-        let order: Order = rl_envs::codec::decode(order)?;
+        let Some((MessageKind::Order, order)) = MessageKind::split(&message) else { break };
+        let order: RolloutOrder = rl_envs::codec::decode(order)?;
         let (learnt, remaining) = (order.learnt, order.remaining);
         let policy = config.policy_at(entry, &order.snapshot(), remaining)?;
         envs.collect(&*policy, learnt, &mut filled, &track)?;

@@ -21,8 +21,8 @@ use rl_envs::{
 use serde::{Deserialize, Serialize};
 
 use super::LEARNER;
-use super::actor::{Actor, Heard, Link, Say};
-use super::messages::Kind;
+use super::actor::{ActorRank, Heard, Link, Say};
+use super::messages::MessageKind;
 use super::remote::{LOOK, Mail};
 use crate::assemble::blocking;
 use crate::blocking::BlockingEnvs;
@@ -36,9 +36,9 @@ use crate::{Config, Error, interrupt, print};
 /// Calls that may wait for the thread that sends them, for each environment.
 const WAITING: usize = 4;
 
-/// Call of an environment on another rank.
+/// EnvCall of an environment on another rank.
 #[derive(Debug, Serialize, Deserialize)]
-struct Call {
+struct EnvCall {
     /// Index of the environment within its rank, and number of the call.
     to: (u32, u64),
     /// Seed of the call's random numbers.
@@ -56,11 +56,13 @@ enum Ask {
     Continuous(Vec<f32>),
 }
 
-/// Answer of an environment: reward, terminated, truncated, observation (D), legal actions (A); or a fault, and if it may be repeated.
+/// Answer of an environment.
+///
+/// Reward, terminated, truncated, observation (D), legal actions (A); or a fault, and true if the call may be repeated.
 type Answered<O> = Result<(f32, bool, bool, Vec<O>, Vec<u8>), (String, bool)>;
 
-/// What the thread of a rank's messages is asked for.
-enum Request {
+/// Work for the thread that exchanges messages with a rank.
+enum Post {
     /// Answers of the environment with this index and call go there.
     Expect((u32, u64), Sender<Vec<u8>>),
     /// A message for the rank.
@@ -71,7 +73,7 @@ enum Request {
 struct DistantEnv<O> {
     env: u32,
     spaces: (Space, ActionSpace),
-    requests: Sender<Request>,
+    requests: Sender<Post>,
     calls: Arc<AtomicU64>,
     /// True until the first reset.
     fresh: bool,
@@ -84,9 +86,9 @@ impl<O: Element> DistantEnv<O> {
         let lost = |cause: &str| EnvError { cause: cause.into(), may_repeat: false };
         let to = (self.env, self.calls.fetch_add(1, Ordering::Relaxed));
         let seed = u64::from(rng.next_u32()) << 32 | u64::from(rng.next_u32());
-        let message = Kind::Call.encode(&Call { to, seed, ask }).map_err(|error| lost(&error.to_string()))?;
+        let message = MessageKind::Call.encode(&EnvCall { to, seed, ask }).map_err(|error| lost(&error.to_string()))?;
         let (answer, answers) = bounded(1);
-        let sent = self.requests.send(Request::Expect(to, answer)).and_then(|()| self.requests.send(Request::Send(message)));
+        let sent = self.requests.send(Post::Expect(to, answer)).and_then(|()| self.requests.send(Post::Send(message)));
         sent.map_err(|_| lost("the training ends"))?;
         let answer = answers.recv().map_err(|_| lost("its rank has ended"))?;
         let answered: Answered<O> = codec::decode(&answer).map_err(|error| lost(&error.to_string()))?;
@@ -212,7 +214,7 @@ pub(super) fn collector<M: Mail + Copy>(
 }
 
 /// Creates the collector of distant environments, by index and rank.
-fn of<O: Element>(by_env: Vec<(u32, Sender<Request>)>, config: &Config, entry: &Entry) -> Result<Box<dyn Collect>, Error> {
+fn of<O: Element>(by_env: Vec<(u32, Sender<Post>)>, config: &Config, entry: &Entry) -> Result<Box<dyn Collect>, Error> {
     let (spaces, calls) = (entry.spaces(), Arc::<AtomicU64>::default());
     let n_envs = by_env.len();
     let make = {
@@ -230,19 +232,19 @@ fn of<O: Element>(by_env: Vec<(u32, Sender<Request>)>, config: &Config, entry: &
 /// Exchanges messages with a rank until `stop` is set.
 ///
 /// Returns the rank's error, if it has failed.
-fn deliver(mail: &impl Mail, rank: usize, asked: &Receiver<Request>, stop: &AtomicBool) -> Option<String> {
+fn deliver(mail: &impl Mail, rank: usize, asked: &Receiver<Post>, stop: &AtomicBool) -> Option<String> {
     // The latest call of each environment; an answer to an earlier one is late, and dropped.
     let mut expected = BTreeMap::<u32, (u64, Sender<Vec<u8>>)>::new();
     while !stop.load(Ordering::Relaxed) {
         for request in asked.try_iter() {
             match request {
-                Request::Expect((env, call), answer) => drop(expected.insert(env, (call, answer))),
-                Request::Send(message) => mail.send_message(&message, rank),
+                Post::Expect((env, call), answer) => drop(expected.insert(env, (call, answer))),
+                Post::Send(message) => mail.send_message(&message, rank),
             }
         }
         while let Some(message) = mail.try_receive_message(rank) {
-            match Kind::split(&message) {
-                Some((Kind::Answer, contents)) => {
+            match MessageKind::split(&message) {
+                Some((MessageKind::Answer, contents)) => {
                     let Ok(((env, call), left)) = codec::decode_from::<(u32, u64)>(contents, contents.len() as u64) else {
                         continue;
                     };
@@ -252,23 +254,25 @@ fn deliver(mail: &impl Mail, rank: usize, asked: &Receiver<Request>, stop: &Atom
                         let _ = waiting.remove().1.send(contents[contents.len() - left as usize..].into());
                     }
                 }
-                Some((Kind::Interrupted, _)) => interrupt::request(),
-                Some((Kind::Failed, text)) => return Some(String::from_utf8_lossy(text).into()),
+                Some((MessageKind::Interrupted, _)) => interrupt::request(),
+                Some((MessageKind::Failed, text)) => return Some(String::from_utf8_lossy(text).into()),
                 _ => return Some("it sent no answer".into()),
             }
         }
         // A wait of the channel would spin for a while.
         std::thread::sleep(LOOK);
     }
-    mail.send_message(&Kind::End.with(&[]), rank);
+    mail.send_message(&MessageKind::End.with(&[]), rank);
     None
 }
 
-/// Passes calls to the process of this rank's environments, and its answers to the learner, until no more calls come.
+/// Passes calls to the process of this rank's environments until the last one.
+///
+/// Its answers go to the learner.
 ///
 /// # Errors
 /// [`Error::EnvFailed`] if the process was replaced too often.
-pub(super) fn relay(mail: &impl Mail, actor: &mut Actor<'_>) -> Result<(), Error> {
+pub(super) fn relay(mail: &impl Mail, actor: &mut ActorRank<'_>) -> Result<(), Error> {
     let (heard, frames): (Heard, _) = bounded(WAITING);
     let mut waiting = BTreeMap::<u32, u64>::new();
     loop {
@@ -277,15 +281,15 @@ pub(super) fn relay(mail: &impl Mail, actor: &mut Actor<'_>) -> Result<(), Error
             if process != actor.started() {
                 continue;
             }
-            match frame.as_deref().map(Kind::split) {
-                Ok(Some((Kind::Answer, contents))) => {
+            match frame.as_deref().map(MessageKind::split) {
+                Ok(Some((MessageKind::Answer, contents))) => {
                     let ((env, call), _) = codec::decode_from::<(u32, u64)>(contents, contents.len() as u64)?;
                     if waiting.get(&env) == Some(&call) {
                         waiting.remove(&env);
                     }
-                    mail.send_message(&Kind::Answer.with(contents), LEARNER);
+                    mail.send_message(&MessageKind::Answer.with(contents), LEARNER);
                 }
-                Ok(Some((Kind::Failed, text))) => lost = Some(format!("failed: {}", String::from_utf8_lossy(text))),
+                Ok(Some((MessageKind::Failed, text))) => lost = Some(format!("failed: {}", String::from_utf8_lossy(text))),
                 Ok(_) => {}
                 Err(cause) => lost = Some(cause.clone()),
             }
@@ -293,7 +297,7 @@ pub(super) fn relay(mail: &impl Mail, actor: &mut Actor<'_>) -> Result<(), Error
         while lost.is_none()
             && let Some(message) = mail.try_receive_message(LEARNER)
         {
-            let Some((Kind::Call, contents)) = Kind::split(&message) else { return Ok(()) };
+            let Some((MessageKind::Call, contents)) = MessageKind::split(&message) else { return Ok(()) };
             let ((env, call), _) = codec::decode_from::<(u32, u64)>(contents, contents.len() as u64)?;
             waiting.insert(env, call);
             lost = actor.start(Some(&heard)).and_then(|()| actor.send(&message)).err();
@@ -304,10 +308,10 @@ pub(super) fn relay(mail: &impl Mail, actor: &mut Actor<'_>) -> Result<(), Error
             for (env, call) in std::mem::take(&mut waiting) {
                 let cause = "its process has failed".to_string();
                 let answer: Answered<f32> = Err((cause, false));
-                mail.send_message(&Kind::Answer.encode(&((env, call), answer))?, LEARNER);
+                mail.send_message(&MessageKind::Answer.encode(&((env, call), answer))?, LEARNER);
             }
             if let Err(error) = replaced {
-                mail.send_message(&Kind::Failed.with(error.to_string().as_bytes()), LEARNER);
+                mail.send_message(&MessageKind::Failed.with(error.to_string().as_bytes()), LEARNER);
                 return Err(error);
             }
         }
@@ -318,10 +322,10 @@ pub(super) fn relay(mail: &impl Mail, actor: &mut Actor<'_>) -> Result<(), Error
 /// Steps environments as the learner calls, each on its own thread.
 pub(super) fn serve(link: &mut Link, config: &Config, entry: &Entry, say: &Say) -> Result<(), Error> {
     let Some(make) = blocking(config, entry) else { return Err(Error::config(format!("{} does not block", entry.name))) };
-    let mut threads = BTreeMap::<u32, Sender<Call>>::new();
+    let mut threads = BTreeMap::<u32, Sender<EnvCall>>::new();
     while let Ok(message) = link.read() {
-        let Some((Kind::Call, contents)) = Kind::split(&message) else { break };
-        let call: Call = codec::decode(contents)?;
+        let Some((MessageKind::Call, contents)) = MessageKind::split(&message) else { break };
+        let call: EnvCall = codec::decode(contents)?;
         let to = match threads.entry(call.to.0) {
             Occupied(thread) if matches!(call.ask, Ask::Reset { fresh: true }) => {
                 let mut thread = thread;
@@ -338,7 +342,7 @@ pub(super) fn serve(link: &mut Link, config: &Config, entry: &Entry, say: &Say) 
 }
 
 /// Starts the thread of a new environment.
-fn start(make: Obs<Constructor<f32>, Constructor<u8>>, entry: &Entry, env: u32, say: &Say) -> Result<Sender<Call>, Error> {
+fn start(make: Obs<Constructor<f32>, Constructor<u8>>, entry: &Entry, env: u32, say: &Say) -> Result<Sender<EnvCall>, Error> {
     let (calls, asked) = bounded(WAITING);
     let (spaces, say) = (entry.spaces(), say.clone());
     let name = format!("env-{env}");
@@ -350,9 +354,9 @@ fn start(make: Obs<Constructor<f32>, Constructor<u8>>, entry: &Entry, env: u32, 
 }
 
 /// Body of the thread of an environment.
-fn answer_all<O: Element>(make: Constructor<O>, (obs, actions): &(Space, ActionSpace), asked: &Receiver<Call>, say: &Say) {
+fn answer_all<O: Element>(make: Constructor<O>, (obs, actions): &(Space, ActionSpace), asked: &Receiver<EnvCall>, say: &Say) {
     let mut env = None;
-    for Call { to, seed, ask } in asked {
+    for EnvCall { to, seed, ask } in asked {
         let mut found = vec![O::default(); obs.len()];
         let mut mask = vec![0; if actions.masked() { actions.len() } else { 0 }];
         let mut answer = || -> Result<Step, EnvError> {
@@ -384,7 +388,7 @@ fn answer_all<O: Element>(make: Constructor<O>, (obs, actions): &(Space, ActionS
                 Err((cause, may_repeat))
             }
         };
-        let Ok(message) = Kind::Answer.encode(&(to, answered)) else { return };
+        let Ok(message) = MessageKind::Answer.encode(&(to, answered)) else { return };
         if say(&message).is_err() {
             return;
         }

@@ -13,10 +13,10 @@ use crate::pipeline::Filled;
 /// First byte of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     /// To a new process: its part of the training, a [`Role`].
     Role,
-    /// To an actor: an [`Order`].
+    /// To an actor: an [`RolloutOrder`].
     Order,
     /// To an actor: no more orders come.
     End,
@@ -34,11 +34,11 @@ pub(super) enum Kind {
     Answer,
 }
 
-impl Kind {
+impl MessageKind {
     /// Returns the kind of a message, and its contents.
     pub(super) fn split(message: &[u8]) -> Option<(Self, &[u8])> {
-        use Kind::{Answer, Beat, Call, End, Failed, Interrupted, Order, Role, Rollout};
-        const ALL: [Kind; 9] = [Role, Order, End, Rollout, Failed, Interrupted, Beat, Call, Answer];
+        use MessageKind::{Answer, Beat, Call, End, Failed, Interrupted, Order, Role, Rollout};
+        const ALL: [MessageKind; 9] = [Role, Order, End, Rollout, Failed, Interrupted, Beat, Call, Answer];
         let (&first, rest) = message.split_first()?;
         Some((*ALL.get(usize::from(first))?, rest))
     }
@@ -65,9 +65,9 @@ pub(super) struct Role {
     pub(super) seed: u64,
 }
 
-/// Order for a rollout: the policy to collect it with.
+/// RolloutOrder for a rollout: the policy to collect it with.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Order {
+pub(super) struct RolloutOrder {
     /// Rollouts that the policy has learnt from.
     pub(super) learnt: u64,
     /// Fraction of training that remains, for exploration.
@@ -77,7 +77,7 @@ pub(super) struct Order {
     obs: Option<Moments>,
 }
 
-impl Order {
+impl RolloutOrder {
     pub(super) fn new(policy: &dyn Policy, learnt: u64, remaining: f32) -> Self {
         let weights = policy.weights();
         Self { learnt, remaining, version: weights.version, params: weights.params.into_owned(), obs: weights.obs.cloned() }
@@ -96,7 +96,7 @@ impl Order {
 
 /// A filled rollout, without its columns of steps.
 #[derive(Debug, Serialize, Deserialize)]
-struct Head {
+struct RolloutHead {
     contiguous: bool,
     cut_before: bool,
     continues: Vec<bool>,
@@ -119,7 +119,7 @@ pub(super) fn encode(filled: &mut Filled) -> Result<Vec<u8>, Error> {
     let Filled { rollout, episodes, earlier, learnt, faults, dropped, calls, anomalies, .. } = filled;
     let mut final_obs = ObsRows::zeros(rollout.shape().obs, 0);
     final_obs.extend(rollout.final_obs());
-    let head = Head {
+    let head = RolloutHead {
         contiguous: rollout.contiguous,
         cut_before: rollout.cut_before,
         continues: rollout.continues.clone(),
@@ -136,7 +136,7 @@ pub(super) fn encode(filled: &mut Filled) -> Result<Vec<u8>, Error> {
         calls: std::mem::take(calls),
         anomalies: anomalies.clone(),
     };
-    let mut message = Kind::Rollout.encode(&head)?;
+    let mut message = MessageKind::Rollout.encode(&head)?;
     rollout.columns().each_row(&mut |row| message.extend_from_slice(row));
     Ok(message)
 }
@@ -147,14 +147,16 @@ pub(super) fn replaced(mut message: Vec<u8>, n: u64) -> Vec<u8> {
     message
 }
 
-/// Fills `filled` from the contents of a rollout's message, as [`replaced`] returned it.
+/// Fills `filled` from the contents of a rollout's message.
+///
+/// The message is one that [`replaced`] returned.
 ///
 /// # Errors
 /// [`rl_envs::Error::BadState`] if the message is of another shape; `filled` is not valid then.
 pub(super) fn decode(contents: &[u8], filled: &mut Filled) -> Result<(), Error> {
     let bad = |what: &str| rl_envs::Error::BadState(format!("a rollout's message has {what}"));
     let (contents, replaced) = contents.split_last_chunk().ok_or_else(|| bad("no end"))?;
-    let (head, left) = codec::decode_from::<Head>(contents, contents.len() as u64)?;
+    let (head, left) = codec::decode_from::<RolloutHead>(contents, contents.len() as u64)?;
     let rollout = &mut filled.rollout;
     let shape = rollout.shape();
     let n = shape.n_envs;
@@ -232,7 +234,7 @@ mod tests {
         (sent.faults.timeouts, sent.anomalies.outside) = (1, 2);
         let (expected, episodes, anomalies) = (sent.rollout.clone(), sent.episodes.clone(), sent.anomalies.clone());
         let message = replaced(encode(&mut sent).unwrap(), 9);
-        let Some((Kind::Rollout, contents)) = Kind::split(&message) else { panic!("another kind") };
+        let Some((MessageKind::Rollout, contents)) = MessageKind::split(&message) else { panic!("another kind") };
 
         let mut found = Filled::new(collector.rollout(40).unwrap());
         found.rollout.push_final(0, 0, ObsSlice::F32(&[0.0; 4]), &[]);
@@ -281,14 +283,14 @@ mod tests {
     #[test]
     fn an_order_holds_the_policy() {
         let (_, policy) = fixture();
-        let message = Kind::Order.encode(&Order::new(&policy, 3, 0.25)).unwrap();
-        let Some((Kind::Order, contents)) = Kind::split(&message) else { panic!("another kind") };
-        let order: Order = codec::decode(contents).unwrap();
+        let message = MessageKind::Order.encode(&RolloutOrder::new(&policy, 3, 0.25)).unwrap();
+        let Some((MessageKind::Order, contents)) = MessageKind::split(&message) else { panic!("another kind") };
+        let order: RolloutOrder = codec::decode(contents).unwrap();
         assert_eq!((order.learnt, order.remaining), (3, 0.25));
         assert_eq!(order.snapshot(), Snapshot::from(policy.weights()));
-        assert!(Kind::split(&[]).is_none() && Kind::split(&[9]).is_none());
+        assert!(MessageKind::split(&[]).is_none() && MessageKind::split(&[9]).is_none());
         for byte in 0..9 {
-            assert_eq!(Kind::split(&[byte]).map(|(kind, _)| kind as u8), Some(byte));
+            assert_eq!(MessageKind::split(&[byte]).map(|(kind, _)| kind as u8), Some(byte));
         }
     }
 }

@@ -8,7 +8,7 @@ use rl_agents::Policy;
 use rl_buffer::RolloutShape;
 use rl_envs::{ActionSpace, Space};
 
-use super::messages::{self, Kind, Order};
+use super::messages::{self, MessageKind, RolloutOrder};
 use crate::pipeline::{Collect, Filled};
 use crate::profile::{Phase, Track};
 use crate::{Error, interrupt};
@@ -44,7 +44,7 @@ pub(super) struct Remote<M: Mail> {
     pub(super) rank: usize,
     pub(super) n_envs: usize,
     pub(super) spaces: (Space, ActionSpace),
-    /// Returns the fraction of training that remains for a policy that has learnt from so many rollouts.
+    /// Returns the fraction of training that remains, by rollouts learnt from.
     pub(super) remaining: Box<dyn Fn(u64) -> f32 + Send>,
     pub(super) stop: Arc<AtomicBool>,
 }
@@ -57,15 +57,15 @@ impl<M: Mail> Remote<M> {
 
 impl<M: Mail> Collect for Remote<M> {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
-        let order = Kind::Order.encode(&Order::new(policy, learnt, (self.remaining)(learnt)))?;
+        let order = MessageKind::Order.encode(&RolloutOrder::new(policy, learnt, (self.remaining)(learnt)))?;
         track.time(Phase::Envs, || {
             self.mail.send_message(&order, self.rank);
             loop {
                 let message = self.mail.receive_message(self.rank, &self.stop).ok_or_else(|| self.lost("stopped"))?;
-                match Kind::split(&message) {
-                    Some((Kind::Rollout, contents)) => return messages::decode(contents, filled),
-                    Some((Kind::Failed, text)) => return Err(self.lost(String::from_utf8_lossy(text))),
-                    Some((Kind::Interrupted, _)) => interrupt::request(),
+                match MessageKind::split(&message) {
+                    Some((MessageKind::Rollout, contents)) => return messages::decode(contents, filled),
+                    Some((MessageKind::Failed, text)) => return Err(self.lost(String::from_utf8_lossy(text))),
+                    Some((MessageKind::Interrupted, _)) => interrupt::request(),
                     _ => return Err(self.lost("sent no rollout")),
                 }
             }
@@ -83,6 +83,6 @@ impl<M: Mail> Collect for Remote<M> {
 
 impl<M: Mail> Drop for Remote<M> {
     fn drop(&mut self) {
-        self.mail.send_message(&Kind::End.with(&[]), self.rank);
+        self.mail.send_message(&MessageKind::End.with(&[]), self.rank);
     }
 }
