@@ -116,6 +116,12 @@ pub enum Error {
         /// Number of failed environments.
         n_failed: usize,
     },
+    /// Process of an actor that failed too often.
+    #[error("the process of an actor was replaced too often, the last one {cause}")]
+    Actor {
+        /// Cause of the last failure, as the rest of a sentence about the process.
+        cause: String,
+    },
     /// Error of an environment.
     #[error(transparent)]
     Env(#[from] rl_envs::Error),
@@ -165,7 +171,7 @@ impl Error {
                 _ => 5,
             },
             Self::Agent(Agent::NotFinite(_) | Agent::NotFiniteAgain(_) | Agent::EnvPanicked { .. } | Agent::Rank { .. }) => 5,
-            Self::CheckFailed { .. } | Self::EnvFailed { .. } | Self::EpisodesBroken { .. } => 5,
+            Self::Actor { .. } | Self::CheckFailed { .. } | Self::EnvFailed { .. } | Self::EpisodesBroken { .. } => 5,
             Self::Agent(_) => 1,
         }
     }

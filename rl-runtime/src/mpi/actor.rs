@@ -42,7 +42,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// Supervises the process of an actor until the learner needs it no more.
 ///
 /// # Errors
-/// [`Error::EnvFailed`] if the process was replaced too often; the learner has been told then.
+/// [`Error::Actor`] if the process was replaced too often; the learner has been told then.
 pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: Option<&Path>) -> Result<(), Error> {
     let actor = &mut ActorRank { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false };
     if config.run.mpi == Mpi::Central {
@@ -125,11 +125,11 @@ impl ActorRank<'_> {
     /// Ends a process that has failed, which may be replaced then.
     ///
     /// # Errors
-    /// [`Error::EnvFailed`] if it was replaced too often.
+    /// [`Error::Actor`] if it was replaced too often.
     pub(super) fn lose(&mut self, failed: String) -> Result<(), Error> {
         let cause = self.process.take().map_or(failed.clone(), |process| process.end(&failed));
         if !self.restarts.allow(Instant::now(), &self.config.faults()) {
-            return Err(Error::EnvFailed { env_idx: 0, cause, n_failed: self.config.run.n_envs });
+            return Err(Error::Actor { cause });
         }
         print::err(&format!("warning: the process of actor {} {cause}; it is replaced, and new episodes begin", self.rank));
         Ok(())

@@ -31,7 +31,7 @@ use crate::first_come::FirstComeCollector;
 use crate::pipeline::{Collect, Filled};
 use crate::profile::Track;
 use crate::thread::{Thread, spawn};
-use crate::{Config, Error, interrupt, print};
+use crate::{Config, Error, interrupt};
 
 /// Calls that may wait for the thread that sends them, for each environment.
 const WAITING: usize = 4;
@@ -271,7 +271,7 @@ fn deliver(mail: &impl Mail, rank: usize, asked: &Receiver<Post>, stop: &AtomicB
 /// Its answers go to the learner.
 ///
 /// # Errors
-/// [`Error::EnvFailed`] if the process was replaced too often.
+/// [`Error::Actor`] if the process was replaced too often.
 pub(super) fn relay(mail: &impl Mail, actor: &mut ActorRank<'_>) -> Result<(), Error> {
     let (heard, frames): (Heard, _) = bounded(WAITING);
     let mut waiting = BTreeMap::<u32, u64>::new();
@@ -363,7 +363,7 @@ fn answer_all<O: Element>(make: Constructor<O>, (obs, actions): &(Space, ActionS
             let env = match (&ask, &mut env) {
                 (Ask::Reset { .. }, env) => env.get_or_insert_with(make),
                 (_, Some(env)) => env,
-                (_, None) => return Err(EnvError { cause: "a step before an episode".into(), may_repeat: false }),
+                (_, None) => return Err(EnvError { cause: "its process was replaced".into(), may_repeat: false }),
             };
             let step = match &ask {
                 Ask::Reset { .. } => {
@@ -383,10 +383,7 @@ fn answer_all<O: Element>(make: Constructor<O>, (obs, actions): &(Space, ActionS
             .unwrap_or_else(|panic| Err(EnvError { cause: format!("panicked: {}", panic_text(&*panic)), may_repeat: false }));
         let answered: Answered<O> = match answer {
             Ok(Step { reward, terminated, truncated }) => Ok((reward, terminated, truncated, found, mask)),
-            Err(EnvError { cause, may_repeat }) => {
-                print::err(&format!("environment {}: {cause}", to.0));
-                Err((cause, may_repeat))
-            }
+            Err(EnvError { cause, may_repeat }) => Err((cause, may_repeat)),
         };
         let Ok(message) = MessageKind::Answer.encode(&(to, answered)) else { return };
         if say(&message).is_err() {

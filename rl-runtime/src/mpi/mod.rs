@@ -80,7 +80,7 @@ impl Job {
     /// `python` is that of environments in worker processes, if one was named.
     ///
     /// # Errors
-    /// [`Error::EnvFailed`] if the process that collects failed too often.
+    /// [`Error::Actor`] if the process that collects failed too often.
     pub(crate) fn supervise(&self, config: &Config, python: Option<&Path>) -> Result<(), Error> {
         actor::supervise(&self.world, self.world.rank(), config, python)
     }
