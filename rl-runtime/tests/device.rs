@@ -8,8 +8,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use program::{finish, load, newest, python, rl, text};
-use rl_envs::{Isa, codec};
+use program::{can_compare, finish, load, newest, python, rl, text};
+use rl_envs::codec;
 use rl_runtime::Progress;
 use rl_runtime::checkpoint::Checkpoint;
 
@@ -40,20 +40,6 @@ fn state(dir: &Path) -> State {
     let Progress { env_steps, iterations, episodes, recent, elapsed_s: _ } = progress;
     let progress = codec::encode(&(env_steps, iterations, episodes, recent)).unwrap();
     (progress, codec::encode(&collector).unwrap())
-}
-
-/// A machine on which the kernels can run, and whose bits are a GPU's.
-fn can_compare() -> bool {
-    if Isa::best() == Isa::Plain {
-        eprintln!("skipped: no fused multiply-add on this machine, which gives other bits");
-        return false;
-    }
-    if let Err(error) = rl_cuda::Device::emulated() {
-        assert!(std::env::var_os("RL_REQUIRE_CXX").is_none_or(|value| value != "1"), "RL_REQUIRE_CXX=1, but {error}");
-        eprintln!("SKIPPED: {error}");
-        return false;
-    }
-    true
 }
 
 #[test]

@@ -294,6 +294,22 @@ fn actors_collect_for_a_learner_and_the_same_seed_gives_the_same_bits() {
 }
 
 #[test]
+fn a_learner_on_a_device_with_actors_leaves_the_files_of_the_cpu() {
+    if !has_mpi() || !program::can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let of = |device: &str| {
+        let run = dir.path().join(device);
+        let on = ["--device", device, "--set", "env_device=cpu"];
+        train(3, &[&["cartpole", "--steps", "1920", "--run-dir", text(&run)], SMALL, ACTORS, DQN, &on].concat());
+        let ([params, optimizer, replay, _], state, _) = learnt(&run);
+        ([params, optimizer, replay], state)
+    };
+    assert!(of("emulated") == of("cpu"));
+}
+
+#[test]
 fn actors_do_not_repeat_each_other() {
     if !has_mpi() {
         return;

@@ -10,12 +10,27 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rl_envs::Isa;
 use rl_envs::catalog::{self, Entry};
 use rl_runtime::checkpoint::{self, Checkpoint, SavedPolicy};
 use rl_runtime::{Config, Error};
 
 /// Time limit of every process.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// True on a machine on which the kernels can run, and whose bits are a GPU's.
+pub(crate) fn can_compare() -> bool {
+    if Isa::best() == Isa::Plain {
+        eprintln!("skipped: no fused multiply-add on this machine, which gives other bits");
+        return false;
+    }
+    if let Err(error) = rl_cuda::Device::emulated() {
+        assert!(std::env::var_os("RL_REQUIRE_CXX").is_none_or(|value| value != "1"), "RL_REQUIRE_CXX=1, but {error}");
+        eprintln!("SKIPPED: {error}");
+        return false;
+    }
+    true
+}
 
 /// Command for the program with these arguments, its output in pipes.
 pub(crate) fn rl<S: AsRef<OsStr>>(args: &[S]) -> Command {
