@@ -344,7 +344,8 @@ pub struct Pipeline<C> {
 impl<C: Collect> Pipeline<C> {
     /// Creates a pipeline of rollouts of `n_steps` steps, without collecting yet.
     ///
-    /// The collectors take turns; each has an equal share of the rollouts in flight. Rollouts are in the given kind of memory: see
+    /// The collectors take turns; each has an equal share of the rollouts in flight. An agent that follows environments, such as
+    /// [`Dqn`](rl_agents::Dqn), is created for those of all collectors. Rollouts are in the given kind of memory: see
     /// [`Agent::memory`].
     ///
     /// # Errors

@@ -441,15 +441,14 @@ impl Training {
     ) -> Result<Self, Error> {
         let n_ranks = peers.map_or(1, |peers| peers.n_ranks());
         let has_actors = config.run.mpi.has_actors();
-        if let Some(problem) = config.unshared(entry, n_ranks).filter(|_| n_ranks > 1 || has_actors) {
+        if let Some(problem) = config.unshared(entry, n_ranks) {
             return Err(Error::config(problem));
         }
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
         if let Some(peers) = peers.filter(|_| has_actors) {
             let actors = peers.actors(config, entry)?;
-            let agent = || agent(config, entry, actors.len(), fresh);
-            let agent = agent();
-            return Self::build(config, entry, |_| Ok(actors), || agent, None, profile);
+            let n_collectors = actors.len();
+            return Self::build(config, entry, |_| Ok(actors), || agent(config, entry, n_collectors, fresh), None, profile);
         }
         let ranks = peers.cloned().map(|peers| peers as Arc<dyn Ranks>);
         let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
@@ -553,13 +552,10 @@ impl Training {
             }
             None => {}
         }
-        let has_actors = self.run.config.run.mpi.has_actors();
-        if !collector.has_envs() || has_actors {
+        if !collector.has_envs() || self.run.config.run.mpi.has_actors() {
             self.agent.gap();
         }
-        if !has_actors {
-            self.pipeline.collectors()?[0].load(collector)?;
-        }
+        self.pipeline.collectors()?[0].load(collector)?;
         self.run.progress = progress;
         Ok(())
     }

@@ -201,8 +201,8 @@ fn a_rank_that_hangs_ends_the_job_with_one_message() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for (rank, more) in [(0, &[][..]), (2, &[]), (1, ACTORS)] {
-        let run = dir.path().join(rank.to_string());
+    for (rank, more) in [(0, &[][..]), (1, &[]), (2, &[]), (1, ACTORS)] {
+        let run = dir.path().join(format!("{rank}-{}", more.len()));
         let output = signalled(&run, rank, "-STOP", &[SMALL, PPO, more, &["--steps", "10000000"]].concat());
         let said = said(&output);
         assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "rank {rank}: {said}");

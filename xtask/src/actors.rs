@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::{k, peers_python, run, spread};
+use crate::bench::{k_range, peers_python, run, spread};
 use crate::process::machine;
 use crate::ranks;
 
@@ -17,16 +17,14 @@ use crate::ranks;
 const N_ACTORS: usize = 2;
 const N_ENVS: usize = 32;
 const LATENCY_MS: f64 = 50.0;
-const WAITING: &str = "slow_cartpole --steps 81920 --set env.latency_ms=50 --set ppo.n_steps=64";
+const WAITING: &str = "slow_cartpole --steps 81920 --set ppo.n_steps=64";
 const ACTORS: &str = "--set mpi=actors --set pipeline=overlapped --set max_lag=3";
 const PPO: &str = "--set ppo.batch_size=256 --set ppo.n_epochs=4";
 /// CartPole of Gymnasium; a rollout of all environments has 2,048 env steps.
 const GYM: &str = "gym:CartPole-v1 --steps 400000 --set workers=1 --set ppo.n_steps=32";
 /// Name, our ranks and arguments, RLlib's processes that collect and that learn.
-const PEERS: [(&str, usize, &str, &str); 2] = [
-    ("two processes, which all learn", 2, "--envs 64", "2 2"),
-    ("two actors and a learner", 3, "--envs 32 --set mpi=actors --set pipeline=overlapped --set max_lag=3", "2 0"),
-];
+const PEERS: [(&str, usize, &str, &str, &str); 2] =
+    [("two processes, which all learn", 2, "--envs 64", "", "2 2"), ("two actors and a learner", 3, "--envs 32", ACTORS, "2 0")];
 /// Arguments of RLlib: environments, steps, minibatch, epochs.
 const RLLIB: &str = "64 32 256 4";
 /// Iterations of RLlib that are measured.
@@ -39,10 +37,9 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     ranks::build(root)?;
     let python = peers_python(root, "target/peers", "requirements.txt")?;
     let rllib = peers_python(root, "target/peers-rllib", "requirements-rllib.txt")?;
-    let cell = |(median, low, high): (f64, f64, f64)| format!("{} ({} to {})", k(median), k(low), k(high));
 
     let ideal = (N_ACTORS * N_ENVS) as f64 / (1e-3 * LATENCY_MS);
-    let args = format!("{WAITING} --envs {N_ENVS} {ACTORS} {PPO}");
+    let args = format!("{WAITING} --set env.latency_ms={LATENCY_MS} --envs {N_ENVS} {ACTORS} {PPO}");
     let rates = (0..ROUNDS).map(|_| ranks::rate(root, N_ACTORS + 1, 1, &args, &python)).collect::<Result<Vec<_>>>()?;
     let waiting = spread(rates);
     let mut text = format!(
@@ -52,19 +49,19 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
          CartPole-v1 of Gymnasium, 64 environments, PPO with networks 64-64, minibatches of 256, 4 epochs; alternating runs:\n\n\
          | processes | ours, env steps/s | RLlib | ratio |\n|---|---|---|---|\n",
         machine(root),
-        cell(waiting),
+        k_range(waiting),
         100.0 * waiting.0 / ideal,
     );
-    for (name, n_ranks, args, processes) in PEERS {
+    for (name, n_ranks, envs, mpi, processes) in PEERS {
         let mut rates = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
-            rates[0].push(ranks::rate(root, n_ranks, 1, &format!("{GYM} {args} {PPO}"), &python)?);
+            rates[0].push(ranks::rate(root, n_ranks, 1, &format!("{GYM} {envs} {mpi} {PPO}"), &python)?);
             let mut peer = Command::new(&rllib);
             peer.arg(root.join("xtask/peers/train_rllib.py")).args(RLLIB.split(' ')).args(processes.split(' ')).arg(ITERATIONS);
             rates[1].push(run(&mut peer)?.lines().last().unwrap_or_default().parse().context("RLlib's rate")?);
         }
         let [ours, theirs] = rates.map(spread);
-        let _ = writeln!(text, "| {name} | {} | {} | {:.1} |", cell(ours), cell(theirs), ours.0 / theirs.0);
+        let _ = writeln!(text, "| {name} | {} | {} | {:.1} |", k_range(ours), k_range(theirs), ours.0 / theirs.0);
     }
     print!("{text}");
     Ok(fs::write(root.join("bench/actors.md"), text)?)

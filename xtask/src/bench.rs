@@ -377,6 +377,11 @@ pub(crate) fn k(x: f64) -> String {
     if x < 1e4 { format!("{x:.0}") } else { format!("{:.0} k", x / 1e3) }
 }
 
+/// Formats a median rate with minimum and maximum.
+pub(crate) fn k_range((median, low, high): (f64, f64, f64)) -> String {
+    format!("{} ({} to {})", k(median), k(low), k(high))
+}
+
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::{TRAIN, k, spread};
+use crate::bench::{TRAIN, k_range, spread};
 use crate::presets::last_line;
 use crate::process::machine;
 
@@ -72,9 +72,8 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
             }
         }
         let ratios: Vec<f64> = rates[1].iter().zip(&rates[0]).map(|(two, one)| two / one).collect();
-        let cell = |(median, low, high): (f64, f64, f64)| format!("{} ({} to {})", k(median), k(low), k(high));
         let (ratio, low, high) = spread(ratios);
-        let [one, two] = rates.map(|rates| cell(spread(rates)));
+        let [one, two] = rates.map(|rates| k_range(spread(rates)));
         let row = format!("| {name} | {one} | {two} | {ratio:.2} ({low:.2} to {high:.2}) |");
         println!("{row}");
         let _ = writeln!(text, "{row}");

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::bench::{TRAIN, k, peers_python, spread};
+use crate::bench::{TRAIN, k_range, peers_python, spread};
 use crate::presets::{last_line, mean_and_error};
 use crate::process::machine;
 
@@ -87,10 +87,9 @@ impl Peers<'_> {
             rates[0].push(ours);
             rates[1].push(theirs);
         }
-        let [(ours, low, high), (theirs, their_low, their_high)] = rates.map(spread);
-        let ours_of = format!("{} ({} to {})", k(ours), k(low), k(high));
-        let theirs_of = format!("{} ({} to {}), {} and {} threads", k(theirs), k(their_low), k(their_high), way.0, way.1);
-        Ok(format!("{ours_of} | {theirs_of} | {:.1}", ours / theirs))
+        let [ours, theirs] = rates.map(spread);
+        let theirs_of = format!("{}, {} and {} threads", k_range(theirs), way.0, way.1);
+        Ok(format!("{} | {theirs_of} | {:.1}", k_range(ours), ours.0 / theirs.0))
     }
 
     /// Trains over all seeds, two trainings at a time.

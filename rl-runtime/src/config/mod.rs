@@ -577,6 +577,9 @@ impl Config {
         if self.run.mpi.has_actors() {
             return self.unfit_for_actors(entry, n_ranks - 1);
         }
+        if n_ranks == 1 {
+            return None;
+        }
         let cannot = "which ranks of MPI cannot share so far";
         if self.mode() != Mode::Sync {
             return Some(format!("pipeline is overlapped, {cannot}; use pipeline = sync"));

@@ -3,8 +3,7 @@
 //! MPI ends the whole job when a rank dies. The environments of an actor therefore live in a process of their own, which the
 //! rank replaces when it dies or hangs. Both talk over a Unix socket: each message has its length (u64) before it.
 //!
-//! The process draws its random numbers from a seed of the run's seed, the actor's rank, and the number of processes before it.
-//! A new process begins new episodes.
+//! A new process begins new episodes, with a seed of its own.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -45,21 +44,16 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// [`Error::Actor`] if the process was replaced too often; the learner has been told then.
 pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: Option<&Path>) -> Result<(), Error> {
     let actor = &mut ActorRank { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false };
-    if config.run.mpi == Mpi::Central {
-        return central::relay(mail, actor);
-    }
-    let never = AtomicBool::new(false);
-    while let Some(message) = mail.receive_message(LEARNER, &never) {
-        let Some((MessageKind::Order, _)) = MessageKind::split(&message) else { break };
-        match actor.rollout(mail, &message) {
-            Ok(rollout) => mail.send_message(&rollout, LEARNER),
-            Err(error) => {
-                mail.send_message(&MessageKind::Failed.with(error.to_string().as_bytes()), LEARNER);
-                return Err(error);
-            }
-        }
-    }
-    Ok(())
+    let done = if config.run.mpi == Mpi::Central { central::relay(mail, actor) } else { actor.fill_orders(mail) };
+    done.inspect_err(|error| mail.send_message(&MessageKind::Failed.with(error.to_string().as_bytes()), LEARNER))
+}
+
+/// Returns the seed of an actor's process.
+///
+/// It differs by the run's seed, the rank, the rollouts learnt from, and the processes before it.
+fn seed_of(seed: u64, rank: usize, learnt: u64, started: u64) -> u64 {
+    let words = rng::block(seed, rank as u32, learnt, Purpose::Actor, started as u32 & 0xFF_FFFF);
+    (u64::from(words[0]) << 32 | u64::from(words[1])) & i64::MAX as u64
 }
 
 /// Messages of a process, with its number; or the cause of its end.
@@ -87,13 +81,12 @@ impl ActorRank<'_> {
 
     /// Starts a process unless one runs; returns the cause if it cannot be started.
     ///
-    /// A thread passes its messages on to `heard`, if that is given.
-    pub(super) fn start(&mut self, heard: Option<&Heard>) -> Result<(), String> {
+    /// The policy has learnt from `learnt` rollouts. A thread passes its messages on to `heard`, if that is given.
+    pub(super) fn start(&mut self, learnt: u64, heard: Option<&Heard>) -> Result<(), String> {
         if self.process.is_some() {
             return Ok(());
         }
-        let parts = rng::block(self.config.run.seed, self.rank as u32, self.started, Purpose::Actor, 0);
-        let seed = (u64::from(parts[0]) << 32 | u64::from(parts[1])) & i64::MAX as u64;
+        let seed = seed_of(self.config.run.seed, self.rank, learnt, self.started);
         self.started += 1;
         let role = Role { settings: self.config.to_toml(), seed };
         let failed = |error: Error| format!("cannot be started: {error}");
@@ -142,6 +135,17 @@ impl ActorRank<'_> {
         }
     }
 
+    /// Sends the learner a rollout for each of its orders, until the last one.
+    fn fill_orders(&mut self, mail: &impl Mail) -> Result<(), Error> {
+        let never = AtomicBool::new(false);
+        while let Some(message) = mail.receive_message(LEARNER, &never) {
+            let Some((MessageKind::Order, _)) = MessageKind::split(&message) else { break };
+            let rollout = self.rollout(mail, &message)?;
+            mail.send_message(&rollout, LEARNER);
+        }
+        Ok(())
+    }
+
     /// Returns the message of a rollout; replaces a process that fails.
     fn rollout(&mut self, mail: &impl Mail, order: &[u8]) -> Result<Vec<u8>, Error> {
         loop {
@@ -154,7 +158,7 @@ impl ActorRank<'_> {
 
     /// Lets the process collect a rollout; returns the cause if it fails.
     fn attempt(&mut self, mail: &impl Mail, order: &[u8]) -> Result<Vec<u8>, String> {
-        self.start(None)?;
+        self.start(messages::learnt(order), None)?;
         self.send(order)?;
         loop {
             self.tell_of_interrupt(mail);
@@ -351,4 +355,21 @@ fn collect(link: &mut Link, config: &Config, entry: &Entry, say: &Say) -> Result
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_processes_of_a_run_have_the_same_seed() {
+        let mut seeds = Vec::new();
+        for (rank, learnt) in [(1, 0), (2, 0), (1, 1), (1, 1 << 40)] {
+            seeds.extend((0..3).flat_map(|started| [7, 8].map(|seed| seed_of(seed, rank, learnt, started))));
+        }
+        let n = seeds.len();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert!(seeds.len() == n && seeds.iter().all(|&seed| seed <= i64::MAX as u64));
+    }
 }

@@ -36,7 +36,7 @@ use crate::{Config, Error, interrupt};
 /// Calls that may wait for the thread that sends them, for each environment.
 const WAITING: usize = 4;
 
-/// EnvCall of an environment on another rank.
+/// Call of an environment on another rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct EnvCall {
     /// Index of the environment within its rank, and number of the call.
@@ -300,7 +300,7 @@ pub(super) fn relay(mail: &impl Mail, actor: &mut ActorRank<'_>) -> Result<(), E
             let Some((MessageKind::Call, contents)) = MessageKind::split(&message) else { return Ok(()) };
             let ((env, call), _) = codec::decode_from::<(u32, u64)>(contents, contents.len() as u64)?;
             waiting.insert(env, call);
-            lost = actor.start(Some(&heard)).and_then(|()| actor.send(&message)).err();
+            lost = actor.start(0, Some(&heard)).and_then(|()| actor.send(&message)).err();
         }
         actor.tell_of_interrupt(mail);
         if let Some(cause) = lost {
@@ -310,10 +310,7 @@ pub(super) fn relay(mail: &impl Mail, actor: &mut ActorRank<'_>) -> Result<(), E
                 let answer: Answered<f32> = Err((cause, false));
                 mail.send_message(&MessageKind::Answer.encode(&((env, call), answer))?, LEARNER);
             }
-            if let Err(error) = replaced {
-                mail.send_message(&MessageKind::Failed.with(error.to_string().as_bytes()), LEARNER);
-                return Err(error);
-            }
+            replaced?;
         }
         std::thread::sleep(LOOK);
     }
@@ -326,17 +323,16 @@ pub(super) fn serve(link: &mut Link, config: &Config, entry: &Entry, say: &Say) 
     while let Ok(message) = link.read() {
         let Some((MessageKind::Call, contents)) = MessageKind::split(&message) else { break };
         let call: EnvCall = codec::decode(contents)?;
-        let to = match threads.entry(call.to.0) {
-            Occupied(thread) if matches!(call.ask, Ask::Reset { fresh: true }) => {
-                let mut thread = thread;
-                thread.insert(start(make, entry, call.to.0, say)?);
-                thread.into_mut()
-            }
+        let env = call.to.0;
+        if matches!(call.ask, Ask::Reset { fresh: true }) {
+            threads.remove(&env);
+        }
+        let thread = match threads.entry(env) {
             Occupied(thread) => thread.into_mut(),
-            Vacant(place) => place.insert(start(make, entry, call.to.0, say)?),
+            Vacant(place) => place.insert(start(make, entry, env, say)?),
         };
-        // A thread that has panicked answers no more; the learner's time limit ends the wait.
-        let _ = to.send(call);
+        // The thread ends once the rank hears no more, as does this loop.
+        let _ = thread.send(call);
     }
     Ok(())
 }
@@ -365,16 +361,11 @@ fn answer_all<O: Element>(make: Constructor<O>, (obs, actions): &(Space, ActionS
                 (_, Some(env)) => env,
                 (_, None) => return Err(EnvError { cause: "its process was replaced".into(), may_repeat: false }),
             };
+            let rng = &mut Rng::new(seed, to.0, 0, Purpose::Step);
             let step = match &ask {
-                Ask::Reset { .. } => {
-                    env.reset(&mut Rng::new(seed, to.0, 0, Purpose::Reset), &mut found).map(|()| Step::default())
-                }
-                Ask::Discrete(action) => {
-                    env.step(Actions::Discrete(*action), &mut Rng::new(seed, to.0, 0, Purpose::Step), &mut found)
-                }
-                Ask::Continuous(action) => {
-                    env.step(Actions::Continuous(action), &mut Rng::new(seed, to.0, 0, Purpose::Step), &mut found)
-                }
+                Ask::Reset { .. } => env.reset(rng, &mut found).map(|()| Step::default()),
+                Ask::Discrete(action) => env.step(Actions::Discrete(*action), rng, &mut found),
+                Ask::Continuous(action) => env.step(Actions::Continuous(action), rng, &mut found),
             }?;
             env.mask(&mut mask);
             Ok(step)

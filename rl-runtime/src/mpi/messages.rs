@@ -1,6 +1,8 @@
 //! Messages between the learner and the processes of its actors.
 
-use rl_agents::{Anomalies, Counters, Episode, Moments, Policy, Snapshot, Statistics};
+use std::borrow::Cow;
+
+use rl_agents::{Anomalies, Episode, Moments, Policy, Snapshot, Weights};
 use rl_buffer::{ObsRows, Rollout};
 use rl_envs::codec;
 use serde::{Deserialize, Serialize};
@@ -85,13 +87,14 @@ impl RolloutOrder {
 
     /// Returns the snapshot of the policy.
     pub(super) fn snapshot(self) -> Snapshot {
-        Snapshot {
-            params: self.params,
-            moments: Vec::new(),
-            statistics: Statistics { obs: self.obs, returns: None },
-            counters: Counters { version: self.version, ..Counters::default() },
-        }
+        let Self { version, params, obs, .. } = self;
+        Weights { version, params: Cow::Owned(params), obs: obs.as_ref() }.into()
     }
+}
+
+/// Returns the number of rollouts learnt from in the message of an order.
+pub(super) fn learnt(order: &[u8]) -> u64 {
+    order[1..].first_chunk().map_or(0, |learnt| u64::from_le_bytes(*learnt))
 }
 
 /// A filled rollout, without its columns of steps.
@@ -286,7 +289,7 @@ mod tests {
         let message = MessageKind::Order.encode(&RolloutOrder::new(&policy, 3, 0.25)).unwrap();
         let Some((MessageKind::Order, contents)) = MessageKind::split(&message) else { panic!("another kind") };
         let order: RolloutOrder = codec::decode(contents).unwrap();
-        assert_eq!((order.learnt, order.remaining), (3, 0.25));
+        assert_eq!((order.learnt, order.remaining, learnt(&message)), (3, 0.25, 3));
         assert_eq!(order.snapshot(), Snapshot::from(policy.weights()));
         assert!(MessageKind::split(&[]).is_none() && MessageKind::split(&[9]).is_none());
         for byte in 0..9 {
