@@ -1,9 +1,9 @@
 """Environment steps per second of Gymnasium's and Stable-Baselines3's vector environments with random actions, drawn before.
 
-    python env_vector.py ENV ENVS SECONDS
+    python env_vector.py ENV ENVS SECONDS [sync|async|vector|dummy|subproc]
 
 Prints a JSON object: the best of SyncVectorEnv, AsyncVectorEnv, DummyVecEnv and SubprocVecEnv; the last of them alone; the sum of two
-processes that each step one environment and exchange nothing.
+processes that each step one environment and exchange nothing. With a kind, prints its rate; `vector` is the environment's own vector form.
 """
 
 import json
@@ -69,18 +69,28 @@ def sb3_rate(kind, make, n, seconds):
     return vector(envs, lambda: numpy.stack([envs.action_space.sample() for _ in range(n)]), n, seconds)
 
 
+def vector_form_rate(name, n, seconds):
+    envs = gymnasium.make_vec(name, num_envs=n, vectorization_mode="vector_entry_point")
+    return vector(envs, envs.action_space.sample, n, seconds)
+
+
 def main():
     name, n, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     make = lambda: gymnasium.make(name)
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-    rates = {
-        "SubprocVecEnv": sb3_rate(SubprocVecEnv, make, n, seconds),
-        "SyncVectorEnv": gymnasium_rate(SyncVectorEnv, make, n, seconds),
-        "AsyncVectorEnv": gymnasium_rate(AsyncVectorEnv, make, n, seconds),
-        "DummyVecEnv": sb3_rate(DummyVecEnv, make, n, seconds),
+    ways = {
+        "subproc": ("SubprocVecEnv", lambda: sb3_rate(SubprocVecEnv, make, n, seconds)),
+        "sync": ("SyncVectorEnv", lambda: gymnasium_rate(SyncVectorEnv, make, n, seconds)),
+        "async": ("AsyncVectorEnv", lambda: gymnasium_rate(AsyncVectorEnv, make, n, seconds)),
+        "dummy": ("DummyVecEnv", lambda: sb3_rate(DummyVecEnv, make, n, seconds)),
     }
+    if len(sys.argv) > 4:
+        kind = sys.argv[4]
+        print(vector_form_rate(name, n, seconds) if kind == "vector" else ways[kind][1]())
+        return
+    rates = {kind: rate() for kind, rate in ways.values()}
     print({kind: round(rate) for kind, rate in rates.items()}, file=sys.stderr)
     figures = {"the best": max(rates.values()), "SubprocVecEnv": rates["SubprocVecEnv"], "two bare loops": bare(make, 2 * seconds)}
     print(json.dumps(figures))

@@ -1,8 +1,9 @@
-"""Stable-Baselines3's PPO with its default settings in 8 environments: env steps per second of `learn`, and the mean return after it.
+"""Stable-Baselines3's PPO or A2C with default settings: env steps per second of `learn`, its use of the processor, the mean return after it.
 
-    python study_sb3.py ENV dummy|subproc THREADS STEPS SEED EPISODES
+    python study_sb3.py ppo|a2c ENV ENVS dummy|subproc THREADS STEPS SEED EPISODES
 
-The return is that of EPISODES greedy episodes. One JSON object is printed.
+PPO's rollouts have 2,048 env steps. The return is that of EPISODES greedy episodes. One JSON object is printed; its curve has env steps,
+seconds and the mean return of the last 100 training episodes.
 """
 
 import json
@@ -10,29 +11,62 @@ import sys
 import time
 
 import torch
-from stable_baselines3 import PPO
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-ENVS = 8
+
+class Curve(BaseCallback):
+    """Records a point every tenth of a second at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.points = []
+        self.begin = time.perf_counter()
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_end(self):
+        seconds = time.perf_counter() - self.begin
+        returns = [info["r"] for info in self.model.ep_info_buffer]
+        if returns and (not self.points or seconds > self.points[-1][1] + 0.1):
+            self.points.append([self.model.num_timesteps, seconds, sum(returns) / len(returns)])
+
+
+def cpu_s(processes):
+    """Processor seconds of this process and of these."""
+    seconds = time.process_time()
+    for process in processes:
+        with open(f"/proc/{process.pid}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        seconds += (int(fields[11]) + int(fields[12])) / 100
+    return seconds
 
 
 def main():
-    env, kind = sys.argv[1:3]
-    threads, steps, seed, episodes = map(int, sys.argv[3:])
+    algo, env, envs, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    threads, steps, seed, episodes = map(int, sys.argv[5:])
     torch.set_num_threads(threads)
-    vec_env = make_vec_env(env, ENVS, seed=seed, vec_env_cls={"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[kind])
-    model = PPO("MlpPolicy", vec_env, n_steps=2048 // ENVS, seed=seed, device="cpu")
-    begin = time.perf_counter()
-    model.learn(steps)
-    rate = model.num_timesteps / (time.perf_counter() - begin)
+    vec_env = make_vec_env(env, envs, seed=seed, vec_env_cls={"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[kind])
+    if algo == "ppo":
+        model = PPO("MlpPolicy", vec_env, n_steps=2048 // envs, seed=seed, device="cpu")
+    else:
+        model = A2C("MlpPolicy", vec_env, seed=seed, device="cpu")
+    processes = getattr(vec_env, "processes", [])
+    curve, used, begin = Curve(), cpu_s(processes), time.perf_counter()
+    model.learn(steps, callback=curve)
+    elapsed = time.perf_counter() - begin
+    cores = (cpu_s(processes) - used) / elapsed
     vec_env.close()
     result = None
     if episodes:
-        fresh = make_vec_env(env, ENVS, seed=seed + 1_000_000)
+        fresh = make_vec_env(env, 8, seed=seed + 1_000_000)
         result, _ = evaluate_policy(model, fresh, n_eval_episodes=episodes, deterministic=True)
-    print(json.dumps({"env_steps_per_s": rate, "return_mean": None if result is None else float(result)}))
+        result = float(result)
+    print(json.dumps({"env_steps_per_s": model.num_timesteps / elapsed, "cores": cores, "return_mean": result, "curve": curve.points}))
 
 
 if __name__ == "__main__":

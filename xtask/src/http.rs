@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::learning::Metrics;
 use crate::process::{self, Process, machine};
 
 /// Workload, with its steps of a rollout and its environments.
@@ -55,17 +56,12 @@ pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
             peak = peak.max(process::status(process.id(), "VmHWM:").map_or(0.0, |kib| f64::from(kib) / 1024.0));
         };
         ensure!(status.success(), "{name}: {status}\n{}", process.complaint());
-        let metrics = fs::read_to_string(dir.join("run/metrics.csv"))?;
-        let (header, last) = (metrics.lines().next(), metrics.lines().last());
-        let value = |name: &str| -> Result<f64> {
-            let column = header.and_then(|header| header.split(',').position(|of| of == name)).context(name.to_string())?;
-            Ok(last.and_then(|row| row.split(',').nth(column)).context(name.to_string())?.parse()?)
-        };
-        let (rate, elapsed) = (value("time/fps")?, value("time/time_elapsed")?);
+        let metrics = Metrics::read(&dir.join("run"))?;
+        let (rate, elapsed) = (metrics.last("time/fps")?, metrics.last("time/time_elapsed")?);
         let row = format!(
             "| {name} | {n_envs}, {n_steps} | {rate:.0} | {:.0}% | {:.0}% of the time | {peak:.0} MiB |",
             100.0 * rate * 0.05 / n_envs as f64,
-            100.0 * (1.0 - value("time/learner_waited")? / elapsed)
+            100.0 * (1.0 - metrics.last("time/learner_waited")? / elapsed)
         );
         println!("{row}");
         let _ = writeln!(text, "{row}");

@@ -111,14 +111,42 @@ pub(crate) fn train(root: &Path, args: &str, seed: u64) -> Result<TrainedRun> {
     command.args(["train", "--json", "--seed", &seed.to_string()]).args(args.split(' ')).arg("--run-dir").arg(&dir);
     let output = run(&mut command)?;
     let events = output.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("the run's events")?;
-    let metrics = fs::read_to_string(dir.join("metrics.csv"))?;
-    let mut lines = metrics.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let head = lines.next().context("empty metrics")?;
-    let column = |name: &str| head.iter().position(|column| *column == name).with_context(|| format!("metrics lack {name}"));
-    let columns = [column("time/total_timesteps")?, column("time/time_elapsed")?, column("rollout/ep_rew_mean")?];
-    let point = |line: Vec<&str>| {
-        let [steps, seconds, value] = columns.map(|i| line.get(i)?.parse().ok());
-        Some(Point { steps: steps?, seconds: seconds?, value: value? })
-    };
-    Ok(TrainedRun { curve: lines.filter_map(point).collect(), events })
+    let rows = Metrics::read(&dir)?.rows(["time/total_timesteps", "time/time_elapsed", "rollout/ep_rew_mean"]);
+    Ok(TrainedRun { curve: rows.into_iter().map(|[steps, seconds, value]| Point { steps, seconds, value }).collect(), events })
+}
+
+/// Metrics of a run, by column.
+pub(crate) struct Metrics {
+    names: Vec<String>,
+    lines: Vec<Vec<Option<f64>>>,
+}
+
+impl Metrics {
+    /// Reads `metrics.csv` in a run's directory.
+    pub(crate) fn read(run: &Path) -> Result<Self> {
+        let text = fs::read_to_string(run.join("metrics.csv"))?;
+        let mut lines = text.lines().map(|line| line.split(','));
+        let names = lines.next().context("empty metrics")?.map(str::to_owned).collect();
+        Ok(Self { names, lines: lines.map(|line| line.map(|cell| cell.parse().ok()).collect()).collect() })
+    }
+
+    /// Returns the rows in which none of these columns is empty.
+    pub(crate) fn rows<const N: usize>(&self, columns: [&str; N]) -> Vec<[f64; N]> {
+        let columns = columns.map(|name| self.names.iter().position(|of| of == name));
+        let row = |line: &Vec<Option<f64>>| {
+            let cells = columns.map(|column| *line.get(column?)?);
+            cells.iter().all(Option::is_some).then(|| cells.map(Option::unwrap_or_default))
+        };
+        self.lines.iter().filter_map(row).collect()
+    }
+
+    /// Returns the values of a column.
+    pub(crate) fn values(&self, column: &str) -> impl Iterator<Item = f64> {
+        self.rows([column]).into_iter().map(|[value]| value)
+    }
+
+    /// Returns the last value of a column.
+    pub(crate) fn last(&self, column: &str) -> Result<f64> {
+        self.values(column).last().with_context(|| format!("metrics have no {column}"))
+    }
 }

@@ -32,6 +32,7 @@ mod scale;
 mod soak;
 mod source;
 mod standin;
+mod study;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -64,6 +65,11 @@ usage: cargo xtask <command>
   bench --actors train with actors and a learner (mpirun), beside RLlib, which is installed into target; writes bench/actors.md
   bench --scale  train by 1, 2 and 4 processes (mpirun), and predict the time of up to 1,024; writes bench/scale.md
   bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over several seeds; writes bench/sb3.md
+  bench --study NAME
+                 measure what settings, environments and threads cost or bring; writes bench/study-NAME.md. a2c: beside
+                 Stable-Baselines3, with the use of the processor; envs: steps and seconds to solve CartPole; sizes: throughput and
+                 memory by network, rollout and minibatch; snake: speed and what is learnt; threads: beyond the cores; time: return
+                 over wall time beside Stable-Baselines3; vector: time of a step by number of environments, for each way to step
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
   ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks
@@ -118,6 +124,7 @@ fn main() -> ExitCode {
             Some("--sb3") => sb3::measure(&root()),
             Some("--learning") => learning::compare(&root()),
             Some("--grids") => grids::measure(&root()),
+            Some("--study") => study::measure(&root(), std::env::args().nth(3).as_deref()),
             _ => return usage(),
         },
         Some("ptx") => match std::env::args().nth(2).as_deref() {

@@ -22,6 +22,12 @@ impl Axis {
         Self { label, from: 0.0, to, log: false, ticks }
     }
 
+    /// Returns a logarithmic axis with a tick at each power of ten.
+    pub(crate) fn log(label: &'static str, from: f64, to: f64) -> Self {
+        let powers = (from.log10().ceil() as i32..=to.log10().floor() as i32).map(|i| 10f64.powi(i));
+        Self { label, from, to, log: true, ticks: powers.map(|at| (at, short(at))).collect() }
+    }
+
     /// Maps a value to the axis, from 0 to 1.
     fn share(&self, value: f64) -> f64 {
         let value = value.clamp(self.from, self.to);

@@ -132,7 +132,7 @@ impl Peers<'_> {
         episodes: &str,
     ) -> Result<(f64, Option<f64>)> {
         let mut command = Command::new(self.python);
-        command.arg(self.root.join("xtask/peers/study_sb3.py")).args([env, kind, threads]);
+        command.arg(self.root.join("xtask/peers/study_sb3.py")).args(["ppo", env, "8", kind, threads]);
         let answer = last_line(command.args([&steps.to_string(), &seed.to_string(), episodes]))?;
         Ok((figure(&answer, "env_steps_per_s")?, answer["return_mean"].as_f64()))
     }

@@ -1,0 +1,66 @@
+//! Snake with training: speed by number of environments, and what DQN learns at high speed.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result};
+
+use super::Study;
+use crate::bench::k;
+
+const ENVS: [usize; 4] = [1, 16, 64, 256];
+
+/// Trains PPO by number of environments, then DQN with fewer and fewer updates.
+pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
+    let mut text =
+        study.head("Snake with training", "Snake on 12 x 12, two threads, the presets but for the settings named; one run each.");
+    let _ = writeln!(
+        text,
+        "\n## PPO by number of environments\n\nRollouts of 4,096 samples, minibatches of 512, 4 epochs, 300,000 env steps.\n\n\
+         | environments | env steps/s | minutes for 1 M env steps | cores |\n|---|---|---|---|"
+    );
+    for n in ENVS {
+        let args = format!("snake --threads 2 --envs {n} --steps 300000 --set eval_episodes=1 --set ppo.n_steps={}", 4096 / n);
+        let run = study.train(&args, 100)?;
+        let row = format!("| {n} | {} | {:.1} | {:.2} |", k(run.rate), 1e6 / run.rate / 60.0, run.cores);
+        println!("{row}");
+        let _ = writeln!(text, "{row}");
+    }
+    let _ = writeln!(
+        text,
+        "\n## DQN with fewer updates and smaller networks\n\n256 environments, batch 256; the preset has an update of 256 samples every 64 env steps. Length: mean of \
+         100 greedy episodes (a random policy has 7).\n\n| network | env steps of an update | env steps | env steps/s | \
+         seconds | share of acting | of learning | length |\n|---|---|---|---|---|---|---|---|"
+    );
+    const CONV: &str = "--set conv=16x3x1,32x3x1 --set hidden=[128]";
+    const SMALL: &str = "--set conv=8x3x2 --set hidden=[64]";
+    const DENSE: &str = "--set conv=[] --set hidden=[64]";
+    let cases = [
+        ("preset", CONV, 64, 300_000),
+        ("preset", CONV, 256, 500_000),
+        ("preset", CONV, 1024, 1_000_000),
+        ("one convolution 8x3x2, 64", SMALL, 256, 1_000_000),
+        ("one convolution 8x3x2, 64", SMALL, 1024, 4_000_000),
+        ("dense 64", DENSE, 256, 1_000_000),
+        ("dense 64", DENSE, 1024, 4_000_000),
+        ("dense 64", DENSE, 4096, 4_000_000),
+    ];
+    for (name, net, every, steps) in cases {
+        let (train_freq, gradient_steps) = if every < 256 { (256, 256 / every) } else { (every, 1) };
+        let args = format!(
+            "snake --algo dqn --threads 2 --steps {steps} {net} --set dqn.train_freq={train_freq} --set dqn.gradient_steps={gradient_steps}"
+        );
+        let run = study.train(&args, 100)?;
+        let seconds = run.metrics.last("time/time_elapsed")?;
+        let share = |name: &str| run.metrics.last(name).map(|s| 100.0 * s / seconds);
+        let length = 1.0 + run.done["eval"]["return_mean"].as_f64().context("return_mean")?;
+        let row = format!(
+            "| {name} | {every} | {steps} | {} | {seconds:.1} | {:.0}% | {:.0}% | {length:.1} |",
+            k(run.rate),
+            share("time/policy")?,
+            share("time/update")?
+        );
+        println!("{row}");
+        let _ = writeln!(text, "{row}");
+    }
+    study.write(&text, None)
+}
