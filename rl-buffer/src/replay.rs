@@ -525,6 +525,23 @@ impl ReplayBuffer {
         Ok(())
     }
 
+    /// Copies the held transitions from number `first` on to a batch.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`] if there are not enough.
+    ///
+    /// # Panics
+    /// If the batch has another shape.
+    pub fn copy_to(&self, first: usize, batch: &mut Batch) -> Result<(), Error> {
+        self.enough(first.saturating_add(batch.len()))?;
+        let Transitions { weights, indices, .. } = batch.columns_mut();
+        indices.iter_mut().zip(first as u32..).for_each(|(index, number)| *index = number);
+        self.shift(indices);
+        weights.fill(1.0);
+        self.gather(batch);
+        Ok(())
+    }
+
     /// Draws a batch uniformly without replacement, with one random word for each.
     ///
     /// Sets of transitions are equally likely, their orders are not (Floyd's algorithm; Bentley, "A Sample of Brilliance", 1987).

@@ -142,6 +142,39 @@ impl ReplayBuffer {
         Ok(buffer)
     }
 
+    /// Loads the transitions of a saved buffer of any shape and capacity.
+    ///
+    /// The buffer may be a prioritized one.
+    ///
+    /// # Errors
+    /// Errors of [`ReplayBuffer::new`], for instance if it does not fit into memory; [`Error::BadState`] if the input is damaged or no saved
+    /// buffer; [`Error::Io`] if it cannot be read.
+    pub fn load_any(input: &mut impl Read) -> Result<Self, Error> {
+        let mut numbers = [0; 12];
+        read(input, &mut numbers)?;
+        let [magic, version, n_envs, obs_len, bytes, stack, kind, action_len, mask_len, n_step, gamma, capacity] = numbers;
+        ensure([magic, version] == [MAGIC, VERSION], "is no replay memory of this version")?;
+        let size = |number: u64| usize::try_from(number).map_err(|_| bad("is larger than this machine can address"));
+        let (mask_len, action_len) = (size(mask_len)?, size(action_len)?);
+        let shape = TransitionShape {
+            n_envs: size(n_envs)?,
+            obs_len: size(obs_len)?,
+            obs: if bytes == 1 { Dtype::U8 } else { Dtype::F32 },
+            stack: size(stack)?,
+            actions: match kind {
+                0 => ActionKind::Discrete { masked: (mask_len > 0).then_some(mask_len) },
+                _ => ActionKind::Continuous { len: action_len },
+            },
+            n_step: size(n_step)?,
+            gamma: f32::from_bits(gamma as u32),
+        };
+        let capacity = size(capacity)?;
+        ensure(header(&shape, capacity).map(|(_, number)| number) == numbers, "has an impossible header")?;
+        let mut buffer = Self::new(shape, capacity)?;
+        buffer.fill_content(input)?;
+        Ok(buffer)
+    }
+
     /// Replaces the content by a saved one, without allocating; empty after an error.
     ///
     /// # Errors
@@ -162,6 +195,11 @@ impl ReplayBuffer {
                 return Err(bad(format!("has another value for {what}: {} instead of {expected}", found[0])));
             }
         }
+        self.fill_content(input)
+    }
+
+    /// Reads what follows the header.
+    fn fill_content(&mut self, input: &mut impl Read) -> Result<(), Error> {
         let mut counts = [0; 2];
         read(input, &mut counts)?;
         let [added, oldest] = counts;

@@ -1,5 +1,6 @@
 //! Environments and agent of a run, made from its settings.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rl_agents::Collector;
@@ -13,9 +14,10 @@ use crate::config::Drive;
 use crate::faults::FaultConfig;
 use crate::pipeline::Collect;
 use crate::profile::nanos;
+use crate::recording::Playback;
 use crate::{Config, Error, first_come, print};
 
-/// Makes the environments of a run on the CPU.
+/// Makes the environments of a run on the CPU, or plays back their recording.
 ///
 /// With other ranks, those that are this rank's share.
 pub(crate) fn collector(
@@ -24,6 +26,9 @@ pub(crate) fn collector(
     pool: &Pool,
     ranks: Option<&Arc<dyn Ranks>>,
 ) -> Result<Box<dyn Collect>, Error> {
+    if !config.run.offline.is_empty() {
+        return Ok(Box::new(Playback::open(Path::new(&config.run.offline), &entry.spaces(), config.run.n_envs)?));
+    }
     let FaultConfig { timeout, max_restarts, .. } = config.faults();
     entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
     if let Some(make) = blocking(config, entry) {

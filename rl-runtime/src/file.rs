@@ -58,25 +58,30 @@ impl Draft {
     /// # Errors
     /// [`Error::Io`]; an older file is then unchanged, and nothing is left behind.
     pub fn publish(self, bytes: &[u8]) -> Result<(), Error> {
-        let publish = || {
-            let old = check(&self.target)?;
-            let (draft, mut file) = beside(&self.target)?;
-            let written = (|| {
-                file.write_all(bytes)?;
-                if let Some(old) = &old {
-                    keep_owner(&file, old);
-                    file.set_permissions(old.permissions())?;
-                }
-                file.sync_all()?;
-                fs::rename(&draft, &self.target)
-            })();
-            if written.is_err() {
-                let _ = fs::remove_file(&draft);
+        self.publish_with(|file| file.write_all(bytes).map_err(Error::io(&self.target)))
+    }
+
+    /// Writes the file by `write`, as [`Draft::publish`] does.
+    ///
+    /// # Errors
+    /// Those of `write`, and [`Error::Io`]; an older file is then unchanged, and nothing is left behind.
+    pub(crate) fn publish_with(&self, write: impl FnOnce(&mut File) -> Result<(), Error>) -> Result<(), Error> {
+        let io = || Error::io(&self.target);
+        let (old, (draft, mut file)) = check(&self.target).and_then(|old| Ok((old, beside(&self.target)?))).map_err(io())?;
+        let finish = |file: &File| {
+            if let Some(old) = &old {
+                keep_owner(file, old);
+                file.set_permissions(old.permissions())?;
             }
-            written?;
-            sync_dir(self.target.parent().unwrap_or(Path::new("/")))
+            file.sync_all()?;
+            fs::rename(&draft, &self.target)
         };
-        publish().map_err(Error::io(&self.target))
+        let written = write(&mut file).and_then(|()| finish(&file).map_err(io()));
+        if written.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        written?;
+        sync_dir(self.target.parent().unwrap_or(Path::new("/"))).map_err(io())
     }
 }
 

@@ -55,6 +55,7 @@ mod mode;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod progress;
+mod recording;
 mod resources;
 mod saves;
 mod slow_cartpole;

@@ -122,7 +122,7 @@ impl Source {
                 "this checkpoint is from a version that rounds differently: the run will differ from an uninterrupted one".into(),
             );
         }
-        if !checkpoint.collector.has_envs() {
+        if !checkpoint.collector.has_envs() && config.run.offline.is_empty() {
             notes.push("this checkpoint has no environments, so new episodes begin".into());
         }
         if let Some(dqn) = config.algo.dqn().filter(|_| checkpoint.replay.is_none()) {

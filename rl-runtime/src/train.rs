@@ -552,7 +552,9 @@ impl Training {
             }
             None => {}
         }
-        if !collector.has_envs() || self.run.config.run.mpi.has_actors() {
+        // A recording continues where it was left.
+        let RunConfig { offline, mpi, .. } = &self.run.config.run;
+        if offline.is_empty() && !collector.has_envs() || mpi.has_actors() {
             self.agent.gap();
         }
         self.pipeline.collectors()?[0].load(collector)?;

@@ -16,9 +16,10 @@ use program::{finish, text};
 /// Parts of commands that cannot run everywhere.
 const ONLY_PARSED: [&str; 5] = ["gym:", "--device cuda", "mine.toml", "RUN", "walk"];
 /// Parts that shorten a command, by its first words.
-const SHORTER: [(&str, &str); 7] = [
+const SHORTER: [(&str, &str); 8] = [
     ("train --resume", "--steps 2048"),
     ("train", "--steps 1024 --set eval_episodes=2"),
+    ("record", "--steps 4000"),
     ("tune", "--seconds 1"),
     ("bench env", "--seconds 0.1"),
     ("bench update", "--seconds 0.1"),

@@ -14,6 +14,7 @@ mod list;
 mod live;
 mod monitor;
 mod plot;
+mod record;
 mod recorded;
 mod report;
 mod screen;
@@ -78,6 +79,8 @@ enum Verb {
     Sweep(sweep::SweepArgs),
     /// Play episodes in fresh environments
     Eval(eval::EvalArgs),
+    /// Record the steps of a policy, to learn from without an environment
+    Record(record::RecordArgs),
     /// Watch a policy act
     Watch(watch::WatchArgs),
     /// Follow a run from another terminal
@@ -145,6 +148,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::Tune(args) => tune::run(&args, &envs, json),
         Verb::Sweep(args) => sweep::run(&args, &envs, json),
         Verb::Eval(args) => eval::run(&args, &envs, json),
+        Verb::Record(args) => record::run(&args, &envs, json),
         Verb::Watch(args) => watch::run(&args, &envs, json),
         Verb::Monitor(args) => monitor::run(&args, json),
         Verb::Plot(args) => plot::run(&args, json),

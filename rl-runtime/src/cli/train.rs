@@ -16,6 +16,7 @@ use crate::budget::Budget;
 use crate::config::{Layers, resumable};
 use crate::file::Draft;
 use crate::profile::Profile;
+use crate::recording::Playback;
 use crate::resume::{Resumed, Source};
 use crate::run_dir::RunDir;
 use crate::train::{self, End, Peers, Training};
@@ -27,6 +28,7 @@ Examples:
   rl train cartpole
   rl train cartpole --algo a2c --seed 3 --set hidden=[32,32] --set a2c.learning_rate=1e-3
   rl train --resume runs/cartpole-ppo-seed0-1
+  rl train cartpole --algo dqn --offline cartpole.steps
 
 Settings come in layers: defaults, the environment's preset, --preset, --config, command line. `rl list` shows them all.
 --resume RUN continues with the run's settings; settings given now (steps, threads, ...) replace them for good.
@@ -76,6 +78,9 @@ pub(super) struct TrainArgs {
     /// Stop when an evaluation's mean return reaches this
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     target_return: Option<f64>,
+    /// Learn (dqn) from what `rl record` wrote, or from a checkpoint's replay.bin
+    #[arg(long, value_name = "FILE")]
+    offline: Option<PathBuf>,
     /// Print the memory that the run would take, and write nothing
     #[arg(long, conflicts_with = "resume")]
     dry_run: bool,
@@ -101,6 +106,10 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
     }
     if let Some(path) = &args.config {
         layers.add_file(path)?;
+    }
+    if let Some(path) = &args.offline {
+        layers.add("offline", absolute(path).display().to_string(), "--offline".into());
+        layers.add("n_envs", Playback::n_envs(path)? as i64, path.display().to_string());
     }
     args.settings.iter().for_each(|assignment| layers.add_assignment(assignment));
     for (key, value) in [("env", &args.env), ("algo", &args.algo), ("device", &args.device)] {
@@ -254,6 +263,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             let entry = &envs.open(&env, false, threads(None))?;
             let config = layers.resolve(entry, algo)?;
+            Playback::check(&config, entry)?;
             let device = device(&config, ranks)?;
             let budget = Budget::training(&config, entry);
             budget.check()?;

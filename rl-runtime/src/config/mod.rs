@@ -188,6 +188,9 @@ settings! {
         /// Directory of a file that holds the replay memory of dqn; empty: no file.
         #[serde(default)]
         replay_dir: String = String::new(), Kind::Text(|_| true, "the path of a directory"), resumable;
+        /// File of recorded steps to learn from in place of environments; empty: none.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        offline: String = String::new(), Kind::Text(|_| true, "the path of what rl record wrote, or of a replay.bin");
         /// Order of collecting and learning: in turn, or at the same time.
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.
@@ -365,7 +368,7 @@ impl Device {
 
 impl Config {
     /// Creates the defaults for an environment and an algorithm.
-    fn new(env: &str, algo: Algo) -> Self {
+    pub(crate) fn new(env: &str, algo: Algo) -> Self {
         let (mut env, algo) = (EnvConfig::new(env), AlgoConfig::new(algo));
         env.settings = catalog::complete(&env.name, Table::new()).expect("defaults are allowed");
         let run = RunConfig { log_interval: algo.settings().log_interval(), ..RunConfig::default() };
@@ -544,6 +547,10 @@ impl Config {
             let text = format!("replay_dir has no effect: {} has no replay memory", self.algo.name());
             return Some((vec!["replay_dir"], text));
         }
+        if !self.run.offline.is_empty() && self.algo.dqn().is_none() {
+            let text = format!("offline is for dqn: {} learns from the steps of its own policy only", self.algo.name());
+            return Some((vec!["offline", "algo"], text));
+        }
         if entry.batches().is_none() && self.run.drive != Drive::Lockstep {
             let text = format!("drive has no effect: {env} does not run in worker processes");
             return Some((vec!["drive"], text));
@@ -574,6 +581,9 @@ impl Config {
 
     /// Finds a setting with which `n_ranks` ranks cannot train together.
     pub(crate) fn unshared(&self, entry: &Entry, n_ranks: usize) -> Option<String> {
+        if n_ranks > 1 && !self.run.offline.is_empty() {
+            return Some("offline is for one process: a recording has no environments to share; use mpi = off".into());
+        }
         if self.run.mpi.has_actors() {
             return self.unfit_for_actors(entry, n_ranks - 1);
         }

@@ -46,7 +46,7 @@ pub(crate) fn measure(root: &Path, name: Option<&str>) -> Result<()> {
     measure(&Study { root, name, python: peers_python(root, "target/peers", "requirements.txt")? })
 }
 
-/// What each study needs.
+/// Name and programs of a study.
 pub(crate) struct Study<'a> {
     root: &'a Path,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! Snake with training: speed by number of environments, and what DQN learns at high speed.
+//! Snake with training: speed by number of environments, DQN at high speed.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Time of a step of all environments by their number, for each way to step CartPole.
+//! Time of a step by number of environments, for each way to step CartPole.
 
 use anyhow::{Context as _, Result};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ const SIZES: [usize; 7] = [1, 4, 16, 64, 256, 1024, 4096];
 const PROCESSES: usize = 64;
 const ROUNDS: usize = 3;
 
-/// Who steps: a peer's kind, or our environment and its threads.
+/// A peer's kind, or our environment and its threads.
 enum How {
     Peer(&'static str),
     Ours(&'static str),
@@ -30,7 +30,7 @@ const METHODS: [(&str, &str, How); 8] = [
     ("ours, 2 threads", "#000000", How::Ours("cartpole --threads 2")),
 ];
 
-/// Measures all ways, and computes where each turns from fixed costs to costs of each environment.
+/// Measures all ways, and computes their turning points.
 pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let mut curves: Vec<Curve> = METHODS.iter().map(|&(name, color, _)| (name, color, Vec::new())).collect();
     for n in SIZES {
