@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -34,8 +34,9 @@ pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
     let mut text = format!(
         "# Workloads of environments over HTTP\n\nWritten by `cargo xtask bench --http{argument}` on {}: each workload trains CartPole that \
          answers after 50 ms\n(exponential mean) for {ROLLOUTS} rollouts{shorter}; one is learnt from while the next is collected. The ideal is \
-         the number of\nenvironments divided by 50 ms. Peak memory is that of the whole program.\n\n\
-         | workload | environments, steps of a rollout | env steps/s | of the ideal | learner computes | peak memory |\n|---|---|---|---|---|---|\n",
+         the number of\nenvironments divided by 50 ms. Peak memory is that of the whole program; power that of the processor's package, where the machine reports it.\n\n\
+         | workload | environments, steps of a rollout | env steps/s | of the ideal | learner computes | cores used | power | peak memory |\n\
+         |---|---|---|---|---|---|---|---|\n",
         machine(root)
     );
     let dir = root.join("target/http-runs");
@@ -47,7 +48,7 @@ pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
         command.args(["train", "slow_cartpole", "--preset", name]).args(SETTINGS.split(' '));
         command.args(["--set", &format!("ppo.n_steps={n_steps}"), "--steps", &(ROLLOUTS * n_steps * n_envs).to_string()]);
         let mut process = Process::start(command.arg("--run-dir").arg(dir.join("run")), &dir.join("err"))?;
-        let mut peak = 0.0f64;
+        let (mut peak, begin, energy) = (0.0f64, Instant::now(), process::energy_j());
         let status = loop {
             if let Some(status) = process.ended_within(Duration::from_millis(200))? {
                 break status;
@@ -56,12 +57,15 @@ pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
             peak = peak.max(process::status(process.id(), "VmHWM:").map_or(0.0, |kib| f64::from(kib) / 1024.0));
         };
         ensure!(status.success(), "{name}: {status}\n{}", process.complaint());
+        let energy = energy.zip(process::energy_j()).map(|(before, after)| after - before);
+        let power = energy.map_or("not reported".into(), |joules| format!("{:.1} W", joules / begin.elapsed().as_secs_f64()));
         let metrics = Metrics::read(&dir.join("run"))?;
         let (rate, elapsed) = (metrics.last("time/fps")?, metrics.last("time/time_elapsed")?);
         let row = format!(
-            "| {name} | {n_envs}, {n_steps} | {rate:.0} | {:.0}% | {:.0}% of the time | {peak:.0} MiB |",
+            "| {name} | {n_envs}, {n_steps} | {rate:.0} | {:.0}% | {:.0}% of the time | {:.2} | {power} | {peak:.0} MiB |",
             100.0 * rate * 0.05 / n_envs as f64,
-            100.0 * (1.0 - metrics.last("time/learner_waited")? / elapsed)
+            100.0 * (1.0 - metrics.last("time/learner_waited")? / elapsed),
+            metrics.mean("system/cpu_cores")?
         );
         println!("{row}");
         let _ = writeln!(text, "{row}");

@@ -145,6 +145,13 @@ impl Metrics {
         self.rows([column]).into_iter().map(|[value]| value)
     }
 
+    /// Returns the mean of a column.
+    pub(crate) fn mean(&self, column: &str) -> Result<f64> {
+        let values: Vec<f64> = self.values(column).collect();
+        ensure!(!values.is_empty(), "metrics have no {column}");
+        Ok(values.iter().sum::<f64>() / values.len() as f64)
+    }
+
     /// Returns the last value of a column.
     pub(crate) fn last(&self, column: &str) -> Result<f64> {
         self.values(column).last().with_context(|| format!("metrics have no {column}"))
