@@ -1,6 +1,6 @@
-//! Updates of PPO and A2C against Stable-Baselines3's, on its rollouts.
+//! Updates of PPO and A2C against those of Stable-Baselines3.
 //!
-//! `golden/updates.py` recorded them.
+//! `golden/updates.py` recorded Stable-Baselines3's rollouts, and its parameters after each update.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Learner, NetConfig, Ppo, PpoConfig, Schedule};
@@ -19,7 +19,9 @@ fn floats(value: &Value) -> Vec<f32> {
     }
 }
 
-/// Returns parameters in our order; theirs are (outputs, inputs).
+/// Converts recorded parameters to the policy's layout.
+///
+/// PyTorch's weights are (outputs, inputs).
 fn params(policy: &ActorCritic, theirs: &Value) -> Vec<f32> {
     let names = [("actor", "mlp_extractor.policy_net", "action_net"), ("critic", "mlp_extractor.value_net", "value_net")];
     let mut params = vec![0.0; policy.layout().len()];
@@ -40,7 +42,7 @@ fn params(policy: &ActorCritic, theirs: &Value) -> Vec<f32> {
     params
 }
 
-/// Fills a rollout with theirs.
+/// Fills a rollout with a recorded one.
 fn fill(rollout: &mut Rollout, iteration: &Value, version: u64) {
     rollout.clear();
     rollout.policy_version_mut().fill(version);

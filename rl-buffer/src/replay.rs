@@ -227,7 +227,7 @@ impl ReplayBuffer {
     }
 
     /// Bytes of a transition's row, as in [`Row::new`], computed without overflow.
-    fn bytes_each(shape: &TransitionShape) -> u128 {
+    pub(crate) fn bytes_each(shape: &TransitionShape) -> u128 {
         if shape.stack > 1 {
             return Self::bytes_each(&shape.stored()) + Frames::bytes_each(shape);
         }
@@ -525,7 +525,7 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// Copies the held transitions from number `first` on to a batch.
+    /// Copies neighbouring transitions of the ring to a batch, from index `first` on.
     ///
     /// # Errors
     /// [`Error::TooFew`] if there are not enough.

@@ -2,7 +2,8 @@
 //!
 //! A buffer is the largest part of a checkpoint, so it is written row by row, without a second copy in memory: numbers of fixed
 //! width, little-endian, first the buffer's settings, then its content. Loading creates a new buffer from the reader's settings;
-//! a file's header must agree with them, so nothing is ever allocated on its word.
+//! a file's header must agree with them, so nothing is allocated on its word. [`ReplayBuffer::load_any`] alone takes the header's settings,
+//! if they fit into memory.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -144,12 +145,12 @@ impl ReplayBuffer {
 
     /// Loads the transitions of a saved buffer of any shape and capacity.
     ///
-    /// The buffer may be a prioritized one.
+    /// The buffer may be a prioritized one. `len` is the length of the input in bytes.
     ///
     /// # Errors
     /// Errors of [`ReplayBuffer::new`], for instance if it does not fit into memory; [`Error::BadState`] if the input is damaged or no saved
     /// buffer; [`Error::Io`] if it cannot be read.
-    pub fn load_any(input: &mut impl Read) -> Result<Self, Error> {
+    pub fn load_any(input: &mut impl Read, len: u64) -> Result<Self, Error> {
         let mut numbers = [0; 12];
         read(input, &mut numbers)?;
         let [magic, version, n_envs, obs_len, bytes, stack, kind, action_len, mask_len, n_step, gamma, capacity] = numbers;
@@ -170,8 +171,15 @@ impl ReplayBuffer {
         };
         let capacity = size(capacity)?;
         ensure(header(&shape, capacity).map(|(_, number)| number) == numbers, "has an impossible header")?;
-        let mut buffer = Self::new(shape, capacity)?;
-        buffer.fill_content(input)?;
+        shape.check()?;
+        let mut counts = [0; 2];
+        read(input, &mut counts)?;
+        // Rows up to the number that were written are all that the file can fill.
+        let used = counts[0].min(capacity as u64);
+        let bytes = u128::from(used).saturating_mul(Self::bytes_each(&shape.stored()));
+        ensure(used > 0 && bytes <= u128::from(len), "holds nothing, or ends too early")?;
+        let mut buffer = Self::new(shape, if stack > 1 { capacity } else { used as usize })?;
+        buffer.fill_content(counts, input)?;
         Ok(buffer)
     }
 
@@ -195,13 +203,13 @@ impl ReplayBuffer {
                 return Err(bad(format!("has another value for {what}: {} instead of {expected}", found[0])));
             }
         }
-        self.fill_content(input)
-    }
-
-    /// Reads what follows the header.
-    fn fill_content(&mut self, input: &mut impl Read) -> Result<(), Error> {
         let mut counts = [0; 2];
         read(input, &mut counts)?;
+        self.fill_content(counts, input)
+    }
+
+    /// Reads what follows the header and the counts of transitions.
+    fn fill_content(&mut self, counts: [u64; 2], input: &mut impl Read) -> Result<(), Error> {
         let [added, oldest] = counts;
         ensure(added <= u64::MAX / 2, "counts too many transitions")?;
         let oldest_possible = if self.frames.is_some() { added.saturating_sub(self.capacity() as u64)..=added } else { 0..=0 };

@@ -1,6 +1,5 @@
 //! Environments and agent of a run, made from its settings.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rl_agents::Collector;
@@ -27,7 +26,7 @@ pub(crate) fn collector(
     ranks: Option<&Arc<dyn Ranks>>,
 ) -> Result<Box<dyn Collect>, Error> {
     if !config.run.offline.is_empty() {
-        return Ok(Box::new(Playback::open(Path::new(&config.run.offline), &entry.spaces(), config.run.n_envs)?));
+        return Ok(Box::new(Playback::open(config, &entry.spaces())?));
     }
     let FaultConfig { timeout, max_restarts, .. } = config.faults();
     entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));

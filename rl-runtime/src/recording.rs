@@ -1,35 +1,33 @@
 //! Recorded steps, to learn from without an environment.
 //!
-//! `rl record` writes them, and `offline = FILE` plays them.
+//! `rl record` writes a recording, and the setting `offline = FILE` plays it in place of environments.
 //!
 //! A file holds the magic number `rlrecord`, the length of its head (u64), the [`Heading`], then blocks. A block is its length in bytes (u64), the
-//! BLAKE3 hash of its steps, and its steps, `block_steps` of them. A step of N environments is, little-endian:
+//! BLAKE3 hash of its steps, and its steps, `block_steps` of them. A step of N environments (D elements of an observation, A actions of a mask, K
+//! elements of a continuous action) is, little-endian:
 //!
 //! | part | size |
 //! |---|---|
 //! | observations before it | N D of f32 or u8 |
 //! | legal actions there, if there are masks | N A of u8 |
-//! | actions | N of u32, or N A of f32 |
+//! | actions | N of u32, or N K of f32 |
 //! | rewards | N of f32 |
 //! | terminated, truncated | N of u8 each |
 //! | for each environment whose episode ended: final observation, legal actions there | D and A each |
 //!
 //! The last step truncates all episodes, so the first one may follow it: a recording that is shorter than the training begins again.
 
-use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read, Seek as _, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{self, BufReader, ErrorKind, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rl_agents::{CollectorState, Episode, Policy};
 use rl_buffer::{ActionKind, ActionSlice, Batch, Dtype, ObsSlice, ReplayBuffer, Rollout, RolloutShape};
-#[cfg(feature = "cli")]
-use rl_envs::catalog::Entry;
 use rl_envs::{ActionSliceMut, ActionSpace, ObsSliceMut, Space, codec};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-#[cfg(feature = "cli")]
 use crate::config::{Config, RunConfig};
 use crate::pipeline::{Collect, Filled};
 use crate::profile::{Phase, Track};
@@ -39,13 +37,14 @@ const MAGIC: &[u8; 8] = b"rlrecord";
 const REPLAY: &[u8; 8] = b"rlreplay";
 /// Largest head.
 const MAX_HEAD: u64 = 1 << 16;
-/// Bytes of a block, about.
-const BLOCK: usize = 1 << 20;
+/// Approximate size of a block in bytes, and most steps.
+const BLOCK: usize = 1 << 18;
+const BLOCK_STEPS: u64 = 128;
 
 /// Facts about a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Heading {
-    /// Name of the environment.
+    /// Environment with its settings, as JSON.
     env: String,
     n_envs: usize,
     obs_len: usize,
@@ -71,7 +70,7 @@ impl Heading {
         let (n_envs, obs_len) = (shape.n_envs, shape.obs_len);
         let mut head = Self { env: env.into(), n_envs, obs_len, bytes, action_len, mask_len, steps: 0, block_steps: 1 };
         let steps = env_steps.div_ceil(n_envs as u64).max(1);
-        let blocks = steps.div_ceil((BLOCK / head.max_bytes()).max(1) as u64);
+        let blocks = steps.div_ceil(((BLOCK / head.max_bytes()) as u64).clamp(1, BLOCK_STEPS));
         head.block_steps = steps.div_ceil(blocks);
         head.steps = blocks * head.block_steps;
         head
@@ -106,7 +105,8 @@ fn obs_bytes_mut(obs: ObsSliceMut<'_>) -> &mut [u8] {
     obs.either(bytemuck::cast_slice_mut, |obs| obs)
 }
 
-/// Truncates the episodes that run on after the last step.
+/// Truncates the episodes still running after the last step.
+#[cfg(feature = "cli")]
 fn cut(rollout: &mut Rollout) {
     let last = rollout.shape().n_steps - 1;
     for n in 0..rollout.shape().n_envs {
@@ -120,6 +120,7 @@ fn cut(rollout: &mut Rollout) {
 }
 
 /// Writes the steps of a rollout.
+#[cfg(feature = "cli")]
 fn encode(rollout: &mut Rollout, out: &mut Vec<u8>) {
     let (d, n_steps) = (rollout.shape().obs_len, rollout.shape().n_steps);
     let (obs, masks) = (rollout.final_obs(), rollout.final_masks());
@@ -148,52 +149,60 @@ fn encode(rollout: &mut Rollout, out: &mut Vec<u8>) {
 }
 
 /// Steps to record, from a collector and a policy.
+#[cfg(feature = "cli")]
 pub(crate) struct Recorder<'a> {
-    /// Name of the environment.
-    pub(crate) env: &'a str,
+    /// Environment with its settings, as JSON.
+    pub(crate) env: String,
     pub(crate) collector: Box<dyn Collect>,
     pub(crate) policy: &'a dyn Policy,
-    /// Env steps, at least.
+    /// Minimum number of env steps.
     pub(crate) env_steps: u64,
 }
 
+#[cfg(feature = "cli")]
 impl Recorder<'_> {
     /// Writes the recording.
     ///
-    /// `progress` receives the env steps so far and the episodes since it was called. Returns `false` if it does: the recording is not
-    /// complete then.
+    /// `progress` receives the env steps so far and the episodes since its last call. If `progress` returns `false`, so does this method,
+    /// and the recording is incomplete.
     ///
     /// # Errors
     /// The errors of environments and policy; [`Error::Io`].
     pub(crate) fn write(
         mut self,
         path: &Path,
-        out: &mut dyn Write,
+        out: &mut dyn io::Write,
         track: &Track,
         progress: &mut dyn FnMut(u64, &[Episode]) -> bool,
     ) -> Result<bool, Error> {
-        let head = Heading::new(self.env, &self.collector.shape(1), self.env_steps);
+        let head = Heading::new(&self.env, &self.collector.shape(1), self.env_steps);
         let io = |written: io::Result<()>| written.map_err(Error::io(path));
         let encoded = codec::encode(&head)?;
         io(out.write_all(MAGIC))?;
         io(out.write_all(&(encoded.len() as u64).to_le_bytes()))?;
         io(out.write_all(&encoded))?;
-        let mut filled =
-            Filled::new(Rollout::new(self.collector.shape(head.block_steps as usize)).map_err(rl_agents::Error::from)?);
+        let empty =
+            || Rollout::new(self.collector.shape(head.block_steps as usize)).map(Filled::new).map_err(rl_agents::Error::from);
+        let [mut last, mut next] = [empty()?, empty()?];
         let (blocks, mut block) = (head.steps / head.block_steps, Vec::new());
+        self.collector.collect(self.policy, 0, &mut last, track)?;
         for i in 1..=blocks {
-            self.collector.collect(self.policy, 0, &mut filled, track)?;
-            if i == blocks {
-                cut(&mut filled.rollout);
+            // An episode that was dropped between two rollouts ends with the first of them.
+            if i < blocks {
+                self.collector.collect(self.policy, 0, &mut next, track)?;
+            }
+            if i == blocks || next.rollout.cut_before {
+                cut(&mut last.rollout);
             }
             block.clear();
-            encode(&mut filled.rollout, &mut block);
+            encode(&mut last.rollout, &mut block);
             io(out.write_all(&(block.len() as u64).to_le_bytes()))?;
             io(out.write_all(blake3::hash(&block).as_bytes()))?;
             io(out.write_all(&block))?;
-            if !progress(i * head.block_steps * head.n_envs as u64, &filled.episodes) {
+            if !progress(i * head.block_steps * head.n_envs as u64, &last.episodes) {
                 return Ok(false);
             }
+            std::mem::swap(&mut last, &mut next);
         }
         Ok(true)
     }
@@ -216,7 +225,7 @@ pub(crate) struct Playback {
     head: Heading,
     /// Number of actions, to check them.
     n_actions: u32,
-    /// Steps that were read, and the position of the next one.
+    /// Current block, and the offset of its next step.
     block: Vec<u8>,
     at: usize,
     /// Steps played so far.
@@ -228,10 +237,14 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("is damaged: {what}"))
 }
 
-/// Opens a recording and reads its head.
-fn open(path: &Path) -> Result<(Origin, Heading), Error> {
+/// Opens a recording and reads its heading.
+fn open_any(path: &Path) -> Result<(Origin, Heading), Error> {
     let unfit = |why: String| Error::config(format!("{}: {why}", path.display()));
     let unknown = || unfit("is neither what `rl record` wrote nor the replay.bin of a checkpoint".into());
+    let found = fs::metadata(path).map_err(Error::io(path))?;
+    if !found.is_file() {
+        return Err(unfit("is not a regular file".into()));
+    }
     let read = || -> io::Result<_> {
         let mut input = BufReader::new(File::open(path)?);
         let mut magic = [0; 8];
@@ -244,17 +257,19 @@ fn open(path: &Path) -> Result<(Origin, Heading), Error> {
     })?;
     if magic == *REPLAY {
         input.seek(SeekFrom::Start(0)).map_err(Error::io(path))?;
-        let replay = ReplayBuffer::load_any(&mut input).map_err(|error| unfit(error.to_string()))?;
+        let replay = ReplayBuffer::load_any(&mut input, found.len()).map_err(|error| unfit(error.to_string()))?;
         let shape = *replay.shape();
         if shape.n_step > 1 {
             let n = shape.n_step;
             return Err(unfit(format!(
-                "holds the sums of {n} rewards; a replay memory of dqn.n_steps = 1 can be learnt from, or `rl record`"
+                "holds sums of {n} rewards, because dqn.n_steps was {n}; use the replay memory of a run with dqn.n_steps = 1, or a file of `rl record`"
             )));
         }
         let steps = (replay.len() / shape.n_envs) as u64;
-        if steps == 0 {
-            return Err(unfit("holds less than a step".into()));
+        if steps == 0 || shape.gamma == 0.0 {
+            return Err(unfit(
+                "holds less than a step, or was written with dqn.gamma = 0, so it does not tell where episodes ended".into(),
+            ));
         }
         let batch = replay.batch(shape.n_envs).map_err(rl_agents::Error::from)?;
         let of =
@@ -288,39 +303,40 @@ fn open(path: &Path) -> Result<(Origin, Heading), Error> {
 }
 
 impl Playback {
-    /// Checks that the recording of a run, if any, fits its environment.
+    /// Opens the recording of a run, in an environment with these spaces.
     ///
     /// # Errors
-    /// The errors of [`Playback::open`].
-    #[cfg(feature = "cli")]
-    pub(crate) fn check(config: &Config, entry: &Entry) -> Result<(), Error> {
+    /// [`Error::Config`] if the file is not a recording, or of another environment; [`Error::Io`] if it cannot be read.
+    pub(crate) fn open(config: &Config, spaces: &(Space, ActionSpace)) -> Result<Self, Error> {
         let RunConfig { offline, n_envs, .. } = &config.run;
-        if offline.is_empty() {
-            Ok(())
-        } else {
-            Self::open(Path::new(offline), &config.wrapped(entry).spaces(), *n_envs).map(drop)
-        }
+        let playback = Self::of(Path::new(offline), spaces, *n_envs)?;
+        let (recorded, env) = (&playback.head.env, config.env.to_json());
+        let problem = match playback.source {
+            Origin::Record(..) if *recorded != env => format!("was recorded in {recorded}; the environment is {env}"),
+            Origin::Replay(..) if config.algo.dqn().is_some_and(|dqn| dqn.n_steps > 1) => {
+                "holds transitions of one step; use --set dqn.n_steps=1".into()
+            }
+            _ => return Ok(playback),
+        };
+        Err(Error::config(format!("{offline}: {problem}")))
     }
 
     /// Returns the number of environments of a recording.
     ///
     /// # Errors
-    /// [`Error::Config`] if it is none; [`Error::Io`] if it cannot be read.
+    /// [`Error::Config`] if the file is not a recording; [`Error::Io`] if it cannot be read.
     #[cfg(feature = "cli")]
     pub(crate) fn n_envs(path: &Path) -> Result<usize, Error> {
-        Ok(open(path)?.1.n_envs)
+        Ok(open_any(path)?.1.n_envs)
     }
 
-    /// Opens a recording of `n_envs` environments of these spaces.
-    ///
-    /// # Errors
-    /// [`Error::Config`] if it is none, or of others; [`Error::Io`] if it cannot be read.
-    pub(crate) fn open(path: &Path, (obs, actions): &(Space, ActionSpace), n_envs: usize) -> Result<Self, Error> {
-        let (source, head) = open(path)?;
+    /// Opens a recording of `n_envs` environments with these spaces.
+    fn of(path: &Path, (obs, actions): &(Space, ActionSpace), n_envs: usize) -> Result<Self, Error> {
+        let (source, head) = open_any(path)?;
         let (found, expected) = (head.shape(1), RolloutShape::new(1, head.n_envs, obs, actions));
         if found != expected {
             let what = format!(
-                "{}: its observations have {} elements of {:?}, actions are {:?}; those here {} of {:?} and {:?}",
+                "{}: its observations have {} elements of {:?}, and its actions are {:?}; the environment has observations of {} elements of {:?}, and actions {:?}",
                 path.display(),
                 found.obs_len,
                 found.obs,
@@ -333,7 +349,7 @@ impl Playback {
         }
         if head.n_envs != n_envs {
             let text = format!(
-                "{} records {} environments; n_envs is {n_envs}, use --envs {}",
+                "{} holds steps of {} environments, but n_envs is {n_envs}; use --envs {}",
                 path.display(),
                 head.n_envs,
                 head.n_envs
@@ -345,7 +361,7 @@ impl Playback {
         Ok(Self { path: path.into(), source, head, n_actions, block: Vec::new(), at: 0, played: 0, running })
     }
 
-    /// Reads the block of the next step, if that is not here.
+    /// Reads the next block if the current one has no steps left.
     fn ready(&mut self) -> io::Result<()> {
         if self.at < self.block.len() {
             return Ok(());
@@ -382,7 +398,7 @@ impl Playback {
     /// Plays the next step as step `t` of a rollout.
     fn play(&mut self, filled: &mut Filled, t: usize) -> io::Result<()> {
         self.ready()?;
-        let Self { head, block, at, running, .. } = self;
+        let Self { source, head, block, at, running, .. } = self;
         let mut rest = &block[*at..];
         let mut take = |n: usize| {
             let (first, others) = rest.split_at_checked(n).ok_or_else(|| damaged("a step is cut"))?;
@@ -391,7 +407,7 @@ impl Playback {
         };
         let mut columns = filled.rollout.columns();
         let (obs, masks) = columns.start(t);
-        read(&mut take, obs_bytes_mut(obs))?;
+        read_obs(&mut take, obs)?;
         masks.map_or(Ok(()), |masks| read(&mut take, masks))?;
         let (_, _, (actions, log_probs, values)) = columns.act(t);
         log_probs.fill(0.0);
@@ -418,7 +434,9 @@ impl Playback {
             episode.episode_return += f64::from(step.rewards[n]);
             episode.length += 1;
             if step.terminated[n] | step.truncated[n] == 1 {
-                filled.episodes.push(std::mem::take(episode));
+                let episode = std::mem::take(episode);
+                // The transitions of a replay memory are not whole episodes.
+                filled.episodes.extend(matches!(source, Origin::Record(..)).then_some(episode));
                 ended.push(n);
             }
         }
@@ -457,6 +475,17 @@ impl Playback {
     }
 }
 
+/// Copies the next observations, which are finite.
+fn read_obs<'a>(take: &mut impl FnMut(usize) -> io::Result<&'a [u8]>, obs: ObsSliceMut<'_>) -> io::Result<()> {
+    match obs {
+        ObsSliceMut::F32(obs) => {
+            read(take, bytemuck::cast_slice_mut(obs))?;
+            if obs.iter().all(|x| x.is_finite()) { Ok(()) } else { Err(damaged("an observation is not finite")) }
+        }
+        ObsSliceMut::U8(obs) => read(take, obs),
+    }
+}
+
 /// Copies the next bytes.
 fn read<'a>(take: &mut impl FnMut(usize) -> io::Result<&'a [u8]>, to: &mut [u8]) -> io::Result<()> {
     to.copy_from_slice(take(to.len())?);
@@ -465,12 +494,12 @@ fn read<'a>(take: &mut impl FnMut(usize) -> io::Result<&'a [u8]>, to: &mut [u8])
 
 /// Writes transitions as a step that ends all episodes.
 ///
-/// One that has no future terminated, the others are cut off.
+/// A transition with discount 0 is terminated, any other is truncated.
 fn encode_transitions(head: &Heading, batch: &Batch, out: &mut Vec<u8>) {
     let batch = batch.columns();
     out.clear();
     out.extend_from_slice(obs_bytes(batch.obs));
-    // What was legal before an action is not remembered, and not needed.
+    // The replay memory has no masks of the observations acted on, and DQN does not need them.
     out.resize(out.len() + head.n_envs * head.mask_len, 1);
     match batch.actions {
         ActionSlice::Discrete(actions) => out.extend_from_slice(bytemuck::cast_slice(actions)),
@@ -519,8 +548,6 @@ impl Collect for Playback {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use rl_agents::{Collector, NetConfig, QNetwork};
     use rl_buffer::TransitionShape;
     use rl_envs::cartpole::CartPole;
@@ -540,7 +567,7 @@ mod tests {
 
     fn record<E: Env + 'static>(env: &E, n_envs: usize, env_steps: u64, path: &Path) {
         let (collector, policy) = fixture(env, n_envs);
-        let recorder = Recorder { env: "test", collector: Box::new(collector), policy: &policy, env_steps };
+        let recorder = Recorder { env: "test".into(), collector: Box::new(collector), policy: &policy, env_steps };
         let track = Profile::new(false).track("test");
         let mut file = File::create(path).unwrap();
         assert!(recorder.write(path, &mut file, &track, &mut |_, _| true).unwrap());
@@ -558,7 +585,7 @@ mod tests {
         record(env, n_envs, 90 * n_envs as u64, &path);
         let (mut collector, policy) = fixture(env, n_envs);
         let spaces = (collector.observation_space().clone(), collector.action_space().clone());
-        let mut playback = Playback::open(&path, &spaces, n_envs).unwrap();
+        let mut playback = Playback::of(&path, &spaces, n_envs).unwrap();
         assert_eq!((playback.head.steps, Playback::n_envs(&path).unwrap()), (90, n_envs));
         let mut expected = Filled::new(collector.rollout(30).unwrap());
         let mut found = Filled::new(Rollout::new(playback.shape(30)).unwrap());
@@ -593,10 +620,10 @@ mod tests {
         }
         assert!(ends > 2 * n_envs, "{ends} ends of episodes");
         // It begins again, also in the middle of a rollout, and after a resumption.
-        let first = Playback::open(&path, &spaces, n_envs).map(|mut first| (play(&mut first, &mut expected), first)).unwrap().1;
+        let first = Playback::of(&path, &spaces, n_envs).map(|mut first| (play(&mut first, &mut expected), first)).unwrap().1;
         play(&mut playback, &mut found).unwrap();
         assert_eq!(found.rollout.obs(), expected.rollout.obs());
-        let mut resumed = Playback::open(&path, &spaces, n_envs).unwrap();
+        let mut resumed = Playback::of(&path, &spaces, n_envs).unwrap();
         resumed.load(playback.save().unwrap()).unwrap();
         let mut again = Filled::new(Rollout::new(playback.shape(100)).unwrap());
         let mut other = again.rollout.clone();
@@ -613,6 +640,42 @@ mod tests {
         plays_back(&Snake::new(Params { rows: 4, columns: 5, max_steps: 30 }), 2);
     }
 
+    /// Collector that drops an episode before its second rollout.
+    struct Dropping(Collector, u32);
+
+    impl Collect for Dropping {
+        fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
+            Collect::collect(&mut self.0, policy, learnt, filled, track)?;
+            self.1 += 1;
+            filled.rollout.cut_before = self.1 == 2;
+            Ok(())
+        }
+
+        fn shape(&self, n_steps: usize) -> RolloutShape {
+            self.0.shape(n_steps)
+        }
+    }
+
+    #[test]
+    fn an_episode_dropped_between_two_rollouts_is_truncated() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("steps");
+        let (collector, policy) = fixture(&CartPole::default(), 3);
+        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let recorder =
+            Recorder { env: "test".into(), collector: Box::new(Dropping(collector, 0)), policy: &policy, env_steps: 3 * 300 };
+        let track = Profile::new(false).track("test");
+        recorder.write(&path, &mut File::create(&path).unwrap(), &track, &mut |_, _| true).unwrap();
+        let mut playback = Playback::of(&path, &spaces, 3).unwrap();
+        assert_eq!((playback.head.steps, playback.head.block_steps), (300, 100));
+        let mut filled = Filled::new(Rollout::new(playback.shape(300)).unwrap());
+        play(&mut playback, &mut filled).unwrap();
+        let ends =
+            |t: usize| (0..3).filter(|&n| filled.rollout.terminated()[[t, n]] | filled.rollout.truncated()[[t, n]] == 1).count();
+        assert_eq!((ends(99), ends(299)), (3, 3));
+        assert!(ends(199) < 3, "nothing was dropped there");
+    }
+
     #[test]
     fn a_recording_that_is_damaged_or_of_something_else_is_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -625,7 +688,7 @@ mod tests {
         let mut filled = Filled::new(Rollout::new(collector.shape(30)).unwrap());
         let mut try_with = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            Playback::open(&path, &spaces, 3).and_then(|mut playback| play(&mut playback, &mut filled))
+            Playback::of(&path, &spaces, 3).and_then(|mut playback| play(&mut playback, &mut filled))
         };
         try_with(&whole).unwrap();
         for at in (0..whole.len()).step_by(13) {
@@ -638,7 +701,7 @@ mod tests {
             assert!([1, 2].contains(&error.exit_code()) && error.to_string().contains("steps"), "{at} bytes: {error}");
         }
         fs::write(&path, &whole).unwrap();
-        let refused = |spaces, n_envs| Playback::open(&path, spaces, n_envs).err().unwrap();
+        let refused = |spaces, n_envs| Playback::of(&path, spaces, n_envs).err().unwrap();
         let error = refused(&spaces, 4);
         assert!(error.to_string().contains("use --envs 3") && error.exit_code() == 2, "{error}");
         let (other, _) = fixture(&Snake::new(Params { rows: 4, columns: 5, max_steps: 30 }), 3);
@@ -675,10 +738,10 @@ mod tests {
             replay.save(&mut File::create(&path).unwrap()).unwrap();
         };
         saved(3);
-        let error = Playback::open(&path, &spaces, 2).err().unwrap();
+        let error = Playback::of(&path, &spaces, 2).err().unwrap();
         assert!(error.to_string().contains("sums of 3 rewards") && error.exit_code() == 2, "{error}");
         saved(1);
-        let mut playback = Playback::open(&path, &spaces, 2).unwrap();
+        let mut playback = Playback::of(&path, &spaces, 2).unwrap();
         let mut found = Filled::new(Rollout::new(playback.shape(40)).unwrap());
         play(&mut playback, &mut found).unwrap();
         let found = &found.rollout;
@@ -695,6 +758,6 @@ mod tests {
             assert_eq!(found.final_obs().row(i, obs_len), next, "step {t} of environment {n}");
         }
         fs::write(&path, &fs::read(&path).unwrap()[..500]).unwrap();
-        assert_eq!(Playback::open(&path, &spaces, 2).err().unwrap().exit_code(), 2);
+        assert_eq!(Playback::of(&path, &spaces, 2).err().unwrap().exit_code(), 2);
     }
 }

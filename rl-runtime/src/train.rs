@@ -517,7 +517,7 @@ impl Training {
     /// # Errors
     /// The errors of the agent and the environments if the checkpoint does not fit.
     pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
-        let Checkpoint { agent, replay, collector, progress, ahead, .. } = checkpoint;
+        let Checkpoint { config, agent, replay, collector, progress, ahead, .. } = checkpoint;
         let mut file = match &replay {
             Some(path) => Some(BufReader::new(File::open(path).map_err(Error::io(path))?)),
             None => None,
@@ -526,12 +526,14 @@ impl Training {
         let replay = file.as_mut().map(|file| (file as &mut dyn Read, &*name));
         self.loaded = self.run.ranks.as_ref().map(|_| collector.clone());
         let env_steps = progress.env_steps;
-        self.restore(&agent, replay, ahead, collector, progress)?;
+        self.restore(&agent, replay, ahead, collector, progress, Some(&config.run.offline))?;
         self.run.saves = Saves::loaded(env_steps);
         Ok(())
     }
 
     /// Restores a state; the replay memory comes with the name of its source.
+    ///
+    /// `recording` is the file that the saved run was learning from, if any.
     fn restore(
         &mut self,
         agent: &Snapshot,
@@ -539,6 +541,7 @@ impl Training {
         ahead: Vec<(u64, Snapshot)>,
         collector: CollectorState,
         progress: Progress,
+        recording: Option<&String>,
     ) -> Result<(), Error> {
         self.pipeline.resume(&mut *self.agent, agent, ahead, progress.iterations, self.run.config.run.steps)?;
         match replay {
@@ -554,7 +557,8 @@ impl Training {
         }
         // A recording continues where it was left.
         let RunConfig { offline, mpi, .. } = &self.run.config.run;
-        if offline.is_empty() && !collector.has_envs() || mpi.has_actors() {
+        let same_recording = !offline.is_empty() && recording == Some(offline);
+        if !same_recording && !collector.has_envs() || mpi.has_actors() {
             self.agent.gap();
         }
         self.pipeline.collectors()?[0].load(collector)?;
@@ -585,7 +589,9 @@ impl Training {
     /// was learnt before is saved, too.
     pub fn run(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
         let outcome = self.run_to_end(dir, listener);
-        let failed = outcome.as_ref().is_err_and(|error| error.exit_code() == ENV_FAILED);
+        let offline = !self.run.config.run.offline.is_empty();
+        let environments = |error: &Error| error.exit_code() == ENV_FAILED || offline && matches!(error, Error::Io { .. });
+        let failed = outcome.as_ref().is_err_and(environments);
         if failed && self.run.progress.env_steps > 0 {
             let checkpoint = self.run.without_envs(&*self.agent)?;
             self.run.saves.save_after_fault(dir, &checkpoint, &*self.agent, listener);
@@ -603,7 +609,7 @@ impl Training {
             let snapshot = Snapshot { params, moments, statistics, counters };
             let mut replay = replay.as_deref();
             let replay = replay.as_mut().map(|bytes| (bytes as &mut dyn Read, "replay memory"));
-            self.restore(&snapshot, replay, Vec::new(), collector, progress)?;
+            self.restore(&snapshot, replay, Vec::new(), collector, progress, None)?;
         }
         let Self { run, agent, pipeline, .. } = self;
         let mut ends = run.is_complete();

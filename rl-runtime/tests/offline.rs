@@ -57,14 +57,23 @@ fn a_resumed_run_continues_its_recording_and_a_replay_memory_is_one_too() {
     let replay = |name: &str| fs::read(newest(&at(name)).join("replay.bin")).unwrap();
     assert!(replay("whole") == replay("parts"), "the same transitions in the same order");
     assert!(whole.agent.params == parts.agent.params, "the same bits as without a pause");
+    // A recording that has moved is named again; another one may follow it.
+    fs::rename(at("steps"), at("moved")).unwrap();
+    run(&["train", "--resume", text(&at("parts")), "--steps", "2600"], 1);
+    run(&["train", "--resume", text(&at("parts")), "--steps", "2600", "--offline", text(&at("moved"))], 0);
+    fs::rename(at("moved"), at("steps")).unwrap();
     // Its 8-step returns cannot be played; 1-step transitions can.
     let played = newest(&at("whole")).join("replay.bin");
     let said = run(&["train", "cartpole", "--algo", "dqn", "--offline", text(&played)], 2).1;
     assert!(said.contains("sums of 8 rewards"), "{said}");
     let single = format!("{settings} --set dqn.n_steps=1");
     train(&at("steps"), &at("single"), &format!("--steps 1600 {single}"));
-    let done = train(&newest(&at("single")).join("replay.bin"), &at("again"), &format!("--steps 1600 {single}"));
+    let played = newest(&at("single")).join("replay.bin");
+    let done = train(&played, &at("again"), &format!("--steps 1600 {single}"));
     assert_eq!(done["env_steps"], 1600);
+    assert!(done["episode_return_mean"].is_null(), "transitions are no episodes: {done}");
+    let said = run(&["train", "cartpole", "--algo", "dqn", "--offline", text(&played)], 2).1;
+    assert!(said.contains("use --set dqn.n_steps=1"), "{said}");
 }
 
 #[test]
@@ -79,6 +88,8 @@ fn a_recording_that_cannot_be_learnt_from_is_refused_before_anything_is_written(
         ("cartpole", "ppo", &file, "", "offline is for dqn"),
         ("snake", "dqn", &file, "", "its observations have 4 elements of F32"),
         ("cartpole", "dqn", &file, "--envs 4", "use --envs 8"),
+        ("cartpole", "dqn", &file, "--set env.time_limit=100", "was recorded in \"cartpole\"; the environment is {"),
+        ("cartpole", "dqn", &dir.path().to_path_buf(), "", "is not a regular file"),
         ("cartpole", "dqn", &at("text"), "", "is neither what `rl record` wrote nor the replay.bin"),
     ] {
         let args = ["train", env, "--algo", algo, "--offline", text(file), "--run-dir", text(&out)];

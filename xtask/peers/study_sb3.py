@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 
 class Curve(BaseCallback):
-    """Records a point every tenth of a second at most."""
+    """Records a point at the end of a rollout, at most every 0.1 s."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Curve(BaseCallback):
 
 
 def cpu_s(processes):
-    """Processor seconds of this process and of these."""
+    """Processor seconds of this process and of `processes`."""
     seconds = time.process_time()
     for process in processes:
         with open(f"/proc/{process.pid}/stat") as stat:

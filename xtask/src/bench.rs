@@ -372,9 +372,14 @@ fn our_rate(root: &Path, python: &Path, case: &Comparison) -> Result<f64> {
     answer[field].as_f64().context("our figure")
 }
 
-/// Formats a rate, in thousands from 10,000 on.
+/// Formats a rate, in thousands or millions from 10,000 of them on.
 pub(crate) fn k(x: f64) -> String {
-    if x < 1e4 { format!("{x:.0}") } else { format!("{:.0} k", x / 1e3) }
+    match x {
+        _ if x < 1e4 => format!("{x:.0}"),
+        _ if x < 1e7 => format!("{:.0} k", x / 1e3),
+        _ if x < 1e8 => format!("{:.1} M", x / 1e6),
+        _ => format!("{:.0} M", x / 1e6),
+    }
 }
 
 /// Formats a median rate with minimum and maximum.

@@ -67,8 +67,8 @@ usage: cargo xtask <command>
   bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over several seeds; writes bench/sb3.md
   bench --study NAME
                  measure what settings, environments and threads cost or bring; writes bench/study-NAME.md. a2c: beside
-                 Stable-Baselines3, with the use of the processor; envs: steps and seconds to solve CartPole; sizes: throughput and
-                 memory by network, rollout and minibatch; snake: speed and what is learnt; threads: beyond the cores; time: return
+                 Stable-Baselines3, with the use of the processor; envs: steps and seconds to solve CartPole; replay: a replay memory in a
+                 file; sizes: throughput and memory by network, rollout and minibatch; snake: speed and what is learnt; threads: beyond the cores; time: return
                  over wall time beside Stable-Baselines3; vector: time of a step by number of environments, for each way to step
   ptx            compile rl-cuda/kernels to rl-cuda/ptx
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers

@@ -121,7 +121,9 @@ pub(crate) fn status(id: u32, name: &str) -> Result<u32> {
     line.split_whitespace().next().and_then(|number| number.parse().ok()).with_context(|| format!("{name}{line}"))
 }
 
-/// Energy that the processor's package has used, in joules; `None` where the machine does not tell.
+/// Energy that the processor's package has used, in joules.
+///
+/// `None` where the machine does not report it.
 pub(crate) fn energy_j() -> Option<f64> {
     let microjoules: f64 = fs::read_to_string("/sys/class/powercap/intel-rapl:0/energy_uj").ok()?.trim().parse().ok()?;
     Some(microjoules / 1e6)

@@ -1,8 +1,8 @@
-"""Records two iterations of Stable-Baselines3's PPO and A2C, each with whole rollouts as minibatches: rollouts, parameters before and after.
+"""Records two iterations of Stable-Baselines3's PPO and A2C: the rollouts, and the parameters before and after. A minibatch is a whole rollout.
 
     python updates.py > updates.json
 
-Environments are noise, in which episodes end and are truncated. Made with Stable-Baselines3 2.9.2 and PyTorch 2.11.
+Environments emit noise; their episodes terminate or are truncated at random. Made with Stable-Baselines3 2.9.2 and PyTorch 2.11.
 """
 
 import json

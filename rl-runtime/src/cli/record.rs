@@ -1,6 +1,6 @@
 //! `rl record`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ Examples:
 pub(super) struct RecordArgs {
     /// An environment, or the directory of a run or of one of its checkpoints
     of: String,
-    /// File to write; it is complete or not there
+    /// File to write or replace; an unfinished recording changes nothing
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Environment steps, rounded up to whole blocks
@@ -55,13 +55,13 @@ pub(super) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode
     let env_steps = env_steps.ok_or_else(|| Error::config(format!("--steps is {}; it must be 1 or more", args.steps)))?;
     let draft = Draft::create(&args.out)?;
     let threads = threads(args.threads);
-    let (mut config, entry, policy): (_, _, Box<dyn Policy>) = if PathBuf::from(&args.of).is_dir() {
+    let (mut config, entry, policy): (_, _, Box<dyn Policy>) = if Path::new(&args.of).join("config.toml").is_file() {
         let SavedPolicy { config, entry, policy, .. } = saved_policy(args.of.as_ref(), false, threads, envs, false)?;
         (config, entry, policy)
     } else {
         let entry = envs.open(&EnvConfig::new(&args.of), false, 0)?;
         let (obs, actions) = entry.spaces();
-        // All parameters are zero, so all actions are equally likely.
+        // All weights are zero: discrete actions are uniform over the legal ones, continuous ones are drawn from a Gaussian of mean 0.
         let policy = ActorCritic::unset(&obs, &actions, &NetConfig::default())?;
         (Config::new(&args.of, Algo::Ppo), entry, Box::new(policy))
     };
@@ -73,9 +73,10 @@ pub(super) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode
     }
     let collector = collector(&config, &entry, &Pool::new(threads)?, None)?;
     let profile = Profile::new(false);
-    let recorder = Recorder { env: entry.name, collector, policy: &*policy, env_steps };
+    let recorder = Recorder { env: config.env.to_json(), collector, policy: &*policy, env_steps };
     let (begin, mut told, mut episodes, mut sum, mut steps) = (Instant::now(), 0.0, 0u64, 0.0, 0);
     let mut complete = false;
+    // An error leaves no file.
     let written = draft.publish_with(|file| {
         complete = recorder.write(draft.target(), file, &profile.track("collector"), &mut |so_far, ended| {
             steps = so_far;
@@ -88,7 +89,6 @@ pub(super) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode
             }
             !interrupt::requested()
         })?;
-        // An incomplete file is not published.
         if complete { Ok(()) } else { Err(Error::config("interrupted")) }
     });
     if !complete && interrupt::requested() {

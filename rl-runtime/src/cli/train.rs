@@ -108,7 +108,7 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
         layers.add_file(path)?;
     }
     if let Some(path) = &args.offline {
-        layers.add("offline", absolute(path).display().to_string(), "--offline".into());
+        layers.add("offline", path.display().to_string(), "--offline".into());
         layers.add("n_envs", Playback::n_envs(path)? as i64, path.display().to_string());
     }
     args.settings.iter().for_each(|assignment| layers.add_assignment(assignment));
@@ -262,8 +262,10 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             let env = layers.env()?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             let entry = &envs.open(&env, false, threads(None))?;
-            let config = layers.resolve(entry, algo)?;
-            Playback::check(&config, entry)?;
+            let config = with_absolute(layers.resolve(entry, algo)?);
+            if !config.run.offline.is_empty() {
+                Playback::open(&config, &config.wrapped(entry).spaces())?;
+            }
             let device = device(&config, ranks)?;
             let budget = Budget::training(&config, entry);
             budget.check()?;
@@ -337,6 +339,14 @@ fn with_timeline(path: Option<&Path>, dir: RunDir, new: bool) -> Result<(RunDir,
     }
 }
 
+/// Makes the path of the recording independent of the directory of later commands.
+fn with_absolute(mut config: Config) -> Config {
+    if !config.run.offline.is_empty() {
+        config.run.offline = absolute(config.run.offline.as_ref()).display().to_string();
+    }
+    config
+}
+
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
@@ -357,7 +367,7 @@ fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config,
         Error::Config { problems } => Error::config(format!("{}: {}", path.display(), problems.join("\n"))),
         failed => failed,
     })?;
-    let config = layers.over(saved, &entry)?;
+    let config = with_absolute(layers.over(saved, &entry)?);
     let differences = config.differences(saved);
     if !differences.is_empty() {
         let may = resumable().collect::<Vec<_>>().join(", ");

@@ -128,6 +128,9 @@ pub(super) fn run(args: &TuneArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
         return Err(Error::config(format!("{} exists; --out {0} replaces it, or name another file", file.display())));
     }
     let draft = Draft::create(&file)?;
+    if !preset.run.offline.is_empty() {
+        return Err(Error::config("offline learns without environments, whose speed rl tune measures; leave it out"));
+    }
     Budget::training(&preset, entry).check()?;
     set_matrix_threads(preset.run.threads);
     let begin = Instant::now();

@@ -136,6 +136,11 @@ impl EnvConfig {
         Self { name: name.into(), kwargs: String::new(), wrappers: Wrappers::default(), settings: Table::new() }
     }
 
+    /// Describes the environment in a line of JSON.
+    pub(crate) fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("names, numbers and tables")
+    }
+
     /// Settings of the section `env`, without the name.
     fn table(&self) -> Result<Table, toml::ser::Error> {
         let mut table = Table::try_from(self.wrappers)?;
@@ -189,8 +194,8 @@ settings! {
         #[serde(default)]
         replay_dir: String = String::new(), Kind::Text(|_| true, "the path of a directory"), resumable;
         /// File of recorded steps to learn from in place of environments; empty: none.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        offline: String = String::new(), Kind::Text(|_| true, "the path of what rl record wrote, or of a replay.bin");
+        #[serde(default)]
+        offline: String = String::new(), Kind::Text(|_| true, "the path of what rl record wrote, or of a replay.bin"), resumable;
         /// Order of collecting and learning: in turn, or at the same time.
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.

@@ -25,8 +25,8 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let mut text = study.head(
         "A2C beside Stable-Baselines3's",
         &format!(
-            "CartPole, Stable-Baselines3's default settings, {STEPS} env steps; three seeds, which alternate. Env steps/s: medians with minimum and maximum. \
-             Cores:\nprocessor seconds per second, child processes included (ours with start and final evaluation). Return: mean of 100 greedy episodes, \
+            "CartPole, Stable-Baselines3's default settings, {STEPS} env steps, three seeds; runs alternate between the ways. Env steps/s: medians with minimum and maximum. \
+             Cores:\nprocessor seconds per second, including child processes (and, for ours, startup and the final evaluation). Return: mean of 100 greedy episodes, \
              with the standard error over the seeds.\n"
         ),
     );

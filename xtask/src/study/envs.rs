@@ -10,7 +10,7 @@ use crate::plot::{Axis, Chart};
 
 const SIZES: [usize; 7] = [1, 4, 16, 64, 256, 1024, 4096];
 const SEEDS: std::ops::Range<u64> = 100..105;
-/// Samples of a rollout, where that is what stays.
+/// Samples of a rollout of fixed size.
 const ROLLOUT: usize = 1024;
 const N_STEPS: usize = 32;
 const SETTINGS: &str = "--threads 2 --target-return 475 --set ppo.learning_rate=1e-3 --set ppo.clip_range=0.2";
@@ -21,11 +21,11 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
         "Steps and seconds to solve CartPole by number of environments",
             "PPO with the preset, but for a constant learning rate of 1e-3 and clip range of 0.2; five seeds each, two threads. Solved: a mean \
              return of 475 in\n100 greedy episodes, tried every 2,048 env steps, or after each rollout if that is longer. Medians with minimum \
-             and maximum; the seconds do not contain evaluations.\n\n![steps and seconds to solve](study-envs.svg)\n",
+             and maximum; a run that does not solve it counts with all its steps and seconds. The seconds exclude evaluations.\n\n![steps and seconds to solve](study-envs.svg)\n",
     );
     let kept = [
-        (format!("rollouts of {N_STEPS} steps of each environment, 4 minibatches an epoch"), "#1b9e77", "n_steps stays"),
-        (format!("rollouts of {ROLLOUT} samples, minibatches of 256"), "#d95f02", "rollout stays"),
+        (format!("rollouts of {N_STEPS} steps of each environment, 4 minibatches an epoch"), "#1b9e77", "fixed n_steps"),
+        (format!("rollouts of {ROLLOUT} samples, minibatches of 256"), "#d95f02", "fixed rollout"),
     ];
     let mut curves = Vec::new();
     for (i, (what, color, label)) in kept.into_iter().enumerate() {

@@ -4,6 +4,7 @@
 
 mod a2c;
 mod envs;
+mod replay;
 mod sizes;
 mod snake;
 mod threads;
@@ -27,9 +28,10 @@ use crate::process::machine;
 type Measure = fn(&Study<'_>) -> Result<()>;
 
 /// All studies by name.
-const STUDIES: [(&str, Measure); 7] = [
+const STUDIES: [(&str, Measure); 8] = [
     ("a2c", a2c::measure),
     ("envs", envs::measure),
+    ("replay", replay::measure),
     ("sizes", sizes::measure),
     ("snake", snake::measure),
     ("threads", threads::measure),
@@ -72,7 +74,7 @@ impl Study<'_> {
         command
     }
 
-    /// Trains with these arguments; nothing is saved but at the end.
+    /// Trains with these arguments, without checkpoints before the end.
     fn train(&self, args: &str, seed: u64) -> Result<Trained> {
         let dir = self.root.join("target/study-runs");
         let _ = fs::remove_dir_all(&dir);
@@ -116,7 +118,7 @@ impl Study<'_> {
     }
 }
 
-/// Processor seconds of all child processes that have ended, and of theirs.
+/// Processor seconds of all ended child processes and their descendants.
 fn children_cpu_s() -> Result<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     // The name of the program may hold spaces and parentheses.

@@ -11,8 +11,10 @@ const ENVS: [usize; 4] = [1, 16, 64, 256];
 
 /// Trains PPO by number of environments, then DQN with fewer and fewer updates.
 pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
-    let mut text =
-        study.head("Snake with training", "Snake on 12 x 12, two threads, the presets but for the settings named; one run each.");
+    let mut text = study.head(
+        "Snake with training",
+        "Snake on a 12 x 12 board, two threads, one run each. Settings that are not named are the preset's.",
+    );
     let _ = writeln!(
         text,
         "\n## PPO by number of environments\n\nRollouts of 4,096 samples, minibatches of 512, 4 epochs, 300,000 env steps.\n\n\
@@ -28,11 +30,11 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let _ = writeln!(
         text,
         "\n## DQN with fewer updates and smaller networks\n\n256 environments, batch 256; the preset has an update of 256 samples every 64 env steps. Length: mean of \
-         100 greedy episodes (a random policy has 7).\n\n| network | env steps of an update | env steps | env steps/s | \
+         100 greedy episodes (a random policy has 7).\n\n| network | env steps per update | env steps | env steps/s | \
          seconds | share of acting | of learning | length |\n|---|---|---|---|---|---|---|---|"
     );
-    const CONV: &str = "--set conv=16x3x1,32x3x1 --set hidden=[128]";
-    const SMALL: &str = "--set conv=8x3x2 --set hidden=[64]";
+    const CONV: &str = "--set conv=[[16,3,1],[32,3,1]] --set hidden=[128]";
+    const SMALL: &str = "--set conv=[[8,3,2]] --set hidden=[64]";
     const DENSE: &str = "--set conv=[] --set hidden=[64]";
     let cases = [
         ("preset", CONV, 64, 300_000),

@@ -14,7 +14,11 @@ const ROUNDS: usize = 5;
 const WORK: [(&str, bool, &str); 6] = [
     ("CartPole, 4,096 environments, env steps/s", true, "env cartpole --envs 4096 --seconds 1"),
     ("Snake, 1,024 environments, env steps/s", true, "env snake --envs 1024 --seconds 1"),
-    ("Gymnasium's CartPole, 16 environments in as many workers, env steps/s", true, "env gym:CartPole-v1 --envs 16 --seconds 1"),
+    (
+        "Gymnasium's CartPole, 16 environments, one worker per thread, env steps/s",
+        true,
+        "env gym:CartPole-v1 --envs 16 --seconds 1",
+    ),
     ("PPO update, 64-64 networks, minibatch 512, samples/s", true, "update --minibatch 512 --seconds 1"),
     (
         "PPO update, 1024-1024-512-256 networks, minibatch 512, samples/s",

@@ -39,12 +39,12 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let mut text = study.head(
         "Return over time beside Stable-Baselines3",
         &format!(
-            "PPO on CartPole with Stable-Baselines3's default settings and 8 environments, {STEPS} env steps, five seeds, which alternate; \
+            "PPO on CartPole with Stable-Baselines3's default settings and 8 environments, {STEPS} env steps, five seeds, runs alternating; \
              Stable-Baselines3 with\nDummyVecEnv and one thread of PyTorch, its fastest way here. The return is the mean of the last 100 training episodes. \
-             Medians with minimum and\nmaximum; a seed that does not get there counts as infinite.\n\n![return over steps and seconds](study-time.svg)\n"
+             Medians with minimum and\nmaximum; a seed that does not reach the return counts as infinite.\n\n![return over steps and seconds](study-time.svg)\n"
         ),
     );
-    let _ = writeln!(text, "| return | who | env steps | seconds |\n|---|---|---|---|");
+    let _ = writeln!(text, "| return | library | env steps | seconds |\n|---|---|---|---|");
     for target in TARGETS {
         for ((name, ..), curves) in WHO.iter().zip(&curves) {
             let reached = |i: usize| {

@@ -55,9 +55,9 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let mut text = study.head(
         "Time of a step by number of environments",
         &format!(
-            "CartPole, random actions: the time of one step of all N environments, medians of {ROUNDS} runs. Processes of their own only up \
-             to {PROCESSES}\nenvironments. The time is modelled as `a + b N`, least squares of relative errors; the turning point `a / b` is the number of environments\nwhose own cost equals the fixed one: with \
-             fewer, more environments are nearly free.\n\n![time of a step](study-vector.svg)\n"
+            "CartPole, random actions: the time of one step of all N environments, medians of {ROUNDS} runs. Methods with a process per environment run up \
+             to {PROCESSES}\nenvironments. The time is modelled as `a + b N`, least squares of relative errors; the turning point `a / b` is the number of environments\nwhose cost equals the fixed cost: below \
+             it, additional environments are nearly free.\n\n![time of a step](study-vector.svg)\n"
         ),
     );
     let sizes: String = SIZES.iter().map(|n| format!(" {n} |")).collect();
