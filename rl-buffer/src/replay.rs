@@ -227,7 +227,7 @@ impl ReplayBuffer {
     }
 
     /// Bytes of a transition's row, as in [`Row::new`], computed without overflow.
-    pub(crate) fn bytes_each(shape: &TransitionShape) -> u128 {
+    fn bytes_each(shape: &TransitionShape) -> u128 {
         if shape.stack > 1 {
             return Self::bytes_each(&shape.stored()) + Frames::bytes_each(shape);
         }

@@ -176,8 +176,8 @@ impl ReplayBuffer {
         read(input, &mut counts)?;
         // Rows up to the number that were written are all that the file can fill.
         let used = counts[0].min(capacity as u64);
-        let bytes = u128::from(used).saturating_mul(Self::bytes_each(&shape.stored()));
-        ensure(used > 0 && bytes <= u128::from(len), "holds nothing, or ends too early")?;
+        let bytes = used.saturating_mul(Self::bytes_per_transition(&shape.stored()) as u64);
+        ensure(used > 0 && bytes <= len, "holds nothing, or ends too early")?;
         let mut buffer = Self::new(shape, if stack > 1 { capacity } else { used as usize })?;
         buffer.fill_content(counts, input)?;
         Ok(buffer)

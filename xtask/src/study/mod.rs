@@ -27,25 +27,26 @@ use crate::process::machine;
 
 type Measure = fn(&Study<'_>) -> Result<()>;
 
-/// All studies by name.
-const STUDIES: [(&str, Measure); 8] = [
-    ("a2c", a2c::measure),
-    ("envs", envs::measure),
-    ("replay", replay::measure),
-    ("sizes", sizes::measure),
-    ("snake", snake::measure),
-    ("threads", threads::measure),
-    ("time", time::measure),
-    ("vector", vector::measure),
+/// All studies by name; true if they run in the peers' Python.
+const STUDIES: [(&str, bool, Measure); 8] = [
+    ("a2c", true, a2c::measure),
+    ("envs", false, envs::measure),
+    ("replay", false, replay::measure),
+    ("sizes", false, sizes::measure),
+    ("snake", false, snake::measure),
+    ("threads", true, threads::measure),
+    ("time", true, time::measure),
+    ("vector", true, vector::measure),
 ];
 
 /// Runs the study of this name.
 pub(crate) fn measure(root: &Path, name: Option<&str>) -> Result<()> {
-    let names = STUDIES.map(|(name, _)| name).join(", ");
-    let (name, measure) =
+    let names = STUDIES.map(|(name, ..)| name).join(", ");
+    let (name, has_peers, measure) =
         STUDIES.into_iter().find(|study| Some(study.0) == name).with_context(|| format!("name a study: {names}"))?;
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    measure(&Study { root, name, python: peers_python(root, "target/peers", "requirements.txt")? })
+    let python = if has_peers { peers_python(root, "target/peers", "requirements.txt")? } else { "python3".into() };
+    measure(&Study { root, name, python })
 }
 
 /// Name and programs of a study.
