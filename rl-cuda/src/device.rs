@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, sys};
 use crate::allocation::{Allocation, Graphs};
 use crate::driver::Driver;
 use crate::emulated::Emulated;
-use crate::{Error, driver, sources};
+use crate::{Error, Sensors, driver, sources};
 
 /// Open device; clones share it.
 #[derive(Clone, Debug)]
@@ -215,6 +215,23 @@ impl Device {
             Driver::Cuda { context, .. } => context.mem_get_info().map_err(Error::driver("asking for free memory")),
             Driver::Emulated(_) => Ok((0, 0)),
         }
+    }
+
+    /// Finds the GPU's sensors: utilization, memory, power, temperature.
+    ///
+    /// # Errors
+    /// [`Error::NoSensors`] without NVML and on an emulated device; [`Error::Driver`].
+    pub fn sensors(&self) -> Result<Sensors, Error> {
+        let Driver::Cuda { context, .. } = self.driver() else {
+            return Err(Error::NoSensors("an emulated device has none".into()));
+        };
+        use sys::CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+        };
+        let of = |attribute| context.attribute(attribute).map_err(Error::driver("asking for the device's PCI address"));
+        let domain = of(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let (bus, slot) = (of(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?, of(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?);
+        Sensors::of(&format!("{domain:08x}:{bus:02x}:{slot:02x}.0"))
     }
 
     /// Waits for all work on the device.

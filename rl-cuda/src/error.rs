@@ -18,6 +18,9 @@ pub enum Error {
         /// Number of devices.
         count: usize,
     },
+    /// NVML is missing, or does not know the GPU.
+    #[error("the GPU's sensors cannot be read: {0}")]
+    NoSensors(String),
     /// The driver rejected a call.
     #[error("CUDA: {doing}: {reason}")]
     Driver {

@@ -26,6 +26,7 @@ mod kernel;
 pub mod learner;
 pub mod measure;
 mod pinned;
+mod sensors;
 mod sources;
 mod stream;
 pub mod targets;
@@ -38,6 +39,7 @@ pub use error::Error;
 pub use graph::Graph;
 pub use kernel::KernelInfo;
 pub use pinned::{CpuAccess, PinnedSlab};
+pub use sensors::{Reading, Sensors};
 pub use stream::{Event, Stream};
 pub use vec_env::{
     ActionSource, ActionViews, CudaVecEnv, DeviceActions, DeviceObs, DeviceSteps, ObsViews, RolloutGraph, StepViews, StepsGraph,

@@ -1,9 +1,11 @@
-//! Processor time, memory and threads of this process, read from `/proc`.
+//! Processor time, memory and threads of this process, and its GPU's sensors.
 //!
-//! Only Linux has these files; elsewhere there are no values.
+//! The first three are read from `/proc`, which only Linux has; the sensors by NVML.
 
 use std::fs;
 use std::time::{Duration, Instant};
+
+use rl_cuda::{Reading, Sensors};
 
 use crate::metrics::Row;
 
@@ -88,39 +90,61 @@ impl ThreadMeter {
     }
 }
 
-/// Columns of `metrics.csv` about this process.
+/// Columns of `metrics.csv` about this process and its GPU.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    measured: Option<(Instant, Resources)>,
-    columns: Vec<(&'static str, f64)>,
+    /// Moment of the last measurement, and this process's resources then.
+    measured: (Instant, Option<Resources>),
+    process: Option<[(&'static str, f64); 3]>,
+    /// Memory taken on a device that learns.
+    device: Option<(&'static str, f64)>,
+    sensors: Option<Sensors>,
+    gpu: Option<[(&'static str, f64); 4]>,
 }
 
 impl Meter {
     /// Begins to measure.
     ///
-    /// `device` is the memory taken on a device that learns, in bytes.
-    pub(crate) fn new(device: Option<usize>) -> Self {
-        let measured = Resources::read().map(|resources| (Instant::now(), resources));
-        let columns = measured.map(|(_, resources)| columns(f64::NAN, &resources));
-        let device = device.map(|bytes| ("system/device_mb", bytes as f64 / 1e6));
-        Self { measured, columns: columns.into_iter().flatten().chain(device).collect() }
+    /// `device` is the memory taken on a device that learns, in bytes; `sensors` are those of a GPU that learns.
+    pub(crate) fn new(device: Option<usize>, sensors: Option<Sensors>) -> Self {
+        let resources = Resources::read();
+        Self {
+            measured: (Instant::now(), resources),
+            process: resources.map(|resources| columns(f64::NAN, &resources)),
+            device: device.map(|bytes| ("system/device_mb", bytes as f64 / 1e6)),
+            gpu: sensors.as_ref().map(|sensors| gpu_columns(&sensors.read())),
+            sensors,
+        }
     }
 
     /// Inserts the columns into a row, before the last two.
     pub(crate) fn extend(&mut self, row: &mut Row) {
-        if let Some((at, before)) = self.measured.filter(|(at, _)| at.elapsed() >= EVERY)
-            && let Some(now) = Resources::read()
-        {
-            let cores = (now.cpu_s - before.cpu_s) / at.elapsed().as_secs_f64();
-            self.measured = Some((Instant::now(), now));
-            self.columns.splice(..3, columns(cores, &now));
+        let (at, before) = self.measured;
+        if at.elapsed() >= EVERY {
+            let now = Resources::read();
+            if let (Some(before), Some(now)) = (before, now) {
+                let cores = (now.cpu_s - before.cpu_s) / at.elapsed().as_secs_f64();
+                self.process = Some(columns(cores, &now));
+            }
+            self.gpu = self.sensors.as_ref().map(|sensors| gpu_columns(&sensors.read()));
+            self.measured = (Instant::now(), now);
         }
-        row.insert(self.columns.iter().copied());
+        row.insert(self.process.into_iter().flatten().chain(self.device).chain(self.gpu.into_iter().flatten()));
     }
 }
 
 fn columns(cores: f64, Resources { rss, threads, .. }: &Resources) -> [(&'static str, f64); 3] {
     [("system/cpu_cores", cores), ("system/rss_mb", *rss as f64 / 1e6), ("system/threads", *threads as f64)]
+}
+
+fn gpu_columns(reading: &Reading) -> [(&'static str, f64); 4] {
+    let Reading { utilization, memory_used, power_w, temperature_c } = *reading;
+    [
+        ("system/gpu_percent", 100.0 * utilization),
+        ("system/gpu_memory_mb", memory_used / 1e6),
+        ("system/gpu_power_w", power_w),
+        ("system/gpu_temperature_c", temperature_c),
+    ]
 }
 
 #[cfg(test)]
@@ -137,7 +161,7 @@ mod tests {
 
     #[test]
     fn rows_have_the_columns_before_their_last_two() {
-        let mut meter = Meter::new(Some(3_000_000));
+        let mut meter = Meter::new(Some(3_000_000), None);
         let mut row = Row { values: vec![("first", 0.0), ("time/time_elapsed", 0.0), ("time/fps", 0.0)] };
         meter.extend(&mut row);
         let names: Vec<&str> = row.values.iter().map(|(name, _)| *name).collect();

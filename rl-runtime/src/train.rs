@@ -222,7 +222,8 @@ impl<'a> Part<'a> {
         let env_log = Log::new(&dir.envs(), run.progress.iterations);
         let events = tensorboard.then(|| EventFile::new(dir.events(), run.progress.env_steps));
         let on_device = agent.device_memory();
-        let meter = Meter::new((!on_device.is_empty()).then(|| on_device.iter().map(|(_, bytes)| bytes).sum()));
+        let taken = (!on_device.is_empty()).then(|| on_device.iter().map(|(_, bytes)| bytes).sum());
+        let meter = Meter::new(taken, run.config.device().sensors());
         let lags = LagHistogram::after(run.progress.iterations, n_envs, max_lag);
         // A target without a cadence is checked twenty times.
         let eval_every = if eval_every == 0 && target_return.is_some() { steps.div_ceil(20) } else { eval_every };

@@ -17,9 +17,9 @@ fn bench(dir: &Path, name: &str, options: &[&str]) -> Output {
     finish(rl(&args).args(options).env("LD_LIBRARY_PATH", dir))
 }
 
-/// Copies a library to both names under which the driver is looked for.
+/// Copies a library to the names under which the driver and NVML are looked for.
 fn install(library: &Path, dir: &Path) {
-    for name in ["libcuda.so", "libcuda.so.1"] {
+    for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
         fs::copy(library, dir.join(name)).unwrap();
     }
 }
@@ -83,6 +83,17 @@ fn train(dir: &Path, run: &Path, options: &[&str], driver: &[(&str, &str)]) -> O
     finish(rl(&args).env("LD_LIBRARY_PATH", dir).envs(driver.iter().copied()))
 }
 
+/// Checks that `metrics.csv` has the readings of NVML's stand-in.
+fn sensors_are_recorded(run: &Path) {
+    let metrics = fs::read_to_string(run.join("metrics.csv")).unwrap();
+    let mut lines = metrics.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let (names, values) = (lines.next().unwrap(), lines.next_back().unwrap());
+    for (name, expected) in [("percent", "37"), ("memory_mb", "1000"), ("power_w", "250"), ("temperature_c", "61")] {
+        let at = names.iter().position(|of| *of == format!("system/gpu_{name}"));
+        assert_eq!(at.map(|at| values[at]), Some(expected), "{name}");
+    }
+}
+
 #[test]
 fn a_training_leaves_the_same_files_under_every_schedule() {
     let dir = tempfile::tempdir().unwrap();
@@ -94,6 +105,7 @@ fn a_training_leaves_the_same_files_under_every_schedule() {
             let output = train(dir.path(), &run, &["--set", &option], &[("RL_STANDIN_SCHEDULE", schedule)]);
             assert!(output.status.success(), "{schedule}: {}", String::from_utf8_lossy(&output.stderr));
             assert!(output.stderr.is_empty(), "{schedule}: {}", String::from_utf8_lossy(&output.stderr));
+            sensors_are_recorded(&run);
             let checkpoint = newest(&run);
             ["params.safetensors", "optimizer.safetensors"].map(|name| fs::read(checkpoint.join(name)).unwrap())
         });
@@ -184,6 +196,16 @@ fn devices_are_listed_with_their_memory() {
     for (ordinal, event) in events[1..].iter().enumerate() {
         assert_eq!((&event["event"], &event["ordinal"]), (&"device".into(), &ordinal.into()));
         assert_eq!(event["total_bytes"], 5_000_000);
+        let power = if ordinal == 0 { 250.0.into() } else { Value::Null };
+        assert_eq!([&event["utilization"], &event["power_w"], &event["temperature_c"]], [&0.37.into(), &power, &61.0.into()]);
+    }
+    let said =
+        |driver| String::from_utf8(finish(rl(&["devices"]).env("LD_LIBRARY_PATH", dir.path()).envs(driver)).stdout).unwrap();
+    let lines = said(driver);
+    assert!(lines.contains("  37% busy, 250 W, 1.0 GB, 61 \u{b0}C\n"), "{lines}");
+    fs::remove_file(dir.path().join("libnvidia-ml.so.1")).unwrap();
+    if !said(driver).contains("  the GPU's sensors cannot be read: ") {
+        assert!(rl_cuda::Device::open(0).is_ok(), "{}", said(driver));
     }
     if rl_cuda::Device::open(0).is_err() {
         let said = finish(&mut rl(&["devices"])).stdout;

@@ -46,12 +46,12 @@ fn under(root: &Path, schedule: &str, tests: &[&str]) -> Result<()> {
     crate::cargo(root, &args, &[("RL_STANDIN_SCHEDULE", schedule), ("RL_REQUIRE_STANDIN", "1"), ("RL_SKIP_CXX", "1")])
 }
 
-/// Builds the driver; returns a folder with it under the driver's names.
+/// Builds the driver; returns a folder with it under the names of the driver and NVML.
 pub(crate) fn folder(root: &Path) -> Result<PathBuf> {
     crate::cargo(root, &["build", "--quiet", "--package", "standin"], &[])?;
     let folder = root.join("target/standin");
     fs::create_dir_all(&folder)?;
-    for name in ["libcuda.so", "libcuda.so.1"] {
+    for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
         let draft = folder.join(format!("{name}.draft"));
         fs::copy(root.join("target/debug/libstandin.so"), &draft)?;
         fs::rename(draft, folder.join(name))?; // a program that runs keeps its driver

@@ -9,6 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Paragraph, Wrap};
+use rl_cuda::Reading;
 
 use super::chart::{Point, short};
 use crate::Config;
@@ -31,7 +32,7 @@ const ENV_STEPS: &str = "time/total_timesteps";
 const ELAPSED: &str = "time/time_elapsed";
 
 /// Columns that the board shows, apart from curves.
-const SHOWN: [&str; 16] = [
+const SHOWN: [&str; 20] = [
     ENV_STEPS,
     ELAPSED,
     "time/episodes",
@@ -48,6 +49,10 @@ const SHOWN: [&str; 16] = [
     "system/cpu_cores",
     "system/rss_mb",
     "system/device_mb",
+    "system/gpu_percent",
+    "system/gpu_memory_mb",
+    "system/gpu_power_w",
+    "system/gpu_temperature_c",
 ];
 
 /// Values of one row.
@@ -274,6 +279,15 @@ impl Board {
         add(cores, format!("cores   {cores:.1} of {}", self.cores));
         add(rss, format!("memory  {} MB", grouped(rss as u64)));
         add(device, format!("device  {} MB", grouped(device as u64)));
+        let of = |name| self.of(name);
+        let gpu = Reading {
+            utilization: 0.01 * of("system/gpu_percent"),
+            power_w: of("system/gpu_power_w"),
+            memory_used: 1e6 * of("system/gpu_memory_mb"),
+            temperature_c: of("system/gpu_temperature_c"),
+        };
+        let gpu: Vec<String> = gpu.texts().collect();
+        lines.extend(gpu.chunks(2).map(|pair| Line::from(format!("GPU     {}", pair.join(", ")))));
         let busy = self.threads.iter().filter(|(_, share)| *share >= 0.005);
         lines.extend(busy.map(|(name, share)| Line::from(format!("{name:<15}{:>4.0}%", 100.0 * share))));
         lines
@@ -402,6 +416,22 @@ mod tests {
         let buffer = terminal.backend().buffer();
         let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
         (0..height).map(row).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_gpus_readings_fit_the_smallest_board_as_far_as_there_are_any() {
+        let readings = [
+            ("system/gpu_percent", 93.4),
+            ("system/gpu_memory_mb", 71_234.0),
+            ("system/gpu_power_w", 699.6),
+            ("system/gpu_temperature_c", 65.0),
+            ("env/latency_max_ms", 1.0), // three panels
+        ];
+        let text = drawn(&board(&[], &readings), 80, 24);
+        assert!(text.contains("GPU     93% busy, 700 W") && text.contains("GPU     71.2 GB, 65 \u{b0}C"), "{text}");
+        let text = drawn(&board(&[], &readings[..2]), 80, 24);
+        assert!(text.contains("GPU     93% busy, 71.2 GB "), "{text}");
+        assert!(!drawn(&board(&[], &[]), 80, 24).contains("GPU"));
     }
 
     #[test]

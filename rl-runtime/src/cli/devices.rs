@@ -48,15 +48,24 @@ pub(super) fn run(json: bool) -> Result<ExitCode, Error> {
         match rl_cuda::Device::open(ordinal) {
             Ok(device) => {
                 let (free, total) = device.memory()?;
+                let sensors = device.sensors().map(|sensors| sensors.read());
                 if json {
-                    let name = device.to_string();
+                    let reading = sensors.ok();
                     print::out(
-                        &json!({"event": "device", "ordinal": ordinal, "name": name, "free_bytes": free, "total_bytes": total})
-                            .to_string(),
+                        &json!({
+                            "event": "device", "ordinal": ordinal, "name": device.to_string(), "free_bytes": free, "total_bytes": total,
+                            "utilization": reading.map(|reading| reading.utilization), "power_w": reading.map(|reading| reading.power_w),
+                            "temperature_c": reading.map(|reading| reading.temperature_c),
+                        })
+                        .to_string(),
                     );
                 } else {
                     let [free, total] = [free, total].map(|bytes| in_words(bytes as u128));
                     print::out(&format!("{device}: {free} free of {total}"));
+                    print::out(&format!(
+                        "  {}",
+                        sensors.map_or_else(|error| error.to_string(), |reading| reading.texts().collect::<Vec<_>>().join(", "))
+                    ));
                 }
             }
             Err(rl_cuda::Error::NoSuchDevice { .. }) if ordinal > 0 => break,

@@ -369,6 +369,12 @@ impl Device {
             Self::Emulated => Some(rl_cuda::Device::emulated()?),
         })
     }
+
+    /// Returns the sensors of a GPU, if it has any that can be read.
+    pub(crate) fn sensors(self) -> Option<rl_cuda::Sensors> {
+        let Self::Cuda(ordinal) = self else { return None };
+        rl_cuda::Device::open(ordinal).and_then(|device| device.sensors()).ok()
+    }
 }
 
 impl Config {

@@ -166,8 +166,10 @@ api! {
         unsafe { NAME.as_ptr().copy_to_nonoverlapping(name.cast(), len) };
         Ok(())
     }
-    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) anywhere |driver| {
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) anywhere |driver| {
         match attribute {
+            33 => give(value, device), // PCI bus
+            34 | 50 => give(value, 0), // PCI slot, domain
             75 => give(value, 7),  // compute capability
             76 => give(value, 5),
             115 => give(value, 1), // memory pools

@@ -13,6 +13,8 @@
 //! | `RL_STANDIN_COUNTS` | file to which each process appends counts of its kernels; see [`counts`] |
 //! | `RL_STANDIN_MUTANTS` | file of changed lines of PTX: those that no launch notices stay in it; see `mutants` |
 //!
+//! Under the name `libnvidia-ml.so.1` it stands in for NVML, too, with fixed readings.
+//!
 //! Tests of opcodes need no driver: [`Machine`] runs a kernel of a PTX text on memory of its own.
 //!
 //! Linux on x86-64 only; elsewhere the crate is empty.
@@ -28,6 +30,7 @@ mod fault;
 mod machine;
 mod memory;
 mod mutants;
+mod nvml;
 mod opcode;
 mod operand;
 mod pinned;

@@ -1,0 +1,75 @@
+//! Sensors of a GPU, read by NVML.
+//!
+//! NVML (`libnvidia-ml.so.1`) comes with the driver and is loaded at the first use.
+
+use std::sync::OnceLock;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::error::NvmlError;
+
+use crate::Error;
+
+/// Sensors of one GPU.
+#[derive(Debug)]
+pub struct Sensors {
+    gpu: nvml_wrapper::Device<'static>,
+}
+
+/// Readings at one moment; NaN where the GPU has no such sensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// Share of the last sample period in which a kernel ran, from 0 to 1.
+    ///
+    /// A period lasts between a sixth of a second and a second.
+    pub utilization: f64,
+    /// Bytes of memory in use, by all processes.
+    pub memory_used: f64,
+    /// Power in watts.
+    pub power_w: f64,
+    /// Temperature in degrees Celsius.
+    pub temperature_c: f64,
+}
+
+impl Sensors {
+    /// Finds the sensors of the GPU with the PCI address `address`.
+    pub(crate) fn of(address: &str) -> Result<Self, Error> {
+        static NVML: OnceLock<Result<Nvml, NvmlError>> = OnceLock::new();
+        let nvml = NVML.get_or_init(Nvml::init).as_ref();
+        let gpu = nvml.map(|nvml| nvml.device_by_pci_bus_id(address)).map_err(said)?.map_err(|error| said(&error))?;
+        Ok(Self { gpu })
+    }
+
+    /// Reads all sensors.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        Reading {
+            utilization: or_nan(self.gpu.utilization_rates().map(|rates| 0.01 * f64::from(rates.gpu))),
+            memory_used: or_nan(self.gpu.memory_info().map(|memory| memory.used as f64)),
+            power_w: or_nan(self.gpu.power_usage().map(|mw| 1e-3 * f64::from(mw))),
+            temperature_c: or_nan(self.gpu.temperature(TemperatureSensor::Gpu).map(f64::from)),
+        }
+    }
+}
+
+impl Reading {
+    /// Formats utilization, power, memory and temperature, as far as they are known.
+    pub fn texts(self) -> impl Iterator<Item = String> {
+        let Self { utilization, memory_used, power_w, temperature_c } = self;
+        let texts = [
+            (utilization, format!("{:.0}% busy", 100.0 * utilization)),
+            (power_w, format!("{power_w:.0} W")),
+            (memory_used, format!("{:.1} GB", 1e-9 * memory_used)),
+            (temperature_c, format!("{temperature_c:.0} \u{b0}C")),
+        ];
+        texts.into_iter().filter(|(value, _)| value.is_finite()).map(|(_, text)| text)
+    }
+}
+
+fn or_nan(value: Result<f64, NvmlError>) -> f64 {
+    value.unwrap_or(f64::NAN)
+}
+
+fn said(error: &NvmlError) -> Error {
+    Error::NoSensors(error.to_string())
+}
