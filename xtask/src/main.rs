@@ -64,7 +64,9 @@ usage: cargo xtask <command>
   bench --ranks  train by two processes of a thread each (mpirun) beside two threads; writes bench/ranks.md
   bench --actors train with actors and a learner (mpirun), beside RLlib, which is installed into target; writes bench/actors.md
   bench --scale  train by 1, 2 and 4 processes (mpirun), and predict the time of up to 1,024; writes bench/scale.md
-  bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's, over several seeds; writes bench/sb3.md
+  bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's; writes bench/sb3.md
+  bench --sb3-returns
+                 the same over many seeds, for hours; writes bench/sb3-returns.md
   bench --study NAME
                  measure what settings, environments and threads cost or bring; writes bench/study-NAME.md. a2c: beside
                  Stable-Baselines3, with the use of the processor; envs: steps and seconds to solve CartPole; replay: a replay memory in a
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
             Some("--http") => http::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--board") => board::measure(&root()),
             Some("--sb3") => sb3::measure(&root()),
+            Some("--sb3-returns") => sb3::measure_returns(&root()),
             Some("--learning") => learning::compare(&root()),
             Some("--grids") => grids::measure(&root()),
             Some("--study") => study::measure(&root(), std::env::args().nth(3).as_deref()),

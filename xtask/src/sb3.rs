@@ -1,16 +1,18 @@
 //! PPO in worker processes beside Stable-Baselines3's: speed and returns.
 //!
-//! `cargo xtask bench --sb3` gives both Stable-Baselines3's default settings, and writes `bench/sb3.md`. It measures speed first, in runs that
-//! alternate; then it trains over several seeds, two trainings at a time, and measures returns.
+//! Both have Stable-Baselines3's default settings. `cargo xtask bench --sb3` measures speed in runs that alternate, and writes
+//! `bench/sb3.md`. `cargo xtask bench --sb3-returns` trains over several seeds, two trainings at a time, and writes
+//! `bench/sb3-returns.md`; it takes hours, and trainings that have ended are not repeated when it is started again.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bench::{TRAIN, k_range, peers_python, spread};
 use crate::presets::{last_line, mean_and_error};
@@ -18,7 +20,7 @@ use crate::process::machine;
 
 /// Environment, env steps, seeds of its returns, settings that undo our preset.
 const CASES: [Case; 3] = [
-    ("LunarLander-v3", 500_000, 12, "--set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0"),
+    ("LunarLander-v3", 500_000, 24, "--set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0"),
     ("CartPole-v1", 500_000, 3, ""),
     ("HalfCheetah-v5", 300_000, 12, "--set normalize_obs=false --set ppo.normalize_reward=false --set ppo.learning_rate=3e-4"),
 ];
@@ -31,34 +33,58 @@ const TRIED: u64 = 10_240;
 /// Env steps of a run that measures speed, and the number of such runs.
 const TIMED: u64 = 102_400;
 const ROUNDS: u64 = 3;
-/// First seed of the returns.
-const FIRST_SEED: u64 = 100;
+/// Distance between the seeds of the returns: environments have the seeds that follow their run's.
+const SEED_STRIDE: u64 = 1000;
+/// Names of both in the journal of the returns.
+const WHO: [&str; 2] = ["ours", "theirs"];
 /// Greedy episodes after training.
 const EPISODES: &str = "100";
 
-/// Measures both, and writes the record.
+/// Measures the speed of both, and writes the record.
 pub(crate) fn measure(root: &Path) -> Result<()> {
-    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    let python = peers_python(root, "target/peers", "requirements.txt")?;
+    let python = prepare(root)?;
     let peers = Peers { root, python: &python };
-    let speeds = CASES.iter().map(|case| peers.speeds(*case)).collect::<Result<Vec<_>>>()?;
-    let returns = peers.returns()?;
     let mut text = format!(
-        "# PPO beside Stable-Baselines3's\n\nWritten by `cargo xtask bench --sb3` on {}. Both have Stable-Baselines3's default settings in 8\n\
-         environments of Gymnasium, 2,048 env steps a rollout; ours step in 2 worker processes. Speed: medians of {ROUNDS} alternating runs of \
+        "# PPO beside Stable-Baselines3's: speed\n\nWritten by `cargo xtask bench --sb3` on {}. Both have Stable-Baselines3's default settings in 8\n\
+         environments of Gymnasium, 2,048 env steps a rollout; ours step in 2 worker processes. Medians of {ROUNDS} alternating runs of \
          {TIMED}\nenv steps, with minimum and maximum; theirs is the fastest of DummyVecEnv and SubprocVecEnv with 1 and 2 threads of PyTorch, \
-         tried for\n{TRIED} env steps each. Returns: {EPISODES} greedy episodes after the env steps named, mean and standard error over the seeds from\n{FIRST_SEED} on, \
-         trained two at a time.\n\n\
-         | environment | ours, env steps/s | theirs | ratio | return after | seeds | ours | theirs |\n|---|---|---|---|---|---|---|---|\n",
+         tried for\n{TRIED} env steps each.\n\n\
+         | environment | ours, env steps/s | theirs | ratio |\n|---|---|---|---|\n",
         machine(root)
     );
-    for (i, (env, steps, seeds, _)) in CASES.into_iter().enumerate() {
-        let [ours, theirs] = [0, 1]
-            .map(|who| mean_and_error(&returns.iter().filter(|(of, ..)| *of == [i, who]).map(|(_, r)| *r).collect::<Vec<_>>()));
-        let _ = writeln!(text, "| {env} | {} | {steps} | {seeds} | {ours} | {theirs} |", speeds[i]);
+    for case in CASES {
+        let _ = writeln!(text, "| {} | {} |", case.0, peers.speeds(case)?);
     }
     print!("{text}");
     Ok(fs::write(root.join("bench/sb3.md"), text)?)
+}
+
+/// Measures the returns of both, and writes the record.
+pub(crate) fn measure_returns(root: &Path) -> Result<()> {
+    let python = prepare(root)?;
+    let returns = Peers { root, python: &python }.returns()?;
+    let mut text = format!(
+        "# PPO beside Stable-Baselines3's: returns\n\nWritten by `cargo xtask bench --sb3-returns` on {}. Both have Stable-Baselines3's default settings in 8\n\
+         environments of Gymnasium, 2,048 env steps a rollout. {EPISODES} greedy episodes after training: mean and standard error over the seeds \
+         0, {SEED_STRIDE} and so on.\n\n\
+         | environment | env steps | seeds | ours | theirs |\n|---|---|---|---|---|\n",
+        machine(root)
+    );
+    for (env, steps, seeds, _) in CASES {
+        let [ours, theirs] = WHO.map(|who| {
+            let returns = (0..seeds).filter_map(|k| return_of(&returns, env, who, k * SEED_STRIDE));
+            mean_and_error(&returns.collect::<Vec<_>>())
+        });
+        let _ = writeln!(text, "| {env} | {steps} | {seeds} | {ours} | {theirs} |");
+    }
+    print!("{text}");
+    Ok(fs::write(root.join("bench/sb3-returns.md"), text)?)
+}
+
+/// Builds both programs; returns the Python of theirs.
+fn prepare(root: &Path) -> Result<PathBuf> {
+    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    peers_python(root, "target/peers", "requirements.txt")
 }
 
 /// Programs of both.
@@ -92,34 +118,37 @@ impl Peers<'_> {
         Ok(format!("{} | {theirs_of} | {:.1}", k_range(ours), ours.0 / theirs.0))
     }
 
-    /// Trains over all seeds, two trainings at a time.
+    /// Trains over all seeds that are not in the journal yet, two trainings at a time.
     ///
-    /// Returns mean returns, each with the index of its case and who trained: 0 for ours, 1 for theirs.
-    fn returns(self) -> Result<Vec<([usize; 2], f64)>> {
-        let jobs = (0..CASES.len()).flat_map(|i| (0..CASES[i].2).flat_map(move |k| [1, 0].map(|who| ([i, who], FIRST_SEED + k))));
-        let jobs = Mutex::new(jobs);
-        let work = || -> Result<Vec<([usize; 2], f64)>> {
+    /// Returns the whole journal.
+    fn returns(self) -> Result<Vec<Value>> {
+        let dir = self.root.join("target/sb3-runs");
+        fs::create_dir_all(&dir)?;
+        let path = dir.join("returns.jsonl");
+        let before = read(&path)?;
+        let journal = Mutex::new(OpenOptions::new().create(true).append(true).open(&path)?);
+        let both = |case: Case| (0..case.2).flat_map(move |k| WHO.map(|who| (case, who, k * SEED_STRIDE)));
+        let is_open = |(case, who, seed): &(Case, &str, u64)| return_of(&before, case.0, who, *seed).is_none();
+        let jobs = Mutex::new(CASES.into_iter().flat_map(both).filter(is_open));
+        let work = || -> Result<()> {
             let next = || jobs.lock().ok()?.next();
-            let mut done = Vec::new();
-            while let Some(([i, who], seed)) = next() {
-                let case = CASES[i];
-                let (_, of) = if who == 0 {
-                    self.ours(case, seed, Some(EPISODES))?
-                } else {
-                    self.theirs(case.0, WAYS[0], case.1, seed, EPISODES)?
+            while let Some((case, who, seed)) = next() {
+                let (_, mean) = match who {
+                    "ours" => self.ours(case, seed, Some(EPISODES))?,
+                    _ => self.theirs(case.0, WAYS[0], case.1, seed, EPISODES)?,
                 };
-                let of = of.context("return_mean")?;
-                println!("{}, seed {seed}: {} {of:.1}", case.0, ["ours", "theirs"][who]);
-                done.push(([i, who], of));
+                let line = json!({"env": case.0, "who": who, "seed": seed, "return_mean": mean.context("return_mean")?});
+                println!("{line}");
+                journal.lock().ok().context("a training panicked")?.write_all(format!("{line}\n").as_bytes())?;
             }
-            Ok(done)
+            Ok(())
         };
         std::thread::scope(|scope| {
             let second = scope.spawn(work);
-            let mut done = work()?;
-            done.extend(second.join().ok().context("a training panicked")??);
-            Ok(done)
-        })
+            work()?;
+            second.join().ok().context("a training panicked")?
+        })?;
+        read(&path)
     }
 
     /// Returns env steps per second and, after `episodes` episodes, their mean return.
@@ -154,6 +183,18 @@ impl Peers<'_> {
         let evaluated = last_line(program().args(["eval", "--episodes", episodes, "--json"]).arg(&dir))?;
         Ok((rate, Some(figure(&evaluated, "return_mean")?)))
     }
+}
+
+/// Reads the journal of trainings that have ended.
+fn read(path: &Path) -> Result<Vec<Value>> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+/// Returns the return of a training in the journal.
+fn return_of(journal: &[Value], env: &str, who: &str, seed: u64) -> Option<f64> {
+    let trained = journal.iter().find(|trained| trained["env"] == env && trained["who"] == who && trained["seed"] == seed)?;
+    trained["return_mean"].as_f64()
 }
 
 fn figure(answer: &Value, name: &str) -> Result<f64> {
