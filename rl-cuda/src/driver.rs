@@ -15,7 +15,11 @@ use crate::emulated::Emulated;
 #[derive(Debug)]
 pub(crate) enum Driver {
     /// A GPU.
-    Cuda { context: Arc<CudaContext>, modules: Mutex<HashMap<&'static str, Arc<CudaModule>>> },
+    Cuda {
+        context: Arc<CudaContext>,
+        /// Modules that are loaded, by their PTX.
+        modules: Mutex<HashMap<&'static str, Arc<CudaModule>>>,
+    },
     /// The host, with kernels compiled by its C++ compiler.
     Emulated(Emulated),
 }

@@ -11,7 +11,7 @@ use libloading::Library;
 
 use crate::Error;
 use crate::args::Args;
-use crate::sources::{self, HEADERS};
+use crate::sources::{HEADERS, Module};
 
 /// Entry point that runs all threads: blocks, threads per block, argument pointers.
 type Run = unsafe extern "C" fn(u32, u32, *mut *mut c_void);
@@ -40,6 +40,7 @@ impl HostKernel {
 pub(crate) struct Emulated {
     /// Texts that replace embedded source files, by file name.
     replaced: HashMap<String, String>,
+    /// Modules that are compiled, by their source.
     libraries: Mutex<HashMap<&'static str, Arc<Library>>>,
 }
 
@@ -57,41 +58,42 @@ impl Emulated {
 
     /// Returns kernel `name` of `module`, compiling the module at first use.
     #[allow(unsafe_code)]
-    pub(crate) fn function(&self, module: &'static str, name: &str) -> Result<HostKernel, Error> {
+    pub(crate) fn function(&self, module: &Module, name: &str) -> Result<HostKernel, Error> {
         let library = self.library(module)?;
-        // SAFETY: HOST_KERNEL in cuda_on_host.h gives every function with this prefix the type `Run`.
+        // SAFETY: HOST_KERNEL in cuda_on_host.h gives every function with this prefix the type `Run`; `CudaVecEnv::with_kernels`
+        // asks that of other modules.
         let symbol = unsafe { library.get::<Run>(format!("host_{name}").as_bytes()) };
-        let run = *symbol.map_err(|error| Error::Emulation(format!("kernel {name} of {module}: {error}")))?;
+        let run = *symbol.map_err(|_| Error::NoKernel { module: module.name, kernel: name.into() })?;
         Ok(HostKernel { run, _library: library })
     }
 
     /// Returns the library of `module`, compiling it at first use.
-    pub(crate) fn library(&self, module: &'static str) -> Result<Arc<Library>, Error> {
+    pub(crate) fn library(&self, module: &Module) -> Result<Arc<Library>, Error> {
         let mut libraries = self.libraries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = libraries.get(module) {
+        if let Some(library) = libraries.get(module.source) {
             return Ok(library.clone());
         }
         let library = Arc::new(self.compile(module)?);
-        libraries.insert(module, library.clone());
+        libraries.insert(module.source, library.clone());
         Ok(library)
     }
 
     /// Compiles a module into a library and loads it.
     #[allow(unsafe_code)]
-    fn compile(&self, module: &'static str) -> Result<Library, Error> {
+    fn compile(&self, module: &Module) -> Result<Library, Error> {
         static COUNT: atomic::AtomicU32 = atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, atomic::Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("rl-cuda-{}-{count}", std::process::id()));
         let failed = |what: String| Error::Emulation(format!("{}: {what}", dir.display()));
         std::fs::create_dir(&dir).map_err(|error| failed(error.to_string()))?;
-        let mut files = vec![(format!("{module}.cu"), sources::module(module).source)];
+        let mut files = vec![(format!("{}.cu", module.name), module.source)];
         files.extend(HEADERS.iter().map(|(name, text)| ((*name).to_owned(), *text)));
         let library = files.iter().try_for_each(|(name, text)| {
             let text = self.replaced.get(name).map_or(*text, String::as_str);
             std::fs::write(dir.join(name), text).map_err(|error| failed(error.to_string()))
         });
-        let library = library.and_then(|()| compile(&dir, module)).and_then(|()| {
-            // SAFETY: the library has no initialisers of its own.
+        let library = library.and_then(|()| compile(&dir, module.name)).and_then(|()| {
+            // SAFETY: the library has no initialisers of its own, which `CudaVecEnv::with_kernels` asks of other modules.
             unsafe { Library::new(dir.join("kernels.so")) }.map_err(|error| failed(error.to_string()))
         });
         // A loaded library no longer needs its file.

@@ -47,6 +47,22 @@ pub enum Error {
         /// Message of the driver.
         reason: String,
     },
+    /// Kernel that its module lacks.
+    #[error("the module {module} has no kernel {kernel}")]
+    NoKernel {
+        /// Name of the module.
+        module: &'static str,
+        /// Name of the kernel.
+        kernel: String,
+    },
+    /// Rules whose spaces or constants the kernels cannot have.
+    #[error("the rules of {module}: {what}")]
+    Rules {
+        /// Name of the module.
+        module: &'static str,
+        /// Problem with them.
+        what: &'static str,
+    },
     /// Failed kernel launch.
     #[error("kernel {kernel} with {blocks} blocks of {threads} threads: {reason}")]
     Launch {

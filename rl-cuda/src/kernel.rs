@@ -10,7 +10,7 @@ use crate::args::Args;
 use crate::driver::Driver;
 use crate::emulated::{HostKernel, Work};
 use crate::error::said;
-use crate::{Device, Error, Stream, sources};
+use crate::{Device, Error, Module, Stream, sources};
 
 /// Loaded kernel of a GPU or of the host.
 #[derive(Clone)]
@@ -46,21 +46,30 @@ pub struct KernelInfo {
 }
 
 impl Device {
+    /// Returns kernel `name` of the module `module` of this crate.
+    pub(crate) fn kernel(&self, module: &str, name: String) -> Result<Kernel, Error> {
+        self.kernel_of(sources::module(module), name)
+    }
+
     /// Returns kernel `name` of `module`, loading the module at first use.
-    pub(crate) fn kernel(&self, module: &'static str, name: String) -> Result<Kernel, Error> {
+    pub(crate) fn kernel_of(&self, module: &'static Module, name: String) -> Result<Kernel, Error> {
         let function = match self.driver() {
             Driver::Cuda { context, modules } => {
-                let refused = |error| Error::Module { module, reason: said(error) };
+                let refused = |error| Error::Module { module: module.name, reason: said(error) };
                 let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
-                let loaded = match modules.get(module) {
+                let loaded = match modules.get(module.ptx) {
                     Some(loaded) => loaded.clone(),
                     None => {
-                        let loaded = context.load_module(Ptx::from_src(sources::module(module).ptx)).map_err(refused)?;
-                        modules.insert(module, loaded.clone());
+                        let loaded = context.load_module(Ptx::from_src(module.ptx)).map_err(refused)?;
+                        modules.insert(module.ptx, loaded.clone());
                         loaded
                     }
                 };
-                Loaded::Cuda(loaded.load_function(&name).map_err(refused)?)
+                let function = loaded.load_function(&name).map_err(|error| match error.0 {
+                    sys::CUresult::CUDA_ERROR_NOT_FOUND => Error::NoKernel { module: module.name, kernel: name.clone() },
+                    _ => refused(error),
+                });
+                Loaded::Cuda(function?)
             }
             Driver::Emulated(emulated) => Loaded::Emulated(emulated.function(module, &name)?),
         };

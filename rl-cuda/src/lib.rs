@@ -40,7 +40,9 @@ pub use graph::Graph;
 pub use kernel::KernelInfo;
 pub use pinned::{CpuAccess, PinnedSlab};
 pub use sensors::{Reading, Sensors};
+pub use sources::Module;
 pub use stream::{Event, Stream};
+pub use twins::Constants;
 pub use vec_env::{
     ActionSource, ActionViews, CudaVecEnv, DeviceActions, DeviceObs, DeviceSteps, ObsViews, RolloutGraph, StepViews, StepsGraph,
 };

@@ -16,7 +16,7 @@ pub struct Sensors {
     gpu: nvml_wrapper::Device<'static>,
 }
 
-/// Readings at one moment; NaN where the GPU has no such sensor.
+/// Readings at one moment; NaN where a sensor is missing or cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     /// Share of the last sample period in which a kernel ran, from 0 to 1.

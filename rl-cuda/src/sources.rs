@@ -1,13 +1,41 @@
 //! CUDA sources and their compiled PTX, embedded when this crate is built.
 
+use std::fmt;
+
 /// One `.cu` file of kernels, with its PTX.
-pub(crate) struct Module {
+pub struct Module {
     /// Stem of the file name.
     pub(crate) name: &'static str,
-    /// CUDA C++ source.
+    /// CUDA C++ source, which an emulated device compiles.
     pub(crate) source: &'static str,
     /// PTX, loaded by the driver.
     pub(crate) ptx: &'static str,
+}
+
+impl Module {
+    /// Declares the kernels of an environment of your own.
+    ///
+    /// `name` is the stem of the file and the prefix of its kernels. `source` includes no other headers than those of this crate,
+    /// and `ptx` is compiled from it. See [`CudaVecEnv::with_kernels`](crate::CudaVecEnv::with_kernels).
+    ///
+    /// # Panics
+    /// If `name` is empty, or has other characters than ASCII letters, digits and `_`.
+    #[must_use]
+    pub const fn new(name: &'static str, source: &'static str, ptx: &'static str) -> Self {
+        let (bytes, mut i) = (name.as_bytes(), 0);
+        assert!(!bytes.is_empty(), "a module needs a name");
+        while i < bytes.len() {
+            assert!(bytes[i].is_ascii_alphanumeric() || bytes[i] == b'_', "a module's name must be an identifier");
+            i += 1;
+        }
+        Self { name, source, ptx }
+    }
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Module").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 macro_rules! modules {
@@ -84,13 +112,13 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
 ///
 /// # Panics
 /// If there is no such file.
-pub(crate) fn text(file: &str) -> (&'static str, &'static str) {
+pub(crate) fn text(file: &str) -> (&'static str, &'static Module) {
     if let Some(stem) = file.strip_suffix(".cu") {
         let module = module(stem);
-        return (module.source, module.name);
+        return (module.source, module);
     }
     let header = HEADERS.iter().find(|(name, _)| *name == file).expect("a header of this crate");
-    (header.1, MODULES.iter().find(|module| module.source.contains(file)).map_or("cartpole", |module| module.name))
+    (header.1, MODULES.iter().find(|of| of.source.contains(file)).unwrap_or_else(|| module("cartpole")))
 }
 
 #[cfg(test)]

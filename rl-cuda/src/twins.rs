@@ -17,9 +17,9 @@ type Save = fn(&[u32], usize, Range<usize>, u64, u64) -> Result<Vec<u8>, Error>;
 type Load = fn(&[&[u8]], usize) -> Result<(u64, u64, Vec<u32>), Error>;
 
 /// Environment that has kernels.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Twin {
-    /// Name in the catalog, stem of the source file and prefix of the kernels.
+    /// Stem of the source file, prefix of the kernels, and name in the catalog if it is there.
     pub(crate) name: &'static str,
     /// Observation space and action space.
     pub(crate) spaces: fn() -> (Space, ActionSpace),
@@ -36,6 +36,11 @@ pub(crate) struct Twin {
 }
 
 impl Twin {
+    /// Describes rules of the user's own, with their default constants.
+    pub(crate) fn of_rules<P: Dynamics<W, D> + Constants + 'static, const W: usize, const D: usize>(name: &'static str) -> Self {
+        Self::of::<Lane<P, W, D>>(name)
+    }
+
     const fn of<E: Twinned + 'static>(name: &'static str) -> Self {
         Self {
             name,
@@ -171,8 +176,9 @@ fn render<E: Twinned>(memory: &[u32], n: usize, i: usize, canvas: &mut Canvas) {
     }
 }
 
-/// Constants in the order of the kernels' `Params`.
-trait Constants {
+/// Constants of an environment's rules, for its kernels.
+pub trait Constants {
+    /// Returns the constants as words, in the order of the kernels' `Params`.
     fn words(&self) -> Vec<u32>;
 }
 

@@ -7,15 +7,18 @@ mod corners;
 use std::ops::Range;
 use std::sync::Arc;
 
+use rl_envs::lanes::Dynamics;
 use rl_envs::{ActionSpace, Actions, Canvas, Dtype, Obs, ObsSliceMut, Space, StepLens, StepSlicesMut, Steps, VecEnv};
 
 use crate::args::{Args, long};
 use crate::kernel::{Kernel, KernelInfo};
-use crate::twins::{self, Twin};
-use crate::{Buffer, CpuAccess, Device, Element, Error, Graph, PinnedSlab, Stream, View, ViewMut};
+use crate::twins::{self, Constants, Twin};
+use crate::{Buffer, CpuAccess, Device, Element, Error, Graph, Module, PinnedSlab, Stream, View, ViewMut, sources};
 
 /// Default number of threads per block.
 const BLOCK: u32 = 128;
+/// Maximum number of an environment's constants, which are arguments of its kernels.
+const MAX_CONSTANTS: usize = 48;
 /// Value of the fault word while every action was in range.
 const NO_FAULT: u32 = u32::MAX;
 
@@ -149,7 +152,7 @@ const WRONG_OBS: Error = Error::Kind { what: "obs", expected: "the environment's
 pub struct CudaVecEnv {
     device: Device,
     stream: Stream, // for the host-side `VecEnv`
-    twin: &'static Twin,
+    twin: Twin,
     n_envs: usize,
     block: u32,
     params: Vec<u32>,
@@ -225,12 +228,45 @@ impl CudaVecEnv {
     /// # Errors
     /// [`Error::NoKernels`], [`rl_envs::Error::EnvCount`], [`Error::Memory`], [`Error::Module`] or [`Error::Driver`].
     pub fn new(device: &Device, name: &str, n_envs: usize) -> Result<Self, Error> {
-        let twin = twins::find(name)?;
+        Self::of_twin(device, *twins::find(name)?, sources::module(name), n_envs)
+    }
+
+    /// Creates `n_envs` environments with your own rules and kernels.
+    ///
+    /// The rules `P` have their default constants. The file of kernels includes `lanes.cuh`, writes the rules again and ends with
+    /// `ENV_KERNELS(NAME, Lane<Params>)`, where `NAME` is the module's name. `docs/gpu.md` has an example and the compiler's options.
+    ///
+    /// # Errors
+    /// [`Error::Rules`] if the observations are not `D` numbers or there are more than 48 constants; [`Error::NoKernel`];
+    /// [`Error::Emulation`] if the source does not compile for the host; and as [`CudaVecEnv::new`].
+    ///
+    /// # Safety
+    /// Source and PTX have the kernels that `ENV_KERNELS` makes of rules with `W` words of state, `D` numbers observed, actions of
+    /// the kind and number of `P`, and constants of 32 bits each as [`Constants::words`] returns them. The rules access no other
+    /// memory than their arguments, and there are no global objects.
+    #[allow(unsafe_code)]
+    pub unsafe fn with_kernels<P: Dynamics<W, D> + Constants + 'static, const W: usize, const D: usize>(
+        device: &Device,
+        kernels: &'static Module,
+        n_envs: usize,
+    ) -> Result<Self, Error> {
+        let (twin, module) = (Twin::of_rules::<P, W, D>(kernels.name), kernels.name);
+        let (obs, _) = (twin.spaces)();
+        if obs.dtype() != Dtype::F32 || obs.len() != D {
+            return Err(Error::Rules { module, what: "the observation space does not have D numbers" });
+        }
+        if (twin.params)().len() > MAX_CONSTANTS {
+            return Err(Error::Rules { module, what: "more than 48 constants" });
+        }
+        Self::of_twin(device, twin, kernels, n_envs)
+    }
+
+    fn of_twin(device: &Device, twin: Twin, module: &'static Module, n_envs: usize) -> Result<Self, Error> {
         if n_envs == 0 || u32::try_from(n_envs).is_err() {
             return Err(rl_envs::Error::EnvCount { n_envs }.into());
         }
         let (observation_space, action_space) = (twin.spaces)();
-        let kernel = |what: &str| device.kernel(twin.name, format!("{name}_{what}"));
+        let kernel = |what: &str| device.kernel_of(module, format!("{}_{what}", twin.name));
         let stream = device.stream()?;
         let mut memory = Memory {
             words: Buffer::zeros(device, twin.words(n_envs))?,

@@ -4,11 +4,16 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod beside;
+#[path = "../../xtask/outside/cuda/src/corridor.rs"]
+#[allow(missing_docs, unreachable_pub, unsafe_code, reason = "a module of another crate")]
+mod corridor;
 
-use beside::{SIZES, compare};
-use rl_cuda::Device;
+use beside::{SIZES, compare, compare_batches};
+use corridor::Params;
 use rl_cuda::elementary::{self, Function};
-use rl_envs::{Purpose, Rng, catalog, math};
+use rl_cuda::{ActionSource, CudaVecEnv, Device, DeviceActions, DeviceSteps, Module};
+use rl_envs::lanes::Lane;
+use rl_envs::{Actions, Purpose, RandomActions, Rng, SyncVecEnv, VecEnv, catalog, math};
 
 #[test]
 fn every_environment_steps_as_its_original() {
@@ -23,6 +28,44 @@ fn every_environment_steps_as_its_original() {
             println!("{device}: {}: the same bits, {ended} episodes ended", entry.name);
             assert!(ended > 100, "{}: {ended} episodes ended, too few to show anything", entry.name);
         }
+    }
+}
+
+#[test]
+fn kernels_of_the_users_own_step_as_their_original() {
+    for device in Device::for_tests() {
+        for n in SIZES {
+            let original = SyncVecEnv::new(n, Lane::<Params, 2, 1>::default());
+            let twin = corridor::on_device(&device, n).unwrap();
+            // Some hundred episodes of 1,000 environments arrive before step 100, where the others are truncated.
+            let ended = compare_batches("corridor", [Box::new(original), Box::new(twin)], n as u64, 99).unwrap();
+            assert!(ended > 0 || n < 1000, "{device}: no episode arrived");
+        }
+        let mut envs = corridor::on_device(&device, 33).unwrap();
+        let stream = device.stream().unwrap();
+        let mut steps = DeviceSteps::zeros(&device, 1, 33, envs.observation_space(), envs.action_space()).unwrap();
+        envs.reset_on(&stream, 5, &steps.rows(0..1).obs, None).unwrap();
+        envs.step_on(&stream, 1, ActionSource::Random, &steps.rows(0..1)).unwrap();
+        let DeviceActions::Discrete(drawn) = &steps.columns.actions else { unreachable!("discrete") };
+        let (mut taken, mut expected) = (vec![0; 33], vec![0; 33]);
+        stream.download(&mut taken, &drawn.view()).unwrap();
+        RandomActions::new(5, 33, envs.action_space()).fill(Actions::Discrete(&mut expected));
+        assert_eq!(taken, expected, "{device}");
+    }
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn kernels_that_do_not_fit_their_rules_are_refused() {
+    static MISNAMED: Module = Module::new(
+        "passage",
+        include_str!("../../xtask/outside/cuda/kernels/corridor.cu"),
+        include_str!("../../xtask/outside/cuda/kernels/corridor.ptx"),
+    );
+    for device in Device::for_tests() {
+        // SAFETY: nothing is launched.
+        let refused = unsafe { CudaVecEnv::with_kernels::<Params, 2, 1>(&device, &MISNAMED, 3) }.unwrap_err();
+        assert_eq!(refused.to_string(), "the module passage has no kernel passage_reset", "{device}");
     }
 }
 

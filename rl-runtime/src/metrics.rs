@@ -35,7 +35,7 @@
 //! | `system/cpu_cores` | Linux: cores in use by this process, mean over half a second |
 //! | `system/rss_mb`, `system/threads` | Linux: resident memory in MB (10^6 bytes) and threads of this process |
 //! | `system/device_mb` | MB taken on the device that learns, if it is not the CPU |
-//! | `system/gpu_percent`, `system/gpu_memory_mb`, `system/gpu_power_w`, `system/gpu_temperature_c` | a GPU that learns, as NVML reports it: share of the time in which a kernel ran, memory in use by all processes, power in watts, degrees Celsius |
+//! | `system/gpu_percent`, `system/gpu_memory_mb`, `system/gpu_power_w`, `system/gpu_temperature_c` | the GPU that trains the agent, as NVML reports it: share of the time in which a kernel ran, memory in use by all processes, power in watts, degrees Celsius |
 //! | `time/time_elapsed` | seconds of training |
 //! | `time/fps` | environment steps per second since the run began or was resumed |
 //!

@@ -66,7 +66,7 @@ usage: cargo xtask <command>
   bench --scale  train by 1, 2 and 4 processes (mpirun), and predict the time of up to 1,024; writes bench/scale.md
   bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's; writes bench/sb3.md
   bench --sb3-returns
-                 the same over many seeds, for hours; writes bench/sb3-returns.md
+                 train over many seeds beside Stable-Baselines3, for hours; writes bench/sb3-returns.md
   bench --study NAME
                  measure what settings, environments and threads cost or bring; writes bench/study-NAME.md. a2c: beside
                  Stable-Baselines3, with the use of the processor; envs: steps and seconds to solve CartPole; replay: a replay memory in a

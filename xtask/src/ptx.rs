@@ -1,6 +1,6 @@
 //! Compiles the kernels to PTX, and checks the committed PTX.
 //!
-//! `cargo xtask ptx` writes rl-cuda/ptx; `--check` compiles again and compares. Only one version of NVRTC serves, because other
+//! `cargo xtask ptx` writes rl-cuda/ptx, and xtask/outside/cuda's PTX; `--check` compiles again and compares. Only one version of NVRTC serves, because other
 //! versions write different text. It is taken from `CUDA_HOME` or `CUDA_PATH` if the version matches, else from PyPI's wheels,
 //! installed into target. (nvcc has no wheel of this version, and its text differs from NVRTC's.)
 
@@ -64,14 +64,14 @@ pub(crate) fn write(root: &Path) -> Result<()> {
 /// Compares hashes, and compiles every file again if a compiler is available.
 pub(crate) fn check(root: &Path) -> Result<()> {
     println!("\n==> ptx --check");
-    let stale = "run `cargo xtask ptx` and commit rl-cuda/ptx";
+    let stale = "run `cargo xtask ptx` and commit the PTX";
     let recorded = fs::read_to_string(root.join(RECORD)).with_context(|| RECORD.to_owned())?;
     let (mut expected, all) = (String::new(), kernels(root)?);
     for kernels in &all {
         let ptx = fs::read_to_string(&kernels.ptx).with_context(|| format!("{}: {stale}", kernels.ptx.display()))?;
         expected += &lines(kernels, &ptx);
     }
-    ensure!(recorded == expected, "rl-cuda/ptx was compiled from other sources than rl-cuda/kernels: {stale}");
+    ensure!(recorded == expected, "the PTX was compiled from other sources: {stale}");
     for entry in fs::read_dir(root.join("rl-cuda/ptx"))? {
         let path = entry?.path();
         let known = path.ends_with("hashes.txt") || path.ends_with("counts.txt") || all.iter().any(|kernels| kernels.ptx == path);
@@ -85,7 +85,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
                 for _ in 0..ATTEMPTS {
                     same = same || compile(root, &compiler, kernels)? == committed;
                 }
-                ensure!(same, "rl-cuda/ptx/{}.ptx differs: {stale}", kernels.name);
+                ensure!(same, "{} differs: {stale}", kernels.ptx.display());
             }
             println!("{} files of kernels compiled again: the same PTX", all.len());
             assemble(root, &compiler)
@@ -101,48 +101,51 @@ fn lines(kernels: &Kernels, ptx: &str) -> String {
     format!("{}\n    source {}\n    ptx {}\n", kernels.name, kernels.hash, blake3::hash(ptx.as_bytes()).to_hex())
 }
 
-/// Returns every file of kernels, sorted by name.
+/// Folders of kernels and of their PTX.
+const FOLDERS: [(&str, &str); 2] = [(HEADERS, "rl-cuda/ptx"), (OUTSIDE, OUTSIDE)];
+/// Folder of an environment outside of rl-cuda.
+const OUTSIDE: &str = "xtask/outside/cuda/kernels";
+/// Folder of the headers.
+const HEADERS: &str = "rl-cuda/kernels";
+
+/// Returns every file of kernels, sorted by folder and name.
 fn kernels(root: &Path) -> Result<Vec<Kernels>> {
-    let dir = root.join("rl-cuda/kernels");
-    let mut paths = fs::read_dir(&dir)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    paths.sort();
-    let is_source = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "cu");
-    paths
-        .iter()
-        .filter(is_source)
-        .map(|path| {
+    let mut all = Vec::new();
+    for (dir, ptx) in FOLDERS {
+        let mut paths = fs::read_dir(root.join(dir))?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
+        paths.sort();
+        all.extend(paths.into_iter().map(|path| (path, ptx)));
+    }
+    all.iter()
+        .map(|(path, ptx)| {
             let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
             let mut files = BTreeMap::new();
-            with_headers(path, &mut files)?;
+            with_headers(root, path, &mut files)?;
             let mut hasher = blake3::Hasher::new();
             hasher.update(format!("{VERSION:?} {OPTIONS:?}").as_bytes());
             files.values().for_each(|text| {
                 hasher.update(text.as_bytes());
             });
             let hash = hasher.finalize().to_hex().to_string();
-            Ok(Kernels {
-                ptx: root.join("rl-cuda/ptx").join(format!("{name}.ptx")),
-                name,
-                source: fs::read_to_string(path)?,
-                hash,
-            })
+            Ok(Kernels { ptx: root.join(ptx).join(format!("{name}.ptx")), name, source: fs::read_to_string(path)?, hash })
         })
         .collect()
 }
 
 /// Reads a file and the headers that it includes, directly or not.
-fn with_headers(path: &Path, files: &mut BTreeMap<PathBuf, String>) -> Result<()> {
+fn with_headers(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, String>) -> Result<()> {
     if files.contains_key(path) {
         return Ok(());
     }
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     files.insert(path.to_owned(), text.clone());
     let headers = text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'));
-    headers.map(|header| path.with_file_name(header)).try_for_each(|header| with_headers(&header, files))
+    headers.map(|header| root.join(HEADERS).join(header)).try_for_each(|header| with_headers(root, &header, files))
 }
 
 fn compile(root: &Path, compiler: &Compiler, kernels: &Kernels) -> Result<String> {
-    let include = format!("--include-path={}", root.join("rl-cuda/kernels").display());
+    let include = format!("--include-path={}", root.join(HEADERS).display());
     let options: Vec<&str> = OPTIONS.iter().copied().chain([&include[..]]).collect();
     compiler.nvrtc.compile(&format!("{}.cu", kernels.name), &kernels.source, &options)
 }

@@ -2,7 +2,8 @@
 //!
 //! Both have Stable-Baselines3's default settings. `cargo xtask bench --sb3` measures speed in runs that alternate, and writes
 //! `bench/sb3.md`. `cargo xtask bench --sb3-returns` trains over several seeds, two trainings at a time, and writes
-//! `bench/sb3-returns.md`; it takes hours, and trainings that have ended are not repeated when it is started again.
+//! `bench/sb3-returns.md`; it takes hours. Trainings in the journal
+//! `target/sb3-runs/returns.jsonl` are not repeated: delete it after a change of what is trained.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -33,7 +34,7 @@ const TRIED: u64 = 10_240;
 /// Env steps of a run that measures speed, and the number of such runs.
 const TIMED: u64 = 102_400;
 const ROUNDS: u64 = 3;
-/// Distance between the seeds of the returns: environments have the seeds that follow their run's.
+/// Distance between the seeds of the returns: environment i of a run has the seed + i.
 const SEED_STRIDE: u64 = 1000;
 /// Names of both in the journal of the returns.
 const WHO: [&str; 2] = ["ours", "theirs"];
@@ -187,8 +188,9 @@ impl Peers<'_> {
 
 /// Reads the journal of trainings that have ended.
 fn read(path: &Path) -> Result<Vec<Value>> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
+    let read = |line| serde_json::from_str(line).with_context(|| format!("{}: {line}: delete this line", path.display()));
+    text.lines().map(read).collect()
 }
 
 /// Returns the return of a training in the journal.

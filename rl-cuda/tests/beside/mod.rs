@@ -100,9 +100,16 @@ impl Player {
 pub(crate) fn compare(device: &Device, name: &str, n: usize, seed: u64, n_steps: usize) -> Result<usize, String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{name}, {n} environments: {what}: {error}");
     let entry = catalog::find(name).map_err(|error| failed("catalog", &error))?;
-    let mut original = Driven::new(entry.sync(n).map_err(|error| failed("original", &error))?);
+    let original = entry.sync(n).map_err(|error| failed("original", &error))?;
     let twin = CudaVecEnv::new(device, name, n).map_err(|error| failed("twin", &error))?;
-    let mut twin = Driven::new(Box::new(twin));
+    compare_batches(name, [original, Box::new(twin)], seed, n_steps)
+}
+
+/// As [`compare`], for an environment and its twin.
+pub(crate) fn compare_batches(name: &str, both: [Box<dyn VecEnv>; 2], seed: u64, n_steps: usize) -> Result<usize, String> {
+    let n = both[0].n_envs();
+    let failed = |what: &str, error: &dyn std::fmt::Display| format!("{name}, {n} environments: {what}: {error}");
+    let [mut original, mut twin] = both.map(Driven::new);
     let mut player = Player::new(seed, n, original.envs.action_space());
     let same = |t: usize, original: &Driven, twin: &Driven| {
         if original.rows() != twin.rows() {
