@@ -19,7 +19,9 @@ type Load = fn(&[&[u8]], usize) -> Result<(u64, u64, Vec<u32>), Error>;
 /// Environment that has kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Twin {
-    /// Stem of the source file, prefix of the kernels, and name in the catalog if it is there.
+    /// Stem of the source file and prefix of the kernels.
+    ///
+    /// Also the name in the catalog, if the environment is there.
     pub(crate) name: &'static str,
     /// Observation space and action space.
     pub(crate) spaces: fn() -> (Space, ActionSpace),

@@ -46,7 +46,9 @@ fn under(root: &Path, schedule: &str, tests: &[&str]) -> Result<()> {
     crate::cargo(root, &args, &[("RL_STANDIN_SCHEDULE", schedule), ("RL_REQUIRE_STANDIN", "1"), ("RL_SKIP_CXX", "1")])
 }
 
-/// Builds the driver; returns a folder with it under the names of the driver and NVML.
+/// Builds the stand-in; returns a folder with it.
+///
+/// It stands there under the names of the driver and of NVML.
 pub(crate) fn folder(root: &Path) -> Result<PathBuf> {
     crate::cargo(root, &["build", "--quiet", "--package", "standin"], &[])?;
     let folder = root.join("target/standin");

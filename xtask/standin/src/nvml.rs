@@ -10,7 +10,7 @@ const NOT_FOUND: c_int = 6;
 
 /// `nvmlMemory_v2_t`: version, then bytes in total, reserved, free and used.
 #[repr(C)]
-struct Memory {
+struct MemoryInfo {
     version: c_uint,
     bytes: [u64; 4],
 }
@@ -39,7 +39,7 @@ extern "C" fn nvmlDeviceGetUtilizationRates(_gpu: *mut c_void, percent: *mut [c_
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMemoryInfo_v2(_gpu: *mut c_void, memory: *mut Memory) -> c_int {
+extern "C" fn nvmlDeviceGetMemoryInfo_v2(_gpu: *mut c_void, memory: *mut MemoryInfo) -> c_int {
     // SAFETY: callers pass a place for the memory's sizes.
     unsafe { (*memory).bytes = [4_000_000_000, 0, 3_000_000_000, 1_000_000_000] };
     0
