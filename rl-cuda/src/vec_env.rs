@@ -17,9 +17,7 @@ use crate::{Buffer, CpuAccess, Device, Element, Error, Graph, Module, PinnedSlab
 
 /// Default number of threads per block.
 const BLOCK: u32 = 128;
-/// Maximum number of an environment's constants.
-///
-/// They are arguments of its kernels.
+/// Maximum number of constants among a kernel's arguments.
 const MAX_CONSTANTS: usize = 48;
 /// Value of the fault word while every action was in range.
 const NO_FAULT: u32 = u32::MAX;

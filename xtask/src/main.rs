@@ -72,7 +72,7 @@ usage: cargo xtask <command>
                  Stable-Baselines3, with the use of the processor; envs: steps and seconds to solve CartPole; replay: a replay memory in a
                  file; sizes: throughput and memory by network, rollout and minibatch; snake: speed and what is learnt; threads: beyond the cores; time: return
                  over wall time beside Stable-Baselines3; vector: time of a step by number of environments, for each way to step
-  ptx            compile rl-cuda/kernels to rl-cuda/ptx
+  ptx            compile rl-cuda/kernels to rl-cuda/ptx, and the kernels of xtask/outside/cuda
   ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
   ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks
   ptx --mutate N [--seed S] [--entry NAME]
