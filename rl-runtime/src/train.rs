@@ -494,7 +494,7 @@ impl Training {
         profile: Profile,
     ) -> Result<Self, Error> {
         Budget::training(config, entry).check()?;
-        let pool = Pool::new(config.learner_threads())?;
+        let pool = Pool::new(config.learner_threads(entry))?;
         let collecting = match config.mode() {
             Mode::Sync => pool.clone(),
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,

@@ -200,7 +200,7 @@ settings! {
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.
         max_lag: usize = 1, Kind::Int(0, 1000);
-        /// Threads that collect if pipeline = overlapped; 0: half of them.
+        /// Threads that collect if pipeline = overlapped and environments compute; 0: half of them.
         collect_threads: usize = 0, Kind::Int(0, 4096), resumable;
         /// Environment steps between checkpoints.
         checkpoint_every: u64 = 50_000, Kind::Int(1, MAX_STEPS), resumable;
@@ -471,10 +471,12 @@ impl Config {
     }
 
     /// Returns the number of threads that learn.
+    ///
+    /// Environments that block have threads of their own, which mostly wait: they leave every thread to the learner.
     #[must_use]
-    pub(crate) fn learner_threads(&self) -> usize {
+    pub(crate) fn learner_threads(&self, entry: &Entry) -> usize {
         match self.run.pipeline {
-            _ if self.run.mpi.has_actors() => self.run.threads,
+            _ if self.run.mpi.has_actors() || self.blocks(entry) => self.run.threads,
             Overlap::Sync => self.run.threads,
             Overlap::Overlapped => self.run.threads.saturating_sub(self.collector_threads()).max(1),
         }
