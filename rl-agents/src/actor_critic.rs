@@ -208,7 +208,7 @@ impl ActorCritic {
         (actions, log_probs, values): (&mut [u32], &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
         let a = self.n_actions;
-        self.each_tile(obs, workspace, outputs, values, &mut |range, logits| {
+        self.each_tile((obs, actions.len()), workspace, outputs, values, &mut |range, logits| {
             let m = range.len();
             let masks = mask_rows(masks, range.clone(), a);
             log_softmax_heads(logits, m, heads, masks, &mut [0.0; 2 * TILE]);
@@ -242,7 +242,7 @@ impl ActorCritic {
         (actions, log_probs, values): (&mut [f32], &mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
         let a = self.n_actions;
-        self.each_tile(obs, workspace, outputs, values, &mut |range, means| {
+        self.each_tile((obs, log_probs.len()), workspace, outputs, values, &mut |range, means| {
             let m = range.len();
             let chosen = &mut chosen[..a * m];
             chosen.copy_from_slice(means);
@@ -257,12 +257,12 @@ impl ActorCritic {
         })
     }
 
-    /// Runs N observations forward, writes values (N), and passes outputs to `choose`.
+    /// Runs N observations forward, and passes the policy's outputs to `choose`.
     ///
-    /// `choose` gets the policy's outputs tile by tile, as columns (A, m).
+    /// Writes the values (N), unless `values` is empty. `choose` gets the policy's outputs tile by tile, as columns (A, m).
     pub(crate) fn each_tile(
         &self,
-        obs: ObsSlice<'_>,
+        (obs, n): (ObsSlice<'_>, usize),
         workspace: &mut Option<Workspace>,
         outputs: &mut [f32],
         values: &mut [f32],
@@ -271,17 +271,20 @@ impl ActorCritic {
         let network = &self.network;
         if let (Some(kernel), Some(workspace)) = (network.kernel(), workspace) {
             let (actor, critic) = self.chains();
-            tile::forward(kernel, network.samples(obs, None), values.len(), None, workspace, |tile: &mut tile::Tile<'_>| {
+            let skip = values.is_empty().then_some(critic);
+            tile::forward(kernel, network.samples(obs, None), n, skip, workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
                 let outputs = &mut outputs[..self.n_actions * range.len()];
                 outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
-                tile.column(critic, 0, &mut values[range.clone()]);
+                if skip.is_none() {
+                    tile.column(critic, 0, &mut values[range.clone()]);
+                }
                 choose(range, outputs);
             });
         } else {
             let (outputs, value) = self.forward(&network.params_tensor()?, &network.features(obs)?)?;
             values.copy_from_slice(&value.to_vec1::<f32>()?);
-            each_reference_tile(&outputs, values.len(), choose)?;
+            each_reference_tile(&outputs, n, choose)?;
         }
         Ok(())
     }
@@ -338,6 +341,11 @@ impl Policy for ActorCritic {
             values.copy_from_slice(&value.to_vec1::<f32>()?);
         }
         Ok(())
+    }
+
+    fn values_apart(&self) -> bool {
+        let (_, critic) = self.chains();
+        self.network.kernel().is_some_and(|(_, net, _)| net.conv.is_none() && net.chains[critic].from.is_none())
     }
 
     fn weights(&self) -> Weights<'_> {

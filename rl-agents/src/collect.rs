@@ -37,6 +37,7 @@ use rl_envs::{
 use serde::{Deserialize, Serialize};
 
 use crate::ranks::{Ranks, gather, gather_rollout, share};
+use crate::samples::TILE;
 use crate::settings::OnNonfinite;
 use crate::slices::{MAX_SLICES, MIN_SLICE};
 use crate::{Acted, Acting, Choice, Error, Policy, Scratch};
@@ -270,6 +271,8 @@ struct Slice {
     acted: u64,
     bounds: Bounds,
     raw_rewards: Vec<f32>, // (n)
+    /// Observations and values of some steps, for values apart from acting.
+    valued: (ObsRows, Vec<f32>), // (m, D), (m)
     /// True until the first observations of all environments have been checked.
     unchecked: bool,
     on_nonfinite: OnNonfinite,
@@ -382,6 +385,8 @@ impl State {
 /// The acting policy, with its memory, and its position in a rollout.
 struct Actor<'a> {
     policy: &'a dyn Policy,
+    /// True if values are computed after the last step.
+    apart: bool,
     scratch: Scratch,
     seed: u64,
     t: usize,
@@ -397,6 +402,7 @@ impl Slice {
         Ok(Self {
             bounds: Bounds::new(envs.observation_space()),
             raw_rewards: vec![0.0; envs.n_envs()],
+            valued: (ObsRows::zeros(envs.observation_space().dtype(), 0), Vec::new()),
             envs,
             first_env,
             state,
@@ -415,7 +421,8 @@ impl Slice {
     /// Fills the slice's columns of a rollout, after `steps` lifetime steps.
     fn collect(&mut self, policy: &dyn Policy, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
         let scratch = std::mem::take(&mut self.scratch);
-        let mut actor = Actor { policy, scratch, seed, t: 0, step: steps };
+        let apart = 2 * self.envs.n_envs() <= TILE && policy.values_apart();
+        let mut actor = Actor { policy, apart, scratch, seed, t: 0, step: steps };
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         self.ends.clear();
         self.acted = 0;
@@ -435,6 +442,7 @@ impl Slice {
             (actor.t, actor.step) = (t, steps + 1 + t as u64);
             let choice = Choice::Sample { seed, step: actor.step, first_env: self.first_env as u32 };
             let (obs, masks, (actions, log_probs, values)) = columns.act(t);
+            let values = if apart { &mut [] } else { values };
             let begin = (self.clock)();
             policy.act(Acting { obs, masks, choice }, Acted { actions, log_probs, values }, &mut actor.scratch)?;
             self.acted += (self.clock)() - begin;
@@ -460,8 +468,29 @@ impl Slice {
         let values = columns.last_values.as_slice_mut().expect("one row of values");
         let begin = (self.clock)();
         policy.values(self.state.obs.as_slice(), values, &mut actor.scratch)?;
+        if apart {
+            self.value(columns, &mut actor)?;
+        }
         self.acted += (self.clock)() - begin;
         self.scratch = actor.scratch;
+        Ok(())
+    }
+
+    /// Writes the values of a rollout's observations, some steps at a time.
+    ///
+    /// The weights are read once for a tile of observations, not at every step.
+    fn value(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>) -> Result<(), Error> {
+        let (n, n_steps, (obs, values)) = (self.envs.n_envs(), columns.n_steps(), &mut self.valued);
+        for first in (0..n_steps).step_by(TILE / n) {
+            let steps = first..(first + TILE / n).min(n_steps);
+            obs.clear();
+            steps.clone().for_each(|t| obs.extend(columns.obs(t)));
+            values.resize(steps.len() * n, 0.0);
+            actor.policy.values(obs.as_slice(), values, &mut actor.scratch)?;
+            for (t, values) in steps.zip(values.chunks_exact(n)) {
+                columns.values.row_mut(t).iter_mut().zip(values).for_each(|(to, value)| *to = *value);
+            }
+        }
         Ok(())
     }
 
@@ -595,7 +624,7 @@ impl Slice {
 
     /// Repeats row `t` of environment `i` as the first step of a new episode.
     fn repeat(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>, i: usize) -> Result<(), Error> {
-        let &mut Actor { policy, ref mut scratch, seed, t, step } = actor;
+        let &mut Actor { policy, apart, ref mut scratch, seed, t, step } = actor;
         self.restart(columns, t, i, step)?;
         let choice = Choice::Sample { seed, step, first_env: (self.first_env + i) as u32 };
         let (obs, masks, (actions, log_probs, values)) = columns.act(t);
@@ -608,7 +637,8 @@ impl Slice {
                 &mut actions[i * a..][..a]
             },
         );
-        let acted = Acted { actions, log_probs: &mut log_probs[i..=i], values: &mut values[i..=i] };
+        let values = if apart { &mut [] } else { &mut values[i..=i] };
+        let acted = Acted { actions, log_probs: &mut log_probs[i..=i], values };
         policy.act(Acting { obs: obs.row(i, self.bounds.d), masks, choice }, acted, scratch)?;
         let one = self.clipped.clip(columns.step(t).env(i));
         guarded(&mut *self.envs, step, |envs| envs.repeat_step(i, one))?;

@@ -47,7 +47,7 @@ pub struct Acted<'a> {
     pub actions: ActionSliceMut<'a>,
     /// Log-probabilities of the actions (N).
     pub log_probs: &'a mut [f32],
-    /// Values of the observations (N).
+    /// Values of the observations (N); may be empty if [`Policy::values_apart`].
     pub values: &'a mut [f32],
 }
 
@@ -111,6 +111,13 @@ pub trait Policy: CopyPolicy + Send + Sync {
     /// # Errors
     /// Errors of candle.
     fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error>;
+
+    /// True if [`Policy::values`] may compute values after acting.
+    ///
+    /// It computes them for many observations at once, which is faster if the value function shares no layers with the policy.
+    fn values_apart(&self) -> bool {
+        false
+    }
 
     /// Returns the parameters, statistics and version for a checkpoint.
     fn weights(&self) -> Weights<'_>;

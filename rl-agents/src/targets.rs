@@ -175,7 +175,7 @@ fn judge(
             return;
         }
         let TileScratch { workspace, outputs, chosen, .. } = policy.network().tile_scratch(scratch, a);
-        *result = policy.each_tile(obs, workspace, outputs, values, &mut |range, outputs| {
+        *result = policy.each_tile((obs, rows.len()), workspace, outputs, values, &mut |range, outputs| {
             let m = range.len();
             let of_all = rows.start + range.start..rows.start + range.end;
             let log_probs = &mut log_probs[range];

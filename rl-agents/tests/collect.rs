@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 
 use rl_agents::settings::OnNonfinite;
 use rl_agents::{
-    A2c, A2cConfig, ActorCritic, Agent, Anomaly, Collector, CollectorState, Dqn, DqnConfig, EvalConfig, NetConfig, Ppo,
-    PpoConfig, QNetwork, evaluate, evaluate_with,
+    A2c, A2cConfig, Acted, Acting, ActorCritic, Agent, Anomaly, Collector, CollectorState, Dqn, DqnConfig, EvalConfig, Learner,
+    NetConfig, Policy, Ppo, PpoConfig, QNetwork, Scratch, Weights, evaluate, evaluate_with,
 };
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::wrappers::{EpisodeStats, RewardClip};
@@ -386,6 +386,53 @@ fn a_fault_truncates_the_step_before_and_its_row_holds_a_new_episode() {
     }
     assert_eq!(faulty.anomalies().truncated, 6);
     assert_eq!(faulty.anomalies().first_truncated.unwrap().to_string().split(", action").next(), Some("environment 4, step 4"));
+}
+
+/// A policy whose values are computed as it acts.
+#[derive(Clone)]
+struct AtOnce(ActorCritic);
+
+impl Policy for AtOnce {
+    fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), rl_agents::Error> {
+        assert!(!acted.values.is_empty(), "a policy computes its values when it acts, unless it says otherwise");
+        self.0.act(acting, acted, scratch)
+    }
+
+    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), rl_agents::Error> {
+        self.0.values(obs, values, scratch)
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        self.0.weights()
+    }
+}
+
+#[test]
+fn values_computed_apart_are_those_computed_in_acting() {
+    let env = Faulty::new(Kind::NanReward, false);
+    for (learner, shared_trunk, apart) in
+        [(Learner::Fused, false, true), (Learner::Fused, true, false), (Learner::Reference, false, false)]
+    {
+        let net = NetConfig { hidden: vec![33, 65], shared_trunk, learner, ..NetConfig::default() };
+        let policy = ActorCritic::new(&env.observation_space(), &env.action_space(), &net, 1).unwrap();
+        assert_eq!(policy.values_apart(), apart);
+        for n_envs in [1, 5, 30, 600, 768, 2000] {
+            let run = |policy: &dyn Policy| {
+                let mut collector = Collector::new(n_envs, &env, &Pool::new(2).unwrap(), 5).unwrap();
+                collector = collector.with_on_nonfinite(OnNonfinite::Truncate);
+                let mut rollout = collector.rollout(37).unwrap();
+                collector.collect(policy, &mut rollout).unwrap();
+                assert!(n_envs == 1 || collector.anomalies().truncated > 0, "steps are repeated, too");
+                let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                let [values, log_probs] =
+                    [rollout.values(), rollout.log_probs()].map(|x| bits(&x.iter().copied().collect::<Vec<_>>()));
+                let unset = rollout.values().iter().filter(|&&value| value == 0.0).count();
+                assert!(2 * unset < rollout.values().len(), "only an episode's first observation has the value 0");
+                (values, log_probs, bits(rollout.last_values()))
+            };
+            assert!(run(&policy) == run(&AtOnce(policy.clone())), "{n_envs} environments, {learner:?}, {shared_trunk}");
+        }
+    }
 }
 
 #[test]

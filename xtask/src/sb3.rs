@@ -23,7 +23,7 @@ use crate::process::machine;
 const CASES: [Case; 3] = [
     ("LunarLander-v3", 500_000, 8, "--set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0"),
     ("CartPole-v1", 500_000, 3, ""),
-    ("HalfCheetah-v5", 300_000, 12, "--set normalize_obs=false --set ppo.normalize_reward=false --set ppo.learning_rate=3e-4"),
+    ("HalfCheetah-v5", 300_000, 24, "--set normalize_obs=false --set ppo.normalize_reward=false --set ppo.learning_rate=3e-4"),
 ];
 type Case = (&'static str, u64, u64, &'static str);
 const SETTINGS: &str = "--envs 8 --threads 2 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10";

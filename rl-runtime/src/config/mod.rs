@@ -200,7 +200,9 @@ settings! {
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.
         max_lag: usize = 1, Kind::Int(0, 1000);
-        /// Threads that collect if pipeline = overlapped and environments compute; 0: half of them.
+        /// Threads that collect if pipeline = overlapped; 0: half of them.
+        ///
+        /// Without effect if environments block: all threads learn then.
         collect_threads: usize = 0, Kind::Int(0, 4096), resumable;
         /// Environment steps between checkpoints.
         checkpoint_every: u64 = 50_000, Kind::Int(1, MAX_STEPS), resumable;
