@@ -11,9 +11,14 @@ mod corridor;
 use beside::{SIZES, compare, compare_batches};
 use corridor::Params;
 use rl_cuda::elementary::{self, Function};
-use rl_cuda::{ActionSource, CudaVecEnv, Device, DeviceActions, DeviceSteps, Module};
-use rl_envs::lanes::Lane;
-use rl_envs::{Actions, Purpose, RandomActions, Rng, SyncVecEnv, VecEnv, catalog, math};
+use rl_cuda::{ActionSource, Constants, CudaVecEnv, Device, DeviceActions, DeviceSteps, Module};
+use rl_envs::lanes::{Dynamics, Lane};
+use rl_envs::{ActionSpace, Actions, Purpose, RandomActions, Rng, Space, Step, SyncVecEnv, VecEnv, catalog, math};
+
+/// The kernels of the corridor.
+static CORRIDOR: Module = Module::new("corridor", SOURCE, PTX);
+const SOURCE: &str = include_str!("../../xtask/outside/cuda/kernels/corridor.cu");
+const PTX: &str = include_str!("../../xtask/outside/cuda/kernels/corridor.ptx");
 
 #[test]
 fn every_environment_steps_as_its_original() {
@@ -54,14 +59,73 @@ fn kernels_of_the_users_own_step_as_their_original() {
     }
 }
 
+/// The rules of the corridor, with other spaces and constants.
+#[derive(Clone, Debug, Default)]
+struct Misfit<const OBS: usize, const WORDS: usize>(Params);
+
+impl<const OBS: usize, const WORDS: usize> Constants for Misfit<OBS, WORDS> {
+    fn words(&self) -> Vec<u32> {
+        vec![0; WORDS]
+    }
+}
+
+impl<const OBS: usize, const WORDS: usize> Dynamics<2, 1> for Misfit<OBS, WORDS> {
+    type State = corridor::State;
+    type Action = u32;
+
+    fn observation_space(&self) -> Space {
+        if OBS == 0 { Space::bytes(&[1], 255, 1.0) } else { Space::vector(&[0.0; OBS], &[1.0; OBS]) }
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.0.action_space()
+    }
+
+    fn start(&self, rng: &mut Rng) -> corridor::State {
+        self.0.start(rng)
+    }
+
+    fn advance(&self, state: corridor::State, action: u32) -> (corridor::State, Step) {
+        self.0.advance(state, action)
+    }
+
+    fn observe(&self, state: &corridor::State) -> [f32; 1] {
+        self.0.observe(state)
+    }
+
+    fn fault(&self, state: &corridor::State) -> Option<String> {
+        self.0.fault(state)
+    }
+
+    fn pack(state: corridor::State) -> [u32; 2] {
+        Params::pack(state)
+    }
+
+    fn unpack(words: [u32; 2]) -> corridor::State {
+        Params::unpack(words)
+    }
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn kernels_whose_rules_have_other_spaces_or_too_many_constants_are_refused() {
+    fn refused<const OBS: usize, const WORDS: usize>(device: &Device) -> Option<String> {
+        // SAFETY: nothing is launched.
+        let made = unsafe { CudaVecEnv::with_kernels::<Misfit<OBS, WORDS>, 2, 1>(device, &CORRIDOR, 3) };
+        made.err().map(|error| error.to_string())
+    }
+    for device in Device::for_tests() {
+        let no_numbers = Some("the rules of corridor: the observation space does not have D numbers".into());
+        assert_eq!((refused::<0, 4>(&device), refused::<2, 4>(&device)), (no_numbers.clone(), no_numbers));
+        let too_many = Some("the rules of corridor: more than 48 constants".into());
+        assert_eq!((refused::<1, 48>(&device), refused::<1, 49>(&device)), (None, too_many));
+    }
+}
+
 #[test]
 #[allow(unsafe_code)]
 fn kernels_that_do_not_fit_their_rules_are_refused() {
-    static MISNAMED: Module = Module::new(
-        "passage",
-        include_str!("../../xtask/outside/cuda/kernels/corridor.cu"),
-        include_str!("../../xtask/outside/cuda/kernels/corridor.ptx"),
-    );
+    static MISNAMED: Module = Module::new("passage", SOURCE, PTX);
     for device in Device::for_tests() {
         // SAFETY: nothing is launched.
         let refused = unsafe { CudaVecEnv::with_kernels::<Params, 2, 1>(&device, &MISNAMED, 3) }.unwrap_err();

@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::plot::{Axis, Chart, short};
+use crate::process::machine;
 
 const ENVS: [(&str, usize, &str); 2] = [("cartpole", 4096, "#1b9e77"), ("snake", 1024, "#d95f02")];
 const SIZES: [usize; 11] = [1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_000_000];
@@ -21,9 +22,10 @@ pub(crate) type Curve = (&'static str, &'static str, Vec<(f64, f64)>);
 /// Measures, writes the tables and draws.
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    let mut text = String::from(
-        "# Cost of a step\n\nWritten by `cargo xtask bench --growth`: random actions, two threads, medians of five parts with minimum and \
-         maximum. The time of\none step of all N environments together, and per environment.\n\n![growth](growth.svg)\n",
+    let mut text = format!(
+        "# Cost of a step\n\nWritten by `cargo xtask bench --growth` on {}: random actions, two threads, medians of five parts\nwith minimum \
+         and maximum. The time of one step of all N environments together, and per environment.\n\n![growth](growth.svg)\n",
+        machine(root)
     );
     let (mut sizes, mut repeats) = (Vec::new(), Vec::new());
     for (env, n_envs, color) in ENVS {
@@ -38,18 +40,25 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
             points.push((n as f64, median * n as f64));
         }
         sizes.push((env, color, points));
+        let grid = [1, 64, n_envs];
         let _ = writeln!(
             text,
-            "\n## {env}, {n_envs} environments, against work repeated in place\n\n| repeated | a step of all | against once |\n|---|---|---|"
+            "\n## {env}, work repeated in place by number of environments\n\n| repeated | {} | the last against once |\n|---|---|---|---|---|",
+            grid.map(|n| format!("N = {n}")).join(" | ")
         );
         let mut points: Vec<(f64, f64)> = Vec::new();
         for repeat in REPEATS {
-            let (low, median, high) = seconds(root, env, n_envs, repeat)?;
-            let all = [median, low, high].map(|s| duration(s * n_envs as f64));
-            points.push((repeat as f64, median * n_envs as f64));
-            let ratio = points[points.len() - 1].1 / points[0].1;
-            let _ = writeln!(text, "| {repeat} | {} ({} to {}) | {ratio:.1} |", all[0], all[1], all[2]);
-            println!("{env} repeated {repeat}: {}", all[0]);
+            let _ = write!(text, "| {repeat} |");
+            for n in grid {
+                let (low, median, high) = seconds(root, env, n, repeat)?;
+                let all = [median, low, high].map(|s| duration(s * n as f64));
+                let _ = write!(text, " {} ({} to {}) |", all[0], all[1], all[2]);
+                println!("{env} {n} repeated {repeat}: {}", all[0]);
+                if n == n_envs {
+                    points.push((repeat as f64, median * n as f64));
+                }
+            }
+            let _ = writeln!(text, " {:.1} |", points[points.len() - 1].1 / points[0].1);
         }
         repeats.push((env, color, points));
     }
