@@ -33,11 +33,11 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
             writeln!(text, "\n## {env}, against the number of environments\n\n| N | a step of all | for each |\n|---|---|---|");
         let mut points = Vec::new();
         for n in SIZES {
-            let (low, median, high) = seconds(root, env, n, 1)?;
-            let all = [median, low, high].map(|s| duration(s * n as f64));
-            let _ = writeln!(text, "| {n} | {} ({} to {}) | {} |", all[0], all[1], all[2], duration(median));
-            println!("{env} {n}: {} for all, {} for each", all[0], duration(median));
-            points.push((n as f64, median * n as f64));
+            let (of_all, figure) = step_of_all(root, env, n, 1)?;
+            let each = duration(of_all / n as f64);
+            let _ = writeln!(text, "| {n} | {figure} | {each} |");
+            println!("{env} {n}: {figure} for all, {each} for each");
+            points.push((n as f64, of_all));
         }
         sizes.push((env, color, points));
         let grid = [1, 64, n_envs];
@@ -50,12 +50,11 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
         for repeat in REPEATS {
             let _ = write!(text, "| {repeat} |");
             for n in grid {
-                let (low, median, high) = seconds(root, env, n, repeat)?;
-                let all = [median, low, high].map(|s| duration(s * n as f64));
-                let _ = write!(text, " {} ({} to {}) |", all[0], all[1], all[2]);
-                println!("{env} {n} repeated {repeat}: {}", all[0]);
+                let (of_all, figure) = step_of_all(root, env, n, repeat)?;
+                let _ = write!(text, " {figure} |");
+                println!("{env} {n} repeated {repeat}: {figure}");
                 if n == n_envs {
-                    points.push((repeat as f64, median * n as f64));
+                    points.push((repeat as f64, of_all));
                 }
             }
             let _ = writeln!(text, " {:.1} |", points[points.len() - 1].1 / points[0].1);
@@ -72,15 +71,16 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Measures seconds per step of one environment: (minimum, median, maximum).
-fn seconds(root: &Path, env: &str, n_envs: usize, repeat: usize) -> Result<(f64, f64, f64)> {
+/// Measures a step of all environments: seconds, and a cell of the table.
+fn step_of_all(root: &Path, env: &str, n_envs: usize, repeat: usize) -> Result<(f64, String)> {
     let mut command = Command::new(root.join("target/release/rl"));
     command.args(["bench", "env", env, "--threads", "2", "--seconds", "1", "--json"]);
     command.args(["--envs", &n_envs.to_string(), "--repeat", &repeat.to_string()]);
     let output = crate::bench::run(&mut command)?;
     let answer: serde_json::Value = serde_json::from_str(&output).context("our answer")?;
-    let second = |key: &str| answer[key].as_f64().map(|rate| 1.0 / rate).context("our figure");
-    Ok((second("max")?, second("value")?, second("min")?))
+    let seconds = |key: &str| answer[key].as_f64().map(|rate| n_envs as f64 / rate).context("our figure");
+    let (median, low, high) = (seconds("value")?, seconds("max")?, seconds("min")?);
+    Ok((median, format!("{} ({} to {})", duration(median), duration(low), duration(high))))
 }
 
 pub(crate) fn duration(seconds: f64) -> String {
