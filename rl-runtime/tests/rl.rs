@@ -849,6 +849,7 @@ n_epochs = 2
 [sweep]
 trials = 5
 seed = 3
+seeds = 2
 halving = 2
 min_steps = 1024
 
@@ -861,7 +862,7 @@ min_steps = 1024
 /// Returns the table of a sweep, times aside.
 fn table(dir: &Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(dir.join("trials.csv")).unwrap();
-    let row = |line: &str| line.split(',').enumerate().filter(|(i, _)| *i != 4).map(|(_, cell)| cell.to_owned()).collect();
+    let row = |line: &str| line.split(',').enumerate().filter(|(i, _)| *i != 5).map(|(_, cell)| cell.to_owned()).collect();
     text.lines().map(row).collect()
 }
 
@@ -878,10 +879,23 @@ fn a_sweep_that_is_killed_again_and_again_ends_with_the_same_table() {
     let output = finish(&mut sweep("whole"));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let expected = table(&dir.path().join("whole"));
-    let rungs: Vec<&str> = expected[1..].iter().map(|row| row[1].as_str()).collect();
-    assert_eq!(rungs, ["0", "0", "0", "0", "0", "1", "1", "1", "2", "2"]);
-    assert!(expected[1..].iter().all(|row| row[3].parse::<f64>().unwrap() > 0.0), "{expected:?}");
-    assert_eq!(expected[0][4..], ["ppo.learning_rate", "ppo.n_epochs", "ppo.n_steps"]);
+    let count = |rung: &str, seed: &str| expected.iter().filter(|row| row[1] == rung && row[2] == seed).count();
+    assert_eq!(["0", "1", "2"].map(|rung| (count(rung, "0"), count(rung, "1"))), [(5, 5), (3, 3), (2, 2)]);
+    assert_eq!(expected.len(), 21);
+    assert!(expected[1..].iter().all(|row| row[4].parse::<f64>().unwrap() > 0.0), "{expected:?}");
+    assert_eq!(expected[0][5..], ["ppo.learning_rate", "ppo.n_epochs", "ppo.n_steps"]);
+    let mean = |rung: &str, trial: &str| {
+        let rows = expected.iter().filter(|row| row[0] == trial && row[1] == rung);
+        rows.map(|row| row[4].parse::<f64>().unwrap()).sum::<f64>() / 2.0
+    };
+    let trials = |rung: &str| -> Vec<String> {
+        expected.iter().filter(|row| row[1] == rung && row[2] == "0").map(|row| row[0].clone()).collect()
+    };
+    for (from, to) in [("0", "1"), ("1", "2")] {
+        let (best, all) = (trials(to), trials(from));
+        let worst = best.iter().map(|trial| mean(from, trial)).fold(f64::INFINITY, f64::min);
+        assert!(all.iter().all(|trial| best.contains(trial) || mean(from, trial) <= worst), "rung {to}: {expected:?}");
+    }
     assert!(stdout(&output).contains("rl train --config whole/best.toml"), "{}", stdout(&output));
     assert!(fs::read_to_string(dir.path().join("whole/sweep.svg")).unwrap().contains("trial-000"));
     let best =
@@ -942,5 +956,7 @@ fn what_cannot_be_swept_is_refused_before_any_work() {
     refused(&|text| text.replace("[8, 16, 24]", "[7]"), "none of 1000 draws of sweep.settings is allowed");
     refused(&|text| text.replace("halving = 2", ""), "sweep.halving and sweep.min_steps belong together");
     refused(&|text| text.replace("trials = 5", "trials = 0"), "sweep.trials is from 1 to 10000");
+    refused(&|text| text.replace("seeds = 2", "seeds = 0"), "sweep.seeds is from 1 to 1000");
+    refused(&|text| format!("seed = {}\n{text}", i64::MAX), "leaves no room for 2 seeds");
     refused(&|text| text.replace("trials = 5", "trials = 5\ntrial = 6"), "unknown field `trial`");
 }

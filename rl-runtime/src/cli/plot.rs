@@ -14,6 +14,8 @@ use crate::{Config, Error, print};
 /// Points of a curve.
 const POINTS: usize = 300;
 
+/// Column of the returns.
+pub(super) const RETURN: &str = "rollout/ep_rew_mean";
 /// X-axes: column and label.
 const X: [(&str, &str); 2] = [("time/total_timesteps", "env steps"), ("time/time_elapsed", "seconds of training")];
 
@@ -51,7 +53,7 @@ pub(super) fn run(args: &PlotArgs, json: bool) -> Result<ExitCode, Error> {
     let mut groups: Vec<Group> = Vec::new();
     for run in &args.runs {
         let recorded = Recorded::open(run)?;
-        if recorded.curve(X[0].0, "rollout/ep_rew_mean").is_empty() {
+        if recorded.curve(X[0].0, RETURN).is_empty() {
             return Err(Error::RunDir {
                 path: run.clone(),
                 why: "no episode has ended so far: there is no return to plot".into(),
@@ -101,9 +103,9 @@ fn same(a: Option<&Config>, b: Option<&Config>) -> bool {
     a.differences(&b).is_empty()
 }
 
-/// Returns the curve of runs over a column.
-fn curve(runs: &[Recorded], x: &str) -> Curve {
-    let lines: Vec<Vec<Point>> = runs.iter().map(|run| run.curve(x, "rollout/ep_rew_mean")).collect();
+/// Returns the curve of runs over a column; each has a return.
+pub(super) fn curve(runs: &[Recorded], x: &str) -> Curve {
+    let lines: Vec<Vec<Point>> = runs.iter().map(|run| run.curve(x, RETURN)).collect();
     let dots = runs.iter().flat_map(|run| run.curve(x, "eval/mean_reward")).collect();
     let first = lines.iter().filter_map(|line| line.first()).map(|(x, _)| *x).fold(f64::NEG_INFINITY, f64::max);
     let last = lines.iter().filter_map(|line| line.last()).map(|(x, _)| *x).fold(f64::INFINITY, f64::min).max(first);

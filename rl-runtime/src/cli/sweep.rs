@@ -1,8 +1,8 @@
 //! `rl sweep`: trains with many settings, and ranks them.
 //!
-//! Trials are drawn at random, or from lists; each is a training in a process and a run directory of its own. With successive halving (Jamieson
-//! and Talwalkar, 2016), all trials take a part of the steps, and the best of them the rest. Everything that a sweep knows is in its directory,
-//! so one that was killed continues with the same command, and ends with the same table.
+//! Trials are drawn at random, or from lists, and ranked by their mean over some seeds; each seed is a training in a process and a run directory
+//! of its own. With successive halving (Jamieson and Talwalkar, 2016), all trials take a part of the steps, and the best of them the rest.
+//! Everything that a sweep knows is in its directory, so one that was killed continues with the same command, and ends with the same table.
 //!
 //! Drawing and halving are these few lines rather than a library: the ones that are kept well (of Bayesian optimisation) bring linear algebra
 //! with them.
@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -20,9 +21,8 @@ use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
 
-use super::chart::{self, Curve};
 use super::recorded::Recorded;
-use super::{Envs, signals, threads};
+use super::{Envs, chart, plot, signals, threads};
 use crate::config::{self, Layers, MAX_FILE, layers};
 use crate::file::write_whole;
 use crate::{Algo, Error, checkpoint, interrupt, print};
@@ -38,10 +38,11 @@ const LOOK: Duration = Duration::from_millis(20);
 #[command(after_help = "\
 Example, acrobot.toml:
   env = \"acrobot\"
-  steps = 100_000
+  steps = 50_000
 
   [sweep]
   trials = 16                # the first has the settings above
+  seeds = 4                  # optional: trainings of each trial, which is ranked by their mean
   halving = 2                # optional: one of two trials takes the next rung
   min_steps = 25_000         # of the first rung; the next has halving times as many
 
@@ -51,8 +52,8 @@ Example, acrobot.toml:
 
   rl sweep acrobot.toml
 
-The directory gets trials.csv, sweep.svg, best.toml (for `rl train --config`) and a run for each trial. The same command continues a sweep
-that was stopped or killed. With halving, settings that fall with progress (lin_X) return to their values at that share of the new total.")]
+The directory gets trials.csv, sweep.svg, best.toml (for `rl train --config`) and the runs. The same command continues a sweep that was
+stopped or killed. With one seed, the first rank is often luck: try it on seeds that the sweep has not used. With halving, settings that fall with progress (lin_X) return to their values at that share of the new total.")]
 pub(super) struct SweepArgs {
     /// File with settings, and what varies
     file: PathBuf,
@@ -69,12 +70,20 @@ pub(super) struct SweepArgs {
 #[serde(deny_unknown_fields)]
 struct SweepSection {
     trials: usize,
+    /// Seed of the draws; trainings have the seed of the settings, and those after it.
     #[serde(default)]
     seed: u64,
+    /// Trainings of each trial.
+    #[serde(default = "one")]
+    seeds: u64,
     /// Number of trials for each that takes the next rung; none: all take all steps.
     halving: Option<u64>,
     min_steps: Option<u64>,
     settings: BTreeMap<String, Values>,
+}
+
+fn one() -> u64 {
+    1
 }
 
 /// Values that a setting may have.
@@ -82,12 +91,12 @@ struct SweepSection {
 #[serde(untagged)]
 enum Values {
     Choice(Vec<Value>),
-    Range(Range),
+    Span(Span),
 }
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Range {
+struct Span {
     from: Value,
     to: Value,
     /// Uniform in the logarithm.
@@ -101,7 +110,7 @@ impl Values {
         match self {
             Self::Choice(values) if values.is_empty() => Some("a list of no values".into()),
             Self::Choice(_) => None,
-            Self::Range(Range { from, to, log }) => match (number(from), number(to)) {
+            Self::Span(Span { from, to, log }) => match (number(from), number(to)) {
                 (Some(from), Some(to)) if from < to && (!log || from > 0.0) => None,
                 (Some(_), Some(_)) if *log => Some("a range with log goes up from a number above 0".into()),
                 (Some(_), Some(_)) => Some("a range goes up".into()),
@@ -114,7 +123,7 @@ impl Values {
     fn draw(&self, uniform: f64) -> Value {
         match self {
             Self::Choice(values) => values[((uniform * values.len() as f64) as usize).min(values.len() - 1)].clone(),
-            Self::Range(Range { from, to, log }) => {
+            Self::Span(Span { from, to, log }) => {
                 let (low, high) = (number(from).unwrap_or(0.0), number(to).unwrap_or(0.0));
                 let x = if *log { low * (high / low).powf(uniform) } else { low + (high - low) * uniform };
                 match (from, to) {
@@ -131,16 +140,17 @@ fn number(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
 }
 
-/// A training to do, done or given up.
+/// Settings, to be trained with each seed.
 struct Trial {
     /// Settings that were drawn.
     drawn: Vec<(String, Value)>,
-    dir: PathBuf,
+    seeds: Range<u64>,
     file: PathBuf,
-    results: Vec<Scored>,
+    /// Outcomes by rung and seed.
+    results: BTreeMap<(usize, u64), Scored>,
 }
 
-/// Scored of a trial on one rung.
+/// Outcome of a training on one rung.
 #[derive(Clone, Copy)]
 struct Scored {
     /// Mean return of the evaluation; NaN if the training failed.
@@ -190,6 +200,9 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     if !(1..=10_000).contains(&plan.trials) || plan.halving.is_some_and(|n| !(2..=100).contains(&n)) {
         return Err(bad("sweep.trials is from 1 to 10000, sweep.halving from 2 to 100".into()));
     }
+    if !(1..=1000).contains(&plan.seeds) {
+        return Err(bad("sweep.seeds is from 1 to 1000".into()));
+    }
     let base_text = base.to_string();
     let with = |drawn: &[(String, Value)]| -> Result<Layers, Error> {
         let mut layers = Layers::default();
@@ -209,10 +222,15 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     for i in 0..plan.trials {
         let drawn =
             if i == 0 { Vec::new() } else { draw(&plan, i, |drawn| with(drawn)?.resolve(entry, algo).map(drop)).map_err(bad)? };
-        let path = dir.join(format!("trial-{i:03}"));
-        trials.push(Trial { drawn, file: path.with_extension("toml"), dir: path, results: Vec::new() });
+        let seed = with(&drawn)?.resolve(entry, algo)?.run.seed;
+        let seeds = seed..seed + plan.seeds;
+        if seeds.end > i64::MAX as u64 {
+            return Err(bad(format!("seed {seed} leaves no room for {} seeds", plan.seeds)));
+        }
+        trials.push(Trial { drawn, seeds, file: dir.join(format!("trial-{i:03}.toml")), results: BTreeMap::new() });
     }
-    let parallel = args.parallel.map_or_else(|| threads(None), |n| n as usize).min(plan.trials);
+    let trainings = plan.trials * plan.seeds as usize;
+    let parallel = args.parallel.map_or_else(|| threads(None), |n| n as usize).min(trainings);
     let threads = (threads(None) / parallel).max(1);
     let halving = plan.halving.unwrap_or(1);
     let mut sweep = Sweep { dir, trials, rungs, halving, threads, parallel, json };
@@ -256,15 +274,34 @@ fn draw(
 
 impl Trial {
     fn name(&self) -> String {
-        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     fn settings(&self) -> String {
         if self.drawn.is_empty() { "the settings of the file".into() } else { layers::in_words(&self.drawn) }
     }
 
-    fn score(&self, rung: usize) -> f64 {
-        self.results.get(rung).map_or(f64::NAN, |result| result.score)
+    /// Returns the run directory of a seed.
+    fn run(&self, seed: u64) -> PathBuf {
+        self.file.with_file_name(format!("{}-seed-{seed}", self.name()))
+    }
+
+    fn log(&self, seed: u64) -> PathBuf {
+        self.run(seed).with_extension("log")
+    }
+
+    /// Returns mean and standard error over the seeds; NaN if one failed or none has come so far.
+    fn score(&self, rung: usize) -> (f64, f64) {
+        let scores: Vec<f64> = self.seeds.clone().filter_map(|seed| Some(self.results.get(&(rung, seed))?.score)).collect();
+        let n = scores.len() as f64;
+        let mean = scores.iter().sum::<f64>() / n;
+        let squares = scores.iter().map(|score| (score - mean).powi(2)).sum::<f64>();
+        (mean, if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 })
+    }
+
+    /// Returns the last rung that it took part in.
+    fn rung(&self) -> usize {
+        self.results.keys().last().map_or(0, |(rung, _)| *rung)
     }
 }
 
@@ -302,11 +339,15 @@ impl Sweep {
         for line in config::read_small(&path, MAX_FILE)?.lines().skip(1) {
             let mut cells = line.split(',');
             let mut next = || cells.next().unwrap_or_default();
-            let (trial, rung, _, score, seconds) = (next().parse::<usize>(), next().parse::<usize>(), next(), next(), next());
+            let (trial, rung, seed) = (next().parse::<usize>(), next().parse::<usize>(), next().parse::<u64>());
+            let (steps, score, seconds) = (next().parse::<u64>(), next(), next());
             let damaged = || Error::config(format!("{}: \"{line}\" is no row of this sweep", path.display()));
-            let (Ok(trial), Ok(rung)) = (trial, rung) else { return Err(damaged()) };
-            let trial = self.trials.get_mut(trial).filter(|trial| trial.results.len() == rung).ok_or_else(damaged)?;
-            trial.results.push(Scored { score: score.parse().unwrap_or(f64::NAN), seconds: seconds.parse().unwrap_or(f64::NAN) });
+            let (Ok(trial), Ok(rung), Ok(seed), Ok(steps)) = (trial, rung, seed, steps) else { return Err(damaged()) };
+            let trial = self.trials.get_mut(trial).filter(|trial| trial.seeds.contains(&seed)).ok_or_else(damaged)?;
+            let scored = Scored { score: score.parse().unwrap_or(f64::NAN), seconds: seconds.parse().unwrap_or(f64::NAN) };
+            if self.rungs.get(rung) != Some(&steps) || trial.results.insert((rung, seed), scored).is_some() {
+                return Err(damaged());
+            }
         }
         Ok(())
     }
@@ -318,11 +359,11 @@ impl Sweep {
             .iter()
             .max_by_key(|trial| trial.drawn.len())
             .map_or(Vec::new(), |trial| trial.drawn.iter().map(|(key, _)| key.as_str()).collect());
-        let mut text = format!("trial,rung,env_steps,return_mean,seconds,{}\n", keys.join(","));
+        let mut text = format!("trial,rung,seed,env_steps,return_mean,seconds,{}\n", keys.join(","));
         for (rung, steps) in self.rungs.iter().enumerate() {
             for (i, trial) in self.trials.iter().enumerate() {
-                if let Some(Scored { score, seconds }) = trial.results.get(rung) {
-                    let _ = write!(text, "{i},{rung},{steps},{score},{seconds:.1}");
+                for (&(_, seed), Scored { score, seconds }) in trial.results.range((rung, 0)..(rung + 1, 0)) {
+                    let _ = write!(text, "{i},{rung},{seed},{steps},{score},{seconds:.1}");
                     for key in &keys {
                         let value = trial.drawn.iter().find(|(of, _)| of == key).map(|(_, value)| value.to_string());
                         let _ = write!(text, ",{}", value.unwrap_or_default().replace(',', ";"));
@@ -338,7 +379,7 @@ impl Sweep {
     fn members(&self, rung: usize) -> Vec<usize> {
         let mut members: Vec<usize> = (0..self.trials.len()).collect();
         for below in 0..rung {
-            let by_score = |&a: &usize, &b: &usize| worst_last(self.trials[a].score(below), self.trials[b].score(below));
+            let by_score = |&a: &usize, &b: &usize| worst_last(self.trials[a].score(below).0, self.trials[b].score(below).0);
             members.sort_by(by_score);
             members.truncate(members.len().div_ceil(self.halving as usize));
         }
@@ -347,44 +388,45 @@ impl Sweep {
 
     /// Trains the members of a rung; false after an interrupt.
     fn climb(&mut self, rung: usize) -> Result<bool, Error> {
-        let members = self.members(rung);
-        let mut waiting: Vec<usize> = members.iter().copied().filter(|&i| self.trials[i].results.len() <= rung).collect();
+        let seeds = |i: usize| self.trials[i].seeds.clone().map(move |seed| (i, seed));
+        let mut waiting: Vec<(usize, u64)> = self.members(rung).into_iter().flat_map(seeds).collect();
+        waiting.retain(|&(i, seed)| !self.trials[i].results.contains_key(&(rung, seed)));
         waiting.reverse();
-        let mut running: Vec<(usize, Child, Instant)> = Vec::new();
+        let mut running: Vec<(usize, u64, Child, Instant)> = Vec::new();
         let mut asked = false;
         while !waiting.is_empty() && !asked || !running.is_empty() {
             while running.len() < self.parallel
                 && !interrupt::requested()
-                && let Some(i) = waiting.pop()
+                && let Some((i, seed)) = waiting.pop()
             {
-                running.push((i, self.start(i, self.rungs[rung])?, Instant::now()));
+                running.push((i, seed, self.start(&self.trials[i], seed, self.rungs[rung])?, Instant::now()));
             }
             if interrupt::requested() && !asked {
-                running.iter().for_each(|(_, child, _)| stop(child));
+                running.iter().for_each(|(_, _, child, _)| stop(child));
                 asked = true;
             }
             std::thread::sleep(LOOK);
             for at in (0..running.len()).rev() {
-                let (i, child, begin) = &mut running[at];
+                let (i, seed, child, begin) = &mut running[at];
                 let Some(status) = child.try_wait().map_err(Error::io("rl train"))? else { continue };
-                let (i, seconds) = (*i, begin.elapsed().as_secs_f64());
+                let (i, seed, seconds) = (*i, *seed, begin.elapsed().as_secs_f64());
                 running.swap_remove(at);
                 if status.code() != Some(i32::from(interrupt::EXIT_CODE)) {
-                    let evaluations = Recorded::open(&self.trials[i].dir).map(|run| run.curve(STEPS, "eval/mean_reward"));
+                    let evaluations = Recorded::open(&self.trials[i].run(seed)).map(|run| run.curve(STEPS, "eval/mean_reward"));
                     let last = evaluations.ok().and_then(|curve| curve.last().map(|(_, score)| *score));
                     let score = last.filter(|_| status.success()).unwrap_or(f64::NAN);
-                    self.trials[i].results.push(Scored { score, seconds });
+                    self.trials[i].results.insert((rung, seed), Scored { score, seconds });
                     self.write()?;
-                    self.tell(i, rung);
+                    self.tell(i, rung, seed);
                 }
             }
         }
         Ok(!asked)
     }
 
-    /// Starts the training of a trial up to `steps`.
-    fn start(&self, i: usize, steps: u64) -> Result<Child, Error> {
-        let Trial { dir, file, .. } = &self.trials[i];
+    /// Starts the training of a trial's seed up to `steps`.
+    fn start(&self, trial: &Trial, seed: u64, steps: u64) -> Result<Child, Error> {
+        let dir = &trial.run(seed);
         let mut command = Command::new(std::env::current_exe().map_err(Error::io("rl"))?);
         let saved = checkpoint::list(&dir.join("checkpoints")).is_ok_and(|saved| !saved.is_empty());
         if saved {
@@ -393,11 +435,12 @@ impl Sweep {
             if dir.exists() {
                 fs::remove_dir_all(dir).map_err(Error::io(dir))?;
             }
-            command.args(["train", "--config"]).arg(file).arg("--run-dir").arg(dir);
+            command.args(["train", "--config"]).arg(&trial.file).arg("--run-dir").arg(dir);
+            command.args(["--seed", &seed.to_string()]);
         }
         command.args(["--steps", &steps.to_string(), "--threads", &self.threads.to_string(), "--plain"]);
         command.args(["--parent", &std::process::id().to_string()]);
-        let path = dir.with_extension("log");
+        let path = trial.log(seed);
         let log = File::create(&path).map_err(Error::io(path))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         #[cfg(unix)]
@@ -405,19 +448,19 @@ impl Sweep {
         command.spawn().map_err(Error::io("rl train"))
     }
 
-    fn tell(&self, i: usize, rung: usize) {
+    fn tell(&self, i: usize, rung: usize, seed: u64) {
         let (trial, steps) = (&self.trials[i], self.rungs[rung]);
-        let Scored { score, seconds } = trial.results[rung];
+        let Scored { score, seconds } = trial.results[&(rung, seed)];
         print::out(&if self.json {
             json!({
-                "event": "trial", "trial": i, "env_steps": steps, "return_mean": finite(score), "seconds": seconds,
-                "settings": trial.settings(),
+                "event": "trial", "trial": i, "seed": seed, "env_steps": steps, "return_mean": finite(score),
+                "seconds": seconds, "settings": trial.settings(),
             })
             .to_string()
         } else if score.is_nan() {
-            format!("{}: failed, see {}", trial.name(), trial.dir.with_extension("log").display())
+            format!("{}, seed {seed}: failed, see {}", trial.name(), trial.log(seed).display())
         } else {
-            format!("{}, {} env steps: {score:.1} ({})", trial.name(), print::grouped(steps), trial.settings())
+            format!("{}, seed {seed}, {} env steps: {score:.1} ({})", trial.name(), print::grouped(steps), trial.settings())
         });
     }
 
@@ -425,40 +468,45 @@ impl Sweep {
     fn report(&self) -> Result<(), Error> {
         let last = self.rungs.len() - 1;
         let mut order: Vec<usize> = (0..self.trials.len()).collect();
-        let key =
-            |&i: &usize| (self.trials[i].results.len(), self.trials[i].results.last().map_or(f64::NAN, |result| result.score));
+        let key = |&i: &usize| (self.trials[i].rung(), self.trials[i].score(self.trials[i].rung()).0);
         order.sort_by(|a, b| key(b).0.cmp(&key(a).0).then(worst_last(key(a).1, key(b).1)));
         let best = &self.trials[order[0]];
-        if best.score(last).is_nan() {
-            let why = format!("every training failed; see {}", best.dir.with_extension("log").display());
+        let (score, _) = best.score(last);
+        if score.is_nan() {
+            let why = format!("a training of every trial failed; see {}", best.log(best.seeds.start).display());
             return Err(Error::RunDir { path: self.dir.clone(), why });
         }
         write_whole(&self.dir.join("best.toml"), config::read_small(&best.file, MAX_FILE)?.as_bytes())?;
         let (mut curves, mut names) = (Vec::new(), Vec::new());
         for &i in &order {
-            let Ok(recorded) = Recorded::open(&self.trials[i].dir) else { continue };
-            let line = recorded.curve(STEPS, "rollout/ep_rew_mean");
-            if !line.is_empty() {
-                curves.push(Curve { line, ..Curve::default() });
-                names.push(format!("{}: {}", self.trials[i].name(), self.trials[i].settings()));
+            let trial = &self.trials[i];
+            let mut runs: Vec<_> = trial.seeds.clone().filter_map(|seed| Recorded::open(&trial.run(seed)).ok()).collect();
+            runs.retain(|run| !run.curve(STEPS, plot::RETURN).is_empty());
+            if !runs.is_empty() {
+                curves.push(plot::curve(&runs, STEPS));
+                names.push(format!("{}: {}", trial.name(), trial.settings()));
             }
         }
         let picture = self.dir.join("sweep.svg");
         write_whole(&picture, chart::svg("mean return", &["env steps"], &[curves], &names).as_bytes())?;
         if self.json {
             let dir = self.dir.display().to_string();
-            let (score, settings) = (best.score(last), best.settings());
+            let settings = best.settings();
             print::out(
                 &json!({"event": "swept", "dir": dir, "best": best.name(), "return_mean": score, "settings": settings})
                     .to_string(),
             );
             return Ok(());
         }
-        print::out(&format!("{:>11}  {:>10}  settings", "env steps", "return"));
+        print::out(&format!("{:>11}  {:>16}  settings", "env steps", "return"));
         for &i in &order {
             let trial = &self.trials[i];
-            let rung = trial.results.len().saturating_sub(1);
-            print::out(&format!("{:>11}  {:>10.1}  {}", print::grouped(self.rungs[rung]), trial.score(rung), trial.settings()));
+            let (steps, (score, error)) = (print::grouped(self.rungs[trial.rung()]), trial.score(trial.rung()));
+            let score = if error > 0.0 { format!("{score:.1} +- {error:.1}") } else { format!("{score:.1}") };
+            print::out(&format!("{steps:>11}  {score:>16}  {}", trial.settings()));
+        }
+        if best.seeds.clone().count() > 1 {
+            print::out("return: mean over the seeds, with its standard error");
         }
         print::out(&format!(
             "{}: train with the best settings by rl train --config {}",
