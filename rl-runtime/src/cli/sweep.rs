@@ -91,12 +91,12 @@ fn one() -> u64 {
 #[serde(untagged)]
 enum Values {
     Choice(Vec<Value>),
-    Span(Span),
+    Interval(Interval),
 }
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Span {
+struct Interval {
     from: Value,
     to: Value,
     /// Uniform in the logarithm.
@@ -110,7 +110,7 @@ impl Values {
         match self {
             Self::Choice(values) if values.is_empty() => Some("a list of no values".into()),
             Self::Choice(_) => None,
-            Self::Span(Span { from, to, log }) => match (number(from), number(to)) {
+            Self::Interval(Interval { from, to, log }) => match (number(from), number(to)) {
                 (Some(from), Some(to)) if from < to && (!log || from > 0.0) => None,
                 (Some(_), Some(_)) if *log => Some("a range with log goes up from a number above 0".into()),
                 (Some(_), Some(_)) => Some("a range goes up".into()),
@@ -123,7 +123,7 @@ impl Values {
     fn draw(&self, uniform: f64) -> Value {
         match self {
             Self::Choice(values) => values[((uniform * values.len() as f64) as usize).min(values.len() - 1)].clone(),
-            Self::Span(Span { from, to, log }) => {
+            Self::Interval(Interval { from, to, log }) => {
                 let (low, high) = (number(from).unwrap_or(0.0), number(to).unwrap_or(0.0));
                 let x = if *log { low * (high / low).powf(uniform) } else { low + (high - low) * uniform };
                 match (from, to) {
@@ -290,7 +290,9 @@ impl Trial {
         self.run(seed).with_extension("log")
     }
 
-    /// Returns mean and standard error over the seeds; NaN if one failed or none has come so far.
+    /// Returns mean and standard error over the seeds.
+    ///
+    /// The mean is NaN if a seed failed, or if none has ended.
     fn score(&self, rung: usize) -> (f64, f64) {
         let scores: Vec<f64> = self.seeds.clone().filter_map(|seed| Some(self.results.get(&(rung, seed))?.score)).collect();
         let n = scores.len() as f64;
