@@ -17,7 +17,7 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 17] = [
+const OTHERS: [&str; 18] = [
     "clock",
     "conv",
     "dense",
@@ -27,6 +27,7 @@ const OTHERS: [&str; 17] = [
     "learner",
     "math",
     "normalize",
+    "off_policy",
     "permutation",
     "policy_gradient",
     "q_learning",
@@ -353,6 +354,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
         "normalize" => normalize(device, &mut bits),
+        "off_policy" => learner::off_policy(device, &mut bits),
         "permutation" => learner::permutation(device, &mut bits),
         "q_learning" => learner::q_learning(device, &mut bits),
         "sample" => sample(device, &mut bits),
