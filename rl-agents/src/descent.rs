@@ -191,11 +191,15 @@ impl Descent {
         (plan, settings): (&Plan, &UpdateSettings),
         pool: &Pool,
     ) -> Result<UpdateTotals, Error> {
-        let plan = &Plan { stale: rollout.is_stale(self.policy.version()), ..*plan };
         self.report(UpdateEvent::TargetsBegin);
         let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
         let device = self.device.clone().ok_or(Error::Columns("there is no device"))?;
         let mut device = lock(&device);
+        let is_first = self.policy.awaits_obs();
+        if is_first {
+            self.merge_obs_on_device(&mut device, rollout, pool)?;
+        }
+        let plan = &Plan { stale: rollout.is_stale(self.policy.version()), ..*plan };
         device.update((plan, settings), rollout, inv_std)?;
         let (totals, counters) = device.results()?;
         self.report(UpdateEvent::TargetsEnd);
@@ -227,7 +231,28 @@ impl Descent {
             let rate = settings.learning_rate;
             return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &losses, minibatch))));
         }
+        if !is_first {
+            self.merge_obs_on_device(&mut device, rollout, pool)?;
+        }
         Ok(totals)
+    }
+
+    /// Adds a rollout's observations to the statistics, if they are normalized.
+    ///
+    /// The host's statistics are copied to the device.
+    fn merge_obs_on_device(&mut self, device: &mut DeviceDescent, rollout: &Rollout, pool: &Pool) -> Result<(), Error> {
+        let network = self.policy.network_mut();
+        if network.obs_moments().is_none() {
+            return Ok(());
+        }
+        let there = if rollout.on_device { device.moments()? } else { None };
+        match there {
+            Some(slices) => network.merge_moments(&slices),
+            None if rollout.on_device => network.merge_obs(&device.rollout_here(rollout)?, pool),
+            None => network.merge_obs(rollout, pool),
+        }
+        let counters = LearnerCounters { changes: self.policy.version(), ..device.counters()? };
+        device.set_statistics(&self.policy, &counters)
     }
 
     /// Bytes of the device's memory by purpose.

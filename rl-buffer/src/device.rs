@@ -215,7 +215,7 @@ impl DeviceRollout {
         copy(stream, Rest::of(&mut self.slab).take::<u8>(masks), masks.width)
     }
 
-    /// Borrows the values of the observations that the steps acted on, (T, N), for writing.
+    /// Borrows the values, (T, N), for writing.
     pub fn values_mut(&mut self) -> ViewMut<'_, f32> {
         Rest::of(&mut self.slab).take(self.columns.values)
     }

@@ -166,7 +166,7 @@ mod tests {
         LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective,
         OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
     };
-    use crate::targets::{Batch, Row, Steps, Targets};
+    use crate::targets::{Batch, ObsSlices, Row, Steps, Targets};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
 
     /// Bytes of the arguments of every kernel that was launched, by name.
@@ -209,7 +209,7 @@ mod tests {
         kernels.sample_gaussian(&stream, gaussian, (&clock.view(), 0), both, &others.view_mut())?;
         let mut episodes = Episodes::new(device, 2, 1)?;
         episodes.add(&stream, &columns, &bytes.view(), &bytes.view())?;
-        kernels.moments(&stream, &columns, 1, &[0, 2])?;
+        kernels.moments(&stream, &columns, &mut ObsSlices::new(device, &[0, 2], 1)?)?;
         let (mean, precision) = (Buffer::zeros(device, 2)?, Buffer::zeros(device, 2)?);
         kernels.normalize(&stream, &floats.view_mut(), &mean.view(), &precision.view())?;
         let mut batch = Batch::zeros(device, Row { obs: 1, action: 0, mask_len: 0 }, 1)?;

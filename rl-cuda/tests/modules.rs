@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use beside::{Driven, Player, check_bound, compare};
 use rl_cuda::elementary::{self, Function};
 use rl_cuda::learner::Episodes;
-use rl_cuda::targets::{Batch, Row, Steps, Targets};
+use rl_cuda::targets::{Batch, ObsSlices, Row, Steps, Targets};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
@@ -270,7 +270,8 @@ fn normalize(device: &Device, bits: &mut Bits<'_>) {
         let mut precision = source.floats(d);
         precision[0] = 100.0; // clipped
         let (mean, precision) = (upload(device, &source.floats(d)), upload(device, &precision));
-        let (means, m2s) = kernels.moments(&stream, &obs.view(), d, &[0, 0, 1, 5, n as u32]).unwrap();
+        let (means, m2s) =
+            kernels.moments(&stream, &obs.view(), &mut ObsSlices::new(device, &[0, 0, 1, 5, n as u32], d).unwrap()).unwrap();
         means.iter().chain(&m2s).for_each(|x| x.to_bits().hash(&mut bits.hash));
         kernels.normalize(&stream, &obs.view_mut(), &mean.view(), &precision.view()).unwrap();
         stream.synchronize().unwrap();

@@ -63,7 +63,8 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
                 let env_device = format!("env_device={env_device}");
                 let args = [&args[..], &["--set", &env_device]].concat();
                 let conv = if env == "snake" { "conv=[[4, 3, 2], [16, 3, 2]]" } else { "conv=[]" };
-                let net = ["--set", "hidden=[32]", "--set", conv, "--set", "normalize_obs=false"];
+                let normalize_obs = format!("normalize_obs={}", env == "pendulum");
+                let net = ["--set", "hidden=[32]", "--set", conv, "--set", &normalize_obs];
                 let rest = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50"];
                 train(&run, &[&args[..], algo, &net, &rest].concat());
                 learnt(&run)
@@ -111,7 +112,8 @@ fn rollouts_of_older_policies_are_learnt_from_on_a_device_as_on_the_cpu() {
         let of = |devices: [&str; 2]| {
             let run = dir.path().join(format!("{name}-{}", devices.join("-")));
             let rest = ["--seed", "7", "--envs", "8", "--set", "pipeline=overlapped", "--set", "hidden=[32]"];
-            let rest = [&rest[..], &["--set", "conv=[]", "--set", "normalize_obs=false", "--set", "eval_episodes=1"]].concat();
+            let normalize_obs = format!("normalize_obs={}", env[0] == "pendulum");
+            let rest = [&rest[..], &["--set", "conv=[]", "--set", &normalize_obs, "--set", "eval_episodes=1"]].concat();
             let rest = [&rest[..], &["--set", "eval_max_steps=50", "--run-dir", text(&run)]].concat();
             let first = [env, algo, &rest].concat();
             train(&run, &[&first[..], &["--device", devices[0], "--steps", "512"]].concat());

@@ -15,7 +15,9 @@ pub enum ActionDistribution<'a> {
     Categorical,
     /// Categorical in each of several heads; the outputs are logits, head after head.
     Heads(&'a HeadSizes),
-    /// Gaussian; the outputs are means. With the logarithms of the standard deviations, (A).
+    /// Gaussian; the outputs are means.
+    ///
+    /// Holds the logarithms of the standard deviations, (A).
     Gaussian(View<'a, f32>),
 }
 
@@ -128,9 +130,9 @@ impl OffPolicyKernels {
         unsafe { self.log_probs[kind].launch(stream, n as u64, BLOCK, args) }
     }
 
-    /// Computes V-trace's advantages and returns, and the weights of the advantages, (T, N) each.
+    /// Computes V-trace's advantages, returns and weights of the advantages.
     ///
-    /// `log_probs` are those of the actions under the learning and the acting policy. The results equal those of `vtrace` of
+    /// Each is (T, N). `log_probs` are those of the actions under the learning and the acting policy. The results equal those of `vtrace` of
     /// rl-buffer bit for bit.
     ///
     /// # Errors
