@@ -768,6 +768,35 @@ fn off_policy_corrections_agree_on_any_numbers() {
             }
             [&advantages, &returns, &weights].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
         }
+        // Loops that are unrolled over heads and over choices, with and without a rest.
+        for sizes in [&[2, 3, 2, 2, 3, 2, 2, 2, 2][..], &[2, 2, 2, 3], &[3, 8], &[4, 9, 2], &[2, 5, 4], &[7, 6]] {
+            let (a, n_actions) = (sizes.iter().sum(), sizes.iter().product::<usize>() as u32);
+            let heads = HeadSizes::new(device, sizes).unwrap();
+            for n in [1, 65, 130] {
+                let outputs: Vec<f32> = (0..n).flat_map(|_| bench.outputs(a, false)).collect();
+                let actions: Vec<u32> = (0..n).map(|_| bench.corners.0.below(n_actions)).collect();
+                let (outputs, actions, mut to) = (bench.upload(&outputs), bench.upload(&actions), bench.zeros(n));
+                let (outputs, actions) = (outputs.view(), Actions::Discrete(actions.view()));
+                let distribution = ActionDistribution::Heads(&heads);
+                let samples = JudgedSamples { outputs, distribution, rows: None, actions, masks: None };
+                kernels.log_probs(&bench.stream, &samples, &to.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &to);
+            }
+        }
+        // One dimension at a time decides the log-probability, by the last bits of its deviation.
+        for (a, at) in (1..=6).flat_map(|a| (0..a).map(move |at| (a, at))) {
+            for log_std in EXP.into_iter().flat_map(|x| [x, -x]).filter(|x| x.abs() < 16.0) {
+                let [mut vector, mut deviations] = [vec![0.0; a], vec![0.0; a]];
+                (vector[at], deviations[at]) = (1000.0, log_std);
+                let [vector, outputs] = [&vector, &vec![0.0; a]].map(|numbers| bench.upload(numbers));
+                let (deviations, mut to) = (bench.upload(&deviations), bench.zeros(1));
+                let distribution = ActionDistribution::Gaussian(deviations.view());
+                let (outputs, actions) = (outputs.view(), Actions::Continuous(vector.view()));
+                let samples = JudgedSamples { outputs, distribution, rows: None, actions, masks: None };
+                kernels.log_probs(&bench.stream, &samples, &to.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &to);
+            }
+        }
         bench.digest
     });
 }
