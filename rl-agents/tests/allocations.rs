@@ -91,7 +91,7 @@ fn acting_and_minibatches_allocate_nothing() {
     for device in &rl_cuda::Device::for_tests() {
         let config = PpoConfig { n_steps: 64, batch_size: 64, n_epochs: 2, ..PpoConfig::default() };
         let mut agent = Ppo::new(policy.clone(), config, 8, 0).unwrap().on_device(device, rollout.shape()).unwrap();
-        let mut rollout = Rollout::new_in(rollout.shape(), &agent.memory()).unwrap();
+        let mut rollout = Rollout::new_in(rollout.shape(), &agent.memory(true)).unwrap();
         let mut metrics = Metrics::default();
         // The second update captures a graph.
         for round in 0..4 {
