@@ -330,20 +330,24 @@ mod tests {
                     columns.log_probs.mapv_inplace(|x| x - 1.5);
                     columns.values.fill(2.5);
                     columns.last_values.fill(3.5);
+                    // Allocates, and therefore waits for all work, before the copy begins.
+                    let mut before = here.clone();
                     if i % 2 == 1 {
                         here.send().unwrap();
                     }
                     if round == 1 {
-                        here.columns().values.fill(4.5); // after it was sent
+                        [&mut here, &mut before].map(|rollout| rollout.columns().values.fill(4.5)); // after it was sent
                     }
-                    let before = here.clone();
                     there.upload(&stream, &here).unwrap();
-                    // The rollout may be filled again at once.
+                    // The rollout may be filled and sent again at once.
                     let _ = here.columns().steps.as_mut().map(
                         |column| column.fill(0.0),
                         |column| column.fill(0),
                         |column| column.fill(0),
                     );
+                    if i % 2 == 1 {
+                        here.send().unwrap();
+                    }
                     let context = format!("{device}, {shape:?}, {memory:?}, {round}");
                     assert_eq!(download(&stream, there.rewards()), before.rewards().to_slice().unwrap(), "{context}");
                     assert_eq!(download(&stream, there.terminated()), before.terminated().to_slice().unwrap(), "{context}");

@@ -510,9 +510,9 @@ impl Rollout {
         self.slab.get_mut(self.columns.policy_version)
     }
 
-    /// Begins to copy the rollout to the device, if its memory is [`Streamed`](crate::Streamed).
+    /// Begins to copy the rollout to its device.
     ///
-    /// A later [`DeviceRollout::upload`](crate::DeviceRollout::upload) takes this copy, unless the rollout is written before.
+    /// Does nothing unless the memory is [`Streamed`](crate::Streamed). A later [`DeviceRollout::upload`](crate::DeviceRollout::upload) takes this copy, unless the rollout is written before.
     ///
     /// # Errors
     /// [`Error::Device`].
