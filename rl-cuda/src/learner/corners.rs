@@ -788,9 +788,10 @@ fn off_policy_corrections_agree_on_any_numbers() {
         }
         // One dimension at a time decides the log-probability, by the last bits of its deviation.
         for (a, at) in (1..=6).flat_map(|a| (0..a).map(move |at| (a, at))) {
-            for log_std in EXP.into_iter().flat_map(|x| [x, -x]).filter(|x| x.abs() < 16.0) {
+            let all = EXP.into_iter().flat_map(|x| [x, -x]).filter(|x| x.abs() < 16.0);
+            for (log_std, distance) in all.flat_map(|x| [1000.0, 777.0, 3100.0].map(|distance| (x, distance))) {
                 let [mut vector, mut deviations] = [vec![0.0; a], vec![0.0; a]];
-                (vector[at], deviations[at]) = (1000.0, log_std);
+                (vector[at], deviations[at]) = (distance, log_std);
                 let [vector, outputs] = [&vector, &vec![0.0; a]].map(|numbers| bench.upload(numbers));
                 let (deviations, mut to) = (bench.upload(&deviations), bench.zeros(1));
                 let distribution = ActionDistribution::Gaussian(deviations.view());
