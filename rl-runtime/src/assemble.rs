@@ -14,7 +14,7 @@ use crate::faults::FaultConfig;
 use crate::pipeline::Collect;
 use crate::profile::nanos;
 use crate::recording::Playback;
-use crate::{Config, Error, first_come, print};
+use crate::{Config, Error, auto, first_come, print};
 
 /// Makes the environments of a run on the CPU, or plays back their recording.
 ///
@@ -84,9 +84,12 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 ///
 /// It learns from rollouts of `n_collectors` collectors. Its environments come with it if they are on the device that learns.
 pub(crate) fn agent(config: &Config, entry: &Entry, n_collectors: usize, fresh: bool) -> Result<Built, Error> {
-    let (device, env) = (config.device().open()?, config.env_on_device(entry)?);
+    let (device, env) = (auto::choose(config, entry, 1).0.open()?, config.env_on_device(entry)?);
     let build = Build { device, env, n_collectors, ..config.build(entry, fresh) };
-    config.algo.settings().agent(&build).map_err(|error| match error {
+    let agent = auto::or_on_cpu(config, build.device.is_some(), config.algo.settings().agent(&build), || {
+        config.algo.settings().agent(&Build { device: None, ..build.clone() })
+    });
+    agent.map_err(|error| match error {
         Error::Agent(rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })) => {
             Error::DeviceMemory { error, fits: fitting(config, &build) }
         }

@@ -221,8 +221,8 @@ pub(super) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
 }
 
 /// Describes the device to train on, and the number of ranks.
-fn device(config: &Config, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
-    let device = train::device(config)?;
+fn device(config: &Config, entry: &Entry, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
+    let device = train::device(config, entry, ranks.map_or(1, |ranks| ranks.n_ranks()))?;
     Ok(ranks.map_or(device.clone(), |ranks| format!("{device}, {} ranks", ranks.n_ranks())))
 }
 
@@ -266,7 +266,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             if !config.run.offline.is_empty() {
                 Playback::open(&config, &config.wrapped(entry).spaces())?;
             }
-            let device = device(&config, ranks)?;
+            let device = device(&config, entry, ranks)?;
             let budget = Budget::training(&config, entry);
             budget.check()?;
             if args.dry_run {
@@ -291,7 +291,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
         Some(path) => {
             let source = Source::open(path, args.run_dir.is_some())?;
             let (config, entry) = resumed_config(&args, layers, path, source.config(), envs)?;
-            let device = device(&config, ranks)?;
+            let device = device(&config, &entry, ranks)?;
             begin(&config, ranks)?;
             let forks = source.forks();
             let Resumed { dir, training, mut notes } =
