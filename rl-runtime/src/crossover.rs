@@ -80,7 +80,7 @@ pub(crate) fn load(device: &str) -> Result<Crossover, String> {
 
 impl Crossover {
     /// Creates the measurement of a device on this machine.
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program measures"))]
+    #[cfg(feature = "cli")]
     pub(crate) fn new(device: &str, points: Vec<CrossoverPoint>) -> Self {
         Self { version: VERSION, device: device.into(), cpu: machine(), points }
     }
@@ -106,7 +106,7 @@ impl Crossover {
     ///
     /// # Errors
     /// [`Error::Config`] without a cache directory; [`Error::Io`].
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program measures"))]
+    #[cfg(feature = "cli")]
     pub(crate) fn save(&self) -> Result<PathBuf, Error> {
         let path = path(&self.device)
             .ok_or_else(|| Error::config("there is no cache directory for the measurement; set XDG_CACHE_HOME or HOME"))?;
@@ -114,6 +114,7 @@ impl Crossover {
         Ok(path)
     }
 
+    #[cfg(feature = "cli")]
     fn write(&self, path: &Path) -> Result<(), Error> {
         let dir = path.parent().unwrap_or(path);
         fs::create_dir_all(dir).map_err(Error::io(dir))?;

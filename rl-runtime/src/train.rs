@@ -65,10 +65,11 @@ pub struct Outcome {
 ///
 /// # Errors
 /// [`Error::Device`] if it does not exist.
+#[cfg(feature = "cli")]
 pub(crate) fn device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
     let (device, why) = auto::choose(config, entry, n_ranks);
     let name = device.open()?.map_or_else(|| "cpu".into(), |device| device.to_string());
-    Ok(why.map_or(name.clone(), |why| format!("{name}, chosen by auto: {why}")))
+    Ok(why.map_or(name.clone(), |why| format!("{name} (chosen by auto: {why})")))
 }
 
 /// Warns of the first invalid number of each kind.
