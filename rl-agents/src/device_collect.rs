@@ -13,6 +13,7 @@ use rl_envs::{ActionSpace, Actions, ObsRows, VecEnv, pool};
 use crate::collect::State;
 use crate::device_descent::{Computed, DeviceDescent, lock};
 use crate::device_net::DeviceNet;
+use crate::device_times::DevicePhase;
 use crate::net::Net;
 use crate::slices::{MAX_SLICES, MIN_SLICE};
 use crate::{CollectorState, Episode, Error};
@@ -96,6 +97,7 @@ impl DeviceCollector {
         let Self { descent, envs, net, episodes, clock, clipped, steps, graph, ran, .. } = self;
         let descent = &mut *lock(descent);
         let stream = descent.stream.clone();
+        descent.times.mark(&stream, DevicePhase::Acting)?;
         let mut acting = ActingOnDevice { descent, net, episodes, clock, clipped: clipped.as_mut() };
         match graph {
             Some(graph) => envs.replay_steps(graph)?,
@@ -106,6 +108,7 @@ impl DeviceCollector {
             None => acting.enqueue(envs)?,
         }
         *ran = true;
+        acting.descent.times.mark(&stream, None)?;
         *steps += acting.descent.rollout.shape().n_steps as u64;
         envs.check_actions(&stream)?;
         let (ended, latest) = episodes.ended(&stream)?;
@@ -114,8 +117,11 @@ impl DeviceCollector {
         rollout.on_device = true;
         if descent.computed.normalizes() {
             // The statistics of rewards are the host's.
+            descent.times.mark(&stream, DevicePhase::Copies)?;
             descent.rollout.download_rewards(&stream, rollout)?;
+            descent.times.mark(&stream, None)?;
         }
+        descent.times.report()?;
         Ok((ended, latest.into_iter().map(episode).collect()))
     }
 

@@ -16,6 +16,7 @@ use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View};
 use rl_envs::{Dtype, Obs};
 
 use crate::device_net::DeviceNet;
+use crate::device_times::{DevicePhase, DeviceTimes};
 use crate::distributions::Distribution;
 use crate::normalize::normalized_reward;
 use crate::optim::{Optimizer, Rule, StepCount};
@@ -138,6 +139,7 @@ pub(crate) struct DeviceDescent {
     final_at: Staged<u32>,                   // (B)
     host_params: PinnedSlab<f32>,
     graph: UpdateGraph,
+    pub(crate) times: DeviceTimes,
 }
 
 /// Waits for the stream, and copies numbers to the host.
@@ -234,6 +236,7 @@ impl DeviceDescent {
             final_at: Staged::new(device, batch_size)?,
             host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
             graph: UpdateGraph::default(),
+            times: DeviceTimes::default(),
         })
     }
 
@@ -268,6 +271,7 @@ impl DeviceDescent {
             Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..*settings },
             Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..*settings },
         };
+        self.times.mark(&self.stream, DevicePhase::Copies)?;
         self.state.set_settings(&self.stream, &settings)?;
         if !rollout.on_device {
             self.rollout.upload(&self.stream, rollout)?;
@@ -277,12 +281,15 @@ impl DeviceDescent {
             normalized.upload(&self.stream, rewards.iter().map(|&reward| normalized_reward(reward, inv_std)))?;
         }
         if !rollout.on_device {
+            self.times.mark(&self.stream, DevicePhase::Targets)?;
             self.next_values(rollout)?;
         }
         let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graph));
+        self.times.mark(&stream, DevicePhase::Learning)?;
         let enqueued = graph.run(&stream, plan, || self.learn(plan));
         self.graph = graph;
-        enqueued
+        enqueued?;
+        Ok(self.times.mark(&stream, None)?)
     }
 
     /// Enqueues everything that is the same in every update.
@@ -416,7 +423,9 @@ impl DeviceDescent {
 
     /// Waits for the update, and returns its sums and the counters.
     pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
-        Ok((self.state.totals(&self.stream)?, self.state.counters(&self.stream)?))
+        let results = (self.state.totals(&self.stream)?, self.state.counters(&self.stream)?);
+        self.times.report()?;
+        Ok(results)
     }
 
     /// Bytes of the device's memory by purpose.

@@ -28,7 +28,7 @@ pub(crate) fn choose(config: &Config, entry: &Entry, n_ranks: usize) -> (Device,
     }
 }
 
-/// Returns the settings of a learner, which is on the CPU if ranks share the training.
+/// Returns the settings of a learner; `auto` is the CPU if ranks share it.
 pub(crate) fn for_ranks(config: &Config, n_ranks: usize) -> Config {
     let mut config = config.clone();
     if n_ranks > 1 && config.device() == Device::Auto {
@@ -37,7 +37,7 @@ pub(crate) fn for_ranks(config: &Config, n_ranks: usize) -> Config {
     config
 }
 
-/// Returns what was built on a device, or builds it on the CPU if `auto` chose wrongly.
+/// Builds on the CPU what could not be built on the device that `auto` chose.
 pub(crate) fn or_on_cpu<T>(
     config: &Config,
     on_device: bool,

@@ -71,7 +71,7 @@ fn path(device: &str) -> Option<PathBuf> {
     Some(cache.join("rl").join(format!("crossover-{name}.json")))
 }
 
-/// Reads the measurement of a device; the error says in a few words why there is none.
+/// Reads the measurement of a device; the error says why there is none.
 pub(crate) fn load(device: &str) -> Result<Crossover, String> {
     let missing = || format!("no measurement of this GPU; {COMMAND} makes one");
     let path = path(device).ok_or_else(missing)?;

@@ -511,6 +511,7 @@ impl Training {
         let pipeline = Pipeline::new(config.mode(), collectors, config.n_steps(), &agent.memory(), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         agent.watch(track.watch());
+        profile.device_watch().into_iter().try_for_each(|watch| agent.watch_device(watch))?;
         ranks.iter().for_each(|ranks| agent.share(ranks.clone()));
         let (progress, saves) = (Progress::default(), Saves::default());
         let run = Run { config, entry, pool, progress, saves, profile, track, ranks };

@@ -1,4 +1,4 @@
-//! `rl bench crossover`, and the device that `device = auto` chooses by its measurement.
+//! `rl bench crossover`, and the device that `auto` chooses by its measurement.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -80,9 +80,9 @@ impl Machine {
         let dir = tempfile::tempdir().unwrap();
         let library = std::env::current_exe().unwrap().with_file_name("libstandin.so");
         fs::create_dir(dir.path().join("driver")).unwrap();
-        ["libcuda.so", "libcuda.so.1"]
-            .iter()
-            .for_each(|name| drop(fs::copy(&library, dir.path().join("driver").join(name)).unwrap()));
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            fs::copy(&library, dir.path().join("driver").join(name)).unwrap();
+        }
         Self { dir }
     }
 

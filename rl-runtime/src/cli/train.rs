@@ -87,13 +87,13 @@ pub(super) struct TrainArgs {
     /// Print lines at a terminal, too, instead of the board
     #[arg(long)]
     plain: bool,
-    /// Print each thread's time by phase at the end
+    /// Print each thread's and the device's time by phase at the end
     #[arg(long)]
     profile: bool,
     /// Process that has started this one, and takes it along when it dies
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<i32>,
-    /// Write a timeline of all threads, for Perfetto or Chrome's about:tracing
+    /// Write a timeline for Perfetto or Chrome's about:tracing
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
 }
@@ -251,6 +251,7 @@ fn send(ranks: Option<&Arc<dyn Peers>>, config: Option<&Config>) -> Result<(), E
 fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option<&Arc<dyn Peers>>) -> Result<ExitCode, Error> {
     let mut report = Report::new(json, args.plain);
     let profile = Profile::new(args.timeline.is_some());
+    let profile = if args.profile || args.timeline.is_some() { profile.with_devices() } else { profile };
     // A timeline inside the run directory is checked once the directory exists.
     let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());
     let inside = |path: &Path| run_dir.is_some_and(|dir| absolute(path).starts_with(absolute(dir)));

@@ -20,7 +20,9 @@ use crate::{Algo, Config, Error, interrupt, print};
 
 /// Alternating measurements of the CPU and the device, of which the median counts.
 const ROUNDS: u32 = 3;
-/// Iterations of a device that are not counted: its graphs are captured in the second.
+/// Iterations that are not counted.
+///
+/// A device captures its graphs in the second.
 const WARM_UP: u64 = 2;
 /// Epochs of an update, unless they are set.
 ///
@@ -54,7 +56,7 @@ pub(in crate::cli) struct CrossoverArgs {
     /// The environment, one with kernels (see `rl list`)
     #[arg(long, default_value = "cartpole")]
     env: String,
-    /// Sizes of the hidden layers; repeat it for several [default: 64,64 and 256,256 and 1024,1024]
+    /// Sizes of hidden layers, repeatable [default: 64,64 256,256 1024,1024]
     #[arg(long, value_parser = Hidden::parse)]
     hidden: Vec<Hidden>,
     /// Numbers of environments; the minibatch grows with them
