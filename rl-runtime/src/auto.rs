@@ -92,7 +92,6 @@ fn unsupported(config: &Config, entry: &Entry) -> Option<String> {
     }
     let key = match &config.net {
         net if net.learner == Learner::Reference => "learner",
-        net if net.normalize_obs => "normalize_obs",
         net if net.conv.last().is_some_and(|[channels, ..]| !channels.is_multiple_of(16)) => "conv",
         _ => return None,
     };
@@ -130,7 +129,7 @@ mod tests {
     fn what_no_device_supports_is_a_reason_for_the_cpu_and_no_error() {
         for (algo, setting, expected) in [
             (Algo::Ppo, "learner=reference", "no device supports learner = \"reference\" so far"),
-            (Algo::A2c, "normalize_obs=true", "no device supports normalize_obs = true so far"),
+            (Algo::A2c, "learner=reference", "no device supports learner = \"reference\" so far"),
             (Algo::Dqn, "n_envs=8", "the measurement is not for dqn"),
             (Algo::Ppo, "env_device=cpu", "the measurement is not for environments on the CPU"),
             (Algo::Ppo, "env.frame_stack=2", "the measurement is not for environments on the CPU"),

@@ -3,7 +3,6 @@
 //! `rl bench crossover` writes the file, one for each device, in the user's cache directory; `device = auto` reads it. Speeds depend on
 //! both sides, so a measurement counts only on the machine that made it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -117,7 +116,7 @@ impl Crossover {
     #[cfg(feature = "cli")]
     fn write(&self, path: &Path) -> Result<(), Error> {
         let dir = path.parent().unwrap_or(path);
-        fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
         let text = serde_json::to_string_pretty(self).expect("texts and numbers");
         crate::file::write_whole(path, text.as_bytes())
     }
@@ -141,6 +140,8 @@ impl Crossover {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn point(size: [usize; 3], cpu: f64, device: f64) -> CrossoverPoint {

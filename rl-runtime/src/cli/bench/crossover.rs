@@ -53,7 +53,7 @@ pub(in crate::cli) struct CrossoverArgs {
     /// cuda, cuda:i or emulated
     #[arg(long, default_value = "cuda", value_parser = |text: &str| parse_learner(text).map(|_| text.to_owned()))]
     device: String,
-    /// The environment, one with kernels (see `rl list`)
+    /// The environment, one that steps on the device
     #[arg(long, default_value = "cartpole")]
     env: String,
     /// Sizes of hidden layers, repeatable [default: 64,64 256,256 1024,1024]
@@ -146,7 +146,7 @@ pub(super) fn run(args: &CrossoverArgs, known: &Envs, json: bool) -> Result<Exit
     let entry = &known.find(&args.env)?;
     let cases = args.cases(entry)?;
     if cases.iter().any(|case| case.device.env_on_device(entry).is_ok_and(|env| env.is_none())) {
-        return Err(Error::config(format!("the environments of {} do not step on a device; `rl list` shows others", args.env)));
+        return Err(Error::config(format!("the environments of {} do not step on a device; try --env cartpole", args.env)));
     }
     let opened = parse_device(&args.device).map(|device| device.open()).transpose()?.flatten();
     let Some(device) = opened else { return Err(Error::config("--device names no device")) };
