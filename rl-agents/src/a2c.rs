@@ -87,6 +87,11 @@ impl A2cConfig {
     fn samples(&self, rollout: usize) -> usize {
         if self.batch_size == 0 { rollout } else { self.batch_size }
     }
+
+    /// Returns what the latest policy computes for a rollout of an older one.
+    fn refresh(&self) -> Refresh {
+        if self.vtrace { Refresh::VTrace } else { Refresh::Values }
+    }
 }
 
 /// The A2C agent.
@@ -158,7 +163,7 @@ impl A2c {
     pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
         let Self { descent, config } = self;
         let batch_size = config.samples(shape.n_steps * shape.n_envs);
-        Ok(Self { descent: descent.on_device(device, shape, batch_size)?, config })
+        Ok(Self { descent: descent.on_device(device, shape, batch_size, config.refresh())?, config })
     }
 
     /// Creates environments of the type `env` on the device that learns.
@@ -188,6 +193,7 @@ impl A2c {
             n_epochs: 1,
             shuffled: config.samples(rollout.len()) < rollout.len(),
             normalize: config.normalize_advantage,
+            stale: false,
         };
         let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
         let n = totals.minibatches;
@@ -253,9 +259,8 @@ impl Agent for A2c {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
         let policy = &self.descent.policy;
-        let targets = if rollout.policy_version().iter().any(|&version| version != policy.version()) {
-            let refresh = if config.vtrace { Refresh::VTrace } else { Refresh::Values };
-            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), refresh, pool)?
+        let targets = if rollout.is_stale(policy.version()) {
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.refresh(), pool)?
         } else {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };

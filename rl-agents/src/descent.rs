@@ -18,6 +18,7 @@ use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule, StepCount};
 use crate::probe::{Probe, Threads};
+use crate::targets::Refresh;
 use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 
 /// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
@@ -69,11 +70,19 @@ impl Descent {
 
     /// Learns on `device` from rollouts of a shape.
     ///
+    /// `refresh` is what the latest policy computes for a rollout of an older one.
+    ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
-    pub(crate) fn on_device(mut self, device: &rl_cuda::Device, shape: RolloutShape, batch_size: usize) -> Result<Self, Error> {
+    pub(crate) fn on_device(
+        mut self,
+        device: &rl_cuda::Device,
+        shape: RolloutShape,
+        batch_size: usize,
+        refresh: Refresh,
+    ) -> Result<Self, Error> {
         let learning = (&self.policy, self.optimizer.rule());
-        let device = DeviceDescent::new(device, learning, shape, batch_size, self.returns.is_some())?;
+        let device = DeviceDescent::new(device, learning, shape, batch_size, (self.returns.is_some(), refresh))?;
         self.device = Some(Arc::new(Mutex::new(device)));
         self.load_device()?;
         Ok(self)
@@ -183,29 +192,29 @@ impl Descent {
     /// Updates on the device, and copies the results to policy and optimizer.
     ///
     /// # Errors
-    /// [`Error::Columns`] for the rollout of an older policy; [`Error::Diverged`] with the minibatch at which learning stopped;
-    /// [`Error::Device`].
+    /// [`Error::Diverged`] with the minibatch at which learning stopped; [`Error::Device`].
     pub(crate) fn update_on_device(
         &mut self,
         rollout: &Rollout,
         (plan, settings): (&Plan, &UpdateSettings),
         pool: &Pool,
     ) -> Result<UpdateTotals, Error> {
-        let version = self.policy.version();
-        if rollout.policy_version().iter().any(|&acted| acted != version) {
-            return Err(Error::Columns("learning on a device needs the actions of the latest policy"));
-        }
         self.report(UpdateEvent::TargetsBegin);
         let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
         let device = self.device.clone().ok_or(Error::Columns("there is no device"))?;
         let mut device = lock(&device);
+        let is_first = self.policy.awaits_obs();
+        if is_first {
+            self.merge_obs_on_device(&mut device, rollout, pool)?;
+        }
+        let plan = &Plan { stale: rollout.is_stale(self.policy.version()), ..*plan };
         device.update((plan, settings), rollout, inv_std)?;
         let (totals, counters) = device.results()?;
         self.report(UpdateEvent::TargetsEnd);
         let Self { policy, optimizer, gradient, .. } = self;
         self.epochs = counters.epochs;
         let diverged = (counters.stop == LearnerCounters::DIVERGED).then(|| {
-            let (rollout, targets) = device.here(rollout)?;
+            let (rollout, targets) = device.here(rollout, plan)?;
             let mut order = vec![0; rollout.len()];
             self.order.set(order.len() as u32, self.seed, counters.epochs.saturating_sub(1), Purpose::Shuffle);
             self.order.write(&mut order, &Pool::default());
@@ -230,7 +239,28 @@ impl Descent {
             let rate = settings.learning_rate;
             return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &losses, minibatch))));
         }
+        if !is_first {
+            self.merge_obs_on_device(&mut device, rollout, pool)?;
+        }
         Ok(totals)
+    }
+
+    /// Adds a rollout's observations to the statistics, if they are normalized.
+    ///
+    /// The host's statistics are copied to the device.
+    fn merge_obs_on_device(&mut self, device: &mut DeviceDescent, rollout: &Rollout, pool: &Pool) -> Result<(), Error> {
+        let network = self.policy.network_mut();
+        if network.obs_moments().is_none() {
+            return Ok(());
+        }
+        let there = if rollout.on_device { device.moments()? } else { None };
+        match there {
+            Some(slices) => network.merge_moments(&slices),
+            None if rollout.on_device => network.merge_obs(&device.rollout_here(rollout)?, pool),
+            None => network.merge_obs(rollout, pool),
+        }
+        let counters = LearnerCounters { changes: self.policy.version(), ..device.counters()? };
+        device.set_statistics(&self.policy, &counters)
     }
 
     /// Bytes of the device's memory by purpose.

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use rl_buffer::{DeviceStep, ObsSlice, Rollout, RolloutShape};
 use rl_cuda::learner::Episodes;
-use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph};
-use rl_envs::{ActionSpace, Actions, ObsRows, VecEnv, pool};
+use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
+use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, pool};
 
 use crate::collect::State;
 use crate::device_descent::{Computed, DeviceDescent, lock};
 use crate::device_net::DeviceNet;
+use crate::device_normalize::Inputs;
 use crate::device_times::DevicePhase;
 use crate::net::Net;
 use crate::slices::{MAX_SLICES, MIN_SLICE};
@@ -97,22 +98,25 @@ impl DeviceCollector {
         let Self { descent, envs, net, episodes, clock, clipped, steps, graph, ran, .. } = self;
         let descent = &mut *lock(descent);
         let stream = descent.stream.clone();
+        rollout.clear();
+        // The first statistics include this rollout, so its final observations are valued after it was added to them.
+        let keeps_finals = descent.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
         descent.times.mark(&stream, DevicePhase::Acting)?;
         let mut acting = ActingOnDevice { descent, net, episodes, clock, clipped: clipped.as_mut() };
         match graph {
+            _ if keeps_finals => acting.enqueue(envs, Some(rollout))?,
             Some(graph) => envs.replay_steps(graph)?,
             None if *ran => {
-                let captured = envs.capture_steps(&stream, |envs| acting.enqueue(envs))?;
+                let captured = envs.capture_steps(&stream, |envs| acting.enqueue(envs, None))?;
                 envs.replay_steps(graph.insert(captured))?;
             }
-            None => acting.enqueue(envs)?,
+            None => acting.enqueue(envs, None)?,
         }
         *ran = true;
         acting.descent.times.mark(&stream, None)?;
         *steps += acting.descent.rollout.shape().n_steps as u64;
         envs.check_actions(&stream)?;
         let (ended, latest) = episodes.ended(&stream)?;
-        rollout.clear();
         rollout.policy_version_mut().fill(version);
         rollout.on_device = true;
         if descent.computed.normalizes() {
@@ -137,8 +141,8 @@ impl DeviceCollector {
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         let mut obs = ObsRows::zeros(self.envs.observation_space().dtype(), n * d);
         match (&mut obs, rollout.last_obs()) {
-            (ObsRows::F32(to), rl_envs::Obs::F32(from)) => stream.download(to, &from)?,
-            (ObsRows::U8(to), rl_envs::Obs::U8(from)) => stream.download(to, &from)?,
+            (ObsRows::F32(to), Obs::F32(from)) => stream.download(to, &from)?,
+            (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from)?,
             _ => {}
         }
         let mut masks = Vec::new();
@@ -191,8 +195,8 @@ impl DeviceCollector {
             return Err(other());
         }
         match (to, obs.as_slice()) {
-            (rl_envs::Obs::F32(to), ObsSlice::F32(from)) if to.len() == from.len() => stream.upload(&to, from)?,
-            (rl_envs::Obs::U8(to), ObsSlice::U8(from)) if to.len() == from.len() => stream.upload(&to, from)?,
+            (Obs::F32(to), ObsSlice::F32(from)) if to.len() == from.len() => stream.upload(&to, from)?,
+            (Obs::U8(to), ObsSlice::U8(from)) if to.len() == from.len() => stream.upload(&to, from)?,
             _ => return Err(other()),
         }
         if let Some(to) = to_masks {
@@ -213,17 +217,31 @@ struct ActingOnDevice<'a> {
 
 impl ActingOnDevice<'_> {
     /// Enqueues a rollout.
-    fn enqueue(&mut self, envs: &mut CudaVecEnv) -> Result<(), Error> {
+    ///
+    /// `finals` takes the final observations, for which the host waits at each step.
+    fn enqueue(&mut self, envs: &mut CudaVecEnv, mut finals: Option<&mut Rollout>) -> Result<(), Error> {
         let Self { descent, net, episodes, clock, clipped } = self;
-        let DeviceDescent { stream, kernels, targets, chains, obs_scale, rollout: columns, computed, params, log_std, .. } =
-            &mut **descent;
+        let DeviceDescent {
+            stream,
+            kernels,
+            targets,
+            chains,
+            obs_scale,
+            normalizer,
+            rollout: columns,
+            computed,
+            params,
+            log_std,
+            ..
+        } = &mut **descent;
+        let inputs = Inputs { kernels, targets, scale: *obs_scale, normalizer: normalizer.as_ref() };
         let RolloutShape { n_steps, n_envs: n, obs_len: d, .. } = columns.shape();
-        let ([actor, critic], scale, params) = (*chains, *obs_scale, params.view());
+        let ([actor, critic], params) = (*chains, params.view());
         let Computed { next_values, .. } = computed;
         columns.restart(stream)?;
         for t in 0..n_steps {
             let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
-            kernels.samples(stream, (&obs, scale, d), None, &net.inputs.view_mut())?;
+            inputs.write(stream, (&obs, d), None, &net.inputs.view_mut())?;
             net.forward((stream, kernels), &params, n, None)?;
             stream.copy(&values, &net.outputs(critic, n))?;
             let (outputs, at) = (net.outputs(actor, n), 1 + t as u64);
@@ -240,13 +258,16 @@ impl ActingOnDevice<'_> {
             }
             envs.step_on(stream, 1, ActionSource::Given, &steps)?;
             let final_obs = steps.final_obs.map(|obs| obs.into_view(), |obs| obs.into_view());
-            kernels.samples(stream, (&final_obs, scale, d), None, &net.inputs.view_mut())?;
+            inputs.write(stream, (&final_obs, d), None, &net.inputs.view_mut())?;
             net.forward((stream, kernels), &params, n, Some(actor))?;
             let ended = [&steps.terminated.into_view(), &steps.truncated.into_view()];
+            if let Some(rollout) = &mut finals {
+                push_finals((stream, t, d), ended, &final_obs, rollout)?;
+            }
             let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
             kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
         }
-        kernels.samples(stream, (&columns.last_obs(), scale, d), None, &net.inputs.view_mut())?;
+        inputs.write(stream, (&columns.last_obs(), d), None, &net.inputs.view_mut())?;
         net.forward((stream, kernels), &params, n, Some(actor))?;
         stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
         let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
@@ -255,6 +276,28 @@ impl ActingOnDevice<'_> {
         episodes.add(stream, &rewards, flags[0], flags[1])?;
         Ok(targets.advance_clock(stream, &clock.view_mut(), n_steps as u64)?)
     }
+}
+
+/// Copies the final observations of the episodes that step `t` ended to the host.
+fn push_finals(
+    (stream, t, d): (&Stream, usize, usize),
+    ended: [&View<'_, u8>; 2],
+    final_obs: &Obs<View<'_, f32>, View<'_, u8>>,
+    rollout: &mut Rollout,
+) -> Result<(), Error> {
+    let mut flags = [(); 2].map(|()| vec![0; ended[0].len()]);
+    flags.iter_mut().zip(ended).try_for_each(|(to, from)| stream.download(to, from))?;
+    let ends = |n: &usize| flags[0][*n] | flags[1][*n] != 0;
+    for n in (0..flags[0].len()).filter(ends) {
+        let mut row = ObsRows::zeros(rollout.shape().obs, d);
+        match (&mut row, final_obs) {
+            (ObsRows::F32(to), Obs::F32(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
+            (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
+            _ => {}
+        }
+        rollout.push_final(t, n, row.as_slice(), &[]);
+    }
+    Ok(())
 }
 
 fn episode((episode_return, length): (f64, u32)) -> Episode {
@@ -272,12 +315,13 @@ mod tests {
     use crate::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
 
     /// Trains on the CPU and on a device, and exchanges the environments' states on the way.
-    fn compare(device: &Device, entry: &Entry, (n, n_steps): (usize, usize), normalize_reward: bool) {
+    fn compare(device: &Device, entry: &Entry, (n, n_steps): (usize, usize), normalized: bool) {
         let pool = Pool::new(2).unwrap();
         let mut here = Collector::of(entry.slices(n, MAX_SLICES, MIN_SLICE).unwrap(), &pool, 1).unwrap();
         let (obs, actions) = entry.spaces();
-        let net = NetConfig { hidden: vec![9], ..NetConfig::default() };
-        let config = PpoConfig { n_steps, batch_size: n * n_steps, n_epochs: 2, normalize_reward, ..PpoConfig::default() };
+        let net = NetConfig { hidden: vec![9], normalize_obs: normalized, ..NetConfig::default() };
+        let config = PpoConfig { n_steps, batch_size: n * n_steps, n_epochs: 2, ..PpoConfig::default() };
+        let config = PpoConfig { normalize_reward: normalized, ..config };
         let agent = || Ppo::new(ActorCritic::new(&obs, &actions, &net, 3).unwrap(), config.clone(), n, 5).unwrap();
         let (mut cpu, mut gpu) = (agent(), agent().on_device(device, here.shape(n_steps)).unwrap());
         let mut there = gpu.collector(entry.name, 1).unwrap();
@@ -308,7 +352,9 @@ mod tests {
             }
             let metrics = cpu.update(&expected, 1.0, &pool).unwrap();
             assert_eq!(format!("{metrics:?}"), format!("{:?}", gpu.update(&found, 1.0, &pool).unwrap()), "{context}");
-            assert_eq!((there.graph.is_some(), lock(&there.descent).is_captured()), (iteration > 0, iteration > 0), "{context}");
+            // Statistics begin with the first rollout, which is learnt from as that of an older policy.
+            let captured = (iteration > 0, iteration > usize::from(normalized));
+            assert_eq!((there.graph.is_some(), lock(&there.descent).is_captured()), captured, "{context}");
             let (a, b) = (cpu.save().unwrap(), gpu.save().unwrap());
             assert!(bits(&a.params) == bits(&b.params) && a.counters == b.counters && a.statistics == b.statistics, "{context}");
             let states = [here.save().unwrap(), there.save().unwrap()];
@@ -341,6 +387,9 @@ mod tests {
             let find = |name| catalog::find(name).unwrap();
             compare(device, find("cartpole"), (65, 31), false);
             compare(device, find("pendulum"), (33, 16), true);
+            // Episodes that end in the first rollout, and bytes.
+            compare(device, find("cartpole"), (9, 60), true);
+            compare(device, find("snake"), (5, 40), true);
         }
     }
 

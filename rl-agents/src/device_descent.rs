@@ -8,26 +8,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape};
 use rl_cuda::learner::{
-    Deviations, HeadSizes, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads,
-    MinibatchSlices, Objective, PARTS, Terms, UpdateSettings, UpdateTotals,
+    ActionDistribution, Deviations, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns,
+    LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, PARTS, Terms, UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, Targets};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View};
 use rl_envs::{Dtype, Obs};
 
 use crate::device_net::DeviceNet;
+use crate::device_normalize::{DeviceNormalizer, Inputs};
 use crate::device_times::{DevicePhase, DeviceTimes};
 use crate::distributions::Distribution;
-use crate::normalize::normalized_reward;
+use crate::normalize::{Moments, normalized_reward};
 use crate::optim::{Optimizer, Rule, StepCount};
 use crate::slices;
-use crate::targets::CONTIGUOUS;
+use crate::staged::Staged;
+use crate::targets::{CONTIGUOUS, Refresh};
 use crate::{ActorCritic, Error};
 
 /// Maximum numbers in the partial gradients of all tiles.
 ///
 /// Beyond, each slice has one partial gradient.
 pub(crate) const MAX_NUMBERS: usize = 1 << 26;
+
+/// Index of the KL divergence among the parts of a loss.
+const KL: usize = 3;
 
 /// Order of an algorithm's update, the same from one to the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,9 +45,11 @@ pub(crate) struct Plan {
     pub(crate) shuffled: bool,
     /// True if advantages are normalized per minibatch.
     pub(crate) normalize: bool,
+    /// True if an older policy acted.
+    pub(crate) stale: bool,
 }
 
-/// Graph of the work of every update, which is run once before it is captured.
+/// Graph of work that updates repeat, which is run once before it is captured.
 #[derive(Debug, Default)]
 struct UpdateGraph {
     ran: Option<Plan>,
@@ -66,27 +73,6 @@ impl UpdateGraph {
     }
 }
 
-/// Numbers in a device's memory, and page-locked memory to copy them from.
-#[derive(Debug)]
-struct Staged<T: rl_cuda::Element> {
-    here: PinnedSlab<T>,
-    there: Buffer<T>,
-}
-
-impl<T: rl_cuda::Element> Staged<T> {
-    fn new(device: &Device, len: usize) -> Result<Self, rl_cuda::Error> {
-        let here = PinnedSlab::zeros(Some(device), len, CpuAccess::ReadWrite)?;
-        Ok(Self { here, there: Buffer::zeros(device, len)? })
-    }
-
-    /// Copies `from` to the beginning without waiting.
-    fn upload(&mut self, stream: &Stream, from: impl ExactSizeIterator<Item = T>) -> Result<(), rl_cuda::Error> {
-        let len = from.len();
-        self.here.write()?.iter_mut().zip(from).for_each(|(to, from)| *to = from);
-        stream.upload_async(&self.there.view_mut().into_slice(0..len), &self.here)
-    }
-}
-
 /// Numbers computed from a rollout, (T, N) each.
 #[derive(Debug)]
 pub(crate) struct Computed {
@@ -104,6 +90,51 @@ impl Computed {
     }
 }
 
+/// Corrections for rollouts in which an older policy acted.
+#[derive(Debug)]
+struct OffPolicy {
+    kernels: OffPolicyKernels,
+    refresh: Refresh,
+    /// Log-probabilities at the start of the update, (T N).
+    ///
+    /// Empty if values alone are computed.
+    log_probs: Buffer<f32>,
+    /// Weights of V-trace, and weighted advantages, (T N) each.
+    weights: [Buffer<f32>; 2],
+}
+
+impl OffPolicy {
+    fn new(device: &Device, refresh: Refresh, len: usize) -> Result<Self, rl_cuda::Error> {
+        let floats = |needed| Buffer::zeros(device, if needed { len } else { 0 });
+        let corrects = refresh == Refresh::VTrace;
+        Ok(Self {
+            kernels: OffPolicyKernels::new(device)?,
+            refresh,
+            log_probs: floats(refresh != Refresh::Values)?,
+            weights: [floats(corrects)?, floats(corrects)?],
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.log_probs.bytes() + self.weights.iter().map(Buffer::bytes).sum::<usize>()
+    }
+}
+
+/// Returns the distribution whose parameters are the policy's outputs.
+fn distribution<'a>(heads: Option<&'a HeadSizes>, log_std: View<'a, f32>) -> ActionDistribution<'a> {
+    match heads {
+        Some(heads) => ActionDistribution::Heads(heads),
+        None if log_std.is_empty() => ActionDistribution::Categorical,
+        None => ActionDistribution::Gaussian(log_std),
+    }
+}
+
+/// Cuts a range of rows into parts of at most `len`.
+fn parts(rows: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    rows.step_by(len).map(move |first| first..end.min(first + len))
+}
+
 /// A policy and its optimizer on a device, with the memory of an update.
 #[derive(Debug)]
 pub(crate) struct DeviceDescent {
@@ -114,8 +145,10 @@ pub(crate) struct DeviceDescent {
     net: DeviceNet,
     pub(crate) chains: [usize; 2],
     pub(crate) obs_scale: f32,
+    pub(crate) normalizer: Option<DeviceNormalizer>,
     pub(crate) rollout: DeviceRollout,
     pub(crate) computed: Computed,
+    off_policy: OffPolicy,
     pub(crate) params: Buffer<f32>,
     /// Range of the logarithmic standard deviations among the parameters.
     ///
@@ -138,7 +171,8 @@ pub(crate) struct DeviceDescent {
     final_obs: Obs<Staged<f32>, Staged<u8>>, // (B, D)
     final_at: Staged<u32>,                   // (B)
     host_params: PinnedSlab<f32>,
-    graph: UpdateGraph,
+    /// Graphs of updates from fresh and from stale rollouts, and of judging the latter.
+    graphs: [UpdateGraph; 3],
     pub(crate) times: DeviceTimes,
 }
 
@@ -179,13 +213,10 @@ impl DeviceDescent {
         (policy, rule): (&ActorCritic, Rule),
         shape: RolloutShape,
         batch_size: usize,
-        normalize_reward: bool,
+        (normalize_reward, refresh): (bool, Refresh),
     ) -> Result<Self, Error> {
         let network = policy.network();
         let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
-        if network.obs_moments().is_some() {
-            return Err(unsupported("normalize_obs", "true".into()));
-        }
         let log_std = match policy.distribution() {
             Distribution::Categorical { .. } => 0..0,
             Distribution::Gaussian { log_std } => log_std.clone(),
@@ -207,6 +238,7 @@ impl DeviceDescent {
             net: DeviceNet::new(device, net, batch_size, batch_size)?,
             chains: [actor, critic],
             obs_scale: network.obs_scale(),
+            normalizer: network.normalizer().map(|_| DeviceNormalizer::new(device, shape)).transpose()?,
             rollout: DeviceRollout::new(device, shape)?,
             computed: Computed {
                 next_values: floats(len)?,
@@ -214,6 +246,7 @@ impl DeviceDescent {
                 returns: floats(len)?,
                 rewards: normalize_reward.then(|| Staged::new(device, len)).transpose()?,
             },
+            off_policy: OffPolicy::new(device, refresh, len)?,
             params: floats(n_params)?,
             moments: (0..n_moments).map(|_| floats(n_params)).collect::<Result<_, _>>()?,
             gradient: floats(n_params)?,
@@ -235,7 +268,7 @@ impl DeviceDescent {
             },
             final_at: Staged::new(device, batch_size)?,
             host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
-            graph: UpdateGraph::default(),
+            graphs: Default::default(),
             times: DeviceTimes::default(),
         })
     }
@@ -254,10 +287,34 @@ impl DeviceDescent {
         }
         let StepCount { taken, skipped } = optimizer.steps();
         let counters = LearnerCounters { seed, epochs, taken, skipped, changes: policy.version(), stop: 0 };
-        Ok(self.state.set_counters(stream, &counters)?)
+        self.set_statistics(policy, &counters)
     }
 
-    /// Enqueues an update of the policy that acted in `rollout`, without waiting.
+    /// Copies the policy's statistics of observations and the counters to the device.
+    pub(crate) fn set_statistics(&mut self, policy: &ActorCritic, counters: &LearnerCounters) -> Result<(), Error> {
+        if let (Some(there), Some(here)) = (&mut self.normalizer, policy.network().normalizer()) {
+            there.set(&self.stream, here)?;
+        }
+        Ok(self.state.set_counters(&self.stream, counters)?)
+    }
+
+    /// Computes the moments of a rollout's observations by slices of environments.
+    ///
+    /// `None` for bytes.
+    pub(crate) fn moments(&mut self) -> Result<Option<Vec<Moments>>, Error> {
+        let Some(normalizer) = &mut self.normalizer else { return Ok(None) };
+        let RolloutShape { n_steps, n_envs, obs_len: d, .. } = self.rollout.shape();
+        let len = n_steps * n_envs * d;
+        let obs = self.rollout.obs().map(|obs| obs.slice(0..len), |obs| obs.slice(0..len));
+        Ok(normalizer.moments((&self.stream, &self.targets), &obs)?)
+    }
+
+    /// Returns the counters.
+    pub(crate) fn counters(&self) -> Result<LearnerCounters, Error> {
+        Ok(self.state.counters(&self.stream)?)
+    }
+
+    /// Enqueues an update from `rollout`, without waiting.
     ///
     /// The device decides itself on steps that are skipped, and on the end of an update at a KL divergence. Rewards are normalized by
     /// `inv_std`, if there is one.
@@ -280,22 +337,70 @@ impl DeviceDescent {
             let rewards = rollout.rewards().to_slice().expect(CONTIGUOUS);
             normalized.upload(&self.stream, rewards.iter().map(|&reward| normalized_reward(reward, inv_std)))?;
         }
-        if !rollout.on_device {
+        if plan.stale || !rollout.on_device {
             self.times.mark(&self.stream, DevicePhase::Targets)?;
+        }
+        if plan.stale {
+            self.repeat(2, plan, Self::judge)?;
+        }
+        if plan.stale || !rollout.on_device {
             self.next_values(rollout)?;
         }
-        let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graph));
-        self.times.mark(&stream, DevicePhase::Learning)?;
-        let enqueued = graph.run(&stream, plan, || self.learn(plan));
-        self.graph = graph;
-        enqueued?;
-        Ok(self.times.mark(&stream, None)?)
+        self.times.mark(&self.stream, DevicePhase::Learning)?;
+        self.repeat(usize::from(plan.stale), plan, |learner| learner.learn(plan))?;
+        Ok(self.times.mark(&self.stream, None)?)
+    }
+
+    /// Enqueues work that is the same in every update of a plan.
+    fn repeat(&mut self, graph: usize, plan: &Plan, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
+        let (stream, mut repeated) = (self.stream.clone(), std::mem::take(&mut self.graphs[graph]));
+        let enqueued = repeated.run(&stream, plan, || work(self));
+        self.graphs[graph] = repeated;
+        enqueued
+    }
+
+    /// Judges a stale rollout by the latest policy.
+    ///
+    /// Its values replace the acting policy's; its log-probabilities are computed if they are needed.
+    fn judge(&mut self) -> Result<(), Error> {
+        let Self { stream, kernels, targets, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
+        let inputs = Inputs { kernels, targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
+        let RolloutShape { n_steps, n_envs, obs_len: d, .. } = columns.shape();
+        let ([actor, critic], params, len) = (self.chains, params.view(), n_steps * n_envs);
+        let distribution = distribution(heads.as_ref(), params.slice(log_std.clone()));
+        // The observations after the last step have values, and no actions.
+        for rows in parts(0..len, self.batch_size).chain(parts(len..len + n_envs, self.batch_size)) {
+            let (n, has_actions) = (rows.len(), rows.end <= len);
+            let of_rows = rows.start * d..rows.end * d;
+            let obs = columns.obs().map(|obs| obs.slice(of_rows.clone()), |obs| obs.slice(of_rows.clone()));
+            inputs.write(stream, (&obs, d), None, &net.inputs.view_mut().into_slice(0..n * d))?;
+            let judges = has_actions && off_policy.refresh != Refresh::Values;
+            net.forward((stream, kernels), &params, n, (!judges).then_some(actor))?;
+            if judges {
+                let outputs = net.outputs(actor, n);
+                let a = outputs.len() / n;
+                let samples = JudgedSamples {
+                    outputs,
+                    distribution,
+                    rows: None,
+                    actions: columns
+                        .actions()
+                        .map(|actions| actions.slice(rows.clone()), |actions| actions.slice(rows.start * a..rows.end * a)),
+                    masks: columns.masks().map(|masks| masks.slice(rows.start * a..rows.end * a)),
+                };
+                off_policy.kernels.log_probs(stream, &samples, &off_policy.log_probs.view_mut().into_slice(rows.clone()))?;
+            }
+            let values = if has_actions { columns.values_mut() } else { columns.last_values_mut() };
+            let first = if has_actions { rows.start } else { rows.start - len };
+            stream.copy(&values.into_slice(first..first + n), &net.outputs(critic, n))?;
+        }
+        Ok(())
     }
 
     /// Enqueues everything that is the same in every update.
     fn learn(&mut self, plan: &Plan) -> Result<(), Error> {
         self.kernels.begin(&self.stream, &mut self.state)?;
-        self.targets(plan.discounts)?;
+        self.targets(plan)?;
         for _ in 0..plan.n_epochs {
             self.kernels.epoch(&self.stream, &mut self.state, plan.shuffled, &self.order.view_mut())?;
             for first in (0..self.order.len()).step_by(self.batch_size) {
@@ -308,7 +413,8 @@ impl DeviceDescent {
 
     /// Computes the values of the next observations, with those of the final ones.
     fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
-        let Self { stream, kernels, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
+        let Self { stream, kernels, targets, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
+        let inputs = Inputs { kernels, targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
         let RolloutShape { n_envs, obs_len: d, .. } = columns.shape();
         let ([actor, critic], values) = (self.chains, columns.values());
         let ends = rollout.final_at();
@@ -328,7 +434,7 @@ impl DeviceDescent {
                 }
                 _ => return Err(Error::Snapshot("the rollout holds observations of another type".into())),
             };
-            kernels.samples(stream, (&obs, self.obs_scale, d), None, &net.inputs.view_mut().into_slice(0..n * d))?;
+            inputs.write(stream, (&obs, d), None, &net.inputs.view_mut().into_slice(0..n * d))?;
             net.forward((stream, kernels), &params.view(), n, Some(actor))?;
             let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
@@ -344,10 +450,10 @@ impl DeviceDescent {
         }
     }
 
-    /// Computes generalized advantages, and returns as their sum with the values.
-    fn targets(&mut self, (gamma, lambda): (f32, f32)) -> Result<(), Error> {
-        let Self { stream, kernels, rollout: columns, computed, .. } = self;
-        let values = columns.values();
+    /// Computes advantages and returns; of a stale rollout by V-trace if that is set.
+    fn targets(&mut self, plan: &Plan) -> Result<(), Error> {
+        let Self { stream, kernels, rollout: columns, computed, off_policy, .. } = self;
+        let (values, n_envs) = (columns.values(), columns.shape().n_envs);
         let Computed { next_values, advantages, returns, rewards } = computed;
         let steps = Steps {
             rewards: rewards.as_ref().map_or(columns.rewards(), |rewards| rewards.there.view()),
@@ -356,24 +462,40 @@ impl DeviceDescent {
             next_values: next_values.view(),
             values,
         };
-        self.targets.gae(stream, &steps, columns.shape().n_envs, gamma, lambda, &advantages.view_mut())?;
-        Ok(kernels.returns(stream, (&advantages.view(), &values), &returns.view_mut(), &mut self.state)?)
+        if plan.stale && off_policy.refresh == Refresh::VTrace {
+            let OffPolicy { kernels, log_probs, weights: [weights, _], .. } = off_policy;
+            let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
+            kernels.vtrace(stream, (&steps, n_envs), [&log_probs.view(), &columns.log_probs()], plan.discounts, to)?;
+        } else {
+            let (gamma, lambda) = plan.discounts;
+            self.targets.gae(stream, &steps, n_envs, gamma, lambda, &advantages.view_mut())?;
+            kernels.returns(stream, (&advantages.view(), &values), &returns.view_mut())?;
+        }
+        Ok(kernels.explained_variance(stream, [&returns.view(), &values], &mut self.state)?)
     }
 
     /// Computes the gradient of the loss over a range of the order.
     fn gradient(&mut self, plan: &Plan, range: Range<usize>) -> Result<(), Error> {
-        let Self { stream, kernels, net, rollout: columns, computed, params, slices, .. } = self;
+        let Self { stream, kernels, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
         let (n, d) = (range.len(), columns.shape().obs_len);
         let (rows, params) = (self.order.view().slice(range), params.view());
-        let advantages = computed.advantages.view();
+        let mut advantages = computed.advantages.view();
+        let refresh = plan.stale.then_some(off_policy.refresh);
         let [sum, squares, _] = &mut self.sums;
         if plan.normalize {
             let (scratch, of_rows) = (self.scratch.view_mut(), (&advantages, Some(&rows)));
             kernels.sum(stream, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
             kernels.sum(stream, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
         }
-        kernels.samples(stream, (&columns.obs(), self.obs_scale, d), Some(&rows), &net.inputs.view_mut().into_slice(0..n * d))?;
+        let inputs = Inputs { kernels, targets: &self.targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
+        inputs.write(stream, (&columns.obs(), d), Some(&rows), &net.inputs.view_mut().into_slice(0..n * d))?;
         net.forward((stream, kernels), &params, n, None)?;
+        let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
+        if refresh == Some(Refresh::VTrace) {
+            let [weights, weighted] = &mut off_policy.weights;
+            off_policy.kernels.weigh(stream, &rows, (&advantages, moments), &weights.view(), &weighted.view_mut())?;
+            (advantages, moments) = (weighted.view(), None);
+        }
         let len = columns.log_probs().len();
         let minibatch = LossColumns {
             rows,
@@ -383,17 +505,26 @@ impl DeviceDescent {
             advantages,
             values: columns.values(),
             returns: computed.returns.view(),
-            moments: plan.normalize.then_some([sum.view(), squares.view()]),
+            moments,
         };
         let ([outputs, values], [d_outputs, d_values]) = net.heads(self.chains, n);
         let log_std = params.slice(self.log_std.clone());
-        let distribution = match &self.heads {
-            Some(heads) => LossDistribution::Heads(heads),
-            None if log_std.is_empty() => LossDistribution::Categorical,
-            None => LossDistribution::Gaussian(Deviations { log_std, terms: self.std_terms.view_mut() }),
+        let judged = distribution(self.heads.as_ref(), log_std);
+        let distribution = match judged {
+            ActionDistribution::Heads(heads) => LossDistribution::Heads(heads),
+            ActionDistribution::Categorical => LossDistribution::Categorical,
+            ActionDistribution::Gaussian(log_std) => {
+                LossDistribution::Gaussian(Deviations { log_std, terms: self.std_terms.view_mut() })
+            }
         };
         let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut(), distribution };
         kernels.objective(stream, plan.objective, &minibatch, &heads, &self.state)?;
+        if refresh == Some(Refresh::LogProbs) {
+            let (rows, actions, masks) = (Some(rows), minibatch.actions, minibatch.masks);
+            let samples = JudgedSamples { outputs, distribution: judged, rows, actions, masks };
+            let kl = self.terms.view_mut().into_slice(KL * n..(KL + 1) * n);
+            off_policy.kernels.divergence(stream, &samples, &off_policy.log_probs.view(), &kl)?;
+        }
         let n_tiles = slices.tiles();
         let tiles = self.tiles.view_mut().into_slice(0..PARTS * n_tiles);
         kernels.loss(stream, slices, &self.terms.view(), &tiles, &mut self.state)?;
@@ -423,7 +554,7 @@ impl DeviceDescent {
 
     /// Waits for the update, and returns its sums and the counters.
     pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
-        let results = (self.state.totals(&self.stream)?, self.state.counters(&self.stream)?);
+        let results = (self.state.totals(&self.stream)?, self.counters()?);
         self.times.report()?;
         Ok(results)
     }
@@ -432,9 +563,10 @@ impl DeviceDescent {
     pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
         let Computed { next_values, advantages, returns, rewards } = &self.computed;
         let normalized = rewards.as_ref().map_or(0, |rewards| rewards.there.bytes());
+        let more = self.order.bytes() + self.off_policy.bytes();
         let parts = vec![
             ("rollout", self.rollout.bytes()),
-            ("targets", next_values.bytes() + advantages.bytes() + returns.bytes() + normalized + self.order.bytes()),
+            ("targets", next_values.bytes() + advantages.bytes() + returns.bytes() + normalized + more),
             ("parameters and moments", self.params.bytes() + self.moments.iter().map(Buffer::bytes).sum::<usize>()),
             ("gradients", self.gradient.bytes() + self.partial.bytes()),
             ("activations of a minibatch", self.net.bytes()),
@@ -445,7 +577,7 @@ impl DeviceDescent {
     /// True if updates are launches of a graph.
     #[cfg(test)]
     pub(crate) fn is_captured(&self) -> bool {
-        self.graph.graph.is_some()
+        self.graphs[..2].iter().any(|graph| graph.graph.is_some())
     }
 
     /// Copies the parameters to a policy.
@@ -465,15 +597,21 @@ impl DeviceDescent {
         Ok(self.stream.download(to, &self.params.view().slice(self.log_std.clone()))?)
     }
 
-    /// Waits for the update, and copies its rollout and its targets to the host.
-    pub(crate) fn here(&self, rollout: &Rollout) -> Result<(Rollout, crate::Targets), Error> {
-        let stream = &self.stream;
+    /// Waits for the device, and copies its rollout to the host.
+    pub(crate) fn rollout_here(&self, rollout: &Rollout) -> Result<Rollout, Error> {
         let mut rollout = rollout.clone();
-        self.rollout.download(stream, &mut rollout)?;
+        self.rollout.download(&self.stream, &mut rollout)?;
+        Ok(rollout)
+    }
+
+    /// Waits for the update, and copies its rollout and its targets to the host.
+    pub(crate) fn here(&self, rollout: &Rollout, plan: &Plan) -> Result<(Rollout, crate::Targets), Error> {
+        let (stream, rollout) = (&self.stream, self.rollout_here(rollout)?);
         let column = |from: View<'_, f32>| download(stream, &from);
         let Computed { advantages, returns, .. } = &self.computed;
         let (advantages, returns, values) = (column(advantages.view())?, column(returns.view())?, column(self.rollout.values())?);
-        Ok((rollout, crate::Targets { advantages, weights: Vec::new(), returns, values, log_probs: Vec::new() }))
+        let weights = if plan.stale { column(self.off_policy.weights[0].view())? } else { Vec::new() };
+        Ok((rollout, crate::Targets { advantages, weights, returns, values, log_probs: Vec::new() }))
     }
 
     /// Number of samples of a minibatch.
@@ -489,6 +627,8 @@ impl DeviceDescent {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
     use crate::fixture::{Choices, bits, has_fma};
     use crate::{A2c, A2cConfig, Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
@@ -530,6 +670,17 @@ mod tests {
         algorithm: &Algorithm<'_>,
         n_iterations: usize,
     ) {
+        compare_stale(device, collector, net, algorithm, (n_iterations, 0));
+    }
+
+    /// Compares iterations in whose rollouts the policy of `lag` updates before acted.
+    fn compare_stale(
+        device: &Device,
+        collector: impl Fn() -> Collector,
+        net: &NetConfig,
+        algorithm: &Algorithm<'_>,
+        (n_iterations, lag): (usize, usize),
+    ) {
         let pool = Pool::new(2).unwrap();
         let n_steps = match algorithm {
             Algorithm::Ppo(config) => config.n_steps,
@@ -539,15 +690,22 @@ mod tests {
         let mut rollouts = [here.rollout(n_steps).unwrap(), there.rollout(n_steps).unwrap()];
         let mut cpu = algorithm.agent(&here, net, None);
         let mut gpu = algorithm.agent(&there, net, Some((device, rollouts[0].shape())));
+        let mut acting = VecDeque::new();
         for iteration in 0..n_iterations {
             let remaining = 1.0 - iteration as f32 / 10.0;
-            here.collect(cpu.acting(remaining), &mut rollouts[0]).unwrap();
-            there.collect(gpu.acting(remaining), &mut rollouts[1]).unwrap();
+            acting.push_back([cpu.acting(remaining).copy(), gpu.acting(remaining).copy()]);
+            let [of_cpu, of_gpu] = &acting[0];
+            here.collect(&**of_cpu, &mut rollouts[0]).unwrap();
+            there.collect(&**of_gpu, &mut rollouts[1]).unwrap();
+            if acting.len() > lag {
+                acting.pop_front();
+            }
+            assert_eq!(rollouts[0].is_stale(cpu.policy().weights().version), lag > 0 && iteration > 0);
             let expected = cpu.update(&rollouts[0], remaining, &pool).unwrap();
             let found = gpu.update(&rollouts[1], remaining, &pool).unwrap();
             let (a, b) = (cpu.save().unwrap(), gpu.save().unwrap());
             let context = format!("{device}, iteration {iteration}, {net:?}, {algorithm:?}\n{expected:?}\n{found:?}");
-            assert_eq!(a.counters, b.counters, "{context}");
+            assert_eq!((&a.counters, &a.statistics), (&b.counters, &b.statistics), "{context}");
             assert!(bits(&a.params) == bits(&b.params), "parameters: {context}");
             for ((name, a), (_, b)) in a.moments.iter().zip(&b.moments) {
                 assert!(bits(a) == bits(b), "{name}: {context}");
@@ -614,6 +772,80 @@ mod tests {
             for algorithm in [Algorithm::Ppo(&ppo), Algorithm::A2c(&whole), Algorithm::A2c(&parts)] {
                 compare_agents(device, pendulum, &net(&[16, 5], false), &algorithm, 2);
                 compare_agents(device, cartpole(5), &net(&[16, 5], true), &algorithm, 2);
+            }
+        }
+    }
+
+    fn compare_off_policy(device: &Device) {
+        let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let choices = || Collector::new(5, &Choices::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let (net, rate) = (net(&[16, 5], false), Schedule::Constant(0.01));
+        let n_steps = if device.is_stand_in() { 13 } else { 39 }; // it is slow
+        let ppo = PpoConfig { n_steps, batch_size: 65, n_epochs: 2, learning_rate: rate, ent_coef: 0.1, ..PpoConfig::default() };
+        let ppo = PpoConfig { clip_range_vf: 0.2, ..ppo };
+        let bounded = PpoConfig { target_kl: 0.03, n_epochs: 5, normalize_reward: true, ..ppo.clone() };
+        let a2c = A2cConfig { n_steps, batch_size: 65, normalize_advantage: true, gae_lambda: 0.9, ..A2cConfig::default() };
+        let a2c = A2cConfig { learning_rate: rate, ..a2c };
+        let whole = A2cConfig { batch_size: 0, normalize_advantage: false, ..a2c.clone() };
+        let uncorrected = A2cConfig { vtrace: false, ..a2c.clone() };
+        for algorithm in [Algorithm::Ppo(&ppo), Algorithm::Ppo(&bounded), Algorithm::A2c(&a2c), Algorithm::A2c(&whole)] {
+            compare_stale(device, cartpole(5), &net, &algorithm, (5, 2));
+            compare_stale(device, pendulum, &net, &algorithm, (4, 1));
+            compare_stale(device, choices, &net, &algorithm, (3, 1));
+        }
+        for algorithm in [
+            Algorithm::Ppo(&PpoConfig { batch_size: 39, ..bounded }),
+            Algorithm::A2c(&A2cConfig { batch_size: 39, ..a2c.clone() }),
+        ] {
+            compare_stale(device, snake, &net, &algorithm, (3, 1));
+        }
+        compare_stale(device, cartpole(5), &net, &Algorithm::A2c(&uncorrected), (3, 1));
+    }
+
+    #[test]
+    fn rollouts_of_older_policies_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        Device::for_tests().iter().for_each(compare_off_policy);
+        let mistakes = [
+            ["judged.rows ? judged.rows[i] : i", "i"],
+            ["judgement.start[row]", "judgement.start[i]"],
+            ["- 1.0f) - log_ratio", "- 1.0f)"],
+            ["mask && mask[j] == 0 ? MASKED : logits[j]) - max", "logits[j]) - max"],
+            ["f32 logit = mask && mask[j] == 0 ? MASKED : logits[j];", "f32 logit = logits[j];"],
+            ["masks + row * a", "masks + i * a"],
+            ["chosen - max - math::ln(sum)", "chosen - (max + math::ln(sum))"],
+            ["log_prob += logits[chosen]", "log_prob = logits[chosen]"],
+            ["actions[row] / radix % size", "actions[row] % size"],
+            ["math::exp(-log_std[j])", "math::exp(log_std[j])"],
+            ["ratio < 1.0f, ratio, 1.0f", "ratio < 2.0f, ratio, 1.0f"],
+            ["next = weight * advantage", "next = advantage"],
+            ["returns[at] = value + next", "returns[at] = value + advantage"],
+            ["goes_on ? gamma", "has_future ? gamma"],
+            ["advantage - (f32)mean", "advantage"],
+            ["weighted[row] = advantage * weights[row]", "weighted[row] = advantage"],
+        ];
+        let unnoticed = Device::unnoticed("off_policy.cu", &mistakes, compare_off_policy);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
+    #[test]
+    fn normalized_observations_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let ppo = PpoConfig { n_steps: 26, batch_size: 26, n_epochs: 2, normalize_reward: true, ..PpoConfig::default() };
+        let a2c = A2cConfig { n_steps: 26, batch_size: 26, ..A2cConfig::default() };
+        let net = NetConfig { normalize_obs: true, ..net(&[16, 5], false) };
+        for device in &Device::for_tests() {
+            for algorithm in [Algorithm::Ppo(&ppo), Algorithm::A2c(&a2c)] {
+                compare_stale(device, cartpole(5), &net, &algorithm, (3, 0));
+                compare_stale(device, pendulum, &net, &algorithm, (3, 1));
+                compare_stale(device, snake, &net, &algorithm, (2, 0));
             }
         }
     }

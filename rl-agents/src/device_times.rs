@@ -15,7 +15,7 @@ pub enum DevicePhase {
     Acting,
     /// Settings and rollouts are copied between the host and the device.
     Copies,
-    /// The values of next observations are computed for a rollout of the host.
+    /// Values are computed for a rollout of the host or of an older policy.
     Targets,
     /// Advantages, gradients and steps are computed.
     Learning,

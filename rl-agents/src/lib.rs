@@ -46,6 +46,7 @@ mod device_collect;
 mod device_descent;
 mod device_dqn;
 mod device_net;
+mod device_normalize;
 mod device_times;
 mod error;
 #[cfg(test)]
@@ -61,6 +62,7 @@ mod probe;
 mod q_network;
 mod samples;
 mod size;
+mod staged;
 mod sums;
 mod targets;
 mod tile;

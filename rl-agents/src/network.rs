@@ -253,12 +253,24 @@ impl Network {
         self.normalizer.as_ref().map(Normalizer::moments)
     }
 
+    pub(crate) fn normalizer(&self) -> Option<&Normalizer> {
+        self.normalizer.as_ref()
+    }
+
     /// Adds a rollout's observations to the statistics, if they are normalized.
     ///
     /// The version changes, because the outputs do.
     pub(crate) fn merge_obs(&mut self, rollout: &Rollout, pool: &Pool) {
         if let Some(normalizer) = &mut self.normalizer {
             normalizer.merge(rollout, self.scale, pool);
+            self.version += 1;
+        }
+    }
+
+    /// [`Network::merge_obs`] of moments by slices of environments.
+    pub(crate) fn merge_moments(&mut self, slices: &[Moments]) {
+        if let Some(normalizer) = &mut self.normalizer {
+            normalizer.merge_slices(slices);
             self.version += 1;
         }
     }

@@ -38,6 +38,11 @@ impl Moments {
         Self { count: 0.0, mean: vec![0.0; len], m2: vec![0.0; len] }
     }
 
+    /// Wraps a count, means and sums of squared distances.
+    pub(crate) fn of(count: f64, mean: &[f64], m2: &[f64]) -> Self {
+        Self { count, mean: mean.into(), m2: m2.into() }
+    }
+
     /// Number of vectors seen.
     #[must_use]
     pub fn count(&self) -> f64 {
@@ -119,6 +124,14 @@ impl Normalizer {
         &self.moments
     }
 
+    pub(crate) fn mean(&self) -> &[f32] {
+        &self.mean
+    }
+
+    pub(crate) fn inv_std(&self) -> &[f32] {
+        &self.inv_std
+    }
+
     /// Replaces the statistics; returns false, and changes nothing, if lengths differ.
     pub(crate) fn set(&mut self, moments: &Moments) -> bool {
         let fits = moments.fits(&self.moments);
@@ -169,8 +182,13 @@ impl Normalizer {
                 }
             }
         });
+        self.merge_slices(parts.iter().map(|(_, moments)| moments));
+    }
+
+    /// Adds the moments of a rollout's slices, in order, if all are finite.
+    pub(crate) fn merge_slices<'a>(&mut self, slices: impl IntoIterator<Item = &'a Moments>) {
         let mut merged = self.moments.clone();
-        parts.iter().for_each(|(_, moments)| merged.merge(moments));
+        slices.into_iter().for_each(|moments| merged.merge(moments));
         if merged.is_finite() {
             self.moments = merged;
             self.refresh();

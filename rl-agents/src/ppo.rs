@@ -90,6 +90,13 @@ impl PpoConfig {
         }
         Ok(())
     }
+
+    /// Returns what the latest policy computes for a rollout of an older one.
+    ///
+    /// The ratios of the surrogate correct for the older policy, but its values are stale.
+    fn refresh(&self) -> Refresh {
+        if self.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values }
+    }
 }
 
 /// PPO's optimizer.
@@ -208,7 +215,7 @@ impl Ppo {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.
     pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
         let Self { descent, config } = self;
-        Ok(Self { descent: descent.on_device(device, shape, config.batch_size)?, config })
+        Ok(Self { descent: descent.on_device(device, shape, config.batch_size, config.refresh())?, config })
     }
 
     /// Reports the stages of later updates to `probe`.
@@ -255,6 +262,7 @@ impl Ppo {
             n_epochs: config.n_epochs,
             shuffled: true,
             normalize: config.normalize_advantage,
+            stale: false,
         };
         let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
         let n = totals.minibatches;
@@ -330,10 +338,8 @@ impl Agent for Ppo {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
         let policy = &self.descent.policy;
-        let targets = if rollout.policy_version().iter().any(|&version| version != policy.version()) {
-            // The ratios of the surrogate correct for the older policy, but its values are stale.
-            let refresh = if config.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values };
-            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), refresh, pool)?
+        let targets = if rollout.is_stale(policy.version()) {
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.refresh(), pool)?
         } else {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };

@@ -28,7 +28,7 @@ pub struct Targets {
 }
 
 /// Quantities that the learning policy computes for a stale rollout.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Refresh {
     Values,
     /// Values and log-probabilities, which need a pass through the actor.

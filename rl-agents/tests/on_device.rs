@@ -4,7 +4,7 @@
 use rl_agents::distributions::{log_softmax, sample};
 use rl_agents::{Acted, Acting, ActorCritic, Choice, Moments, NetConfig, Policy as _, Scratch};
 use rl_buffer::ObsSlice;
-use rl_cuda::targets::Targets;
+use rl_cuda::targets::{ObsSlices, Targets};
 use rl_cuda::{Buffer, Device, Element};
 use rl_envs::{ActionSpace, Actions, Purpose, Rng, Space, math, rng};
 
@@ -158,7 +158,7 @@ fn compare_normalization(device: &Device) {
         let mut random = Rng::new(2, n as u32, d as u64, Purpose::Init);
         let obs: Vec<f32> = (0..n_steps * n * d).map(|i| random.normal() * 10.0 + (i % d) as f32).collect();
         let mut there = upload(device, &obs);
-        let (means, m2s) = kernels.moments(&stream, &there.view(), d, &starts).unwrap();
+        let (means, m2s) = kernels.moments(&stream, &there.view(), &mut ObsSlices::new(device, &starts, d).unwrap()).unwrap();
         for (s, slice) in starts.windows(2).enumerate() {
             let mut expected = Moments::new(d);
             for t in 0..n_steps {

@@ -215,6 +215,11 @@ impl DeviceRollout {
         copy(stream, Rest::of(&mut self.slab).take::<u8>(masks), masks.width)
     }
 
+    /// Borrows the values, (T, N), for writing.
+    pub fn values_mut(&mut self) -> ViewMut<'_, f32> {
+        Rest::of(&mut self.slab).take(self.columns.values)
+    }
+
     /// Borrows the values of the last observations, (N), for writing.
     pub fn last_values_mut(&mut self) -> ViewMut<'_, f32> {
         Rest::of(&mut self.slab).take(self.columns.last_values)

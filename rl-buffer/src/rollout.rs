@@ -510,6 +510,12 @@ impl Rollout {
         self.slab.get_mut(self.columns.policy_version)
     }
 
+    /// True if a policy of another version acted in a column.
+    #[must_use]
+    pub fn is_stale(&self, latest: u64) -> bool {
+        self.policy_version().iter().any(|&version| version != latest)
+    }
+
     /// Records that step `t` ended an episode of column `n` with `obs` and `mask`.
     ///
     /// `mask` is empty without masks.

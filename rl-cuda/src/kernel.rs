@@ -162,11 +162,11 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, HeadSizes, LearnerKernels, LearnerState, LossColumns,
-        LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS, TdColumns,
-        Terms,
+        ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, HeadSizes, JudgedSamples,
+        LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective,
+        OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
     };
-    use crate::targets::{Batch, Row, Steps, Targets};
+    use crate::targets::{Batch, ObsSlices, Row, Steps, Targets};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
 
     /// Bytes of the arguments of every kernel that was launched, by name.
@@ -209,7 +209,7 @@ mod tests {
         kernels.sample_gaussian(&stream, gaussian, (&clock.view(), 0), both, &others.view_mut())?;
         let mut episodes = Episodes::new(device, 2, 1)?;
         episodes.add(&stream, &columns, &bytes.view(), &bytes.view())?;
-        kernels.moments(&stream, &columns, 1, &[0, 2])?;
+        kernels.moments(&stream, &columns, &mut ObsSlices::new(device, &[0, 2], 1)?)?;
         let (mean, precision) = (Buffer::zeros(device, 2)?, Buffer::zeros(device, 2)?);
         kernels.normalize(&stream, &floats.view_mut(), &mean.view(), &precision.view())?;
         let mut batch = Batch::zeros(device, Row { obs: 1, action: 0, mask_len: 0 }, 1)?;
@@ -289,8 +289,33 @@ mod tests {
         let flags = [&bytes.view(), &bytes.view()];
         kernels.ended_values(stream, &number, flags, &params)?;
         kernels.continued_values(stream, (&number, &number), flags, &params)?;
-        kernels.returns(stream, (&number, &number), &params, &mut state)?;
+        kernels.returns(stream, (&number, &number), &params)?;
+        kernels.explained_variance(stream, [&number, &number], &mut state)?;
+        launch_off_policy(device, stream, &number)?;
         launch_q_learning(device, stream, &number, &mut state)
+    }
+
+    /// Launches every kernel of off-policy corrections once.
+    fn launch_off_policy(device: &Device, stream: &Stream, &number: &View<'_, f32>) -> Result<(), Error> {
+        let (kernels, words) = (OffPolicyKernels::new(device)?, Buffer::<u32>::zeros(device, 1)?);
+        let (flags, sums) = (Buffer::<u8>::zeros(device, 1)?, Buffer::<f64>::zeros(device, 1)?);
+        let [mut to, mut returns, mut weights] =
+            [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?];
+        let (one_head, discrete) = (HeadSizes::new(device, &[1])?, Actions::Discrete(words.view()));
+        for (distribution, actions) in [
+            (ActionDistribution::Categorical, discrete),
+            (ActionDistribution::Heads(&one_head), discrete),
+            (ActionDistribution::Gaussian(number), Actions::Continuous(number)),
+        ] {
+            let samples = JudgedSamples { outputs: number, distribution, rows: None, actions, masks: None };
+            kernels.log_probs(stream, &samples, &to.view_mut())?;
+        }
+        let steps =
+            Steps { rewards: number, terminated: flags.view(), truncated: flags.view(), next_values: number, values: number };
+        let all = [&to.view_mut(), &returns.view_mut(), &weights.view_mut()];
+        kernels.vtrace(stream, (&steps, 1), [&number, &number], (0.9, 0.9), all)?;
+        let moments = Some([sums.view(), sums.view()]);
+        kernels.weigh(stream, &words.view(), (&number, moments), &number, &to.view_mut())
     }
 
     /// Launches every kernel of Q-learning once.

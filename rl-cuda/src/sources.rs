@@ -72,6 +72,7 @@ pub(crate) const MODULES: &[Module] = modules![
     "mountain_car",
     "mountain_car_continuous",
     "normalize",
+    "off_policy",
     "pendulum",
     "permutation",
     "policy_gradient",

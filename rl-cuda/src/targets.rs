@@ -133,6 +133,37 @@ impl Batch {
     }
 }
 
+/// Slices of a rollout's columns, and the moments of their observations.
+///
+/// In device memory.
+#[derive(Debug)]
+pub struct ObsSlices {
+    starts: Buffer<u32>, // (S + 1)
+    n_envs: usize,
+    obs_len: usize,
+    means: Buffer<f64>, // (S, D)
+    m2s: Buffer<f64>,   // (S, D)
+}
+
+impl ObsSlices {
+    /// Allocates memory for observations of `obs_len` numbers.
+    ///
+    /// Slice s is columns `starts[s]` to `starts[s + 1]`.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if the slices are not in order, [`Error::Memory`] or [`Error::Driver`].
+    pub fn new(device: &Device, starts: &[u32], obs_len: usize) -> Result<Self, Error> {
+        let n_envs = starts.last().map_or(0, |&end| end as usize);
+        if !starts.is_sorted() || n_envs == 0 || obs_len == 0 {
+            return Err(Error::Kind { what: "starts", expected: "slices of columns in order" });
+        }
+        let mut slices = Buffer::zeros(device, starts.len())?;
+        device.stream()?.upload(&slices.view_mut(), starts)?;
+        let len = (starts.len() - 1) * obs_len;
+        Ok(Self { starts: slices, n_envs, obs_len, means: Buffer::zeros(device, len)?, m2s: Buffer::zeros(device, len)? })
+    }
+}
+
 fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
     if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
 }
@@ -351,37 +382,23 @@ impl Targets {
         unsafe { self.normalize_apply.launch(stream, obs.len() as u64, BLOCK, args) }
     }
 
-    /// Computes means and sums of squared deviations, (S, D), per slice of columns.
+    /// Computes means and sums of squared deviations of each slice, (S, D).
     ///
-    /// The observations are (T, N, D); slice s is columns `starts[s]` to `starts[s + 1]`. The results equal those of `Moments` of
-    /// rl-agents bit for bit.
+    /// The observations are (T, N, D). The results equal those of `Moments` of rl-agents bit for bit.
     ///
     /// # Errors
-    /// [`Error::Length`], [`Error::Kind`], [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
+    /// [`Error::Length`], [`Error::Launch`] or [`Error::Driver`].
     #[allow(unsafe_code)]
-    pub fn moments(
-        &self,
-        stream: &Stream,
-        obs: &View<'_, f32>,
-        obs_len: usize,
-        starts: &[u32],
-    ) -> Result<(Vec<f64>, Vec<f64>), Error> {
-        let n_envs = starts.last().map_or(0, |&end| end as usize);
-        if !starts.is_sorted() || n_envs == 0 || obs_len == 0 {
-            return Err(Error::Kind { what: "starts", expected: "slices of columns in order" });
-        }
-        let (n_slices, n_steps) = (starts.len() - 1, obs.len() / (n_envs * obs_len));
-        length("obs", n_steps * n_envs * obs_len, obs.len())?;
-        let device = stream.device();
-        let mut slices = Buffer::zeros(device, starts.len())?;
-        stream.upload(&slices.view_mut(), starts)?;
-        let (means, m2s) = (Buffer::zeros(device, n_slices * obs_len)?, Buffer::zeros(device, n_slices * obs_len)?);
-        let args = Args::new().push_long(obs.address()).push_long(slices.address()).push(&[n_slices as u32]);
-        let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[obs_len as u32]);
-        let args = args.push_long(means.address()).push_long(m2s.address());
+    pub fn moments(&self, stream: &Stream, obs: &View<'_, f32>, slices: &mut ObsSlices) -> Result<(Vec<f64>, Vec<f64>), Error> {
+        let ObsSlices { starts, n_envs, obs_len, means, m2s } = slices;
+        let n_steps = obs.len() / (*n_envs * *obs_len);
+        length("obs", n_steps * *n_envs * *obs_len, obs.len())?;
+        let args = Args::new().push_long(obs.address()).push_long(starts.view().address()).push(&[starts.len() as u32 - 1]);
+        let args = args.push(&[n_steps as u32]).push(&[*n_envs as u32]).push(&[*obs_len as u32]);
+        let args = args.push_long(means.view_mut().address()).push_long(m2s.view_mut().address());
         // SAFETY: the parameters are those of `normalize_moments`; lengths were checked above.
-        unsafe { self.normalize_moments.launch(stream, (n_slices * obs_len) as u64, BLOCK, args)? };
-        let mut result = (vec![0.0; n_slices * obs_len], vec![0.0; n_slices * obs_len]);
+        unsafe { self.normalize_moments.launch(stream, means.len() as u64, BLOCK, args)? };
+        let mut result = (vec![0.0; means.len()], vec![0.0; m2s.len()]);
         stream.download(&mut result.0, &means.view())?;
         stream.download(&mut result.1, &m2s.view())?;
         Ok(result)

@@ -12,12 +12,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use beside::{Driven, Player, check_bound, compare};
 use rl_cuda::elementary::{self, Function};
 use rl_cuda::learner::Episodes;
-use rl_cuda::targets::{Batch, Row, Steps, Targets};
+use rl_cuda::targets::{Batch, ObsSlices, Row, Steps, Targets};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 17] = [
+const OTHERS: [&str; 18] = [
     "clock",
     "conv",
     "dense",
@@ -27,6 +27,7 @@ const OTHERS: [&str; 17] = [
     "learner",
     "math",
     "normalize",
+    "off_policy",
     "permutation",
     "policy_gradient",
     "q_learning",
@@ -269,7 +270,8 @@ fn normalize(device: &Device, bits: &mut Bits<'_>) {
         let mut precision = source.floats(d);
         precision[0] = 100.0; // clipped
         let (mean, precision) = (upload(device, &source.floats(d)), upload(device, &precision));
-        let (means, m2s) = kernels.moments(&stream, &obs.view(), d, &[0, 0, 1, 5, n as u32]).unwrap();
+        let (means, m2s) =
+            kernels.moments(&stream, &obs.view(), &mut ObsSlices::new(device, &[0, 0, 1, 5, n as u32], d).unwrap()).unwrap();
         means.iter().chain(&m2s).for_each(|x| x.to_bits().hash(&mut bits.hash));
         kernels.normalize(&stream, &obs.view_mut(), &mean.view(), &precision.view()).unwrap();
         stream.synchronize().unwrap();
@@ -353,6 +355,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
         "normalize" => normalize(device, &mut bits),
+        "off_policy" => learner::off_policy(device, &mut bits),
         "permutation" => learner::permutation(device, &mut bits),
         "q_learning" => learner::q_learning(device, &mut bits),
         "sample" => sample(device, &mut bits),

@@ -64,7 +64,8 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
                 let env_device = format!("env_device={env_device}");
                 let args = [&args[..], &["--set", &env_device]].concat();
                 let conv = if env == "snake" { "conv=[[4, 3, 2], [16, 3, 2]]" } else { "conv=[]" };
-                let net = ["--set", "hidden=[32]", "--set", conv, "--set", "normalize_obs=false"];
+                let normalize_obs = format!("normalize_obs={}", env == "pendulum");
+                let net = ["--set", "hidden=[32]", "--set", conv, "--set", &normalize_obs];
                 let rest = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50"];
                 train(&run, &[&args[..], algo, &net, &rest].concat());
                 learnt(&run)
@@ -76,6 +77,54 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
             if name != "dqn" {
                 assert!(expected == of("emulated", "learner"), "{env}, {name}");
             }
+        }
+    }
+}
+
+#[test]
+fn rollouts_of_older_policies_are_learnt_from_on_a_device_as_on_the_cpu() {
+    if !can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ppo = ["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=64", "--set", "ppo.n_epochs=2"];
+    let bounded = [&ppo[..], &["--set", "ppo.target_kl=0.01"]].concat();
+    let a2c = ["--algo", "a2c", "--set", "a2c.n_steps=16", "--set", "a2c.batch_size=64"];
+    // Native environments; environments that block, all of which answer before the policy acts.
+    let native = |env| [env, "--set", "max_lag=2"];
+    let blocking = [
+        "slow_cartpole",
+        "--set",
+        "env.latency_ms=0.1",
+        "--set",
+        "min_ready=8",
+        "--set",
+        "deadline_ms=10000",
+        "--set",
+        "max_lag=1",
+    ];
+    for (name, env, algo) in [
+        ("cartpole-ppo", &native("cartpole")[..], &bounded[..]),
+        ("pendulum-a2c", &native("pendulum"), &a2c),
+        ("snake-ppo", &native("snake"), &ppo),
+        ("blocking-ppo", &blocking, &ppo),
+        ("blocking-a2c", &blocking, &a2c),
+    ] {
+        let of = |devices: [&str; 2]| {
+            let run = dir.path().join(format!("{name}-{}", devices.join("-")));
+            let rest = ["--seed", "7", "--envs", "8", "--set", "pipeline=overlapped", "--set", "hidden=[32]"];
+            let normalize_obs = format!("normalize_obs={}", env[0] == "pendulum");
+            let rest = [&rest[..], &["--set", "conv=[]", "--set", &normalize_obs, "--set", "eval_episodes=1"]].concat();
+            let rest = [&rest[..], &["--set", "eval_max_steps=50", "--run-dir", text(&run)]].concat();
+            let first = [env, algo, &rest].concat();
+            train(&run, &[&first[..], &["--device", devices[0], "--steps", "512"]].concat());
+            train(&run, &["--resume", text(&run), "--device", devices[1], "--steps", "1024"]);
+            if env[0] == "slow_cartpole" { (numbers(&run), State::default()) } else { learnt(&run) }
+        };
+        let expected = of(["cpu", "cpu"]);
+        assert!(expected == of(["emulated", "emulated"]), "{name}");
+        if name == "cartpole-ppo" {
+            assert!(expected == of(["cpu", "emulated"]) && expected == of(["emulated", "cpu"]), "moved");
         }
     }
 }

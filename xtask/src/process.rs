@@ -144,9 +144,12 @@ pub(crate) fn machine(root: &Path) -> String {
     let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root).output();
     let commit = git.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().into());
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
+    let field = |name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.split_once(':')?.1.trim()));
+    let name = field("model name").unwrap_or("unknown processor");
+    // Virtual machines hide the generation in the name.
+    let [family, model] = ["cpu family", "model\t"].map(|name| field(name).unwrap_or("unknown"));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{}, {cores} cores, commit {commit}", name.trim_matches(['\t', ' ', ':']))
+    format!("{name} (family {family}, model {model}), {cores} cores, commit {commit}")
 }
 
 /// Returns the newest checkpoint of a run and its environment steps.

@@ -7,6 +7,7 @@ use rl_envs::{Actions, Obs, math};
 use super::*;
 use crate::Buffer;
 use crate::corners::{EXP, KernelBench, LN, LOG_PROBS, agree, rounds};
+use crate::targets::Steps;
 
 /// Arguments of a network's tanh that show the last bit of each coefficient.
 ///
@@ -382,7 +383,8 @@ fn orders_and_targets_agree_from_any_counter() {
             let (mut next_values, mut returns) = (bench.floats(t * n, false), bench.floats(t * n, false));
             let (values, ends) = (values.view(), (&final_values.view(), &at.view()));
             bench.kernels.next_values(&bench.stream, (&values, &last_values.view()), ends, &next_values.view_mut()).unwrap();
-            bench.kernels.returns(&bench.stream, (&advantages.view(), &values), &returns.view_mut(), &mut state).unwrap();
+            bench.kernels.returns(&bench.stream, (&advantages.view(), &values), &returns.view_mut()).unwrap();
+            bench.kernels.explained_variance(&bench.stream, [&returns.view(), &values], &mut state).unwrap();
             [&next_values, &returns].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             bench.add_state(&state);
             let [terminated, truncated] = bench.flags(t * n);
@@ -680,6 +682,123 @@ fn steps_agree_from_any_state() {
             [&params, &m, &v].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             bench.kernels.rms_prop(&bench.stream, &gradient.view(), &params.view_mut(), &v.view_mut(), &state).unwrap();
             [&params, &v].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+        }
+        bench.digest
+    });
+}
+
+#[test]
+fn off_policy_corrections_agree_on_any_numbers() {
+    agree("off-policy", |device| {
+        let mut bench = KernelBench::new(device, LearnerKernels::new, 35);
+        let kernels = OffPolicyKernels::new(device).unwrap();
+        for round in 0..rounds(64) {
+            let wild = round % 4 == 3;
+            let (t, n_envs) = (bench.corners.pick(&[1, 2, 3, 5, 9]), bench.corners.pick(&[1, 3, 33, 130]));
+            let (len, a) = (t * n_envs, bench.corners.pick(&[1, 2, 3, 4, 5, 7, 9]));
+            let sizes = match a {
+                2 => vec![1, 1],
+                5 => vec![2, 3],
+                7 => vec![1, 1, 1, 2, 2],
+                9 => vec![4, 5],
+                _ => vec![a],
+            };
+            let n_actions = sizes.iter().product::<usize>() as u32;
+            let actions: Vec<u32> = (0..len)
+                .map(|_| {
+                    let action = bench.corners.0.below(a as u32);
+                    bench.corners.pick(&[action, action, action, a as u32 - 1, a as u32, u32::MAX])
+                })
+                .collect();
+            let of_heads: Vec<u32> = (0..len).map(|_| bench.corners.0.below(n_actions)).collect();
+            let masks: Vec<u8> = (0..len * a).map(|_| bench.corners.pick(&[0, 1, 1, 2])).collect();
+            let (actions, of_heads, masks) = (bench.upload(&actions), bench.upload(&of_heads), bench.upload(&masks));
+            let outputs: Vec<f32> = (0..len).flat_map(|_| bench.outputs(a, wild)).collect();
+            let log_std: Vec<f32> = (0..a).map(|_| bench.corners.pick(&[1.0, -1.0]) * bench.corners.pick(&EXP)).collect();
+            let start: Vec<f32> = (0..len)
+                .map(|_| {
+                    let (near, any) = (bench.corners.0.uniform_in(-2.0, 0.0), bench.any());
+                    let exact = -bench.corners.pick(&EXP).abs();
+                    if wild { any } else { bench.corners.pick(&[near, exact]) }
+                })
+                .collect();
+            let (outputs, log_std, start) = (bench.upload(&outputs), bench.upload(&log_std), bench.upload(&start));
+            let (vectors, heads) = (bench.floats(len * a, wild), HeadSizes::new(device, &sizes).unwrap());
+            let rows = bench.rows(len, len);
+            let (mut log_probs, mut terms) = (bench.zeros(len), bench.zeros(len));
+            let (one_head, many) = (Actions::Discrete(actions.view()), Actions::Discrete(of_heads.view()));
+            for (distribution, actions, masks) in [
+                (ActionDistribution::Categorical, one_head, None),
+                (ActionDistribution::Heads(&heads), many, None),
+                (ActionDistribution::Gaussian(log_std.view()), Actions::Continuous(vectors.view()), None),
+                (ActionDistribution::Categorical, one_head, Some(masks.view())),
+            ] {
+                let all = JudgedSamples { outputs: outputs.view(), distribution, rows: None, actions, masks };
+                kernels.log_probs(&bench.stream, &all, &log_probs.view_mut()).unwrap();
+                let some = JudgedSamples { rows: Some(rows.view()), ..all };
+                kernels.divergence(&bench.stream, &some, &start.view(), &terms.view_mut()).unwrap();
+                [&log_probs, &terms].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            }
+
+            let [mut rewards, next_values, mut values] = [(); 3].map(|()| bench.floats(len, wild));
+            if round % 8 == 5 {
+                (rewards, values) = (bench.zeros(len), bench.zeros(len)); // the smallest number is noticed
+            }
+            let [terminated, truncated] = bench.flags(len);
+            let steps = Steps {
+                rewards: rewards.view(),
+                terminated: terminated.view(),
+                truncated: truncated.view(),
+                next_values: next_values.view(),
+                values: values.view(),
+            };
+            let [mut advantages, mut returns, mut weights, mut weighted] = [(); 4].map(|()| bench.zeros(len));
+            let discounts = (bench.corners.pick(&[0.99, 1.0, 0.5]), bench.corners.pick(&[0.95, 1.0, 0.0]));
+            let of_both = if round % 2 == 0 { [&log_probs.view(), &start.view()] } else { [&start.view(), &log_probs.view()] };
+            let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
+            kernels.vtrace(&bench.stream, (&steps, n_envs), of_both, discounts, to).unwrap();
+            // Each row once, and one past the end.
+            let order: Vec<u32> = (1..=len as u32).rev().collect();
+            let order = bench.upload(&order);
+            let [sum, squares] = [(); 2].map(|()| {
+                let moment = bench.corners.pick(&[0.0, 0.5, 3.0, f64::from(len as u32), 1e-20]);
+                bench.upload(&[moment])
+            });
+            for moments in [None, Some([sum.view(), squares.view()])] {
+                let of_all = (&advantages.view(), moments);
+                kernels.weigh(&bench.stream, &order.view(), of_all, &weights.view(), &weighted.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &weighted);
+            }
+            [&advantages, &returns, &weights].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+        }
+        // Loops that are unrolled over heads and over choices, with and without a rest.
+        for sizes in [&[2, 3, 2, 2, 3, 2, 2, 2, 2][..], &[2, 2, 2, 3], &[3, 8], &[4, 9, 2], &[2, 5, 4], &[7, 6]] {
+            let (a, n_actions) = (sizes.iter().sum(), sizes.iter().product::<usize>() as u32);
+            let heads = HeadSizes::new(device, sizes).unwrap();
+            for n in [1, 65, 130] {
+                let outputs: Vec<f32> = (0..n).flat_map(|_| bench.outputs(a, false)).collect();
+                let actions: Vec<u32> = (0..n).map(|_| bench.corners.0.below(n_actions)).collect();
+                let (outputs, actions, mut to) = (bench.upload(&outputs), bench.upload(&actions), bench.zeros(n));
+                let (outputs, actions) = (outputs.view(), Actions::Discrete(actions.view()));
+                let distribution = ActionDistribution::Heads(&heads);
+                let samples = JudgedSamples { outputs, distribution, rows: None, actions, masks: None };
+                kernels.log_probs(&bench.stream, &samples, &to.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &to);
+            }
+        }
+        // One dimension at a time decides the log-probability, by the last bits of its deviation.
+        for (a, at) in (1..=6).flat_map(|a| (0..a).map(move |at| (a, at))) {
+            for log_std in EXP.into_iter().flat_map(|x| [x, -x]).filter(|x| x.abs() < 16.0) {
+                let [mut vector, mut deviations] = [vec![0.0; a], vec![0.0; a]];
+                (vector[at], deviations[at]) = (1000.0, log_std);
+                let [vector, outputs] = [&vector, &vec![0.0; a]].map(|numbers| bench.upload(numbers));
+                let (deviations, mut to) = (bench.upload(&deviations), bench.zeros(1));
+                let distribution = ActionDistribution::Gaussian(deviations.view());
+                let (outputs, actions) = (outputs.view(), Actions::Continuous(vector.view()));
+                let samples = JudgedSamples { outputs, distribution, rows: None, actions, masks: None };
+                kernels.log_probs(&bench.stream, &samples, &to.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &to);
+            }
         }
         bench.digest
     });

@@ -54,8 +54,8 @@ pub struct Deviations<'a> {
 /// An action is a number in mixed radix whose last head is the fastest.
 #[derive(Debug)]
 pub struct HeadSizes {
-    sizes: Buffer<u32>,
-    outputs: usize,
+    pub(super) sizes: Buffer<u32>,
+    pub(super) outputs: usize,
 }
 
 impl HeadSizes {
@@ -511,8 +511,6 @@ impl LearnerKernels {
 
     /// Writes returns, the sums of advantages and values.
     ///
-    /// Also writes the share of their variance that the values explain.
-    ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn returns(
@@ -520,14 +518,27 @@ impl LearnerKernels {
         stream: &Stream,
         (advantages, values): (&View<'_, f32>, &View<'_, f32>),
         returns: &ViewMut<'_, f32>,
-        state: &mut LearnerState,
     ) -> Result<(), Error> {
         let len = returns.len();
         length("advantages", len, advantages.len())?;
         length("values", len, values.len())?;
         let args = Args::new().push_long(advantages.address()).push_long(values.address()).push_long(returns.address());
         // SAFETY: the parameters are those of `targets_returns`; lengths were checked above.
-        unsafe { self.returns.launch(stream, len as u64, BLOCK, args.push_long(len as u64))? };
+        unsafe { self.returns.launch(stream, len as u64, BLOCK, args.push_long(len as u64)) }
+    }
+
+    /// Writes the share of the returns' variance that the values explain.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn explained_variance(
+        &self,
+        stream: &Stream,
+        [returns, values]: [&View<'_, f32>; 2],
+        state: &mut LearnerState,
+    ) -> Result<(), Error> {
+        let len = returns.len();
+        length("values", len, values.len())?;
         let args = Args::new().push_long(returns.address()).push_long(values.address()).push_long(len as u64);
         let args = args.push_long(state.totals.address());
         // SAFETY: the parameters are those of `targets_explained_variance`; lengths were checked above.

@@ -208,7 +208,8 @@ fn normalization_agrees_on_any_numbers() {
             let mut starts: Vec<u32> = [0, 3, 7, n, n, n, n].into_iter().map(|start| start.min(n)).collect();
             starts.truncate(bench.corners.pick(&[4, 5, 7]));
             let mut obs = bench.floats(t * n as usize * d, &[10.0, -10.0, 1.0], wild);
-            let (means, m2s) = bench.kernels.moments(&bench.stream, &obs.view(), d, &starts).unwrap();
+            let (means, m2s) =
+                bench.kernels.moments(&bench.stream, &obs.view(), &mut ObsSlices::new(device, &starts, d).unwrap()).unwrap();
             let bits = |x: &f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
             means.iter().chain(&m2s).for_each(|x| bits(x).hash(&mut bench.digest.0));
             let (mut mean, mut precision) = (bench.floats(d, &[0.0], false), bench.floats(d, &[1.0], false));

@@ -3,10 +3,11 @@
 use std::hash::Hash;
 
 use rl_cuda::learner::{
-    Activation, ConvLayer, ConvShape, DenseLayer, Deviations, HeadSizes, LearnerCounters, LearnerKernels, LearnerState,
-    LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective, PARTS, QLearningKernels, TD_TERMS,
-    TdColumns, Terms, UpdateSettings,
+    ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, HeadSizes, JudgedSamples, LearnerCounters,
+    LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective,
+    OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms, UpdateSettings,
 };
+use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
 use rl_envs::{Actions, Obs, Purpose, Rng};
 
@@ -160,7 +161,8 @@ pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
         let mut state = LearnerState::new(device).unwrap();
         let (values, ends) = (values.view(), (&final_values.view(), &at.view()));
         kernels.next_values(&stream, (&values, &last_values.view()), ends, &next_values.view_mut()).unwrap();
-        kernels.returns(&stream, (&advantages.view(), &values), &returns.view_mut(), &mut state).unwrap();
+        kernels.returns(&stream, (&advantages.view(), &values), &returns.view_mut()).unwrap();
+        kernels.explained_variance(&stream, [&returns.view(), &values], &mut state).unwrap();
         let totals = state.totals(&stream).unwrap();
         bits.floats(&next_values.view());
         let rare = |source: &mut Source| {
@@ -210,6 +212,56 @@ pub(crate) fn q_learning(device: &Device, bits: &mut Bits<'_>) {
             written.into_iter().for_each(|column| bits.floats(&column.view()));
             let totals = state.totals(&stream).unwrap();
             format!("{totals:?}").hash(&mut bits.hash);
+        }
+    }
+}
+
+/// Corrections of rollouts of which only the policy's outputs exist.
+pub(crate) fn off_policy(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), OffPolicyKernels::new(device).unwrap(), source(6));
+    for (t, n_envs, a) in [(1, 1, 1), (9, 7, 3), (5, 33, 4)] {
+        let len = t * n_envs;
+        let flags: Vec<u8> = (0..len * a).map(|i| u8::from(i % 5 > 0)).collect();
+        let (masks, actions) = (upload(device, &flags), upload(device, &source.words(len, a as u32)));
+        let rows = upload(device, &source.words(len, len as u32 + 2));
+        let [terminated, truncated] = [(); 2].map(|()| upload(device, &source.flags(len)));
+        let heads = HeadSizes::new(device, &if a == 4 { vec![2, 2] } else { vec![a] }).unwrap();
+        // Each row once, and one past the end.
+        let order = upload(device, &(1..=len as u32).rev().collect::<Vec<_>>());
+        let mut floats = |n: usize| upload(device, &source.floats(n));
+        let (outputs, vectors, log_std) = (floats(len * a), floats(len * a), floats(a));
+        let (start, rewards, next_values, values) = (floats(len), floats(len), floats(len), floats(len));
+        let [mut log_probs, mut terms, mut advantages, mut returns, mut weights, mut weighted] =
+            [(); 6].map(|()| Buffer::zeros(device, len).unwrap());
+        let discrete = Actions::Discrete(actions.view());
+        for (distribution, actions, masks) in [
+            (ActionDistribution::Categorical, discrete, None),
+            (ActionDistribution::Categorical, discrete, Some(masks.view())),
+            (ActionDistribution::Heads(&heads), discrete, None),
+            (ActionDistribution::Gaussian(log_std.view()), Actions::Continuous(vectors.view()), None),
+        ] {
+            let all = JudgedSamples { outputs: outputs.view(), distribution, rows: None, actions, masks };
+            kernels.log_probs(&stream, &all, &log_probs.view_mut()).unwrap();
+            let some = JudgedSamples { rows: Some(rows.view()), ..all };
+            kernels.divergence(&stream, &some, &start.view(), &terms.view_mut()).unwrap();
+            stream.synchronize().unwrap();
+            [&log_probs, &terms].into_iter().for_each(|column| bits.floats(&column.view()));
+        }
+        let steps = Steps {
+            rewards: rewards.view(),
+            terminated: terminated.view(),
+            truncated: truncated.view(),
+            next_values: next_values.view(),
+            values: values.view(),
+        };
+        let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
+        kernels.vtrace(&stream, (&steps, n_envs), [&log_probs.view(), &start.view()], (0.99, 0.9), to).unwrap();
+        let (sum, squares) = (upload(device, &[3.5]), upload(device, &[7.25]));
+        for moments in [None, Some([sum.view(), squares.view()])] {
+            let of_all = (&advantages.view(), moments);
+            kernels.weigh(&stream, &order.view(), of_all, &weights.view(), &weighted.view_mut()).unwrap();
+            stream.synchronize().unwrap();
+            [&advantages, &returns, &weights, &weighted].into_iter().for_each(|column| bits.floats(&column.view()));
         }
     }
 }

@@ -184,7 +184,7 @@ settings! {
         max_age: u64 = max_age(), Kind::Int(0, 1_000_000), resumable;
         /// Device to train on.
         device: String = "auto".into(), Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda, cuda:i or emulated"), resumable;
-        /// Where environments step if a device learns; auto: there, given kernels.
+        /// Where environments step if a device learns; auto: there, if it can.
         #[serde(default = "env_device")]
         env_device: String = env_device(), Kind::Choice(&["auto", "cpu", "learner"]), resumable;
         /// Processes of mpirun: all learn; one learns (actors, central); a run each (off).
@@ -413,7 +413,9 @@ impl Config {
                 "env_device is learner, but there are no kernels for {} with these wrappers; use env_device = cpu",
                 entry.name
             ))),
-            _ => Ok((has_kernels && self.algo.dqn().is_none()).then_some(entry.name)),
+            "learner" => Ok(Some(entry.name)),
+            // Environments and learner share the device, and can overlap only if the CPU has the environments.
+            _ => Ok((has_kernels && self.algo.dqn().is_none() && self.mode() == Mode::Sync).then_some(entry.name)),
         }
     }
 
@@ -526,14 +528,13 @@ impl Config {
             found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
         }
         if self.learns_on_device() {
-            let device = &self.run.device;
             if self.algo.dqn().is_some() && self.run.env_device == "learner" {
                 let text = "env_device is learner, but dqn remembers the steps of environments on the CPU; use env_device = cpu";
                 found.push((vec!["env_device", "algo"], text.into()));
             }
-            if self.mode() != Mode::Sync && self.algo.dqn().is_none() {
-                let text = "a device learns from rollouts of the latest policy only so far; use pipeline = sync or --device cpu";
-                found.push((vec!["device", "pipeline"], format!("device is {device} and pipeline is overlapped: {text}")));
+            if self.mode() != Mode::Sync && self.algo.dqn().is_none() && self.run.env_device == "learner" {
+                let text = "pipeline is overlapped, but environments on the learner's device take turns with it";
+                found.push((vec!["env_device", "pipeline"], format!("env_device is learner and {text}; use env_device = cpu")));
             }
         }
         found.extend(self.algo.settings().check(self.run.n_envs));
@@ -571,10 +572,6 @@ impl Config {
             return Some((vec!["drive"], text));
         }
         if self.blocks(entry) || self.run.drive == Drive::Auto {
-            if self.learns_on_device() && self.algo.dqn().is_none() {
-                let text = "whose rollouts mix policies; a device learns from the latest policy only so far; use --device cpu";
-                return Some((vec!["device"], format!("device is {}, but {env} blocks, {text}", self.run.device)));
-            }
             if self.env.wrappers != Wrappers::default() {
                 let text = format!("{env} blocks, and env.* puts wrappers only around environments that do not; leave them out");
                 return Some((vec![], text));

@@ -1,0 +1,204 @@
+//! Corrections for rollouts of an older policy.
+
+use rl_envs::Actions;
+
+use super::kernels::{BLOCK, HeadSizes, length};
+use crate::args::{Args, long};
+use crate::kernel::Kernel;
+use crate::targets::Steps;
+use crate::{Device, Error, Stream, View, ViewMut};
+
+/// Distribution of actions whose parameters are a network's outputs.
+#[derive(Clone, Copy, Debug)]
+pub enum ActionDistribution<'a> {
+    /// Categorical; the outputs are logits.
+    Categorical,
+    /// Categorical in each of several heads; the outputs are logits, head after head.
+    Heads(&'a HeadSizes),
+    /// Gaussian; the outputs are means.
+    ///
+    /// Holds the logarithms of the standard deviations, (A).
+    Gaussian(View<'a, f32>),
+}
+
+/// Samples of a rollout, and a network's outputs for them.
+#[derive(Clone, Copy, Debug)]
+pub struct JudgedSamples<'a> {
+    /// Logits or means, (n, A).
+    pub outputs: View<'a, f32>,
+    /// Distribution with these parameters.
+    pub distribution: ActionDistribution<'a>,
+    /// Rows of the samples among the columns, (n); `None`: the first n.
+    ///
+    /// A row past the end counts as the last one.
+    pub rows: Option<View<'a, u32>>,
+    /// Actions, discrete or (rows, A).
+    pub actions: Actions<View<'a, u32>, View<'a, f32>>,
+    /// Legal actions, (rows, A), if there are masks.
+    pub masks: Option<View<'a, u8>>,
+}
+
+/// Loaded kernels of off-policy corrections.
+#[derive(Debug)]
+pub struct OffPolicyKernels {
+    /// Categorical, Gaussian, several heads.
+    log_probs: [Kernel; 3],
+    vtrace: Kernel,
+    weigh: Kernel,
+}
+
+#[allow(unsafe_code)]
+impl OffPolicyKernels {
+    /// Loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Module`], or [`Error::Emulation`].
+    pub fn new(device: &Device) -> Result<Self, Error> {
+        let kernel = |name: &str| device.kernel("off_policy", format!("off_policy_{name}"));
+        Ok(Self {
+            log_probs: [kernel("categorical")?, kernel("gaussian")?, kernel("heads")?],
+            vtrace: kernel("vtrace")?,
+            weigh: kernel("weigh")?,
+        })
+    }
+
+    /// Writes the log-probabilities of the samples' actions, (n).
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::Kind`] or [`Error::Launch`].
+    pub fn log_probs(&self, stream: &Stream, samples: &JudgedSamples<'_>, to: &ViewMut<'_, f32>) -> Result<(), Error> {
+        self.judge(stream, samples, None, to)
+    }
+
+    /// Writes the samples' terms of the KL divergence from an older policy, (n).
+    ///
+    /// `start` are its log-probabilities of the rollout's actions.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::Kind`] or [`Error::Launch`].
+    pub fn divergence(
+        &self,
+        stream: &Stream,
+        samples: &JudgedSamples<'_>,
+        start: &View<'_, f32>,
+        to: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        self.judge(stream, samples, Some(start), to)
+    }
+
+    fn judge(
+        &self,
+        stream: &Stream,
+        samples: &JudgedSamples<'_>,
+        start: Option<&View<'_, f32>>,
+        to: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let n = to.len();
+        let a = samples.outputs.len() / n.max(1);
+        length("outputs", n * a, samples.outputs.len())?;
+        let found = samples.actions.either(|actions| actions.len(), |actions| actions.len() / a.max(1));
+        let len = start.map_or(found, View::len);
+        match samples.rows {
+            Some(rows) => length("rows", n, rows.len())?,
+            None => length("samples", n, len.min(n))?,
+        }
+        length("columns", 1, len.min(1))?;
+        length("masks", len * a, samples.masks.map_or(len * a, |masks| masks.len()))?;
+        let (kind, actions, more, count) = match (&samples.actions, samples.distribution) {
+            (Actions::Discrete(actions), ActionDistribution::Categorical) => {
+                length("actions", len, actions.len())?;
+                (0, actions.address(), samples.masks.map_or(0, |masks| masks.address()), None)
+            }
+            (Actions::Continuous(actions), ActionDistribution::Gaussian(log_std)) => {
+                length("actions", len * a, actions.len())?;
+                length("log_std", a, log_std.len())?;
+                (1, actions.address(), log_std.address(), None)
+            }
+            (Actions::Discrete(actions), ActionDistribution::Heads(HeadSizes { sizes, outputs })) if samples.masks.is_none() => {
+                length("actions", len, actions.len())?;
+                length("outputs of all heads", a, *outputs)?;
+                (2, actions.address(), sizes.view().address(), Some(sizes.len() as u32))
+            }
+            _ => return Err(Error::Kind { what: "actions", expected: "those of the policy" }),
+        };
+        let judged = [samples.outputs.address(), samples.rows.map_or(0, |rows| rows.address()), len as u64];
+        let judgement = [start.map_or(0, View::address), to.address()];
+        let args = Args::new().push(judged.map(long).as_flattened()).push(judgement.map(long).as_flattened());
+        let args = args.push_long(actions).push_long(more);
+        let args = count.map_or(args.clone(), |count| args.push(&[count])).push(&[n as u32]).push(&[a as u32]);
+        // SAFETY: the parameters are those of the kernel of this kind; lengths were checked above, and the kernel bounds the rows.
+        unsafe { self.log_probs[kind].launch(stream, n as u64, BLOCK, args) }
+    }
+
+    /// Computes V-trace's advantages, returns and weights of the advantages.
+    ///
+    /// Each is (T, N). `log_probs` are those of the actions under the learning and the acting policy. The results equal those of `vtrace` of
+    /// rl-buffer bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if the lengths differ or are not a multiple of `n_envs`, or [`Error::Launch`].
+    pub fn vtrace(
+        &self,
+        stream: &Stream,
+        (steps, n_envs): (&Steps<View<'_, f32>, View<'_, u8>>, usize),
+        log_probs: [&View<'_, f32>; 2],
+        (gamma, lambda): (f32, f32),
+        [advantages, returns, weights]: [&ViewMut<'_, f32>; 3],
+    ) -> Result<(), Error> {
+        let len = advantages.len();
+        let n_steps = len / n_envs.max(1);
+        length("advantages", n_steps * n_envs, len)?;
+        for (what, found) in [
+            ("rewards", steps.rewards.len()),
+            ("terminated", steps.terminated.len()),
+            ("truncated", steps.truncated.len()),
+            ("next_values", steps.next_values.len()),
+            ("values", steps.values.len()),
+            ("log_probs", log_probs[0].len()),
+            ("old log_probs", log_probs[1].len()),
+            ("returns", returns.len()),
+            ("weights", weights.len()),
+        ] {
+            length(what, len, found)?;
+        }
+        let columns = [
+            steps.rewards.address(),
+            steps.terminated.address(),
+            steps.truncated.address(),
+            steps.next_values.address(),
+            steps.values.address(),
+            log_probs[0].address(),
+            log_probs[1].address(),
+        ];
+        let args = Args::new().push(columns.map(long).as_flattened()).push_long(advantages.address());
+        let args = args.push_long(returns.address()).push_long(weights.address());
+        let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[gamma.to_bits()]).push(&[lambda.to_bits()]);
+        // SAFETY: the parameters are those of `off_policy_vtrace`; lengths were checked above.
+        unsafe { self.vtrace.launch(stream, n_envs as u64, BLOCK, args) }
+    }
+
+    /// Writes the weighted advantages of a minibatch to `weighted`, (T N), at its rows.
+    ///
+    /// Before that, they are normalized by the minibatch's `moments`, if there are any: the sum of the advantages, and of the squared
+    /// distances from their mean. A row past the end is skipped.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn weigh(
+        &self,
+        stream: &Stream,
+        rows: &View<'_, u32>,
+        (advantages, moments): (&View<'_, f32>, Option<[View<'_, f64>; 2]>),
+        weights: &View<'_, f32>,
+        weighted: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let (n, len) = (rows.len(), weighted.len());
+        length("advantages", len, advantages.len())?;
+        length("weights", len, weights.len())?;
+        let [sum, squares] = moments.map_or([0; 2], |moments| moments.map(|sum| sum.address()));
+        let args = Args::new().push_long(rows.address()).push_long(advantages.address()).push_long(sum).push_long(squares);
+        let args = args.push_long(weights.address()).push_long(weighted.address()).push(&[n as u32]).push_long(len as u64);
+        // SAFETY: the parameters are those of `off_policy_weigh`; lengths were checked above, and the kernel bounds the rows.
+        unsafe { self.weigh.launch(stream, n as u64, BLOCK, args) }
+    }
+}
