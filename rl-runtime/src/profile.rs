@@ -292,4 +292,21 @@ mod tests {
         assert_eq!([named("thread_name"), named("update"), named("wait for the learner"), named("envs")], [2, 2, 1, 1]);
         assert_eq!(events.iter().find(|event| event["name"] == "update").unwrap()["dur"], 3000.0);
     }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn a_device_has_a_track_that_no_sum_over_threads_counts() {
+        assert!(Profile::new(true).device_watch().is_none(), "nobody has asked");
+        let profile = Profile::new(true).with_devices();
+        let mut watch = profile.device_watch().unwrap();
+        assert!(profile.lines().is_empty(), "no track without a span");
+        watch(DeviceSpan { phase: DevicePhase::Acting, begin: 0.5, seconds: 0.25 });
+        watch(DeviceSpan { phase: DevicePhase::Learning, begin: 1.0, seconds: 0.125 });
+        let device = &profile.json()["threads"]["device"];
+        assert_eq!((&device["acting and environments"], &device["update"]), (&json!(0.25), &json!(0.125)));
+        assert_eq!([profile.seconds(Phase::Acting), profile.seconds(Phase::Update)], [0.0; 2]);
+        let trace: Value = serde_json::from_str(&profile.timeline()).unwrap();
+        let spans: Vec<f64> = [1, 2].map(|i| trace["traceEvents"][i]["ts"].as_f64().unwrap()).into();
+        assert!((spans[1] - spans[0] - 5e5).abs() < 1.0, "{trace}");
+    }
 }
