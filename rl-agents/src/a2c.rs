@@ -309,8 +309,8 @@ impl Agent for A2c {
         self.descent.slices.share(ranks);
     }
 
-    fn memory(&self) -> Arc<dyn Memory> {
-        self.descent.memory()
+    fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
+        self.descent.memory(overlapped)
     }
 
     fn device_memory(&self) -> Vec<(&'static str, usize)> {

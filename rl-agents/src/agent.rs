@@ -50,8 +50,9 @@ pub trait Agent: Send {
 
     /// Returns the kind of memory to collect rollouts in.
     ///
-    /// Rollouts in other memory are learnt from too, but a device may wait for them.
-    fn memory(&self) -> Arc<dyn Memory> {
+    /// Rollouts in other memory are learnt from too, but a device may wait for them. `overlapped` is true if rollouts are filled while the agent
+    /// learns.
+    fn memory(&self, _overlapped: bool) -> Arc<dyn Memory> {
         <dyn Memory>::host()
     }
 

@@ -174,8 +174,8 @@ impl Descent {
     }
 
     /// Kind of memory from which rollouts reach the learner fastest.
-    pub(crate) fn memory(&self) -> Arc<dyn Memory> {
-        self.device.as_ref().map_or_else(<dyn Memory>::host, |device| lock(device).memory())
+    pub(crate) fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
+        self.device.as_ref().map_or_else(<dyn Memory>::host, |device| lock(device).memory(overlapped))
     }
 
     /// Creates environments of the type `env` on the device that learns.

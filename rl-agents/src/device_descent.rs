@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape};
+use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
     ActionDistribution, Deviations, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns,
     LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, PARTS, Terms, UpdateSettings, UpdateTotals,
@@ -139,6 +139,8 @@ fn parts(rows: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
 #[derive(Debug)]
 pub(crate) struct DeviceDescent {
     pub(crate) stream: Stream,
+    /// Stream of the copies of rollouts that are filled while the device learns.
+    copies: Stream,
     rule: Rule,
     pub(crate) kernels: LearnerKernels,
     pub(crate) targets: Targets,
@@ -232,6 +234,7 @@ impl DeviceDescent {
         let (actor, critic) = policy.chains();
         Ok(Self {
             stream: device.stream()?,
+            copies: device.stream()?,
             rule,
             kernels: LearnerKernels::new(device)?,
             targets: Targets::new(device)?,
@@ -274,8 +277,8 @@ impl DeviceDescent {
     }
 
     /// Returns the memory of rollouts that are copied to the device without waiting.
-    pub(crate) fn memory(&self) -> Arc<dyn Memory> {
-        Arc::new(Pinned(self.stream.device().clone()))
+    pub(crate) fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
+        if overlapped { Arc::new(Streamed::new(self.copies.clone())) } else { Arc::new(Pinned(self.stream.device().clone())) }
     }
 
     /// Copies parameters, moments and counters to the device.
@@ -571,7 +574,7 @@ impl DeviceDescent {
             ("gradients", self.gradient.bytes() + self.partial.bytes()),
             ("activations of a minibatch", self.net.bytes()),
         ];
-        with_rest(parts, self.stream.device(), "environments, acting and sums")
+        with_rest(parts, self.stream.device(), "environments, acting, sums, rollouts on their way")
     }
 
     /// True if updates are launches of a graph.

@@ -398,8 +398,8 @@ impl Agent for Ppo {
         self.descent.slices.share(ranks);
     }
 
-    fn memory(&self) -> Arc<dyn Memory> {
-        self.descent.memory()
+    fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
+        self.descent.memory(overlapped)
     }
 
     fn device_memory(&self) -> Vec<(&'static str, usize)> {

@@ -89,15 +89,22 @@ fn acting_and_minibatches_allocate_nothing() {
         })
     };
     for device in &rl_cuda::Device::for_tests() {
-        let config = PpoConfig { n_steps: 64, batch_size: 64, n_epochs: 2, ..PpoConfig::default() };
-        let mut agent = Ppo::new(policy.clone(), config, 8, 0).unwrap().on_device(device, rollout.shape()).unwrap();
-        let mut rollout = Rollout::new_in(rollout.shape(), &agent.memory()).unwrap();
         let mut metrics = Metrics::default();
-        // The second update captures a graph.
-        for round in 0..4 {
-            collector.collect(agent.policy(), &mut rollout).unwrap();
-            let of_update = count(|| metrics = agent.update(&rollout, 1.0, &pool).unwrap());
-            assert!(round < 2 || of_update == of_metrics(&metrics), "{device}: {of_update} allocations");
+        // Rollouts of the latest policy, and of an older one, which are sent to the device.
+        for stale in [false, true] {
+            let config = PpoConfig { n_steps: 64, batch_size: 64, n_epochs: 1, ..PpoConfig::default() };
+            let mut agent = Ppo::new(policy.clone(), config, 8, 0).unwrap().on_device(device, rollout.shape()).unwrap();
+            let mut rollout = Rollout::new_in(rollout.shape(), &agent.memory(stale)).unwrap();
+            // The second update of a kind captures a graph; the first one here is of the latest policy.
+            for round in 0..5 {
+                let acting: &dyn Policy = if stale { &policy } else { agent.policy() };
+                collector.collect(acting, &mut rollout).unwrap();
+                rollout.send().unwrap();
+                assert_eq!(rollout.is_stale(agent.policy().weights().version), stale && round > 0);
+                let of_update = count(|| metrics = agent.update(&rollout, 1.0, &pool).unwrap());
+                let steady = round > if stale { 2 } else { 1 };
+                assert!(!steady || of_update == of_metrics(&metrics), "{device}: {of_update} allocations, stale: {stale}");
+            }
         }
         let (obs, actions) = (collector.observation_space(), collector.action_space());
         let config = DqnConfig { learning_starts: 0, prioritized: true, n_steps: 3, ..DqnConfig::default() };

@@ -291,7 +291,7 @@ mod tests {
     use rl_envs::{ActionKind, Dtype};
 
     use super::*;
-    use crate::{Memory, Pinned};
+    use crate::{Memory, Pinned, Streamed};
 
     fn download<T: Element>(stream: &Stream, from: View<'_, T>) -> Vec<T> {
         let mut to = vec![T::default(); from.len()];
@@ -310,48 +310,62 @@ mod tests {
             let shape = RolloutShape { n_steps: 3, n_envs: 33, obs_len: 5, obs, actions };
             let stream = device.stream().unwrap();
             let pinned: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
+            let streamed: Arc<dyn Memory> = Arc::new(Streamed::new(device.stream().unwrap()));
             let mut there = DeviceRollout::new(device, shape).unwrap();
-            for memory in [<dyn Memory>::host(), pinned] {
-                let mut here = Rollout::new_in(shape, &memory).unwrap();
+            let all = [<dyn Memory>::host(), pinned, streamed].map(|memory| [memory.clone(), memory]);
+            for (i, memory) in all.iter().flatten().enumerate() {
+                let mut here = Rollout::new_in(shape, memory).unwrap();
                 let mut n = 0.0;
                 let mut next = || {
                     n += 1.0;
                     n
                 };
-                let mut columns = here.columns();
-                let _ = columns.steps.as_mut().map(
-                    |column| column.mapv_inplace(|_| next()),
-                    |column| column.fill(7),
-                    |column| column.fill(9),
-                );
-                columns.log_probs.mapv_inplace(|x| x - 1.5);
-                columns.values.fill(2.5);
-                columns.last_values.fill(3.5);
-                let before = here.clone();
-                there.upload(&stream, &here).unwrap();
-                // The rollout may be filled again at once.
-                let _ = here.columns().steps.as_mut().map(
-                    |column| column.fill(0.0),
-                    |column| column.fill(0),
-                    |column| column.fill(0),
-                );
-                let context = format!("{device}, {shape:?}, {memory:?}");
-                assert_eq!(download(&stream, there.rewards()), before.rewards().to_slice().unwrap(), "{context}");
-                assert_eq!(download(&stream, there.terminated()), before.terminated().to_slice().unwrap(), "{context}");
-                assert_eq!(download(&stream, there.truncated()), before.truncated().to_slice().unwrap(), "{context}");
-                assert_eq!(download(&stream, there.log_probs()), before.log_probs().to_slice().unwrap(), "{context}");
-                assert_eq!(download(&stream, there.values()), before.values().to_slice().unwrap(), "{context}");
-                assert_eq!(download(&stream, there.last_values()), before.last_values(), "{context}");
-                let masks = there.masks().map(|masks| download(&stream, masks));
-                assert_eq!(masks.as_deref(), before.masks().as_ref().map(|masks| masks.as_slice().unwrap()), "{context}");
-                there.obs().zip(before.obs()).unwrap().either(
-                    |(there, before)| assert_eq!(download(&stream, there), before.as_slice().unwrap(), "{context}"),
-                    |(there, before)| assert_eq!(download(&stream, there), before.as_slice().unwrap(), "{context}"),
-                );
-                there.actions().zip(before.actions()).unwrap().either(
-                    |(there, before)| assert_eq!(download(&stream, there), before.as_slice().unwrap(), "{context}"),
-                    |(there, before)| assert_eq!(download(&stream, there), before.as_slice().unwrap(), "{context}"),
-                );
+                for round in 0..3 {
+                    let mut columns = here.columns();
+                    let _ = columns.steps.as_mut().map(
+                        |column| column.mapv_inplace(|_| next()),
+                        |column| column.fill(7),
+                        |column| column.fill(9),
+                    );
+                    columns.log_probs.mapv_inplace(|x| x - 1.5);
+                    columns.values.fill(2.5);
+                    columns.last_values.fill(3.5);
+                    // Allocates, and therefore waits for all work, before the copy begins.
+                    let mut before = here.clone();
+                    if i % 2 == 1 {
+                        here.send().unwrap();
+                    }
+                    if round == 1 {
+                        [&mut here, &mut before].map(|rollout| rollout.columns().values.fill(4.5)); // after it was sent
+                    }
+                    there.upload(&stream, &here).unwrap();
+                    // The rollout may be filled and sent again at once.
+                    let _ = here.columns().steps.as_mut().map(
+                        |column| column.fill(0.0),
+                        |column| column.fill(0),
+                        |column| column.fill(0),
+                    );
+                    if i % 2 == 1 {
+                        here.send().unwrap();
+                    }
+                    let context = format!("{device}, {shape:?}, {memory:?}, {round}");
+                    assert_eq!(download(&stream, there.rewards()), before.rewards().to_slice().unwrap(), "{context}");
+                    assert_eq!(download(&stream, there.terminated()), before.terminated().to_slice().unwrap(), "{context}");
+                    assert_eq!(download(&stream, there.truncated()), before.truncated().to_slice().unwrap(), "{context}");
+                    assert_eq!(download(&stream, there.log_probs()), before.log_probs().to_slice().unwrap(), "{context}");
+                    assert_eq!(download(&stream, there.values()), before.values().to_slice().unwrap(), "{context}");
+                    assert_eq!(download(&stream, there.last_values()), before.last_values(), "{context}");
+                    let masks = there.masks().map(|masks| download(&stream, masks));
+                    assert_eq!(masks.as_deref(), before.masks().as_ref().map(|masks| masks.as_slice().unwrap()), "{context}");
+                    there.obs().zip(before.obs()).unwrap().either(
+                        |(there, before)| assert_eq!(download(&stream, there), before.as_slice().unwrap(), "{context}"),
+                        |(there, before)| assert_eq!(download(&stream, there), before.as_slice().unwrap(), "{context}"),
+                    );
+                    there.actions().zip(before.actions()).unwrap().either(
+                        |(there, before)| assert_eq!(download(&stream, there), before.as_slice().unwrap(), "{context}"),
+                        |(there, before)| assert_eq!(download(&stream, there), before.as_slice().unwrap(), "{context}"),
+                    );
+                }
             }
             let other = Rollout::new(RolloutShape { n_steps: 4, ..shape }).unwrap();
             assert!(matches!(there.upload(&stream, &other), Err(rl_cuda::Error::Kind { .. })));

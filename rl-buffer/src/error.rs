@@ -35,6 +35,9 @@ pub enum Error {
         /// Requested bytes.
         bytes: u128,
     },
+    /// Error of a device.
+    #[error(transparent)]
+    Device(#[from] rl_cuda::Error),
     /// File that cannot be made or mapped.
     #[error("{} cannot hold a file of {bytes} bytes: {reason}", dir.display())]
     File {

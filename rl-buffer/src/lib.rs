@@ -47,7 +47,7 @@ mod transition;
 pub use batch::{Batch, DeviceBatch, TransitionSlices, TransitionViews, Transitions};
 pub use device::{DeviceRollout, DeviceStep};
 pub use error::Error;
-pub use pinned::Pinned;
+pub use pinned::{Pinned, Streamed};
 pub use prioritized::PrioritizedReplayBuffer;
 pub use replay::ReplayBuffer;
 pub use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, StepSlices};

@@ -510,6 +510,16 @@ impl Rollout {
         self.slab.get_mut(self.columns.policy_version)
     }
 
+    /// Begins to copy the rollout to its device.
+    ///
+    /// Does nothing unless the memory is [`Streamed`](crate::Streamed). A later [`DeviceRollout::upload`](crate::DeviceRollout::upload) takes this copy, unless the rollout is written before.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn send(&mut self) -> Result<(), Error> {
+        Ok(self.slab.send()?)
+    }
+
     /// True if a policy of another version acted in a column.
     #[must_use]
     pub fn is_stale(&self, latest: u64) -> bool {

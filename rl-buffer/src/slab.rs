@@ -24,6 +24,16 @@ pub trait Block: Debug + Send + Sync {
     /// Returns the bytes for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
 
+    /// Begins to copy the block to where [`Block::upload`] takes it from.
+    ///
+    /// By default there is no such place.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn send(&mut self) -> Result<(), rl_cuda::Error> {
+        Ok(())
+    }
+
     /// Copies the beginning to a device.
     ///
     /// The copy may end later, but before the block is written. By default it ends at once.
@@ -126,6 +136,11 @@ impl Slab {
     /// Returns the bytes of all columns for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.block.bytes_mut()[..self.bytes]
+    }
+
+    /// Begins to copy the block, as [`Block::send`] does.
+    pub(crate) fn send(&mut self) -> Result<(), rl_cuda::Error> {
+        self.block.send()
     }
 
     /// Copies all columns to a device, as [`Block::upload`] does.

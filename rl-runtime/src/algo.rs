@@ -142,7 +142,7 @@ pub(crate) type Built = (Box<dyn Agent>, Option<DeviceCollector>);
 
 impl Build<'_> {
     /// Returns the shape of a rollout of `n_steps` steps.
-    fn rollout(&self, n_steps: usize) -> RolloutShape {
+    pub(crate) fn rollout(&self, n_steps: usize) -> RolloutShape {
         let (obs, actions) = &self.spaces;
         RolloutShape::new(n_steps, self.n_envs, obs, actions)
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rl_agents::Collector;
 use rl_agents::ranks::Ranks;
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
+use rl_buffer::Rollout;
 use rl_envs::catalog::Entry;
 use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
@@ -14,7 +15,7 @@ use crate::faults::FaultConfig;
 use crate::pipeline::Collect;
 use crate::profile::nanos;
 use crate::recording::Playback;
-use crate::{Config, Error, auto, first_come, print};
+use crate::{Config, Error, Mode, auto, first_come, print};
 
 /// Makes the environments of a run on the CPU, or plays back their recording.
 ///
@@ -86,22 +87,35 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 pub(crate) fn agent(config: &Config, entry: &Entry, n_collectors: usize, fresh: bool) -> Result<Built, Error> {
     let (device, env) = (auto::choose(config, entry, 1).0.open()?, config.env_on_device(entry)?);
     let build = Build { device, env, n_collectors, ..config.build(entry, fresh) };
-    let agent = auto::or_on_cpu(config, build.device.is_some(), config.algo.settings().agent(&build), || {
+    let built = auto::or_on_cpu(config, build.device.is_some(), fitted(config, &build), || {
         config.algo.settings().agent(&Build { device: None, ..build.clone() })
     });
-    agent.map_err(|error| match error {
-        Error::Agent(rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })) => {
-            Error::DeviceMemory { error, fits: fitting(config, &build) }
-        }
+    built.map_err(|error| match error {
+        Error::Agent(
+            rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })
+            | rl_agents::Error::Buffer(rl_buffer::Error::Device(error @ rl_cuda::Error::Memory { .. })),
+        ) => Error::DeviceMemory { error, fits: fitting(config, &build) },
         error => error,
     })
+}
+
+/// Builds the agent, if the rollouts in flight fit beside it.
+fn fitted(config: &Config, build: &Build<'_>) -> Result<Built, Error> {
+    let built = config.algo.settings().agent(build)?;
+    if build.device.is_some() && config.mode() != Mode::Sync {
+        // The device has memory for rollouts on their way, which the pipeline allocates later.
+        let (shape, memory) = (build.rollout(config.n_steps()), built.0.memory(true));
+        let rollouts = (0..config.mode().n_ahead()).map(|_| Rollout::new_in(shape, &memory));
+        rollouts.collect::<Result<Vec<_>, _>>().map_err(rl_agents::Error::from)?;
+    }
+    Ok(built)
 }
 
 /// Returns the largest smaller number of environments that fits the device.
 fn fitting(config: &Config, build: &Build<'_>) -> Option<usize> {
     let settings = config.algo.settings();
     let allowed: Vec<usize> = (1..build.n_envs).filter(|&n_envs| settings.check(n_envs).is_none()).collect();
-    let fits = |n_envs| settings.agent(&Build { n_envs, fresh: false, ..build.clone() }).is_ok();
+    let fits = |n_envs| fitted(config, &Build { n_envs, fresh: false, ..build.clone() }).is_ok();
     let n_fitting = allowed.partition_point(|&n_envs| fits(n_envs));
     allowed[..n_fitting].last().copied()
 }

@@ -263,6 +263,7 @@ impl<C: Collect> Producer<C> {
                 let next = track.time(Phase::WaitLearner, || to_act.recv().and_then(|order| Ok((order, free.recv()?))));
                 let Ok((order, mut filled)) = next else { return Ok(Ended { collector, rollouts: free }) };
                 collector.collect(&*order.policy, order.learnt, &mut filled, &track)?;
+                filled.rollout.send().map_err(rl_agents::Error::from)?;
                 if to_act.send(order).is_err() || free.send(filled).is_err() {
                     return Ok(Ended { collector, rollouts: free });
                 }

@@ -508,7 +508,8 @@ impl Training {
             Some(collector) => vec![Box::new(collector) as Box<dyn Collect>],
             None => collectors(&collecting)?,
         };
-        let pipeline = Pipeline::new(config.mode(), collectors, config.n_steps(), &agent.memory(), &profile)?;
+        let pipeline =
+            Pipeline::new(config.mode(), collectors, config.n_steps(), &agent.memory(config.mode() != Mode::Sync), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         agent.watch(track.watch());
         profile.device_watch().into_iter().try_for_each(|watch| agent.watch_device(watch))?;

@@ -98,18 +98,20 @@ fn sensors_are_recorded(run: &Path) {
 fn a_training_leaves_the_same_files_under_every_schedule() {
     let dir = tempfile::tempdir().unwrap();
     install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
-    for env_device in ["learner", "cpu"] {
-        let option = format!("env_device={env_device}");
+    // Overlapped: a second stream copies rollouts while the first one learns.
+    for (env_device, pipeline) in [("learner", "sync"), ("cpu", "sync"), ("cpu", "overlapped")] {
+        let options = [format!("env_device={env_device}"), format!("pipeline={pipeline}")];
         let learnt = ["eager", "latest", "random:1", "random:2"].map(|schedule| {
-            let run = dir.path().join(format!("{env_device}-{schedule}"));
-            let output = train(dir.path(), &run, &["--set", &option], &[("RL_STANDIN_SCHEDULE", schedule)]);
+            let run = dir.path().join(format!("{env_device}-{pipeline}-{schedule}"));
+            let options = ["--set", &options[0], "--set", &options[1]];
+            let output = train(dir.path(), &run, &options, &[("RL_STANDIN_SCHEDULE", schedule)]);
             assert!(output.status.success(), "{schedule}: {}", String::from_utf8_lossy(&output.stderr));
             assert!(output.stderr.is_empty(), "{schedule}: {}", String::from_utf8_lossy(&output.stderr));
             sensors_are_recorded(&run);
             let checkpoint = newest(&run);
             ["params.safetensors", "optimizer.safetensors"].map(|name| fs::read(checkpoint.join(name)).unwrap())
         });
-        assert!(learnt.windows(2).all(|pair| pair[0] == pair[1]), "{env_device}");
+        assert!(learnt.windows(2).all(|pair| pair[0] == pair[1]), "{env_device}, {pipeline}");
     }
 }
 
@@ -142,20 +144,27 @@ fn a_device_that_is_lost_ends_a_training_with_one_sentence_and_its_last_checkpoi
 fn a_training_that_does_not_fit_the_device_is_refused_before_it_begins() {
     let dir = tempfile::tempdir().unwrap();
     install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
-    let train_on = |n_envs: &str, memory: &str| {
-        let run = dir.path().join(n_envs);
-        let output = train(dir.path(), &run, &["--envs", n_envs], &[("RL_STANDIN_MEMORY", memory)]);
+    let train_with = |pipeline: &str, n_envs: &str, memory: &str| {
+        let run = dir.path().join(format!("{pipeline}-{n_envs}"));
+        let pipeline = format!("pipeline={pipeline}");
+        let options = ["--envs", n_envs, "--set", &pipeline];
+        let output = train(dir.path(), &run, &options, &[("RL_STANDIN_MEMORY", memory)]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), said.lines().count(), run.exists(), said)
     };
-    let (code, n_lines, exists, said) = train_on("4096", "300000");
-    assert_eq!((code, n_lines, exists), (Some(1), 1, false), "{said}");
-    let fits: usize = said.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
-    assert!(said.contains("the largest n_envs that fits is "), "{said}");
-    assert_eq!(train_on(&fits.to_string(), "300000").0, Some(0));
-    let (code, _, _, said) = train_on(&(fits + 2).to_string(), "300000");
-    assert_eq!(code, Some(1), "{said}");
-    let (code, _, _, said) = train_on("8", "2000");
+    let largest = ["sync", "overlapped"].map(|pipeline| {
+        let (code, n_lines, exists, said) = train_with(pipeline, "4096", "300000");
+        assert_eq!((code, n_lines, exists), (Some(1), 1, false), "{said}");
+        let fits: usize = said.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(said.contains("the largest n_envs that fits is "), "{said}");
+        assert_eq!(train_with(pipeline, &fits.to_string(), "300000").0, Some(0), "{pipeline}, {fits}");
+        let (code, _, _, said) = train_with(pipeline, &(fits + 2).to_string(), "300000");
+        assert_eq!(code, Some(1), "{said}");
+        fits
+    });
+    // Rollouts on their way take more memory than environments.
+    assert!(largest[1] < largest[0], "{largest:?}");
+    let (code, _, _, said) = train_with("sync", "8", "2000");
     assert!(code == Some(1) && said.contains("not even one fits"), "{said}");
 }
 

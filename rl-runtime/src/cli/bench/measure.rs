@@ -382,7 +382,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let mut envs = BlockingEnvs::new(n_envs, spaces, make, faults, 0)?;
     envs.on_fault(Box::new(|_, _, _| ())); // counted
     let collector = FirstComeCollector::new(envs, n_steps, *ready)?;
-    let mut pipeline = Pipeline::new(*mode, vec![collector], n_steps, &agent.memory(), &profile)?;
+    let mut pipeline = Pipeline::new(*mode, vec![collector], n_steps, &agent.memory(*mode != Mode::Sync), &profile)?;
     let track = profile.track("learner");
     agent.watch(track.watch());
     let (mut learnt, mut lags, mut begun, mut result) = (0, LagHistogram::default(), None, Value::Null);
