@@ -21,6 +21,7 @@ use rl_envs::Pool;
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
 use crate::descent::{Descent, StepSums};
 use crate::device_descent::Plan;
+use crate::device_times::DeviceWatch;
 use crate::optim::Rule;
 use crate::probe::Threads;
 use crate::ranks::Ranks;
@@ -322,6 +323,10 @@ impl Agent for A2c {
 
     fn watch(&mut self, watch: Watch) {
         self.descent.watch = Some(watch);
+    }
+
+    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
+        self.descent.watch_device(watch)
     }
 
     fn gap(&mut self) {

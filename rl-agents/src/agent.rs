@@ -9,6 +9,7 @@ use rl_buffer::{Memory, Rollout};
 use rl_envs::Pool;
 use serde::{Deserialize, Serialize};
 
+use crate::device_times::DeviceWatch;
 use crate::normalize::Statistics;
 use crate::optim::{self, Optimizer, StepCount};
 use crate::ranks::Ranks;
@@ -72,6 +73,14 @@ pub trait Agent: Send {
 
     /// Reports events of later updates to `watch`, if the agent has such events.
     fn watch(&mut self, _watch: Watch) {}
+
+    /// Reports spans of later work on a device to `watch`, if one learns.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    fn watch_device(&mut self, _watch: DeviceWatch) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Ends the current trajectories: the next rollout does not continue them.
     ///

@@ -12,6 +12,7 @@ use crate::agent::{Divergence, UpdateEvent, Watch};
 use crate::batch::{Minibatch, Parts, TileSums};
 use crate::device_collect::DeviceCollector;
 use crate::device_descent::{DeviceDescent, Plan, lock};
+use crate::device_times::DeviceWatch;
 use crate::distributions::Distribution;
 use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
@@ -85,6 +86,13 @@ impl Descent {
         self.device = Some(Arc::new(Mutex::new(device)));
         self.load_device()?;
         Ok(self)
+    }
+
+    /// Reports spans of later work on the device to `watch`, if one learns.
+    pub(crate) fn watch_device(&self, watch: DeviceWatch) -> Result<(), Error> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let device = lock(device);
+        Ok(device.times.begin(&device.stream, watch)?)
     }
 
     /// Copies the state to the device, if one learns.

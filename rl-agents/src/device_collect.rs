@@ -14,6 +14,7 @@ use crate::collect::State;
 use crate::device_descent::{Computed, DeviceDescent, lock};
 use crate::device_net::DeviceNet;
 use crate::device_normalize::Inputs;
+use crate::device_times::DevicePhase;
 use crate::net::Net;
 use crate::slices::{MAX_SLICES, MIN_SLICE};
 use crate::{CollectorState, Episode, Error};
@@ -100,6 +101,7 @@ impl DeviceCollector {
         rollout.clear();
         // The first statistics include this rollout, so its final observations are valued after it was added to them.
         let keeps_finals = descent.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
+        descent.times.mark(&stream, DevicePhase::Acting)?;
         let mut acting = ActingOnDevice { descent, net, episodes, clock, clipped: clipped.as_mut() };
         match graph {
             _ if keeps_finals => acting.enqueue(envs, Some(rollout))?,
@@ -111,6 +113,7 @@ impl DeviceCollector {
             None => acting.enqueue(envs, None)?,
         }
         *ran = true;
+        acting.descent.times.mark(&stream, None)?;
         *steps += acting.descent.rollout.shape().n_steps as u64;
         envs.check_actions(&stream)?;
         let (ended, latest) = episodes.ended(&stream)?;
@@ -118,8 +121,11 @@ impl DeviceCollector {
         rollout.on_device = true;
         if descent.computed.normalizes() {
             // The statistics of rewards are the host's.
+            descent.times.mark(&stream, DevicePhase::Copies)?;
             descent.rollout.download_rewards(&stream, rollout)?;
+            descent.times.mark(&stream, None)?;
         }
+        descent.times.report()?;
         Ok((ended, latest.into_iter().map(episode).collect()))
     }
 

@@ -17,6 +17,7 @@ use rl_envs::{Dtype, Obs};
 
 use crate::device_net::DeviceNet;
 use crate::device_normalize::{DeviceNormalizer, Inputs};
+use crate::device_times::{DevicePhase, DeviceTimes};
 use crate::distributions::Distribution;
 use crate::normalize::{Moments, normalized_reward};
 use crate::optim::{Optimizer, Rule, StepCount};
@@ -174,6 +175,7 @@ pub(crate) struct DeviceDescent {
     host_params: PinnedSlab<f32>,
     /// Graphs of updates from fresh and from stale rollouts, and of judging the latter.
     graphs: [UpdateGraph; 3],
+    pub(crate) times: DeviceTimes,
 }
 
 /// Waits for the stream, and copies numbers to the host.
@@ -270,6 +272,7 @@ impl DeviceDescent {
             final_at: Staged::new(device, batch_size)?,
             host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
             graphs: Default::default(),
+            times: DeviceTimes::default(),
         })
     }
 
@@ -328,6 +331,7 @@ impl DeviceDescent {
             Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..*settings },
             Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..*settings },
         };
+        self.times.mark(&self.stream, DevicePhase::Copies)?;
         self.state.set_settings(&self.stream, &settings)?;
         if !rollout.on_device {
             self.rollout.upload(&self.stream, rollout)?;
@@ -336,13 +340,18 @@ impl DeviceDescent {
             let rewards = rollout.rewards().to_slice().expect(CONTIGUOUS);
             normalized.upload(&self.stream, rewards.iter().map(|&reward| normalized_reward(reward, inv_std)))?;
         }
+        if plan.stale || !rollout.on_device {
+            self.times.mark(&self.stream, DevicePhase::Targets)?;
+        }
         if plan.stale {
             self.repeat(2, plan, Self::judge)?;
         }
         if plan.stale || !rollout.on_device {
             self.next_values(rollout)?;
         }
-        self.repeat(usize::from(plan.stale), plan, |learner| learner.learn(plan))
+        self.times.mark(&self.stream, DevicePhase::Learning)?;
+        self.repeat(usize::from(plan.stale), plan, |learner| learner.learn(plan))?;
+        Ok(self.times.mark(&self.stream, None)?)
     }
 
     /// Enqueues work that is the same in every update of a plan.
@@ -548,7 +557,9 @@ impl DeviceDescent {
 
     /// Waits for the update, and returns its sums and the counters.
     pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
-        Ok((self.state.totals(&self.stream)?, self.counters()?))
+        let results = (self.state.totals(&self.stream)?, self.counters()?);
+        self.times.report()?;
+        Ok(results)
     }
 
     /// Bytes of the device's memory by purpose.

@@ -16,6 +16,7 @@ use rl_envs::Actions;
 
 use crate::device_descent::{MAX_NUMBERS, download, unsupported, with_rest};
 use crate::device_net::DeviceNet;
+use crate::device_times::{DevicePhase, DeviceTimes, DeviceWatch};
 use crate::optim::{Optimizer, Rule, StepCount};
 use crate::{Error, QNetwork, slices};
 
@@ -81,6 +82,7 @@ pub(crate) struct DeviceDqn {
     squares: Buffer<f64>,
     slots: [Slot; 2],
     host_params: PinnedSlab<f32>,
+    times: DeviceTimes,
 }
 
 impl DeviceDqn {
@@ -128,7 +130,13 @@ impl DeviceDqn {
             squares: Buffer::zeros(device, 1)?,
             slots: [slot()?, slot()?],
             host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
+            times: DeviceTimes::default(),
         })
+    }
+
+    /// Reports spans of later work on the device to `watch`.
+    pub(crate) fn watch(&self, watch: DeviceWatch) -> Result<(), Error> {
+        Ok(self.times.begin(&self.stream, watch)?)
     }
 
     /// Bytes of the device's memory by purpose.
@@ -179,6 +187,7 @@ impl DeviceDqn {
         let Slot { here, there, .. } = &mut self.slots[slot];
         there.upload(&self.copies, here)?;
         self.stream.wait(&self.copies.record()?)?;
+        self.times.mark(&self.stream, DevicePhase::Learning)?;
         self.gradient(slot, double)?;
         let Self { stream, kernels, params, moments: [m, v], gradient, state, scratch, squares, slots, errors, .. } = self;
         let gradient = gradient.view();
@@ -189,7 +198,7 @@ impl DeviceDqn {
         stream.download_async(&mut slot.errors, &errors.view())?;
         state.copy_counters(stream, &mut slot.counters)?;
         slot.learnt = Some(stream.record()?);
-        Ok(())
+        Ok(self.times.mark(&self.stream, None)?)
     }
 
     /// Enqueues the gradient of a slot's minibatch.
@@ -262,7 +271,9 @@ impl DeviceDqn {
 
     /// Waits for all updates, and returns their sums and the counters.
     pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
-        Ok((self.state.totals(&self.stream)?, self.state.counters(&self.stream)?))
+        let results = (self.state.totals(&self.stream)?, self.state.counters(&self.stream)?);
+        self.times.report()?;
+        Ok(results)
     }
 
     /// Copies the online parameters to a network that acts.

@@ -25,6 +25,7 @@ use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space};
 use crate::agent::{Divergence, NamedTensor};
 use crate::descent::{StepSums, check_continues};
 use crate::device_dqn::{DeviceDqn, Repeated};
+use crate::device_times::DeviceWatch;
 use crate::gradient::Slices;
 use crate::optim::{Optimizer, Rule, StepCount};
 use crate::policy::mask_rows;
@@ -769,6 +770,10 @@ impl Agent for Dqn {
 
     fn watch(&mut self, watch: Watch) {
         self.watch = Some(watch);
+    }
+
+    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
+        self.device.as_ref().map_or(Ok(()), |device| device.watch(watch))
     }
 
     fn gap(&mut self) {

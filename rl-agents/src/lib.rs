@@ -47,6 +47,7 @@ mod device_descent;
 mod device_dqn;
 mod device_net;
 mod device_normalize;
+mod device_times;
 mod error;
 #[cfg(test)]
 mod fixture;
@@ -73,6 +74,7 @@ pub use agent::{Agent, Counters, Divergence, Metrics, NamedTensor, Schedule, Sna
 pub use batch::Batch;
 pub use collect::{Anomalies, Anomaly, Collector, CollectorState, Episode, EvalConfig, Played, evaluate, evaluate_with};
 pub use device_collect::DeviceCollector;
+pub use device_times::{DevicePhase, DeviceSpan, DeviceWatch};
 pub use dqn::{Dqn, DqnConfig};
 pub use error::Error;
 pub use network::{Learner, NetConfig};

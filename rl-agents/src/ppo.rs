@@ -24,6 +24,7 @@ use rl_envs::{Pool, math};
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
 use crate::descent::{Descent, StepSums};
 use crate::device_descent::Plan;
+use crate::device_times::DeviceWatch;
 use crate::optim::Rule;
 use crate::probe::{self, Probe, Stage, Threads};
 use crate::ranks::Ranks;
@@ -411,6 +412,10 @@ impl Agent for Ppo {
 
     fn watch(&mut self, watch: Watch) {
         self.descent.watch = Some(watch);
+    }
+
+    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
+        self.descent.watch_device(watch)
     }
 
     fn gap(&mut self) {

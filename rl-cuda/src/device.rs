@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, result, sys};
 
 use crate::allocation::{Allocation, Graphs};
 use crate::driver::Driver;
@@ -30,23 +30,39 @@ struct Inner {
 }
 
 impl Device {
-    /// Opens the device with index `ordinal`, counted from 0.
-    ///
-    /// # Errors
-    /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::NoSuchDevice`], or [`Error::Driver`] if a call of the driver fails.
-    pub fn open(ordinal: usize) -> Result<Self, Error> {
+    /// Checks that the driver has a device with index `ordinal`.
+    fn check(ordinal: usize) -> Result<(), Error> {
         driver::probe()?;
         let count = match CudaContext::device_count() {
             Ok(count) => usize::try_from(count).unwrap_or(0),
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
             Err(error) => return Err(Error::driver("counting devices")(error)),
         };
-        if count == 0 {
-            return Err(Error::NoDevice);
+        match count {
+            0 => Err(Error::NoDevice),
+            _ if ordinal >= count => Err(Error::NoSuchDevice { ordinal, count }),
+            _ => Ok(()),
         }
-        if ordinal >= count {
-            return Err(Error::NoSuchDevice { ordinal, count });
-        }
+    }
+
+    /// Returns the name of the device with index `ordinal`, without opening it.
+    ///
+    /// Opening a GPU takes a part of a second and of its memory.
+    ///
+    /// # Errors
+    /// The errors of [`Device::open`].
+    pub fn name_of(ordinal: usize) -> Result<String, Error> {
+        Self::check(ordinal)?;
+        let name = result::device::get(ordinal as i32).and_then(result::device::get_name);
+        name.map_err(Error::driver("asking for the device's name"))
+    }
+
+    /// Opens the device with index `ordinal`, counted from 0.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::NoDevice`], [`Error::NoSuchDevice`], or [`Error::Driver`] if a call of the driver fails.
+    pub fn open(ordinal: usize) -> Result<Self, Error> {
+        Self::check(ordinal)?;
         let context = CudaContext::new(ordinal).map_err(Error::driver("opening the device"))?;
         let name = context.name().map_err(Error::driver("asking for the device's name"))?;
         let capability = context.compute_capability().map_err(Error::driver("asking for the device's capability"))?;

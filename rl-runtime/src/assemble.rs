@@ -15,7 +15,7 @@ use crate::faults::FaultConfig;
 use crate::pipeline::Collect;
 use crate::profile::nanos;
 use crate::recording::Playback;
-use crate::{Config, Error, Mode, first_come, print};
+use crate::{Config, Error, Mode, auto, first_come, print};
 
 /// Makes the environments of a run on the CPU, or plays back their recording.
 ///
@@ -85,9 +85,12 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 ///
 /// It learns from rollouts of `n_collectors` collectors. Its environments come with it if they are on the device that learns.
 pub(crate) fn agent(config: &Config, entry: &Entry, n_collectors: usize, fresh: bool) -> Result<Built, Error> {
-    let (device, env) = (config.device().open()?, config.env_on_device(entry)?);
+    let (device, env) = (auto::choose(config, entry, 1).0.open()?, config.env_on_device(entry)?);
     let build = Build { device, env, n_collectors, ..config.build(entry, fresh) };
-    fitted(config, &build).map_err(|error| match error {
+    let built = auto::or_on_cpu(config, build.device.is_some(), fitted(config, &build), || {
+        config.algo.settings().agent(&Build { device: None, ..build.clone() })
+    });
+    built.map_err(|error| match error {
         Error::Agent(
             rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })
             | rl_agents::Error::Buffer(rl_buffer::Error::Device(error @ rl_cuda::Error::Memory { .. })),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rl_agents::{Metrics, UpdateEvent, Watch};
+use rl_agents::{DevicePhase, DeviceSpan, DeviceWatch, Metrics, UpdateEvent, Watch};
 use serde_json::{Value, json};
 
 /// Phase of a thread's work.
@@ -30,11 +30,15 @@ pub enum Phase {
     WaitProducers,
     /// A producer waits for a policy or a free buffer.
     WaitLearner,
+    /// A device acts and steps environments, in one piece of work.
+    Acting,
+    /// A device copies from the host or to it.
+    Copies,
 }
 
 impl Phase {
     /// All phases with their names.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::Envs, "envs"),
         (Self::Policy, "policy"),
         (Self::Targets, "targets"),
@@ -43,6 +47,8 @@ impl Phase {
         (Self::Checkpoint, "checkpoint"),
         (Self::WaitProducers, "wait for producers"),
         (Self::WaitLearner, "wait for the learner"),
+        (Self::Acting, "acting and environments"),
+        (Self::Copies, "copies"),
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -65,6 +71,8 @@ struct Span {
 #[derive(Debug)]
 struct ThreadTimes {
     name: String,
+    /// True for a device, whose work threads wait for.
+    is_device: bool,
     nanos: [AtomicU64; Phase::ALL.len()],
     spans: Mutex<Vec<Span>>,
 }
@@ -74,6 +82,8 @@ struct ThreadTimes {
 pub struct Profile {
     begin: Instant,
     timeline: bool,
+    /// True if phases of devices are measured, too.
+    devices: bool,
     threads: Arc<Mutex<Vec<Arc<ThreadTimes>>>>,
 }
 
@@ -95,16 +105,45 @@ impl Profile {
     /// Starts the clock; `timeline` keeps single spans too.
     #[must_use]
     pub fn new(timeline: bool) -> Self {
-        Self { begin: Instant::now(), timeline, threads: Arc::default() }
+        Self { begin: Instant::now(), timeline, devices: false, threads: Arc::default() }
+    }
+
+    /// Measures phases of a device that learns, too, on a track of its own.
+    #[cfg(feature = "cli")]
+    pub(crate) fn with_devices(self) -> Self {
+        Self { devices: true, ..self }
+    }
+
+    /// Returns a watch for an agent's device; `None` if devices are not measured.
+    ///
+    /// The times of [`DeviceSpan`]s are counted from this call.
+    pub(crate) fn device_watch(&self) -> Option<DeviceWatch> {
+        let (profile, begin, mut track) = (self.clone(), Instant::now(), None);
+        let watch = move |span: DeviceSpan| {
+            let phase = match span.phase {
+                DevicePhase::Acting => Phase::Acting,
+                DevicePhase::Copies => Phase::Copies,
+                DevicePhase::Targets => Phase::Targets,
+                DevicePhase::Learning => Phase::Update,
+            };
+            let [since, length] = [span.begin, span.seconds].map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));
+            track.get_or_insert_with(|| profile.new_track("device", true)).add(phase, begin + since, length);
+        };
+        self.devices.then(|| Box::new(watch) as DeviceWatch)
     }
 
     /// Returns the track of the thread `name`, creating it at first use.
     #[must_use]
     pub fn track(&self, name: &str) -> Track {
+        self.new_track(name, false)
+    }
+
+    fn new_track(&self, name: &str, is_device: bool) -> Track {
         let mut threads = locked(&self.threads);
         let known = threads.iter().find(|thread| thread.name == name).cloned();
         let thread = known.unwrap_or_else(|| {
-            let thread = Arc::new(ThreadTimes { name: name.into(), nanos: Default::default(), spans: Mutex::default() });
+            let thread =
+                Arc::new(ThreadTimes { name: name.into(), is_device, nanos: Default::default(), spans: Mutex::default() });
             threads.push(thread.clone());
             thread
         });
@@ -118,9 +157,11 @@ impl Profile {
     }
 
     /// Returns the seconds spent in a phase, summed over threads.
+    ///
+    /// Those of devices do not count: a thread waits meanwhile.
     #[must_use]
     pub fn seconds(&self, phase: Phase) -> f64 {
-        locked(&self.threads).iter().map(|thread| seconds(thread, phase)).sum()
+        locked(&self.threads).iter().filter(|thread| !thread.is_device).map(|thread| seconds(thread, phase)).sum()
     }
 
     /// Returns a line per thread with the share of time in each phase.
@@ -250,5 +291,22 @@ mod tests {
         let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
         assert_eq!([named("thread_name"), named("update"), named("wait for the learner"), named("envs")], [2, 2, 1, 1]);
         assert_eq!(events.iter().find(|event| event["name"] == "update").unwrap()["dur"], 3000.0);
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn a_device_has_a_track_that_no_sum_over_threads_counts() {
+        assert!(Profile::new(true).device_watch().is_none(), "nobody has asked");
+        let profile = Profile::new(true).with_devices();
+        let mut watch = profile.device_watch().unwrap();
+        assert!(profile.lines().is_empty(), "no track without a span");
+        watch(DeviceSpan { phase: DevicePhase::Acting, begin: 0.5, seconds: 0.25 });
+        watch(DeviceSpan { phase: DevicePhase::Learning, begin: 1.0, seconds: 0.125 });
+        let device = &profile.json()["threads"]["device"];
+        assert_eq!((&device["acting and environments"], &device["update"]), (&json!(0.25), &json!(0.125)));
+        assert_eq!([profile.seconds(Phase::Acting), profile.seconds(Phase::Update)], [0.0; 2]);
+        let trace: Value = serde_json::from_str(&profile.timeline()).unwrap();
+        let spans: Vec<f64> = [1, 2].map(|i| trace["traceEvents"][i]["ts"].as_f64().unwrap()).into();
+        assert!((spans[1] - spans[0] - 5e5).abs() < 1.0, "{trace}");
     }
 }

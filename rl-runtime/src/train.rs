@@ -18,7 +18,7 @@ use crate::assemble::{agent, collector, of_slices, settled};
 use crate::budget::Budget;
 use crate::calls::Calls;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Device, Mpi, RunConfig};
+use crate::config::{Mpi, RunConfig};
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
 use crate::metrics::{EVALUATION, LagHistogram, Log, Row};
@@ -30,7 +30,7 @@ use crate::resources::Meter;
 use crate::run_dir::RunDir;
 use crate::saves::Saves;
 use crate::tensorboard::EventFile;
-use crate::{Config, Error, diverged, interrupt};
+use crate::{Config, Error, auto, diverged, interrupt};
 
 /// Exit code of errors after which environments cannot be continued.
 const ENV_FAILED: u8 = 5;
@@ -61,13 +61,15 @@ pub struct Outcome {
     pub evaluation: Option<Evaluation>,
 }
 
-/// Describes the device to train on.
+/// Describes the device to train on; `auto` says why it chose the device.
 ///
 /// # Errors
 /// [`Error::Device`] if it does not exist.
-pub fn device(config: &Config) -> Result<String, Error> {
-    let cpu = if config.device() == Device::Auto { "cpu (chosen by auto)" } else { "cpu" };
-    Ok(config.device().open()?.map_or_else(|| cpu.into(), |device| device.to_string()))
+#[cfg(feature = "cli")]
+pub(crate) fn device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
+    let (device, why) = auto::choose(config, entry, n_ranks);
+    let name = device.open()?.map_or_else(|| "cpu".into(), |device| device.to_string());
+    Ok(why.map_or(name.clone(), |why| format!("{name} (chosen by auto: {why})")))
 }
 
 /// Warns of the first invalid number of each kind.
@@ -223,7 +225,8 @@ impl<'a> Part<'a> {
         let events = tensorboard.then(|| EventFile::new(dir.events(), run.progress.env_steps));
         let on_device = agent.device_memory();
         let taken = (!on_device.is_empty()).then(|| on_device.iter().map(|(_, bytes)| bytes).sum());
-        let meter = Meter::new(taken, run.config.device().sensors());
+        let sensors = taken.and_then(|_| auto::choose(&run.config, &run.entry, 1).0.sensors());
+        let meter = Meter::new(taken, sensors);
         let lags = LagHistogram::after(run.progress.iterations, n_envs, max_lag);
         // A target without a cadence is checked twenty times.
         let eval_every = if eval_every == 0 && target_return.is_some() { steps.div_ceil(20) } else { eval_every };
@@ -446,14 +449,15 @@ impl Training {
             return Err(Error::config(problem));
         }
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
+        let learner = &auto::for_ranks(config, n_ranks);
         if let Some(peers) = peers.filter(|_| has_actors) {
             let actors = peers.actors(config, entry)?;
             let n_collectors = actors.len();
-            return Self::build(config, entry, |_| Ok(actors), || agent(config, entry, n_collectors, fresh), None, profile);
+            return Self::build(config, entry, |_| Ok(actors), || agent(learner, entry, n_collectors, fresh), None, profile);
         }
         let ranks = peers.cloned().map(|peers| peers as Arc<dyn Ranks>);
         let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
-        Self::build(config, entry, envs, || agent(config, entry, 1, fresh), ranks.clone(), profile)
+        Self::build(config, entry, envs, || agent(learner, entry, 1, fresh), ranks.clone(), profile)
     }
 
     /// Creates a training in `envs` instead of the entry's environments.
@@ -508,6 +512,7 @@ impl Training {
             Pipeline::new(config.mode(), collectors, config.n_steps(), &agent.memory(config.mode() != Mode::Sync), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         agent.watch(track.watch());
+        profile.device_watch().into_iter().try_for_each(|watch| agent.watch_device(watch))?;
         ranks.iter().for_each(|ranks| agent.share(ranks.clone()));
         let (progress, saves) = (Progress::default(), Saves::default());
         let run = Run { config, entry, pool, progress, saves, profile, track, ranks };
@@ -630,15 +635,15 @@ impl Training {
 
     /// Trains without writing files, and returns env steps per second.
     ///
-    /// Rollouts are counted once the pipeline is full: one, or as many as take `least`. Ends early at an interrupt.
+    /// Rollouts are counted after the first `not_counted`: one, or as many as take `least`. Ends early at an interrupt.
     ///
     /// # Errors
     /// The errors of the agent and the environments.
     #[cfg(feature = "cli")]
-    pub(crate) fn rate(&mut self, least: std::time::Duration) -> Result<f64, Error> {
+    pub(crate) fn rate(&mut self, not_counted: u64, least: std::time::Duration) -> Result<f64, Error> {
         let Self { run, agent, pipeline, .. } = self;
-        let not_counted = 1 + run.config.mode().n_ahead() as u64;
-        let (mut begin, mut begin_steps, mut rate) = (Instant::now(), 0, 0.0);
+        let not_counted = run.progress.iterations + not_counted;
+        let (mut begin, mut begin_steps, mut rate) = (Instant::now(), run.progress.env_steps, 0.0);
         pipeline.drive(&mut **agent, u64::MAX, |filled, agent| {
             agent.update(&filled.rollout, filled.remaining, &run.pool)?;
             run.count(filled);

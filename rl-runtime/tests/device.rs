@@ -8,10 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use program::{can_compare, finish, load, newest, python, rl, text};
+use program::{can_compare, finish, load, metrics, newest, python, rl, text};
 use rl_envs::codec;
 use rl_runtime::Progress;
 use rl_runtime::checkpoint::Checkpoint;
+use serde_json::Value;
 
 /// Trains in `dir`, which may hold a run to resume.
 fn train(dir: &Path, args: &[&str]) {
@@ -170,6 +171,58 @@ fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
         learnt(&run)
     };
     assert!(of(["cpu", "emulated", "cpu"]) == of(["cpu"; 3]));
+}
+
+#[test]
+fn a_profile_has_the_phases_of_the_device_and_changes_nothing_else() {
+    if !can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ppo = ["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=64", "--set", "ppo.n_epochs=2", "--set", "hidden=[8]"];
+    let dqn = ["--algo", "dqn", "--set", "dqn.learning_starts=100", "--set", "dqn.train_freq=16", "--set", "hidden=[8]"];
+    for (name, env_device, algo, phases) in [
+        ("on-device", "learner", &ppo[..], &["acting and environments", "copies", "update"][..]),
+        ("on-cpu", "cpu", &ppo, &["copies", "targets", "update"]),
+        ("dqn", "cpu", &dqn, &["update"]),
+    ] {
+        let run = |more: &[&str]| {
+            let run = dir.path().join(format!("{name}-{}", more.len()));
+            let env_device = format!("env_device={env_device}");
+            let args = ["train", "cartpole", "--device", "emulated", "--steps", "384", "--seed", "7", "--envs", "8", "--json"];
+            let rest = ["--set", &env_device, "--set", "eval_episodes=1", "--run-dir", text(&run)];
+            let output = finish(&mut rl(&[&args[..], algo, &rest, more].concat()));
+            assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+            (run, String::from_utf8(output.stdout).unwrap())
+        };
+        let trace = dir.path().join(format!("{name}.json"));
+        let ((plain, _), (profiled, said)) = (run(&[]), run(&["--profile", "--timeline", text(&trace)]));
+        assert!(learnt(&plain) == learnt(&profiled) && metrics(&plain) == metrics(&profiled), "{name}");
+
+        let events = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let profile = events.into_iter().find(|event| event["event"] == "profile").unwrap();
+        let device = profile["threads"]["device"].as_object().unwrap();
+        let busy: Vec<&str> = device.iter().filter(|(_, s)| s.as_f64() > Some(0.0)).map(|(name, _)| &**name).collect();
+        assert_eq!(busy, phases, "{name}");
+        let (seconds, whole) =
+            (device.values().map(|s| s.as_f64().unwrap()).sum::<f64>(), profile["elapsed_s"].as_f64().unwrap());
+        assert!(seconds <= whole, "{name}: {seconds} of {whole} s");
+
+        let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let track = events.iter().find(|event| event["args"]["name"] == "device").unwrap();
+        let number = |event: &Value, key: &str| event[key].as_f64().unwrap();
+        let spans: Vec<(f64, f64)> = events
+            .iter()
+            .filter(|event| event["ph"] == "X" && event["tid"] == track["tid"])
+            .map(|span| (number(span, "ts"), number(span, "ts") + number(span, "dur")))
+            .collect();
+        let sum: f64 = spans.iter().map(|(begin, end)| 1e-6 * (end - begin)).sum();
+        assert!((sum - seconds).abs() < 1e-6 * spans.len() as f64, "{name}: {sum} and {seconds} s");
+        assert!(spans[0].0 >= 0.0 && spans[spans.len() - 1].1 <= 1e6 * whole, "{name}: {spans:?}");
+        // A microsecond for rounding.
+        assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1.0), "{name}: {spans:?}");
+    }
 }
 
 #[test]

@@ -87,13 +87,13 @@ pub(super) struct TrainArgs {
     /// Print lines at a terminal, too, instead of the board
     #[arg(long)]
     plain: bool,
-    /// Print each thread's time by phase at the end
+    /// Print each thread's and the device's time by phase at the end
     #[arg(long)]
     profile: bool,
     /// Process that has started this one, and takes it along when it dies
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<i32>,
-    /// Write a timeline of all threads, for Perfetto or Chrome's about:tracing
+    /// Write a timeline for Perfetto or Chrome's about:tracing
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
 }
@@ -221,8 +221,8 @@ pub(super) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
 }
 
 /// Describes the device to train on, and the number of ranks.
-fn device(config: &Config, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
-    let device = train::device(config)?;
+fn device(config: &Config, entry: &Entry, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
+    let device = train::device(config, entry, ranks.map_or(1, |ranks| ranks.n_ranks()))?;
     Ok(ranks.map_or(device.clone(), |ranks| format!("{device}, {} ranks", ranks.n_ranks())))
 }
 
@@ -251,6 +251,7 @@ fn send(ranks: Option<&Arc<dyn Peers>>, config: Option<&Config>) -> Result<(), E
 fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option<&Arc<dyn Peers>>) -> Result<ExitCode, Error> {
     let mut report = Report::new(json, args.plain);
     let profile = Profile::new(args.timeline.is_some());
+    let profile = if args.profile || args.timeline.is_some() { profile.with_devices() } else { profile };
     // A timeline inside the run directory is checked once the directory exists.
     let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());
     let inside = |path: &Path| run_dir.is_some_and(|dir| absolute(path).starts_with(absolute(dir)));
@@ -266,7 +267,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             if !config.run.offline.is_empty() {
                 Playback::open(&config, &config.wrapped(entry).spaces())?;
             }
-            let device = device(&config, ranks)?;
+            let device = device(&config, entry, ranks)?;
             let budget = Budget::training(&config, entry);
             budget.check()?;
             if args.dry_run {
@@ -291,7 +292,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
         Some(path) => {
             let source = Source::open(path, args.run_dir.is_some())?;
             let (config, entry) = resumed_config(&args, layers, path, source.config(), envs)?;
-            let device = device(&config, ranks)?;
+            let device = device(&config, &entry, ranks)?;
             begin(&config, ranks)?;
             let forks = source.forks();
             let Resumed { dir, training, mut notes } =

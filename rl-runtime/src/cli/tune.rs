@@ -323,7 +323,8 @@ impl Tuning<'_> {
         }
         match Training::new(&config, self.entry, Profile::new(false)) {
             Err(Error::Config { .. } | Error::DeviceMemory { .. }) => Ok(0.0),
-            training => training?.rate(self.least),
+            // Once the pipeline is full.
+            training => training?.rate(1 + config.mode().n_ahead() as u64, self.least),
         }
     }
 

@@ -351,7 +351,7 @@ pub(crate) fn parse_device(text: &str) -> Option<Device> {
 /// Where to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
-    /// The GPU if this version can use it, else the CPU.
+    /// The GPU where a measurement says that it pays, else the CPU.
     Auto,
     Cpu,
     Cuda(usize),
@@ -521,7 +521,7 @@ impl Config {
     }
 
     /// Finds problems of several settings together.
-    fn impossible(&self) -> Vec<Concern> {
+    pub(crate) fn impossible(&self) -> Vec<Concern> {
         let mut found = Vec::new();
         if self.run.collect_threads > self.run.threads {
             let text = "more than there are threads; raise threads or leave it at 0";
@@ -542,7 +542,7 @@ impl Config {
     }
 
     /// Finds a problem of the settings with the environment.
-    fn unfit(&self, entry: &Entry) -> Option<Concern> {
+    pub(crate) fn unfit(&self, entry: &Entry) -> Option<Concern> {
         let env = entry.name;
         let known = catalog::keys_of(env);
         if let Some(name) = self.env.settings.keys().find(|name| known.iter().all(|key| key.field() != name.as_str())) {

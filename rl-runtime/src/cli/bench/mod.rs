@@ -1,5 +1,6 @@
 //! `rl bench`.
 
+mod crossover;
 mod measure;
 mod update;
 
@@ -11,6 +12,7 @@ use clap::{Args, Subcommand};
 use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 use rl_agents::{Activation, Isa, Learner, NetConfig, PpoConfig};
 
+use self::crossover::CrossoverArgs;
 pub(super) use self::update::ceiling;
 use self::update::{MeasuredNets, Noise, ObsSource};
 use super::{Envs, set_matrix_threads, threads};
@@ -210,6 +212,15 @@ Presets (other arguments override them):
         #[arg(long, value_name = "FILE")]
         timeline: Option<PathBuf>,
     },
+    /// Sizes of training at which a GPU is faster than the CPU, for `device = auto`
+    #[command(after_help = "\
+Examples:
+  rl bench crossover --device cuda
+  rl bench crossover --device cuda --hidden 256,256 --envs 256,1024,4096 --seconds 20
+
+Trains PPO for a moment at each size, on the CPU and on the device in turn, and keeps the medians in XDG_CACHE_HOME/rl or ~/.cache/rl.
+Training with device = auto then takes the GPU where it was at least 1.1 times as fast at the nearest measured size below the run's.")]
+    Crossover(CrossoverArgs),
     /// Transitions per second added to a replay buffer and drawn from it
     #[command(after_help = "Example:\n  rl bench replay --capacity 1000000 --batch 256 --prioritized")]
     Replay {
@@ -351,6 +362,7 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
             }
             vec![result]
         }
+        Bench::Crossover(args) => return crossover::run(&args, known, json),
         Bench::Replay { capacity, batch, dir, prioritized, seconds } => {
             measure::replay((capacity as usize, &dir.unwrap_or_default()), batch, prioritized, seconds)?.into()
         }

@@ -1,0 +1,146 @@
+//! The device that `device = auto` chooses.
+//!
+//! A GPU where `rl bench crossover` has measured on this machine that it pays for a run of this size, else the CPU. The choice never
+//! fails a run: a setting that no device supports, a missing driver and a missing measurement are reasons for the CPU.
+
+use std::sync::OnceLock;
+
+use rl_agents::Learner;
+use rl_envs::catalog::Entry;
+
+use crate::config::{Device, parse_device};
+use crate::crossover::{self, Crossover};
+use crate::{Config, Error, print};
+
+/// Name of the device that `auto` chooses where it pays.
+const GPU: &str = "cuda";
+
+/// Returns the device to train on, and for `auto` the reason in a few words.
+///
+/// `n_ranks` ranks share the training.
+pub(crate) fn choose(config: &Config, entry: &Entry, n_ranks: usize) -> (Device, Option<String>) {
+    match (config.device(), parse_device(GPU)) {
+        (Device::Auto, Some(gpu)) => match pays(config, entry, n_ranks) {
+            Ok(why) => (gpu, Some(why)),
+            Err(why) => (Device::Cpu, Some(why)),
+        },
+        (device, _) => (device, None),
+    }
+}
+
+/// Returns the settings of a learner; `auto` is the CPU if ranks share it.
+pub(crate) fn for_ranks(config: &Config, n_ranks: usize) -> Config {
+    let mut config = config.clone();
+    if n_ranks > 1 && config.device() == Device::Auto {
+        config.run.device = "cpu".into();
+    }
+    config
+}
+
+/// Builds on the CPU what could not be built on the device that `auto` chose.
+pub(crate) fn or_on_cpu<T>(
+    config: &Config,
+    on_device: bool,
+    built: Result<T, Error>,
+    on_cpu: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    match built {
+        Err(error) if on_device && config.device() == Device::Auto => {
+            print::err(&format!("warning: {error}; the CPU learns instead, because device is auto"));
+            on_cpu()
+        }
+        built => built,
+    }
+}
+
+/// Returns why a GPU pays for a run; the error is the reason for the CPU.
+fn pays(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, String> {
+    if n_ranks > 1 {
+        return Err("ranks share the training".into());
+    }
+    if let Some(why) = unsupported(config, entry).or_else(|| unmeasured(config, entry)) {
+        return Err(why);
+    }
+    static MEASURED: OnceLock<Result<Crossover, String>> = OnceLock::new();
+    let measured = MEASURED.get_or_init(measured).as_ref().map_err(Clone::clone)?;
+    let n_params = config.layout(entry).map_err(|error| error.to_string())?.len();
+    let batch_size = config.algo.settings().figures(config.run.n_envs).minibatch;
+    measured.verdict([n_params, config.run.n_envs, batch_size])
+}
+
+/// Reads the measurement of this machine's first GPU.
+fn measured() -> Result<Crossover, String> {
+    let name = rl_cuda::Device::name_of(0).map_err(|error| match error {
+        rl_cuda::Error::NoDriver(_) => "no CUDA driver".into(),
+        rl_cuda::Error::NoDevice => "no CUDA device".into(),
+        error => error.to_string(),
+    })?;
+    crossover::load(&name)
+}
+
+/// Finds a setting of a run that no device supports.
+fn unsupported(config: &Config, entry: &Entry) -> Option<String> {
+    let mut asked = config.clone();
+    asked.run.device = GPU.into();
+    let settings = config.settings();
+    if let Some((keys, _)) = asked.impossible().into_iter().chain(asked.unfit(entry)).next() {
+        let key = keys.into_iter().find(|key| *key != "device" && settings.contains_key(*key));
+        return Some(key.map_or_else(
+            || format!("no device learns {} so far", entry.name),
+            |key| format!("no device supports {key} = {} so far", settings[key]),
+        ));
+    }
+    let key = match &config.net {
+        net if net.learner == Learner::Reference => "learner",
+        net if net.conv.last().is_some_and(|[channels, ..]| !channels.is_multiple_of(16)) => "conv",
+        _ => return None,
+    };
+    Some(format!("no device supports {key} = {} so far", settings.get(key)?))
+}
+
+/// Finds what distinguishes a run from those that the measurement stands for.
+fn unmeasured(config: &Config, entry: &Entry) -> Option<String> {
+    if config.algo.dqn().is_some() {
+        return Some("the measurement is not for dqn".into());
+    }
+    let on_cpu = config.env_on_device(entry).is_ok_and(|env| env.is_none());
+    on_cpu.then(|| "the measurement is not for environments on the CPU".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use rl_envs::catalog::find;
+
+    use super::*;
+    use crate::Algo;
+    use crate::config::Layers;
+
+    fn reason(algo: Algo, settings: &[&str], n_ranks: usize) -> Option<String> {
+        let entry = find("cartpole").unwrap();
+        let mut layers = Layers::default();
+        settings.iter().for_each(|setting| layers.add_assignment(setting));
+        let config = layers.resolve(entry, algo).unwrap();
+        let (device, why) = choose(&config, entry, n_ranks);
+        assert!(device != Device::Auto);
+        why
+    }
+
+    #[test]
+    fn what_no_device_supports_is_a_reason_for_the_cpu_and_no_error() {
+        for (algo, setting, expected) in [
+            (Algo::Ppo, "learner=reference", "no device supports learner = \"reference\" so far"),
+            (Algo::A2c, "learner=reference", "no device supports learner = \"reference\" so far"),
+            (Algo::Dqn, "n_envs=8", "the measurement is not for dqn"),
+            (Algo::Ppo, "env_device=cpu", "the measurement is not for environments on the CPU"),
+            (Algo::Ppo, "env.frame_stack=2", "the measurement is not for environments on the CPU"),
+        ] {
+            assert_eq!(reason(algo, &[setting], 1).as_deref(), Some(expected), "{setting}");
+        }
+        assert_eq!(reason(Algo::Ppo, &[], 2).as_deref(), Some("ranks share the training"));
+        assert_eq!(reason(Algo::Ppo, &["device=cpu"], 1), None);
+        assert_eq!(reason(Algo::Ppo, &["device=emulated"], 1), None);
+        if rl_cuda::Device::name_of(0).is_err() {
+            assert_eq!(reason(Algo::Ppo, &[], 1).as_deref(), Some("no CUDA driver"));
+        }
+    }
+}
