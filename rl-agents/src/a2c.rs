@@ -300,7 +300,7 @@ impl Agent for A2c {
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.descent.slices.share(ranks);
+        self.descent.share(ranks);
     }
 
     fn memory(&self) -> Arc<dyn Memory> {

@@ -17,6 +17,7 @@ use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule, StepCount};
 use crate::probe::{Probe, Threads};
+use crate::ranks::Ranks;
 use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 
 /// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
@@ -76,6 +77,12 @@ impl Descent {
         self.device = Some(Arc::new(Mutex::new(device)));
         self.load_device()?;
         Ok(self)
+    }
+
+    /// Computes later gradients together with other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter().for_each(|device| lock(device).share(ranks.clone()));
+        self.slices.share(ranks);
     }
 
     /// Copies the state to the device, if one learns.

@@ -16,9 +16,11 @@ use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View};
 use rl_envs::{Dtype, Obs};
 
 use crate::device_net::DeviceNet;
+use crate::device_ranks::{DeviceExchange, SharedBuffers};
 use crate::distributions::Distribution;
 use crate::normalize::normalized_reward;
 use crate::optim::{Optimizer, Rule, StepCount};
+use crate::ranks::Ranks;
 use crate::slices;
 use crate::targets::CONTIGUOUS;
 use crate::{ActorCritic, Error};
@@ -138,6 +140,8 @@ pub(crate) struct DeviceDescent {
     final_at: Staged<u32>,                   // (B)
     host_params: PinnedSlab<f32>,
     graph: UpdateGraph,
+    /// Exchange with the devices of other ranks, if there are any.
+    exchange: Option<DeviceExchange>,
 }
 
 /// Waits for the stream, and copies numbers to the host.
@@ -234,7 +238,13 @@ impl DeviceDescent {
             final_at: Staged::new(device, batch_size)?,
             host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
             graph: UpdateGraph::default(),
+            exchange: None,
         })
+    }
+
+    /// Computes later gradients together with the devices of other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.exchange = Some(DeviceExchange::new(ranks));
     }
 
     /// Returns the memory of rollouts that are copied to the device without waiting.
@@ -278,6 +288,9 @@ impl DeviceDescent {
         }
         if !rollout.on_device {
             self.next_values(rollout)?;
+        }
+        if self.exchange.is_some() {
+            return self.learn(plan); // gradients pass through the host, which no graph can wait for
         }
         let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graph));
         let enqueued = graph.run(&stream, plan, || self.learn(plan));
@@ -365,8 +378,13 @@ impl DeviceDescent {
             kernels.sum(stream, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
             kernels.sum(stream, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
         }
-        kernels.samples(stream, (&columns.obs(), self.obs_scale, d), Some(&rows), &net.inputs.view_mut().into_slice(0..n * d))?;
-        net.forward((stream, kernels), &params, n, None)?;
+        // The loss of other ranks' samples is computed from stale outputs here, and replaced.
+        let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
+        if !own.is_empty() {
+            let inputs = net.inputs.view_mut().into_slice(own.start * d..own.end * d);
+            kernels.samples(stream, (&columns.obs(), self.obs_scale, d), Some(&rows.slice(own.clone())), &inputs)?;
+            net.forward_samples((stream, kernels), &params, own, None)?;
+        }
         let len = columns.log_probs().len();
         let minibatch = LossColumns {
             rows,
@@ -387,11 +405,17 @@ impl DeviceDescent {
         };
         let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut(), distribution };
         kernels.objective(stream, plan.objective, &minibatch, &heads, &self.state)?;
+        if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
+            let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
+            let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
+            exchange.gradient((stream, kernels), (net, &params), slices, buffers)?;
+        } else {
+            net.backward((stream, kernels), &params, (0..n, slices), &mut self.partial.view_mut())?;
+            kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
+        }
         let n_tiles = slices.tiles();
         let tiles = self.tiles.view_mut().into_slice(0..PARTS * n_tiles);
         kernels.loss(stream, slices, &self.terms.view(), &tiles, &mut self.state)?;
-        net.backward((stream, kernels), &params, (n, slices), &mut self.partial)?;
-        kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         if !self.log_std.is_empty() {
             let tiles = self.tiles.view_mut().into_slice(0..self.log_std.len() * n_tiles);
             let gradient = self.gradient.view_mut().into_slice(self.log_std.clone());

@@ -46,6 +46,7 @@ mod device_collect;
 mod device_descent;
 mod device_dqn;
 mod device_net;
+mod device_ranks;
 mod error;
 #[cfg(test)]
 mod fixture;

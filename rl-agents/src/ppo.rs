@@ -388,7 +388,7 @@ impl Agent for Ppo {
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.descent.slices.share(ranks);
+        self.descent.share(ranks);
     }
 
     fn memory(&self) -> Arc<dyn Memory> {
