@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rl_agents::Collector;
 use rl_agents::ranks::Ranks;
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
+use rl_cuda::Device;
 use rl_envs::catalog::Entry;
 use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
@@ -35,7 +36,7 @@ pub(crate) fn collector(
         let (faults, ready) = (config.faults(), config.first_come());
         return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
     }
-    let (n_envs, workers) = (config.run.n_envs, config.workers());
+    let (n_envs, workers) = (config.run.n_envs, config.workers().div_ceil(config.n_devices()));
     let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
     let (max_slices, min_len, pool) = if entry.batches().is_none() {
         (MAX_SLICES, MIN_SLICE, pool)
@@ -82,9 +83,16 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
 ///
-/// It learns from rollouts of `n_collectors` collectors. Its environments come with it if they are on the device that learns.
-pub(crate) fn agent(config: &Config, entry: &Entry, n_collectors: usize, fresh: bool) -> Result<Built, Error> {
-    let (device, env) = (config.device().open()?, config.env_on_device(entry)?);
+/// It learns on `device`, or on the CPU, from rollouts of `n_collectors` collectors. Its environments come with it if they are on the
+/// device that learns.
+pub(crate) fn agent(
+    config: &Config,
+    entry: &Entry,
+    device: Option<Device>,
+    n_collectors: usize,
+    fresh: bool,
+) -> Result<Built, Error> {
+    let env = config.env_on_device(entry)?;
     let build = Build { device, env, n_collectors, ..config.build(entry, fresh) };
     config.algo.settings().agent(&build).map_err(|error| match error {
         Error::Agent(rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })) => {

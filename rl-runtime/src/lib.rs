@@ -46,6 +46,7 @@ mod algo;
 mod assemble;
 mod catalog;
 mod channel;
+mod crew;
 mod diverged;
 mod env_settings;
 mod error;
