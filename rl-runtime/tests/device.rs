@@ -124,7 +124,8 @@ fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
 }
 
 /// Settings of a small training with four slices of environments.
-const SHARED: &[&str] = &["--envs", "16", "--seed", "7", "--set", "hidden=[32]", "--set", "eval_episodes=1"];
+const SHARED: &[&str] =
+    &["--envs", "16", "--seed", "7", "--set", "hidden=[32]", "--set", "normalize_obs=false", "--set", "eval_episodes=1"];
 
 #[test]
 fn several_devices_leave_the_files_of_one() {
