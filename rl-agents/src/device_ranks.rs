@@ -187,8 +187,8 @@ mod tests {
         let ppo = |n_steps, batch_size| PpoConfig { n_steps, batch_size, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() };
         let whole = |n_steps| A2cConfig { n_steps, ent_coef: 0.1, ..A2cConfig::default() };
         for device in &Device::for_tests() {
-            // One slice; slices of different numbers of samples; of as many, in a tile, and in several.
-            for (n_envs, n_steps, batch_size) in [(3, 22, 33), (5, 39, 195), (7, 41, 287), (4, 128, 512), (4, 200, 400)] {
+            // One slice; two; four; eight, of which the three of a rank differ from a minibatch's; four of several tiles.
+            for (n_envs, n_steps, batch_size) in [(3, 22, 33), (5, 39, 195), (7, 41, 287), (5, 103, 515), (4, 200, 400)] {
                 let cartpole = || Collector::new(n_envs, &CartPole::default(), &pool(), 1).unwrap();
                 let pendulum = || Collector::new(n_envs, &Pendulum::default(), &pool(), 1).unwrap();
                 for collector in [&cartpole as &(dyn Fn() -> Collector + Sync), &pendulum] {
