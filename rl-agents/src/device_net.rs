@@ -169,9 +169,9 @@ impl DeviceNet {
         Ok(())
     }
 
-    /// Writes partial gradients of some samples, from the gradients of the heads' outputs.
+    /// Writes partial gradients of some samples.
     ///
-    /// `slices` are those of the samples, whose rows are the first ones of `partial`.
+    /// The gradients of the heads' outputs have been written. `slices` are those of the samples, whose rows are the first ones of `partial`.
     pub(crate) fn backward(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),

@@ -1,6 +1,6 @@
-//! Minibatches that several devices share: each computes the gradients of its slices.
+//! Minibatches that several devices share.
 //!
-//! The twin of [`Slices::gradient`](crate::gradient::Slices::gradient) with ranks. Gradients of whole subtrees of the tree of slices
+//! Each device computes the gradients of its slices. The twin of [`Slices::gradient`](crate::gradient::Slices::gradient) with ranks. Gradients of whole subtrees of the tree of slices
 //! and the terms of each sample's loss pass through the host's memory, which is page-locked. Each device then has what one device
 //! alone would have computed, and continues with the same kernels.
 
@@ -23,7 +23,9 @@ pub(crate) struct SharedBuffers<'a> {
     pub(crate) gradient: &'a mut Buffer<f32>,
     /// Gradient (P) on the host.
     pub(crate) here: &'a mut PinnedSlab<f32>,
-    /// Numbers of each sample: parts of the loss (5, n), then those of the standard deviations (A, n).
+    /// Terms of each sample.
+    ///
+    /// Parts of the loss (5, n), and terms of the standard deviations (A, n).
     pub(crate) terms: [&'a mut Buffer<f32>; 2],
 }
 

@@ -1,4 +1,6 @@
-//! Ranks: processes, or threads with a device each, that share the updates of one agent.
+//! Ranks: processes or devices that share the updates of one agent.
+//!
+//! A rank is a process, or a thread with a device.
 //!
 //! Every rank holds the same agent and updates it from the same rollout, of which it has collected the columns of its share of
 //! the environments' slices. It computes the gradients of its share of a minibatch's

@@ -427,7 +427,9 @@ impl Training {
         Self::of_thread((config, entry), config.device().open()?, fresh, None, profile)
     }
 
-    /// Creates a training that several devices share, of which this thread has the first.
+    /// Creates a training that several devices share.
+    ///
+    /// This thread has the first device; the others have threads of their own.
     fn of_devices(config: &Config, entry: &Entry, fresh: bool, profile: Profile) -> Result<Self, Error> {
         if let Some(problem) = config.unshared(entry, 1) {
             return Err(Error::config(problem));
