@@ -306,7 +306,7 @@ impl Agent for A2c {
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.descent.slices.share(ranks);
+        self.descent.share(ranks);
     }
 
     fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {

@@ -214,7 +214,7 @@ impl Minibatch<'_> {
         let obs = self.rollout.obs_rows(0..self.rollout.len());
         let samples = policy.network().samples(obs, Some(self.rows));
         let mut sums = [0.0f64; 5];
-        let slices = slices.gradient(kernel, samples, b, threads, &loss, gradient);
+        let slices = slices.gradient(kernel, samples, b, threads, &loss, gradient)?;
         if let Distribution::Gaussian { log_std } = policy.distribution() {
             for (j, gradient) in gradient[log_std.clone()].iter_mut().enumerate() {
                 let mut of_slices = [0.0; MAX_SLICES];

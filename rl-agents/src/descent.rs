@@ -18,6 +18,7 @@ use crate::gradient::Slices;
 use crate::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::optim::{Optimizer, Rule, StepCount};
 use crate::probe::{Probe, Threads};
+use crate::ranks::Ranks;
 use crate::targets::Refresh;
 use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
 
@@ -93,6 +94,12 @@ impl Descent {
         let Some(device) = &self.device else { return Ok(()) };
         let device = lock(device);
         Ok(device.times.begin(&device.stream, watch)?)
+    }
+
+    /// Computes later gradients together with other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter().for_each(|device| lock(device).share(ranks.clone()));
+        self.slices.share(ranks);
     }
 
     /// Copies the state to the device, if one learns.

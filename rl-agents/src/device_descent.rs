@@ -17,10 +17,12 @@ use rl_envs::{Dtype, Obs};
 
 use crate::device_net::DeviceNet;
 use crate::device_normalize::{DeviceNormalizer, Inputs};
+use crate::device_ranks::{DeviceExchange, SharedBuffers};
 use crate::device_times::{DevicePhase, DeviceTimes};
 use crate::distributions::Distribution;
 use crate::normalize::{Moments, normalized_reward};
 use crate::optim::{Optimizer, Rule, StepCount};
+use crate::ranks::Ranks;
 use crate::slices;
 use crate::staged::Staged;
 use crate::targets::{CONTIGUOUS, Refresh};
@@ -176,6 +178,8 @@ pub(crate) struct DeviceDescent {
     /// Graphs of updates from fresh and from stale rollouts, and of judging the latter.
     graphs: [UpdateGraph; 3],
     pub(crate) times: DeviceTimes,
+    /// Exchange with the devices of other ranks, if there are any.
+    exchange: Option<DeviceExchange>,
 }
 
 /// Waits for the stream, and copies numbers to the host.
@@ -273,7 +277,13 @@ impl DeviceDescent {
             host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
             graphs: Default::default(),
             times: DeviceTimes::default(),
+            exchange: None,
         })
+    }
+
+    /// Computes later gradients together with the devices of other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.exchange = Some(DeviceExchange::new(ranks));
     }
 
     /// Returns the memory of rollouts that are copied to the device without waiting.
@@ -350,7 +360,11 @@ impl DeviceDescent {
             self.next_values(rollout)?;
         }
         self.times.mark(&self.stream, DevicePhase::Learning)?;
-        self.repeat(usize::from(plan.stale), plan, |learner| learner.learn(plan))?;
+        if self.exchange.is_some() {
+            self.learn(plan)?; // gradients pass through the host, which no graph can wait for
+        } else {
+            self.repeat(usize::from(plan.stale), plan, |learner| learner.learn(plan))?;
+        }
         Ok(self.times.mark(&self.stream, None)?)
     }
 
@@ -490,9 +504,14 @@ impl DeviceDescent {
             kernels.sum(stream, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
             kernels.sum(stream, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
         }
-        let inputs = Inputs { kernels, targets: &self.targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
-        inputs.write(stream, (&columns.obs(), d), Some(&rows), &net.inputs.view_mut().into_slice(0..n * d))?;
-        net.forward((stream, kernels), &params, n, None)?;
+        // The loss of other ranks' samples is computed from stale outputs here, and replaced.
+        let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
+        if !own.is_empty() {
+            let inputs = Inputs { kernels, targets: &self.targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
+            let x = net.inputs.view_mut().into_slice(own.start * d..own.end * d);
+            inputs.write(stream, (&columns.obs(), d), Some(&rows.slice(own.clone())), &x)?;
+            net.forward_samples((stream, kernels), &params, own, None)?;
+        }
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
         if refresh == Some(Refresh::VTrace) {
             let [weights, weighted] = &mut off_policy.weights;
@@ -528,11 +547,17 @@ impl DeviceDescent {
             let kl = self.terms.view_mut().into_slice(KL * n..(KL + 1) * n);
             off_policy.kernels.divergence(stream, &samples, &off_policy.log_probs.view(), &kl)?;
         }
+        if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
+            let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
+            let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
+            exchange.gradient((stream, kernels), (net, &params), slices, buffers)?;
+        } else {
+            net.backward((stream, kernels), &params, (0..n, slices), &mut self.partial.view_mut())?;
+            kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
+        }
         let n_tiles = slices.tiles();
         let tiles = self.tiles.view_mut().into_slice(0..PARTS * n_tiles);
         kernels.loss(stream, slices, &self.terms.view(), &tiles, &mut self.state)?;
-        net.backward((stream, kernels), &params, (n, slices), &mut self.partial)?;
-        kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         if !self.log_std.is_empty() {
             let tiles = self.tiles.view_mut().into_slice(0..self.log_std.len() * n_tiles);
             let gradient = self.gradient.view_mut().into_slice(self.log_std.clone());

@@ -243,7 +243,7 @@ impl DeviceDqn {
             }
         }
         q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?;
-        net.backward(on, &params, (n, slices), &mut self.partial)?;
+        net.backward(on, &params, (0..n, slices), &mut self.partial.view_mut())?;
         Ok(kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?)
     }
 

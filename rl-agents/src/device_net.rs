@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use rl_cuda::learner::{self, ConvLayer, ConvShape, DenseLayer, LearnerKernels, MinibatchSlices};
-use rl_cuda::{Buffer, Device, Stream, View};
+use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 
 use crate::net::Net;
 use crate::{Activation, Error};
@@ -108,7 +108,7 @@ impl DeviceNet {
     }
 
     /// Returns the gradient of a chain's outputs for writing.
-    pub(crate) fn gradient_mut(&mut self, chain: usize, m: usize) -> rl_cuda::ViewMut<'_, f32> {
+    pub(crate) fn gradient_mut(&mut self, chain: usize, m: usize) -> ViewMut<'_, f32> {
         let last = self.chains[chain].end - 1;
         self.deltas[last].view_mut().into_slice(0..m * self.layers[last].dense.n_out)
     }
@@ -117,11 +117,7 @@ impl DeviceNet {
     ///
     /// # Panics
     /// If the second chain does not follow the first.
-    pub(crate) fn heads(
-        &mut self,
-        [first, second]: [usize; 2],
-        m: usize,
-    ) -> ([View<'_, f32>; 2], [rl_cuda::ViewMut<'_, f32>; 2]) {
+    pub(crate) fn heads(&mut self, [first, second]: [usize; 2], m: usize) -> ([View<'_, f32>; 2], [ViewMut<'_, f32>; 2]) {
         let [a, b] = [first, second].map(|chain| self.chains[chain].end - 1);
         let len = |l: usize| m * self.layers[l].dense.n_out;
         let (before, from_b) = self.deltas.split_at_mut(b);
@@ -139,12 +135,24 @@ impl DeviceNet {
         m: usize,
         skip: Option<usize>,
     ) -> Result<(), Error> {
+        self.forward_samples((stream, kernels), params, 0..m, skip)
+    }
+
+    /// Runs some samples forward, except through chain `skip`.
+    pub(crate) fn forward_samples(
+        &mut self,
+        (stream, kernels): (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        samples: Range<usize>,
+        skip: Option<usize>,
+    ) -> Result<(), Error> {
+        let of = |len: usize| samples.start * len..samples.end * len;
         let Self { convs, layers, chains, inputs, outputs, .. } = self;
         for l in 0..convs.len() {
             let (before, from_here) = convs.split_at_mut(l);
             let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
-            let x = before.last().map_or(&*inputs, |before| &before.outputs).view().slice(0..m * conv.shape().in_len());
-            let y = outputs.view_mut().into_slice(0..m * conv.shape().out_len());
+            let x = before.last().map_or(&*inputs, |before| &before.outputs).view().slice(of(conv.shape().in_len()));
+            let y = outputs.view_mut().into_slice(of(conv.shape().out_len()));
             conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
         }
         let inputs = convs.last().map_or(&*inputs, |conv| &conv.outputs);
@@ -153,22 +161,25 @@ impl DeviceNet {
                 let DeviceLayer { dense, params: range, source } = &layers[l];
                 // A layer reads one before it.
                 let (before, from_here) = outputs.split_at_mut(l);
-                let x = source.map_or(inputs.view(), |source| before[source].view()).slice(0..m * dense.n_in);
-                let y = from_here[0].view_mut().into_slice(0..m * dense.n_out);
+                let x = source.map_or(inputs.view(), |source| before[source].view()).slice(of(dense.n_in));
+                let y = from_here[0].view_mut().into_slice(of(dense.n_out));
                 kernels.forward(stream, *dense, &params.slice(range.clone()), &x, &y)?;
             }
         }
         Ok(())
     }
 
-    /// Writes partial gradients, from the gradients of the heads' outputs.
+    /// Writes partial gradients of some samples.
+    ///
+    /// The gradients of the heads' outputs have been written. `slices` are those of the samples, whose rows are the first ones of `partial`.
     pub(crate) fn backward(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),
         params: &View<'_, f32>,
-        (m, slices): (usize, &MinibatchSlices),
-        partial: &mut Buffer<f32>,
+        (samples, slices): (Range<usize>, &MinibatchSlices),
+        partial: &mut ViewMut<'_, f32>,
     ) -> Result<(), Error> {
+        let of = |len: usize| samples.start * len..samples.end * len;
         let Self { convs, layers, chains, inputs, outputs, deltas } = self;
         let (stride, len) = (params.len(), partial.len());
         let features = convs.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas));
@@ -178,10 +189,10 @@ impl DeviceNet {
         };
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
             let DeviceLayer { dense, params: range, source } = &layers[l];
-            let x = source.map_or(inputs_of_dense.view(), |source| outputs[source].view()).slice(0..m * dense.n_in);
+            let x = source.map_or(inputs_of_dense.view(), |source| outputs[source].view()).slice(of(dense.n_in));
             let (before, from_here) = deltas.split_at_mut(l);
-            let dz = from_here[0].view().slice(0..m * dense.n_out);
-            let to = partial.view_mut().into_slice(range.start..len);
+            let dz = from_here[0].view().slice(of(dense.n_out));
+            let to = partial.slice_mut(range.start..len);
             kernels.gradient(stream, (*dense, slices), &x, &dz, (&to, stride))?;
             let (activation, dx) = match (*source, &mut features) {
                 (Some(source), _) => (layers[source].dense.activation, &mut before[source]),
@@ -192,7 +203,7 @@ impl DeviceNet {
             let mut readers = (0..layers.len()).filter(|&reader| layers[reader].source == *source);
             let (first, last) = (readers.next(), readers.next_back());
             let derive = (first == Some(l)).then_some((activation, &x));
-            let dx = dx.view_mut().into_slice(0..m * dense.n_in);
+            let dx = dx.view_mut().into_slice(of(dense.n_in));
             let add = last.is_some_and(|last| last != l);
             kernels.input_gradient(stream, (*dense, &params.slice(range.clone())), &dz, derive, add, &dx)?;
         }
@@ -203,13 +214,13 @@ impl DeviceNet {
                 Some(source) => (&source.outputs, Some((source.conv.shape().activation, &mut source.deltas))),
                 None => (&*inputs, None),
             };
-            let (n_in, n_out) = (m * conv.shape().in_len(), m * conv.shape().out_len());
-            let (x, dz) = (x.view().slice(0..n_in), deltas.view().slice(0..n_out));
-            let to = partial.view_mut().into_slice(range.start..len);
+            let (n_in, n_out) = (of(conv.shape().in_len()), of(conv.shape().out_len()));
+            let (x, dz) = (x.view().slice(n_in.clone()), deltas.view().slice(n_out));
+            let to = partial.slice_mut(range.start..len);
             conv.gradient(stream, slices, &x, &dz, (&to, stride))?;
             if let Some((activation, dx)) = dx {
                 let weights = &params.slice(range.clone());
-                conv.input_gradient(stream, weights, &dz, (activation, &x), &dx.view_mut().into_slice(0..n_in))?;
+                conv.input_gradient(stream, weights, &dz, (activation, &x), &dx.view_mut().into_slice(n_in))?;
             }
         }
         Ok(())

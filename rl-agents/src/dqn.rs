@@ -669,7 +669,7 @@ impl Dqn {
         let (mut total, mut q) = (0.0, 0.0);
         errors.clear();
         let samples = network.network().samples(batch.obs, None);
-        for slice in slices.gradient(kernel, samples, n, Threads::of(pool), &loss, gradient) {
+        for slice in slices.gradient(kernel, samples, n, Threads::of(pool), &loss, gradient)? {
             total += slice.loss;
             q += slice.q;
             errors.extend_from_slice(&slice.errors);

@@ -83,6 +83,9 @@ pub enum Error {
         /// The error, as text.
         text: String,
     },
+    /// Rank that has ended early, so that nothing can be exchanged with it.
+    #[error("{0}")]
+    PeerEnded(String),
     /// More ranks than slices of environments.
     #[error(
         "{n_ranks} ranks share {n_slices} slices of environments: start at most {n_slices} ranks, or raise n_envs (a slice has at least \

@@ -97,7 +97,9 @@ impl CustomOp2 for Fused {
         let loss = GivenGradient { grad: &grad, chains: self.chains, n_actions: self.n_actions };
         let pool = Pool::new(1).map_err(candle_core::Error::wrap)?;
         let kernel = (self.isa, &self.net, &packed[..]);
-        let _ = Slices::new().gradient(kernel, samples, rows.len() / self.obs_len, Threads::of(&pool), &loss, &mut gradient);
+        let n = rows.len() / self.obs_len;
+        let gradients = Slices::new().gradient(kernel, samples, n, Threads::of(&pool), &loss, &mut gradient).map(drop);
+        gradients.map_err(candle_core::Error::wrap)?;
         let len = gradient.len();
         Ok((Some(Tensor::from_vec(gradient, len, params.device())?), None))
     }

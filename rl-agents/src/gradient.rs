@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
+use crate::Error;
 use crate::aligned::Aligned;
 use crate::gemm::pad;
 use crate::layered::{self, Layered};
@@ -62,6 +63,9 @@ impl<S: Stats> Slices<S> {
     /// Writes the gradient (P) of the summed loss of `n` samples.
     ///
     /// Parameters that belong to no layer are left to the caller. Returns each slice's statistics, in order.
+    ///
+    /// # Errors
+    /// [`Error::PeerEnded`].
     pub(crate) fn gradient<'s, L: TileLoss<S>>(
         &'s mut self,
         (isa, net, packed): (Isa, &Net, &[f32]),
@@ -70,7 +74,7 @@ impl<S: Stats> Slices<S> {
         threads: Threads<'_>,
         loss: &L,
         gradient: &mut [f32],
-    ) -> impl Iterator<Item = &'s S> + Clone + use<'s, S, L> {
+    ) -> Result<impl Iterator<Item = &'s S> + Clone + use<'s, S, L>, Error> {
         let count = slices::of_minibatch(n, gradient.len());
         while self.slices.len() < count {
             self.slices.push(BatchSlice { range: 0..0, stats: S::default() });
@@ -88,13 +92,13 @@ impl<S: Stats> Slices<S> {
             }
             self.slices[own].iter().for_each(|slice| slice.stats.write(exchange.stats_mut()));
             let stats_len = |i: usize| loss.stats_len((i + 1) * n / count - i * n / count);
-            exchange.gather(count, stats_len, gradient, |i, message| self.slices[i].stats.read(message));
+            exchange.gather(count, stats_len, gradient, |i, message| self.slices[i].stats.read(message))?;
             threads.report(Stage::Sum);
             self.exchange = Some(exchange);
         } else {
             self.subtree((isa, net, packed), samples, 0..count, threads, loss, gradient);
         }
-        self.slices[..count].iter().map(|slice| &slice.stats)
+        Ok(self.slices[..count].iter().map(|slice| &slice.stats))
     }
 
     /// Writes the gradient of neighbouring slices, whose number is a power of two.
@@ -310,7 +314,7 @@ mod tests {
                 let all = [600, 97, 1100, 129].map(|n| {
                     let samples = policy.network().samples(ObsSlice::F32(&obs), None);
                     let mut gradient = vec![f32::NAN; policy.params().len()];
-                    let stats = shared.gradient(kernel, samples, n, Threads::of(&pool), &loss, &mut gradient);
+                    let stats = shared.gradient(kernel, samples, n, Threads::of(&pool), &loss, &mut gradient).unwrap();
                     let (stats, count) = (stats.copied().collect::<Vec<_>>(), slices::of_minibatch(n, policy.params().len()));
                     assert!((0..count).map(|i| (i + 1) * n / count - i * n / count).eq(stats));
                     gradient.into_iter().map(f32::to_bits).collect::<Vec<_>>()

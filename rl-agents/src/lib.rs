@@ -47,6 +47,7 @@ mod device_descent;
 mod device_dqn;
 mod device_net;
 mod device_normalize;
+mod device_ranks;
 mod device_times;
 mod error;
 #[cfg(test)]

@@ -395,7 +395,7 @@ impl Agent for Ppo {
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.descent.slices.share(ranks);
+        self.descent.share(ranks);
     }
 
     fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {

@@ -1,4 +1,6 @@
-//! Ranks: processes that share the updates of one agent.
+//! Ranks: processes or devices that share the updates of one agent.
+//!
+//! A rank is a process, or a thread with a device.
 //!
 //! Every rank holds the same agent and updates it from the same rollout, of which it has collected the columns of its share of
 //! the environments' slices. It computes the gradients of its share of a minibatch's
@@ -15,20 +17,23 @@ use serde::de::DeserializeOwned;
 
 use crate::Error;
 
-/// The processes of a training, as one of them sees the others.
+/// The ranks of a training, as one of them sees the others.
 ///
-/// rl-runtime implements it over MPI, the tests of this crate with threads.
+/// rl-runtime implements it over MPI and with threads, the tests of this crate with threads.
 pub trait Ranks: Send + Sync {
-    /// Index of this process.
+    /// Index of this rank.
     fn rank(&self) -> usize;
 
-    /// Number of processes.
+    /// Number of ranks.
     fn n_ranks(&self) -> usize;
 
     /// Writes the bytes of all ranks to `all`, in order of rank.
     ///
     /// `own` are the bytes of this rank, `lens` the numbers of bytes of all ranks. Blocks until every rank has called it.
-    fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]);
+    ///
+    /// # Errors
+    /// [`Error::PeerEnded`] if another rank will not call it.
+    fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) -> Result<(), Error>;
 }
 
 /// Returns the range of `n` items that `rank` of `n_ranks` works on.
@@ -96,10 +101,10 @@ fn gather_with<T: Serialize + DeserializeOwned>(
     }
     let n = ranks.n_ranks();
     let mut lens = vec![0; n * WORD];
-    ranks.all_gather(&(message.len() as u64).to_le_bytes(), &vec![WORD; n], &mut lens);
+    ranks.all_gather(&(message.len() as u64).to_le_bytes(), &vec![WORD; n], &mut lens)?;
     let lens: Vec<usize> = lens.as_chunks().0.iter().map(|&len| u64::from_le_bytes(len) as usize).collect();
     let mut all = vec![0; lens.iter().sum()];
-    ranks.all_gather(&message, &lens, &mut all);
+    ranks.all_gather(&message, &lens, &mut all)?;
     own?;
     let (mut rest, mut values) = (&all[..], Vec::with_capacity(n));
     for (rank, len) in lens.into_iter().enumerate() {
@@ -145,12 +150,17 @@ impl Exchange {
         share(count, rank, self.ranks.n_ranks())
     }
 
+    /// Range of `count` slices that this rank computes.
+    pub(crate) fn own(&self, count: usize) -> Range<usize> {
+        self.slices(count, self.ranks.rank())
+    }
+
     /// Begins a minibatch of `count` slices.
     ///
     /// Returns this rank's slices, and their subtrees.
     pub(crate) fn begin(&mut self, count: usize) -> (Range<usize>, impl Iterator<Item = Range<usize>> + use<>) {
         self.own.clear();
-        let slices = self.slices(count, self.ranks.rank());
+        let slices = self.own(count);
         (slices.clone(), subtrees(slices))
     }
 
@@ -170,13 +180,16 @@ impl Exchange {
     /// Writes the sum of all slices' gradients, and reads their statistics.
     ///
     /// Blocks until every rank has called it. `stats_len` is the number of bytes of a slice's statistics.
+    ///
+    /// # Errors
+    /// [`Error::PeerEnded`].
     pub(crate) fn gather(
         &mut self,
         count: usize,
         stats_len: impl Fn(usize) -> usize,
         gradient: &mut [f32],
         mut read: impl FnMut(usize, &[u8]),
-    ) {
+    ) -> Result<(), Error> {
         let row = 4 * gradient.len();
         let len = |slices: Range<usize>| row * subtrees(slices.clone()).count() + slices.map(&stats_len).sum::<usize>();
         self.lens.clear();
@@ -184,7 +197,7 @@ impl Exchange {
             self.lens.push(len(self.slices(count, rank)));
         }
         self.all.resize(self.lens.iter().sum(), 0);
-        self.ranks.all_gather(&self.own, &self.lens, &mut self.all);
+        self.ranks.all_gather(&self.own, &self.lens, &mut self.all)?;
 
         let mut rest = &self.all[..];
         let mut next = |len: usize| {
@@ -213,6 +226,7 @@ impl Exchange {
             slices.for_each(|slice| read(slice, next(stats_len(slice))));
         }
         gradient.copy_from_slice(&self.waiting);
+        Ok(())
     }
 }
 
@@ -243,13 +257,14 @@ pub(crate) mod tests {
             self.meeting.messages.len()
         }
 
-        fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) {
+        fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) -> Result<(), Error> {
             *self.meeting.messages[self.rank].lock().unwrap() = own.to_vec();
             self.meeting.barrier.wait();
             let messages: Vec<Vec<u8>> = self.meeting.messages.iter().map(|message| message.lock().unwrap().clone()).collect();
             assert!(messages.iter().map(Vec::len).eq(lens.iter().copied()), "every rank knows the lengths of all");
             all.copy_from_slice(&messages.concat());
             self.meeting.barrier.wait();
+            Ok(())
         }
     }
 
@@ -290,9 +305,9 @@ pub(crate) mod tests {
             self.ranks.n_ranks()
         }
 
-        fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) {
+        fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) -> Result<(), Error> {
             self.received.fetch_add(all.len() - own.len(), Ordering::Relaxed);
-            self.ranks.all_gather(own, lens, all);
+            self.ranks.all_gather(own, lens, all)
         }
     }
 

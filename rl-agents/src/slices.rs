@@ -99,7 +99,7 @@ mod tests {
             let gradient = |range: std::ops::Range<usize>, threads| {
                 let samples = policy.network().samples(ObsSlice::U8(&obs[range.start * d..range.end * d]), None);
                 let (pool, mut gradient) = (Pool::new(threads).unwrap(), vec![f32::NAN; policy.params().len()]);
-                let _ = Slices::new().gradient(kernel, samples, range.len(), Threads::of(&pool), &loss, &mut gradient);
+                Slices::new().gradient(kernel, samples, range.len(), Threads::of(&pool), &loss, &mut gradient).map(drop).unwrap();
                 gradient
             };
             for n in [1, 97, 129, 300, 600, 1100] {

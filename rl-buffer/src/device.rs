@@ -336,7 +336,10 @@ mod tests {
                         here.send().unwrap();
                     }
                     if round == 1 {
-                        [&mut here, &mut before].map(|rollout| rollout.columns().values.fill(4.5)); // after it was sent
+                        // After it was sent.
+                        for rollout in [&mut here, &mut before] {
+                            rollout.columns().values.fill(4.5);
+                        }
                     }
                     there.upload(&stream, &here).unwrap();
                     // The rollout may be filled and sent again at once.

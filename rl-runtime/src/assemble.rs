@@ -6,6 +6,7 @@ use rl_agents::Collector;
 use rl_agents::ranks::Ranks;
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_buffer::Rollout;
+use rl_cuda::Device;
 use rl_envs::catalog::Entry;
 use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
@@ -36,7 +37,7 @@ pub(crate) fn collector(
         let (faults, ready) = (config.faults(), config.first_come());
         return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
     }
-    let (n_envs, workers) = (config.run.n_envs, config.workers());
+    let (n_envs, workers) = (config.run.n_envs, config.workers().div_ceil(config.n_devices()));
     let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
     let (max_slices, min_len, pool) = if entry.batches().is_none() {
         (MAX_SLICES, MIN_SLICE, pool)
@@ -83,9 +84,16 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
 ///
-/// It learns from rollouts of `n_collectors` collectors. Its environments come with it if they are on the device that learns.
-pub(crate) fn agent(config: &Config, entry: &Entry, n_collectors: usize, fresh: bool) -> Result<Built, Error> {
-    let (device, env) = (auto::choose(config, entry, 1).0.open()?, config.env_on_device(entry)?);
+/// It learns on `device`, or on the CPU, from rollouts of `n_collectors` collectors. Its environments come with it if they are on the
+/// device that learns.
+pub(crate) fn agent(
+    config: &Config,
+    entry: &Entry,
+    device: Option<Device>,
+    n_collectors: usize,
+    fresh: bool,
+) -> Result<Built, Error> {
+    let env = config.env_on_device(entry)?;
     let build = Build { device, env, n_collectors, ..config.build(entry, fresh) };
     let built = auto::or_on_cpu(config, build.device.is_some(), fitted(config, &build), || {
         config.algo.settings().agent(&Build { device: None, ..build.clone() })

@@ -28,15 +28,6 @@ pub(crate) fn choose(config: &Config, entry: &Entry, n_ranks: usize) -> (Device,
     }
 }
 
-/// Returns the settings of a learner; `auto` is the CPU if ranks share it.
-pub(crate) fn for_ranks(config: &Config, n_ranks: usize) -> Config {
-    let mut config = config.clone();
-    if n_ranks > 1 && config.device() == Device::Auto {
-        config.run.device = "cpu".into();
-    }
-    config
-}
-
 /// Builds on the CPU what could not be built on the device that `auto` chose.
 pub(crate) fn or_on_cpu<T>(
     config: &Config,

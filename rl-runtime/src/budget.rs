@@ -104,16 +104,18 @@ impl Budget {
     #[must_use]
     pub fn training(config: &Config, entry: &Entry) -> Self {
         let entry = config.wrapped(entry);
-        let ahead = config.mode().n_ahead();
-        let budget = Self::new(entry.spaces(), entry.bytes_per_env(), config.run.n_envs, config.n_steps(), ahead.max(1));
+        let (ahead, n_devices) = (config.mode().n_ahead(), config.n_devices());
+        // Each of several devices has a thread with the whole rollout and the whole agent.
+        let rollouts = ahead.max(1) * n_devices;
+        let budget = Self::new(entry.spaces(), entry.bytes_per_env(), config.run.n_envs, config.n_steps(), rollouts);
         let Figures { moments, minibatch, micro_batch } = config.algo.settings().figures(config.run.n_envs);
         let dqn = config.algo.dqn();
         let target = u64::from(dqn.is_some());
         let nets = Nets {
             config: config.net.clone(),
             values: dqn.map(|dqn| dqn.dueling),
-            policies: 1 + ahead as u64 + target,
-            vectors: 1 + moments,
+            policies: n_devices as u64 + ahead as u64 + target,
+            vectors: (1 + moments) * n_devices as u64,
             saved: 1 + moments + target + ahead.saturating_sub(1) as u64,
             minibatch: minibatch as u64,
             micro_batch: micro_batch as u64,

@@ -47,6 +47,7 @@ mod assemble;
 mod auto;
 mod catalog;
 mod channel;
+mod crew;
 mod crossover;
 mod diverged;
 mod env_settings;

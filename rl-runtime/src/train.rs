@@ -19,6 +19,7 @@ use crate::budget::Budget;
 use crate::calls::Calls;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Mpi, RunConfig};
+use crate::crew::Crew;
 use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
 use crate::metrics::{EVALUATION, LagHistogram, Log, Row};
@@ -61,14 +62,16 @@ pub struct Outcome {
     pub evaluation: Option<Evaluation>,
 }
 
-/// Describes the device to train on; `auto` says why it chose the device.
+/// Describes the devices to train on; `auto` says why it chose the device.
 ///
 /// # Errors
-/// [`Error::Device`] if it does not exist.
+/// [`Error::Device`] if one does not exist.
 #[cfg(feature = "cli")]
 pub(crate) fn device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
     let (device, why) = auto::choose(config, entry, n_ranks);
-    let name = device.open()?.map_or_else(|| "cpu".into(), |device| device.to_string());
+    let devices = if config.n_devices() > 1 { config.open_devices()? } else { device.open()?.into_iter().collect() };
+    let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
+    let name = if names.is_empty() { "cpu".into() } else { names.join(", ") };
     Ok(why.map_or(name.clone(), |why| format!("{name} (chosen by auto: {why})")))
 }
 
@@ -135,7 +138,7 @@ struct Run {
     saves: Saves,
     profile: Profile,
     track: Track,
-    /// Other processes that share the training, if there are any.
+    /// Other ranks that share the training, if there are any.
     ranks: Option<Arc<dyn Ranks>>,
 }
 
@@ -404,17 +407,60 @@ pub struct Training {
     pipeline: Pipeline<Box<dyn Collect>>,
     /// Environments of all ranks that rank 0 has loaded, until it sends them.
     loaded: Option<CollectorState>,
+    /// Threads of the other devices, if several share the training.
+    _crew: Option<Crew>,
 }
 
 impl Training {
     /// Creates a training in the environment of `entry`.
     ///
+    /// If the settings name several devices, each other one has a thread until the training is dropped.
+    ///
     /// # Errors
     /// The errors of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, None)?]);
-        Self::build(config, entry, envs, || agent(config, entry, 1, true), None, profile)
+        Self::alone(config, entry, true, profile)
+    }
+
+    /// Creates a training of this process alone, on one device or several.
+    fn alone(config: &Config, entry: &Entry, fresh: bool, profile: Profile) -> Result<Self, Error> {
+        if config.n_devices() > 1 {
+            return Self::of_devices(config, entry, fresh, profile);
+        }
+        Self::of_thread((config, entry), auto::choose(config, entry, 1).0.open()?, fresh, None, profile)
+    }
+
+    /// Creates a training that several devices share.
+    ///
+    /// This thread has the first device; the others have threads of their own.
+    fn of_devices(config: &Config, entry: &Entry, fresh: bool, profile: Profile) -> Result<Self, Error> {
+        if let Some(problem) = config.unshared(entry, 1) {
+            return Err(Error::config(problem));
+        }
+        let mut devices = config.open_devices()?.into_iter();
+        let (mut crew, first) = (Crew::new(devices.len()), devices.next());
+        for (i, device) in devices.enumerate() {
+            let (rank, config, entry) = (i + 1, config.clone(), *entry);
+            let name = format!("device {rank} of {}", config.run.device);
+            crew.spawn(rank, &name, move |ranks| {
+                Self::of_thread((&config, &entry), Some(device), fresh, Some(ranks), Profile::new(false))?.follow()
+            })?;
+        }
+        let training = Self::of_thread((config, entry), first, fresh, Some(crew.member(0)), profile)?;
+        Ok(Self { _crew: Some(crew), ..training })
+    }
+
+    /// Creates the training of a thread with a device, or with the CPU.
+    fn of_thread(
+        (config, entry): (&Config, &Entry),
+        device: Option<rl_cuda::Device>,
+        fresh: bool,
+        ranks: Option<Arc<dyn Ranks>>,
+        profile: Profile,
+    ) -> Result<Self, Error> {
+        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
+        Self::build(config, entry, envs, || agent(config, entry, device, 1, fresh), ranks.clone(), profile)
     }
 
     /// Creates a training of the caller's agent.
@@ -449,15 +495,15 @@ impl Training {
             return Err(Error::config(problem));
         }
         let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
-        let learner = &auto::for_ranks(config, n_ranks);
         if let Some(peers) = peers.filter(|_| has_actors) {
             let actors = peers.actors(config, entry)?;
             let n_collectors = actors.len();
-            return Self::build(config, entry, |_| Ok(actors), || agent(learner, entry, n_collectors, fresh), None, profile);
+            let agent = || agent(config, entry, config.device().open()?, n_collectors, fresh);
+            return Self::build(config, entry, |_| Ok(actors), agent, None, profile);
         }
-        let ranks = peers.cloned().map(|peers| peers as Arc<dyn Ranks>);
-        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
-        Self::build(config, entry, envs, || agent(learner, entry, 1, fresh), ranks.clone(), profile)
+        let Some(ranks) = peers.cloned() else { return Self::alone(config, entry, fresh, profile) };
+        // To ranks, `auto` is the CPU.
+        Self::of_thread((config, entry), config.device().open()?, fresh, Some(ranks), profile)
     }
 
     /// Creates a training in `envs` instead of the entry's environments.
@@ -470,10 +516,13 @@ impl Training {
     /// # Panics
     /// If `envs` is empty.
     pub fn with_envs(config: &Config, entry: &Entry, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
+        if config.n_devices() > 1 {
+            return Err(Error::config(format!("device is {}, but given environments need one device", config.run.device)));
+        }
         let entry = &config.wrapped(entry);
         let mut on_cpu = config.clone();
         on_cpu.run.env_device = "cpu".into();
-        let agent = || agent(&on_cpu, entry, 1, true);
+        let agent = || agent(&on_cpu, entry, config.device().open()?, 1, true);
         Self::build(config, entry, |pool| Ok(vec![of_slices(config, envs, pool)?]), agent, None, profile)
     }
 
@@ -516,7 +565,7 @@ impl Training {
         ranks.iter().for_each(|ranks| agent.share(ranks.clone()));
         let (progress, saves) = (Progress::default(), Saves::default());
         let run = Run { config, entry, pool, progress, saves, profile, track, ranks };
-        Ok(Self { run, agent, pipeline, loaded: None })
+        Ok(Self { run, agent, pipeline, loaded: None, _crew: None })
     }
 
     /// Continues from a checkpoint of an agent of the same kind.
@@ -610,7 +659,6 @@ impl Training {
     ///
     /// # Errors
     /// The errors of the agent and the environments; [`rl_agents::Error::Rank`] for those of other ranks.
-    #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "there are no other ranks"))]
     pub(crate) fn follow(&mut self) -> Result<(), Error> {
         if let Some(((params, moments, statistics, counters), replay, collector, progress)) = self.exchange(None)? {
             let snapshot = Snapshot { params, moments, statistics, counters };
@@ -641,6 +689,7 @@ impl Training {
     /// The errors of the agent and the environments.
     #[cfg(feature = "cli")]
     pub(crate) fn rate(&mut self, not_counted: u64, least: std::time::Duration) -> Result<f64, Error> {
+        self.exchange(None)?;
         let Self { run, agent, pipeline, .. } = self;
         let not_counted = run.progress.iterations + not_counted;
         let (mut begin, mut begin_steps, mut rate) = (Instant::now(), run.progress.env_steps, 0.0);
@@ -652,8 +701,10 @@ impl Training {
             } else {
                 rate = (run.progress.env_steps - begin_steps) as f64 / begin.elapsed().as_secs_f64();
             }
-            let done = rate > 0.0 && begin.elapsed() >= least;
-            Ok(if done || interrupt::requested() { Flow::Stop } else { Flow::Continue })
+            let done = rate > 0.0 && begin.elapsed() >= least || interrupt::requested();
+            let flow = if done { Flow::Stop } else { Flow::Continue };
+            run.decide(Some((flow, done)))?;
+            Ok(flow)
         })?;
         Ok(rate)
     }

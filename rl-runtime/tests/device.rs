@@ -173,6 +173,79 @@ fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
     assert!(of(["cpu", "emulated", "cpu"]) == of(["cpu"; 3]));
 }
 
+/// Settings of a small training with four slices of environments.
+const SHARED: &[&str] =
+    &["--envs", "16", "--seed", "7", "--set", "hidden=[32]", "--set", "normalize_obs=false", "--set", "eval_episodes=1"];
+
+#[test]
+fn several_devices_leave_the_files_of_one() {
+    if !can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Minibatches of four slices, of two, and of one.
+    let ppo = |batch_size: &'static str| ["--set", "ppo.n_steps=24", "--set", "ppo.n_epochs=2", "--set", batch_size];
+    let a2c = ["--algo", "a2c", "--set", "a2c.n_steps=24"];
+    let [whole, half, quarter] = ["ppo.batch_size=384", "ppo.batch_size=192", "ppo.batch_size=96"].map(ppo);
+    for (env, name, algo, devices) in [
+        ("cartpole", "whole", &whole[..], &["emulated:1", "emulated:2", "emulated:4"][..]),
+        ("cartpole", "half", &half, &["emulated:2", "emulated:3"]),
+        ("pendulum", "quarter", &quarter, &["emulated:2"]),
+        ("pendulum", "a2c", &a2c, &["emulated:2"]),
+    ] {
+        let of = |device: &str| {
+            let run = dir.path().join(format!("{env}-{name}-{device}"));
+            let args = [env, "--device", device, "--steps", "1152", "--run-dir", text(&run), "--set", "eval_max_steps=50"];
+            train(&run, &[&args[..], SHARED, algo].concat());
+            (learnt(&run), metrics(&run))
+        };
+        let expected = of("cpu");
+        for device in devices {
+            assert!(of(device) == expected, "{env}, {name}, {device}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_moves_between_numbers_of_devices_is_one_that_never_moved() {
+    if !can_compare() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let of = |devices: [&str; 4]| {
+        let run = dir.path().join(devices.join("-"));
+        for (i, device) in devices.into_iter().enumerate() {
+            let steps = (512 * (i + 1)).to_string();
+            let first = ["cartpole", "--set", "ppo.n_steps=32", "--set", "ppo.batch_size=256", "--run-dir", text(&run)];
+            let begin = if i == 0 { [&first[..], SHARED].concat() } else { vec!["--resume", text(&run)] };
+            train(&run, &[&begin[..], &["--device", device, "--steps", &steps]].concat());
+        }
+        learnt(&run)
+    };
+    assert!(of(["emulated:2", "emulated", "emulated:3", "cpu"]) == of(["cpu"; 4]));
+}
+
+#[test]
+fn a_list_of_devices_that_cannot_be_is_refused_with_one_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let refused = |args: &[&str], code: i32, why: &str| {
+        let output = finish(&mut rl(&[&["train", "cartpole", "--run-dir", text(&run)], args].concat()));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count(), run.exists()), (Some(code), 1, false), "{args:?}: {said}");
+        assert!(said.contains(why), "{args:?}: {said}");
+    };
+    for device in ["cuda:", "cuda:0,", "cuda:0,0", "cuda:0,1,x", "emulated:0", "emulated:17", "emulated:x"] {
+        refused(&["--device", device], 2, "it must be auto, cpu, cuda, cuda:i, a list of different GPUs");
+    }
+    refused(&["--device", "emulated:2", "--algo", "dqn"], 2, "dqn learns on one device only so far");
+    refused(&["--device", "emulated:2", "--set", "env_device=learner"], 2, "environments step on the CPU so far");
+    refused(&["--device", "emulated:2", "--set", "pipeline=overlapped"], 2, "use pipeline = sync");
+    if can_compare() {
+        refused(&["--device", "emulated:4", "--envs", "8"], 2, "4 ranks share 2 slices of environments");
+    }
+}
+
 #[test]
 fn a_profile_has_the_phases_of_the_device_and_changes_nothing_else() {
     if !can_compare() {

@@ -1,5 +1,7 @@
 //! Slices of a minibatch, and the rows of its partial gradients.
 
+use std::ops::Range;
+
 use crate::args::long;
 
 /// Samples of a tile: the part of a gradient that is summed from zero.
@@ -46,6 +48,36 @@ impl MinibatchSlices {
         self.rows() * self.tiles_of_group
     }
 
+    /// Returns the number of slices.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the samples of neighbouring slices.
+    #[must_use]
+    pub fn samples(&self, slices: Range<usize>) -> Range<usize> {
+        slices.start * self.n / self.count..slices.end * self.n / self.count
+    }
+
+    /// Returns a minibatch of the first `count` slices, with as many rows for each.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        Self { n: self.samples(0..count).len(), count, ..*self }
+    }
+
+    /// Cuts neighbouring slices into minibatches of their own.
+    ///
+    /// The slices of each minibatch are those of this one: all slices are in one minibatch if their samples allow that, else each
+    /// slice is in its own.
+    pub fn parts(&self, slices: Range<usize>) -> impl Iterator<Item = (Range<usize>, Self)> {
+        let of = |slices: Range<usize>| Self { n: self.samples(slices.clone()).len(), count: slices.len(), ..*self };
+        let (whole, begin) = (of(slices.clone()), self.samples(slices.clone()).start);
+        let is_even = (1..=whole.count).all(|i| begin + whole.samples(0..i).end == self.samples(0..slices.start + i).end);
+        let len = if is_even { slices.len() } else { 1 };
+        slices.clone().step_by(len.max(1)).map(move |first| first..first + len).map(move |part| (part.clone(), of(part)))
+    }
+
     /// Returns the kernels' `Minibatch`.
     pub(super) fn minibatch(&self) -> [u32; 3] {
         [self.n as u32, self.count as u32, (self.tiles() / self.count) as u32]
@@ -55,5 +87,36 @@ impl MinibatchSlices {
     pub(super) fn words(&self, stride: usize) -> [u32; 6] {
         let [low, high] = long(stride as u64);
         [low, high, self.n as u32, self.count as u32, self.groups as u32, self.tiles_of_group as u32]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_minibatch_have_its_slices() {
+        for (n, count) in [(512, 8), (195, 2), (287, 4), (1100, 16), (97, 1)] {
+            let all = MinibatchSlices::new(n, count, 1, usize::MAX);
+            let whole = |i: usize| i * n / count..(i + 1) * n / count;
+            for (first, end) in (0..=count).flat_map(|end| (0..end).map(move |first| (first, end))) {
+                let mut next = first;
+                for (part, of) in all.parts(first..end) {
+                    assert!(part.start == next && part.len() == of.count && of.rows() == part.len() * all.rows() / count);
+                    let begin = all.samples(part.clone()).start;
+                    for i in 0..of.count {
+                        let Range { start, end } = of.samples(i..i + 1);
+                        assert_eq!(begin + start..begin + end, whole(part.start + i), "{n} samples, {first}..{end}");
+                    }
+                    next = part.end;
+                }
+                assert_eq!(next, end);
+            }
+            assert_eq!(all.parts(count / 2..count / 2).count(), 0);
+        }
+        // Slices of 64 samples pass together, those of 97 and 98 alone.
+        assert_eq!(MinibatchSlices::new(512, 8, 1, usize::MAX).parts(3..6).count(), 1);
+        assert_eq!(MinibatchSlices::new(195, 2, 1, usize::MAX).parts(0..2).count(), 1);
+        assert_eq!(MinibatchSlices::new(287, 4, 1, usize::MAX).parts(1..4).count(), 3);
     }
 }

@@ -51,7 +51,7 @@ pub(super) struct TrainArgs {
     /// Seed of all random numbers [default: 0]
     #[arg(long)]
     seed: Option<i64>,
-    /// auto, cpu, cuda, cuda:i or emulated [default: auto]
+    /// auto, cpu, cuda, cuda:i, GPUs such as cuda:0,1, or emulated [default: auto]
     #[arg(long)]
     device: Option<String>,
     /// Threads; results do not depend on them [default: one per core]

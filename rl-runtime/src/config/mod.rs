@@ -183,7 +183,7 @@ settings! {
         #[serde(default = "max_age")]
         max_age: u64 = max_age(), Kind::Int(0, 1_000_000), resumable;
         /// Device to train on.
-        device: String = "auto".into(), Kind::Text(|text| parse_device(text).is_some(), "auto, cpu, cuda, cuda:i or emulated"), resumable;
+        device: String = "auto".into(), Kind::Text(|text| parse_devices(text).is_some(), DEVICES), resumable;
         /// Where environments step if a device learns; auto: there, if it can.
         #[serde(default = "env_device")]
         env_device: String = env_device(), Kind::Choice(&["auto", "cpu", "learner"]), resumable;
@@ -337,15 +337,35 @@ fn env_device() -> String {
     "auto".into()
 }
 
-/// Reads a device: `auto`, `cpu`, `cuda`, `cuda:i` or `emulated`.
-pub(crate) fn parse_device(text: &str) -> Option<Device> {
-    match text {
+/// Texts that name devices.
+const DEVICES: &str = "auto, cpu, cuda, cuda:i, a list of different GPUs such as cuda:0,1, emulated or emulated:n";
+/// Maximum number of devices, each of which needs a slice of the environments.
+const MAX_DEVICES: usize = 16;
+
+/// Reads the devices of a training, one or several that share it.
+fn parse_devices(text: &str) -> Option<Vec<Device>> {
+    let one = match text {
         "auto" => Some(Device::Auto),
         "cpu" => Some(Device::Cpu),
         "cuda" => Some(Device::Cuda(0)),
         "emulated" => Some(Device::Emulated),
-        _ => text.strip_prefix("cuda:").and_then(|i| i.parse().ok()).map(Device::Cuda),
+        _ => None,
+    };
+    if let Some(device) = one {
+        return Some(vec![device]);
     }
+    if let Some(n) = text.strip_prefix("emulated:") {
+        let n = n.parse().ok().filter(|n| (1..=MAX_DEVICES).contains(n))?;
+        return Some(vec![Device::Emulated; n]);
+    }
+    let ordinals: Vec<usize> = text.strip_prefix("cuda:")?.split(',').map(|i| i.parse().ok()).collect::<Option<_>>()?;
+    let different = ordinals.iter().collect::<BTreeSet<_>>().len() == ordinals.len();
+    (different && ordinals.len() <= MAX_DEVICES).then(|| ordinals.into_iter().map(Device::Cuda).collect())
+}
+
+/// Reads one device.
+pub(crate) fn parse_device(text: &str) -> Option<Device> {
+    parse_devices(text).filter(|devices| devices.len() == 1).map(|devices| devices[0])
 }
 
 /// Where to train.
@@ -388,10 +408,29 @@ impl Config {
         Self { env, run, net: NetConfig::default(), algo }
     }
 
-    /// Returns the device to train on.
+    /// Returns the device to train on, the first one if there are several.
     #[must_use]
     pub(crate) fn device(&self) -> Device {
-        parse_device(&self.run.device).unwrap_or(Device::Auto)
+        parse_devices(&self.run.device).map_or(Device::Auto, |devices| devices[0])
+    }
+
+    /// Returns the number of devices that share the training, the CPU included.
+    #[must_use]
+    pub(crate) fn n_devices(&self) -> usize {
+        parse_devices(&self.run.device).map_or(1, |devices| devices.len())
+    }
+
+    /// Opens the devices to train on; none for the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if one does not exist.
+    pub(crate) fn open_devices(&self) -> Result<Vec<rl_cuda::Device>, Error> {
+        let devices = parse_devices(&self.run.device).unwrap_or_default();
+        if self.device() == Device::Emulated {
+            // Its kernels are compiled once.
+            return Ok(vec![rl_cuda::Device::emulated()?; devices.len()]);
+        }
+        devices.into_iter().filter_map(|device| device.open().transpose()).collect()
     }
 
     /// True if a device other than the CPU learns.
@@ -409,6 +448,7 @@ impl Config {
         let has_kernels = self.wrapped(entry).is_twinned();
         match &*self.run.env_device {
             "cpu" => Ok(None),
+            _ if self.n_devices() > 1 => Ok(None),
             "learner" if !has_kernels => Err(Error::config(format!(
                 "env_device is learner, but there are no kernels for {} with these wrappers; use env_device = cpu",
                 entry.name
@@ -481,7 +521,8 @@ impl Config {
     pub(crate) fn learner_threads(&self, entry: &Entry) -> usize {
         match self.run.pipeline {
             _ if self.run.mpi.has_actors() || self.blocks(entry) => self.run.threads,
-            Overlap::Sync => self.run.threads,
+            // Those of all devices.
+            Overlap::Sync => (self.run.threads / self.n_devices()).max(1),
             Overlap::Overlapped => self.run.threads.saturating_sub(self.collector_threads()).max(1),
         }
     }
@@ -527,7 +568,21 @@ impl Config {
             let text = "more than there are threads; raise threads or leave it at 0";
             found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
         }
-        if self.learns_on_device() {
+        if self.n_devices() > 1 {
+            let device = &self.run.device;
+            if self.algo.dqn().is_some() {
+                let text = "but dqn learns on one device only so far; use one of them, ppo or a2c";
+                found.push((vec!["device", "algo"], format!("device is {device}, {text}")));
+            }
+            if self.run.env_device == "learner" {
+                let text = "but with several devices environments step on the CPU so far; use env_device = cpu";
+                found.push((vec!["device", "env_device"], format!("device is {device} and env_device is learner, {text}")));
+            }
+            if self.mode() != Mode::Sync {
+                let text = "but several devices learn from rollouts of the latest policy only so far; use pipeline = sync";
+                found.push((vec!["device", "pipeline"], format!("device is {device} and pipeline is overlapped, {text}")));
+            }
+        } else if self.learns_on_device() {
             if self.algo.dqn().is_some() && self.run.env_device == "learner" {
                 let text = "env_device is learner, but dqn remembers the steps of environments on the CPU; use env_device = cpu";
                 found.push((vec!["env_device", "algo"], text.into()));
@@ -596,22 +651,29 @@ impl Config {
         if n_ranks > 1 && !self.run.offline.is_empty() {
             return Some("offline is for one process: a recording has no environments to share; use mpi = off".into());
         }
+        if self.n_devices() > 1 && (n_ranks > 1 || self.run.mpi.has_actors()) {
+            return Some(format!("device is {}, but only one process can have several devices; use mpi = off", self.run.device));
+        }
         if self.run.mpi.has_actors() {
             return self.unfit_for_actors(entry, n_ranks - 1);
         }
-        if n_ranks == 1 {
+        if n_ranks == 1 && self.n_devices() == 1 {
             return None;
         }
-        let cannot = "which ranks of MPI cannot share so far";
+        let (cannot, instead) = if n_ranks > 1 {
+            ("which ranks of MPI cannot share so far", "mpi = off")
+        } else {
+            ("which several devices cannot share so far", "one device")
+        };
         if self.mode() != Mode::Sync {
             return Some(format!("pipeline is overlapped, {cannot}; use pipeline = sync"));
         }
-        if self.learns_on_device() {
+        if n_ranks > 1 && self.learns_on_device() {
             return Some(format!("device is {}, {cannot}; use --device cpu", self.run.device));
         }
         let blocks = self.blocks(entry) || self.run.drive == Drive::Auto;
         blocks.then(|| {
-            format!("{} fills rollouts in the order of its answers, {cannot}; use drive = lockstep or mpi = off", entry.name)
+            format!("{} fills rollouts in the order of its answers, {cannot}; use drive = lockstep or {instead}", entry.name)
         })
     }
 

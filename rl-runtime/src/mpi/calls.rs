@@ -135,16 +135,17 @@ impl Ranks for World {
         self.n_ranks
     }
 
-    fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) {
+    fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) -> Result<(), rl_agents::Error> {
         assert!(lens.len() == self.n_ranks && lens[self.rank] == own.len(), "the lengths are not those of the ranks");
         assert_eq!(lens.iter().sum::<usize>(), all.len(), "the lengths do not add up");
         if all.len() <= MAX_LEN {
             let counts: Vec<i32> = lens.iter().map(|&len| len as i32).collect();
             let begins: Vec<i32> = counts.iter().scan(0, |begin, len| Some(std::mem::replace(begin, *begin + len))).collect();
             // SAFETY: `own` has its length, and the parts of `all` lie within it: both are checked above.
-            return unsafe {
+            unsafe {
                 rl_mpi_all_gather(own.as_ptr(), own.len() as i32, all.as_mut_ptr(), counts.as_ptr(), begins.as_ptr());
-            };
+            }
+            return Ok(());
         }
         let mut rest = all;
         for (rank, &len) in lens.iter().enumerate() {
@@ -158,5 +159,6 @@ impl Ranks for World {
                 unsafe { rl_mpi_broadcast(chunk.as_mut_ptr(), chunk.len() as i32, rank as i32) };
             }
         }
+        Ok(())
     }
 }
