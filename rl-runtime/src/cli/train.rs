@@ -272,6 +272,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             budget.check()?;
             if args.dry_run {
                 let training = Training::new(&config, entry, profile)?;
+                let device = if config.n_devices() > 1 { format!("each of {device}") } else { device };
                 report.memory(&device, &budget.parts()?, &training.agent().device_memory());
                 send(ranks, None)?;
                 return Ok(ExitCode::SUCCESS);
