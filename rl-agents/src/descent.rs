@@ -216,8 +216,9 @@ impl Descent {
         }
         let plan = &Plan { stale: rollout.is_stale(self.policy.version()), ..*plan };
         device.update((plan, settings), rollout, inv_std)?;
-        let (totals, counters) = device.results()?;
+        // The device computes targets and gradients while this thread waits for the results of both.
         self.report(UpdateEvent::TargetsEnd);
+        let (totals, counters) = device.results()?;
         let Self { policy, optimizer, gradient, .. } = self;
         self.epochs = counters.epochs;
         let diverged = (counters.stop == LearnerCounters::DIVERGED).then(|| {

@@ -685,6 +685,8 @@ impl Training {
     ///
     /// Rollouts are counted after the first `not_counted`: one, or as many as take `least`. Ends early at an interrupt.
     ///
+    /// With several devices it can be called once, because it ends their threads.
+    ///
     /// # Errors
     /// The errors of the agent and the environments.
     #[cfg(feature = "cli")]
