@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -31,6 +31,8 @@ use crate::{Algo, Error, checkpoint, interrupt, print};
 const DRAWS: u64 = 1000;
 /// Column of the env steps in metrics.csv.
 const STEPS: &str = "time/total_timesteps";
+/// Maximum wait for a process of a killed sweep.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between looks at the processes.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -307,6 +309,20 @@ impl Trial {
     }
 }
 
+/// Waits until no process uses a run directory, for a while.
+///
+/// A training whose sweep was killed takes a moment to end.
+fn wait_for_lock(dir: &Path) {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        let Ok(lock) = File::open(dir.join("lock")) else { return };
+        if !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+            return;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 impl Sweep {
     /// Creates the directory, or reads what it knows.
     fn begin(&mut self, text: &str, base: &Table) -> Result<(), Error> {
@@ -413,7 +429,9 @@ impl Sweep {
                 let Some(status) = child.try_wait().map_err(Error::io("rl train"))? else { continue };
                 let (i, seed, seconds) = (*i, *seed, begin.elapsed().as_secs_f64());
                 running.swap_remove(at);
-                if status.code() != Some(i32::from(interrupt::EXIT_CODE)) {
+                // A process that is told to stop before it listens ends by the signal.
+                let is_stopped = status.code() == Some(i32::from(interrupt::EXIT_CODE)) || asked && status.code().is_none();
+                if !is_stopped {
                     let evaluations = Recorded::open(&self.trials[i].run(seed)).map(|run| run.curve(STEPS, "eval/mean_reward"));
                     let last = evaluations.ok().and_then(|curve| curve.last().map(|(_, score)| *score));
                     let score = last.filter(|_| status.success()).unwrap_or(f64::NAN);
@@ -429,6 +447,7 @@ impl Sweep {
     /// Starts the training of a trial's seed up to `steps`.
     fn start(&self, trial: &Trial, seed: u64, steps: u64) -> Result<Child, Error> {
         let dir = &trial.run(seed);
+        wait_for_lock(dir);
         let mut command = Command::new(std::env::current_exe().map_err(Error::io("rl"))?);
         let saved = checkpoint::list(&dir.join("checkpoints")).is_ok_and(|saved| !saved.is_empty());
         if saved {
