@@ -1,6 +1,6 @@
 //! Ranks that are threads of one process, each with a device.
 //!
-//! They exchange messages through memory. A thread that ends early breaks every exchange, so no thread waits for it.
+//! They exchange messages through memory. If a thread ends early, every exchange fails, so the others never hang.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -296,7 +296,7 @@ mod tests {
     #[cfg(feature = "cli")]
     #[test]
     fn a_device_has_a_track_that_no_sum_over_threads_counts() {
-        assert!(Profile::new(true).device_watch().is_none(), "nobody has asked");
+        assert!(Profile::new(true).device_watch().is_none(), "devices are not measured unless requested");
         let profile = Profile::new(true).with_devices();
         let mut watch = profile.device_watch().unwrap();
         assert!(profile.lines().is_empty(), "no track without a span");
