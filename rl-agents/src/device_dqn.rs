@@ -1,12 +1,12 @@
 //! Q-learning on a device: the twin of [`Dqn`](crate::Dqn)'s updates.
 //!
 //! Transitions are kept and drawn on the host. A minibatch is drawn into page-locked memory and copied to the device while the device
-//! learns from the one before it. Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit
+//! learns from the one before it; or its indices are, and it is gathered there from a copy of the transitions. Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit
 //! for bit, on a CPU with fused multiply-add.
 
 use std::sync::Arc;
 
-use rl_buffer::{Batch, DeviceBatch, Memory, Pinned, TransitionShape};
+use rl_buffer::{Batch, DeviceBatch, DeviceReplay, Memory, Pinned, ReplayBuffer};
 use rl_cuda::learner::{
     LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, QLearningKernels, TD_TERMS, TdColumns, Terms,
     UpdateSettings, UpdateTotals,
@@ -57,8 +57,9 @@ enum Heads {
 #[derive(Debug)]
 pub(crate) struct DeviceDqn {
     stream: Stream,
-    /// Stream of the copies of minibatches.
+    /// Stream of the copies and gathers of minibatches.
     copies: Stream,
+    replay: Option<DeviceReplay>,
     kernels: LearnerKernels,
     q_learning: QLearningKernels,
     net: DeviceNet,
@@ -88,9 +89,17 @@ pub(crate) struct DeviceDqn {
 impl DeviceDqn {
     /// Allocates memory for minibatches of `b` transitions, and loads the kernels.
     ///
+    /// With a copy of the replay memory if `copied`.
+    ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Buffer`] and [`Error::Device`].
-    pub(crate) fn new(device: &Device, network: &QNetwork, shape: &TransitionShape, b: usize) -> Result<Self, Error> {
+    pub(crate) fn new(
+        device: &Device,
+        network: &QNetwork,
+        (replay, copied): (&ReplayBuffer, bool),
+        b: usize,
+    ) -> Result<Self, Error> {
+        let shape = replay.shape();
         let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
         let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let n_params = network.params().len();
@@ -110,6 +119,7 @@ impl DeviceDqn {
         Ok(Self {
             stream: device.stream()?,
             copies: device.stream()?,
+            replay: copied.then(|| DeviceReplay::new(device, replay, b)).transpose()?,
             kernels: LearnerKernels::new(device)?,
             q_learning: QLearningKernels::new(device)?,
             net: DeviceNet::new(device, net, b, b)?,
@@ -143,6 +153,7 @@ impl DeviceDqn {
     pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
         let [m, v] = &self.moments;
         let parts = vec![
+            ("replay memory", self.replay.as_ref().map_or(0, DeviceReplay::bytes)),
             ("minibatches", self.slots.iter().map(|slot| slot.there.bytes() + slot.targets.bytes()).sum()),
             ("parameters and moments", self.params.bytes() + self.target.bytes() + m.bytes() + v.bytes()),
             ("gradients", self.gradient.bytes() + self.partial.bytes()),
@@ -179,13 +190,24 @@ impl DeviceDqn {
         &mut self.slots[slot].here
     }
 
+    /// Forgets the transitions on the device, after the host's have changed.
+    pub(crate) fn clear_replay(&mut self) {
+        self.replay.iter_mut().for_each(DeviceReplay::clear);
+    }
+
     /// Enqueues the copy of a slot's minibatch and an update with it, without waiting.
     ///
     /// The update with the slot's last minibatch has ended ([`DeviceDqn::has_diverged`]).
     /// The best next action is the online network's if `double`, else the target network's.
-    pub(crate) fn learn(&mut self, slot: usize, double: bool) -> Result<(), Error> {
+    pub(crate) fn learn(&mut self, slot: usize, double: bool, replay: &ReplayBuffer) -> Result<(), Error> {
         let Slot { here, there, .. } = &mut self.slots[slot];
-        there.upload(&self.copies, here)?;
+        match &mut self.replay {
+            None => there.upload(&self.copies, here)?,
+            Some(copy) => {
+                copy.update(&self.copies, replay)?;
+                copy.gather(&self.copies, here, there)?;
+            }
+        }
         self.stream.wait(&self.copies.record()?)?;
         self.times.mark(&self.stream, DevicePhase::Learning)?;
         self.gradient(slot, double)?;
@@ -297,7 +319,8 @@ impl DeviceDqn {
         let (totals, _) = self.results()?;
         let [loss, q_mean, _] = totals.last;
         let here = |from: &Buffer<f32>| download(&self.stream, &from.view());
-        let Slot { here: batch, targets, .. } = &self.slots[slot];
+        let Slot { here: batch, there, targets, .. } = &mut self.slots[slot];
+        there.download(&self.stream, batch)?;
         Ok(Repeated { batch, targets: here(targets)?, gradient: here(&self.gradient)?, loss, q_mean })
     }
 }
@@ -390,13 +413,15 @@ mod tests {
             for (dueling, double, prioritized) in
                 [(false, false, false), (false, true, true), (true, false, true), (true, true, false)]
             {
+                let replay_on_device = prioritized;
                 let config = DqnConfig { dueling, double, prioritized, n_steps: 1 + usize::from(dueling), ..small() };
+                let config = DqnConfig { replay_on_device, ..config };
                 compare(device, &CartPole::default(), &[33, 16], &config, 4);
                 compare(device, &snake(), &[12], &DqnConfig { tau: 0.3, ..config }, 3);
             }
             // Minibatches of less than a slice, and of several.
             for batch_size in [1, 129, 515] {
-                let config = DqnConfig { batch_size, buffer_size: 600, ..small() };
+                let config = DqnConfig { batch_size, buffer_size: 600, replay_on_device: batch_size == 129, ..small() };
                 compare(device, &CartPole::default(), &[], &config, 2);
             }
         }
@@ -408,8 +433,8 @@ mod tests {
             return;
         }
         for device in &Device::for_tests() {
-            for prioritized in [false, true] {
-                let config = DqnConfig { prioritized, gradient_steps: 5, ..small() };
+            for (prioritized, replay_on_device) in [(false, false), (true, false), (false, true), (true, true)] {
+                let config = DqnConfig { prioritized, replay_on_device, gradient_steps: 5, ..small() };
                 let pool = Pool::new(1).unwrap();
                 let mut collector = Collector::new(3, &CartPole::default(), &pool, 1).unwrap();
                 let net = NetConfig { hidden: vec![8], ..NetConfig::default() };

@@ -94,6 +94,10 @@ crate::settings! {
         ///
         /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning continues.
         save_replay: bool = false, Kind::Bool;
+        /// Keeps a copy of the replay memory on the device that learns.
+        ///
+        /// Minibatches are then gathered there. Otherwise the CPU gathers minibatches, and each is copied to the device.
+        replay_on_device: bool = false, Kind::Bool, resumable;
     }
 }
 
@@ -135,6 +139,16 @@ const TARGET: &str = "target";
 enum Replay {
     Uniform(ReplayBuffer),
     Prioritized(PrioritizedReplayBuffer),
+}
+
+impl Replay {
+    /// Returns the transitions.
+    fn transitions(&self) -> &ReplayBuffer {
+        match self {
+            Self::Uniform(replay) => replay,
+            Self::Prioritized(replay) => replay.replay(),
+        }
+    }
 }
 
 /// The DQN agent.
@@ -318,6 +332,7 @@ impl Dqn {
             Replay::Uniform(replay) => replay.clear(),
             Replay::Prioritized(replay) => replay.clear(),
         }
+        self.device.iter_mut().for_each(DeviceDqn::clear_replay);
     }
 
     /// Creates an agent from a network, for `n_envs` environments with these spaces.
@@ -413,14 +428,15 @@ impl Dqn {
 
     /// Learns on `device`.
     ///
-    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. Transitions stay in the host's memory, and the
-    /// policy to act with is a copy there.
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. Transitions are kept in the host's memory, and
+    /// the policy to act with is a copy there.
     ///
     /// # Errors
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for instance
     /// without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
-        self.device = Some(DeviceDqn::new(device, &self.network, self.shape(), self.config.batch_size)?);
+        let (replay, b) = (self.replay.transitions(), self.config.batch_size);
+        self.device = Some(DeviceDqn::new(device, &self.network, (replay, self.config.replay_on_device), b)?);
         self.load_device()?;
         Ok(self)
     }
@@ -429,14 +445,6 @@ impl Dqn {
     fn load_device(&mut self) -> Result<(), Error> {
         let Self { device, network, target, optimizer, .. } = self;
         device.as_mut().map_or(Ok(()), |device| device.load(network, target, optimizer))
-    }
-
-    /// Shape of the transitions.
-    fn shape(&self) -> &TransitionShape {
-        match &self.replay {
-            Replay::Uniform(replay) => replay.shape(),
-            Replay::Prioritized(replay) => replay.replay().shape(),
-        }
     }
 
     /// Adds step `t` of a rollout to the replay memory, of all columns or of one.
@@ -485,18 +493,11 @@ impl Dqn {
         }
     }
 
-    fn replay_len(&self) -> usize {
-        match &self.replay {
-            Replay::Uniform(replay) => replay.len(),
-            Replay::Prioritized(replay) => replay.replay().len(),
-        }
-    }
-
     /// Does all updates that are due after another N env steps.
     fn catch_up(&mut self, n_envs: u64, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
         let before = self.env_steps;
         self.env_steps += n_envs;
-        if self.env_steps - self.empty_at > self.config.learning_starts && self.replay_len() > 0 {
+        if self.env_steps - self.empty_at > self.config.learning_starts && !self.replay.transitions().is_empty() {
             self.credit += n_envs;
         }
         while self.credit >= self.config.train_freq {
@@ -575,9 +576,11 @@ impl Dqn {
         let Memory { batch, words, .. } = memory;
         words.iter_mut().for_each(|word| *word = rng.next_u32());
         let batch = device.as_mut().zip(slot).map_or(batch, |(device, slot)| device.batch(slot));
-        match replay {
-            Replay::Uniform(replay) => replay.sample(words, batch)?,
-            Replay::Prioritized(replay) => replay.sample(words, beta, batch)?,
+        match (replay, slot.is_some() && config.replay_on_device) {
+            (Replay::Uniform(replay), false) => replay.sample(words, batch)?,
+            (Replay::Uniform(replay), true) => replay.draw(words, batch)?,
+            (Replay::Prioritized(replay), false) => replay.sample(words, beta, batch)?,
+            (Replay::Prioritized(replay), true) => replay.draw(words, beta, batch)?,
         }
         Ok(())
     }
@@ -592,7 +595,8 @@ impl Dqn {
         }
         sums.n += 1.0;
         self.draw(done, Some(slot))?;
-        self.device.as_mut().map_or(Ok(()), |device| device.learn(slot, double))?;
+        let replay = self.replay.transitions();
+        self.device.as_mut().map_or(Ok(()), |device| device.learn(slot, double, replay))?;
         let Replay::Prioritized(_) = &self.replay else { return Ok(()) };
         self.check_on_device(slot, done)?;
         if let (Replay::Prioritized(replay), Some(device)) = (&mut self.replay, &mut self.device) {
@@ -835,10 +839,12 @@ impl Agent for Dqn {
     }
 
     fn load_replay(&mut self, snapshot: &Snapshot, mut input: &mut dyn Read) -> Result<(), Error> {
-        let max = match &mut self.replay {
-            Replay::Uniform(replay) => replay.restore(&mut input).map(|()| replay.max_action())?,
-            Replay::Prioritized(replay) => replay.restore(&mut input).map(|()| replay.max_action())?,
-        };
+        self.device.iter_mut().for_each(DeviceDqn::clear_replay);
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.restore(&mut input)?,
+            Replay::Prioritized(replay) => replay.restore(&mut input)?,
+        }
+        let max = self.replay.transitions().max_action();
         let n = self.network.n_actions();
         if max as usize >= n {
             self.clear_replay();
@@ -931,10 +937,7 @@ mod tests {
                 agent.update(&rollout, 0.5, &pool).unwrap();
             }
         }
-        let replay = match &agent.replay {
-            Replay::Uniform(replay) => replay,
-            Replay::Prioritized(replay) => replay.replay(),
-        };
+        let replay = agent.replay.transitions();
         let mut batch = replay.batch(replay.len()).unwrap();
         replay.sample_distinct(&vec![0; replay.len()], &mut batch).unwrap();
         let (batch, d) = (batch.columns(), obs.len());
@@ -992,7 +995,7 @@ mod tests {
                 rollout.cut_before = cut_before && i == 1;
                 agent.update(&rollout, 0.5, &pool).unwrap();
             }
-            agent.replay_len()
+            agent.replay.transitions().len()
         };
         // Two of four steps in each of four environments begin complete transitions.
         assert_eq!((remembered(false), remembered(true)), (8, 0));

@@ -12,6 +12,10 @@ use crate::{Error, TransitionShape};
 /// Columns of B transitions, with storages F of f32, U of u8 and W of u32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transitions<F, U, W> {
+    /// Factor of each loss, (B): the importance weight with priorities, otherwise 1.
+    pub weights: F,
+    /// Indices of the transitions in the buffer, (B).
+    pub indices: W,
     /// Observations, (B, D).
     pub obs: Obs<F, U>,
     /// Actions, (B) or (B, A).
@@ -24,10 +28,6 @@ pub struct Transitions<F, U, W> {
     pub next_obs: Obs<F, U>,
     /// Legal actions at `next_obs`, (B, A); empty without masks.
     pub next_masks: U,
-    /// Factor of each loss, (B): the importance weight with priorities, otherwise 1.
-    pub weights: F,
-    /// Indices of the transitions in the buffer, (B).
-    pub indices: W,
 }
 
 /// Columns of transitions as slices.
@@ -39,16 +39,16 @@ pub(crate) type TransitionSlicesMut<'a> = Transitions<&'a mut [f32], &'a mut [u8
 
 impl<F, U, W> Transitions<F, U, W> {
     /// Replaces the storage of each column, in the order of the fields.
-    fn map<P, Q, R>(self, f32s: impl Fn(F) -> P, u8s: impl Fn(U) -> Q, u32s: impl Fn(W) -> R) -> Transitions<P, Q, R> {
+    pub(crate) fn map<P, Q, R>(self, f32s: impl Fn(F) -> P, u8s: impl Fn(U) -> Q, u32s: impl Fn(W) -> R) -> Transitions<P, Q, R> {
         Transitions {
+            weights: f32s(self.weights),
+            indices: u32s(self.indices),
             obs: self.obs.map(&f32s, &u8s),
             actions: self.actions.map(&u32s, &f32s),
             rewards: f32s(self.rewards),
             discounts: f32s(self.discounts),
             next_obs: self.next_obs.map(&f32s, &u8s),
             next_masks: u8s(self.next_masks),
-            weights: f32s(self.weights),
-            indices: u32s(self.indices),
         }
     }
 }
@@ -56,6 +56,8 @@ impl<F, U, W> Transitions<F, U, W> {
 /// Lays out the columns of `len` transitions.
 fn spans(shape: &TransitionShape, len: usize) -> (Transitions<Span, Span, Span>, Layout) {
     let widths = Transitions {
+        weights: 1,
+        indices: 1,
         obs: Obs::new(shape.obs, || shape.obs_len, || shape.obs_len),
         actions: match shape.actions {
             ActionKind::Discrete { .. } => Actions::Discrete(1),
@@ -65,8 +67,6 @@ fn spans(shape: &TransitionShape, len: usize) -> (Transitions<Span, Span, Span>,
         discounts: 1,
         next_obs: Obs::new(shape.obs, || shape.obs_len, || shape.obs_len),
         next_masks: shape.mask_len(),
-        weights: 1,
-        indices: 1,
     };
     let layout = RefCell::new(Layout::default());
     let spans = widths.map(
@@ -149,8 +149,8 @@ impl Batch {
 /// B transitions in a device's memory, in one block.
 #[derive(Debug)]
 pub struct DeviceBatch {
-    slab: Buffer<u8>,
-    spans: Transitions<Span, Span, Span>,
+    pub(crate) slab: Buffer<u8>,
+    pub(crate) spans: Transitions<Span, Span, Span>,
 }
 
 impl DeviceBatch {
@@ -176,10 +176,28 @@ impl DeviceBatch {
     /// # Errors
     /// [`rl_cuda::Error::Kind`] if shapes or lengths differ; errors of the device.
     pub fn upload(&mut self, stream: &Stream, batch: &Batch) -> Result<(), rl_cuda::Error> {
+        self.upload_first(stream, batch, self.slab.len())
+    }
+
+    /// Copies weights and indices alone, as [`DeviceBatch::upload`] copies all columns.
+    pub(crate) fn upload_drawn(&mut self, stream: &Stream, batch: &Batch) -> Result<(), rl_cuda::Error> {
+        let Transitions { indices, .. } = self.spans;
+        self.upload_first(stream, batch, indices.at() + indices.len() * size_of::<u32>())
+    }
+
+    fn upload_first(&mut self, stream: &Stream, batch: &Batch, bytes: usize) -> Result<(), rl_cuda::Error> {
         if batch.spans != self.spans {
             return Err(rl_cuda::Error::Kind { what: "batch", expected: "one of the same shape" });
         }
-        batch.slab.upload(stream, &self.slab.view_mut())
+        batch.slab.upload(stream, &self.slab.view_mut().into_slice(0..bytes))
+    }
+
+    /// Waits for the stream, and copies the batch to the host.
+    ///
+    /// # Errors
+    /// [`rl_cuda::Error::Length`] if shapes or lengths differ; errors of the device.
+    pub fn download(&self, stream: &Stream, batch: &mut Batch) -> Result<(), rl_cuda::Error> {
+        stream.download(batch.slab.bytes_mut(), &self.slab.view())
     }
 
     /// Borrows the columns.

@@ -25,13 +25,13 @@ pub struct DeviceStep<'a> {
 }
 
 /// Rest of a slab on a device, from which columns are taken in their order.
-struct Rest<'a> {
+pub(crate) struct Rest<'a> {
     rest: Option<ViewMut<'a, u8>>,
     at: usize,
 }
 
 impl<'a> Rest<'a> {
-    fn of(slab: &'a mut Buffer<u8>) -> Self {
+    pub(crate) fn of(slab: &'a mut Buffer<u8>) -> Self {
         Self { rest: Some(slab.view_mut()), at: 0 }
     }
 
@@ -39,7 +39,7 @@ impl<'a> Rest<'a> {
     ///
     /// # Panics
     /// If a later column of the slab was taken before.
-    fn take<T: Element>(&mut self, span: Span) -> ViewMut<'a, T> {
+    pub(crate) fn take<T: Element>(&mut self, span: Span) -> ViewMut<'a, T> {
         let (start, end) = (span.at() - self.at, span.at() - self.at + span.len() * size_of::<T>());
         let (column, rest) = self.rest.take().expect("the rest of the slab").split_at(end);
         (self.rest, self.at) = (Some(rest), self.at + end);

@@ -4,7 +4,7 @@
 //! - [`ReplayBuffer`] holds the latest transitions of one or more steps and draws a [`Batch`] of them;
 //!   [`PrioritizedReplayBuffer`] prefers transitions with a large error.
 //! - [`Memory`] is the kind of memory of their blocks, a value: [`Host`] by default, or [`Pinned`]. A [`DeviceRollout`] is in a device's
-//!   memory.
+//!   memory, and a [`DeviceReplay`] is a copy of a replay memory there.
 //! - [`returns`] defines advantages, returns and discounts, and is the only module that interprets the two flags at the end of an
 //!   episode.
 //!
@@ -30,6 +30,7 @@ pub mod returns;
 
 mod batch;
 mod device;
+mod device_replay;
 mod error;
 mod frames;
 pub mod memory;
@@ -46,6 +47,7 @@ mod transition;
 
 pub use batch::{Batch, DeviceBatch, TransitionSlices, TransitionViews, Transitions};
 pub use device::{DeviceRollout, DeviceStep};
+pub use device_replay::DeviceReplay;
 pub use error::Error;
 pub use pinned::{Pinned, Streamed};
 pub use prioritized::PrioritizedReplayBuffer;

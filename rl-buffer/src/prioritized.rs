@@ -163,12 +163,27 @@ impl PrioritizedReplayBuffer {
     /// # Panics
     /// If the number of words differs from the batch size, or the batch has another shape.
     pub fn sample(&self, words: &[u32], beta: f32, batch: &mut Batch) -> Result<(), Error> {
+        self.draw(words, beta, batch)?;
+        self.replay.gather(batch);
+        Ok(())
+    }
+
+    /// Draws the indices and weights of [`PrioritizedReplayBuffer::sample`] alone.
+    ///
+    /// A [`DeviceReplay`](crate::DeviceReplay) gathers their transitions.
+    ///
+    /// # Errors
+    /// Those of [`PrioritizedReplayBuffer::sample`].
+    ///
+    /// # Panics
+    /// If the number of words differs from the batch size.
+    pub fn draw(&self, words: &[u32], beta: f32, batch: &mut Batch) -> Result<(), Error> {
         if !(0.0..=1.0).contains(&beta) {
             return Err(Error::Setting { what: "beta", value: f64::from(beta), range: "between 0 and 1" });
         }
         let total = self.tree.total();
         if total == 0.0 {
-            return self.replay.sample(words, batch);
+            return self.replay.draw(words, batch);
         }
         let len = batch.len();
         assert_eq!(words.len(), len, "a word for each transition");
@@ -190,7 +205,7 @@ impl PrioritizedReplayBuffer {
         }
         weights.iter_mut().for_each(|weight| *weight = power(least / *weight, beta));
         batch.targets = targets;
-        self.replay.gather(batch);
+        batch.drawn_at = self.replay.added();
         Ok(())
     }
 

@@ -136,6 +136,16 @@ fn load_mask(mask: &mut [u8], words: &[u32]) {
     }
 }
 
+/// Indices in a ring of the items with these numbers, in two ranges.
+///
+/// The ranges cover at most the capacity.
+pub(crate) fn stretches(numbers: Range<u64>, capacity: usize) -> [Range<usize>; 2] {
+    let n = (numbers.end - numbers.start.min(numbers.end)).min(capacity as u64) as usize;
+    let start = (numbers.start % capacity as u64) as usize;
+    let end = (start + n).min(capacity);
+    [start..end, 0..start + n - end]
+}
+
 /// Calls `$self.$method::<D>(..)` with common observation lengths as constants.
 macro_rules! with_obs_len {
     ($self:ident.$method:ident($($argument:expr),*)) => {
@@ -280,13 +290,14 @@ impl ReplayBuffer {
     }
 
     /// Indices of the transitions with these numbers, in two ranges.
-    ///
-    /// The ranges cover at most the capacity.
     pub(crate) fn stretches(&self, numbers: Range<u64>) -> [Range<usize>; 2] {
-        let n = (numbers.end - numbers.start.min(numbers.end)).min(self.capacity as u64) as usize;
-        let start = (numbers.start % self.capacity as u64) as usize;
-        let end = (start + n).min(self.capacity);
-        [start..end, 0..start + n - end]
+        stretches(numbers, self.capacity)
+    }
+
+    /// Returns the layout of a row for the kernels of a device.
+    pub(crate) fn device_row(&self) -> rl_cuda::targets::Row {
+        let Row { obs, action, reward, mask_len, .. } = self.row;
+        rl_cuda::targets::Row { obs, action: reward - action, mask_len }
     }
 
     /// Returns the rows of words.
@@ -514,6 +525,21 @@ impl ReplayBuffer {
     /// # Panics
     /// If the number of words differs from the batch size, or the batch has another shape.
     pub fn sample(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
+        self.draw(words, batch)?;
+        self.gather(batch);
+        Ok(())
+    }
+
+    /// Draws the indices and weights of [`ReplayBuffer::sample`] alone.
+    ///
+    /// A [`DeviceReplay`](crate::DeviceReplay) gathers their transitions.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`] if the buffer is empty.
+    ///
+    /// # Panics
+    /// If the number of words differs from the batch size.
+    pub fn draw(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
         self.enough(1)?;
         assert_eq!(words.len(), batch.len(), "a word for each transition");
         let n = self.len() as u32; // at most the capacity, which fits
@@ -521,7 +547,7 @@ impl ReplayBuffer {
         indices.iter_mut().zip(words).for_each(|(index, &word)| *index = rng::below(word, n));
         self.shift(indices);
         weights.fill(1.0);
-        self.gather(batch);
+        batch.drawn_at = self.added;
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 // Gathers replayed transitions into a batch: the twin of `gather` in rl-buffer/src/replay.rs, which has the layout of a row.
 //
 // A row of words is obs (D), next_obs (D), action, reward, discount, next mask (A bytes, four per word). D is 0 for byte
-// observations, which have rows of their own: obs (D), next_obs (D). One thread per word of a row, so that neighbouring threads
-// read and write neighbouring words. An index past the end counts as the last row. Only copies, so bitwise deterministic.
+// observations, which have rows of their own: obs (D), next_obs (D). Observations that are stacks of k frames are the indices of
+// the frames, which are rows of bytes. One thread per word of a row, so that neighbouring threads read and write neighbouring
+// words. An index past the end counts as the last row. Only copies, so bitwise deterministic.
 
 #include "numbers.cuh"
 
@@ -59,18 +60,16 @@ extern "C" __global__ void gather_words(const u32* words, u32 n_rows, const u32*
 }
 HOST_KERNEL(gather_words)
 
-// Copies rows of bytes (C, 2 D) to obs and next_obs, (B, D) each.
-extern "C" __global__ void gather_bytes(
-    const u8* bytes, u32 n_rows, const u32* indices, u32 d, u8* obs, u8* next_obs, u32 n) {
+// Part of a row of bytes.
+struct Part {
+    u32 stride, first, len;
+};
+
+// Copies a part of rows of bytes (C, stride) to a column (B, len). One thread per byte.
+extern "C" __global__ void gather_bytes(const u8* bytes, u32 n_rows, const u32* indices, Part part, u8* to, u32 n) {
     u64 i = thread_number();
-    if (i >= (u64)n * 2 * d) return;
-    u64 b = i / (2 * d);
-    u32 j = (u32)(i % (2 * d));
-    u8 byte = bytes[row_of(indices[b], n_rows) * 2 * d + j];
-    if (j < d) {
-        obs[b * d + j] = byte;
-    } else {
-        next_obs[b * d + j - d] = byte;
-    }
+    if (i >= (u64)n * part.len) return;
+    u64 row = row_of(indices[i / part.len], n_rows);
+    to[i] = bytes[row * part.stride + part.first + i % part.len];
 }
 HOST_KERNEL(gather_bytes)

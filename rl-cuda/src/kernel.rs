@@ -166,7 +166,7 @@ mod tests {
         LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective,
         OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
     };
-    use crate::targets::{Batch, ObsSlices, Row, Steps, Targets};
+    use crate::targets::{ObsSlices, Row, Steps, Targets, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
 
     /// Bytes of the arguments of every kernel that was launched, by name.
@@ -212,11 +212,11 @@ mod tests {
         kernels.moments(&stream, &columns, &mut ObsSlices::new(device, &[0, 2], 1)?)?;
         let (mean, precision) = (Buffer::zeros(device, 2)?, Buffer::zeros(device, 2)?);
         kernels.normalize(&stream, &floats.view_mut(), &mean.view(), &precision.view())?;
-        let mut batch = Batch::zeros(device, Row { obs: 1, action: 0, mask_len: 0 }, 1)?;
-        kernels.gather_words(&stream, &words.view(), &indices.view(), &mut batch)?;
-        let mut next = Buffer::zeros(device, 2)?;
+        let row = Row { obs: 1, action: 0, mask_len: 0 };
+        let to = &mut WordBuffers::zeros(device, row, 1)?;
+        kernels.gather_words(&stream, (&words.view(), row), &indices.view(), &to.columns())?;
         let from = Buffer::zeros(device, 4)?;
-        kernels.gather_bytes(&stream, &from.view(), &indices.view(), &bytes.view_mut().slice_mut(0..2), &next.view_mut())?;
+        kernels.gather_bytes(&stream, (&from.view(), 4, 1..3), &indices.view(), &bytes.view_mut().slice_mut(0..2))?;
         launch_learner(device, &stream)?;
         device.synchronize()
     }

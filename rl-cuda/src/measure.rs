@@ -1,6 +1,6 @@
 //! Throughput of the device, measured with its own clock between two events.
 
-use crate::targets::{Batch, Row, Steps, Targets};
+use crate::targets::{Row, Steps, Targets, WordBuffers};
 use crate::{ActionSource, Buffer, CpuAccess, CudaVecEnv, Device, DeviceSteps, Error, PinnedSlab, Stream};
 use rl_envs::{Dtype, VecEnv};
 
@@ -210,8 +210,8 @@ pub fn gather_bandwidth(device: &Device, capacity: usize, batch: usize, seconds:
         .collect();
     let mut indices = Buffer::zeros(device, batch)?;
     stream.upload(&indices.view_mut(), &drawn)?;
-    let mut columns = Batch::zeros(device, row, batch)?;
-    let took = timed(&stream, seconds, || kernels.gather_words(&stream, &words.view(), &indices.view(), &mut columns))?;
+    let mut to = WordBuffers::zeros(device, row, batch)?;
+    let took = timed(&stream, seconds, || kernels.gather_words(&stream, (&words.view(), row), &indices.view(), &to.columns()))?;
     Ok((batch * (8 * row.len() + 4)) as f64 / took)
 }
 

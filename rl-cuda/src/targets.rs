@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod corners;
 
+use std::ops::Range;
+
 use crate::args::{Args, long};
 use crate::kernel::Kernel;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
@@ -95,41 +97,58 @@ impl Row {
     }
 }
 
-/// Batch of B transitions.
+/// Columns of B transitions that rows of words are gathered into.
+///
+/// Numbers are the bits of f32.
 #[derive(Debug)]
-pub struct Batch {
-    /// Observations, (B, D), as bits of f32; empty for byte observations.
-    pub obs: Buffer<u32>,
-    /// Next observations, (B, D), as bits of f32; empty for byte observations.
-    pub next_obs: Buffer<u32>,
-    /// Actions, (B), or (B, A) as bits of f32.
-    pub actions: Buffer<u32>,
+pub struct WordColumns<'a> {
+    /// Observations, (B, D).
+    pub obs: ViewMut<'a, u32>,
+    /// Next observations, (B, D).
+    pub next_obs: ViewMut<'a, u32>,
+    /// Actions, (B) or (B, A).
+    pub actions: ViewMut<'a, u32>,
     /// Rewards, (B).
-    pub rewards: Buffer<f32>,
+    pub rewards: ViewMut<'a, u32>,
     /// Discounts, (B).
-    pub discounts: Buffer<f32>,
+    pub discounts: ViewMut<'a, u32>,
     /// Legal actions at `next_obs`, (B, A).
-    pub next_masks: Buffer<u8>,
-    row: Row,
-    len: usize,
+    pub next_masks: ViewMut<'a, u8>,
 }
 
-impl Batch {
-    /// Allocates memory for `len` transitions.
+/// Memory of [`WordColumns`].
+#[derive(Debug)]
+pub struct WordBuffers {
+    /// Observations, next observations, actions, rewards and discounts.
+    pub words: [Buffer<u32>; 5],
+    /// Legal actions.
+    pub next_masks: Buffer<u8>,
+}
+
+impl WordBuffers {
+    /// Allocates memory for `len` transitions with rows of this layout.
     ///
     /// # Errors
     /// [`Error::Memory`].
     pub fn zeros(device: &Device, row: Row, len: usize) -> Result<Self, Error> {
+        let words = |width: usize| Buffer::zeros(device, len * width);
         Ok(Self {
-            obs: Buffer::zeros(device, len * row.obs)?,
-            next_obs: Buffer::zeros(device, len * row.obs)?,
-            actions: Buffer::zeros(device, len * row.action)?,
-            rewards: Buffer::zeros(device, len)?,
-            discounts: Buffer::zeros(device, len)?,
+            words: [words(row.obs)?, words(row.obs)?, words(row.action)?, words(1)?, words(1)?],
             next_masks: Buffer::zeros(device, len * row.mask_len)?,
-            row,
-            len,
         })
+    }
+
+    /// Borrows the columns.
+    pub fn columns(&mut self) -> WordColumns<'_> {
+        let [obs, next_obs, actions, rewards, discounts] = &mut self.words;
+        WordColumns {
+            obs: obs.view_mut(),
+            next_obs: next_obs.view_mut(),
+            actions: actions.view_mut(),
+            rewards: rewards.view_mut(),
+            discounts: discounts.view_mut(),
+            next_masks: self.next_masks.view_mut(),
+        }
     }
 }
 
@@ -229,40 +248,36 @@ impl Targets {
     pub fn gather_words(
         &self,
         stream: &Stream,
-        words: &View<'_, u32>,
+        (words, row): (&View<'_, u32>, Row),
         indices: &View<'_, u32>,
-        batch: &mut Batch,
+        to: &WordColumns<'_>,
     ) -> Result<(), Error> {
-        let (row, n) = (batch.row, batch.len);
-        length("indices", n, indices.len())?;
-        let n_rows = words.len() / row.len();
+        let (n, n_rows) = (indices.len(), words.len() / row.len());
         length("words", n_rows.max(1) * row.len(), words.len())?;
-        length("obs", n * row.obs, batch.obs.len())?;
-        length("next_obs", n * row.obs, batch.next_obs.len())?;
-        length("actions", n * row.action, batch.actions.len())?;
-        length("rewards", n, batch.rewards.len())?;
-        length("discounts", n, batch.discounts.len())?;
-        length("next_masks", n * row.mask_len, batch.next_masks.len())?;
+        length("obs", n * row.obs, to.obs.len())?;
+        length("next_obs", n * row.obs, to.next_obs.len())?;
+        length("actions", n * row.action, to.actions.len())?;
+        length("rewards", n, to.rewards.len())?;
+        length("discounts", n, to.discounts.len())?;
+        length("next_masks", n * row.mask_len, to.next_masks.len())?;
         let columns = [
-            batch.obs.address(),
-            batch.next_obs.address(),
-            batch.actions.address(),
-            batch.rewards.address(),
-            batch.discounts.address(),
-            batch.next_masks.address(),
+            long(to.obs.address()),
+            long(to.next_obs.address()),
+            long(to.actions.address()),
+            long(to.rewards.address()),
+            long(to.discounts.address()),
+            long(to.next_masks.address()),
         ];
-        let columns: Vec<u32> = columns.into_iter().flat_map(long).collect();
         let args = Args::new().push_long(words.address()).push(&[n_rows as u32]).push_long(indices.address());
-        let args = args.push(&[row.obs as u32, row.action as u32, row.mask_len as u32]).push(&columns).push(&[n as u32]);
+        let args =
+            args.push(&[row.obs as u32, row.action as u32, row.mask_len as u32]).push(columns.as_flattened()).push(&[n as u32]);
         // SAFETY: the parameters are those of `gather_words`; lengths were checked above.
         unsafe { self.gather_words.launch(stream, (n * row.len()) as u64, BLOCK, args) }
     }
 
-    /// Gathers rows of `bytes` (C, 2 D) at `indices` (B).
+    /// Gathers a part of rows of `bytes` at `indices` (B) into a column (B, L).
     ///
-    /// Row halves go to `obs` and `next_obs`, (B, D) each.
-    ///
-    /// An index past the end counts as the last row.
+    /// Rows are (C, `stride`), and `part` is a range of a row's bytes. An index past the end counts as the last row.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -270,21 +285,18 @@ impl Targets {
     pub fn gather_bytes(
         &self,
         stream: &Stream,
-        bytes: &View<'_, u8>,
+        (bytes, stride, part): (&View<'_, u8>, usize, Range<usize>),
         indices: &View<'_, u32>,
-        obs: &ViewMut<'_, u8>,
-        next_obs: &ViewMut<'_, u8>,
+        to: &ViewMut<'_, u8>,
     ) -> Result<(), Error> {
-        let n = indices.len();
-        let d = obs.len() / n.max(1);
-        length("obs", n * d, obs.len())?;
-        length("next_obs", n * d, next_obs.len())?;
-        let n_rows = bytes.len() / (2 * d).max(1);
-        length("bytes", n_rows.max(1) * 2 * d, bytes.len())?;
-        let args = Args::new().push_long(bytes.address()).push(&[n_rows as u32]).push_long(indices.address()).push(&[d as u32]);
-        let args = args.push_long(obs.address()).push_long(next_obs.address()).push(&[n as u32]);
+        let (n, n_rows) = (indices.len(), bytes.len() / stride.max(1));
+        length("bytes", n_rows.max(1) * stride, bytes.len())?;
+        length("part", part.len().min(stride.saturating_sub(part.start)), part.len())?;
+        length("to", n * part.len(), to.len())?;
+        let args = Args::new().push_long(bytes.address()).push(&[n_rows as u32]).push_long(indices.address());
+        let args = args.push(&[stride as u32, part.start as u32, part.len() as u32]).push_long(to.address()).push(&[n as u32]);
         // SAFETY: the parameters are those of `gather_bytes`; lengths were checked above.
-        unsafe { self.gather_bytes.launch(stream, (2 * n * d) as u64, BLOCK, args) }
+        unsafe { self.gather_bytes.launch(stream, to.len() as u64, BLOCK, args) }
     }
 
     /// Draws actions (N) and their log-probabilities (N) from logits (N, A).

@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use beside::{Driven, Player, check_bound, compare};
 use rl_cuda::elementary::{self, Function};
 use rl_cuda::learner::Episodes;
-use rl_cuda::targets::{Batch, ObsSlices, Row, Steps, Targets};
+use rl_cuda::targets::{ObsSlices, Row, Steps, Targets, WordBuffers};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
@@ -288,16 +288,18 @@ fn gather(device: &Device, bits: &mut Bits<'_>) {
         let mut indices = source.words(n, n_rows as u32);
         (indices[0], indices[1], indices[2], indices[3]) = (n_rows as u32 - 1, n_rows as u32, u32::MAX, 0);
         let indices = upload(device, &indices);
-        let mut batch = Batch::zeros(device, row, n).unwrap();
-        kernels.gather_words(&stream, &words.view(), &indices.view(), &mut batch).unwrap();
+        let mut to = WordBuffers::zeros(device, row, n).unwrap();
+        kernels.gather_words(&stream, (&words.view(), row), &indices.view(), &to.columns()).unwrap();
         let len = 7 * obs + 1;
         let rows = upload(device, &source.words(n_rows * 2 * len, 256).into_iter().map(|word| word as u8).collect::<Vec<_>>());
-        let (mut now, mut next) = (Buffer::zeros(device, n * len).unwrap(), Buffer::zeros(device, n * len).unwrap());
-        kernels.gather_bytes(&stream, &rows.view(), &indices.view(), &now.view_mut(), &next.view_mut()).unwrap();
+        let mut halves = [Buffer::zeros(device, n * len).unwrap(), Buffer::zeros(device, n * len).unwrap()];
+        for (half, part) in halves.iter_mut().zip([0..len, len..2 * len]) {
+            kernels.gather_bytes(&stream, (&rows.view(), 2 * len, part), &indices.view(), &half.view_mut()).unwrap();
+        }
         stream.synchronize().unwrap();
-        [&batch.obs, &batch.next_obs, &batch.actions].iter().for_each(|words| bits.words(&words.view()));
-        [&batch.rewards, &batch.discounts].iter().for_each(|floats| bits.floats(&floats.view()));
-        [&batch.next_masks, &now, &next].iter().for_each(|bytes| bits.bytes(&bytes.view()));
+        to.words.iter().for_each(|words| bits.words(&words.view()));
+        bits.bytes(&to.next_masks.view());
+        halves.iter().for_each(|bytes| bits.bytes(&bytes.view()));
     }
 }
 

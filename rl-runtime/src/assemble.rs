@@ -10,7 +10,7 @@ use rl_cuda::Device;
 use rl_envs::catalog::Entry;
 use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
-use crate::algo::{Build, Built};
+use crate::algo::{AlgoConfig, Build, Built};
 use crate::config::Drive;
 use crate::faults::FaultConfig;
 use crate::pipeline::Collect;
@@ -119,11 +119,21 @@ fn fitted(config: &Config, build: &Build<'_>) -> Result<Built, Error> {
     Ok(built)
 }
 
-/// Returns the largest smaller number of environments that fits the device.
-fn fitting(config: &Config, build: &Build<'_>) -> Option<usize> {
+/// Names a smaller setting that fits the device.
+fn fitting(config: &Config, build: &Build<'_>) -> String {
+    let mut smaller = config.clone();
+    if let AlgoConfig::Dqn(dqn) = &mut smaller.algo
+        && std::mem::take(&mut dqn.replay_on_device)
+        && fitted(&smaller, build).is_ok()
+    {
+        return "it fits with dqn.replay_on_device = false".into();
+    }
     let settings = config.algo.settings();
     let allowed: Vec<usize> = (1..build.n_envs).filter(|&n_envs| settings.check(n_envs).is_none()).collect();
     let fits = |n_envs| fitted(config, &Build { n_envs, fresh: false, ..build.clone() }).is_ok();
     let n_fitting = allowed.partition_point(|&n_envs| fits(n_envs));
-    allowed[..n_fitting].last().copied()
+    match allowed[..n_fitting].last() {
+        Some(n_envs) => format!("the largest n_envs that fits is {n_envs}"),
+        None => "not even one fits".into(),
+    }
 }

@@ -78,12 +78,12 @@ pub enum Error {
         advice: String,
     },
     /// Training that does not fit into a device's memory.
-    #[error("{error}; {}", fits.map_or("not even one fits".into(), |n_envs| format!("the largest n_envs that fits is {n_envs}")))]
+    #[error("{error}; {fits}")]
     DeviceMemory {
         /// Error of the device.
         error: rl_cuda::Error,
-        /// Largest number of environments that fits.
-        fits: Option<usize>,
+        /// Settings that fit.
+        fits: String,
     },
     /// Error of the agent.
     #[error(transparent)]

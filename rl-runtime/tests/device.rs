@@ -53,6 +53,7 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
     let a2c = ["--algo", "a2c", "--set", "a2c.n_steps=16", "--set", "a2c.batch_size=64"];
     let dqn =
         ["--algo", "dqn", "--set", "dqn.learning_starts=100", "--set", "dqn.train_freq=16", "--set", "dqn.save_replay=true"];
+    let on_device = |env| ["--set", if env == "breakout" { "dqn.replay_on_device=true" } else { "dqn.replay_on_device=false" }];
     for env in ["cartpole", "pendulum", "snake", "breakout"] {
         for (name, algo) in [("ppo", &ppo[..]), ("a2c", &a2c), ("dqn", &dqn)] {
             if (env, name) == ("pendulum", "dqn") {
@@ -67,7 +68,8 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
                 let normalize_obs = format!("normalize_obs={}", env == "pendulum");
                 let net = ["--set", "hidden=[32]", "--set", conv, "--set", &normalize_obs];
                 let rest = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50"];
-                train(&run, &[&args[..], algo, &net, &rest].concat());
+                let replay = on_device(env);
+                train(&run, &[&args[..], algo, &net, &rest, if name == "dqn" { &replay } else { &[] }].concat());
                 learnt(&run)
             };
             let expected = of("cpu", "auto");
@@ -159,18 +161,22 @@ fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let of = |devices: [&str; 3]| {
-        let run = dir.path().join(devices.join("-"));
-        for (i, device) in devices.into_iter().enumerate() {
-            let steps = (128 * (i + 1)).to_string();
-            let first = ["cartpole", "--envs", "4", "--set", "ppo.n_steps=32", "--set", "ppo.batch_size=32", "--seed", "7"];
-            let resumed = ["--resume", text(&run)];
-            let begin = if i == 0 { [&first[..], &["--run-dir", text(&run)]].concat() } else { resumed.to_vec() };
-            train(&run, &[&begin[..], &["--device", device, "--steps", &steps, "--set", "eval_episodes=1"]].concat());
-        }
-        learnt(&run)
-    };
-    assert!(of(["cpu", "emulated", "cpu"]) == of(["cpu"; 3]));
+    let ppo = ["cartpole", "--set", "ppo.n_steps=32", "--set", "ppo.batch_size=32"];
+    let dqn = ["snake", "--algo", "dqn", "--set", "dqn.learning_starts=50", "--set", "dqn.save_replay=true"];
+    let replay = ["--set", "dqn.replay_on_device=true", "--set", "dqn.prioritized=true", "--set", "env.frame_stack=2"];
+    for first in [&ppo[..], &[&dqn[..], &replay].concat()] {
+        let of = |devices: [&str; 3]| {
+            let run = dir.path().join([&first[..1], &devices].concat().join("-"));
+            for (i, device) in devices.into_iter().enumerate() {
+                let steps = (128 * (i + 1)).to_string();
+                let start = [first, &["--envs", "4", "--seed", "7", "--run-dir", text(&run)]].concat();
+                let begin = if i == 0 { start } else { vec!["--resume", text(&run)] };
+                train(&run, &[&begin[..], &["--device", device, "--steps", &steps, "--set", "eval_episodes=1"]].concat());
+            }
+            learnt(&run)
+        };
+        assert!(of(["cpu", "emulated", "cpu"]) == of(["cpu"; 3]), "{first:?}");
+    }
 }
 
 /// Settings of a small training with four slices of environments.

@@ -205,7 +205,8 @@ fn a_training_that_does_not_fit_the_device_is_refused_before_it_begins() {
 fn a_dry_run_tells_the_memory_of_the_device_and_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
-    for options in [&["--envs", "64"][..], &["--algo", "dqn"], &["--algo", "a2c", "--set", "env_device=cpu"]] {
+    let replay = ["--algo", "dqn", "--set", "dqn.replay_on_device=true"];
+    for options in [&["--envs", "64"][..], &["--algo", "dqn"], &replay, &["--algo", "a2c", "--set", "env_device=cpu"]] {
         let run = dir.path().join("run");
         let train_with = |more: &[&str], memory: &str| {
             let args = ["train", "cartpole", "--device", "cuda", "--run-dir", text(&run)];
@@ -219,7 +220,10 @@ fn a_dry_run_tells_the_memory_of_the_device_and_writes_nothing() {
         let said = String::from_utf8(train_with(&["--dry-run"], "1000000000").stdout).unwrap();
         assert!(said.contains("memory of the host") && said.contains("memory of stand-in"), "{said}");
         // The driver allocates no less than the buffers hold.
-        assert_eq!(train_with(&["--dry-run"], &(total - 1).to_string()).status.code(), Some(1));
+        let refused = train_with(&["--dry-run"], &(total - 1).to_string());
+        assert_eq!(refused.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(said.contains("it fits with dqn.replay_on_device = false"), options == replay, "{said}");
         assert!(train_with(&["--dry-run"], &(total + total / 4 + 20_000).to_string()).status.success());
     }
 }

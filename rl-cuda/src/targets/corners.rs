@@ -259,18 +259,18 @@ fn advantages_and_batches_agree_on_any_numbers() {
                 })
                 .collect();
             let indices = bench.upload(&indices);
-            let mut batch = Batch::zeros(bench.device, row, n).unwrap();
-            bench.kernels.gather_words(&bench.stream, &words.view(), &indices.view(), &mut batch).unwrap();
-            for words in [&batch.obs, &batch.next_obs, &batch.actions] {
-                bench.digest.add(&bench.stream, words, |word| word);
-            }
-            [&batch.rewards, &batch.discounts].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
-            bench.digest.add(&bench.stream, &batch.next_masks, |byte| byte);
+            let mut to = WordBuffers::zeros(bench.device, row, n).unwrap();
+            bench.kernels.gather_words(&bench.stream, (&words.view(), row), &indices.view(), &to.columns()).unwrap();
+            to.words.iter().for_each(|words| bench.digest.add(&bench.stream, words, |word| word));
+            bench.digest.add(&bench.stream, &to.next_masks, |byte| byte);
             let len = bench.corners.pick(&[1, 2, 7, 33]);
-            let rows = bench.bytes(n_rows * 2 * len, &[0, 1, 7, 31, 200, 255]);
-            let (mut now, mut next) = (bench.zeros::<u8>(n * len), bench.zeros::<u8>(n * len));
-            bench.kernels.gather_bytes(&bench.stream, &rows.view(), &indices.view(), &now.view_mut(), &next.view_mut()).unwrap();
-            [&now, &next].into_iter().for_each(|bytes| bench.digest.add(&bench.stream, bytes, |byte| byte));
+            let (first, rest) = (bench.corners.pick(&[0, 1, len]), bench.corners.pick(&[0, 1, len]));
+            let stride = first + len + rest;
+            let rows = bench.bytes(n_rows * stride, &[0, 1, 7, 31, 200, 255]);
+            let mut to = bench.zeros::<u8>(n * len);
+            let part = (&rows.view(), stride, first..first + len);
+            bench.kernels.gather_bytes(&bench.stream, part, &indices.view(), &to.view_mut()).unwrap();
+            bench.digest.add(&bench.stream, &to, |byte| byte);
         }
         bench.digest
     });
