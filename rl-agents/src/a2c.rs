@@ -56,9 +56,10 @@ crate::settings! {
         learning_rate: Schedule = Schedule::Constant(7e-4), Kind::Schedule(0.0, 10.0), resumable;
         /// Corrects the targets of stale rollouts by V-trace.
         vtrace: bool = true, Kind::Bool;
-        /// Samples per micro-batch of learner = "reference"; 0: the whole minibatch.
+        /// Samples per micro-batch, on a device or with learner = "reference"; 0: the whole minibatch.
         ///
-        /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
+        /// A micro-batch limits the memory for activations; gradients of the micro-batches add up. On a device it has whole slices of the
+        /// minibatch, of which there are at most 16, and the bits do not depend on it. The CPU's tile kernel holds few activations anyway.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
     }
 }
@@ -146,10 +147,9 @@ impl A2c {
     /// `seed` determines the order of samples.
     ///
     /// # Errors
-    /// Errors of [`A2cConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel.
+    /// Errors of [`A2cConfig::check`].
     pub fn new(policy: ActorCritic, config: A2cConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
-        policy.learner().check_micro_batch(config.micro_batch)?;
         let rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
         Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
     }
@@ -163,7 +163,7 @@ impl A2c {
     pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
         let Self { descent, config } = self;
         let batch_size = config.samples(shape.n_steps * shape.n_envs);
-        Ok(Self { descent: descent.on_device(device, shape, batch_size, config.refresh())?, config })
+        Ok(Self { descent: descent.on_device(device, shape, (batch_size, config.micro_batch), config.refresh())?, config })
     }
 
     /// Creates environments of the type `env` on the device that learns.

@@ -71,7 +71,7 @@ impl Descent {
 
     /// Learns on `device` from rollouts of a shape.
     ///
-    /// `refresh` is what the latest policy computes for a rollout of an older one.
+    /// `sizes` are those of minibatch and micro-batch, and `refresh` is what the latest policy computes for a rollout of an older one.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
@@ -79,11 +79,11 @@ impl Descent {
         mut self,
         device: &rl_cuda::Device,
         shape: RolloutShape,
-        batch_size: usize,
+        sizes: (usize, usize),
         refresh: Refresh,
     ) -> Result<Self, Error> {
         let learning = (&self.policy, self.optimizer.rule());
-        let device = DeviceDescent::new(device, learning, shape, batch_size, (self.returns.is_some(), refresh))?;
+        let device = DeviceDescent::new(device, learning, shape, sizes, (self.returns.is_some(), refresh))?;
         self.device = Some(Arc::new(Mutex::new(device)));
         self.load_device()?;
         Ok(self)

@@ -62,7 +62,7 @@ impl DeviceCollector {
         };
         let mut clock = Buffer::zeros(device, 2)?;
         learner.stream.upload(&clock.view_mut(), &[seed, 0])?;
-        let (net, episodes) = (DeviceNet::new(device, net, n, 0)?, Episodes::new(device, n, LATEST)?);
+        let (net, episodes) = (DeviceNet::new(device, net, (n, n), false)?, Episodes::new(device, n, LATEST)?);
         drop(learner);
         let mut collector =
             Self { descent: descent.clone(), envs, net, episodes, clock, clipped, seed, steps: 0, graph: None, ran: false };

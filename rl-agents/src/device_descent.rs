@@ -12,10 +12,10 @@ use rl_cuda::learner::{
     LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, PARTS, Terms, UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, Targets};
-use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View};
+use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs};
 
-use crate::device_net::DeviceNet;
+use crate::device_net::{DeviceNet, parts};
 use crate::device_normalize::{DeviceNormalizer, Inputs};
 use crate::device_ranks::{DeviceExchange, SharedBuffers};
 use crate::device_times::{DevicePhase, DeviceTimes};
@@ -131,12 +131,6 @@ fn distribution<'a>(heads: Option<&'a HeadSizes>, log_std: View<'a, f32>) -> Act
     }
 }
 
-/// Cuts a range of rows into parts of at most `len`.
-fn parts(rows: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
-    let end = rows.end;
-    rows.step_by(len).map(move |first| first..end.min(first + len))
-}
-
 /// A policy and its optimizer on a device, with the memory of an update.
 #[derive(Debug)]
 pub(crate) struct DeviceDescent {
@@ -199,6 +193,14 @@ pub(crate) fn with_rest(
     parts
 }
 
+/// Returns the number of samples whose activations are held at the same time.
+///
+/// A micro-batch has whole slices. 0: all samples of the minibatch.
+pub(crate) fn held(slices: &MinibatchSlices, micro_batch: usize) -> usize {
+    let n = slices.samples(0..slices.count()).len();
+    if micro_batch == 0 { n } else { micro_batch.clamp(slices.largest(), n) }
+}
+
 /// Locks a learner that its environments share.
 pub(crate) fn lock(device: &Mutex<DeviceDescent>) -> MutexGuard<'_, DeviceDescent> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
@@ -218,7 +220,7 @@ impl DeviceDescent {
         device: &Device,
         (policy, rule): (&ActorCritic, Rule),
         shape: RolloutShape,
-        batch_size: usize,
+        (batch_size, micro_batch): (usize, usize),
         (normalize_reward, refresh): (bool, Refresh),
     ) -> Result<Self, Error> {
         let network = policy.network();
@@ -235,6 +237,7 @@ impl DeviceDescent {
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
         let slices = MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, MAX_NUMBERS);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
+        let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();
         Ok(Self {
             stream: device.stream()?,
@@ -242,7 +245,7 @@ impl DeviceDescent {
             rule,
             kernels: LearnerKernels::new(device)?,
             targets: Targets::new(device)?,
-            net: DeviceNet::new(device, net, batch_size, batch_size)?,
+            net: DeviceNet::new(device, net, (held, batch_size), true)?,
             chains: [actor, critic],
             obs_scale: network.obs_scale(),
             normalizer: network.normalizer().map(|_| DeviceNormalizer::new(device, shape)).transpose()?,
@@ -270,10 +273,10 @@ impl DeviceDescent {
             sums: [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?],
             slices,
             final_obs: match shape.obs {
-                Dtype::F32 => Obs::F32(Staged::new(device, batch_size * shape.obs_len)?),
-                Dtype::U8 => Obs::U8(Staged::new(device, batch_size * shape.obs_len)?),
+                Dtype::F32 => Obs::F32(Staged::new(device, held * shape.obs_len)?),
+                Dtype::U8 => Obs::U8(Staged::new(device, held * shape.obs_len)?),
             },
-            final_at: Staged::new(device, batch_size)?,
+            final_at: Staged::new(device, held)?,
             host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
             graphs: Default::default(),
             times: DeviceTimes::default(),
@@ -386,7 +389,7 @@ impl DeviceDescent {
         let ([actor, critic], params, len) = (self.chains, params.view(), n_steps * n_envs);
         let distribution = distribution(heads.as_ref(), params.slice(log_std.clone()));
         // The observations after the last step have values, and no actions.
-        for rows in parts(0..len, self.batch_size).chain(parts(len..len + n_envs, self.batch_size)) {
+        for rows in parts(0..len, net.held()).chain(parts(len..len + n_envs, net.held())) {
             let (n, has_actions) = (rows.len(), rows.end <= len);
             let of_rows = rows.start * d..rows.end * d;
             let obs = columns.obs().map(|obs| obs.slice(of_rows.clone()), |obs| obs.slice(of_rows.clone()));
@@ -437,8 +440,8 @@ impl DeviceDescent {
         let ends = rollout.final_at();
         let mut first = 0;
         loop {
-            // As many final observations at a time as a minibatch has samples; without any, the values of the next rows alone.
-            let n = (ends.len() - first).min(self.batch_size);
+            // As many final observations at a time as activations are held; without any, the values of the next rows alone.
+            let n = (ends.len() - first).min(net.held());
             final_at.upload(stream, ends[first..first + n].iter().map(|&(t, env)| (t * n_envs + env) as u32))?;
             let obs = match (&mut *final_obs, rollout.final_obs().rows(first..first + n, d)) {
                 (Obs::F32(to), ObsSlice::F32(from)) => {
@@ -506,12 +509,9 @@ impl DeviceDescent {
         }
         // The loss of other ranks' samples is computed from stale outputs here, and replaced.
         let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
-        if !own.is_empty() {
-            let inputs = Inputs { kernels, targets: &self.targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
-            let x = net.inputs.view_mut().into_slice(own.start * d..own.end * d);
-            inputs.write(stream, (&columns.obs(), d), Some(&rows.slice(own.clone())), &x)?;
-            net.forward_samples((stream, kernels), &params, own, None)?;
-        }
+        let inputs = Inputs { kernels, targets: &self.targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
+        let write = |samples, x: &ViewMut<'_, f32>| inputs.write(stream, (&columns.obs(), d), Some(&rows.slice(samples)), x);
+        net.forward_samples((stream, kernels), &params, own, write)?;
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
         if refresh == Some(Refresh::VTrace) {
             let [weights, weighted] = &mut off_policy.weights;
@@ -550,9 +550,9 @@ impl DeviceDescent {
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
-            exchange.gradient((stream, kernels), (net, &params), slices, buffers)?;
+            exchange.gradient((stream, kernels), (net, &params), slices, buffers, write)?;
         } else {
-            net.backward((stream, kernels), &params, (0..n, slices), &mut self.partial.view_mut())?;
+            net.gradient((stream, kernels), &params, (0..slices.count(), slices), &mut self.partial.view_mut(), write)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         let n_tiles = slices.tiles();
@@ -857,6 +857,34 @@ mod tests {
         ];
         let unnoticed = Device::unnoticed("off_policy.cu", &mistakes, compare_off_policy);
         assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
+    #[test]
+    fn micro_batches_leave_the_cpus_bits_and_take_less_memory() {
+        if !has_fma() {
+            return;
+        }
+        let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let conv = NetConfig { conv: vec![[4, 3, 3], [16, 2, 1]], ..net(&[8], true) };
+        for device in &Device::for_tests() {
+            // Eight slices of 64 and 65 samples: one, two and four at a time.
+            let ppo = PpoConfig { n_steps: 103, batch_size: 515, n_epochs: 1, ..PpoConfig::default() };
+            let activations = [0, 300, 140, 1].map(|micro_batch| {
+                let ppo = PpoConfig { micro_batch, ..ppo.clone() };
+                compare(device, cartpole(5), &net(&[16, 5], true), &ppo, 2);
+                let collector = cartpole(5)();
+                let shape = collector.rollout(103).unwrap().shape();
+                let agent = Algorithm::Ppo(&ppo).agent(&collector, &net(&[16, 5], true), Some((device, shape)));
+                let memory = agent.device_memory();
+                memory.into_iter().find(|(name, _)| name.starts_with("activations")).unwrap().1
+            });
+            assert!(activations.is_sorted_by(|more, less| more > less), "{activations:?}");
+            let a2c = A2cConfig { n_steps: 41, micro_batch: 110, ..A2cConfig::default() };
+            compare_stale(device, pendulum, &net(&[16, 5], false), &Algorithm::A2c(&a2c), (3, 1));
+            let config = PpoConfig { n_steps: 97, batch_size: 291, micro_batch: 80, n_epochs: 1, ..PpoConfig::default() };
+            compare(device, snake, &conv, &config, 2);
+        }
     }
 
     #[test]

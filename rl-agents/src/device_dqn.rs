@@ -4,6 +4,7 @@
 //! learns from the one before it; or its indices are, and it is gathered there from a copy of the transitions. Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit
 //! for bit, on a CPU with fused multiply-add.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rl_buffer::{Batch, DeviceBatch, DeviceReplay, Memory, Pinned, ReplayBuffer};
@@ -11,10 +12,10 @@ use rl_cuda::learner::{
     LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, QLearningKernels, TD_TERMS, TdColumns, Terms,
     UpdateSettings, UpdateTotals,
 };
-use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream};
-use rl_envs::Actions;
+use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View, ViewMut};
+use rl_envs::{Actions, Obs};
 
-use crate::device_descent::{MAX_NUMBERS, download, unsupported, with_rest};
+use crate::device_descent::{MAX_NUMBERS, download, held, unsupported, with_rest};
 use crate::device_net::DeviceNet;
 use crate::device_times::{DevicePhase, DeviceTimes, DeviceWatch};
 use crate::optim::{Optimizer, Rule, StepCount};
@@ -97,7 +98,7 @@ impl DeviceDqn {
         device: &Device,
         network: &QNetwork,
         (replay, copied): (&ReplayBuffer, bool),
-        b: usize,
+        (b, micro_batch): (usize, usize),
     ) -> Result<Self, Error> {
         let shape = replay.shape();
         let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
@@ -122,7 +123,7 @@ impl DeviceDqn {
             replay: copied.then(|| DeviceReplay::new(device, replay, b)).transpose()?,
             kernels: LearnerKernels::new(device)?,
             q_learning: QLearningKernels::new(device)?,
-            net: DeviceNet::new(device, net, b, b)?,
+            net: DeviceNet::new(device, net, (held(&slices, micro_batch), b), true)?,
             heads: chains.1.map_or(Heads::Plain(chains.0), |value| Heads::Dueling([chains.0, value])),
             obs_len: shape.obs_len,
             obs_scale: network.obs_scale(),
@@ -232,11 +233,16 @@ impl DeviceDqn {
         let net = &mut self.net;
         let [first, second] = &mut self.q;
 
-        kernels.samples(stream, (&batch.next_obs, scale, d), None, &net.inputs.view_mut())?;
-        net.forward(on, &target.view(), n, None)?;
+        let obs = |of: &Obs<View<'_, f32>, View<'_, u8>>, samples: Range<usize>, x: &ViewMut<'_, f32>| {
+            let rows = samples.start * d..samples.end * d;
+            let obs = of.as_ref().map(|obs| obs.slice(rows.clone()), |obs| obs.slice(rows.clone()));
+            kernels.samples(stream, (&obs, scale, d), None, x)
+        };
+        let next_obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.next_obs, samples, x);
+        net.forward_samples(on, &target.view(), 0..n, next_obs)?;
         read_q(stream, q_learning, (net, self.heads, n), first)?;
         if double {
-            net.forward(on, &params, n, None)?;
+            net.forward_samples(on, &params, 0..n, next_obs)?;
             read_q(stream, q_learning, (net, self.heads, n), second)?;
         }
         let next = NextColumns {
@@ -249,8 +255,8 @@ impl DeviceDqn {
         q_learning.targets(stream, &next, &targets.view_mut())?;
 
         let Actions::Discrete(actions) = batch.actions else { return Err(Error::ActionKind) };
-        kernels.samples(stream, (&batch.obs, scale, d), None, &net.inputs.view_mut())?;
-        net.forward(on, &params, n, None)?;
+        let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.obs, samples, x);
+        net.forward_samples(on, &params, 0..n, obs)?;
         read_q(stream, q_learning, (net, self.heads, n), first)?;
         let columns = TdColumns { q: first.view(), actions, targets: targets.view(), weights: batch.weights };
         let others = (self.errors.view_mut(), self.terms.view_mut());
@@ -265,7 +271,7 @@ impl DeviceDqn {
             }
         }
         q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?;
-        net.backward(on, &params, (0..n, slices), &mut self.partial.view_mut())?;
+        net.gradient(on, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), obs)?;
         Ok(kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?)
     }
 
@@ -423,6 +429,8 @@ mod tests {
             for batch_size in [1, 129, 515] {
                 let config = DqnConfig { batch_size, buffer_size: 600, replay_on_device: batch_size == 129, ..small() };
                 compare(device, &CartPole::default(), &[], &config, 2);
+                let config = DqnConfig { micro_batch: batch_size / 3, dueling: true, ..config };
+                compare(device, &CartPole::default(), &[9, 5], &config, 2);
             }
         }
     }

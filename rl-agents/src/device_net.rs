@@ -1,7 +1,8 @@
 //! Networks on a device: the layers of [`Net`](crate::net::Net).
 //!
 //! One kernel for each layer and direction. Features, the outputs of the last convolution, take the observations' place before dense
-//! layers.
+//! layers. Outputs that no layer reads, and their gradients, are held for all samples of a minibatch. The other activations may be held for
+//! fewer: a loss of all samples follows a pass over parts of them, and a second pass computes each part again before its gradient.
 
 use std::ops::Range;
 
@@ -18,6 +19,8 @@ struct DeviceLayer {
     params: Range<usize>,
     /// Index of the layer that this layer reads; `None` for the observation.
     source: Option<usize>,
+    /// True if another layer reads this one.
+    is_read: bool,
 }
 
 /// A convolution, with its place among the parameters.
@@ -25,8 +28,8 @@ struct DeviceLayer {
 struct DeviceConv {
     conv: ConvLayer,
     params: Range<usize>,
-    outputs: Buffer<f32>, // (M, F)
-    deltas: Buffer<f32>,  // gradient of the sums, (M, F)
+    outputs: Buffer<f32>, // (H, F)
+    deltas: Buffer<f32>,  // gradient of the sums, (H, F)
 }
 
 /// Layers with their activations for a minibatch, in device memory.
@@ -36,10 +39,20 @@ pub(crate) struct DeviceNet {
     layers: Vec<DeviceLayer>,
     /// Layers of each chain.
     chains: Vec<Range<usize>>,
-    /// Observations, (M, D).
+    /// Observations, (H, D).
     pub(crate) inputs: Buffer<f32>,
-    outputs: Vec<Buffer<f32>>, // every layer's, (M, N)
-    deltas: Vec<Buffer<f32>>,  // gradients of every layer's sums, (M, N)
+    outputs: Vec<Buffer<f32>>, // every layer's, (H, N), or (M, N) if no other reads it
+    deltas: Vec<Buffer<f32>>,  // gradients of every layer's sums, as many
+    /// Number H of samples whose activations are held at the same time.
+    held: usize,
+    /// Samples whose activations are held.
+    holds: Range<usize>,
+}
+
+/// Cuts a range into parts of at most `len`.
+pub(crate) fn parts(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = all.end;
+    all.step_by(len).map(move |first| first..end.min(first + len))
 }
 
 /// The kernels' code of an activation.
@@ -52,7 +65,7 @@ fn activation(activation: Option<Activation>) -> learner::Activation {
 }
 
 /// Allocates the convolutions of a network.
-fn convs(device: &Device, net: &Net, m: usize, n_gradients: usize) -> Result<Vec<DeviceConv>, Error> {
+fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<DeviceConv>, Error> {
     let Some(stage) = &net.conv else { return Ok(Vec::new()) };
     let (channels, padded) = stage.features().1;
     if channels != padded {
@@ -64,32 +77,37 @@ fn convs(device: &Device, net: &Net, m: usize, n_gradients: usize) -> Result<Vec
         let (activation, together) = (activation(Some(stage.activation)), stage.together);
         let planes = l == 0;
         let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
-        let matrix = |m: usize| Buffer::zeros(device, m * conv.shape().out_len());
-        Ok(DeviceConv { params: shape.weight.start..shape.bias.end, outputs: matrix(m)?, deltas: matrix(n_gradients)?, conv })
+        let matrix = |needed: bool| Buffer::zeros(device, usize::from(needed) * held * conv.shape().out_len());
+        Ok(DeviceConv { params: shape.weight.start..shape.bias.end, outputs: matrix(true)?, deltas: matrix(learns)?, conv })
     };
     stage.shapes().enumerate().map(layer).collect()
 }
 
 impl DeviceNet {
-    /// Allocates memory for `m` samples, and for the gradients of `n_gradients`.
+    /// Allocates memory for `m` samples, `held` at the same time, and for gradients if the network learns.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
-    pub(crate) fn new(device: &Device, net: &Net, m: usize, n_gradients: usize) -> Result<Self, Error> {
-        let convs = convs(device, net, m, n_gradients)?;
-        let layer = |(layer, place): (&crate::dense::Dense, &crate::net::Place)| DeviceLayer {
+    pub(crate) fn new(device: &Device, net: &Net, (held, m): (usize, usize), learns: bool) -> Result<Self, Error> {
+        let convs = convs(device, net, held, learns)?;
+        let layer = |(l, (layer, place)): (usize, (&crate::dense::Dense, &crate::net::Place))| DeviceLayer {
             dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
             params: layer.weight.start..layer.bias.end,
             source: place.source,
+            is_read: net.places.iter().any(|reader| reader.source == Some(l)),
         };
-        let layers: Vec<_> = net.layers.iter().zip(&net.places).map(layer).collect();
-        let matrices =
-            |m: usize| layers.iter().map(|layer| Buffer::zeros(device, m * layer.dense.n_out)).collect::<Result<_, _>>();
+        let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect();
+        let len = |layer: &DeviceLayer| if layer.is_read { held } else { m } * layer.dense.n_out;
+        let matrices = |needed: bool| {
+            layers.iter().map(|layer| Buffer::zeros(device, usize::from(needed) * len(layer))).collect::<Result<_, _>>()
+        };
         Ok(Self {
-            inputs: Buffer::zeros(device, m * convs.first().map_or(net.n_in, |first| first.conv.shape().in_len()))?,
+            inputs: Buffer::zeros(device, held * convs.first().map_or(net.n_in, |first| first.conv.shape().in_len()))?,
             convs,
-            outputs: matrices(m)?,
-            deltas: matrices(n_gradients)?,
+            outputs: matrices(true)?,
+            deltas: matrices(learns)?,
+            held,
+            holds: 0..0,
             chains: net.chains.iter().map(|chain| chain.layers.clone()).collect(),
             layers,
         })
@@ -125,28 +143,83 @@ impl DeviceNet {
         ([self.outputs[a].view().slice(0..len(a)), self.outputs[b].view().slice(0..len(b))], deltas)
     }
 
+    /// Returns the number of samples whose activations are held at the same time.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
     /// Runs the first `m` samples forward, except through chain `skip`.
     ///
-    /// No other chain starts from that one.
+    /// Their observations are in `inputs`. No other chain starts from that one.
     pub(crate) fn forward(
         &mut self,
-        (stream, kernels): (&Stream, &LearnerKernels),
+        on: (&Stream, &LearnerKernels),
         params: &View<'_, f32>,
         m: usize,
         skip: Option<usize>,
     ) -> Result<(), Error> {
-        self.forward_samples((stream, kernels), params, 0..m, skip)
+        self.forward_held(on, params, 0..m, skip)
     }
 
-    /// Runs some samples forward, except through chain `skip`.
+    /// Runs some samples of a minibatch forward.
+    ///
+    /// `write` writes the observations of a part of them.
     pub(crate) fn forward_samples(
+        &mut self,
+        on: (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        samples: Range<usize>,
+        write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
+    ) -> Result<(), Error> {
+        parts(samples, self.held).try_for_each(|part| self.forward_part(on, params, part, &write))
+    }
+
+    fn forward_part(
+        &mut self,
+        on: (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        part: Range<usize>,
+        write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
+    ) -> Result<(), Error> {
+        let len = part.len() * (self.inputs.len() / self.held);
+        write(part.clone(), &self.inputs.view_mut().into_slice(0..len))?;
+        self.forward_held(on, params, part, None)
+    }
+
+    /// Writes partial gradients of some slices of a minibatch, from the first row of `partial` on.
+    ///
+    /// The gradients of the outputs have been written, and [`DeviceNet::forward_samples`] has run. `write` writes the same
+    /// observations again.
+    pub(crate) fn gradient(
+        &mut self,
+        on: (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        (slices, minibatch): (Range<usize>, &MinibatchSlices),
+        partial: &mut ViewMut<'_, f32>,
+        write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
+    ) -> Result<(), Error> {
+        let row = |slice: usize| minibatch.first(slice - slices.start).rows() * params.len();
+        let together = (self.held / minibatch.largest()).max(1);
+        for (part, of) in parts(slices.clone(), together).flat_map(|slices| minibatch.parts(slices)) {
+            let samples = minibatch.samples(part.clone());
+            if samples.start < self.holds.start || samples.end > self.holds.end {
+                self.forward_part(on, params, samples.clone(), &write)?;
+            }
+            self.backward(on, params, (samples, &of), &mut partial.slice_mut(row(part.start)..row(part.end)))?;
+        }
+        Ok(())
+    }
+
+    /// Runs samples forward whose observations are in `inputs`, except through chain `skip`.
+    fn forward_held(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),
         params: &View<'_, f32>,
         samples: Range<usize>,
         skip: Option<usize>,
     ) -> Result<(), Error> {
-        let of = |len: usize| samples.start * len..samples.end * len;
+        let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
+        self.holds = samples.clone();
         let Self { convs, layers, chains, inputs, outputs, .. } = self;
         for l in 0..convs.len() {
             let (before, from_here) = convs.split_at_mut(l);
@@ -158,29 +231,31 @@ impl DeviceNet {
         let inputs = convs.last().map_or(&*inputs, |conv| &conv.outputs);
         for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
             for l in chain.clone() {
-                let DeviceLayer { dense, params: range, source } = &layers[l];
+                let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
                 // A layer reads one before it.
                 let (before, from_here) = outputs.split_at_mut(l);
                 let x = source.map_or(inputs.view(), |source| before[source].view()).slice(of(dense.n_in));
-                let y = from_here[0].view_mut().into_slice(of(dense.n_out));
+                let y = from_here[0].view_mut().into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
                 kernels.forward(stream, *dense, &params.slice(range.clone()), &x, &y)?;
             }
         }
         Ok(())
     }
 
-    /// Writes partial gradients of some samples.
+    /// Writes partial gradients of some samples whose activations are held.
     ///
-    /// The gradients of the heads' outputs have been written. `slices` are those of the samples, whose rows are the first ones of `partial`.
-    pub(crate) fn backward(
+    /// `slices` are those of the samples, whose rows are the first ones of `partial`.
+    fn backward(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),
         params: &View<'_, f32>,
         (samples, slices): (Range<usize>, &MinibatchSlices),
         partial: &mut ViewMut<'_, f32>,
     ) -> Result<(), Error> {
-        let of = |len: usize| samples.start * len..samples.end * len;
-        let Self { convs, layers, chains, inputs, outputs, deltas } = self;
+        let first = samples.start - self.holds.start;
+        let of = |len: usize| first * len..(first + samples.len()) * len;
+        let of_all = |len: usize| samples.start * len..samples.end * len;
+        let Self { convs, layers, chains, inputs, outputs, deltas, .. } = self;
         let (stride, len) = (params.len(), partial.len());
         let features = convs.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas));
         let (mut features, inputs_of_dense) = match features {
@@ -188,10 +263,10 @@ impl DeviceNet {
             None => (None, &*inputs),
         };
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
-            let DeviceLayer { dense, params: range, source } = &layers[l];
+            let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
             let x = source.map_or(inputs_of_dense.view(), |source| outputs[source].view()).slice(of(dense.n_in));
             let (before, from_here) = deltas.split_at_mut(l);
-            let dz = from_here[0].view().slice(of(dense.n_out));
+            let dz = from_here[0].view().slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
             let to = partial.slice_mut(range.start..len);
             kernels.gradient(stream, (*dense, slices), &x, &dz, (&to, stride))?;
             let (activation, dx) = match (*source, &mut features) {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rl_cuda::learner::{LearnerKernels, MinibatchSlices, PARTS};
-use rl_cuda::{Buffer, CpuAccess, PinnedSlab, Stream, View};
+use rl_cuda::{Buffer, CpuAccess, PinnedSlab, Stream, View, ViewMut};
 
 use crate::Error;
 use crate::device_net::DeviceNet;
@@ -57,23 +57,20 @@ impl DeviceExchange {
 
     /// Writes the gradient of a minibatch of several slices, and the terms of the loss.
     ///
-    /// The outputs and their gradients are those of this rank's samples. Blocks until every rank has called it.
+    /// The outputs and their gradients are those of this rank's samples, whose observations `write` writes. Blocks until every rank has called it.
     pub(crate) fn gradient(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),
         (net, params): (&mut DeviceNet, &View<'_, f32>),
         slices: &MinibatchSlices,
         buffers: SharedBuffers<'_>,
+        write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
     ) -> Result<(), Error> {
         let SharedBuffers { partial, gradient, here, terms } = buffers;
         let (count, n, row) = (slices.count(), slices.samples(0..slices.count()).len(), gradient.len());
         let (own, subtrees) = self.exchange.begin(count);
         let first_row = |slice: usize| slices.first(slice - own.start).rows() * row;
-        for (part, of) in slices.parts(own.clone()) {
-            let rows = first_row(part.start)..first_row(part.end);
-            let partial = &mut partial.view_mut().into_slice(rows);
-            net.backward((stream, kernels), params, (slices.samples(part), &of), partial)?;
-        }
+        net.gradient((stream, kernels), params, (own.clone(), slices), &mut partial.view_mut(), write)?;
         for subtree in subtrees {
             let rows = partial.view().slice(first_row(subtree.start)..first_row(subtree.end));
             kernels.sum_gradients(stream, &slices.first(subtree.len()), &rows, &gradient.view_mut())?;
@@ -186,7 +183,10 @@ mod tests {
             return;
         }
         let pool = || Pool::new(1).unwrap();
-        let ppo = |n_steps, batch_size| PpoConfig { n_steps, batch_size, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() };
+        let ppo = |n_steps, batch_size| {
+            let micro_batch = if batch_size == 515 { 140 } else { 0 };
+            PpoConfig { n_steps, batch_size, micro_batch, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() }
+        };
         let whole = |n_steps| A2cConfig { n_steps, ent_coef: 0.1, ..A2cConfig::default() };
         for device in &Device::for_tests() {
             // One slice; two; four; eight, of which the three of a rank differ from a minibatch's; four of several tiles.

@@ -86,9 +86,10 @@ crate::settings! {
         max_grad_norm: f32 = 10.0, Kind::Float(1e-9, 1e9), resumable;
         /// Learning rate of Adam.
         learning_rate: Schedule = Schedule::Constant(1e-4), Kind::Schedule(0.0, 10.0), resumable;
-        /// Transitions per micro-batch of learner = "reference"; 0: the whole minibatch.
+        /// Transitions per micro-batch, on a device or with learner = "reference"; 0: the whole minibatch.
         ///
-        /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
+        /// A micro-batch limits the memory for activations; gradients of the micro-batches add up. On a device it has whole slices of the
+        /// minibatch, of which there are at most 16, and the bits do not depend on it. The CPU's tile kernel holds few activations anyway.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
         /// Saves the replay memory in checkpoints.
         ///
@@ -340,8 +341,7 @@ impl Dqn {
     /// `seed` determines which transitions are replayed.
     ///
     /// # Errors
-    /// Errors of [`DqnConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel, and for a network that
-    /// contradicts `dueling`; [`Error::ActionKind`] for continuous actions; [`Error::Buffer`] if the replay memory does not fit.
+    /// Errors of [`DqnConfig::check`]; [`Error::Setting`] for a network that contradicts `dueling`; [`Error::ActionKind`] for continuous actions; [`Error::Buffer`] if the replay memory does not fit.
     pub fn new(
         network: QNetwork,
         config: DqnConfig,
@@ -366,7 +366,6 @@ impl Dqn {
         replay: &Arc<dyn rl_buffer::Memory>,
     ) -> Result<Self, Error> {
         config.check()?;
-        network.learner().check_micro_batch(config.micro_batch)?;
         if config.dueling != network.is_dueling() {
             let allowed = "but the network is not of that kind; pass config.dueling to QNetwork::new";
             return Err(Error::Setting { name: "dueling", value: config.dueling.to_string(), allowed });
@@ -435,8 +434,8 @@ impl Dqn {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for instance
     /// without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
-        let (replay, b) = (self.replay.transitions(), self.config.batch_size);
-        self.device = Some(DeviceDqn::new(device, &self.network, (replay, self.config.replay_on_device), b)?);
+        let (replay, sizes) = (self.replay.transitions(), (self.config.batch_size, self.config.micro_batch));
+        self.device = Some(DeviceDqn::new(device, &self.network, (replay, self.config.replay_on_device), sizes)?);
         self.load_device()?;
         Ok(self)
     }

@@ -35,20 +35,6 @@ pub enum Learner {
     Reference,
 }
 
-impl Learner {
-    /// Rejects a `micro_batch` for a learner that does not cut minibatches.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] if `micro_batch` is not 0 with the tile kernel, which holds few activations anyway.
-    pub fn check_micro_batch(self, micro_batch: usize) -> Result<(), Error> {
-        if micro_batch > 0 && self == Self::Fused {
-            let allowed = "but only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
-            return Err(Error::Setting { name: "micro_batch", value: micro_batch.to_string(), allowed });
-        }
-        Ok(())
-    }
-}
-
 crate::settings! {
     /// Settings of the networks.
     pub struct NetConfig, "" {

@@ -63,9 +63,10 @@ crate::settings! {
         max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9), resumable;
         /// Learning rate of Adam.
         learning_rate: Schedule = Schedule::Constant(3e-4), Kind::Schedule(0.0, 10.0), resumable;
-        /// Samples per micro-batch of learner = "reference"; 0: the whole minibatch.
+        /// Samples per micro-batch, on a device or with learner = "reference"; 0: the whole minibatch.
         ///
-        /// Gradients of the micro-batches add up. The tile kernel holds few activations anyway and takes 0 only.
+        /// A micro-batch limits the memory for activations; gradients of the micro-batches add up. On a device it has whole slices of the
+        /// minibatch, of which there are at most 16, and the bits do not depend on it. The CPU's tile kernel holds few activations anyway.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
         /// KL divergence that ends an update when exceeded 1.5 times; 0: off.
         target_kl: f32 = 0.0, Kind::Float(0.0, 1e9), resumable;
@@ -199,10 +200,9 @@ impl Ppo {
     /// `seed` determines the order of samples.
     ///
     /// # Errors
-    /// Errors of [`PpoConfig::check`]; [`Error::Setting`] for a `micro_batch` with the tile kernel.
+    /// Errors of [`PpoConfig::check`].
     pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
-        policy.learner().check_micro_batch(config.micro_batch)?;
         Ok(Self { descent: Descent::new(policy, ADAM, seed, config.normalize_reward), config })
     }
 
@@ -215,7 +215,8 @@ impl Ppo {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.
     pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
         let Self { descent, config } = self;
-        Ok(Self { descent: descent.on_device(device, shape, config.batch_size, config.refresh())?, config })
+        let sizes = (config.batch_size, config.micro_batch);
+        Ok(Self { descent: descent.on_device(device, shape, sizes, config.refresh())?, config })
     }
 
     /// Reports the stages of later updates to `probe`.

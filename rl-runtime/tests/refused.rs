@@ -182,18 +182,11 @@ fn settings_without_effect_are_refused_and_surprising_ones_are_warned_of() {
     let text = problems(resolve("cartpole", Algo::Dqn, &["steps=500", "dqn.learning_starts=1000"]));
     assert!(text.contains("dqn.learning_starts is 1000, but steps is 500"), "{text}");
     for (algo, key) in [(Algo::Ppo, "ppo.micro_batch"), (Algo::A2c, "a2c.micro_batch"), (Algo::Dqn, "dqn.micro_batch")] {
-        let text = problems(resolve("cartpole", algo, &[&format!("{key}=16")]));
+        let text = problems(resolve("cartpole", algo, &[&format!("{key}=16"), "device=cpu"]));
         assert!(text.contains("micro_batch is 16") && text.contains("learner = \"reference\""), "{text}");
-        resolve("cartpole", algo, &[&format!("{key}=16"), "learner=reference"]).unwrap();
+        resolve("cartpole", algo, &[&format!("{key}=16"), "device=cpu", "learner=reference"]).unwrap();
+        resolve("cartpole", algo, &[&format!("{key}=16"), "device=emulated"]).unwrap();
     }
-    let policy = ActorCritic::new(
-        &rl_envs::catalog::find("cartpole").unwrap().spaces().0,
-        &rl_envs::catalog::find("cartpole").unwrap().spaces().1,
-        &NetConfig::default(),
-        0,
-    );
-    let config = PpoConfig { micro_batch: 16, ..PpoConfig::default() };
-    assert!(Ppo::new(policy.unwrap(), config, 1, 0).is_err_and(|error| error.to_string().contains("learner")));
 
     let warnings = resolve("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=31"]).unwrap().warnings();
     assert!(warnings[0].contains("dqn.target_update_interval is 31"), "{warnings:?}");

@@ -60,6 +60,12 @@ impl MinibatchSlices {
         slices.start * self.n / self.count..slices.end * self.n / self.count
     }
 
+    /// Returns the number of samples of the largest slice.
+    #[must_use]
+    pub fn largest(&self) -> usize {
+        self.n.div_ceil(self.count)
+    }
+
     /// Returns a minibatch of the first `count` slices, with as many rows for each.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {

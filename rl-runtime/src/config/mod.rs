@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rl_agents::collect::MAX_EVAL_STEPS;
 use rl_agents::settings::{MAX_STEPS, OnNonfinite, key};
-use rl_agents::{Layout, NetConfig, Policy, Snapshot, settings};
+use rl_agents::{Layout, Learner, NetConfig, Policy, Snapshot, settings};
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
 use serde::de::DeserializeOwned;
@@ -720,12 +720,11 @@ impl Config {
             );
             found.push((vec!["dqn.learning_starts", "steps"], text));
         }
-        let keys = self.algo.algo().keys();
         let size = self.algo.settings().figures(self.run.n_envs).micro_batch;
-        if let Err(error) = self.net.learner.check_micro_batch(size)
-            && let Some(key) = keys.iter().find(|key| key.field() == "micro_batch")
-        {
-            found.push((vec![key.name, "learner"], error.to_string()));
+        let has_no_effect = size > 0 && self.net.learner == Learner::Fused && self.device() == Device::Cpu;
+        if let Some(key) = self.algo.algo().keys().iter().find(|key| has_no_effect && key.field() == "micro_batch") {
+            let text = "on the CPU only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
+            found.push((vec![key.name, "learner", "device"], format!("{} is {size}, but {text}", key.name)));
         }
         found
     }
