@@ -37,6 +37,8 @@ crate::settings! {
         /// Steps of a rollout.
         n_steps: usize = 5, Kind::Int(1, 1 << 24);
         /// Samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout.
+        ///
+        /// `rl train` halves 0, or auto, until the training fits into memory.
         batch_size: usize = 0, Kind::Int(0, 1 << 32);
         /// Discount of future rewards.
         gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
@@ -56,10 +58,10 @@ crate::settings! {
         learning_rate: Schedule = Schedule::Constant(7e-4), Kind::Schedule(0.0, 10.0), resumable;
         /// Corrects the targets of stale rollouts by V-trace.
         vtrace: bool = true, Kind::Bool;
-        /// Samples per micro-batch, on a device or with learner = "reference"; 0: the whole minibatch.
+        /// Samples whose activations are held at the same time; 0: the minibatch.
         ///
-        /// A micro-batch limits the memory for activations; gradients of the micro-batches add up. On a device it has whole slices of the
-        /// minibatch, of which there are at most 16, and the bits do not depend on it. The CPU's tile kernel holds few activations anyway.
+        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the micro-batches add
+        /// up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and the bits do not depend on it.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
     }
 }
@@ -85,7 +87,8 @@ impl A2cConfig {
     }
 
     /// Samples of a minibatch, for a rollout of `rollout` samples.
-    fn samples(&self, rollout: usize) -> usize {
+    #[must_use]
+    pub fn samples(&self, rollout: usize) -> usize {
         if self.batch_size == 0 { rollout } else { self.batch_size }
     }
 

@@ -84,7 +84,9 @@ fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<De
 }
 
 impl DeviceNet {
-    /// Allocates memory for `m` samples, `held` at the same time, and for gradients if the network learns.
+    /// Allocates memory for `m` samples, `held` at the same time.
+    ///
+    /// And for gradients if the network learns.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
@@ -186,9 +188,9 @@ impl DeviceNet {
         self.forward_held(on, params, part, None)
     }
 
-    /// Writes partial gradients of some slices of a minibatch, from the first row of `partial` on.
+    /// Writes partial gradients of some slices of a minibatch.
     ///
-    /// The gradients of the outputs have been written, and [`DeviceNet::forward_samples`] has run. `write` writes the same
+    /// They are the first rows of `partial`. The gradients of the outputs have been written, and [`DeviceNet::forward_samples`] has run. `write` writes the same
     /// observations again.
     pub(crate) fn gradient(
         &mut self,
@@ -210,7 +212,7 @@ impl DeviceNet {
         Ok(())
     }
 
-    /// Runs samples forward whose observations are in `inputs`, except through chain `skip`.
+    /// Runs the samples in `inputs` forward, except through chain `skip`.
     fn forward_held(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),

@@ -86,10 +86,10 @@ crate::settings! {
         max_grad_norm: f32 = 10.0, Kind::Float(1e-9, 1e9), resumable;
         /// Learning rate of Adam.
         learning_rate: Schedule = Schedule::Constant(1e-4), Kind::Schedule(0.0, 10.0), resumable;
-        /// Transitions per micro-batch, on a device or with learner = "reference"; 0: the whole minibatch.
+        /// Transitions whose activations are held at the same time; 0: the minibatch.
         ///
-        /// A micro-batch limits the memory for activations; gradients of the micro-batches add up. On a device it has whole slices of the
-        /// minibatch, of which there are at most 16, and the bits do not depend on it. The CPU's tile kernel holds few activations anyway.
+        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the micro-batches add
+        /// up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and the bits do not depend on it.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
         /// Saves the replay memory in checkpoints.
         ///

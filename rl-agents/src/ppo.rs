@@ -39,8 +39,10 @@ crate::settings! {
     pub struct PpoConfig, "ppo." {
         /// Steps of a rollout.
         n_steps: usize = 2048, Kind::Int(1, 1 << 24);
-        /// Samples of a minibatch; divides n_steps x n_envs.
-        batch_size: usize = 64, Kind::Int(1, 1 << 32);
+        /// Samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout.
+        ///
+        /// `rl train` halves 0, or auto, until the training fits into memory.
+        batch_size: usize = 64, Kind::Int(0, 1 << 32);
         /// Passes over a rollout.
         n_epochs: usize = 10, Kind::Int(1, 10_000);
         /// Discount of future rewards.
@@ -63,10 +65,10 @@ crate::settings! {
         max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9), resumable;
         /// Learning rate of Adam.
         learning_rate: Schedule = Schedule::Constant(3e-4), Kind::Schedule(0.0, 10.0), resumable;
-        /// Samples per micro-batch, on a device or with learner = "reference"; 0: the whole minibatch.
+        /// Samples whose activations are held at the same time; 0: the minibatch.
         ///
-        /// A micro-batch limits the memory for activations; gradients of the micro-batches add up. On a device it has whole slices of the
-        /// minibatch, of which there are at most 16, and the bits do not depend on it. The CPU's tile kernel holds few activations anyway.
+        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the micro-batches add
+        /// up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and the bits do not depend on it.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
         /// KL divergence that ends an update when exceeded 1.5 times; 0: off.
         target_kl: f32 = 0.0, Kind::Float(0.0, 1e9), resumable;
@@ -80,9 +82,10 @@ impl PpoConfig {
     /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first that fails.
     pub fn check(&self, n_envs: usize) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
-        let (n_steps, batch_size) = (self.n_steps, self.batch_size);
+        let n_steps = self.n_steps;
         let rollout = n_steps.saturating_mul(n_envs);
-        if batch_size == 0 || rollout == 0 || !rollout.is_multiple_of(batch_size) {
+        let batch_size = self.samples(rollout);
+        if rollout == 0 || !rollout.is_multiple_of(batch_size) {
             return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });
         }
         if self.normalize_advantage && batch_size == 1 {
@@ -90,6 +93,12 @@ impl PpoConfig {
             return Err(Error::Setting { name: "batch_size", value: "1".into(), allowed });
         }
         Ok(())
+    }
+
+    /// Samples of a minibatch, for a rollout of `rollout` samples.
+    #[must_use]
+    pub fn samples(&self, rollout: usize) -> usize {
+        if self.batch_size == 0 { rollout } else { self.batch_size }
     }
 
     /// Returns what the latest policy computes for a rollout of an older one.
@@ -215,7 +224,7 @@ impl Ppo {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.
     pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
         let Self { descent, config } = self;
-        let sizes = (config.batch_size, config.micro_batch);
+        let sizes = (config.samples(shape.n_steps * shape.n_envs), config.micro_batch);
         Ok(Self { descent: descent.on_device(device, shape, sizes, config.refresh())?, config })
     }
 
@@ -348,14 +357,15 @@ impl Agent for Ppo {
         probe::report(self.descent.probe.as_ref(), Stage::Targets);
         let mut metrics = Metrics::default();
         let mut rows = vec![0; rollout.len()];
-        let mut advantages = Vec::with_capacity(config.batch_size);
+        let batch_size = config.samples(rollout.len());
+        let mut advantages = Vec::with_capacity(batch_size);
         let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
         let mut approx_kl = 0.0;
 
         'epochs: for _ in 0..config.n_epochs {
             self.descent.shuffle(&mut rows, pool);
             let (mut n_epoch, mut kl) = (0.0, 0.0);
-            for rows in rows.chunks_exact(config.batch_size) {
+            for rows in rows.chunks_exact(batch_size) {
                 targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
                 probe::report(self.descent.probe.as_ref(), Stage::Shuffle);
                 let minibatch =
@@ -623,7 +633,7 @@ mod tests {
         for batch_size in [5, 64] {
             assert!(matches!(check(8, batch_size), Err(Error::BatchSize { .. })));
         }
-        assert!(matches!(check(8, 0), Err(Error::Range { .. })));
+        assert!(check(8, 0).is_ok());
         assert!(matches!(check(8, 1), Err(Error::Setting { name: "batch_size", .. })));
         assert!(matches!(check(0, 1), Err(Error::Range { .. })));
     }

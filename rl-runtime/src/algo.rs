@@ -106,6 +106,16 @@ impl AlgoConfig {
         self.algo().name()
     }
 
+    /// Returns the samples of a minibatch, if they are the whole rollout.
+    pub(crate) fn whole_rollout(&mut self) -> Option<&mut usize> {
+        let batch_size = match self {
+            Self::Ppo(ppo) => &mut ppo.batch_size,
+            Self::A2c(a2c) => &mut a2c.batch_size,
+            Self::Dqn(_) => return None,
+        };
+        (*batch_size == 0).then_some(batch_size)
+    }
+
     /// Returns the settings of DQN, if it is the algorithm.
     #[must_use]
     pub fn dqn(&self) -> Option<&DqnConfig> {
@@ -215,8 +225,8 @@ impl Algorithm for PpoConfig {
         self.n_steps
     }
 
-    fn figures(&self, _: usize) -> Figures {
-        Figures { moments: 2, minibatch: self.batch_size, micro_batch: self.micro_batch }
+    fn figures(&self, n_envs: usize) -> Figures {
+        Figures { moments: 2, minibatch: self.samples(self.n_steps.saturating_mul(n_envs)), micro_batch: self.micro_batch }
     }
 
     fn learning_rate(&self) -> Schedule {
@@ -242,9 +252,7 @@ impl Algorithm for A2cConfig {
     }
 
     fn figures(&self, n_envs: usize) -> Figures {
-        let rollout = self.n_steps.saturating_mul(n_envs);
-        let minibatch = if self.batch_size == 0 { rollout } else { self.batch_size };
-        Figures { moments: 1, minibatch, micro_batch: self.micro_batch }
+        Figures { moments: 1, minibatch: self.samples(self.n_steps.saturating_mul(n_envs)), micro_batch: self.micro_batch }
     }
 
     fn learning_rate(&self) -> Schedule {

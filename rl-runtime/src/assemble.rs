@@ -11,6 +11,7 @@ use rl_envs::catalog::Entry;
 use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
 use crate::algo::{AlgoConfig, Build, Built};
+use crate::budget::Budget;
 use crate::config::Drive;
 use crate::faults::FaultConfig;
 use crate::pipeline::Collect;
@@ -105,6 +106,31 @@ pub(crate) fn agent(
         ) => Error::DeviceMemory { error, fits: fitting(config, &build) },
         error => error,
     })
+}
+
+/// Halves minibatches of whole rollouts until the training fits into memory.
+pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Result<Config, Error> {
+    let mut fitting = config.clone();
+    let (entry, mut samples) = (&config.wrapped(entry), config.n_steps().saturating_mul(config.run.n_envs));
+    if fitting.algo.whole_rollout().is_none() {
+        return Ok(fitting);
+    }
+    let device = auto::choose(config, entry, n_ranks).0.open()?;
+    while !fits(&fitting, entry, device.as_ref()) && samples > 2 {
+        samples = (1..=samples / 2).rev().find(|part| samples.is_multiple_of(*part)).unwrap_or(1);
+        fitting = config.clone();
+        fitting.algo.whole_rollout().into_iter().for_each(|batch_size| *batch_size = samples);
+    }
+    Ok(fitting)
+}
+
+/// True if a training fits into the memory of host and device.
+fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> bool {
+    let on_device = |device: &Device| {
+        let env = config.env_on_device(entry)?;
+        fitted(config, &Build { device: Some(device.clone()), env, ..config.build(entry, false) })
+    };
+    Budget::training(config, entry).check().is_ok() && device.is_none_or(|device| on_device(device).is_ok())
 }
 
 /// Builds the agent, if the rollouts in flight fit beside it.

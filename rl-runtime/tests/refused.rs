@@ -213,7 +213,7 @@ const EDITS: [(&str, &[&str]); 22] = [
     ("n_epochs", &["0"]),
     ("max_grad_norm", &["0", "nan"]),
     ("vf_coef", &["nan", "-1"]),
-    ("batch_size", &["0", "5"]),
+    ("batch_size", &["-1", "5"]),
     ("env", &["5"]),
     ("algo", &["\"a2c\"", "\"ppq\"", "5"]),
     ("log_std_init", &["inf"]),

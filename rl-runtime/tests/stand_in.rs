@@ -229,6 +229,34 @@ fn a_dry_run_tells_the_memory_of_the_device_and_writes_nothing() {
 }
 
 #[test]
+fn an_automatic_minibatch_is_halved_until_it_fits() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    let run = dir.path().join("run");
+    let train_with = |more: &[&str], memory: u64| {
+        let args = ["train", "cartpole", "--device", "cuda", "--envs", "64", "--steps", "2048", "--run-dir", text(&run)];
+        let few = ["--set", "ppo.n_steps=32", "--set", "ppo.n_epochs=1", "--set", "eval_episodes=1"];
+        let driver = [("RL_STANDIN_MEMORY", memory.to_string())];
+        finish(rl(&[&args[..], &few, more].concat()).env("LD_LIBRARY_PATH", dir.path()).envs(driver))
+    };
+    let bytes = |batch_size: &str| -> u64 {
+        let output = train_with(&["--dry-run", "--json", "--set", batch_size], 1_000_000_000);
+        let event: Value = serde_json::from_slice(&output.stdout).unwrap();
+        event["device_bytes"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum()
+    };
+    let (whole, quarter) = (bytes("ppo.batch_size=auto"), bytes("ppo.batch_size=512"));
+    assert_eq!(whole, bytes("ppo.batch_size=2048"));
+    // The driver allocates more than the buffers hold.
+    let between = quarter + (whole - quarter) / 4;
+    let output = train_with(&["--set", "ppo.batch_size=auto"], between);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let config: toml::Table = toml::from_str(&fs::read_to_string(run.join("config.toml")).unwrap()).unwrap();
+    let batch_size = config["ppo"]["batch_size"].as_integer().unwrap();
+    assert!(said.contains(&format!("a minibatch has {batch_size} samples")) && [256, 512].contains(&batch_size), "{said}");
+}
+
+#[test]
 fn devices_are_listed_with_their_memory() {
     let dir = tempfile::tempdir().unwrap();
     install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());

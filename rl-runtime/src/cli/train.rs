@@ -12,6 +12,7 @@ use super::full_screen;
 use super::report::Report;
 use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::Mode;
+use crate::assemble::fit_batch;
 use crate::budget::Budget;
 use crate::config::{Layers, resumable};
 use crate::file::Draft;
@@ -268,6 +269,15 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                 Playback::open(&config, &config.wrapped(entry).spaces())?;
             }
             let device = device(&config, entry, ranks)?;
+            let whole = config;
+            let config = fit_batch(&whole, entry, ranks.map_or(1, |ranks| ranks.n_ranks()))?;
+            if config != whole {
+                let minibatch = config.algo.settings().figures(config.run.n_envs).minibatch;
+                report.note(&format!(
+                    "a minibatch has {} samples, the largest part of a rollout that fits",
+                    print::grouped(minibatch as u64)
+                ));
+            }
             let budget = Budget::training(&config, entry);
             budget.check()?;
             if args.dry_run {

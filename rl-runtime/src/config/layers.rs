@@ -111,7 +111,9 @@ impl Layers {
     /// Adds one setting.
     pub fn add(&mut self, key: &str, value: impl Into<Value>, origin: String) {
         let key = if key == "env.name" { "env" } else { key };
-        self.settings.insert(key.into(), Setting { value: value.into(), origin });
+        let value = value.into();
+        let is_auto = key.ends_with(".batch_size") && value.as_str() == Some("auto");
+        self.settings.insert(key.into(), Setting { value: if is_auto { 0.into() } else { value }, origin });
     }
 
     /// True if a setting is given.
