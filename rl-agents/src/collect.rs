@@ -30,6 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use rl_buffer::{Rollout, RolloutColumns, RolloutShape};
+use rl_envs::wrappers::{Clock, time_pixels};
 use rl_envs::{
     Action, ActionSpace, Actions, Dtype, Env, ObsRows, ObsSlice, ObsSliceMut, Pool, Space, StepSlicesMut, Steps, SyncVecEnv,
     VecEnv, math, pool,
@@ -41,9 +42,6 @@ use crate::samples::TILE;
 use crate::settings::OnNonfinite;
 use crate::slices::{MAX_SLICES, MIN_SLICE};
 use crate::{Acted, Acting, Choice, Error, Policy, Scratch};
-
-/// Time since any fixed moment, in any unit.
-pub type Clock = fn() -> u64;
 
 /// An ended episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -267,8 +265,9 @@ struct Slice {
     clipped: Clipped,
     scratch: Scratch,
     clock: Clock,
-    /// Time that the policy took in the last rollout.
+    /// Time that the policy took in the last rollout, and time that pictures took.
     acted: u64,
+    drew: u64,
     bounds: Bounds,
     raw_rewards: Vec<f32>, // (n)
     /// Observations and values of some steps, for values apart from acting.
@@ -410,6 +409,7 @@ impl Slice {
             scratch: Scratch::default(),
             clock: || 0,
             acted: 0,
+            drew: 0,
             unchecked: true,
             on_nonfinite: OnNonfinite::Error,
             anomalies: Anomalies::default(),
@@ -425,7 +425,7 @@ impl Slice {
         let mut actor = Actor { policy, apart, scratch, seed, t: 0, step: steps };
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         self.ends.clear();
-        self.acted = 0;
+        (self.acted, self.drew) = (0, 0);
         if std::mem::take(&mut self.unchecked) {
             self.check_start(steps)?;
         }
@@ -447,7 +447,10 @@ impl Slice {
             policy.act(Acting { obs, masks, choice }, Acted { actions, log_probs, values }, &mut actor.scratch)?;
             self.acted += (self.clock)() - begin;
             let step = self.clipped.clip(columns.step(t));
-            guarded(&mut *self.envs, actor.step, |envs| envs.step_into(step))?;
+            let stepped = || guarded(&mut *self.envs, actor.step, |envs| envs.step_into(step));
+            let (stepped, drew) = time_pixels(self.clock, stepped);
+            stepped?;
+            self.drew += drew;
             if !self.is_sound(columns, t) {
                 self.mend(columns, &mut actor)?;
             }
@@ -733,7 +736,9 @@ impl Collector {
         self
     }
 
-    /// Uses `clock` to measure the policy, see [`Collector::acted`].
+    /// Uses `clock` to measure policy and pictures.
+    ///
+    /// See [`Collector::acted`] and [`Collector::drew`].
     #[must_use]
     pub fn with_clock(mut self, clock: Clock) -> Self {
         self.slices.iter_mut().for_each(|slice| slice.clock = clock);
@@ -746,6 +751,14 @@ impl Collector {
     #[must_use]
     pub fn acted(&self) -> u64 {
         self.slices.iter().map(|slice| slice.acted).sum()
+    }
+
+    /// Time that pictures as observations took in the last rollout.
+    ///
+    /// Summed over threads, in the unit of the clock; 0 without one. See [`time_pixels`].
+    #[must_use]
+    pub fn drew(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.drew).sum()
     }
 
     /// Invalid numbers from the environments so far.

@@ -23,6 +23,8 @@
 //! assert_eq!(envs.observation_space().shape(), [16]);
 //! ```
 
+use std::cell::Cell;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Action, ActionSpace, Canvas, Env, Error, ObsSliceMut, Rng, Space, Step, StepSlicesMut, VecEnv, codec};
@@ -244,6 +246,23 @@ impl<E: Env> Env for ActionRepeat<E> {
     }
 }
 
+/// Time since any fixed moment, in any unit.
+pub type Clock = fn() -> u64;
+
+thread_local! {
+    /// Clock that measures this thread's pictures, and the time that they took.
+    static PICTURES: Cell<Option<(Clock, u64)>> = const { Cell::new(None) };
+}
+
+/// Runs `work`; also returns the time that [`Pixels`] took on this thread.
+///
+/// In the unit of the clock: to draw pictures and to turn them grey.
+pub fn time_pixels<R>(clock: Clock, work: impl FnOnce() -> R) -> (R, u64) {
+    PICTURES.set(Some((clock, 0)));
+    let result = work();
+    (result, PICTURES.take().map_or(0, |(_, spent)| spent))
+}
+
 /// An environment that observes the picture that it draws of itself, in grey.
 ///
 /// Observations are bytes, (1, S, S), of which a learner takes the 255th part. The picture keeps its proportions; what it leaves is
@@ -270,6 +289,13 @@ impl<E: Env> Pixels<E> {
     }
 
     fn observe(&mut self, obs: &mut [u8]) {
+        let Some((clock, spent)) = PICTURES.get() else { return self.draw(obs) };
+        let begin = clock();
+        self.draw(obs);
+        PICTURES.set(Some((clock, spent + (clock() - begin))));
+    }
+
+    fn draw(&mut self, obs: &mut [u8]) {
         self.env.render(&mut self.canvas);
         obs.fill(0);
         let (width, height) = (self.canvas.width(), self.canvas.height());

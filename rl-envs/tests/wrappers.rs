@@ -3,7 +3,7 @@
 use rl_envs::cartpole::CartPole;
 use rl_envs::check::{Check, check_env};
 use rl_envs::wrappers::{
-    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Pixels, RewardClip, TimeLimit, TimeLimitState,
+    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Pixels, RewardClip, TimeLimit, TimeLimitState, time_pixels,
 };
 use rl_envs::{
     Action, ActionSpace, Actions, Canvas, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps,
@@ -329,6 +329,30 @@ fn a_stack_refuses_frames_of_another_number_and_changes_nothing() {
     assert!(env.set_state(FrameStackState { env: State { elapsed: 25, ..state }, frames: vec![0.0; 8] }).is_err());
     assert_eq!(env.state(), before);
     assert!(env.set_state(FrameStackState { env: state, frames: vec![0.0; 8] }).is_ok());
+}
+
+#[test]
+fn the_time_of_pictures_is_measured_on_request() {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    static READINGS: AtomicU64 = AtomicU64::new(0);
+    fn clock() -> u64 {
+        READINGS.fetch_add(1, Relaxed)
+    }
+    let mut rng = Rng::new(5, 0, 0, Purpose::Reset);
+    let (mut pixels, mut plain) = (Pixels::new(CartPole::default(), 9), CartPole::default());
+    let (mut obs, mut numbers) = (vec![0; 81], vec![0.0; 4]);
+    pixels.reset(&mut rng, &mut obs);
+    assert_eq!(READINGS.load(Relaxed), 0);
+    // Two readings a picture, one after the other.
+    let ((), spent) = time_pixels(clock, || {
+        (0..3).for_each(|_| _ = pixels.step(Action::Discrete(0), &mut rng, &mut obs));
+        plain.reset(&mut rng, &mut numbers);
+        plain.step(Action::Discrete(0), &mut rng, &mut numbers);
+    });
+    assert_eq!((spent, READINGS.load(Relaxed)), (3, 6));
+    pixels.step(Action::Discrete(0), &mut rng, &mut obs);
+    assert_eq!((time_pixels(clock, || ()).1, READINGS.load(Relaxed)), (0, 6));
 }
 
 #[test]

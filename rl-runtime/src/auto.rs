@@ -52,15 +52,41 @@ fn pays(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, String
     if let Some(why) = unsupported(config, entry).or_else(|| unmeasured(config, entry)) {
         return Err(why);
     }
-    static MEASURED: OnceLock<Result<Crossover, String>> = OnceLock::new();
-    let measured = MEASURED.get_or_init(measured).as_ref().map_err(Clone::clone)?;
-    let n_params = config.layout(entry).map_err(|error| error.to_string())?.len();
-    let batch_size = config.algo.settings().figures(config.run.n_envs).minibatch;
-    measured.verdict([n_params, config.run.n_envs, batch_size])
+    measured()?.verdict(size(config, entry).map_err(|error| error.to_string())?)
 }
 
-/// Reads the measurement of this machine's first GPU.
-fn measured() -> Result<Crossover, String> {
+/// Returns parameters, environments and samples of a minibatch.
+fn size(config: &Config, entry: &Entry) -> Result<[usize; 3], Error> {
+    let batch_size = config.algo.settings().figures(config.run.n_envs).minibatch;
+    Ok([config.layout(entry)?.len(), config.run.n_envs, batch_size])
+}
+
+/// Says whether the machine's other device would help a run.
+///
+/// `None` if there is none, or if it would not.
+#[cfg(feature = "cli")]
+pub(crate) fn advice(config: &Config) -> Option<String> {
+    // Environments that the catalog lacks have no kernels.
+    let entry = rl_envs::catalog::find(&config.env.name).ok()?;
+    let cannot = config.n_devices() > 1 || unsupported(config, entry).or_else(|| unmeasured(config, entry)).is_some();
+    if cannot || rl_cuda::Device::name_of(0).is_err() {
+        return None;
+    }
+    let on_gpu = matches!(choose(config, entry, 1).0, Device::Cuda(_));
+    match measured() {
+        Ok(measured) => measured.advice(size(config, entry).ok()?, on_gpu),
+        Err(_) if on_gpu => None,
+        Err(why) => Some(why),
+    }
+}
+
+/// Returns the measurement of this machine's first GPU, read once.
+fn measured() -> Result<&'static Crossover, String> {
+    static MEASURED: OnceLock<Result<Crossover, String>> = OnceLock::new();
+    MEASURED.get_or_init(read).as_ref().map_err(Clone::clone)
+}
+
+fn read() -> Result<Crossover, String> {
     let name = rl_cuda::Device::name_of(0).map_err(|error| match error {
         rl_cuda::Error::NoDriver(_) => "no CUDA driver".into(),
         rl_cuda::Error::NoDevice => "no CUDA device".into(),

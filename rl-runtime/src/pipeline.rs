@@ -133,10 +133,15 @@ impl Collect for Collector {
         filled.episodes = Collector::collect(self, policy, &mut filled.rollout)?;
         filled.learnt.fill(learnt);
         filled.anomalies = self.anomalies();
-        // The threads' time divided by their number: the wall time if all threads acted all the time.
-        let (whole, policy) = (begin.elapsed(), Duration::from_nanos(self.acted() / self.n_threads() as u64));
+        // The threads' time divided by their number: the wall time if all threads did that all the time.
+        let [policy, pictures] = [self.acted(), self.drew()].map(|nanos| Duration::from_nanos(nanos / self.n_threads() as u64));
+        let whole = begin.elapsed();
         let envs = whole.saturating_sub(policy);
-        track.add(Phase::Envs, begin, envs);
+        let pictures = pictures.min(envs);
+        track.add(Phase::Envs, begin, envs - pictures);
+        if !pictures.is_zero() {
+            track.add(Phase::Preprocessing, begin + (envs - pictures), pictures);
+        }
         track.add(Phase::Policy, begin + envs, whole - envs);
         Ok(())
     }

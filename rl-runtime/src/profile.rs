@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 pub enum Phase {
     /// Environments step; blocking ones include the wait until one is ready.
     Envs,
+    /// Environments draw the pictures that are observed.
+    Preprocessing,
     /// The policy chooses actions.
     Policy,
     /// The agent computes advantages, returns and values of next states.
@@ -38,8 +40,9 @@ pub enum Phase {
 
 impl Phase {
     /// All phases with their names.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 11] = [
         (Self::Envs, "envs"),
+        (Self::Preprocessing, "preprocessing"),
         (Self::Policy, "policy"),
         (Self::Targets, "targets"),
         (Self::Update, "update"),

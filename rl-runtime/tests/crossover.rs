@@ -115,6 +115,13 @@ impl Machine {
     }
 }
 
+/// Returns the advice of the event `profile`.
+fn advice(output: &Output) -> String {
+    let events = said(&output.stdout);
+    let mut events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.find(|event| event["event"] == "profile").unwrap()["advice"].as_str().unwrap().into()
+}
+
 #[test]
 fn auto_takes_a_gpu_where_its_measurement_says_that_it_pays() {
     let machine = Machine::new();
@@ -128,13 +135,19 @@ fn auto_takes_a_gpu_where_its_measurement_says_that_it_pays() {
     assert!(config.contains("device = \"auto\""), "{config}");
     let learnt = |run: &str| fs::read(newest(&machine.dir.path().join(run)).join("params.safetensors")).unwrap();
     assert!(!program::can_compare() || learnt("pays") == learnt("first"));
-    assert_eq!(device("given", &["--device", "cpu"]), "cpu");
+    let (given, output) = machine.train("given", &["--device", "cpu", "--profile"], &[]);
+    assert_eq!(given, "cpu");
+    assert!(advice(&output).ends_with("; the GPU was measured 5.00 times as fast as the CPU: try --device cuda"));
     let reference = "cpu (chosen by auto: no device supports learner = \"reference\" so far)";
     assert_eq!(device("reference", &["--set", "learner=reference"]), reference);
     machine.measured([107, 4, 17], 5.0);
     assert_eq!(device("smaller", &[]), "cpu (chosen by auto: the run is smaller than all that was measured)");
     machine.measured([107, 4, 16], 0.5);
-    assert_eq!(device("slower", &[]), "cpu (chosen by auto: the GPU was measured 0.50 times as fast as the CPU)");
+    let (slower, output) = machine.train("slower", &["--profile"], &[]);
+    assert_eq!(slower, "cpu (chosen by auto: the GPU was measured 0.50 times as fast as the CPU)");
+    assert!(advice(&output).ends_with("; the GPU would not help: it was measured 0.50 times as fast as the CPU"));
+    let (_, output) = machine.train("asked for", &["--device", "cuda", "--profile"], &[]);
+    assert!(advice(&output).ends_with("; the GPU was measured 0.50 times as fast as the CPU: try --device cpu"));
     // A resumed run chooses again.
     assert_eq!(device("pays", &["--steps", "256"]), "cpu (chosen by auto: the GPU was measured 0.50 times as fast as the CPU)");
     machine.write("{\"version\": 1, \"points\": [");

@@ -48,6 +48,11 @@ fn a_resumed_run_in_wrappers_equals_an_uninterrupted_one() {
         let dir = tempfile::tempdir().unwrap();
         let (whole, halved) = (dir.path().join("whole"), dir.path().join("halved"));
         train(&whole, algo, "256", &[pixels]);
+        let rows = fs::read_to_string(whole.join("metrics.csv")).unwrap();
+        let mut rows = rows.lines().map(|row| row.split(',').map(String::from).collect::<Vec<_>>());
+        let column = rows.next().unwrap().iter().position(|name| name == "time/preprocessing").unwrap();
+        let seconds: f64 = rows.next_back().unwrap()[column].parse().unwrap();
+        assert_eq!(seconds > 0.0, pixels != "env.pixels=0", "{algo}, {pixels}: {seconds} s of drawing");
         let half = whole.join("checkpoints/ckpt-000000000128");
         run(&["train", "--resume", text(&half), "--run-dir", text(&halved)]);
         for file in ["params.safetensors", "optimizer.safetensors"] {

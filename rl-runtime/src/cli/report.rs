@@ -11,6 +11,7 @@ use super::live::Live;
 use crate::Config;
 use crate::Progress;
 use crate::advice::Circumstances;
+use crate::auto;
 use crate::budget;
 use crate::config::RunConfig;
 use crate::evaluation::Evaluation;
@@ -181,6 +182,7 @@ impl Report {
     pub(super) fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
         let last = |name: &str| self.last.as_ref().map_or(f64::NAN, |row| row.value(name));
         let advice = Circumstances::new(config, last).advice(profile);
+        let advice = auto::advice(config).map_or(advice.clone(), |gpu| format!("{advice}; {gpu}"));
         if let Kind::Json = self.kind {
             let mut object = profile.json();
             object["event"] = "profile".into();
