@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use rl_buffer::{DeviceStep, ObsSlice, Rollout, RolloutShape};
 use rl_cuda::learner::Episodes;
+use rl_cuda::targets::PolicyStreams;
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
 use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, pool};
 
@@ -244,14 +245,15 @@ impl ActingOnDevice<'_> {
             inputs.write(stream, (&obs, d), None, &net.inputs.view_mut())?;
             net.forward((stream, kernels), &params, n, None)?;
             stream.copy(&values, &net.outputs(critic, n))?;
-            let (outputs, at) = (net.outputs(actor, n), 1 + t as u64);
+            let outputs = net.outputs(actor, n);
+            let streams = PolicyStreams { clock: clock.view(), t: 1 + t as u64, first_env: envs.first_env() };
             match (&steps.actions, clipped.as_mut()) {
                 (Actions::Discrete(actions), None) => {
-                    targets.sample_categorical(stream, &outputs, masks.as_ref(), &clock.view(), at, actions, &log_probs)?;
+                    targets.sample_categorical(stream, &outputs, masks.as_ref(), streams, actions, &log_probs)?;
                 }
                 (Actions::Continuous(actions), Some([bounds, clipped])) => {
                     let (gaussian, clipped) = ((&outputs, &params.slice(log_std.clone()), &bounds.view()), clipped.view_mut());
-                    targets.sample_gaussian(stream, gaussian, (&clock.view(), at), [actions, &clipped], &log_probs)?;
+                    targets.sample_gaussian(stream, gaussian, streams, [actions, &clipped], &log_probs)?;
                     steps.actions = Actions::Continuous(clipped);
                 }
                 _ => return Err(Error::ActionKind),
