@@ -37,7 +37,7 @@ use rl_envs::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::ranks::{Ranks, gather, gather_rollout, share};
+use crate::ranks::{Ranks, columns, gather, gather_rollout, share};
 use crate::samples::TILE;
 use crate::settings::OnNonfinite;
 use crate::slices::{MAX_SLICES, MIN_SLICE};
@@ -704,13 +704,9 @@ impl Collector {
         pool: &Pool,
         seed: u64,
     ) -> Result<Self, Error> {
-        let (n_ranks, n_slices) = (ranks.n_ranks(), slices.len());
-        if n_ranks > n_slices {
-            return Err(Error::Ranks { n_ranks, n_slices });
-        }
-        let of = |rank| share(n_slices, rank, n_ranks);
-        let columns: Vec<_> = (0..n_ranks).map(|rank| slices[of(rank).start].start..slices[of(rank).end - 1].end).collect();
-        let own = slices[of(ranks.rank())].iter().cloned().map(make).collect::<Result<_, _>>()?;
+        let (n_slices, columns) = (slices.len(), columns(slices, ranks.n_ranks())?);
+        let own = &slices[share(n_slices, ranks.rank(), ranks.n_ranks())];
+        let own = own.iter().cloned().map(make).collect::<Result<_, _>>()?;
         let own = Self::from(columns[ranks.rank()].start, own, pool, seed)?;
         Ok(Self { shared: Some(Shared { ranks, n_slices, columns, anomalies: Anomalies::default() }), ..own })
     }

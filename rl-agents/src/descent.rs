@@ -187,11 +187,13 @@ impl Descent {
 
     /// Creates environments of the type `env` on the device that learns.
     ///
+    /// With other ranks, those that are this rank's share.
+    ///
     /// # Errors
     /// [`Error::Device`], for instance without memory or without kernels for the environment.
-    pub(crate) fn collector(&self, env: &str, seed: u64) -> Result<DeviceCollector, Error> {
+    pub(crate) fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
         match (&self.device, self.policy.network().kernel()) {
-            (Some(device), Some((_, net, _))) => DeviceCollector::new(device, net, env, seed),
+            (Some(device), Some((_, net, _))) => DeviceCollector::new(device, net, env, seed, ranks),
             _ => Err(Error::Columns("there is no device")),
         }
     }

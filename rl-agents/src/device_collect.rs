@@ -3,24 +3,25 @@
 //! The twin of [`Collector`](crate::Collector). Observations, actions and rewards never leave the device: the rollout is filled where it
 //! is learnt from, with the CPU's bits. Parameters are those of the learner.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use rl_buffer::{DeviceStep, ObsSlice, Rollout, RolloutShape};
+use rl_buffer::{DeviceRollout, DeviceStep, ObsSlice, Rollout, RolloutShape};
 use rl_cuda::learner::Episodes;
+use rl_cuda::targets::PolicyStreams;
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
 use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, pool};
 
 use crate::collect::State;
-use crate::device_descent::{Computed, DeviceDescent, lock};
+use crate::device_descent::{DeviceDescent, lock};
 use crate::device_net::DeviceNet;
 use crate::device_normalize::Inputs;
+use crate::device_share::{DeviceShare, LATEST};
 use crate::device_times::DevicePhase;
 use crate::net::Net;
+use crate::ranks::{self, Ranks, gather};
 use crate::slices::{MAX_SLICES, MIN_SLICE};
 use crate::{CollectorState, Episode, Error};
-
-/// Episodes of a rollout whose returns reach the host: the last ones to end.
-const LATEST: usize = 100;
 
 /// Environments on a device, collected from without leaving it.
 #[derive(Debug)]
@@ -31,6 +32,10 @@ pub struct DeviceCollector {
     episodes: Episodes,
     /// Seed of the policy's random numbers, and lifetime steps.
     clock: Buffer<u64>,
+    /// Share of the rollout, if several devices have the environments.
+    share: Option<DeviceShare>,
+    /// Slices of these environments, by their indices.
+    slices: Vec<Range<usize>>,
     /// Bounds of continuous actions, (2, A), and actions within them, (N, A).
     clipped: Option<[Buffer<f32>; 2]>,
     seed: u64,
@@ -43,13 +48,25 @@ pub struct DeviceCollector {
 
 impl DeviceCollector {
     /// Creates environments of the type `name`, as many as the learner's rollouts have.
-    pub(crate) fn new(descent: &Arc<Mutex<DeviceDescent>>, net: &Net, name: &str, seed: u64) -> Result<Self, Error> {
+    ///
+    /// With other ranks, those that are this rank's share.
+    pub(crate) fn new(
+        descent: &Arc<Mutex<DeviceDescent>>,
+        net: &Net,
+        name: &str,
+        seed: u64,
+        ranks: Option<&Arc<dyn Ranks>>,
+    ) -> Result<Self, Error> {
         let learner = lock(descent);
-        let (device, n) = (learner.stream.device(), learner.rollout.shape().n_envs);
-        let envs = CudaVecEnv::new(device, name, n)?;
-        if RolloutShape::new(learner.rollout.shape().n_steps, n, envs.observation_space(), envs.action_space())
-            != learner.rollout.shape()
-        {
+        let (device, shape) = (learner.stream.device(), learner.rollout.shape());
+        let mut slices: Vec<_> = pool::slices(shape.n_envs, MAX_SLICES, MIN_SLICE).collect();
+        let share = ranks.map(|ranks| DeviceShare::new(device, ranks, &slices, shape)).transpose()?;
+        if let Some(ranks) = ranks {
+            slices = slices.drain(ranks::share(slices.len(), ranks.rank(), ranks.n_ranks())).collect();
+        }
+        let n = share.as_ref().map_or(shape, |share| share.rollout.shape()).n_envs;
+        let envs = CudaVecEnv::new(device, name, n)?.with_first_env(slices[0].start as u32);
+        if RolloutShape::new(shape.n_steps, shape.n_envs, envs.observation_space(), envs.action_space()) != shape {
             return Err(Error::Columns("the learner's rollouts have other spaces than the environments"));
         }
         let clipped = match envs.action_space() {
@@ -64,8 +81,8 @@ impl DeviceCollector {
         learner.stream.upload(&clock.view_mut(), &[seed, 0])?;
         let (net, episodes) = (DeviceNet::new(device, net, (n, n), false)?, Episodes::new(device, n, LATEST)?);
         drop(learner);
-        let mut collector =
-            Self { descent: descent.clone(), envs, net, episodes, clock, clipped, seed, steps: 0, graph: None, ran: false };
+        let (descent, steps, graph, ran) = (descent.clone(), 0, None, false);
+        let mut collector = Self { descent, envs, net, episodes, clock, share, slices, clipped, seed, steps, graph, ran };
         collector.reset(seed)?;
         Ok(collector)
     }
@@ -76,7 +93,7 @@ impl DeviceCollector {
     fn reset(&mut self, seed: u64) -> Result<(), Error> {
         let mut descent = lock(&self.descent);
         let DeviceDescent { stream, rollout, .. } = &mut *descent;
-        let (obs, masks) = rollout.last();
+        let (obs, masks) = own(rollout, &mut self.share).last();
         self.envs.reset_on(stream, seed, &obs, masks.as_ref())?;
         Ok(self.episodes.set_running(stream, &vec![(0.0, 0); self.envs.n_envs()])?)
     }
@@ -89,20 +106,20 @@ impl DeviceCollector {
 
     /// Fills the learner's rollout on the device with T steps of every environment.
     ///
-    /// `rollout` stands for it, with the version of the policy. Returns the number of episodes that ended, and the last ones in the order
-    /// of their ends.
+    /// `rollout` stands for it, with the version of the policy. With other ranks it holds the columns of all of them, and blocks
+    /// until every rank has called this. Returns the number of episodes that ended, and the last ones in the order of their ends.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn collect(&mut self, version: u64, rollout: &mut Rollout) -> Result<(usize, Vec<Episode>), Error> {
-        let Self { descent, envs, net, episodes, clock, clipped, steps, graph, ran, .. } = self;
+        let Self { descent, envs, net, episodes, clock, share, clipped, steps, graph, ran, .. } = self;
         let descent = &mut *lock(descent);
         let stream = descent.stream.clone();
         rollout.clear();
         // The first statistics include this rollout, so its final observations are valued after it was added to them.
         let keeps_finals = descent.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
         descent.times.mark(&stream, DevicePhase::Acting)?;
-        let mut acting = ActingOnDevice { descent, net, episodes, clock, clipped: clipped.as_mut() };
+        let mut acting = ActingOnDevice { descent, net, episodes, clock, share: share.as_mut(), clipped: clipped.as_mut() };
         match graph {
             _ if keeps_finals => acting.enqueue(envs, Some(rollout))?,
             Some(graph) => envs.replay_steps(graph)?,
@@ -117,19 +134,23 @@ impl DeviceCollector {
         *steps += acting.descent.rollout.shape().n_steps as u64;
         envs.check_actions(&stream)?;
         let (ended, latest) = episodes.ended(&stream)?;
+        let mut ended = (ended, latest.into_iter().map(episode).collect());
         rollout.policy_version_mut().fill(version);
         rollout.on_device = true;
-        if descent.computed.normalizes() {
+        if let Some(share) = share {
+            let all = (&mut descent.rollout, &descent.computed.next_values.view_mut());
+            ended = share.gather((&stream, &descent.times), rollout, all, ended)?;
+        } else if descent.computed.normalizes() {
             // The statistics of rewards are the host's.
             descent.times.mark(&stream, DevicePhase::Copies)?;
             descent.rollout.download_rewards(&stream, rollout)?;
             descent.times.mark(&stream, None)?;
         }
         descent.times.report()?;
-        Ok((ended, latest.into_iter().map(episode).collect()))
+        Ok(ended)
     }
 
-    /// Returns the state to continue from.
+    /// Returns the state to continue from, that of all ranks' environments.
     ///
     /// A [`Collector`](crate::Collector) of as many environments can load it.
     ///
@@ -138,6 +159,7 @@ impl DeviceCollector {
     pub fn save(&self) -> Result<CollectorState, Error> {
         let descent = lock(&self.descent);
         let DeviceDescent { stream, rollout, .. } = &*descent;
+        let rollout = self.share.as_ref().map_or(rollout, |share| &share.rollout);
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         let mut obs = ObsRows::zeros(self.envs.observation_space().dtype(), n * d);
         match (&mut obs, rollout.last_obs()) {
@@ -151,15 +173,19 @@ impl DeviceCollector {
             stream.download(&mut masks, &from)?;
         }
         let running: Vec<Episode> = self.episodes.running(stream)?.into_iter().map(episode).collect();
-        let slices = || pool::slices(n, MAX_SLICES, MIN_SLICE);
-        let state = |range: std::ops::Range<usize>| {
+        let first = self.slices[0].start;
+        let state = |slice: &Range<usize>| {
+            let range = slice.start - first..slice.end - first;
             let mut rows = ObsRows::zeros(self.envs.observation_space().dtype(), 0);
             rows.extend(obs.as_slice().rows(range.clone(), d));
             let a = masks.len() / n;
             State { obs: rows, masks: masks[range.start * a..range.end * a].to_vec(), running: running[range].to_vec() }
         };
-        let saved = self.envs.save_ranges(slices())?;
-        let slices = slices().map(state).zip(saved.into_iter().map(Some)).collect();
+        let saved = self.envs.save_ranges(self.slices.iter().cloned())?;
+        let slices = self.slices.iter().map(state).zip(saved.into_iter().map(Some)).collect();
+        let own = CollectorState { steps: self.steps, slices };
+        let Some(DeviceShare { ranks, .. }) = &self.share else { return Ok(own) };
+        let slices = gather(&**ranks, Ok(own))?.into_iter().flat_map(|state| state.slices).collect();
         Ok(CollectorState { steps: self.steps, slices })
     }
 
@@ -169,11 +195,15 @@ impl DeviceCollector {
     ///
     /// # Errors
     /// [`Error::Snapshot`] if it does not fit; [`Error::Device`] or [`Error::Env`].
-    pub fn load(&mut self, saved: CollectorState) -> Result<(), Error> {
+    pub fn load(&mut self, mut saved: CollectorState) -> Result<(), Error> {
         self.steps = saved.steps;
         lock(&self.descent).stream.upload(&self.clock.view_mut(), &[self.seed, saved.steps])?;
         if !saved.has_envs() {
             return self.reset(self.seed.wrapping_add(saved.steps));
+        }
+        if let Some(DeviceShare { ranks, .. }) = &self.share {
+            let own = ranks::share(saved.slices.len(), ranks.rank(), ranks.n_ranks());
+            saved.slices = saved.slices.drain(own).collect();
         }
         let other = || Error::Snapshot("it belongs to another batch of environments".into());
         let mut descent = lock(&self.descent);
@@ -190,7 +220,7 @@ impl DeviceCollector {
             masks.extend_from_slice(&state.masks);
             running.extend(state.running.iter().map(|episode| (episode.episode_return, episode.length)));
         }
-        let (to, to_masks) = rollout.last();
+        let (to, to_masks) = own(rollout, &mut self.share).last();
         if running.len() != self.envs.n_envs() || masks.len() != to_masks.as_ref().map_or(0, |masks| masks.len()) {
             return Err(other());
         }
@@ -206,12 +236,18 @@ impl DeviceCollector {
     }
 }
 
+/// Returns the columns of these environments.
+fn own<'a>(all: &'a mut DeviceRollout, share: &'a mut Option<DeviceShare>) -> &'a mut DeviceRollout {
+    share.as_mut().map_or(all, |share| &mut share.rollout)
+}
+
 /// Memory and kernels of acting on a device.
 struct ActingOnDevice<'a> {
     descent: &'a mut DeviceDescent,
     net: &'a mut DeviceNet,
     episodes: &'a mut Episodes,
     clock: &'a mut Buffer<u64>,
+    share: Option<&'a mut DeviceShare>,
     clipped: Option<&'a mut [Buffer<f32>; 2]>,
 }
 
@@ -220,38 +256,31 @@ impl ActingOnDevice<'_> {
     ///
     /// `finals` takes the final observations, for which the host waits at each step.
     fn enqueue(&mut self, envs: &mut CudaVecEnv, mut finals: Option<&mut Rollout>) -> Result<(), Error> {
-        let Self { descent, net, episodes, clock, clipped } = self;
-        let DeviceDescent {
-            stream,
-            kernels,
-            targets,
-            chains,
-            obs_scale,
-            normalizer,
-            rollout: columns,
-            computed,
-            params,
-            log_std,
-            ..
-        } = &mut **descent;
+        let Self { descent, net, episodes, clock, share, clipped } = self;
+        let DeviceDescent { stream, kernels, targets, chains, obs_scale, normalizer, rollout, computed, params, log_std, .. } =
+            &mut **descent;
         let inputs = Inputs { kernels, targets, scale: *obs_scale, normalizer: normalizer.as_ref() };
+        let (columns, next_values) = match share {
+            Some(DeviceShare { rollout, next_values, .. }) => (rollout, next_values),
+            None => (rollout, &mut computed.next_values),
+        };
         let RolloutShape { n_steps, n_envs: n, obs_len: d, .. } = columns.shape();
         let ([actor, critic], params) = (*chains, params.view());
-        let Computed { next_values, .. } = computed;
         columns.restart(stream)?;
         for t in 0..n_steps {
             let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
             inputs.write(stream, (&obs, d), None, &net.inputs.view_mut())?;
             net.forward((stream, kernels), &params, n, None)?;
             stream.copy(&values, &net.outputs(critic, n))?;
-            let (outputs, at) = (net.outputs(actor, n), 1 + t as u64);
+            let outputs = net.outputs(actor, n);
+            let streams = PolicyStreams { clock: clock.view(), t: 1 + t as u64, first_env: envs.first_env() };
             match (&steps.actions, clipped.as_mut()) {
                 (Actions::Discrete(actions), None) => {
-                    targets.sample_categorical(stream, &outputs, masks.as_ref(), &clock.view(), at, actions, &log_probs)?;
+                    targets.sample_categorical(stream, &outputs, masks.as_ref(), streams, actions, &log_probs)?;
                 }
                 (Actions::Continuous(actions), Some([bounds, clipped])) => {
                     let (gaussian, clipped) = ((&outputs, &params.slice(log_std.clone()), &bounds.view()), clipped.view_mut());
-                    targets.sample_gaussian(stream, gaussian, (&clock.view(), at), [actions, &clipped], &log_probs)?;
+                    targets.sample_gaussian(stream, gaussian, streams, [actions, &clipped], &log_probs)?;
                     steps.actions = Actions::Continuous(clipped);
                 }
                 _ => return Err(Error::ActionKind),
@@ -262,7 +291,7 @@ impl ActingOnDevice<'_> {
             net.forward((stream, kernels), &params, n, Some(actor))?;
             let ended = [&steps.terminated.into_view(), &steps.truncated.into_view()];
             if let Some(rollout) = &mut finals {
-                push_finals((stream, t, d), ended, &final_obs, rollout)?;
+                push_finals((stream, t, d), envs.first_env(), ended, &final_obs, rollout)?;
             }
             let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
             kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
@@ -281,6 +310,7 @@ impl ActingOnDevice<'_> {
 /// Copies the final observations of the episodes that step `t` ended to the host.
 fn push_finals(
     (stream, t, d): (&Stream, usize, usize),
+    first_env: u32,
     ended: [&View<'_, u8>; 2],
     final_obs: &Obs<View<'_, f32>, View<'_, u8>>,
     rollout: &mut Rollout,
@@ -295,7 +325,7 @@ fn push_finals(
             (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
             _ => {}
         }
-        rollout.push_final(t, n, row.as_slice(), &[]);
+        rollout.push_final(t, first_env as usize + n, row.as_slice(), &[]);
     }
     Ok(())
 }
@@ -324,7 +354,7 @@ mod tests {
         let config = PpoConfig { normalize_reward: normalized, ..config };
         let agent = || Ppo::new(ActorCritic::new(&obs, &actions, &net, 3).unwrap(), config.clone(), n, 5).unwrap();
         let (mut cpu, mut gpu) = (agent(), agent().on_device(device, here.shape(n_steps)).unwrap());
-        let mut there = gpu.collector(entry.name, 1).unwrap();
+        let mut there = gpu.collector(entry.name, 1, None).unwrap();
         let [mut expected, mut found] = [here.rollout(n_steps).unwrap(), here.rollout(n_steps).unwrap()];
         for iteration in 0..4 {
             let context = format!("{device}, {}, {n} x {n_steps}, iteration {iteration}", entry.name);

@@ -48,6 +48,7 @@ mod device_dqn;
 mod device_net;
 mod device_normalize;
 mod device_ranks;
+mod device_share;
 mod device_times;
 mod error;
 #[cfg(test)]

@@ -245,11 +245,12 @@ impl Ppo {
     /// Creates environments of the type `env` on the device that learns.
     ///
     /// Their rollouts are learnt from where they are. `seed` is the environments' and the acting policy's.
+    /// Of environments that `ranks` share, it creates those of this rank; the rollouts of all ranks are the same.
     ///
     /// # Errors
     /// [`Error::Device`], for instance if the environment has no kernels.
-    pub fn collector(&self, env: &str, seed: u64) -> Result<DeviceCollector, Error> {
-        self.descent.collector(env, seed)
+    pub fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
+        self.descent.collector(env, seed, ranks)
     }
 
     /// [`Agent::update`] on the device: the same steps.

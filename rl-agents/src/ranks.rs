@@ -42,6 +42,19 @@ pub fn share(n: usize, rank: usize, n_ranks: usize) -> Range<usize> {
     rank * n / n_ranks..(rank + 1) * n / n_ranks
 }
 
+/// Returns the environments of each rank, which has whole slices of them.
+///
+/// # Errors
+/// [`Error::Ranks`] if there are fewer slices than ranks.
+pub(crate) fn columns(slices: &[Range<usize>], n_ranks: usize) -> Result<Vec<Range<usize>>, Error> {
+    let n_slices = slices.len();
+    if n_ranks > n_slices {
+        return Err(Error::Ranks { n_ranks, n_slices });
+    }
+    let own = |rank| &slices[share(n_slices, rank, n_ranks)];
+    Ok((0..n_ranks).map(|rank| own(rank)[0].start..own(rank)[own(rank).len() - 1].end).collect())
+}
+
 /// Gathers a value from each rank, in order of rank.
 ///
 /// Blocks until every rank has called it, also with an error.
@@ -62,33 +75,40 @@ pub(crate) fn gather_rollout<T: Serialize + DeserializeOwned>(
     columns: &[Range<usize>],
     rollout: &mut Rollout,
 ) -> Result<Vec<T>, Error> {
-    let visit = |rollout: &mut Rollout, rank: usize, visit: &mut dyn FnMut(&mut [u8])| {
-        let columns = &columns[rank];
-        let (_, rest) = rollout.columns().split_at(columns.start);
-        rest.split_at(columns.len()).0.each_row(visit);
-    };
     let mut own_columns = Vec::new();
-    visit(rollout, ranks.rank(), &mut |row| own_columns.extend_from_slice(row));
+    each_row(rollout, &columns[ranks.rank()], &mut |row| own_columns.extend_from_slice(row));
     gather_with(
         ranks,
         own,
         |message| message.append(&mut own_columns),
-        |rank, mut message| {
+        |rank, message| {
             if rank != ranks.rank() {
-                visit(rollout, rank, &mut |row| {
-                    let (first, rest) = message.split_at(row.len());
-                    row.copy_from_slice(first);
-                    message = rest;
-                });
+                read_columns(rollout, &columns[rank], message);
             }
         },
     )
 }
 
+/// Visits the bytes of each row of some columns of a rollout.
+fn each_row(rollout: &mut Rollout, columns: &Range<usize>, visit: &mut dyn FnMut(&mut [u8])) {
+    let (_, rest) = rollout.columns().split_at(columns.start);
+    rest.split_at(columns.len()).0.each_row(visit);
+}
+
+/// Reads some columns of a rollout from a message; returns the rest of it.
+pub(crate) fn read_columns<'a>(rollout: &mut Rollout, columns: &Range<usize>, mut message: &'a [u8]) -> &'a [u8] {
+    each_row(rollout, columns, &mut |row| {
+        let (first, rest) = message.split_at(row.len());
+        row.copy_from_slice(first);
+        message = rest;
+    });
+    message
+}
+
 /// Gathers a value and further bytes from each rank.
 ///
 /// `write` appends these bytes to a message, `read` reads those of a rank.
-fn gather_with<T: Serialize + DeserializeOwned>(
+pub(crate) fn gather_with<T: Serialize + DeserializeOwned>(
     ranks: &dyn Ranks,
     own: Result<T, Error>,
     write: impl FnOnce(&mut Vec<u8>),

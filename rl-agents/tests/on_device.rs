@@ -4,7 +4,7 @@
 use rl_agents::distributions::{log_softmax, sample};
 use rl_agents::{Acted, Acting, ActorCritic, Choice, Moments, NetConfig, Policy as _, Scratch};
 use rl_buffer::ObsSlice;
-use rl_cuda::targets::{ObsSlices, Targets};
+use rl_cuda::targets::{ObsSlices, PolicyStreams, Targets};
 use rl_cuda::{Buffer, Device, Element};
 use rl_envs::{ActionSpace, Actions, Purpose, Rng, Space, math, rng};
 
@@ -35,6 +35,7 @@ fn mistakes_planted_into_sampling_are_noticed() {
         ["sum += math::exp(logit - max);", "sum += math::exp(logit) / math::exp(max);"],
         ["clock->steps + t", "clock->steps"],
         ["PURPOSE_POLICY", "PURPOSE_STEP"],
+        ["first_env + (u32)i", "(u32)i"],
         ["if (cumulative > drawn) break;", "if (cumulative >= drawn + 1e-3f) break;"],
         ["log_probs[i] = last_log_prob;", "log_probs[i] = row[last] - max - log_sum + 1e-6f;"],
     ];
@@ -58,10 +59,9 @@ fn compare_gaussian(device: &Device) {
             let first = params.len() - a;
             params[first..].copy_from_slice(&log_std);
         });
-        let (seed, step, t, obs) = (0xFEDC_BA98_7654_3210, 1 << 32, 5, vec![0.0; n]);
+        let (seed, step, t, first_env, obs) = (0xFEDC_BA98_7654_3210, 1 << 32, 5, 70, vec![0.0; n]);
         let (mut expected, mut expected_log_probs, mut values) = (vec![0.0; n * a], vec![0.0; n], vec![0.0; n]);
-        let acting =
-            Acting { obs: ObsSlice::F32(&obs), masks: &[], choice: Choice::Sample { seed, step: step + t, first_env: 0 } };
+        let acting = Acting { obs: ObsSlice::F32(&obs), masks: &[], choice: Choice::Sample { seed, step: step + t, first_env } };
         let acted =
             Acted { actions: Actions::Continuous(&mut expected), log_probs: &mut expected_log_probs, values: &mut values };
         policy.act(acting, acted, &mut Scratch::default()).unwrap();
@@ -71,7 +71,8 @@ fn compare_gaussian(device: &Device) {
         let [mut actions, mut clipped] = [(); 2].map(|()| Buffer::zeros(device, n * a).unwrap());
         let mut log_probs = Buffer::zeros(device, n).unwrap();
         let (gaussian, both) = ((&means.view(), &log_std.view(), &bounds.view()), [&actions.view_mut(), &clipped.view_mut()]);
-        kernels.sample_gaussian(&stream, gaussian, (&clock.view(), t), both, &log_probs.view_mut()).unwrap();
+        let streams = PolicyStreams { clock: clock.view(), t, first_env };
+        kernels.sample_gaussian(&stream, gaussian, streams, both, &log_probs.view_mut()).unwrap();
         stream.synchronize().unwrap();
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&download(device, &actions)), bits(&expected), "{device}: {n} x {a}");
@@ -91,6 +92,7 @@ fn continuous_actions_drawn_on_the_device_are_the_policys() {
         ["bounds[a + j]", "bounds[j] + 1.5f"],
         ["z = (action - mean) * math::exp(-log_std)", "z = normal"],
         ["step = clock->steps + t", "step = clock->steps"],
+        ["first_env + (u32)i", "(u32)i"],
     ];
     let unnoticed = Device::unnoticed("sample.cu", &mistakes, compare_gaussian);
     assert!(unnoticed.is_empty(), "{unnoticed:?}");
@@ -118,7 +120,7 @@ fn compare_sampling(device: &Device) {
         let logits: Vec<f32> = (0..n * a).map(|_| 3.0 * random.normal()).collect();
         let mut masks: Vec<u8> = (0..n * a).map(|_| u8::from(random.uniform() < 0.6)).collect();
         masks.chunks_mut(a).for_each(|mask| mask[random.below(a as u32) as usize] = 1);
-        let (seed, step, t) = (0xFEDC_BA98_7654_3210, 1 << 32, 5);
+        let (seed, step, t, first_env) = (0xFEDC_BA98_7654_3210, 1 << 32, 5, 70);
         let (mut actions, mut log_probs) = (Buffer::zeros(device, n).unwrap(), Buffer::zeros(device, n).unwrap());
         let (logits_there, masks_there) = (upload(device, &logits), upload(device, &masks));
         let clock = upload(device, &[seed, step]);
@@ -128,8 +130,7 @@ fn compare_sampling(device: &Device) {
                 &stream,
                 &logits_there.view(),
                 masked.then_some(&mask_view),
-                &clock.view(),
-                t,
+                PolicyStreams { clock: clock.view(), t, first_env },
                 &actions.view_mut(),
                 &log_probs.view_mut(),
             )
@@ -139,7 +140,7 @@ fn compare_sampling(device: &Device) {
         for i in 0..n {
             let mut row = logits[i * a..][..a].to_vec();
             log_softmax(&mut row, if masked { &masks[i * a..][..a] } else { &[] });
-            let action = sample(&row, rng::uniform(rng::word(seed, i as u32, step + t, Purpose::Policy)));
+            let action = sample(&row, rng::uniform(rng::word(seed, first_env + i as u32, step + t, Purpose::Policy)));
             let context = format!("{device}: row {i} of {n}, {a} actions");
             assert_eq!((actions[i], log_probs[i].to_bits()), (action, row[action as usize].to_bits()), "{context}");
         }

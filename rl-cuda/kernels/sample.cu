@@ -3,12 +3,13 @@
 //
 // Categorical: log p_j = (logit_j - max) - ln(sum of exp(logit - max)), where masked logits count as -1e30. The action is the first whose
 // cumulative probability exceeds a uniform number from the environment's policy stream at this step. One thread per row of logits
-// (N, A), with sums in the order of the actions: bitwise deterministic, and the same bits as in Rust.
+// (N, A), with sums in the order of the actions: bitwise deterministic, and the same bits as in Rust. Row i is environment
+// `first_env` + i.
 
 #include "vec_env.cuh"
 
 extern "C" __global__ void sample_categorical(const f32* logits, const u8* masks, const Clock* clock, u64 t, u32* actions,
-    f32* log_probs, u32 n, u32 a) {
+    f32* log_probs, u32 n, u32 a, u32 first_env) {
     const f32 MASKED = -1e30f;
     u64 i = thread_number();
     if (i >= n) return;
@@ -25,7 +26,7 @@ extern "C" __global__ void sample_categorical(const f32* logits, const u8* masks
         sum += math::exp(logit - max);
     }
     f32 log_sum = math::ln(sum);
-    f32 drawn = uniform(word(clock->seed, (u32)i, clock->steps + t, PURPOSE_POLICY));
+    f32 drawn = uniform(word(clock->seed, first_env + (u32)i, clock->steps + t, PURPOSE_POLICY));
     f32 cumulative = 0.0f, last_log_prob = 0.0f;
     u32 last = 0;
     for (u32 j = 0; j < a; ++j) {
@@ -50,7 +51,7 @@ HOST_KERNEL(sample_categorical)
 // Gaussian: action = mean + std normal, where number j & 3 of block j >> 2 of the environment's policy stream at this step is the
 // normal. Environments take the action clipped to `bounds`, (2, A). One thread per row of means (N, A).
 extern "C" __global__ void sample_gaussian(const f32* means, const f32* log_stds, const f32* bounds, const Clock* clock, u64 t,
-    f32* actions, f32* clipped, f32* log_probs, u32 n, u32 a) {
+    f32* actions, f32* clipped, f32* log_probs, u32 n, u32 a, u32 first_env) {
     const f32 HALF_LN_2_PI = 0.9189385f, TAU = 6.2831855f;
     u64 i = thread_number();
     if (i >= n) return;
@@ -59,7 +60,7 @@ extern "C" __global__ void sample_gaussian(const f32* means, const f32* log_stds
     Block words = {0, 0, 0, 0};
     for (u32 j = 0; j < a; ++j) {
         if ((j & 3) == 0) {
-            words = block(clock->seed, (u32)i, step, PURPOSE_POLICY, j >> 2);
+            words = block(clock->seed, first_env + (u32)i, step, PURPOSE_POLICY, j >> 2);
         }
         f32 radius = sqrtf(-2.0f * math::ln(1.0f - uniform(words.word(j & 2))));
         math::SinCos angle = math::sin_cos(TAU * uniform(words.word((j & 2) + 1)));

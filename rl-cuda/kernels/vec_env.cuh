@@ -23,6 +23,7 @@ struct Envs {
     const Clock* clock;
     u32* fault; // lowest index of an environment whose action was out of range; all ones if there is none
     u32 n_envs;
+    u32 first_env; // index of the first environment in its random numbers; 0 unless this is a slice of a larger batch
 };
 
 // Outputs of a batch's steps. Rows of observations are aligned to 16 bytes if their size is a multiple of 16.
@@ -47,7 +48,7 @@ __device__ inline void reset_envs(const typename World::Params& params, const En
     u64 i = thread_number();
     if (i >= envs.n_envs) return;
     World world(params, envs, i);
-    Rng rng(envs.clock->seed, (u32)i, 0, PURPOSE_RESET);
+    Rng rng(envs.clock->seed, envs.first_env + (u32)i, 0, PURPOSE_RESET);
     world.reset(rng);
     world.observe(obs + i * world.obs_len());
     world.mask(masks, i);
@@ -64,6 +65,7 @@ __device__ inline void step_envs(const typename World::Params& params, const Env
     if (i >= envs.n_envs) return;
     World world(params, envs, i);
     world.load(envs, i);
+    u32 index = envs.first_env + (u32)i;
     u64 seed = envs.clock->seed, steps = envs.clock->steps + t, d = world.obs_len();
     Block words = {0, 0, 0, 0};
     for (u32 j = 0; j < k; ++j, ++steps) {
@@ -71,7 +73,7 @@ __device__ inline void step_envs(const typename World::Params& params, const Env
         typename World::Action action;
         if (RANDOM) {
             if (j == 0 || (steps & 3) == 0) {
-                words = block(seed, (u32)i, steps >> 2, PURPOSE_RANDOM_ACTION, 0);
+                words = block(seed, index, steps >> 2, PURPOSE_RANDOM_ACTION, 0);
             }
             action = world.draw_action(words.word((u32)steps & 3));
             actions[at] = action;
@@ -82,7 +84,7 @@ __device__ inline void step_envs(const typename World::Params& params, const Env
                 action = 0;
             }
         }
-        Rng rng(seed, (u32)i, steps + 1, PURPOSE_STEP);
+        Rng rng(seed, index, steps + 1, PURPOSE_STEP);
         Step outcome = world.step(action, rng);
         out.rewards[at] = outcome.reward;
         out.terminated[at] = outcome.terminated;
@@ -90,7 +92,7 @@ __device__ inline void step_envs(const typename World::Params& params, const Env
         if (outcome.terminated | outcome.truncated) {
             world.observe((typename World::Obs*)out.final_obs + at * d);
             world.mask(out.final_masks, at);
-            Rng restart(seed, (u32)i, steps + 1, PURPOSE_RESET);
+            Rng restart(seed, index, steps + 1, PURPOSE_RESET);
             world.reset(restart);
         }
         world.observe((typename World::Obs*)out.obs + at * d);

@@ -166,7 +166,7 @@ mod tests {
         LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective,
         OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
     };
-    use crate::targets::{ObsSlices, Row, Steps, Targets, WordBuffers};
+    use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, Targets, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
 
     /// Bytes of the arguments of every kernel that was launched, by name.
@@ -203,10 +203,11 @@ mod tests {
         let steps =
             Steps { rewards: columns, terminated: bytes.view(), truncated: bytes.view(), next_values: columns, values: columns };
         kernels.gae(&stream, &steps, 2, 0.9, 0.9, &advantages.view_mut())?;
-        kernels.sample_categorical(&stream, &columns, None, &clock.view(), 0, &words.view_mut(), &log_probs.view_mut())?;
+        let streams = PolicyStreams { clock: clock.view(), t: 0, first_env: 0 };
+        kernels.sample_categorical(&stream, &columns, None, streams, &words.view_mut(), &log_probs.view_mut())?;
         let gaussian = (&one.view(), &one.view(), &two.view());
         let both = [&drawn.view_mut(), &more.view_mut()];
-        kernels.sample_gaussian(&stream, gaussian, (&clock.view(), 0), both, &others.view_mut())?;
+        kernels.sample_gaussian(&stream, gaussian, streams, both, &others.view_mut())?;
         let mut episodes = Episodes::new(device, 2, 1)?;
         episodes.add(&stream, &columns, &bytes.view(), &bytes.view())?;
         kernels.moments(&stream, &columns, &mut ObsSlices::new(device, &[0, 2], 1)?)?;

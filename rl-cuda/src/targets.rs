@@ -183,6 +183,17 @@ impl ObsSlices {
     }
 }
 
+/// Random numbers of the policies of consecutive environments, at one step.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyStreams<'a> {
+    /// Seed and lifetime steps, (2).
+    pub clock: View<'a, u64>,
+    /// Steps after the clock's.
+    pub t: u64,
+    /// Index of the environment of row 0.
+    pub first_env: u32,
+}
+
 fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
     if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
 }
@@ -301,20 +312,17 @@ impl Targets {
 
     /// Draws actions (N) and their log-probabilities (N) from logits (N, A).
     ///
-    /// `masks` (N, A) hold 1 for legal actions. `clock` holds a seed and a step; the kernel adds `t` to the step. The results equal
-    /// those of `log_softmax` and `sample` of rl-agents bit for bit.
+    /// `masks` (N, A) hold 1 for legal actions. The results equal those of `log_softmax` and `sample` of rl-agents bit for bit.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[expect(clippy::too_many_arguments, reason = "columns")]
     #[allow(unsafe_code)]
     pub fn sample_categorical(
         &self,
         stream: &Stream,
         logits: &View<'_, f32>,
         masks: Option<&View<'_, u8>>,
-        clock: &View<'_, u64>,
-        t: u64,
+        PolicyStreams { clock, t, first_env }: PolicyStreams<'_>,
         actions: &ViewMut<'_, u32>,
         log_probs: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -326,7 +334,7 @@ impl Targets {
         length("log_probs", n, log_probs.len())?;
         let args = Args::new().push_long(logits.address()).push_long(masks.map_or(0, View::address)).push_long(clock.address());
         let args = args.push_long(t).push_long(actions.address()).push_long(log_probs.address());
-        let args = args.push(&[n as u32]).push(&[a as u32]);
+        let args = args.push(&[n as u32]).push(&[a as u32]).push(&[first_env]);
         // SAFETY: the parameters are those of `sample_categorical`; lengths were checked above.
         unsafe { self.sample_categorical.launch(stream, n as u64, BLOCK, args) }
     }
@@ -345,7 +353,7 @@ impl Targets {
     /// Draws continuous actions (N, A) and their log-densities (N) around means (N, A).
     ///
     /// `log_std` are the logarithms of the standard deviations (A). Environments take `clipped`, (N, A): the actions within `bounds`, (2,
-    /// A), lower ones first. `clock` and `t` are as in [`Targets::sample_categorical`]. The results equal those of rl-agents bit for bit.
+    /// A), lower ones first. The results equal those of rl-agents bit for bit.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -354,7 +362,7 @@ impl Targets {
         &self,
         stream: &Stream,
         (means, log_std, bounds): (&View<'_, f32>, &View<'_, f32>, &View<'_, f32>),
-        (clock, t): (&View<'_, u64>, u64),
+        PolicyStreams { clock, t, first_env }: PolicyStreams<'_>,
         [actions, clipped]: [&ViewMut<'_, f32>; 2],
         log_probs: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -366,7 +374,7 @@ impl Targets {
         length("clipped", n * a, clipped.len())?;
         let args = Args::new().push_long(means.address()).push_long(log_std.address()).push_long(bounds.address());
         let args = args.push_long(clock.address()).push_long(t).push_long(actions.address()).push_long(clipped.address());
-        let args = args.push_long(log_probs.address()).push(&[n as u32]).push(&[a as u32]);
+        let args = args.push_long(log_probs.address()).push(&[n as u32]).push(&[a as u32]).push(&[first_env]);
         // SAFETY: the parameters are those of `sample_gaussian`; lengths were checked above.
         unsafe { self.sample_gaussian.launch(stream, n as u64, BLOCK, args) }
     }

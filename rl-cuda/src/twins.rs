@@ -11,10 +11,12 @@ use rl_envs::{
 
 /// Saves the states of a range of environments.
 ///
-/// From words, the number of all environments, seed and lifetime steps.
-type Save = fn(&[u32], usize, Range<usize>, u64, u64) -> Result<Vec<u8>, Error>;
-/// Loads states saved in consecutive ranges: to seed, lifetime steps and words.
-type Load = fn(&[&[u8]], usize) -> Result<(u64, u64, Vec<u32>), Error>;
+/// From the words and indices of all environments, seed and lifetime steps.
+type Save = fn(&[u32], &Range<usize>, Range<usize>, u64, u64) -> Result<Vec<u8>, Error>;
+/// Loads states of all environments, saved in consecutive ranges of their indices.
+///
+/// Returns seed, lifetime steps and words.
+type Load = fn(&[&[u8]], Range<usize>) -> Result<(u64, u64, Vec<u32>), Error>;
 
 /// Environment that has kernels.
 #[derive(Clone, Copy, Debug)]
@@ -141,32 +143,36 @@ fn take<E: Twinned>(memory: &[u32], n: usize, i: usize) -> E::State {
     E::take(&Columns { memory, halves: 2 * n * E::COLUMNS.0, n, i })
 }
 
-fn save<E: Twinned>(memory: &[u32], n: usize, range: Range<usize>, seed: u64, steps: u64) -> Result<Vec<u8>, Error> {
+fn save<E: Twinned>(memory: &[u32], all: &Range<usize>, range: Range<usize>, seed: u64, steps: u64) -> Result<Vec<u8>, Error> {
     let first_env = range.start as u32;
-    let saved: Saved<E::State> = (first_env, seed, steps, range.map(|i| take::<E>(memory, n, i)).collect());
+    let saved: Saved<E::State> = (first_env, seed, steps, range.map(|i| take::<E>(memory, all.len(), i - all.start)).collect());
     codec::encode(&saved)
 }
 
-fn load<E: Twinned>(ranges: &[&[u8]], n: usize) -> Result<(u64, u64, Vec<u32>), Error> {
+fn load<E: Twinned>(ranges: &[&[u8]], all: Range<usize>) -> Result<(u64, u64, Vec<u32>), Error> {
+    let (n, Range { start, end }) = (all.len(), all);
     let mut memory = vec![0; words(E::COLUMNS, n)];
-    let (mut env, mut i, mut clock) = (E::default(), 0, None);
+    let (mut env, mut i, mut clock) = (E::default(), start, None);
     for bytes in ranges {
         let (first_env, seed, steps, states): Saved<E::State> = codec::decode(bytes)?;
         let fits =
-            (first_env as usize, true) == (i, states.len() <= n - i) && *clock.get_or_insert((seed, steps)) == (seed, steps);
+            (first_env as usize, true) == (i, states.len() <= end - i) && *clock.get_or_insert((seed, steps)) == (seed, steps);
         if !fits {
             let found = states.len();
-            return Err(Error::BadState(format!("it holds {found} environments from {first_env} on, not {} from {i} on", n - i)));
+            return Err(Error::BadState(format!(
+                "it holds {found} environments from {first_env} on, not {} from {i} on",
+                end - i
+            )));
         }
         for state in states {
             env.set_state(state)?;
-            env.put(&mut ColumnsMut { memory: &mut memory, halves: 2 * n * E::COLUMNS.0, n, i });
+            env.put(&mut ColumnsMut { memory: &mut memory, halves: 2 * n * E::COLUMNS.0, n, i: i - start });
             i += 1;
         }
     }
     match clock {
-        Some((seed, steps)) if i == n => Ok((seed, steps, memory)),
-        _ => Err(Error::BadState(format!("it holds {i} environments, not {n}"))),
+        Some((seed, steps)) if i == end => Ok((seed, steps, memory)),
+        _ => Err(Error::BadState(format!("it holds {} environments, not {n}", i - start))),
     }
 }
 

@@ -154,6 +154,7 @@ pub struct CudaVecEnv {
     stream: Stream, // for the host-side `VecEnv`
     twin: Twin,
     n_envs: usize,
+    first_env: u32,
     block: u32,
     params: Vec<u32>,
     reset: Kernel,
@@ -277,6 +278,7 @@ impl CudaVecEnv {
         Ok(Self {
             twin,
             n_envs,
+            first_env: 0,
             block: BLOCK,
             params: (twin.params)(),
             reset: kernel("reset")?,
@@ -294,6 +296,15 @@ impl CudaVecEnv {
             device: device.clone(),
             stream,
         })
+    }
+
+    /// Makes this a slice of a larger batch, from the environment `first_env` on.
+    ///
+    /// Its environments and random actions are then those of the whole, after the next reset.
+    #[must_use]
+    pub fn with_first_env(mut self, first_env: u32) -> Self {
+        self.first_env = first_env;
+        self
     }
 
     /// Sets the number of threads per block.
@@ -340,7 +351,7 @@ impl CudaVecEnv {
     fn args(&self) -> Args {
         let Memory { words, clock, fault } = &*self.memory;
         let [words, clock, fault] = [words.address(), clock.address(), fault.address()].map(long);
-        let envs = [words[0], words[1], clock[0], clock[1], fault[0], fault[1], self.n_envs as u32, 0];
+        let envs = [words[0], words[1], clock[0], clock[1], fault[0], fault[1], self.n_envs as u32, self.first_env];
         Args::new().push(&self.params).push(&envs)
     }
 
@@ -565,6 +576,12 @@ impl CudaVecEnv {
         Ok(())
     }
 
+    /// Returns the indices of the environments in the larger batch.
+    fn indices(&self) -> Range<usize> {
+        let first = self.first_env as usize;
+        first..first + self.n_envs
+    }
+
     /// Waits for the device, then returns the states in the kernels' layout.
     fn words(&self) -> Result<Vec<u32>, Error> {
         self.device.synchronize()?;
@@ -574,9 +591,9 @@ impl CudaVecEnv {
     }
 }
 
-/// States of environments in consecutive ranges.
+/// States of environments in consecutive ranges of their indices.
 ///
-/// Each is as a [`VecEnv`] of those environments saves it.
+/// The first range begins with the index of the first environment. Each state is as a [`VecEnv`] of those environments saves it.
 impl CudaVecEnv {
     /// Waits for the device, then returns the states.
     ///
@@ -584,7 +601,7 @@ impl CudaVecEnv {
     /// [`rl_envs::Error::Device`].
     pub fn save_ranges(&self, ranges: impl Iterator<Item = Range<usize>>) -> Result<Vec<Vec<u8>>, rl_envs::Error> {
         let words = self.words().map_err(of_envs)?;
-        ranges.map(|range| (self.twin.save)(&words, self.n_envs, range, self.seed, self.steps)).collect()
+        ranges.map(|range| (self.twin.save)(&words, &self.indices(), range, self.seed, self.steps)).collect()
     }
 
     /// Waits for the device, then restores the states of all environments.
@@ -592,7 +609,7 @@ impl CudaVecEnv {
     /// # Errors
     /// [`rl_envs::Error::BadState`] if they do not fit; [`rl_envs::Error::Device`].
     pub fn load_ranges(&mut self, saved: &[&[u8]]) -> Result<(), rl_envs::Error> {
-        let (seed, steps, words) = (self.twin.load)(saved, self.n_envs)?;
+        let (seed, steps, words) = (self.twin.load)(saved, self.indices())?;
         let mut work = || {
             self.device.synchronize()?;
             let stream = self.stream.clone();
@@ -697,7 +714,7 @@ impl VecEnv for CudaVecEnv {
     }
 
     fn first_env(&self) -> u32 {
-        0
+        self.first_env
     }
 
     fn observation_space(&self) -> &Space {
@@ -738,7 +755,7 @@ impl VecEnv for CudaVecEnv {
     }
 
     fn save(&self) -> Result<Vec<u8>, rl_envs::Error> {
-        self.save_ranges(std::iter::once(0..self.n_envs)).map(|mut saved| saved.swap_remove(0))
+        self.save_ranges(std::iter::once(self.indices())).map(|mut saved| saved.swap_remove(0))
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), rl_envs::Error> {

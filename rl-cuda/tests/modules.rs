@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use beside::{Driven, Player, check_bound, compare};
 use rl_cuda::elementary::{self, Function};
 use rl_cuda::learner::Episodes;
-use rl_cuda::targets::{ObsSlices, Row, Steps, Targets, WordBuffers};
+use rl_cuda::targets::{ObsSlices, PolicyStreams, Row, Steps, Targets, WordBuffers};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
@@ -113,9 +113,9 @@ fn environment(device: &Device, name: &str, bits: &mut Bits<'_>) {
         compare(device, name, n, 3, n_steps).unwrap();
     }
     check_bound(device, name);
-    // Seeds and counters that need more than 32 bits.
+    // Seeds and counters that need more than 32 bits, and indices that need all of them.
     let (n, k, seed) = (33, if is_grid { 250 } else { 1100 }, u64::MAX - 5);
-    let mut envs = CudaVecEnv::new(device, name, n).unwrap().with_block(16);
+    let mut envs = CudaVecEnv::new(device, name, n).unwrap().with_block(16).with_first_env(0xFEDC_BA98);
     let (observation_space, action_space) = catalog::find(name).unwrap().spaces();
     let mut steps = DeviceSteps::zeros(device, k, n, &observation_space, &action_space).unwrap();
     for source in [ActionSource::Random, ActionSource::Given] {
@@ -218,8 +218,9 @@ fn sample(device: &Device, bits: &mut Bits<'_>) {
             let (mut actions, mut log_probs) = (Buffer::zeros(device, n).unwrap(), Buffer::zeros(device, n).unwrap());
             let masks = masks.view();
             let masks = masked.then_some(&masks);
+            let streams = PolicyStreams { clock: clock.view(), t: 3, first_env: 77 };
             kernels
-                .sample_categorical(&stream, &logits.view(), masks, &clock.view(), 3, &actions.view_mut(), &log_probs.view_mut())
+                .sample_categorical(&stream, &logits.view(), masks, streams, &actions.view_mut(), &log_probs.view_mut())
                 .unwrap();
             stream.synchronize().unwrap();
             bits.words(&actions.view());
@@ -234,7 +235,8 @@ fn sample(device: &Device, bits: &mut Bits<'_>) {
             let [mut actions, mut clipped] = [(); 2].map(|()| Buffer::zeros(device, n * n_actions).unwrap());
             let mut log_probs = Buffer::zeros(device, n).unwrap();
             let (gaussian, both) = ((&means.view(), &log_std.view(), &bounds.view()), [&actions.view_mut(), &clipped.view_mut()]);
-            kernels.sample_gaussian(&stream, gaussian, (&clock.view(), 3), both, &log_probs.view_mut()).unwrap();
+            let streams = PolicyStreams { clock: clock.view(), t: 3, first_env: 77 };
+            kernels.sample_gaussian(&stream, gaussian, streams, both, &log_probs.view_mut()).unwrap();
             stream.synchronize().unwrap();
             [&actions, &clipped, &log_probs].iter().for_each(|floats| bits.floats(&floats.view()));
         }

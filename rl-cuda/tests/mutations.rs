@@ -42,14 +42,14 @@ const MUTATIONS: &[[&str; 4]] = &[
     [
         "cartpole",
         "vec_env.cuh",
-        "Rng restart(seed, (u32)i, steps + 1, PURPOSE_RESET)",
-        "Rng restart(seed, (u32)i, steps, PURPOSE_RESET)",
+        "Rng restart(seed, index, steps + 1, PURPOSE_RESET)",
+        "Rng restart(seed, index, steps, PURPOSE_RESET)",
     ],
     [
         "breakout",
         "vec_env.cuh",
-        "Rng rng(seed, (u32)i, steps + 1, PURPOSE_STEP)",
-        "Rng rng(seed, (u32)i, steps + 1, PURPOSE_RESET)",
+        "Rng rng(seed, index, steps + 1, PURPOSE_STEP)",
+        "Rng rng(seed, index, steps + 1, PURPOSE_RESET)",
     ],
     ["cartpole", "philox.cuh", "round < 10", "round < 9"],
     // The observation after an episode's end instead of its last one; a stale mask.

@@ -5,7 +5,7 @@
 
 mod beside;
 
-use beside::{Driven, check_bound};
+use beside::{Driven, check_bound, compare_batches};
 use rl_cuda::{
     ActionSource, ActionViews, Buffer, CudaVecEnv, Device, DeviceActions, DeviceObs, DeviceSteps, Element, Error, View,
 };
@@ -14,7 +14,7 @@ use rl_envs::{ActionRows, Actions, Purpose, RandomActions, Rng, VecEnv, catalog}
 const SEED: u64 = 0x1234_5678_9ABC_DEF0;
 
 /// Everything that steps wrote, as bits.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 struct Written {
     actions: Vec<u32>,
     obs: Vec<u32>,
@@ -128,6 +128,51 @@ fn k_steps_in_one_launch_equal_k_launches_and_random_actions_are_those_of_rust()
                 assert!(given == single && given_states == states, "{context}: fused with given actions");
                 assert!(original(entry.name, n, total).envs.save().unwrap() == states, "{context}: the original");
             }
+        }
+    }
+}
+
+impl Written {
+    /// Appends what the steps of further environments wrote.
+    fn append(&mut self, other: Self) {
+        let Self { actions, obs, rewards, flags: [terminated, truncated], masks, finals } = other;
+        let to = [&mut self.actions, &mut self.obs, &mut self.rewards, &mut self.finals];
+        to.into_iter().zip([actions, obs, rewards, finals]).for_each(|(to, from)| to.extend(from));
+        let [all_terminated, all_truncated] = &mut self.flags;
+        let to = [all_terminated, all_truncated, &mut self.masks];
+        to.into_iter().zip([terminated, truncated, masks]).for_each(|(to, from)| to.extend(from));
+    }
+}
+
+#[test]
+fn slices_of_a_batch_are_those_of_the_whole_and_of_the_original() {
+    for device in Device::for_tests() {
+        for entry in catalog::ENVS {
+            let (stream, k) = (device.stream().unwrap(), if entry.name == "snake" { 60 } else { 250 });
+            let random = |envs: &mut CudaVecEnv| {
+                let mut steps = memory(envs, 1);
+                envs.step_on(&stream, k, ActionSource::Random, &steps.rows(0..1)).unwrap();
+                written(&device, &steps)
+            };
+            let mut whole = batch(&device, entry.name, 65);
+            reset(&mut whole, SEED);
+            let (expected, mut all) = (random(&mut whole), Written::default());
+            for range in [0..1, 1..33, 33..65] {
+                let context = format!("{device}: {}, {range:?}", entry.name);
+                let slice = || batch(&device, entry.name, range.len()).with_first_env(range.start as u32);
+                let both = [entry.slice(range.clone()).unwrap(), Box::new(slice())];
+                compare_batches(entry.name, both, SEED, k as usize).unwrap_or_else(|error| panic!("{context}: {error}"));
+                let mut envs = slice();
+                reset(&mut envs, SEED);
+                all.append(random(&mut envs));
+                let saved = envs.save().unwrap();
+                assert!(whole.save_ranges(std::iter::once(range.clone())).unwrap() == [&saved[..]], "{context}: saved");
+                let mut restored = slice();
+                restored.load(&saved).unwrap();
+                assert!(random(&mut restored) == random(&mut envs), "{context}: restored");
+                assert!(batch(&device, entry.name, range.len()).with_first_env(7).load(&saved).is_err(), "{context}: others");
+            }
+            assert!(all == expected, "{device}: {}", entry.name);
         }
     }
 }

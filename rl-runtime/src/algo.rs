@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use rl_agents::ranks::Ranks;
 use rl_agents::settings::Key;
 use rl_agents::{
     A2c, A2cConfig, ActorCritic, Agent, DeviceCollector, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork,
@@ -143,6 +144,8 @@ pub(crate) struct Build<'a> {
     pub(crate) device: Option<rl_cuda::Device>,
     /// Kernels of environments that step on that device, if they do.
     pub(crate) env: Option<&'static str>,
+    /// Ranks that share these environments, if there are any.
+    pub(crate) ranks: Option<Arc<dyn Ranks>>,
     /// Memory of replayed transitions.
     pub(crate) replay: Arc<dyn Memory>,
 }
@@ -241,7 +244,7 @@ impl Algorithm for PpoConfig {
         let ppo = Ppo::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
         let Some(device) = &build.device else { return Ok((Box::new(ppo), None)) };
         let ppo = ppo.on_device(device, build.rollout(self.n_steps))?;
-        let envs = build.env.map(|env| ppo.collector(env, build.seed)).transpose()?;
+        let envs = build.env.map(|env| ppo.collector(env, build.seed, build.ranks.as_ref())).transpose()?;
         Ok((Box::new(ppo), envs))
     }
 }
@@ -267,7 +270,7 @@ impl Algorithm for A2cConfig {
         let a2c = A2c::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
         let Some(device) = &build.device else { return Ok((Box::new(a2c), None)) };
         let a2c = a2c.on_device(device, build.rollout(self.n_steps))?;
-        let envs = build.env.map(|env| a2c.collector(env, build.seed)).transpose()?;
+        let envs = build.env.map(|env| a2c.collector(env, build.seed, build.ranks.as_ref())).transpose()?;
         Ok((Box::new(a2c), envs))
     }
 }

@@ -86,16 +86,17 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
 ///
 /// It learns on `device`, or on the CPU, from rollouts of `n_collectors` collectors. Its environments come with it if they are on the
-/// device that learns.
+/// device that learns; of those that `ranks` share, this rank's.
 pub(crate) fn agent(
     config: &Config,
     entry: &Entry,
     device: Option<Device>,
     n_collectors: usize,
     fresh: bool,
+    ranks: Option<&Arc<dyn Ranks>>,
 ) -> Result<Built, Error> {
     let env = config.env_on_device(entry)?;
-    let build = Build { device, env, n_collectors, ..config.build(entry, fresh) };
+    let build = Build { device, env, ranks: ranks.cloned(), n_collectors, ..config.build(entry, fresh) };
     let built = auto::or_on_cpu(config, build.device.is_some(), fitted(config, &build), || {
         config.algo.settings().agent(&Build { device: None, ..build.clone() })
     });

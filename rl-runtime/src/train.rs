@@ -460,7 +460,7 @@ impl Training {
         profile: Profile,
     ) -> Result<Self, Error> {
         let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
-        Self::build(config, entry, envs, || agent(config, entry, device, 1, fresh), ranks.clone(), profile)
+        Self::build(config, entry, envs, || agent(config, entry, device, 1, fresh, ranks.as_ref()), ranks.clone(), profile)
     }
 
     /// Creates a training of the caller's agent.
@@ -498,7 +498,7 @@ impl Training {
         if let Some(peers) = peers.filter(|_| has_actors) {
             let actors = peers.actors(config, entry)?;
             let n_collectors = actors.len();
-            let agent = || agent(config, entry, config.device().open()?, n_collectors, fresh);
+            let agent = || agent(config, entry, config.device().open()?, n_collectors, fresh, None);
             return Self::build(config, entry, |_| Ok(actors), agent, None, profile);
         }
         let Some(ranks) = peers.cloned() else { return Self::alone(config, entry, fresh, profile) };
@@ -522,7 +522,7 @@ impl Training {
         let entry = &config.wrapped(entry);
         let mut on_cpu = config.clone();
         on_cpu.run.env_device = "cpu".into();
-        let agent = || agent(&on_cpu, entry, config.device().open()?, 1, true);
+        let agent = || agent(&on_cpu, entry, config.device().open()?, 1, true, None);
         Self::build(config, entry, |pool| Ok(vec![of_slices(config, envs, pool)?]), agent, None, profile)
     }
 

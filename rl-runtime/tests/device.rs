@@ -193,21 +193,28 @@ fn several_devices_leave_the_files_of_one() {
     let ppo = |batch_size: &'static str| ["--set", "ppo.n_steps=24", "--set", "ppo.n_epochs=2", "--set", batch_size];
     let a2c = ["--algo", "a2c", "--set", "a2c.n_steps=24"];
     let [whole, half, quarter] = ["ppo.batch_size=384", "ppo.batch_size=192", "ppo.batch_size=96"].map(ppo);
+    let normalized = ["--set", "ppo.normalize_reward=true", "--set", "normalize_obs=true"];
+    let normalized = [&half[..], &normalized].concat();
     for (env, name, algo, devices) in [
         ("cartpole", "whole", &whole[..], &["emulated:1", "emulated:2", "emulated:4"][..]),
         ("cartpole", "half", &half, &["emulated:2", "emulated:3"]),
+        ("cartpole", "normalized", &normalized, &["emulated:3"]),
+        ("snake", "half", &half, &["emulated:2"]),
         ("pendulum", "quarter", &quarter, &["emulated:2"]),
         ("pendulum", "a2c", &a2c, &["emulated:2"]),
     ] {
-        let of = |device: &str| {
-            let run = dir.path().join(format!("{env}-{name}-{device}"));
+        let of = |device: &str, env_device: &str| {
+            let run = dir.path().join(format!("{env}-{name}-{device}-{env_device}"));
             let args = [env, "--device", device, "--steps", "1152", "--run-dir", text(&run), "--set", "eval_max_steps=50"];
-            train(&run, &[&args[..], SHARED, algo].concat());
+            let (env_device, rest) = (format!("env_device={env_device}"), ["--set", "conv=[]"]);
+            train(&run, &[&args[..], &["--set", &env_device], &rest, SHARED, algo].concat());
             (learnt(&run), metrics(&run))
         };
-        let expected = of("cpu");
+        let expected = of("cpu", "cpu");
         for device in devices {
-            assert!(of(device) == expected, "{env}, {name}, {device}");
+            for env_device in ["cpu", "learner"] {
+                assert!(of(device, env_device) == expected, "{env}, {name}, {device}, environments: {env_device}");
+            }
         }
     }
 }
@@ -245,10 +252,12 @@ fn a_list_of_devices_that_cannot_be_is_refused_with_one_sentence() {
         refused(&["--device", device], 2, "it must be auto, cpu, cuda, cuda:i, a list of different GPUs");
     }
     refused(&["--device", "emulated:2", "--algo", "dqn"], 2, "dqn learns on one device only so far");
-    refused(&["--device", "emulated:2", "--set", "env_device=learner"], 2, "environments step on the CPU so far");
     refused(&["--device", "emulated:2", "--set", "pipeline=overlapped"], 2, "use pipeline = sync");
     if can_compare() {
-        refused(&["--device", "emulated:4", "--envs", "8"], 2, "4 ranks share 2 slices of environments");
+        for env_device in ["env_device=cpu", "env_device=learner"] {
+            let few = ["--device", "emulated:4", "--envs", "8", "--set", env_device];
+            refused(&few, 2, "4 ranks share 2 slices of environments");
+        }
     }
 }
 

@@ -59,7 +59,9 @@ impl KernelBench<'_, Targets> {
         let mut log_probs = self.zeros(means.len().checked_div(log_std.len()).unwrap_or(3));
         let gaussian = (&means.view(), &log_std.view(), &bounds.view());
         let to = ([&actions.view_mut(), &clipped.view_mut()], &log_probs.view_mut());
-        self.kernels.sample_gaussian(&self.stream, gaussian, (&clock.view(), t), to.0, to.1).unwrap();
+        self.kernels
+            .sample_gaussian(&self.stream, gaussian, PolicyStreams { clock: clock.view(), t, first_env: 0 }, to.0, to.1)
+            .unwrap();
         [&actions, &clipped, &log_probs].into_iter().for_each(|floats| self.digest.floats(&self.stream, floats));
     }
 
@@ -69,7 +71,16 @@ impl KernelBench<'_, Targets> {
         let masks = masks.as_ref().map(Buffer::view);
         let (mut actions, mut log_probs) = (self.zeros(n), self.zeros(n));
         let to = (&actions.view_mut(), &log_probs.view_mut());
-        self.kernels.sample_categorical(&self.stream, &logits.view(), masks.as_ref(), &clock.view(), t, to.0, to.1).unwrap();
+        self.kernels
+            .sample_categorical(
+                &self.stream,
+                &logits.view(),
+                masks.as_ref(),
+                PolicyStreams { clock: clock.view(), t, first_env: 0 },
+                to.0,
+                to.1,
+            )
+            .unwrap();
         self.digest.words(&self.stream, &actions);
         self.digest.floats(&self.stream, &log_probs);
     }

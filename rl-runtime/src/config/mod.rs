@@ -448,7 +448,6 @@ impl Config {
         let has_kernels = self.wrapped(entry).is_twinned();
         match &*self.run.env_device {
             "cpu" => Ok(None),
-            _ if self.n_devices() > 1 => Ok(None),
             "learner" if !has_kernels => Err(Error::config(format!(
                 "env_device is learner, but there are no kernels for {} with these wrappers; use env_device = cpu",
                 entry.name
@@ -558,7 +557,7 @@ impl Config {
         let (n_envs, seed) = (self.run.n_envs, self.run.seed);
         let replay = mapped::memory(&self.run.replay_dir);
         let spaces = self.wrapped(entry).spaces();
-        Build { spaces, net: &self.net, n_envs, n_collectors: 1, seed, fresh, device: None, env: None, replay }
+        Build { spaces, net: &self.net, n_envs, n_collectors: 1, seed, fresh, device: None, env: None, ranks: None, replay }
     }
 
     /// Finds problems of several settings together.
@@ -573,10 +572,6 @@ impl Config {
             if self.algo.dqn().is_some() {
                 let text = "but dqn learns on one device only so far; use one of them, ppo or a2c";
                 found.push((vec!["device", "algo"], format!("device is {device}, {text}")));
-            }
-            if self.run.env_device == "learner" {
-                let text = "but with several devices environments step on the CPU so far; use env_device = cpu";
-                found.push((vec!["device", "env_device"], format!("device is {device} and env_device is learner, {text}")));
             }
             if self.mode() != Mode::Sync {
                 let text = "but several devices learn from rollouts of the latest policy only so far; use pipeline = sync";
