@@ -16,12 +16,12 @@ use std::ops::Range;
 use candle_core::Tensor;
 use rl_envs::isa::Set;
 
-use crate::Error;
 use crate::activation::Activation;
 use crate::aligned::Aligned;
 use crate::gemm::{Init, Matrix, OffsetTable, PANEL, Stride, add_rows, multiply, pad, reserve};
 use crate::params::{Layout, orthogonal};
 use crate::samples::{Samples, TILE};
+use crate::{Error, Precision};
 
 /// Numbers (observations and outputs) that pass through the layers at a time.
 const NUMBERS: usize = 48 << 10;
@@ -139,8 +139,9 @@ impl Conv {
 
     /// Computes features (B, F) of observations (B, D) with candle operations.
     ///
-    /// `params` is the whole vector (P). candle's own convolutions are not used: their gradients are slow.
-    pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
+    /// `params` is the whole vector (P); `precision` is that of the products. candle's own convolutions are not used: their
+    /// gradients are slow.
+    pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor, precision: Precision) -> candle_core::Result<Tensor> {
         let (b, mut x) = (obs.dim(0)?, obs.clone());
         for (l, layer) in self.layers.iter().enumerate() {
             let ([rows, columns], n_in, k) = (layer.in_size, layer.n_in, layer.n_terms());
@@ -152,7 +153,7 @@ impl Conv {
             let patches = x.index_select(&index, 1)?.reshape((b * layer.n_positions(), k))?;
             let weight = params.narrow(0, layer.weight.start, layer.weight.len())?.reshape((layer.n_out, k))?;
             let bias = params.narrow(0, layer.bias.start, layer.bias.len())?;
-            let z = patches.matmul(&weight.t()?)?.broadcast_add(&bias)?;
+            let z = precision.matmul(&patches, &weight.t()?)?.broadcast_add(&bias)?;
             x = self.activation.forward(&z)?.reshape((b, layer.n_positions() * layer.n_out))?;
         }
         Ok(x)
