@@ -504,4 +504,17 @@ mod tests {
         assert_ne!(params, update(1, 0.0).1);
         assert_eq!(params, update(3, 1e-3).1);
     }
+
+    #[test]
+    fn products_have_the_given_precision() {
+        let mut layout = Layout::default();
+        let conv = Conv::new(&mut layout, &[2, 5, 5], &[[3, 3, 1]], Activation::Tanh).unwrap();
+        let numbers = |n: usize| Tensor::from_iter((0..n).map(|i| (i as f32).sin()), &candle_core::Device::Cpu).unwrap();
+        let (params, obs) = (numbers(layout.len()), numbers(100).reshape((2, 50)).unwrap());
+        let features =
+            |precision| conv.forward(&params, &obs, precision).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for precision in [Precision::Bf16, Precision::F16] {
+            crate::fixture::assert_rounded(precision, &features(precision), &features(Precision::F32));
+        }
+    }
 }

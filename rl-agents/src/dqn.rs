@@ -1077,6 +1077,10 @@ mod tests {
                 agent.draw(0.0, None).unwrap();
                 agent.set_targets(&Pool::new(1).unwrap()).unwrap();
                 agent.reference().unwrap();
+                // An overflow is no divergence while losses are scaled.
+                let overflow = vec![f32::INFINITY; agent.memory.gradient.len()];
+                agent.optimizer.step(&mut overflow.clone(), &overflow, 0.0, 1.0);
+                assert_eq!(agent.optimizer.steps().skipped, u64::from(precision != Precision::F16));
                 agent.memory.gradient
             };
             let expected = gradient(Precision::F32);

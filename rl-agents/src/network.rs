@@ -78,7 +78,7 @@ crate::settings! {
 }
 
 impl NetConfig {
-    /// Checks every range, that convolutions fit observations of this space, and that the learner has the precision.
+    /// Checks every range, and that learner, precision and convolutions fit.
     ///
     /// # Errors
     /// [`Error::Range`] or [`Error::Setting`] if a setting is not allowed.

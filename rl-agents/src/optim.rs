@@ -66,15 +66,17 @@ impl Optimizer {
         Self { rule, m, v: vec![0.0; len], steps: StepCount::default(), loss_scale: None }
     }
 
-    /// Sets the precision of the gradients: for f16, losses are scaled from now on.
+    /// Sets the precision of the gradients.
     ///
-    /// The scale begins at 2^16. It halves when a gradient overflows, which skips the step, and doubles after 2000 steps in a row. A
+    /// For f16, losses are scaled. The scale begins at 2^16. It halves when a gradient overflows, which skips the step, and doubles after 2000 steps in a row. A
     /// resumed run begins at 2^16 again.
     pub fn set_precision(&mut self, precision: Precision) {
         self.loss_scale = LossScale::of(precision);
     }
 
-    /// Computes the gradient (P) of `loss` with respect to `params`, through the scaled loss if there is a scale.
+    /// Computes the gradient (P) of `loss` with respect to `params`.
+    ///
+    /// With [`Precision::F16`], it is that of the scaled loss, scaled back.
     ///
     /// # Errors
     /// Errors of candle.

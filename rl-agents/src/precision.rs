@@ -39,7 +39,7 @@ impl Precision {
     ///
     /// # Errors
     /// Errors of candle.
-    pub fn matmul(self, a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
+    pub(crate) fn matmul(self, a: &Tensor, b: &Tensor) -> candle_core::Result<Tensor> {
         if self == Self::F32 {
             return a.matmul(b);
         }
@@ -71,8 +71,9 @@ const MAX_SCALE: f32 = (1 << 24) as f32;
 /// Consecutive finite gradients after which the loss scale doubles.
 const GROWTH_INTERVAL: u32 = 2000;
 
-/// Factor of the losses of [`Precision::F16`], with the rules and constants of PyTorch's `GradScaler`.
+/// Factor of the losses of [`Precision::F16`].
 ///
+/// Rules and constants are those of PyTorch's `GradScaler`.
 /// It starts again in a resumed run, which therefore differs in its bits from an uninterrupted one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LossScale {
@@ -87,7 +88,7 @@ impl LossScale {
         (precision == Precision::F16).then_some(Self { scale: 65_536.0, n_finite: 0 })
     }
 
-    /// Computes the gradient (P) of `loss` with respect to `params`, as if it were not scaled.
+    /// Computes the gradient (P) of a loss through the scaled loss.
     pub(crate) fn gradient(scale: Option<Self>, params: &Var, loss: &Tensor) -> candle_core::Result<Vec<f32>> {
         let scale = scale.map_or(1.0, |scale| scale.scale);
         let grads = (loss * f64::from(scale))?.backward()?;

@@ -86,7 +86,7 @@ fn library() -> Option<&'static Library> {
     is_present.then(|| unsafe { sys::culib() })
 }
 
-/// Returns the driver library that the program is linked with, as cudarc is where candle has its CUDA backend.
+/// Returns the driver library that the program is linked with.
 #[cfg(feature = "linked")]
 #[allow(unsafe_code)]
 fn library() -> Option<&'static Library> {
