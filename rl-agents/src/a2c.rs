@@ -349,7 +349,7 @@ impl Agent for A2c {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture;
+    use crate::{Precision, fixture};
 
     #[test]
     fn the_gradient_of_the_loss_equals_finite_differences() {
@@ -373,6 +373,31 @@ mod tests {
                 micro.reference(minibatch).unwrap();
                 fixture::assert_near(&fused.descent.gradient, &reference.descent.gradient);
                 fixture::assert_near(&micro.descent.gradient, &reference.descent.gradient);
+            });
+        }
+    }
+
+    #[test]
+    fn a_gradient_of_16_bits_is_that_of_f32_but_for_rounding() {
+        for case in fixture::Case::ALL {
+            fixture::with_minibatch(case, |minibatch| {
+                let gradient = |precision, micro_batch| {
+                    let config = A2cConfig { ent_coef: 0.1, micro_batch, ..A2cConfig::default() };
+                    let policy = fixture::moved_policy_in(Learner::Reference, precision, case);
+                    let mut agent = A2c::new(policy, config, 4, 0).unwrap();
+                    // The first loss scales are too large, and skipped steps halve them.
+                    let finite = (0..16).any(|_| {
+                        agent.reference(minibatch).unwrap();
+                        let Descent { optimizer, gradient, .. } = &mut agent.descent;
+                        optimizer.step(&mut vec![0.0; gradient.len()], gradient, 0.0, 1.0).is_some()
+                    });
+                    assert!(finite);
+                    agent.descent.gradient
+                };
+                let expected = gradient(Precision::F32, 0);
+                for (precision, micro_batch) in [(Precision::Bf16, 0), (Precision::F16, 0), (Precision::F16, 7)] {
+                    fixture::assert_rounded(precision, &gradient(precision, micro_batch), &expected);
+                }
             });
         }
     }

@@ -44,7 +44,7 @@ impl Batch {
         rows: &[u32],
         advantages: &[f32],
     ) -> Result<Self, Error> {
-        let device = &Device::Cpu;
+        let device = policy.network().device();
         let b = rows.len();
         let at = |row: &u32| *row as usize;
         let mut obs = Vec::with_capacity(b * policy.network().obs_len());

@@ -16,12 +16,12 @@ use std::ops::Range;
 use candle_core::Tensor;
 use rl_envs::isa::Set;
 
-use crate::Error;
 use crate::activation::Activation;
 use crate::aligned::Aligned;
 use crate::gemm::{Init, Matrix, OffsetTable, PANEL, Stride, add_rows, multiply, pad, reserve};
 use crate::params::{Layout, orthogonal};
 use crate::samples::{Samples, TILE};
+use crate::{Error, Precision};
 
 /// Numbers (observations and outputs) that pass through the layers at a time.
 const NUMBERS: usize = 48 << 10;
@@ -139,8 +139,9 @@ impl Conv {
 
     /// Computes features (B, F) of observations (B, D) with candle operations.
     ///
-    /// `params` is the whole vector (P). candle's own convolutions are not used: their gradients are slow.
-    pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
+    /// `params` is the whole vector (P); `precision` is that of the products. candle's own convolutions are not used: their
+    /// gradients are slow.
+    pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor, precision: Precision) -> candle_core::Result<Tensor> {
         let (b, mut x) = (obs.dim(0)?, obs.clone());
         for (l, layer) in self.layers.iter().enumerate() {
             let ([rows, columns], n_in, k) = (layer.in_size, layer.n_in, layer.n_terms());
@@ -152,7 +153,7 @@ impl Conv {
             let patches = x.index_select(&index, 1)?.reshape((b * layer.n_positions(), k))?;
             let weight = params.narrow(0, layer.weight.start, layer.weight.len())?.reshape((layer.n_out, k))?;
             let bias = params.narrow(0, layer.bias.start, layer.bias.len())?;
-            let z = patches.matmul(&weight.t()?)?.broadcast_add(&bias)?;
+            let z = precision.matmul(&patches, &weight.t()?)?.broadcast_add(&bias)?;
             x = self.activation.forward(&z)?.reshape((b, layer.n_positions() * layer.n_out))?;
         }
         Ok(x)
@@ -502,5 +503,18 @@ mod tests {
         let (_, params) = update(1, 1e-3);
         assert_ne!(params, update(1, 0.0).1);
         assert_eq!(params, update(3, 1e-3).1);
+    }
+
+    #[test]
+    fn products_have_the_given_precision() {
+        let mut layout = Layout::default();
+        let conv = Conv::new(&mut layout, &[2, 5, 5], &[[3, 3, 1]], Activation::Tanh).unwrap();
+        let numbers = |n: usize| Tensor::from_iter((0..n).map(|i| (i as f32).sin()), &candle_core::Device::Cpu).unwrap();
+        let (params, obs) = (numbers(layout.len()), numbers(100).reshape((2, 50)).unwrap());
+        let features =
+            |precision| conv.forward(&params, &obs, precision).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for precision in [Precision::Bf16, Precision::F16] {
+            crate::fixture::assert_rounded(precision, &features(precision), &features(Precision::F32));
+        }
     }
 }

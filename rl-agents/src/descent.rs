@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 use ndarray::{CowArray, Ix2};
 use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_cuda::learner::{LearnerCounters, UpdateSettings, UpdateTotals};
@@ -53,9 +53,11 @@ pub(crate) struct Descent {
 impl Descent {
     pub(crate) fn new(policy: ActorCritic, rule: Rule, seed: u64, normalize_reward: bool) -> Self {
         let len = policy.params().len();
+        let mut optimizer = Optimizer::new(rule, len);
+        optimizer.set_precision(policy.network().precision());
         Self {
             policy,
-            optimizer: Optimizer::new(rule, len),
+            optimizer,
             epochs: 0,
             seed,
             gradient: vec![0.0; len],
@@ -69,7 +71,7 @@ impl Descent {
         }
     }
 
-    /// Learns on `device` from rollouts of a shape.
+    /// Learns on `device` from rollouts of a shape, with candle if it is the learner.
     ///
     /// `sizes` are those of minibatch and micro-batch, and `refresh` is what the latest policy computes for a rollout of an older one.
     ///
@@ -82,6 +84,9 @@ impl Descent {
         sizes: (usize, usize),
         refresh: Refresh,
     ) -> Result<Self, Error> {
+        if self.policy.network_mut().move_to(device)? {
+            return Ok(self);
+        }
         let learning = (&self.policy, self.optimizer.rule());
         let device = DeviceDescent::new(device, learning, shape, sizes, (self.returns.is_some(), refresh))?;
         self.device = Some(Arc::new(Mutex::new(device)));
@@ -141,14 +146,12 @@ impl Descent {
 
     /// Returns the parameters as a variable with gradients.
     pub(crate) fn variable(&self) -> candle_core::Result<Var> {
-        Var::from_slice(self.policy.params(), self.policy.params().len(), &Device::Cpu)
+        Var::from_slice(self.policy.params(), self.policy.params().len(), self.policy.network().device())
     }
 
     /// Adds the gradient of `loss` with respect to `params` to the minibatch's.
     pub(crate) fn add_gradient(&mut self, params: &Var, loss: &Tensor) -> candle_core::Result<()> {
-        let grads = loss.backward()?;
-        let grads = grads.get(params).ok_or_else(|| candle_core::Error::Msg("the loss does not depend on params".into()))?;
-        self.gradient.iter_mut().zip(grads.to_vec1::<f32>()?).for_each(|(sum, grad)| *sum += grad);
+        self.gradient.iter_mut().zip(self.optimizer.gradient(params, loss)?).for_each(|(sum, grad)| *sum += grad);
         Ok(())
     }
 

@@ -401,7 +401,8 @@ impl Dqn {
             gradient: vec![0.0; network.params().len()],
             slices: Slices::new(),
         };
-        let optimizer = Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }, network.params().len());
+        let mut optimizer = Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }, network.params().len());
+        optimizer.set_precision(network.network().precision());
         let target = network.clone();
         network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         let (env_steps, empty_at, credit, updates) = (0, 0, 0, 0);
@@ -434,6 +435,10 @@ impl Dqn {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for instance
     /// without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
+        if self.network.network_mut().move_to(device)? {
+            self.target = self.network.clone();
+            return Ok(self);
+        }
         let (replay, sizes) = (self.replay.transitions(), (self.config.batch_size, self.config.micro_batch));
         self.device = Some(DeviceDqn::new(device, &self.network, (replay, self.config.replay_on_device), sizes)?);
         self.load_device()?;
@@ -682,7 +687,7 @@ impl Dqn {
 
     /// Computes a minibatch's gradient with candle operations; returns loss and mean Q.
     fn reference(&mut self) -> Result<(f32, f32), Error> {
-        let device = &Device::Cpu;
+        let device = self.network.network().device();
         let n = self.memory.targets.len();
         let obs = self.network.network().features(self.memory.batch.columns().obs)?;
         let micro_batch = if self.config.micro_batch == 0 { n } else { self.config.micro_batch };
@@ -695,9 +700,8 @@ impl Dqn {
             let (targets, weights) = (of(&self.memory.targets)?, of(self.memory.batch.columns().weights)?);
             let (loss, q, error) = loss(&self.network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
             let share = len as f32 / n as f32;
-            let grads = (&loss * f64::from(share))?.backward()?;
-            let grads = grads.get(&params).ok_or_else(|| candle_core::Error::Msg("the loss does not depend on params".into()))?;
-            gradient.iter_mut().zip(grads.to_vec1::<f32>()?).for_each(|(sum, grad)| *sum += grad);
+            let grads = self.optimizer.gradient(&params, &(&loss * f64::from(share))?)?;
+            gradient.iter_mut().zip(grads).for_each(|(sum, grad)| *sum += grad);
             total += share * loss.to_scalar::<f32>()?;
             mean_q += share * q.to_scalar::<f32>()?;
             errors.extend(error.to_vec1::<f32>()?);
@@ -857,7 +861,7 @@ impl Agent for Dqn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Acted, Acting, Choice, Collector, NetConfig};
+    use crate::{Acted, Acting, Choice, Collector, NetConfig, Precision};
     use rl_buffer::ObsSlice;
     use rl_envs::cartpole::CartPole;
     use rl_envs::snake::Snake;
@@ -882,12 +886,16 @@ mod tests {
 
     /// An agent with a replay memory of masked Snake on a small board, and a drawn batch.
     fn agent(learner: Learner, config: DqnConfig) -> Dqn {
+        agent_of(&NetConfig { hidden: vec![17, 9], learner, ..NetConfig::default() }, config)
+    }
+
+    /// [`agent`] with other networks.
+    fn agent_of(net: &NetConfig, config: DqnConfig) -> Dqn {
         let pool = Pool::new(1).unwrap();
         let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
         let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
-        let net = NetConfig { hidden: vec![17, 9], learner, ..NetConfig::default() };
-        let network = QNetwork::new(&obs, &actions, &net, config.dueling, 5).unwrap();
+        let network = QNetwork::new(&obs, &actions, net, config.dueling, 5).unwrap();
         let mut agent =
             Dqn::new(network, DqnConfig { learning_starts: MAX_STEPS as u64, ..config }, &obs, &actions, 4, 7).unwrap();
         let mut rollout = collector.rollout(20).unwrap();
@@ -1052,6 +1060,34 @@ mod tests {
                     assert!(error < 1e-5 * norm, "dueling {dueling}, B = {b}: {error} of {norm}");
                     assert!(fused.3.len() == b && fused.3.iter().zip(&reference.3).all(|(a, b)| (a - b).abs() < 1e-5));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_gradient_of_16_bits_is_that_of_f32_but_for_rounding() {
+        for conv in [vec![], vec![[8, 3, 1]]] {
+            let gradient = |precision| {
+                let net = NetConfig {
+                    conv: conv.clone(),
+                    hidden: vec![17, 9],
+                    learner: Learner::Reference,
+                    precision,
+                    ..NetConfig::default()
+                };
+                let mut agent = agent_of(&net, DqnConfig { batch_size: 65, dueling: true, ..DqnConfig::default() });
+                agent.draw(0.0, None).unwrap();
+                agent.set_targets(&Pool::new(1).unwrap()).unwrap();
+                agent.reference().unwrap();
+                // An overflow is no divergence while losses are scaled.
+                let overflow = vec![f32::INFINITY; agent.memory.gradient.len()];
+                agent.optimizer.step(&mut overflow.clone(), &overflow, 0.0, 1.0);
+                assert_eq!(agent.optimizer.steps().skipped, u64::from(precision != Precision::F16));
+                agent.memory.gradient
+            };
+            let expected = gradient(Precision::F32);
+            for precision in [Precision::Bf16, Precision::F16] {
+                crate::fixture::assert_rounded(precision, &gradient(precision), &expected);
             }
         }
     }

@@ -6,7 +6,7 @@ use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpol
 
 use crate::batch::{Batch, Minibatch};
 use crate::targets::Targets;
-use crate::{ActorCritic, Collector, Learner, NetConfig};
+use crate::{ActorCritic, Collector, Learner, NetConfig, Precision};
 
 /// Kind of actions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,13 +105,18 @@ impl Env for Choices {
 
 /// The fixture's policy, its parameters moved away from those that acted.
 pub(crate) fn moved_policy(learner: Learner, case: Case) -> ActorCritic {
+    moved_policy_in(learner, Precision::F32, case)
+}
+
+/// [`moved_policy`] with a precision.
+pub(crate) fn moved_policy_in(learner: Learner, precision: Precision, case: Case) -> ActorCritic {
     let (policy, ..) = rollout_of(case);
     let (space, actions) = match case {
         Case::Continuous => (Drift::default().observation_space(), Drift::default().action_space()),
         Case::Heads => (Choices::default().observation_space(), Choices::default().action_space()),
         _ => (CartPole::default().observation_space(), CartPole::default().action_space()),
     };
-    let net = NetConfig { hidden: vec![8, 5], learner, ..NetConfig::default() };
+    let net = NetConfig { hidden: vec![8, 5], learner, precision, ..NetConfig::default() };
     let acted = policy.params().to_vec();
     let mut policy = ActorCritic::new(&space, &actions, &net, 1).unwrap();
     policy.network_mut().change(|params| params.copy_from_slice(&acted));
@@ -124,11 +129,28 @@ pub(crate) fn moved_policy(learner: Learner, case: Case) -> ActorCritic {
 
 /// Asserts that two vectors are equal but for rounding.
 pub(crate) fn assert_near(got: &[f32], expected: &[f32]) {
+    let error = relative_error(got, expected);
+    assert!(error < 2e-6, "relative error {error}");
+}
+
+/// Asserts that a gradient has the errors of a precision of 16 bits, and no others.
+///
+/// A product rounds its operands and its sum by at most one half of the last bit, which is 2^-8 of a number in bf16 and 2^-11 in f16.
+/// A gradient is the result of some products in a row, whose errors partly cancel.
+pub(crate) fn assert_rounded(precision: Precision, got: &[f32], expected: &[f32]) {
+    let (error, rounding) =
+        (relative_error(got, expected), if precision == Precision::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) });
+    assert!((0.25 * rounding..2.5 * rounding).contains(&error), "{precision:?}: relative error {error}");
+}
+
+/// Distance of two vectors relative to the second one.
+fn relative_error(got: &[f32], expected: &[f32]) -> f64 {
     let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
     let error = norm(&mut got.iter().zip(expected).map(|(a, b)| a - b));
     let size = norm(&mut expected.iter().copied());
     assert_eq!(got.len(), expected.len());
-    assert!(size > 0.0 && error < 2e-6 * size, "relative error {}", error / size);
+    assert!(size > 0.0);
+    error / size
 }
 
 /// Copies the steps of a rollout, with masks that leave the actions taken legal.

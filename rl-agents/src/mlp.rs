@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 
+use crate::Precision;
 use crate::activation::Activation;
 use crate::params::{Layout, orthogonal};
 
@@ -74,13 +75,13 @@ impl Mlp {
 
     /// Computes outputs (B, out) of inputs (B, in) with candle operations.
     ///
-    /// `params` is the whole vector (P).
-    pub(crate) fn forward(&self, params: &Tensor, inputs: &Tensor) -> candle_core::Result<Tensor> {
+    /// `params` is the whole vector (P); `precision` is that of the products.
+    pub(crate) fn forward(&self, params: &Tensor, inputs: &Tensor, precision: Precision) -> candle_core::Result<Tensor> {
         let mut x = inputs.clone();
         for (i, layer) in self.layers.iter().enumerate() {
             let weight = params.narrow(0, layer.weight.start, layer.weight.len())?.reshape((layer.n_in, layer.n_out))?;
             let bias = params.narrow(0, layer.bias.start, layer.bias.len())?;
-            x = x.matmul(&weight)?.broadcast_add(&bias)?;
+            x = precision.matmul(&x, &weight)?.broadcast_add(&bias)?;
             if i + 1 < self.layers.len() || self.trunk {
                 x = self.activation.forward(&x)?;
             }
@@ -104,10 +105,10 @@ mod tests {
         let params = [1.0f32, -1.0, 2.0, 1.0, 0.5, -3.0, 2.0, 7.0, 1.0];
         let params = Tensor::from_slice(&params, 9, &Device::Cpu).unwrap();
         let inputs = Tensor::from_slice(&[1.0f32, 2.0], (1, 2), &Device::Cpu).unwrap();
-        assert_eq!(relu.forward(&params, &inputs).unwrap().to_vec2::<f32>().unwrap(), [[12.0]]);
+        assert_eq!(relu.forward(&params, &inputs, Precision::F32).unwrap().to_vec2::<f32>().unwrap(), [[12.0]]);
         let tanh = Mlp { activation: Activation::Tanh, ..relu };
         let expected = 2.0 * 5.5f32.tanh() + 7.0 * (-2.0f32).tanh() + 1.0;
-        let got = tanh.forward(&params, &inputs).unwrap().to_vec2::<f32>().unwrap()[0][0];
+        let got = tanh.forward(&params, &inputs, Precision::F32).unwrap().to_vec2::<f32>().unwrap()[0][0];
         assert!((got - expected).abs() < 1e-6);
     }
 }

@@ -18,11 +18,12 @@ use crate::mlp::{Linear, Mlp};
 use crate::net::{Kernel, Net};
 use crate::normalize::{Moments, Normalizer};
 use crate::params::Layout;
+use crate::precision::candle_device;
 use crate::probe::Threads;
 use crate::samples::{Samples, TILE};
 use crate::settings::{self, Kind};
 use crate::tile::Workspace;
-use crate::{Error, Scratch, Snapshot, Weights};
+use crate::{Error, Precision, Scratch, Snapshot, Weights};
 
 /// Implementation of losses, gradients and acting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,11 @@ crate::settings! {
         shared_trunk: bool = false, Kind::Bool;
         /// Implementation of networks: fused: the tile kernel; reference: candle, slow.
         learner: Learner = Learner::Fused, Kind::Choice(&["fused", "reference"]);
+        /// Precision of matrix products with learner = "reference"; all else is f32.
+        ///
+        /// Losses are scaled for f16.
+        #[serde(default)]
+        precision: Precision = Precision::F32, Kind::Choice(&["f32", "bf16", "f16"]), resumable;
         /// Initial logarithm of the standard deviations of continuous actions.
         log_std_init: f32 = 0.0, Kind::Float(-20.0, 20.0);
         /// Normalizes observations by their running mean and variance.
@@ -58,12 +64,17 @@ crate::settings! {
 }
 
 impl NetConfig {
-    /// Checks every range, and that convolutions fit observations of this space.
+    /// Checks every range, and that learner, precision and convolutions fit.
     ///
     /// # Errors
     /// [`Error::Range`] or [`Error::Setting`] if a setting is not allowed.
     pub fn check(&self, obs: &Space) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
+        if self.precision != Precision::F32 && self.learner == Learner::Fused {
+            let allowed = "but the tile kernel computes in f32 only; leave it at f32, or set learner = \"reference\"";
+            let value = self.precision.dtype().as_str().into();
+            return Err(Error::Setting { name: "precision", value, allowed });
+        }
         Conv::new(&mut Layout::default(), obs.shape(), &self.conv, self.activation).map(|_| ())
     }
 }
@@ -114,6 +125,10 @@ pub(crate) struct Network {
     normalizer: Option<Normalizer>,
     version: u64,
     kernel: Option<Kernel>,
+    /// Precision of the reference learner.
+    precision: Precision,
+    /// Device of the reference learner.
+    device: Device,
 }
 
 impl Network {
@@ -126,7 +141,17 @@ impl Network {
         };
         let normalizer = net.normalize_obs.then(|| Normalizer::new(obs.len()));
         let (obs_len, scale) = (obs.len(), obs.scale());
-        Self { shape: Arc::new(shape), params, obs_len, scale, normalizer, version: 0, kernel }
+        Self {
+            shape: Arc::new(shape),
+            params,
+            obs_len,
+            scale,
+            normalizer,
+            version: 0,
+            kernel,
+            precision: net.precision,
+            device: Device::Cpu,
+        }
     }
 
     /// Draws orthogonal weights; biases are 0.
@@ -161,6 +186,30 @@ impl Network {
 
     pub(crate) fn learner(&self) -> Learner {
         if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
+    }
+
+    /// Precision of the reference learner.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Device of the reference learner.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Moves the reference learner to a GPU.
+    ///
+    /// Returns false for the tile kernel, and for the emulated device, which candle does not know.
+    ///
+    /// # Errors
+    /// Errors of [`candle_device`].
+    pub(crate) fn move_to(&mut self, device: &rl_cuda::Device) -> Result<bool, Error> {
+        if self.kernel.is_some() || device.is_emulated() {
+            return Ok(false);
+        }
+        self.device = candle_device(device.ordinal())?;
+        Ok(true)
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -282,12 +331,12 @@ impl Network {
     /// Observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
     pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
         let NetworkShape { conv, trunk, heads, .. } = &*self.shape;
-        let features = conv.forward(params, obs)?;
+        let features = conv.forward(params, obs, self.precision)?;
         let features = match trunk {
-            Some(trunk) => trunk.forward(params, &features)?,
+            Some(trunk) => trunk.forward(params, &features, self.precision)?,
             None => features,
         };
-        heads.iter().map(|head| head.forward(params, &features)).collect()
+        heads.iter().map(|head| head.forward(params, &features, self.precision)).collect()
     }
 
     /// Returns the kernel with the current parameters, if it is the learner.
@@ -302,7 +351,7 @@ impl Network {
 
     /// Returns the parameters as a tensor without gradient.
     pub(crate) fn params_tensor(&self) -> candle_core::Result<Tensor> {
-        Tensor::from_slice(&self.params, self.params.len(), &Device::Cpu)
+        Tensor::from_slice(&self.params, self.params.len(), &self.device)
     }
 
     /// Returns observations (B, D), scaled and normalized.
@@ -310,7 +359,7 @@ impl Network {
         let mut features = Vec::new();
         self.push_features(obs, &mut features);
         let n = features.len() / self.obs_len;
-        Tensor::from_vec(features, (n, self.obs_len), &Device::Cpu)
+        Tensor::from_vec(features, (n, self.obs_len), &self.device)
     }
 
     /// Appends observations, scaled and normalized.
@@ -376,6 +425,8 @@ impl Clone for Network {
             normalizer: self.normalizer.clone(),
             version: self.version,
             kernel: self.kernel.clone(),
+            precision: self.precision,
+            device: self.device.clone(),
         }
     }
 
@@ -387,6 +438,7 @@ impl Clone for Network {
         }
         self.params.copy_from_slice(&source.params);
         self.version = source.version;
+        self.device = source.device.clone();
         if let (Some(normalizer), Some(source)) = (&mut self.normalizer, &source.normalizer) {
             normalizer.copy_from(source);
         }

@@ -1,11 +1,13 @@
 //! Optimizers: one pass over the flat parameter vector, with gradient clipping.
 
+use candle_core::{Tensor, Var};
 use rl_envs::Pool;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 use serde::{Deserialize, Serialize};
 
+use crate::precision::LossScale;
 use crate::probe::{Stage, Threads};
-use crate::{Error, sums};
+use crate::{Error, Precision, sums};
 
 /// Number of consecutive skipped steps after which learning stops.
 const MAX_SKIPPED: u64 = 3;
@@ -44,6 +46,7 @@ pub struct Optimizer {
     /// Second moments.
     v: Vec<f32>,
     steps: StepCount,
+    loss_scale: Option<LossScale>,
 }
 
 /// Steps of an optimizer.
@@ -60,13 +63,31 @@ impl Optimizer {
     #[must_use]
     pub fn new(rule: Rule, len: usize) -> Self {
         let m = if matches!(rule, Rule::Adam { .. }) { vec![0.0; len] } else { Vec::new() };
-        Self { rule, m, v: vec![0.0; len], steps: StepCount::default() }
+        Self { rule, m, v: vec![0.0; len], steps: StepCount::default(), loss_scale: None }
+    }
+
+    /// Sets the precision of the gradients.
+    ///
+    /// For f16, losses are scaled. The scale begins at 2^16. It halves when a gradient overflows, which skips the step, and doubles after 2000 steps in a row. A
+    /// resumed run begins at 2^16 again.
+    pub fn set_precision(&mut self, precision: Precision) {
+        self.loss_scale = LossScale::of(precision);
+    }
+
+    /// Computes the gradient (P) of `loss` with respect to `params`.
+    ///
+    /// With [`Precision::F16`], it is that of the scaled loss, scaled back.
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn gradient(&self, params: &Var, loss: &Tensor) -> candle_core::Result<Vec<f32>> {
+        LossScale::gradient(self.loss_scale, params, loss)
     }
 
     /// Takes one step along `grads`, first scaled down to a norm of at most `max_norm`.
     ///
     /// Returns the norm before scaling, or `None` if it is not finite: the step is skipped then, and parameters and moments keep
-    /// their bits.
+    /// their bits. A step that is skipped to lower the loss scale does not count as one of [`StepCount::skipped`].
     pub fn step(&mut self, params: &mut [f32], grads: &[f32], learning_rate: f32, max_norm: f32) -> Option<f32> {
         self.step_with(Threads::of(&Pool::default()), params, grads, learning_rate, max_norm)
     }
@@ -83,9 +104,12 @@ impl Optimizer {
         assert!(params.len() == self.v.len() && grads.len() == self.v.len(), "one gradient and one moment a parameter");
         let norm = norm(grads);
         if !norm.is_finite() {
-            self.skip();
+            if !self.loss_scale.as_mut().is_some_and(LossScale::halve) {
+                self.skip();
+            }
             return None;
         }
+        self.loss_scale.iter_mut().for_each(LossScale::count);
         self.steps.skipped = 0;
         self.steps.taken += 1;
         let scale = if norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };

@@ -4,7 +4,7 @@ use crate::net::{Lens, Net};
 use crate::network::NetworkShape;
 use crate::params::init_bytes;
 use crate::samples::TILE;
-use crate::{Learner, NetConfig, layered, slices};
+use crate::{Learner, NetConfig, Precision, layered, slices};
 
 /// Bytes of the networks of one agent, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +74,9 @@ impl NetworkShape {
             Learner::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();
                 let activations = conv.n_out() + conv.patches() + outputs;
-                NetSize { tensors: TENSORS * params, sample: ACTIVATIONS * bytes(activations), ..size }
+                // Products in 16 bits have rounded copies of their operands, sums and gradients.
+                let copies = if net.precision == Precision::F32 { 1 } else { 2 };
+                NetSize { tensors: copies * TENSORS * params, sample: copies * ACTIVATIONS * bytes(activations), ..size }
             }
         }
     }

@@ -204,7 +204,7 @@ impl Device {
 
     /// Returns true if the host emulates the device.
     #[must_use]
-    pub(crate) fn is_emulated(&self) -> bool {
+    pub fn is_emulated(&self) -> bool {
         matches!(self.driver(), Driver::Emulated(_))
     }
 

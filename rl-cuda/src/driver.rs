@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{CudaContext, CudaModule, sys};
+use libloading::Library;
 
 use crate::Error;
 use crate::emulated::Emulated;
@@ -75,16 +76,30 @@ pub(crate) const FUNCTIONS: &[&str] = &[
 /// Oldest version of CUDA that loads the kernels, as drivers count: 12.0.
 const OLDEST: c_int = 12000;
 
+/// Loads the driver library that cudarc calls, if there is one.
+#[cfg(not(feature = "linked"))]
+#[allow(unsafe_code)]
+fn library() -> Option<&'static Library> {
+    // SAFETY: loading a library runs its initialisers. The driver's may run at any time: every CUDA program loads them.
+    let is_present = unsafe { sys::is_culib_present() };
+    // SAFETY: the library is there, so that this does not panic.
+    is_present.then(|| unsafe { sys::culib() })
+}
+
+/// Returns the driver library that the program is linked with.
+#[cfg(feature = "linked")]
+#[allow(unsafe_code)]
+fn library() -> Option<&'static Library> {
+    static LIBRARY: std::sync::OnceLock<Option<Library>> = std::sync::OnceLock::new();
+    // SAFETY: it is loaded already, so that no initialiser runs.
+    LIBRARY.get_or_init(|| unsafe { Library::new("libcuda.so.1") }.ok()).as_ref()
+}
+
 /// Checks that the driver library loads, is new enough and complete.
 #[allow(unsafe_code)]
 pub(crate) fn probe() -> Result<(), Error> {
     let none = |reason: &str| Err(Error::NoDriver(reason.into()));
-    // SAFETY: loading a library runs its initialisers. The driver's may run at any time: every CUDA program loads them.
-    if !unsafe { sys::is_culib_present() } {
-        return none("the driver library libcuda.so.1 is not installed");
-    }
-    // SAFETY: the library is there, so that this does not panic.
-    let library = unsafe { sys::culib() };
+    let Some(library) = library() else { return none("the driver library libcuda.so.1 is not installed") };
     // SAFETY: `cuInit` has this type in every version of the driver.
     let init = unsafe { library.get::<unsafe extern "C" fn(u32) -> c_int>(b"cuInit") };
     // SAFETY: `cuDriverGetVersion` has this type in every version of the driver.
@@ -121,7 +136,7 @@ pub(crate) fn load_stand_in() -> Result<(), Error> {
     let program = std::env::current_exe().map_err(|error| Error::NoDriver(error.to_string()))?;
     let path = program.with_file_name("libstandin.so");
     // SAFETY: the library has no initialisers.
-    let library = unsafe { libloading::Library::new(&path) };
+    let library = unsafe { Library::new(&path) };
     let library = library.map_err(|error| Error::NoDriver(format!("the stand-in driver does not load: {error}")))?;
     std::mem::forget(library); // stays loaded
     Ok(())

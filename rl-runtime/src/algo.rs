@@ -195,7 +195,7 @@ pub(crate) trait Algorithm {
 
     /// Finds a problem of the settings with an environment.
     fn fits(&self, _env: &str, (obs, _): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
-        concern(&["conv"], net.check(obs))
+        concern(&["conv", "precision", "learner"], net.check(obs))
     }
 
     /// Returns names and shapes of the parameters.
@@ -313,7 +313,10 @@ impl Algorithm for DqnConfig {
             let text = format!("algo is dqn, which needs discrete actions, but {env}'s are {kind}; choose ppo or a2c");
             return Some((vec![], text));
         }
-        concern(&["conv", "hidden", "normalize_obs", "dqn.dueling"], QNetwork::check(obs, actions, net, self.dueling))
+        concern(
+            &["conv", "hidden", "normalize_obs", "precision", "learner", "dqn.dueling"],
+            QNetwork::check(obs, actions, net, self.dueling),
+        )
     }
 
     fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {

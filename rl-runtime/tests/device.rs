@@ -253,6 +253,10 @@ fn a_list_of_devices_that_cannot_be_is_refused_with_one_sentence() {
     }
     refused(&["--device", "emulated:2", "--algo", "dqn"], 2, "dqn learns on one device only so far");
     refused(&["--device", "emulated:2", "--set", "pipeline=overlapped"], 2, "use pipeline = sync");
+    refused(&["--device", "emulated:2", "--set", "learner=reference"], 2, "learner = \"reference\" learns on one device only");
+    if can_compare() {
+        refused(&["--device", "emulated", "--set", "learner=reference"], 2, "kernels do not support it yet; use --device cpu");
+    }
     if can_compare() {
         for env_device in ["env_device=cpu", "env_device=learner"] {
             let few = ["--device", "emulated:4", "--envs", "8", "--set", env_device];

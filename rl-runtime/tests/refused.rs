@@ -178,6 +178,20 @@ fn what_an_environment_s_spaces_refuse_is_refused_with_the_settings() {
 }
 
 #[test]
+fn a_precision_is_refused_for_the_tile_kernel_and_kept_for_the_reference() {
+    for algo in [Algo::Ppo, Algo::A2c, Algo::Dqn] {
+        for precision in ["bf16", "f16"] {
+            let precision = format!("precision={precision}");
+            let text = problems(resolve("cartpole", algo, &[&precision]));
+            let named = format!("{}, but the tile kernel computes in f32 only", precision.replace('=', " is "));
+            assert!(text.contains(&named) && text.lines().count() == 1, "{text}");
+            let config = resolve("cartpole", algo, &[&precision, "learner=reference"]).unwrap();
+            assert_eq!(format!("precision={}", config.net.precision.dtype().as_str()), precision);
+        }
+    }
+}
+
+#[test]
 fn settings_without_effect_are_refused_and_surprising_ones_are_warned_of() {
     let text = problems(resolve("cartpole", Algo::Dqn, &["steps=500", "dqn.learning_starts=1000"]));
     assert!(text.contains("dqn.learning_starts is 1000, but steps is 500"), "{text}");

@@ -175,6 +175,24 @@ fn two_devices_leave_the_files_of_one_and_a_lost_one_ends_the_training_with_one_
 }
 
 #[test]
+fn the_reference_learns_on_a_gpu_only_in_a_program_with_candle_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    let run = dir.path().join("run");
+    let refused = |options: &[&str], why: &str| {
+        let args = ["train", "cartpole", "--device", "cuda", "--set", "learner=reference", "--run-dir", text(&run)];
+        let output = finish(rl(&[&args[..], options].concat()).env("LD_LIBRARY_PATH", dir.path()));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count(), run.exists()), (Some(2), 1, false), "{options:?}: {said}");
+        assert!(said.contains(why), "{options:?}: {said}");
+    };
+    for algo in ["ppo", "a2c", "dqn"] {
+        refused(&["--algo", algo], "build it with --features candle-cuda, or use --device cpu");
+    }
+    refused(&["--set", "env_device=learner"], "no kernels for cartpole with these wrappers and this learner");
+}
+
+#[test]
 fn a_training_that_does_not_fit_the_device_is_refused_before_it_begins() {
     let dir = tempfile::tempdir().unwrap();
     install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());

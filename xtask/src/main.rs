@@ -3,6 +3,7 @@
 mod actors;
 mod bench;
 mod board;
+mod candle_cuda;
 mod circles;
 mod counts;
 mod full_disk;
@@ -88,6 +89,8 @@ usage: cargo xtask <command>
                  run the device tests on the stand-in driver under each of its schedules
   standin --waits
                  remove each wait of rl-cuda in turn: a test must notice it
+  candle-cuda    build `rl` with candle's CUDA backend in target/candle-cuda, by a CUDA toolkit that is installed into target; needs
+                 minutes, and no GPU
   gpu-bundle     pack GPU tests and benchmarks into target/gpu-bundle.tar.gz, for a machine that has only a driver
   gpu-record DIR
                  write bench/gpu-NAME.md and its picture from the bundle's results in DIR
@@ -139,6 +142,7 @@ fn main() -> ExitCode {
             _ => return usage(),
         },
         Some("standin") => standin::run(&root(), &args()),
+        Some("candle-cuda") => candle_cuda::build(&root()),
         Some("gpu-bundle") => gpu_bundle::pack(&root()),
         Some("gpu-record") => match std::env::args().nth(2) {
             Some(dir) => gpu_record::write(&root(), Path::new(&dir)),

@@ -445,11 +445,11 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] if `env_device` asks for kernels that do not exist.
     pub(crate) fn env_on_device(&self, entry: &Entry) -> Result<Option<&'static str>, Error> {
-        let has_kernels = self.wrapped(entry).is_twinned();
+        let has_kernels = self.wrapped(entry).is_twinned() && self.net.learner == Learner::Fused;
         match &*self.run.env_device {
             "cpu" => Ok(None),
             "learner" if !has_kernels => Err(Error::config(format!(
-                "env_device is learner, but there are no kernels for {} with these wrappers; use env_device = cpu",
+                "env_device is learner, but there are no kernels for {} with these wrappers and this learner; use env_device = cpu",
                 entry.name
             ))),
             "learner" => Ok(Some(entry.name)),
@@ -563,6 +563,10 @@ impl Config {
     /// Finds problems of several settings together.
     pub(crate) fn impossible(&self) -> Vec<Concern> {
         let mut found = Vec::new();
+        if self.n_devices() > 1 && self.net.learner == Learner::Reference {
+            let text = "but learner = \"reference\" learns on one device only; use one of them";
+            found.push((vec!["device", "learner"], format!("device is {}, {text}", self.run.device)));
+        }
         if self.run.collect_threads > self.run.threads {
             let text = "more than there are threads; raise threads or leave it at 0";
             found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
