@@ -17,8 +17,10 @@ use rl_envs::{Actions, Obs};
 
 use crate::device_descent::{MAX_NUMBERS, download, held, unsupported, with_rest};
 use crate::device_net::DeviceNet;
+use crate::device_ranks::{DeviceExchange, SharedBuffers};
 use crate::device_times::{DevicePhase, DeviceTimes, DeviceWatch};
 use crate::optim::{Optimizer, Rule, StepCount};
+use crate::ranks::Ranks;
 use crate::{Error, QNetwork, slices};
 
 /// Memory of a minibatch, on the host and on the device.
@@ -85,6 +87,8 @@ pub(crate) struct DeviceDqn {
     slots: [Slot; 2],
     host_params: PinnedSlab<f32>,
     times: DeviceTimes,
+    /// Exchange with the devices of other ranks, if there are any.
+    exchange: Option<DeviceExchange>,
 }
 
 impl DeviceDqn {
@@ -142,7 +146,13 @@ impl DeviceDqn {
             slots: [slot()?, slot()?],
             host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
             times: DeviceTimes::default(),
+            exchange: None,
         })
+    }
+
+    /// Computes later gradients together with the devices of other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.exchange = Some(DeviceExchange::new(ranks));
     }
 
     /// Reports spans of later work on the device to `watch`.
@@ -239,10 +249,12 @@ impl DeviceDqn {
             kernels.samples(stream, (&obs, scale, d), None, x)
         };
         let next_obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.next_obs, samples, x);
-        net.forward_samples(on, &target.view(), 0..n, next_obs)?;
+        // The targets and the loss of other ranks' samples are computed from stale outputs here. Their loss is replaced.
+        let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
+        net.forward_samples(on, &target.view(), own.clone(), next_obs)?;
         read_q(stream, q_learning, (net, self.heads, n), first)?;
         if double {
-            net.forward_samples(on, &params, 0..n, next_obs)?;
+            net.forward_samples(on, &params, own.clone(), next_obs)?;
             read_q(stream, q_learning, (net, self.heads, n), second)?;
         }
         let next = NextColumns {
@@ -256,7 +268,7 @@ impl DeviceDqn {
 
         let Actions::Discrete(actions) = batch.actions else { return Err(Error::ActionKind) };
         let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.obs, samples, x);
-        net.forward_samples(on, &params, 0..n, obs)?;
+        net.forward_samples(on, &params, own, obs)?;
         read_q(stream, q_learning, (net, self.heads, n), first)?;
         let columns = TdColumns { q: first.view(), actions, targets: targets.view(), weights: batch.weights };
         let others = (self.errors.view_mut(), self.terms.view_mut());
@@ -270,9 +282,15 @@ impl DeviceDqn {
                 q_learning.dueling_gradient(stream, &second.view(), [&d_advantages, &d_values])?;
             }
         }
-        q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?;
-        net.gradient(on, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), obs)?;
-        Ok(kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?)
+        if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
+            let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
+            let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.errors] };
+            exchange.gradient(on, (net, &params), slices, buffers, obs)?;
+        } else {
+            net.gradient(on, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), obs)?;
+            kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
+        }
+        Ok(q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?)
     }
 
     /// Moves the target network by `tau` towards the online one; 1 copies it.
@@ -321,7 +339,10 @@ impl DeviceDqn {
     ///
     /// Later minibatches may have overwritten them.
     pub(crate) fn repeat(&mut self, slot: usize, double: bool) -> Result<Repeated<'_>, Error> {
+        // Without other ranks, which compute it, too: all targets are needed here.
+        let exchange = self.exchange.take();
         self.gradient(slot, double)?;
+        self.exchange = exchange;
         let (totals, _) = self.results()?;
         let [loss, q_mean, _] = totals.last;
         let here = |from: &Buffer<f32>| download(&self.stream, &from.view());
@@ -351,6 +372,7 @@ fn read_q(
 mod tests {
     use super::*;
     use crate::fixture::{bits, has_fma};
+    use crate::ranks::tests::on_ranks;
     use crate::{Activation, Agent, Collector, Dqn, DqnConfig, NetConfig, Schedule};
     use rl_envs::{Env, Obs, Pool, cartpole::CartPole, snake};
 
@@ -431,6 +453,47 @@ mod tests {
                 compare(device, &CartPole::default(), &[], &config, 2);
                 let config = DqnConfig { micro_batch: batch_size / 3, dueling: true, ..config };
                 compare(device, &CartPole::default(), &[9, 5], &config, 2);
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_devices_leaves_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let net = NetConfig { hidden: vec![9, 5], ..NetConfig::default() };
+        // One slice; two slices; eight, a few at a time.
+        let sizes = [(40, 0, false), (140, 0, true), (515, 140, true)];
+        for (batch_size, micro_batch, replay_on_device) in sizes {
+            let config = DqnConfig { batch_size, micro_batch, replay_on_device, buffer_size: 600, ..small() };
+            let config = DqnConfig { prioritized: true, dueling: batch_size == 140, n_steps: 2, ..config };
+            let learn = |device: Option<&Device>, ranks: Option<Arc<dyn Ranks>>| {
+                let pool = Pool::new(1).unwrap();
+                let mut collector = Collector::new(5, &CartPole::default(), &pool, 1).unwrap();
+                let mut rollout = collector.rollout(9).unwrap();
+                let dqn = agent(&collector, &net, &config);
+                let mut dqn = if let Some(device) = device { dqn.on_device(device).unwrap() } else { dqn };
+                ranks.into_iter().for_each(|ranks| dqn.share(ranks));
+                let update = |_| {
+                    collector.collect(dqn.acting(0.5), &mut rollout).unwrap();
+                    let metrics = dqn.update(&rollout, 0.5, &pool).unwrap();
+                    let saved = dqn.save().unwrap();
+                    let numbers = std::iter::once(&saved.params).chain(saved.moments.iter().map(|(_, numbers)| numbers));
+                    let numbers: Vec<_> = numbers.map(|numbers| bits(numbers)).collect();
+                    let metrics: Vec<_> = metrics.iter().map(|(name, x)| (name, x.to_bits())).collect();
+                    (saved.counters, numbers, metrics)
+                };
+                (0..4).map(update).collect::<Vec<_>>()
+            };
+            let expected = learn(None, None);
+            for device in &Device::for_tests() {
+                let n_ranks: &[usize] = if device.is_stand_in() { &[2] } else { &[1, 2, 3] };
+                for &n_ranks in n_ranks {
+                    for (rank, found) in on_ranks(n_ranks, |ranks| learn(Some(device), Some(ranks))).into_iter().enumerate() {
+                        assert!(found == expected, "{device}, rank {rank} of {n_ranks}, {config:?}");
+                    }
+                }
             }
         }
     }

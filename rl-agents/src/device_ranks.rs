@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_cuda::learner::{LearnerKernels, MinibatchSlices, PARTS};
+use rl_cuda::learner::{LearnerKernels, MinibatchSlices};
 use rl_cuda::{Buffer, CpuAccess, PinnedSlab, Stream, View, ViewMut};
 
 use crate::Error;
@@ -23,9 +23,9 @@ pub(crate) struct SharedBuffers<'a> {
     pub(crate) gradient: &'a mut Buffer<f32>,
     /// Gradient (P) on the host.
     pub(crate) here: &'a mut PinnedSlab<f32>,
-    /// Terms of each sample.
+    /// Terms of each sample, columns of n numbers.
     ///
-    /// Parts of the loss (5, n), and terms of the standard deviations (A, n).
+    /// Parts of the loss (5, n), and terms of the standard deviations (A, n); of Q-learning, terms of the loss (2, n), and errors (n).
     pub(crate) terms: [&'a mut Buffer<f32>; 2],
 }
 
@@ -93,7 +93,7 @@ impl DeviceExchange {
             let samples = slices.samples(slice..slice + 1);
             columns.clone().flat_map(|column| &column[samples.clone()]).for_each(|x| message.extend(x.to_le_bytes()));
         }
-        let n_columns = PARTS + deviations.len() / n;
+        let n_columns = (parts.len() + deviations.len()) / n;
         let terms_len = |slice: usize| size_of::<f32>() * n_columns * slices.samples(slice..slice + 1).len();
         let mut columns: Vec<_> = parts.write()?.chunks_exact_mut(n).chain(deviations.write()?.chunks_exact_mut(n)).collect();
         self.exchange.gather(count, terms_len, here.write()?, |slice, message| {

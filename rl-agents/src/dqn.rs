@@ -768,6 +768,7 @@ impl Agent for Dqn {
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter_mut().for_each(|device| device.share(ranks.clone()));
         self.memory.slices.share(ranks);
     }
 

@@ -50,6 +50,8 @@ pub struct Budget {
     rollouts: u64,
     nets: Option<Nets>,
     replay: Option<(TransitionShape, u64, bool)>,
+    /// Number of replay memories: one for each device that learns.
+    replays: u64,
     /// True if the rows of the replay memory are in a file.
     in_file: bool,
     /// Number of environments of an evaluation.
@@ -94,6 +96,7 @@ impl Budget {
             rollouts,
             nets: None,
             replay: None,
+            replays: 1,
             in_file: false,
             episodes: 0,
             names,
@@ -114,7 +117,7 @@ impl Budget {
         let nets = Nets {
             config: config.net.clone(),
             values: dqn.map(|dqn| dqn.dueling),
-            policies: n_devices as u64 + ahead as u64 + target,
+            policies: n_devices as u64 * (1 + target) + ahead as u64,
             vectors: (1 + moments) * n_devices as u64,
             saved: 1 + moments + target + ahead.saturating_sub(1) as u64,
             minibatch: minibatch as u64,
@@ -126,7 +129,8 @@ impl Budget {
             (shape, dqn.buffer_size as u64, dqn.prioritized)
         });
         let in_file = !config.run.replay_dir.is_empty();
-        Self { nets: Some(nets), replay, in_file, episodes: config.run.eval_episodes as u64, ..budget }
+        let replays = n_devices as u64;
+        Self { nets: Some(nets), replay, replays, in_file, episodes: config.run.eval_episodes as u64, ..budget }
     }
 
     /// Creates the budget of a loaded policy that plays `episodes` episodes.
@@ -222,7 +226,12 @@ impl Budget {
             Some((shape, capacity, _)) if self.in_file => replay - ReplayBuffer::block_bytes(shape, *capacity as usize),
             _ => replay,
         };
-        let mut parts = vec![("environments", envs), ("rollouts", rollouts), ("replay memory", replay), ("program", FIXED)];
+        let mut parts = vec![
+            ("environments", envs),
+            ("rollouts", rollouts),
+            ("replay memory", product(&[self.replays.into(), replay])),
+            ("program", FIXED),
+        ];
 
         let eval = product(&[self.episodes.into(), per_env + 2 * (obs + mask) + 8 * a + 48]) + acting(self.episodes.into());
         let mut passing = vec![("evaluation", eval)];

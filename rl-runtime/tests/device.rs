@@ -195,6 +195,9 @@ fn several_devices_leave_the_files_of_one() {
     let [whole, half, quarter] = ["ppo.batch_size=384", "ppo.batch_size=192", "ppo.batch_size=96"].map(ppo);
     let normalized = ["--set", "ppo.normalize_reward=true", "--set", "normalize_obs=true"];
     let normalized = [&half[..], &normalized].concat();
+    let dqn = ["dqn.learning_starts=100", "dqn.train_freq=64", "dqn.batch_size=140", "dqn.save_replay=true"];
+    let dqn = [&["--algo", "dqn"][..], &dqn.map(|setting| ["--set", setting]).concat()].concat();
+    let prioritized = ["--set", "dqn.prioritized=true", "--set", "dqn.replay_on_device=true", "--set", "dqn.n_steps=3"];
     for (env, name, algo, devices) in [
         ("cartpole", "whole", &whole[..], &["emulated:1", "emulated:2", "emulated:4"][..]),
         ("cartpole", "half", &half, &["emulated:2", "emulated:3"]),
@@ -202,6 +205,9 @@ fn several_devices_leave_the_files_of_one() {
         ("snake", "half", &half, &["emulated:2"]),
         ("pendulum", "quarter", &quarter, &["emulated:2"]),
         ("pendulum", "a2c", &a2c, &["emulated:2"]),
+        ("breakout", "half", &half, &["emulated:2"]),
+        ("breakout", "dqn", &dqn, &["emulated:2"]),
+        ("cartpole", "dqn", &[&dqn[..], &prioritized].concat(), &["emulated:3"]),
     ] {
         let of = |device: &str, env_device: &str| {
             let run = dir.path().join(format!("{env}-{name}-{device}-{env_device}"));
@@ -212,7 +218,7 @@ fn several_devices_leave_the_files_of_one() {
         };
         let expected = of("cpu", "cpu");
         for device in devices {
-            for env_device in ["cpu", "learner"] {
+            for &env_device in if algo.contains(&"dqn") { &["cpu"][..] } else { &["cpu", "learner"] } {
                 assert!(of(device, env_device) == expected, "{env}, {name}, {device}, environments: {env_device}");
             }
         }
@@ -251,7 +257,8 @@ fn a_list_of_devices_that_cannot_be_is_refused_with_one_sentence() {
     for device in ["cuda:", "cuda:0,", "cuda:0,0", "cuda:0,1,x", "emulated:0", "emulated:17", "emulated:x"] {
         refused(&["--device", device], 2, "it must be auto, cpu, cuda, cuda:i, a list of different GPUs");
     }
-    refused(&["--device", "emulated:2", "--algo", "dqn"], 2, "dqn learns on one device only so far");
+    let replay = ["--device", "emulated:2", "--algo", "dqn", "--set", "env_device=learner"];
+    refused(&replay, 2, "dqn remembers the steps of environments on the CPU");
     refused(&["--device", "emulated:2", "--set", "pipeline=overlapped"], 2, "use pipeline = sync");
     refused(&["--device", "emulated:2", "--set", "learner=reference"], 2, "learner = \"reference\" learns on one device only");
     if can_compare() {
