@@ -6,7 +6,7 @@
 #
 # TRAIN_ENVS are the numbers of environments whose training is timed, TRAIN_ITERATIONS the iterations of each.
 #
-# Writes train.jsonl, bench.jsonl, peers.jsonl, results.jsonl and logs.tar.gz to RESULTS, complete after each stage, so that stages can run one by one.
+# Writes train.jsonl, bench.jsonl, crossover.jsonl, peers.jsonl, results.jsonl and logs.tar.gz to RESULTS, complete after each stage, so that stages can run one by one.
 # Needs neither Rust nor a CUDA toolkit. Exit code 1 if a comparison fails or the sanitizer finds something.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -50,7 +50,7 @@ for stage in "$@"; do
         for test in "$here"/bin/test-*; do
             # Only the host compiles sources, so mistakes can only be planted there.
             only=
-            [ "$(basename "$test")" = test-rl-agents-lib ] && only=device_
+            case $(basename "$test") in *-lib) only=device_ ;; esac
             try 300 "$(basename "$test")" "$test" $only --test-threads=1 --nocapture --skip planted
         done
         ;;
@@ -97,6 +97,9 @@ for stage in "$@"; do
             grep '"failed"' "$results/bench.jsonl" | head -n 5
         fi
         grep '"bar"' "$results/bench.jsonl"
+        # Where the GPU begins to pay. The measurement is kept in the logs, not in the user's cache.
+        XDG_CACHE_HOME="$logs" try 540 crossover "$here/bin/rl" bench crossover --device cuda --json
+        grep '"name":"crossover"' "$logs/crossover.log" >"$results/crossover.jsonl"
         ;;
     peers)
         : >"$results/peers.jsonl"

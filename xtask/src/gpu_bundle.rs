@@ -32,8 +32,10 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
             add(&built, &dir.join(format!("bin/test-{package}-{test}")))?;
         }
     }
-    let built = build(root, &["test", "--no-run", "-p", "rl-agents", "--lib"], "rl_agents")?;
-    add(&built, &dir.join("bin/test-rl-agents-lib"))?;
+    for (package, name) in [("rl-buffer", "rl_buffer"), ("rl-agents", "rl_agents")] {
+        let built = build(root, &["test", "--no-run", "-p", package, "--lib"], name)?;
+        add(&built, &dir.join(format!("bin/test-{package}-lib")))?;
+    }
     let built = build(root, &["build", "-p", "rl-cuda", "--example", "device_bench"], "device_bench")?;
     add(&built, &dir.join("bin/device_bench"))?;
     add(&build(root, &["build", "-p", "rl-runtime", "--bin", "rl"], "rl")?, &dir.join("bin/rl"))?;

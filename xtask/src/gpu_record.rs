@@ -84,6 +84,18 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
         }
     }
 
+    if dir.join("crossover.jsonl").exists() {
+        text.push_str(
+            "\n| training PPO on CartPole, hidden layers | environments | minibatch | CPU, env steps/s | GPU, env steps/s | ratio |\n\
+             |---|---|---|---|---|---|\n",
+        );
+        for row in lines("crossover.jsonl")? {
+            let (hidden, envs, minibatch) = (&row["hidden"], &row["envs"], &row["minibatch"]);
+            let [cpu, gpu, ratio] = ["cpu_value", "value", "ratio"].map(|key| of(&row, key));
+            let _ = writeln!(text, "| {hidden} | {envs} | {minibatch} | {cpu:.3e} | {gpu:.3e} | {ratio:.2} |");
+        }
+    }
+
     text.push_str(
         "\n| environment | registers | spilled bytes | largest block | best block by the driver |\n|---|---|---|---|---|\n",
     );
