@@ -355,11 +355,9 @@ impl DeviceDescent {
         }
         if plan.stale || !rollout.on_device {
             self.times.mark(&self.stream, DevicePhase::Targets)?;
-        }
-        if plan.stale {
-            self.repeat(2, plan, Self::judge)?;
-        }
-        if plan.stale || !rollout.on_device {
+            if plan.stale {
+                self.repeat(2, plan, Self::judge)?;
+            }
             self.next_values(rollout)?;
         }
         self.times.mark(&self.stream, DevicePhase::Learning)?;

@@ -86,7 +86,7 @@ fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<De
 impl DeviceNet {
     /// Allocates memory for `m` samples, `held` at the same time.
     ///
-    /// And for gradients if the network learns.
+    /// A network that learns has memory for gradients, too.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
@@ -190,8 +190,8 @@ impl DeviceNet {
 
     /// Writes partial gradients of some slices of a minibatch.
     ///
-    /// They are the first rows of `partial`. The gradients of the outputs have been written, and [`DeviceNet::forward_samples`] has run. `write` writes the same
-    /// observations again.
+    /// The gradients fill the first rows of `partial`. The gradients of the outputs have been written, and
+    /// [`DeviceNet::forward_samples`] has run. `write` writes the same observations again.
     pub(crate) fn gradient(
         &mut self,
         on: (&Stream, &LearnerKernels),

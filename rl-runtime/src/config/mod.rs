@@ -571,21 +571,18 @@ impl Config {
             let text = "more than there are threads; raise threads or leave it at 0";
             found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
         }
-        if self.learns_on_device() && self.algo.dqn().is_some() && self.run.env_device == "learner" {
+        let env_on_learner = self.learns_on_device() && self.run.env_device == "learner";
+        if env_on_learner && self.algo.dqn().is_some() {
             let text = "env_device is learner, but dqn remembers the steps of environments on the CPU; use env_device = cpu";
             found.push((vec!["env_device", "algo"], text.into()));
         }
-        if self.n_devices() > 1 {
-            if self.mode() != Mode::Sync {
-                let text = "but several devices learn from rollouts of the latest policy only so far; use pipeline = sync";
-                let device = &self.run.device;
-                found.push((vec!["device", "pipeline"], format!("device is {device} and pipeline is overlapped, {text}")));
-            }
-        } else if self.learns_on_device() {
-            if self.mode() != Mode::Sync && self.algo.dqn().is_none() && self.run.env_device == "learner" {
-                let text = "pipeline is overlapped, but environments on the learner's device take turns with it";
-                found.push((vec!["env_device", "pipeline"], format!("env_device is learner and {text}; use env_device = cpu")));
-            }
+        if self.mode() != Mode::Sync && self.n_devices() > 1 {
+            let text = "but several devices learn from rollouts of the latest policy only so far; use pipeline = sync";
+            let device = &self.run.device;
+            found.push((vec!["device", "pipeline"], format!("device is {device} and pipeline is overlapped, {text}")));
+        } else if self.mode() != Mode::Sync && env_on_learner && self.algo.dqn().is_none() {
+            let text = "pipeline is overlapped, but environments on the learner's device take turns with it";
+            found.push((vec!["env_device", "pipeline"], format!("env_device is learner and {text}; use env_device = cpu")));
         }
         found.extend(self.algo.settings().check(self.run.n_envs));
         found
