@@ -1,8 +1,9 @@
 //! Q-learning on a device: the twin of [`Dqn`](crate::Dqn)'s updates.
 //!
-//! Transitions are kept and drawn on the host. A minibatch is drawn into page-locked memory and copied to the device while the device
-//! learns from the one before it; or its indices are, and it is gathered there from a copy of the transitions. Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit
-//! for bit, on a CPU with fused multiply-add.
+//! The host keeps the transitions and draws minibatches. A minibatch is gathered into page-locked memory and copied to the device
+//! while the device learns from the one before it. Alternatively only its indices are copied, and the device gathers it from a copy of
+//! the transitions. Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a
+//! CPU with fused multiply-add.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Minibatches that several devices share.
 //!
-//! Each device computes the gradients of its slices. The twin of [`Slices::gradient`](crate::gradient::Slices::gradient) with ranks. Gradients of whole subtrees of the tree of slices
-//! and the terms of each sample's loss pass through the host's memory, which is page-locked. Each device then has what one device
-//! alone would have computed, and continues with the same kernels.
+//! Each device computes the gradients of its slices. The twin of [`Slices::gradient`](crate::gradient::Slices::gradient) with ranks.
+//! Gradients of whole subtrees of the tree of slices and the terms of each sample's loss pass through the host's memory, which is
+//! page-locked. Each device then has what one device alone would have computed, and continues with the same kernels.
 
 use std::fmt;
 use std::ops::Range;
@@ -57,7 +57,8 @@ impl DeviceExchange {
 
     /// Writes the gradient of a minibatch of several slices, and the terms of the loss.
     ///
-    /// The outputs and their gradients are those of this rank's samples, whose observations `write` writes. Blocks until every rank has called it.
+    /// The outputs and their gradients are those of this rank's samples, whose observations `write` writes. Blocks until every
+    /// rank has called it.
     pub(crate) fn gradient(
         &mut self,
         (stream, kernels): (&Stream, &LearnerKernels),

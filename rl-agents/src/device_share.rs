@@ -66,8 +66,8 @@ impl DeviceShare {
 
     /// Gives every rank the columns of all ranks.
     ///
-    /// Writes them to `rollout` and, with the values of the next observations, to `all` on the device. `ended` is the number of episodes that ended, with the last ones, of this rank; of all ranks when it returns. Blocks until every
-    /// rank has called it.
+    /// Writes them to `rollout` and, with the values of the next observations, to `all` on the device. `ended` is the number of
+    /// this rank's episodes that ended, with the last ones; returns those of all ranks. Blocks until every rank has called it.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::PeerEnded`].

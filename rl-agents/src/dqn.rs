@@ -98,6 +98,7 @@ crate::settings! {
         /// Keeps a copy of the replay memory on the device that learns.
         ///
         /// Minibatches are then gathered there. Otherwise the CPU gathers minibatches, and each is copied to the device.
+        #[serde(default)]
         replay_on_device: bool = false, Kind::Bool, resumable;
     }
 }
@@ -341,7 +342,8 @@ impl Dqn {
     /// `seed` determines which transitions are replayed.
     ///
     /// # Errors
-    /// Errors of [`DqnConfig::check`]; [`Error::Setting`] for a network that contradicts `dueling`; [`Error::ActionKind`] for continuous actions; [`Error::Buffer`] if the replay memory does not fit.
+    /// Errors of [`DqnConfig::check`]; [`Error::Setting`] for a network that contradicts `dueling`; [`Error::ActionKind`] for
+    /// continuous actions; [`Error::Buffer`] if the replay memory does not fit.
     pub fn new(
         network: QNetwork,
         config: DqnConfig,
