@@ -108,6 +108,7 @@ impl AlgoConfig {
     }
 
     /// Returns the samples of a minibatch, if they are the whole rollout.
+    #[cfg(feature = "cli")]
     pub(crate) fn whole_rollout(&mut self) -> Option<&mut usize> {
         let batch_size = match self {
             Self::Ppo(ppo) => &mut ppo.batch_size,

@@ -110,6 +110,7 @@ pub(crate) fn agent(
 }
 
 /// Halves minibatches of whole rollouts until the training fits into memory.
+#[cfg(feature = "cli")]
 pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Result<Config, Error> {
     let mut fitting = config.clone();
     let (entry, mut samples) = (&config.wrapped(entry), config.n_steps().saturating_mul(config.run.n_envs));
@@ -126,6 +127,7 @@ pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Resul
 }
 
 /// True if a training fits into the memory of host and device.
+#[cfg(feature = "cli")]
 fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> bool {
     let on_device = |device: &Device| {
         let env = config.env_on_device(entry)?;

@@ -264,13 +264,15 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             let env = layers.env()?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             let entry = &envs.open(&env, false, threads(None))?;
+            let auto_batch = layers.auto_batch();
             let config = with_absolute(layers.resolve(entry, algo)?);
             if !config.run.offline.is_empty() {
                 Playback::open(&config, &config.wrapped(entry).spaces())?;
             }
             let device = device(&config, entry, ranks)?;
             let whole = config;
-            let config = fit_batch(&whole, entry, ranks.map_or(1, |ranks| ranks.n_ranks()))?;
+            let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
+            let config = if auto_batch { fit_batch(&whole, entry, n_ranks)? } else { whole.clone() };
             if config != whole {
                 let minibatch = config.algo.settings().figures(config.run.n_envs).minibatch;
                 report.note(&format!(

@@ -36,6 +36,11 @@ pub(crate) fn in_words(settings: &[(String, Value)]) -> String {
     settings.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
+/// True for a minibatch of the whole rollout that `rl train` halves until it fits.
+fn is_auto_batch(key: &str, value: &Value) -> bool {
+    ["ppo.batch_size", "a2c.batch_size"].contains(&key) && value.as_str() == Some("auto")
+}
+
 /// Value of a setting, and its origin.
 #[derive(Clone)]
 struct Setting {
@@ -111,9 +116,13 @@ impl Layers {
     /// Adds one setting.
     pub fn add(&mut self, key: &str, value: impl Into<Value>, origin: String) {
         let key = if key == "env.name" { "env" } else { key };
-        let value = value.into();
-        let is_auto = key.ends_with(".batch_size") && value.as_str() == Some("auto");
-        self.settings.insert(key.into(), Setting { value: if is_auto { 0.into() } else { value }, origin });
+        self.settings.insert(key.into(), Setting { value: value.into(), origin });
+    }
+
+    /// True if `batch_size` is "auto".
+    #[cfg(feature = "cli")]
+    pub(crate) fn auto_batch(&self) -> bool {
+        self.settings.iter().any(|(key, setting)| is_auto_batch(key, &setting.value))
     }
 
     /// True if a setting is given.
@@ -192,6 +201,7 @@ impl Layers {
     fn apply(&mut self, algo: Algo, table: &mut Table) -> BTreeSet<String> {
         let mut refused = BTreeSet::new();
         for (key, Setting { value, origin }) in std::mem::take(&mut self.settings) {
+            let value = if is_auto_batch(&key, &value) { 0.into() } else { value };
             let section = key.split_once('.').map(|(section, _)| section);
             let problem = match keys().find(|known| known.name == key) {
                 None => {
