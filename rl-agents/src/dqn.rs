@@ -438,7 +438,7 @@ impl Dqn {
     /// without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
         if self.network.network_mut().move_to(device)? {
-            self.target = self.network.clone();
+            self.target.network_mut().move_to(device)?;
             return Ok(self);
         }
         let (replay, sizes) = (self.replay.transitions(), (self.config.batch_size, self.config.micro_batch));

@@ -73,8 +73,8 @@ const GROWTH_INTERVAL: u32 = 2000;
 
 /// Factor of the losses of [`Precision::F16`].
 ///
-/// Rules and constants are those of PyTorch's `GradScaler`.
-/// It starts again in a resumed run, which therefore differs in its bits from an uninterrupted one.
+/// As in PyTorch's `GradScaler`, but between 1 and 2^24. A resumed run starts at 2^16, so its bits differ from those of an
+/// uninterrupted one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LossScale {
     scale: f32,

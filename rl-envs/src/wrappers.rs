@@ -256,7 +256,7 @@ thread_local! {
 
 /// Runs `work`; also returns the time that [`Pixels`] took on this thread.
 ///
-/// In the unit of the clock: to draw pictures and to turn them grey.
+/// The time covers drawing and the conversion to grey, in the clock's unit.
 pub fn time_pixels<R>(clock: Clock, work: impl FnOnce() -> R) -> (R, u64) {
     PICTURES.set(Some((clock, 0)));
     let result = work();

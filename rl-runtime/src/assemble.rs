@@ -118,8 +118,11 @@ pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Resul
         return Ok(fitting);
     }
     let device = auto::choose(config, entry, n_ranks).0.open()?;
-    while !fits(&fitting, entry, device.as_ref()) && samples > 2 {
+    while !fits(&fitting, entry, device.as_ref())? {
         samples = (1..=samples / 2).rev().find(|part| samples.is_multiple_of(*part)).unwrap_or(1);
+        if samples < 2 {
+            return Ok(config.clone()); // it is refused with what would fit
+        }
         fitting = config.clone();
         fitting.algo.whole_rollout().into_iter().for_each(|batch_size| *batch_size = samples);
     }
@@ -128,12 +131,19 @@ pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Resul
 
 /// True if a training fits into the memory of host and device.
 #[cfg(feature = "cli")]
-fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> bool {
-    let on_device = |device: &Device| {
-        let env = config.env_on_device(entry)?;
-        fitted(config, &Build { device: Some(device.clone()), env, ..config.build(entry, false) })
-    };
-    Budget::training(config, entry).check().is_ok() && device.is_none_or(|device| on_device(device).is_ok())
+fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> Result<bool, Error> {
+    if Budget::training(config, entry).check().is_err() {
+        return Ok(false);
+    }
+    let Some(device) = device.cloned() else { return Ok(true) };
+    let env = config.env_on_device(entry)?;
+    match fitted(config, &Build { device: Some(device), env, ..config.build(entry, false) }) {
+        Err(Error::Agent(
+            rl_agents::Error::Device(rl_cuda::Error::Memory { .. })
+            | rl_agents::Error::Buffer(rl_buffer::Error::Device(rl_cuda::Error::Memory { .. })),
+        )) => Ok(false),
+        fitted => fitted.map(|_| true),
+    }
 }
 
 /// Builds the agent, if the rollouts in flight fit beside it.

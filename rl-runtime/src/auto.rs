@@ -63,7 +63,7 @@ fn size(config: &Config, entry: &Entry) -> Result<[usize; 3], Error> {
 
 /// Says whether the machine's other device would help a run.
 ///
-/// `None` if there is none, or if it would not.
+/// `None` if there is none, or if a run on the GPU is the faster one. Without a measurement, says how to make one.
 #[cfg(feature = "cli")]
 pub(crate) fn advice(config: &Config) -> Option<String> {
     // Environments that the catalog lacks have no kernels.

@@ -123,7 +123,7 @@ impl Crossover {
 
     /// Returns the speed of the device for a run, as a multiple of the CPU's.
     ///
-    /// That of the nearest measured size, of those that exceed the run's in nothing; `None` without one.
+    /// Uses the nearest measured size that is no larger than the run's in any dimension; `None` without one.
     pub(crate) fn ratio(&self, size: [usize; 3]) -> Option<f64> {
         let distance = |point: &CrossoverPoint| -> f64 {
             size.iter().zip(point.size).map(|(run, measured)| (*run as f64 / measured as f64).ln()).sum()
@@ -141,13 +141,13 @@ impl Crossover {
 
     /// Says whether the other device would help a run.
     ///
-    /// `None` if nothing was measured, or if the run has the faster one.
+    /// `None` if no size near the run's was measured, or if the run is on the GPU and that is the faster one.
     pub(crate) fn advice(&self, size: [usize; 3], on_gpu: bool) -> Option<String> {
         let ratio = self.ratio(size)?;
         let measured = format!("was measured {ratio:.2} times as fast as the CPU");
         match on_gpu {
             false if ratio >= PAYS => Some(format!("the GPU {measured}: try --device cuda")),
-            false => Some(format!("the GPU would not help: it {measured}")),
+            false => Some(format!("the GPU would hardly help: it {measured}")),
             true if ratio < 1.0 => Some(format!("the GPU {measured}: try --device cpu")),
             true => None,
         }
@@ -197,7 +197,7 @@ mod tests {
     fn advice_names_the_faster_device_and_never_the_runs_own() {
         let of = |ratio: f64, on_gpu| Crossover::new("a GPU", vec![point([9, 9, 9], 1e3, 1e3 * ratio)]).advice([9, 9, 9], on_gpu);
         assert!(of(8.0, false).unwrap().ends_with("8.00 times as fast as the CPU: try --device cuda"));
-        assert!(of(0.4, false).unwrap().starts_with("the GPU would not help: it was measured 0.40"));
+        assert!(of(0.4, false).unwrap().starts_with("the GPU would hardly help: it was measured 0.40"));
         assert!(of(0.4, true).unwrap().ends_with("0.40 times as fast as the CPU: try --device cpu"));
         assert_eq!((of(8.0, true), of(1.05, true)), (None, None));
         assert_eq!(table().advice([1, 1, 1], false), None, "smaller than all that was measured");

@@ -145,7 +145,7 @@ fn auto_takes_a_gpu_where_its_measurement_says_that_it_pays() {
     machine.measured([107, 4, 16], 0.5);
     let (slower, output) = machine.train("slower", &["--profile"], &[]);
     assert_eq!(slower, "cpu (chosen by auto: the GPU was measured 0.50 times as fast as the CPU)");
-    assert!(advice(&output).ends_with("; the GPU would not help: it was measured 0.50 times as fast as the CPU"));
+    assert!(advice(&output).ends_with("; the GPU would hardly help: it was measured 0.50 times as fast as the CPU"));
     let (_, output) = machine.train("asked for", &["--device", "cuda", "--profile"], &[]);
     assert!(advice(&output).ends_with("; the GPU was measured 0.50 times as fast as the CPU: try --device cpu"));
     // A resumed run chooses again.
