@@ -172,7 +172,7 @@ impl A2c {
     /// Creates environments of the type `env` on the device that learns.
     ///
     /// Their rollouts are learnt from where they are. `seed` is the environments' and the acting policy's.
-    /// Of environments that `ranks` share, it creates those of this rank; the rollouts of all ranks are the same.
+    /// With `ranks`, creates this rank's share of the environments; every rank has the rollouts of all.
     ///
     /// # Errors
     /// [`Error::Device`], for instance if the environment has no kernels.

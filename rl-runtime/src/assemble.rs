@@ -86,7 +86,7 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
 ///
 /// It learns on `device`, or on the CPU, from rollouts of `n_collectors` collectors. Its environments come with it if they are on the
-/// device that learns; of those that `ranks` share, this rank's.
+/// device that learns; with `ranks`, this rank's share.
 pub(crate) fn agent(
     config: &Config,
     entry: &Entry,
@@ -100,13 +100,21 @@ pub(crate) fn agent(
     let built = auto::or_on_cpu(config, build.device.is_some(), fitted(config, &build), || {
         config.algo.settings().agent(&Build { device: None, ..build.clone() })
     });
-    built.map_err(|error| match error {
+    built.map_err(|error| match lack_of_memory(error) {
+        Ok(error) => Error::DeviceMemory { error, fits: fitting(config, &build) },
+        Err(error) => error,
+    })
+}
+
+/// Returns a device's lack of memory; any other error is the error.
+fn lack_of_memory(error: Error) -> Result<rl_cuda::Error, Error> {
+    match error {
         Error::Agent(
             rl_agents::Error::Device(error @ rl_cuda::Error::Memory { .. })
             | rl_agents::Error::Buffer(rl_buffer::Error::Device(error @ rl_cuda::Error::Memory { .. })),
-        ) => Error::DeviceMemory { error, fits: fitting(config, &build) },
-        error => error,
-    })
+        ) => Ok(error),
+        error => Err(error),
+    }
 }
 
 /// Halves minibatches of whole rollouts until the training fits into memory.
@@ -138,11 +146,8 @@ fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> Result<bool,
     let Some(device) = device.cloned() else { return Ok(true) };
     let env = config.env_on_device(entry)?;
     match fitted(config, &Build { device: Some(device), env, ..config.build(entry, false) }) {
-        Err(Error::Agent(
-            rl_agents::Error::Device(rl_cuda::Error::Memory { .. })
-            | rl_agents::Error::Buffer(rl_buffer::Error::Device(rl_cuda::Error::Memory { .. })),
-        )) => Ok(false),
-        fitted => fitted.map(|_| true),
+        Ok(_) => Ok(true),
+        Err(error) => lack_of_memory(error).map(|_| false),
     }
 }
 

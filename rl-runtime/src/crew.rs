@@ -1,6 +1,6 @@
 //! Ranks that are threads of one process, each with a device.
 //!
-//! They exchange messages through memory. If a thread ends early, every exchange fails, so the others never hang.
+//! Messages pass through memory. Once a thread has ended early, every exchange fails, so no other thread hangs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
