@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::ffi::{OsString, c_void};
 use std::fmt;
-use std::path::Path;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError, atomic};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, atomic};
 
 use libloading::Library;
 
@@ -36,12 +37,23 @@ impl HostKernel {
     }
 }
 
-/// Host compiler with its compiled modules.
+/// Libraries of this process by the text that they are compiled from.
+///
+/// Each has its own lock, so that one text is compiled once, while others are.
+type Libraries = Mutex<HashMap<String, Arc<Mutex<Option<Arc<Library>>>>>>;
+
+static LIBRARIES: LazyLock<Libraries> = LazyLock::new(Mutex::default);
+
+/// Variable with the directory in which libraries stay for other processes.
+const KEPT: &str = "RL_EMULATED_KERNELS";
+
+/// Header that the compiler includes before all others.
+const BUILT_INS: &str = "cuda_on_host.h";
+
+/// Kernels for the host.
 pub(crate) struct Emulated {
     /// Texts that replace embedded source files, by file name.
     replaced: HashMap<String, String>,
-    /// Modules that are compiled, by their source.
-    libraries: Mutex<HashMap<&'static str, Arc<Library>>>,
 }
 
 impl fmt::Debug for Emulated {
@@ -52,8 +64,8 @@ impl fmt::Debug for Emulated {
 
 impl Emulated {
     pub(crate) fn new(replaced: HashMap<String, String>) -> Result<Self, Error> {
-        compiler()?;
-        Ok(Self { replaced, libraries: Mutex::default() })
+        Compiler::find()?;
+        Ok(Self { replaced })
     }
 
     /// Returns kernel `name` of `module`, compiling the module at first use.
@@ -69,63 +81,117 @@ impl Emulated {
 
     /// Returns the library of `module`, compiling it at first use.
     pub(crate) fn library(&self, module: &Module) -> Result<Arc<Library>, Error> {
-        let mut libraries = self.libraries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = libraries.get(module.source) {
-            return Ok(library.clone());
+        let files = self.files(module);
+        let text = files.iter().flat_map(|(name, text)| [name.as_str(), "\n", text, "\n"]).collect();
+        let library = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).entry(text).or_default().clone();
+        let mut library = library.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*library {
+            Some(library) => Ok(library.clone()),
+            None => {
+                let kept = std::env::var_os(KEPT).map(PathBuf::from);
+                Ok(library.insert(Arc::new(Compiler::find()?.load(kept.as_deref(), module.name, &files)?)).clone())
+            }
         }
-        let library = Arc::new(self.compile(module)?);
-        libraries.insert(module.source, library.clone());
-        Ok(library)
     }
 
-    /// Compiles a module into a library and loads it.
-    #[allow(unsafe_code)]
-    fn compile(&self, module: &Module) -> Result<Library, Error> {
+    /// Returns the file of `module` and all headers that it includes: (name, text).
+    fn files<'a>(&'a self, module: &'a Module) -> Vec<(String, &'a str)> {
+        let file = |name: String, text: &'a str| (name.clone(), self.replaced.get(&name).map_or(text, String::as_str));
+        let mut files = vec![file(format!("{}.cu", module.name), module.source)];
+        loop {
+            let is_in = |name: &str, text: &str| text.contains(&format!("#include \"{name}\""));
+            let included = |name: &str| name == BUILT_INS || files.iter().any(|(_, text)| is_in(name, text));
+            let missing = |(name, _): &&(&str, &str)| included(name) && files.iter().all(|(known, _)| known != name);
+            match HEADERS.iter().find(missing) {
+                Some((name, text)) => files.push(file((*name).into(), text)),
+                None => return files,
+            }
+        }
+    }
+}
+
+/// C++ compiler of the host.
+#[derive(Hash)]
+struct Compiler {
+    command: OsString,
+    version: Vec<u8>,
+    flags: Vec<&'static str>,
+}
+
+impl Compiler {
+    /// Finds `CXX`, or the first of the usual names that runs.
+    fn find() -> Result<Self, Error> {
+        // Without contraction, so that each operation rounds once.
+        let mut flags =
+            vec!["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden", "-fPIC", "-shared"];
+        // Without the instruction, a fused multiply-add of the learner's kernels is a slow function with the same result.
+        #[cfg(target_arch = "x86_64")]
+        flags.extend(std::arch::is_x86_feature_detected!("fma").then_some("-mfma"));
+        let names = std::env::var_os("CXX").into_iter().chain(["c++", "g++", "clang++"].map(OsString::from));
+        for command in names {
+            match Command::new(&command).arg("--version").output() {
+                Ok(output) if output.status.success() => return Ok(Self { command, version: output.stdout, flags }),
+                _ => {}
+            }
+        }
+        Err(Error::Emulation("no C++ compiler: install g++ or set CXX".into()))
+    }
+
+    /// Loads the library of these files, compiled unless it is in `kept`.
+    fn load(&self, kept: Option<&Path>, module: &str, files: &[(String, &str)]) -> Result<Library, Error> {
+        let Some(dir) = kept else { return self.compile(&std::env::temp_dir(), module, files, open) };
+        let mut hasher = DefaultHasher::new();
+        (self, files).hash(&mut hasher);
+        let kept = dir.join(format!("{module}-{:016x}.so", hasher.finish()));
+        if !kept.exists() {
+            self.compile(dir, module, files, |path| std::fs::rename(path, &kept).map_err(|error| failed(path, error)))?;
+        }
+        open(&kept)
+    }
+
+    /// Compiles files below `parent`, and hands the library's path to `then`.
+    fn compile<T>(
+        &self,
+        parent: &Path,
+        module: &str,
+        files: &[(String, &str)],
+        then: impl FnOnce(&Path) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         static COUNT: atomic::AtomicU32 = atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, atomic::Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("rl-cuda-{}-{count}", std::process::id()));
-        let failed = |what: String| Error::Emulation(format!("{}: {what}", dir.display()));
-        std::fs::create_dir(&dir).map_err(|error| failed(error.to_string()))?;
-        let mut files = vec![(format!("{}.cu", module.name), module.source)];
-        files.extend(HEADERS.iter().map(|(name, text)| ((*name).to_owned(), *text)));
-        let library = files.iter().try_for_each(|(name, text)| {
-            let text = self.replaced.get(name).map_or(*text, String::as_str);
-            std::fs::write(dir.join(name), text).map_err(|error| failed(error.to_string()))
-        });
-        let library = library.and_then(|()| compile(&dir, module.name)).and_then(|()| {
-            // SAFETY: the library has no initialisers of its own, which `CudaVecEnv::with_kernels` asks of other modules.
-            unsafe { Library::new(dir.join("kernels.so")) }.map_err(|error| failed(error.to_string()))
-        });
+        let dir = parent.join(format!("rl-cuda-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(parent).map_err(|error| failed(parent, error))?;
+        std::fs::create_dir(&dir).map_err(|error| failed(&dir, error))?;
+        let written = files.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text));
+        let result = written.map_err(|error| failed(&dir, error)).and_then(|()| self.run(&dir, module));
+        let result = result.and_then(|()| then(&dir.join(LIBRARY)));
         // A loaded library no longer needs its file.
-        std::fs::remove_dir_all(&dir).map_err(|error| failed(error.to_string()))?;
-        library
+        std::fs::remove_dir_all(&dir).map_err(|error| failed(&dir, error))?;
+        result
+    }
+
+    fn run(&self, dir: &Path, module: &str) -> Result<(), Error> {
+        let mut command = Command::new(&self.command);
+        command.current_dir(dir).args(&self.flags).args(["-x", "c++", "-include", BUILT_INS, "-o", LIBRARY]);
+        let output = command.arg(format!("{module}.cu")).output().map_err(|error| failed(dir, error))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(Error::Emulation(format!("{module}.cu does not compile:\n{}", String::from_utf8_lossy(&output.stderr))))
     }
 }
 
-/// Returns `CXX`, or the first of the usual names that runs.
-fn compiler() -> Result<OsString, Error> {
-    let mut names: Vec<OsString> = std::env::var_os("CXX").into_iter().collect();
-    names.extend(["c++", "g++", "clang++"].map(OsString::from));
-    let runs = |name: &OsString| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
-    names.into_iter().find(runs).ok_or_else(|| Error::Emulation("no C++ compiler: install g++ or set CXX".into()))
+/// File name of a library while it is compiled.
+const LIBRARY: &str = "kernels.so";
+
+fn failed(path: &Path, error: std::io::Error) -> Error {
+    Error::Emulation(format!("{}: {error}", path.display()))
 }
 
-/// Compiles a module without contraction, so that each operation rounds once.
-fn compile(dir: &Path, module: &str) -> Result<(), Error> {
-    const FLAGS: [&str; 7] =
-        ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden", "-fPIC", "-shared"];
-    // Without the instruction, a fused multiply-add of the learner's kernels is a slow function with the same result.
-    #[cfg(target_arch = "x86_64")]
-    let fused: &[&str] = if std::arch::is_x86_feature_detected!("fma") { &["-mfma"] } else { &[] };
-    #[cfg(not(target_arch = "x86_64"))]
-    let fused: &[&str] = &[];
-    let mut command = Command::new(compiler()?);
-    command.current_dir(dir).args(FLAGS).args(fused).args(["-x", "c++", "-include", "cuda_on_host.h", "-o", "kernels.so"]);
-    let output = command.arg(format!("{module}.cu")).output().map_err(|error| Error::Emulation(error.to_string()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(Error::Emulation(format!("{module}.cu does not compile:\n{}", String::from_utf8_lossy(&output.stderr))))
+#[allow(unsafe_code)]
+fn open(path: &Path) -> Result<Library, Error> {
+    // SAFETY: the library has no initialisers of its own, which `CudaVecEnv::with_kernels` asks of other modules.
+    unsafe { Library::new(path) }.map_err(|error| Error::Emulation(format!("{}: {error}", path.display())))
 }
 
 /// Work of an emulated device.
@@ -160,10 +226,57 @@ impl Work {
                 unsafe { function.run(*blocks, *threads, &mut pointers[..len]) };
             }
             &mut Self::Copy { to, from, bytes } => {
-                // SAFETY: `Stream::copy` got both places as views of this length, one of them exclusive. Their memory is there: a graph
-                // keeps all memory of its device.
+                // SAFETY: `Stream::copy` got both places as views of this length, one of them exclusive. Their memory is there: a
+                // graph keeps all memory of its device.
                 unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources;
+
+    /// Returns an empty directory, unless there is no compiler.
+    fn directory(name: &str) -> Option<PathBuf> {
+        if let Err(error) = Compiler::find() {
+            assert!(std::env::var_os("RL_REQUIRE_CXX").is_none_or(|value| value != "1"), "RL_REQUIRE_CXX=1, but {error}");
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("rl-cuda-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        Some(dir)
+    }
+
+    #[test]
+    fn a_kept_library_is_loaded_in_place_of_a_new_one() {
+        let Some(dir) = directory("kept") else { return };
+        let (emulated, module) = (Emulated { replaced: HashMap::new() }, sources::module("gae"));
+        let load = || Compiler::find().unwrap().load(Some(&dir), module.name, &emulated.files(module));
+        load().unwrap();
+        let kept: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(kept.len(), 1, "{kept:?}");
+        load().unwrap();
+        // A loaded library must not change, so it is replaced.
+        std::fs::remove_file(&kept[0]).unwrap();
+        std::fs::write(&kept[0], "no library").unwrap();
+        assert!(load().is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn devices_share_the_libraries_of_the_same_text() {
+        if directory("shared").is_none() {
+            return;
+        }
+        let (name, text) = sources::HEADERS.iter().find(|(name, _)| *name == "activation.cuh").unwrap();
+        let changed = HashMap::from([((*name).to_owned(), format!("{text}// changed"))]);
+        let [plain, changed] = [HashMap::new(), changed].map(|replaced| Emulated { replaced });
+        for (module, shared) in [("gae", true), ("dense", false)] {
+            let [a, b] = [&plain, &changed].map(|emulated| emulated.library(sources::module(module)).unwrap());
+            assert_eq!(Arc::ptr_eq(&a, &b), shared, "{module}");
         }
     }
 }
