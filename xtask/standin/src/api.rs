@@ -110,8 +110,8 @@ fn marked(driver: &Driver, event: Handle) -> Result<Option<Arc<crate::driver::Ma
 
 /// Reads the arguments of a kernel.
 ///
-/// A kernel's arguments have no sizes in CUDA. rl-cuda lays them one behind the other, rounded up to 8 bytes, and ends their array
-/// in nulls, so that a wrong number or size can be seen.
+/// A kernel's arguments have no sizes in CUDA. rl-cuda lays them one behind the other, rounded up to 8 bytes, and ends their
+/// array in nulls, so that a wrong number or size can be seen.
 fn arguments(driver: &mut Driver, kernel: &ptx::Kernel, args: *mut *mut c_void) -> Result<Arc<[u8]>, Code> {
     let mut bytes = vec![0; kernel.param_bytes()];
     // SAFETY: rl-cuda passes an array of `MAX_ARGS` pointers, and no kernel has more parameters.

@@ -2,8 +2,8 @@
 
 /// Returns the bits of a constant; `None` for other text.
 ///
-/// Integers are decimal, `0x` hexadecimal, `0b` binary or `0` octal, with `-` in front or `U` behind; floats are `0f` and 8 or `0d`
-/// and 16 hexadecimal digits (PTX ISA, 4.5).
+/// Integers are decimal, `0x` hexadecimal, `0b` binary or `0` octal, with `-` in front or `U` behind; floats are `0f` and 8 or
+/// `0d` and 16 hexadecimal digits (PTX ISA, 4.5).
 pub(crate) fn bits(text: &str) -> Option<u64> {
     let begins = |prefixes: [&str; 2]| prefixes.iter().find_map(|prefix| text.strip_prefix(prefix));
     if let Some(digits) = begins(["0f", "0F"]) {

@@ -1,5 +1,7 @@
 //! The interpreter: one block, and up to a barrier one thread, at a time.
 
+use std::cell::Cell;
+
 use crate::fault::{Fault, Kind};
 use crate::memory::{Actor, How, Memory, Phase};
 use crate::ptx::{Access, Instruction, Kernel, Operation, SPECIAL, Space};
@@ -55,7 +57,7 @@ enum Stop {
 struct Run<'a, O> {
     launch: Launch<'a>,
     memory: &'a mut Memory,
-    shared: Shared,
+    scratch: Scratch,
     actor: Actor<'a>,
     observer: &'a mut O,
     /// Allocation that each instruction used last.
@@ -68,6 +70,21 @@ struct Run<'a, O> {
     executed: u64,
 }
 
+/// Memory of the block that runs now, kept for the next one.
+#[derive(Debug, Default)]
+struct Scratch {
+    shared: Shared,
+    /// Registers of all threads, one thread after the other.
+    registers: Vec<u64>,
+}
+
+thread_local! {
+    /// Scratch of the next launch.
+    ///
+    /// To allocate a megabyte for each block took half of the time.
+    static SCRATCH: Cell<Scratch> = Cell::default();
+}
+
 /// Runs all threads of a launch.
 pub(crate) fn run<O: Observer>(
     launch: Launch<'_>,
@@ -77,7 +94,8 @@ pub(crate) fn run<O: Observer>(
 ) -> Result<(), Box<Fault>> {
     let hints = vec![0; launch.kernel.code.len()];
     memory.phase = Phase::default();
-    let mut run = Run { launch, memory, shared: Shared::default(), actor, observer, hints, offset: 0, begin: 0, executed: 0 };
+    let scratch = SCRATCH.take();
+    let mut run = Run { launch, memory, scratch, actor, observer, hints, offset: 0, begin: 0, executed: 0 };
     let [nx, ny, nz] = launch.grid;
     for z in 0..nz {
         for y in 0..ny {
@@ -87,6 +105,7 @@ pub(crate) fn run<O: Observer>(
         }
     }
     run.observer.ends();
+    SCRATCH.set(run.scratch);
     Ok(())
 }
 
@@ -105,7 +124,7 @@ impl<O: Observer> Run<'_, O> {
         let [nx, ny, _] = self.launch.grid;
         let first = ((block[2] * ny + block[1]) * nx + block[0]).wrapping_mul(n_threads);
         if kernel.shared_bytes > 0 {
-            self.shared.begin_block(kernel.shared_bytes);
+            self.scratch.shared.begin_block(kernel.shared_bytes);
         }
         if !kernel.has_barriers {
             let mut registers = kernel.registers.clone();
@@ -115,13 +134,14 @@ impl<O: Observer> Run<'_, O> {
             }
             return Ok(());
         }
-        let begin = |index| {
-            let mut registers = kernel.registers.clone();
-            self.begin_thread(&mut registers, block, index);
-            registers
-        };
+        let mut all = std::mem::take(&mut self.scratch.registers);
+        all.clear();
+        (0..n_threads).for_each(|_| all.extend_from_slice(&kernel.registers));
+        let mut threads: Vec<_> = all.chunks_exact_mut(kernel.registers.len()).map(Some).collect();
+        for (index, registers) in threads.iter_mut().flatten().enumerate() {
+            self.begin_thread(registers, block, index as u32);
+        }
         // A thread that has returned is gone: from compute capability 7.0 on, a barrier waits for the others.
-        let mut threads: Vec<Option<Vec<u64>>> = (0..n_threads).map(begin).map(Some).collect();
         let (mut at, mut barriers, mut executed) = (0, 0, 0);
         loop {
             self.executed = executed;
@@ -147,11 +167,12 @@ impl<O: Observer> Run<'_, O> {
             }
             let Some((_, next)) = waiting else {
                 self.begin = phase.first().wrapping_add(n_threads + 1);
+                self.scratch.registers = all;
                 return Ok(());
             };
             at = next;
             barriers += 1;
-            self.shared.pass_barrier();
+            self.scratch.shared.pass_barrier();
         }
     }
 
@@ -248,7 +269,7 @@ impl<O: Observer> Run<'_, O> {
             Space::Global => {
                 self.memory.access(&mut self.hints[index], address, len, how, &self.actor, thread.wrapping_add(self.offset))
             }
-            Space::Shared => self.shared.access(address, len, how, thread),
+            Space::Shared => self.scratch.shared.access(address, len, how, thread),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A stand-in for the CUDA driver: PTX runs on the host and is checked.
 //!
-//! The library takes the place of `libcuda.so.1` and exports the functions of the driver that rl-cuda uses. Loaded before cudarc looks for the driver, it executes the
-//! committed PTX, streams, events and graphs. It reports what a GPU leaves undefined: accesses out of bounds, freed or
-//! uninitialized memory, races between threads, streams and the host, illegal calls during a capture. It says nothing about speed.
+//! The library takes the place of `libcuda.so.1` and exports the functions of the driver that rl-cuda uses. Loaded before cudarc
+//! looks for the driver, it executes the committed PTX, streams, events and graphs. It reports what a GPU leaves undefined:
+//! accesses out of bounds, freed or uninitialized memory, races between threads, streams and the host, illegal calls during a
+//! capture. It says nothing about speed.
 //!
 //! | variable | meaning |
 //! |---|---|

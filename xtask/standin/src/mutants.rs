@@ -1,8 +1,8 @@
 //! Mutants: changed kernels that run beside the original, on the same memory.
 //!
-//! `RL_STANDIN_MUTANTS` names a file of lines `ENTRY:LINE:TEXT`, each a kernel with another text in a line of its module. At every
-//! launch of the entry that reaches the line, its mutants run on the memory before the launch. One that faults or writes other bytes
-//! than the original is noticed. When the process ends, the file holds the mutants that nothing has noticed.
+//! `RL_STANDIN_MUTANTS` names a file of lines `ENTRY:LINE:TEXT`, each a kernel with another text in a line of its module. At
+//! every launch of the entry that reaches the line, its mutants run on the memory before the launch. One that faults or writes
+//! other bytes than the original is noticed. When the process ends, the file holds the mutants that nothing has noticed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! Page-locked host memory that the host may not touch while a copy is in flight.
 //!
-//! Each slab is mapped twice: the driver copies through its own mapping, and the program's mapping loses its permissions until the
-//! host knows that the copy is done. A touch too early ends the process with a message.
+//! Each slab is mapped twice: the driver copies through its own mapping, and the program's mapping loses its permissions until
+//! the host knows that the copy is done. A touch too early ends the process with a message.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

@@ -6,7 +6,7 @@ use crate::memory::How;
 /// Mark for several threads.
 const SEVERAL: u32 = u32::MAX;
 
-/// Last access to a byte: its thread, and 1 + barriers passed before.
+/// Last access to a byte: its thread and its phase.
 ///
 /// The phase is 0 before the first access.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,16 +18,27 @@ struct Touch {
 /// Shared memory of the block that runs now.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
+    /// Bytes of this block.
+    len: usize,
     data: Vec<u8>,
     writes: Vec<Touch>,
     reads: Vec<Touch>,
+    /// First phase of this block; accesses before it were other blocks'.
+    first: u32,
+    /// Increases with each block and each barrier.
     phase: u32,
 }
 
 impl Shared {
     /// Begins a block with `len` uninitialized bytes.
     pub(crate) fn begin_block(&mut self, len: usize) {
-        *self = Self { data: vec![0xC5; len], writes: vec![Touch::default(); len], reads: vec![Touch::default(); len], phase: 1 };
+        // Phases begin again before they run out.
+        if self.data.len() < len || self.phase > u32::MAX / 2 {
+            let touches = vec![Touch::default(); len];
+            *self = Self { data: vec![0; len], writes: touches.clone(), reads: touches, ..Self::default() };
+        }
+        self.phase += 1;
+        (self.first, self.len) = (self.phase, len);
     }
 
     /// Notes that all threads have passed a barrier.
@@ -40,7 +51,7 @@ impl Shared {
         if !address.is_multiple_of(len as u64) {
             return Err(Fault::new(Kind::Misaligned, format!("{len} bytes of shared memory at {address}")));
         }
-        let size = self.data.len();
+        let size = self.len;
         let at = usize::try_from(address).unwrap_or(usize::MAX);
         if at.checked_add(len).is_none_or(|end| end > size) {
             let text = format!("{len} bytes of shared memory at {address}, beyond its {size} bytes");
@@ -49,7 +60,7 @@ impl Shared {
         let is_now = |touch: Touch| touch.phase == self.phase && touch.thread != thread;
         for byte in at..at + len {
             let (write, read) = (self.writes[byte], self.reads[byte]);
-            if how != How::Write && write.phase == 0 {
+            if how != How::Write && write.phase < self.first {
                 return Err(Fault::new(Kind::Uninitialized, format!("shared memory at {byte}")));
             }
             if is_now(write) || (how != How::Read && is_now(read)) {

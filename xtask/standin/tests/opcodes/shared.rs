@@ -85,6 +85,28 @@ fn each_block_has_shared_memory_of_its_own() {
 }
 
 #[test]
+fn what_another_block_or_launch_has_written_is_uninitialized() {
+    // The block with an index that is 0, and the others.
+    let body = "    mov.u32 %r6, %ctaid.x;
+    ld.global.u32 %r7, [%rd1];
+    add.s32 %r6, %r6, %r7;
+    setp.eq.s32 %p1, %r6, 0;
+    cvt.rn.f32.u32 %f1, %r6;
+    @%p1 st.shared.f32 [%r1], %f1;
+    bar.sync 0;
+    ld.shared.u32 %r7, [%r1];
+";
+    let mut machine = machine(&module(body));
+    let mut run = |first: u32, n_blocks| {
+        let at = machine.upload(&first.to_le_bytes()).to_le_bytes();
+        machine.run("probe", [n_blocks, 1, 1], [1, 1, 1], &[&at, &at]).map_err(|fault| fault.kind)
+    };
+    assert_eq!(run(0, 1), Ok(()));
+    assert_eq!(run(1, 1), Err(Kind::Uninitialized));
+    assert_eq!(run(0, 2), Err(Kind::Uninitialized));
+}
+
+#[test]
 fn vectors_in_shared_memory_keep_their_order() {
     let reversed: Vec<u8> = [4.0_f32, 3.0, 2.0, 1.0, 2.0, 1.0, 4.0, 3.0].iter().flat_map(|number| number.to_le_bytes()).collect();
     let store_words = "mov.b32 %r4, %f1;\n    mov.b32 %r5, %f2;\n    mov.b32 %r6, %f3;\n    mov.b32 %r7, %f4;
