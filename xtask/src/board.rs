@@ -6,11 +6,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use crate::bench::{peers_python, run, spread};
-use crate::process::machine;
+use crate::process::{Process, machine};
 
 /// Trainings whose board is shown.
 const SHOWN: [(&str, &str); 2] = [
@@ -30,22 +31,27 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     let mut text = format!(
         "# The board of `rl train`\n\nWritten by `cargo xtask bench --board` on {}.\n\n## Its cost\n\n\
          `rl train {MEASURED}` at a terminal, with the board and with `--plain`, in turn: medians of {ROUNDS} runs with minimum and\n\
-         maximum, and of the ratios of neighbours.\n\n| terminal | board, env steps/s | `--plain` | ratio |\n|---|---|---|---|\n",
+         maximum, and of the ratios of neighbours. The share is that of the thread that draws in the processor time of the program.\n\n\
+         | terminal | board, env steps/s | `--plain` | ratio | share |\n|---|---|---|---|---|\n",
         machine(root)
     );
     for (columns, rows) in SIZES {
-        let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
+        let (mut rates, mut ratios, mut shares) = ([Vec::new(), Vec::new()], Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let board = train(root, MEASURED, columns, rows)?;
-            let plain = train(root, &format!("{MEASURED} --plain"), columns, rows)?;
+            let (board, share) = train(root, MEASURED, columns, rows)?;
+            let (plain, _) = train(root, &format!("{MEASURED} --plain"), columns, rows)?;
             rates[0].push(board);
             rates[1].push(plain);
             ratios.push(board / plain);
+            shares.push(100.0 * share);
         }
-        let [board, plain] = rates.map(spread);
-        let (ratio, low, high) = spread(ratios);
-        let cell = |(median, low, high): (f64, f64, f64)| format!("{median:.0} ({low:.0} to {high:.0})");
-        let row = format!("| {columns} x {rows} | {} | {} | {ratio:.3} ({low:.3} to {high:.3}) |", cell(board), cell(plain));
+        let cell = |values, digits| {
+            let (median, low, high) = spread(values);
+            format!("{median:.digits$} ({low:.digits$} to {high:.digits$})")
+        };
+        let [board, plain] = rates.map(|rates| cell(rates, 0));
+        let (ratio, share) = (cell(ratios, 3), cell(shares, 2));
+        let row = format!("| {columns} x {rows} | {board} | {plain} | {ratio} | {share}% |");
         println!("{row}");
         let _ = writeln!(text, "{row}");
     }
@@ -61,8 +67,10 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
     Ok(fs::write(root.join("bench/board.md"), text)?)
 }
 
-/// Trains at a terminal of that size; returns env steps per second.
-fn train(root: &Path, args: &str, columns: u16, rows: u16) -> Result<f64> {
+/// Trains at a terminal of that size.
+///
+/// Returns env steps per second, and the share of the board's thread in the processor time.
+fn train(root: &Path, args: &str, columns: u16, rows: u16) -> Result<(f64, f64)> {
     // Shown on the board.
     let run_dir = "target/board-runs";
     let dir = root.join(run_dir);
@@ -71,10 +79,36 @@ fn train(root: &Path, args: &str, columns: u16, rows: u16) -> Result<f64> {
     let line = format!("stty rows {rows} cols {columns}; {} train {args} {SETTINGS} --run-dir {run_dir}", program.display());
     let mut script = Command::new("script");
     script.args(["-qefc", &line]).arg(root.join("target/board-written"));
-    run(script.current_dir(root).env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(std::process::Stdio::null()))?;
+    script.current_dir(root).env("TERM", "xterm").env("SHELL", "/bin/sh");
+    let mut process = Process::start(&mut script, &root.join("target/board-stderr"))?;
+    let mut share = 0.0;
+    let status = loop {
+        if let Some(status) = process.ended_within(Duration::from_millis(500))? {
+            break status;
+        }
+        share = share_of_board(&program).unwrap_or(share);
+    };
+    if !status.success() {
+        bail!("{line} failed:\n{}", process.complaint());
+    }
     let metrics = fs::read_to_string(dir.join("metrics.csv"))?;
     let column =
         metrics.lines().next().and_then(|names| names.split(',').position(|name| name == "time/fps")).context("time/fps")?;
     let last = metrics.lines().filter_map(|row| row.split(',').nth(column)?.parse().ok()).next_back();
-    last.context("a row of metrics.csv")
+    Ok((last.context("a row of metrics.csv")?, share))
+}
+
+/// Returns the share of the board's thread in a program's processor time.
+fn share_of_board(program: &Path) -> Option<f64> {
+    let mut processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+    let process = processes.find(|process| fs::read_link(process.join("exe")).is_ok_and(|exe| exe == program))?;
+    let (mut all, mut board) = (0.0, 0.0);
+    for thread in fs::read_dir(process.join("task")).ok()?.flatten().map(|entry| entry.path()) {
+        let nanoseconds = fs::read_to_string(thread.join("schedstat")).ok()?.split(' ').next()?.parse::<f64>().ok()?;
+        all += nanoseconds;
+        if fs::read_to_string(thread.join("comm")).ok()?.trim_end() == "board" {
+            board += nanoseconds;
+        }
+    }
+    (all > 0.0).then_some(board / all)
 }
