@@ -85,8 +85,8 @@ pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
 
 /// Builds the agent of a run, with parameters that are drawn or will be loaded.
 ///
-/// It learns on `device`, or on the CPU, from rollouts of `n_collectors` collectors. Its environments come with it if they are on the
-/// device that learns; with `ranks`, this rank's share.
+/// It learns on `device`, or on the CPU, from rollouts of `n_collectors` collectors. Its environments come with it if they are on
+/// the device that learns; with `ranks`, this rank's share.
 pub(crate) fn agent(
     config: &Config,
     entry: &Entry,
@@ -178,6 +178,6 @@ fn fitting(config: &Config, build: &Build<'_>) -> String {
     let n_fitting = allowed.partition_point(|&n_envs| fits(n_envs));
     match allowed[..n_fitting].last() {
         Some(n_envs) => format!("the largest n_envs that fits is {n_envs}"),
-        None => "not even one fits".into(),
+        None => "not even one environment fits".into(),
     }
 }

@@ -1,7 +1,7 @@
 //! The device that `device = auto` chooses.
 //!
-//! A GPU where `rl bench crossover` has measured on this machine that it pays for a run of this size, else the CPU. The choice never
-//! fails a run: a setting that no device supports, a missing driver and a missing measurement are reasons for the CPU.
+//! A GPU where `rl bench crossover` has measured on this machine that it pays for a run of this size, else the CPU. The choice
+//! never fails a run: a setting that no device supports, a missing driver and a missing measurement are reasons for the CPU.
 
 use std::sync::OnceLock;
 
@@ -107,18 +107,17 @@ fn unsupported(config: &Config, entry: &Entry) -> Option<String> {
             |key| format!("no device supports {key} = {} so far", settings[key]),
         ));
     }
-    let key = match &config.net {
-        net if net.learner == Learner::Reference => "learner",
-        net if net.conv.last().is_some_and(|[channels, ..]| !channels.is_multiple_of(16)) => "conv",
-        _ => return None,
-    };
-    Some(format!("no device supports {key} = {} so far", settings.get(key)?))
+    let unfit = config.net.conv.last().is_some_and(|[channels, ..]| !channels.is_multiple_of(16));
+    unfit.then(|| format!("no device supports conv = {} so far", settings["conv"]))
 }
 
 /// Finds what distinguishes a run from those that the measurement stands for.
 fn unmeasured(config: &Config, entry: &Entry) -> Option<String> {
     if config.algo.dqn().is_some() {
         return Some("the measurement is not for dqn".into());
+    }
+    if config.net.learner == Learner::Reference {
+        return Some("the measurement is not for the reference learner".into());
     }
     let on_cpu = config.env_on_device(entry).is_ok_and(|env| env.is_none());
     on_cpu.then(|| "the measurement is not for environments on the CPU".into())
@@ -145,8 +144,8 @@ mod tests {
     #[test]
     fn what_no_device_supports_is_a_reason_for_the_cpu_and_no_error() {
         for (algo, setting, expected) in [
-            (Algo::Ppo, "learner=reference", "no device supports learner = \"reference\" so far"),
-            (Algo::A2c, "learner=reference", "no device supports learner = \"reference\" so far"),
+            (Algo::Ppo, "learner=reference", "the measurement is not for the reference learner"),
+            (Algo::A2c, "learner=reference", "the measurement is not for the reference learner"),
             (Algo::Dqn, "n_envs=8", "the measurement is not for dqn"),
             (Algo::Ppo, "env_device=cpu", "the measurement is not for environments on the CPU"),
             (Algo::Ppo, "env.frame_stack=2", "the measurement is not for environments on the CPU"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rl_agents::ranks::{Ranks, gather};
-use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, Counters, EvalConfig, Metrics, Snapshot, Statistics};
+use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, Counters, EvalConfig, Metrics, Precision, Snapshot, Statistics};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, VecEnv};
 
@@ -302,7 +302,9 @@ impl<'a> Part<'a> {
             }
             Err(error) => return Err(error.into()),
         };
-        self.skipped.count(&update).into_iter().for_each(|warning| warn(self.listener, &warning));
+        // Gradients of f16 overflow by design: the loss scale falls until they do not.
+        let warning = self.skipped.count(&update).filter(|_| config.net.precision != Precision::F16);
+        warning.into_iter().for_each(|warning| warn(self.listener, &warning));
         self.lags.count(filled.waiting, &filled.learnt, progress.iterations);
         self.calls.merge(&filled.calls);
 
@@ -477,8 +479,8 @@ impl Training {
 
     /// Creates a training that `ranks` share, as one of them, or one of its own.
     ///
-    /// `fresh` draws the parameters; else they will be loaded. Rank 0 calls [`Training::run`], all others [`Training::follow`]. If the
-    /// others are actors, only rank 0 has a training.
+    /// `fresh` draws the parameters; else they will be loaded. Rank 0 calls [`Training::run`], all others [`Training::follow`].
+    /// If the others are actors, only rank 0 has a training.
     ///
     /// # Errors
     /// [`Error::Config`] for a setting that ranks cannot share; the errors of [`Training::new`].
@@ -636,13 +638,13 @@ impl Training {
 
     /// Trains to the end, writes metrics and checkpoints, evaluates the agent.
     ///
-    /// If collecting and learning overlap, a checkpoint waits until every rollout in flight has been learnt from. It holds the agent, the
-    /// environments, and the older policies of the next rollouts, so a resumed run continues like an uninterrupted one. Where a target is
-    /// reached, the rollouts in flight are dropped instead.
+    /// If collecting and learning overlap, a checkpoint waits until every rollout in flight has been learnt from. It holds the
+    /// agent, the environments, and the older policies of the next rollouts, so a resumed run continues like an uninterrupted
+    /// one. Where a target is reached, the rollouts in flight are dropped instead.
     ///
     /// # Errors
-    /// The errors of the agent, the environments and the files. The last good checkpoint remains. If an environment has failed, what
-    /// was learnt before is saved, too.
+    /// The errors of the agent, the environments and the files. The last good checkpoint remains. If an environment has failed,
+    /// what was learnt before is saved, too.
     pub fn run(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
         let outcome = self.run_to_end(dir, listener);
         let offline = !self.run.config.run.offline.is_empty();

@@ -217,7 +217,7 @@ fn a_training_that_does_not_fit_the_device_is_refused_before_it_begins() {
     // Rollouts on their way take more memory than environments.
     assert!(largest[1] < largest[0], "{largest:?}");
     let (code, _, _, said) = train_with("sync", "8", "2000");
-    assert!(code == Some(1) && said.contains("not even one fits"), "{said}");
+    assert!(code == Some(1) && said.contains("not even one environment fits"), "{said}");
 }
 
 #[test]

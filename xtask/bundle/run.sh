@@ -6,7 +6,8 @@
 #
 # TRAIN_ENVS are the numbers of environments whose training is timed, TRAIN_ITERATIONS the iterations of each.
 #
-# Writes train.jsonl, bench.jsonl, crossover.jsonl, peers.jsonl, results.jsonl and logs.tar.gz to RESULTS, complete after each stage, so that stages can run one by one.
+# Writes train.jsonl, bench.jsonl, crossover.jsonl, peers.jsonl, results.jsonl and logs.tar.gz to RESULTS, complete after each
+# stage, so that stages can run one by one.
 # Needs neither Rust nor a CUDA toolkit. Exit code 1 if a comparison fails or the sanitizer finds something.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)

@@ -268,7 +268,7 @@ pub(crate) fn peers_python(root: &Path, venv: &str, requirements: &str) -> Resul
     let venv = root.join(venv);
     let python = venv.join("bin/python");
     if !python.exists() {
-        println!("\n==> installing the peers into {} (some gigabytes)", venv.display());
+        println!("\n==> installing the peers into {} (up to some gigabytes)", venv.display());
         run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
         let requirements = root.join("xtask/peers").join(requirements);
         run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;

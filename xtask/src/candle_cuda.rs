@@ -1,6 +1,6 @@
 //! A build of `rl` with candle's CUDA backend, without a GPU.
 //!
-//! The CUDA toolkit is one of pinned wheels. The wheels of CUDA 12 have no `nvcc`, so it is that of CUDA 13.
+//! The CUDA toolkit is assembled from pinned wheels of CUDA 13, since those of CUDA 12 have no `nvcc`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,12 +30,12 @@ const LIBRARIES: [(&str, u32); 5] = [("cudart", 13), ("cublas", 13), ("cublasLt"
 fn toolkit(root: &Path) -> Result<PathBuf> {
     let dir = root.join("target/cuda-13.0");
     let home = dir.join("nvidia/cu13");
-    // Written last, so that it shows a complete installation.
-    let done = dir.join("installed");
-    if done.exists() {
+    // Written last, so that it shows a complete installation of these wheels.
+    let (done, wheels) = (dir.join("installed"), WHEELS.join(", "));
+    if fs::read_to_string(&done).is_ok_and(|text| text == wheels) {
         return Ok(home);
     }
-    println!("\n==> installing {} into {}", WHEELS.join(", "), dir.display());
+    println!("\n==> installing {wheels} into {}", dir.display());
     let pip = "-m pip install --quiet --no-deps --disable-pip-version-check --retries 1 --upgrade --target";
     let status = Command::new("python3").args(pip.split(' ')).arg(&dir).args(WHEELS).status().context("python3")?;
     if !status.success() {
@@ -57,7 +57,7 @@ fn toolkit(root: &Path) -> Result<PathBuf> {
     if !cc.context("cc")?.success() {
         bail!("cc cannot link stubs of the driver");
     }
-    fs::write(&done, "")?;
+    fs::write(&done, wheels)?;
     Ok(home)
 }
 
