@@ -1,7 +1,8 @@
 //! A custom loop on the single crates: `cargo run --release --example custom_loop`.
 //!
 //! The cross-entropy method (Rubinstein, 1999) needs no gradient. Each of 256 environments plays 500 steps with its own linear
-//! policy; mean and standard deviation of the best 32 draw the next 256. The environments come from rl-envs, the memory from rl-buffer.
+//! policy; mean and standard deviation of the best 32 draw the next 256. The environments come from rl-envs, the memory from
+//! rl-buffer.
 
 use ndarray::{Array2, Axis};
 use rl_buffer::{Rollout, RolloutShape};

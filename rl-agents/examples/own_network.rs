@@ -1,7 +1,7 @@
 //! A custom network: a candle `Module` as a policy, and a loop that trains it.
 //!
-//! The loop is REINFORCE with a baseline (Williams, 1992). `cargo run --release --example own_network`. Parameters and loss are f32;
-//! the module computes in the network's precision on its device: bf16 on a GPU, with `--features candle-cuda` and `-- 0`.
+//! The loop is REINFORCE with a baseline (Williams, 1992). `cargo run --release --example own_network`. Parameters and loss are
+//! f32; the module computes in the network's precision on its device: bf16 on a GPU, with `--features candle-cuda` and `-- 0`.
 
 use std::borrow::Cow;
 

@@ -60,8 +60,9 @@ crate::settings! {
         vtrace: bool = true, Kind::Bool;
         /// Samples whose activations are held at the same time; 0: the minibatch.
         ///
-        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the micro-batches add
-        /// up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and the bits do not depend on it.
+        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the
+        /// micro-batches add up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and
+        /// the bits do not depend on it.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
     }
 }

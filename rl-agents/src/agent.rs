@@ -21,8 +21,8 @@ use crate::{Error, Layout, Policy, Weights};
 pub trait Agent: Send {
     /// Returns the policy to evaluate and copy.
     ///
-    /// Where environments step on the device that learns, its parameters are those of the last [`Agent::fetch_policy`]. Its exploration is
-    /// that of the last [`Agent::acting`]; rollouts are collected with [`Agent::acting`].
+    /// Where environments step on the device that learns, its parameters are those of the last [`Agent::fetch_policy`]. Its
+    /// exploration is that of the last [`Agent::acting`]; rollouts are collected with [`Agent::acting`].
     fn policy(&self) -> &dyn Policy;
 
     /// Returns the policy to collect the next rollout with.
@@ -45,13 +45,14 @@ pub trait Agent: Send {
 
     /// Shares the gradients of later updates with other ranks.
     ///
-    /// All ranks call [`Agent::update`] with the same rollouts. The bits are those of an agent alone. The default computes every gradient on every rank.
+    /// All ranks call [`Agent::update`] with the same rollouts. The bits are those of an agent alone. The default computes every
+    /// gradient on every rank.
     fn share(&mut self, _ranks: Arc<dyn Ranks>) {}
 
     /// Returns the kind of memory to collect rollouts in.
     ///
-    /// Rollouts in other memory are learnt from too, but a device may wait for them. `overlapped` is true if rollouts are filled while the agent
-    /// learns.
+    /// Rollouts in other memory are learnt from too, but a device may wait for them. `overlapped` is true if rollouts are filled
+    /// while the agent learns.
     fn memory(&self, _overlapped: bool) -> Arc<dyn Memory> {
         <dyn Memory>::host()
     }

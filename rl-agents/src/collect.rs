@@ -1,7 +1,7 @@
 //! Acting: rollouts to learn from, and evaluation episodes.
 //!
-//! The environments of a [`Collector`] are cut into fixed slices. A thread fills the columns of its slice from the first step of a
-//! rollout to the last without waiting for the others.
+//! The environments of a [`Collector`] are cut into fixed slices. A thread fills the columns of its slice from the first step of
+//! a rollout to the last without waiting for the others.
 //!
 //! # Misbehaving environments
 //!

@@ -6,10 +6,10 @@
 //! after it; its weights are (out, in, kernel, kernel). Outputs, and the features that the dense layers read, are (rows, columns,
 //! channels).
 //!
-//! The kernel gathers no patches. The index of element (position, term) of the matrix of patches is the sum of two offsets, one for
-//! the position and one for the term, so the product reads patches in place. The gradient of the weights is the product with the two
-//! offsets swapped. The gradient of the inputs is a sum of products, one for each row and column of the kernel, added one by one.
-//! A few samples at a time go through the layers, so that they stay in the cache.
+//! The kernel gathers no patches. The index of element (position, term) of the matrix of patches is the sum of two offsets, one
+//! for the position and one for the term, so the product reads patches in place. The gradient of the weights is the product with
+//! the two offsets swapped. The gradient of the inputs is a sum of products, one for each row and column of the kernel, added one
+//! by one. A few samples at a time go through the layers, so that they stay in the cache.
 
 use std::ops::Range;
 

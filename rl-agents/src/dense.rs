@@ -1,9 +1,9 @@
 //! A dense layer in the layouts of the network kernel, and its three products.
 //!
 //! Inputs and outputs of samples are in panels (see [`gemm`](crate::gemm)), and so are the packed weights (in, out) and their
-//! transpose (out, in). The unit of a forward pass is a panel of the outputs; of the gradient of the inputs, a panel of the inputs;
-//! of the gradient of the weights, a block: one panel of the inputs by one of the outputs. No unit depends on another, so threads
-//! can share a layer. Layers with few outputs get their gradient transposed, which pads less.
+//! transpose (out, in). The unit of a forward pass is a panel of the outputs; of the gradient of the inputs, a panel of the
+//! inputs; of the gradient of the weights, a block: one panel of the inputs by one of the outputs. No unit depends on another, so
+//! threads can share a layer. Layers with few outputs get their gradient transposed, which pads less.
 
 use std::ops::Range;
 

@@ -73,7 +73,8 @@ impl Descent {
 
     /// Learns on `device` from rollouts of a shape, with candle if it is the learner.
     ///
-    /// `sizes` are those of minibatch and micro-batch, and `refresh` is what the latest policy computes for a rollout of an older one.
+    /// `sizes` are those of minibatch and micro-batch, and `refresh` is what the latest policy computes for a rollout of an older
+    /// one.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].

@@ -1,7 +1,7 @@
 //! Collecting on a device, where environments step beside the learner.
 //!
-//! The twin of [`Collector`](crate::Collector). Observations, actions and rewards never leave the device: the rollout is filled where it
-//! is learnt from, with the CPU's bits. Parameters are those of the learner.
+//! The twin of [`Collector`](crate::Collector). Observations, actions and rewards never leave the device: the rollout is filled
+//! where it is learnt from, with the CPU's bits. Parameters are those of the learner.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};

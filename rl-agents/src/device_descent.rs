@@ -1,7 +1,8 @@
 //! Gradient descent of an actor-critic on a device.
 //!
-//! The twin of [`Descent`](crate::descent) and [`Targets`](crate::Targets). Parameters, moments, the rollout and all that is computed from it stay in device memory, allocated once. Every kernel has the
-//! operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a CPU with fused multiply-add.
+//! The twin of [`Descent`](crate::descent) and [`Targets`](crate::Targets). Parameters, moments, the rollout and all that is
+//! computed from it stay in device memory, allocated once. Every kernel has the operations of the CPU's in the same order, so the
+//! parameters are the same, bit for bit, on a CPU with fused multiply-add.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -332,8 +333,8 @@ impl DeviceDescent {
 
     /// Enqueues an update from `rollout`, without waiting.
     ///
-    /// The device decides itself on steps that are skipped, and on the end of an update at a KL divergence. Rewards are normalized by
-    /// `inv_std`, if there is one.
+    /// The device decides itself on steps that are skipped, and on the end of an update at a KL divergence. Rewards are
+    /// normalized by `inv_std`, if there is one.
     pub(crate) fn update(
         &mut self,
         (plan, settings): (&Plan, &UpdateSettings),

@@ -1,8 +1,9 @@
 //! Networks on a device: the layers of [`Net`](crate::net::Net).
 //!
-//! One kernel for each layer and direction. Features, the outputs of the last convolution, take the observations' place before dense
-//! layers. Outputs that no layer reads, and their gradients, are held for all samples of a minibatch. The other activations may be held for
-//! fewer: a loss of all samples follows a pass over parts of them, and a second pass computes each part again before its gradient.
+//! One kernel for each layer and direction. Features, the outputs of the last convolution, take the observations' place before
+//! dense layers. Outputs that no layer reads, and their gradients, are held for all samples of a minibatch. The other activations
+//! may be held for fewer: a loss of all samples follows a pass over parts of them, and a second pass computes each part again
+//! before its gradient.
 
 use std::ops::Range;
 

@@ -1,6 +1,7 @@
 //! Normalization of observations on a device.
 //!
-//! The twin of [`normalize`](mod@crate::normalize). The statistics are the host's. Where the environments step on the device, only the moments of each slice of them come to the host.
+//! The twin of [`normalize`](mod@crate::normalize). The statistics are the host's. Where the environments step on the device,
+//! only the moments of each slice of them come to the host.
 
 use rl_buffer::RolloutShape;
 use rl_cuda::learner::LearnerKernels;

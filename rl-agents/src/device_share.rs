@@ -1,8 +1,8 @@
 //! Rollouts that several devices share.
 //!
 //! Each device steps its share of the environments and collects their columns of the rollout. The twin of
-//! [`Collector::of_rank`](crate::Collector::of_rank). The columns pass through the host's memory to all devices, so that each has the rollout
-//! that one device alone would have collected.
+//! [`Collector::of_rank`](crate::Collector::of_rank). The columns pass through the host's memory to all devices, so that each has
+//! the rollout that one device alone would have collected.
 
 use std::fmt;
 use std::ops::Range;

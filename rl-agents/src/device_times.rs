@@ -1,7 +1,7 @@
 //! Times of a device's work, measured by events on its stream.
 //!
-//! An event is recorded where a phase begins, outside of captured work. Once the device has passed the events, its own clock gives the
-//! seconds between them, and a receiver is told. Without a receiver nothing is recorded.
+//! An event is recorded where a phase begins, outside of captured work. Once the device has passed the events, its own clock
+//! gives the seconds between them, and a receiver is told. Without a receiver nothing is recorded.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -349,7 +349,8 @@ mod tests {
 
     #[test]
     fn heads_are_independent_as_worked_out_by_hand() {
-        // Heads of 2 and 3 choices with probabilities 1/4, 3/4 and 1/8, 2/8, 5/8. Action 5 is choice 1 of the first head and 2 of the second.
+        // Heads of 2 and 3 choices with probabilities 1/4, 3/4 and 1/8, 2/8, 5/8. Action 5 is choice 1 of the first head and 2 of
+        // the second.
         let (heads, mut row) = ([2, 3], [0.0, 3f32.ln(), 0.0, 2f32.ln(), 5f32.ln()]);
         log_softmax_heads(&mut row, 1, &heads, &[], &mut [0.0; 2]);
         assert_eq!(

@@ -88,12 +88,14 @@ crate::settings! {
         learning_rate: Schedule = Schedule::Constant(1e-4), Kind::Schedule(0.0, 10.0), resumable;
         /// Transitions whose activations are held at the same time; 0: the minibatch.
         ///
-        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the micro-batches add
-        /// up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and the bits do not depend on it.
+        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the
+        /// micro-batches add up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and
+        /// the bits do not depend on it.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
         /// Saves the replay memory in checkpoints.
         ///
-        /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning continues.
+        /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning
+        /// continues.
         save_replay: bool = false, Kind::Bool;
         /// Keeps a copy of the replay memory on the device that learns.
         ///
@@ -430,12 +432,12 @@ impl Dqn {
 
     /// Learns on `device`.
     ///
-    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. Transitions are kept in the host's memory, and
-    /// the policy to act with is a copy there.
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. Transitions are kept in the host's memory,
+    /// and the policy to act with is a copy there.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for instance
-    /// without memory.
+    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for
+    /// instance without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
         if self.network.network_mut().move_to(device)? {
             self.target.network_mut().move_to(device)?;
@@ -926,7 +928,8 @@ mod tests {
 
     /// Returns what an agent remembers of two rollouts, sorted.
     ///
-    /// `columns` gives the order of columns if they were filled first-come, and whether those of the second rollout continue the first.
+    /// `columns` gives the order of columns if they were filled first-come, and whether those of the second rollout continue the
+    /// first.
     fn remembered_of(columns: Option<(&[usize], bool)>, n_steps: usize, prioritized: bool) -> Vec<Vec<u32>> {
         let (env, pool) = (rl_envs::cartpole::CartPole::default(), Pool::new(1).unwrap());
         let mut collector = Collector::new(5, &env, &pool, 1).unwrap();

@@ -135,8 +135,8 @@ pub(crate) fn assert_near(got: &[f32], expected: &[f32]) {
 
 /// Asserts that a gradient has the errors of a precision of 16 bits, and no others.
 ///
-/// A product rounds its operands and its sum by at most one half of the last bit, which is 2^-8 of a number in bf16 and 2^-11 in f16.
-/// A gradient is the result of some products in a row, whose errors partly cancel.
+/// A product rounds its operands and its sum by at most one half of the last bit, which is 2^-8 of a number in bf16 and 2^-11 in
+/// f16. A gradient is the result of some products in a row, whose errors partly cancel.
 pub(crate) fn assert_rounded(precision: Precision, got: &[f32], expected: &[f32]) {
     let (error, rounding) =
         (relative_error(got, expected), if precision == Precision::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) });

@@ -2,7 +2,8 @@
 //!
 //! Rows of B and C are contiguous vectors; elements of A are read one by one at any offsets. One function therefore computes `x
 //! W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in
-//! registers: 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only this file knows the blocking.
+//! registers: 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only this file knows the
+//! blocking.
 //!
 //! Wide matrices are cut into panels of 64 columns, each of which is contiguous. A row of a panel has 256 bytes, so the rows that
 //! a block reads spread over all sets of the cache; rows of 1,024 numbers would share a few. A product computes one panel.
@@ -221,8 +222,8 @@ pub(crate) enum Init<'a> {
 
 /// Computes `C (m, n) = init + A (m, k) B (k, n)`.
 ///
-/// The rows of C are at the offsets `to`, and do not overlap. B comes with the stride of its rows. n is a multiple of 16. Long sums are
-/// made of short ones, which keeps their error small.
+/// The rows of C are at the offsets `to`, and do not overlap. B comes with the stride of its rows. n is a multiple of 16. Long
+/// sums are made of short ones, which keeps their error small.
 #[inline(always)]
 pub(crate) fn multiply<S: Set>(
     c: &mut [f32],

@@ -322,8 +322,8 @@ mod tests {
 
     #[test]
     fn a_merge_equals_the_case_worked_out_by_hand() {
-        // (1, 2): mean 3/2, m2 1/2. (4): mean 4, m2 0. Together: mean 3/2 + 5/2 * 1/3 = 7/3, m2 1/2 + (5/2)^2 * 2/3 = 14/3, which is
-        // three times the variance of (1, 2, 4).
+        // (1, 2): mean 3/2, m2 1/2. (4): mean 4, m2 0. Together: mean 3/2 + 5/2 * 1/3 = 7/3, m2 1/2 + (5/2)^2 * 2/3 = 14/3, which
+        // is three times the variance of (1, 2, 4).
         let (mut a, mut b) = (Moments::new(1), Moments::new(1));
         a.push([1.0]);
         a.push([2.0]);

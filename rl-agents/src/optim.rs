@@ -68,8 +68,8 @@ impl Optimizer {
 
     /// Sets the precision of the gradients.
     ///
-    /// For f16, losses are scaled. The scale begins at 2^16. It halves when a gradient overflows, which skips the step, and doubles
-    /// after 2000 steps in a row. A resumed run begins at 2^16 again.
+    /// For f16, losses are scaled. The scale begins at 2^16. It halves when a gradient overflows, which skips the step, and
+    /// doubles after 2000 steps in a row. A resumed run begins at 2^16 again.
     pub fn set_precision(&mut self, precision: Precision) {
         self.loss_scale = LossScale::of(precision);
     }

@@ -15,8 +15,8 @@ use crate::{Error, Moments};
 pub enum Choice {
     /// An action drawn from the policy.
     ///
-    /// Environment i draws from its stream [`Purpose::Policy`]: a discrete action with [`rng::word`] of the step, dimension j of a
-    /// continuous one with normal number `j & 3` of block `j >> 2` of counter step `step` (see [`rng::normals`]).
+    /// Environment i draws from its stream [`Purpose::Policy`]: a discrete action with [`rng::word`] of the step, dimension j of
+    /// a continuous one with normal number `j & 3` of block `j >> 2` of counter step `step` (see [`rng::normals`]).
     Sample {
         /// Seed of the generator.
         seed: u64,

@@ -67,8 +67,9 @@ crate::settings! {
         learning_rate: Schedule = Schedule::Constant(3e-4), Kind::Schedule(0.0, 10.0), resumable;
         /// Samples whose activations are held at the same time; 0: the minibatch.
         ///
-        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the micro-batches add
-        /// up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and the bits do not depend on it.
+        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the
+        /// micro-batches add up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and
+        /// the bits do not depend on it.
         micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
         /// KL divergence that ends an update when exceeded 1.5 times; 0: off.
         target_kl: f32 = 0.0, Kind::Float(0.0, 1e9), resumable;
@@ -217,8 +218,8 @@ impl Ppo {
 
     /// Learns on `device`, from rollouts of this shape.
     ///
-    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. The policy to act with is a copy in the host's
-    /// memory.
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. The policy to act with is a copy in the
+    /// host's memory.
     ///
     /// # Errors
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.

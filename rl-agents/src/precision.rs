@@ -1,8 +1,8 @@
 //! Precision of candle's operations, and the device that they run on.
 //!
 //! Mixed precision (Micikevicius et al., 2018): matrix products take and give numbers of 16 bits and add in f32. Parameters,
-//! activations, losses, all other sums and the optimizer are f32. f16 has few exponents, so its losses are scaled before the backward
-//! pass; bf16 has those of f32.
+//! activations, losses, all other sums and the optimizer are f32. f16 has few exponents, so its losses are scaled before the
+//! backward pass; bf16 has those of f32.
 
 use candle_core::{DType, Device, Tensor, Var};
 use serde::{Deserialize, Serialize};
@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn a_product_and_its_gradients_are_rounded_as_worked_out_by_hand() {
-        // bf16 has every second number from 256 to 512, f16 from 2048 to 4096; halfway, the even one of them wins. So x + 3 becomes
-        // x + 4, its sum with 1 becomes x + 4, too, and the gradient x + 1 becomes x.
+        // bf16 has every second number from 256 to 512, f16 from 2048 to 4096; halfway, the even one of them wins. So x + 3
+        // becomes x + 4, its sum with 1 becomes x + 4, too, and the gradient x + 1 becomes x.
         for (precision, x, got) in
             [(Precision::F32, 256.0, 260.0), (Precision::Bf16, 256.0, 260.0), (Precision::F16, 2048.0, 2052.0)]
         {

@@ -317,8 +317,8 @@ mod tests {
 
     #[test]
     fn advantages_are_normalized_before_v_trace_weights_them() {
-        // Two actions, mu = (1/2, 1/2), pi = (0.6, 0.4): weights min(1, pi / mu) = (1, 0.8). Where both actions are equally good, there
-        // is nothing to learn: (0, 0). Normalized after the weighting, 0.01 and 0.008 would become +-0.71.
+        // Two actions, mu = (1/2, 1/2), pi = (0.6, 0.4): weights min(1, pi / mu) = (1, 0.8). Where both actions are equally good,
+        // there is nothing to learn: (0, 0). Normalized after the weighting, 0.01 and 0.008 would become +-0.71.
         let of = |advantages: [f32; 2]| {
             let (advantages, weights) = (advantages.to_vec(), vec![1.0, 0.8]);
             let targets = Targets { advantages, weights, returns: Vec::new(), values: Vec::new(), log_probs: Vec::new() };

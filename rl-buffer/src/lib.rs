@@ -3,8 +3,8 @@
 //! - [`Rollout`] holds T steps of N environments, time-major, in one block of memory that is filled in place.
 //! - [`ReplayBuffer`] holds the latest transitions of one or more steps and draws a [`Batch`] of them;
 //!   [`PrioritizedReplayBuffer`] prefers transitions with a large error.
-//! - [`Memory`] is the kind of memory of their blocks, a value: [`Host`] by default, or [`Pinned`]. A [`DeviceRollout`] is in a device's
-//!   memory, and a [`DeviceReplay`] is a copy of a replay memory there.
+//! - [`Memory`] is the kind of memory of their blocks, a value: [`Host`] by default, or [`Pinned`]. A [`DeviceRollout`] is in a
+//!   device's memory, and a [`DeviceReplay`] is a copy of a replay memory there.
 //! - [`returns`] defines advantages, returns and discounts, and is the only module that interprets the two flags at the end of an
 //!   episode.
 //!

@@ -15,8 +15,8 @@ pub struct Pinned(pub Device);
 
 /// Page-locked memory with a copy on the device, filled on a stream of its own.
 ///
-/// A producer [sends](crate::Rollout::send) a rollout while the learner's stream works on the one before it; the learner's own copy is then one within
-/// the device.
+/// A producer [sends](crate::Rollout::send) a rollout while the learner's stream works on the one before it; the learner's own
+/// copy is then one within the device.
 #[derive(Clone, Debug)]
 pub struct Streamed {
     stream: Stream,

@@ -395,8 +395,8 @@ impl ReplayBuffer {
     /// For environments that step at their own pace. The columns hold that environment alone.
     ///
     /// # Errors
-    /// [`Error::Reward`] if the reward is not finite, [`Error::Setting`] if observations are stacked: frames are kept for steps of all
-    /// environments. Nothing has changed then.
+    /// [`Error::Reward`] if the reward is not finite, [`Error::Setting`] if observations are stacked: frames are kept for steps
+    /// of all environments. Nothing has changed then.
     ///
     /// # Panics
     /// If a type or a length differs from the shape's, or there is no such environment.

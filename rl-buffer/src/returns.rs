@@ -213,8 +213,8 @@ mod tests {
         };
         // One step: r + 0.5 V'.
         assert_eq!(returns(1), array![[3.0, 3.0, 3.0, 3.0], [3.0, 2.0, 7.0, 2.0], [7.0, 7.0, 7.0, 7.0]]);
-        // Two steps. First row: runs on: 1 + 0.5 * 2 + 0.25 * 2 = 2.5; terminated: 1 + 0.5 * 2 = 2; truncated: 2 + 0.25 * 10 = 4.5.
-        // Second row: runs on: 2 + 0.5 * 4 + 0.25 * 6 = 5.5; the others have ended. Third row: the rollout ends.
+        // Two steps. First row: runs on: 1 + 0.5 * 2 + 0.25 * 2 = 2.5; terminated: 1 + 0.5 * 2 = 2; truncated: 2 + 0.25 * 10 =
+        // 4.5. Second row: runs on: 2 + 0.5 * 4 + 0.25 * 6 = 5.5; the others have ended. Third row: the rollout ends.
         assert_eq!(returns(2), array![[2.5, 2.0, 4.5, 2.0], [5.5, 2.0, 7.0, 2.0], [7.0, 7.0, 7.0, 7.0]]);
         // Three steps. First row, runs on: 1 + 0.5 * 2 + 0.25 * 4 + 0.125 * 6 = 3.75.
         assert_eq!(returns(3), array![[3.75, 2.0, 4.5, 2.0], [5.5, 2.0, 7.0, 2.0], [7.0, 7.0, 7.0, 7.0]]);
@@ -237,8 +237,8 @@ mod tests {
         case(|steps, values| {
             let (mut advantages, mut returns) = (Array2::zeros((3, 4)), Array2::zeros((3, 4)));
             vtrace(steps, values, ratios.view(), (GAMMA, LAMBDA), advantages.view_mut(), returns.view_mut());
-            // Last step: 0.25 * (4 + 3 - 2) = 1.25. Second step, with the ratio 2 clipped to 1: runs on: -1 + 0.25 * 1.25 = -0.6875;
-            // terminated: -2; truncated: 3. First step: 0.5 * (-5 + 0.25 x') = -2.5 + 0.125 x'.
+            // Last step: 0.25 * (4 + 3 - 2) = 1.25. Second step, with the ratio 2 clipped to 1: runs on: -1 + 0.25 * 1.25 =
+            // -0.6875; terminated: -2; truncated: 3. First step: 0.5 * (-5 + 0.25 x') = -2.5 + 0.125 x'.
             let expected = array![[-2.5859375, -2.75, -2.125, -2.75], [-0.6875, -2.0, 3.0, -2.0], [1.25, 1.25, 1.25, 1.25]];
             assert_eq!(&advantages * &ratios.mapv(rho), expected);
             assert_eq!(returns, &expected + &values);

@@ -95,8 +95,8 @@ pub type ActColumns<'a> = (ActionSliceMut<'a>, &'a mut [f32], &'a mut [f32]);
 
 /// Neighbouring columns of a rollout, n of N, for one thread to fill.
 ///
-/// Arrays are of rows: an observation is D neighbouring elements of a row. Observations and masks have T + 1 rows, those after the end
-/// of an episode one, the values after the last step one, all others T.
+/// Arrays are of rows: an observation is D neighbouring elements of a row. Observations and masks have T + 1 rows, those after
+/// the end of an episode one, the values after the last step one, all others T.
 #[derive(Debug)]
 pub struct RolloutColumns<'a> {
     /// Columns that environments read and write.
@@ -512,7 +512,8 @@ impl Rollout {
 
     /// Begins to copy the rollout to its device.
     ///
-    /// Does nothing unless the memory is [`Streamed`](crate::Streamed). A later [`DeviceRollout::upload`](crate::DeviceRollout::upload) takes this copy, unless the rollout is written before.
+    /// Does nothing unless the memory is [`Streamed`](crate::Streamed). A later
+    /// [`DeviceRollout::upload`](crate::DeviceRollout::upload) takes this copy, unless the rollout is written before.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -773,8 +774,8 @@ mod tests {
 
     #[test]
     fn a_rollout_takes_the_bytes_of_its_columns() {
-        // T = 128, N = 8, D = 4: observations 129 * 8 * 16, actions, rewards, log-probabilities and values 128 * 8 * 4 each, two flags
-        // 128 * 8 each, final observations 8 * 16, last values and indices 32 each, rounded up to 64, versions 64.
+        // T = 128, N = 8, D = 4: observations 129 * 8 * 16, actions, rewards, log-probabilities and values 128 * 8 * 4 each, two
+        // flags 128 * 8 each, final observations 8 * 16, last values and indices 32 each, rounded up to 64, versions 64.
         let shape = RolloutShape { n_steps: 128, n_envs: 8, obs_len: 4, ..SHAPE };
         assert_eq!(shape.bytes(), 16512 + 4 * 4096 + 2 * 1024 + 128 + 64 + 64 + 64);
     }

@@ -2,8 +2,8 @@
 //!
 //! A buffer is the largest part of a checkpoint, so it is written row by row, without a second copy in memory: numbers of fixed
 //! width, little-endian, first the buffer's settings, then its content. Loading creates a new buffer from the reader's settings;
-//! a file's header must agree with them, so nothing is allocated on its word. [`ReplayBuffer::load_any`] alone takes the header's settings,
-//! if they fit into memory.
+//! a file's header must agree with them, so nothing is allocated on its word. [`ReplayBuffer::load_any`] alone takes the header's
+//! settings, if they fit into memory.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -148,8 +148,8 @@ impl ReplayBuffer {
     /// The buffer may be a prioritized one. `len` is the length of the input in bytes.
     ///
     /// # Errors
-    /// Errors of [`ReplayBuffer::new`], for instance if it does not fit into memory; [`Error::BadState`] if the input is damaged or no saved
-    /// buffer; [`Error::Io`] if it cannot be read.
+    /// Errors of [`ReplayBuffer::new`], for instance if it does not fit into memory; [`Error::BadState`] if the input is damaged
+    /// or no saved buffer; [`Error::Io`] if it cannot be read.
     pub fn load_any(input: &mut impl Read, len: u64) -> Result<Self, Error> {
         let mut numbers = [0; 12];
         read(input, &mut numbers)?;

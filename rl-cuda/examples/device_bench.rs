@@ -1,9 +1,9 @@
 //! Measures a device: `device_bench [SECONDS] [--emulated]`.
 //!
 //! Prints one JSON object per line. Each measurement takes SECONDS (default 0.05). Measured are environment steps by number of
-//! environments, block size and work per step, as launches, graph and fused; the share of the copy bandwidth; advantages, gathered
-//! batches, and copies between host and device; and the bars to meet. The emulated device, with few environments, shows that the
-//! program works.
+//! environments, block size and work per step, as launches, graph and fused; the share of the copy bandwidth; advantages,
+//! gathered batches, and copies between host and device; and the bars to meet. The emulated device, with few environments, shows
+//! that the program works.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -12,7 +12,8 @@ use crate::{Buffer, Device, Element, Error, Stream, elementary};
 
 /// Arguments of the exponential that show the last bit of each coefficient.
 ///
-/// Found by trying every float, as the numbers below; some coefficients have few of them. The first results are near the bounds of f32.
+/// Found by trying every float, as the numbers below; some coefficients have few of them. The first results are near the bounds
+/// of f32.
 pub(crate) const EXP: [f32; 27] = [
     88.5,
     -87.5,

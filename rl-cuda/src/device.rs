@@ -72,8 +72,8 @@ impl Device {
 
     /// Opens an emulated device: the kernels run on the host.
     ///
-    /// The host's C++ compiler compiles the same kernels, and their threads run one after the other. Slow; meant for tests without
-    /// a GPU, of the kernels and of their callers.
+    /// The host's C++ compiler compiles the same kernels, and their threads run one after the other. Slow; meant for tests
+    /// without a GPU, of the kernels and of their callers.
     ///
     /// # Errors
     /// [`Error::Emulation`] without a C++ compiler.
@@ -101,8 +101,8 @@ impl Device {
 
     /// Returns the devices for tests: an emulated one, and a GPU or a stand-in.
     ///
-    /// Where there is no driver, the stand-in driver (`xtask/standin`) runs the PTX on the host and checks every access. `RL_SKIP_CXX=1` leaves out the
-    /// emulated device. A missing device is reported on standard error.
+    /// Where there is no driver, the stand-in driver (`xtask/standin`) runs the PTX on the host and checks every access.
+    /// `RL_SKIP_CXX=1` leaves out the emulated device. A missing device is reported on standard error.
     ///
     /// # Panics
     /// If a device is missing and `RL_REQUIRE_CXX`, `RL_REQUIRE_GPU` or `RL_REQUIRE_STANDIN` is 1.

@@ -1,6 +1,7 @@
 //! Executors of kernels: the host, or a driver library.
 //!
-//! The library is looked at before cudarc's first call: cudarc loads it and each function at first use, and panics where one is missing.
+//! The library is looked at before cudarc's first call: cudarc loads it and each function at first use, and panics where one is
+//! missing.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -130,7 +131,8 @@ pub(crate) fn probe() -> Result<(), Error> {
 
 /// Loads the stand-in driver as the driver of this process.
 ///
-/// Cargo builds it beside the programs of the tests. It is named as the driver is, so that looking for the driver finds it once it is loaded.
+/// Cargo builds it beside the programs of the tests. It is named as the driver is, so that looking for the driver finds it once
+/// it is loaded.
 #[allow(unsafe_code)]
 pub(crate) fn load_stand_in() -> Result<(), Error> {
     let program = std::env::current_exe().map_err(|error| Error::NoDriver(error.to_string()))?;

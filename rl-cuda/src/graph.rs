@@ -10,8 +10,8 @@ use crate::{Device, Error, Stream};
 
 /// Captured work that the device can repeat with one call.
 ///
-/// Buffers that are dropped while a device has graphs keep their memory until its last graph is dropped, so a graph's memory is always
-/// there.
+/// Buffers that are dropped while a device has graphs keep their memory until its last graph is dropped, so a graph's memory is
+/// always there.
 #[derive(Debug)]
 pub struct Graph {
     raw: GraphRaw,
@@ -57,8 +57,8 @@ impl Drop for Kept {
 impl Stream {
     /// Captures the work that `work` queues on this stream, without running it.
     ///
-    /// Kernels and copies within the device can be captured. A kernel's first launch may load it, which no capture allows: run the work
-    /// once before.
+    /// Kernels and copies within the device can be captured. A kernel's first launch may load it, which no capture allows: run
+    /// the work once before.
     ///
     /// # Errors
     /// The errors of `work`, and [`Error::Driver`], for instance for a call that waits.

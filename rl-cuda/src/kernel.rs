@@ -125,8 +125,8 @@ impl Kernel {
                 };
                 let (mut pointers, len) = (args.pointers(), args.len);
                 cuda.context().bind_to_thread().map_err(|error| failed(blocks, said(error)))?;
-                // SAFETY: the function stays loaded while `self` lives, the driver copies the arguments before it returns, and the
-                // caller guarantees their types and their memory.
+                // SAFETY: the function stays loaded while `self` lives, the driver copies the arguments before it returns, and
+                // the caller guarantees their types and their memory.
                 let launched = unsafe {
                     result::launch_kernel(
                         function.cu_function(),

@@ -94,9 +94,9 @@ pub fn n_steps(envs: &CudaVecEnv) -> Result<usize, Error> {
 
 /// Measures environment steps per second with random actions.
 ///
-/// The kernels draw the actions, or read such actions where the source is [`ActionSource::Given`]. Every step writes observations,
-/// actions, rewards, flags and masks to a rollout of [`n_steps`], and ended episodes restart. The work of each step is done
-/// `repeat` times with the same action (fused: each time with a new action) and counted once.
+/// The kernels draw the actions, or read such actions where the source is [`ActionSource::Given`]. Every step writes
+/// observations, actions, rewards, flags and masks to a rollout of [`n_steps`], and ended episodes restart. The work of each step
+/// is done `repeat` times with the same action (fused: each time with a new action) and counted once.
 ///
 /// # Errors
 /// The errors of [`CudaVecEnv`].

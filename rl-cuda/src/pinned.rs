@@ -163,8 +163,8 @@ impl Stream {
     #[allow(unsafe_code)]
     pub fn upload_async<T: Element>(&self, to: &ViewMut<'_, T>, from: &PinnedSlab<T>) -> Result<(), Error> {
         from.begin(("upload_async", to.len(), false), |source| {
-            // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before
-            // it writes or frees them.
+            // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below
+            // before it writes or frees them.
             let source = unsafe { std::slice::from_raw_parts(source.as_ptr(), to.len()) };
             let Some(stream) = self.cuda() else { return self.upload(to, source).map(|()| None) };
             stream.context().bind_to_thread().map_err(Error::driver("copying to the device"))?;
@@ -184,8 +184,8 @@ impl Stream {
     #[allow(unsafe_code)]
     pub fn download_async<T: Element>(&self, to: &mut PinnedSlab<T>, from: &View<'_, T>) -> Result<(), Error> {
         to.begin(("download_async", from.len(), true), |target| {
-            // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below before
-            // it reads or frees them.
+            // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below
+            // before it reads or frees them.
             let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), from.len()) };
             let Some(stream) = self.cuda() else { return self.download(target, from).map(|()| None) };
             stream.context().bind_to_thread().map_err(Error::driver("copying from the device"))?;

@@ -12,8 +12,8 @@ use crate::{Device, Error, View, ViewMut};
 
 /// Queue of work that the device runs in order.
 ///
-/// Work in different streams may run at the same time. Methods return before the device is done, unless they say that they wait. An
-/// emulated device runs everything at once, in order. Clones share the same stream.
+/// Work in different streams may run at the same time. Methods return before the device is done, unless they say that they wait.
+/// An emulated device runs everything at once, in order. Clones share the same stream.
 #[derive(Clone, Debug)]
 pub struct Stream {
     device: Device,

@@ -352,8 +352,8 @@ impl Targets {
 
     /// Draws continuous actions (N, A) and their log-densities (N) around means (N, A).
     ///
-    /// `log_std` are the logarithms of the standard deviations (A). Environments take `clipped`, (N, A): the actions within `bounds`, (2,
-    /// A), lower ones first. The results equal those of rl-agents bit for bit.
+    /// `log_std` are the logarithms of the standard deviations (A). Environments take `clipped`, (N, A): the actions within
+    /// `bounds`, (2, A), lower ones first. The results equal those of rl-agents bit for bit.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].

@@ -146,8 +146,8 @@ const WRONG_OBS: Error = Error::Kind { what: "obs", expected: "the environment's
 /// The batch owns only the states of the environments; the caller owns the memory that steps read and write. Methods that take a
 /// stream queue work on it and do not wait. The [`VecEnv`] implementation waits, and copies everything to and from the host.
 ///
-/// All work must go to one stream, or to streams that wait for each other. Results and saved states equal those of `SyncVecEnv` of
-/// rl-envs bit for bit.
+/// All work must go to one stream, or to streams that wait for each other. Results and saved states equal those of `SyncVecEnv`
+/// of rl-envs bit for bit.
 #[derive(Debug)]
 pub struct CudaVecEnv {
     device: Device,
@@ -235,16 +235,17 @@ impl CudaVecEnv {
     /// Creates `n_envs` environments with your own rules and kernels.
     ///
     /// The rules `P` have their default constants. The file of kernels includes `lanes.cuh`, writes the rules again and ends with
-    /// `ENV_KERNELS(NAME, Lane<Params>)`, where `NAME` is the module's name. `docs/gpu.md` has an example and the compiler's options.
+    /// `ENV_KERNELS(NAME, Lane<Params>)`, where `NAME` is the module's name. `docs/gpu.md` has an example and the compiler's
+    /// options.
     ///
     /// # Errors
     /// [`Error::Rules`] if the observations are not `D` numbers or there are more than 48 constants; [`Error::NoKernel`];
     /// [`Error::Emulation`] if the source does not compile for the host; and as [`CudaVecEnv::new`].
     ///
     /// # Safety
-    /// Source and PTX have the kernels that `ENV_KERNELS` makes of rules with `W` words of state, `D` numbers observed, actions of
-    /// the kind and number of `P`, and constants of 32 bits each as [`Constants::words`] returns them. The rules access no other
-    /// memory than their arguments, and there are no global objects.
+    /// Source and PTX have the kernels that `ENV_KERNELS` makes of rules with `W` words of state, `D` numbers observed, actions
+    /// of the kind and number of `P`, and constants of 32 bits each as [`Constants::words`] returns them. The rules access no
+    /// other memory than their arguments, and there are no global objects.
     #[allow(unsafe_code)]
     pub unsafe fn with_kernels<P: Dynamics<W, D> + Constants + 'static, const W: usize, const D: usize>(
         device: &Device,
@@ -419,8 +420,8 @@ impl CudaVecEnv {
     /// Steps every environment `k` times in one launch, with its state in registers.
     ///
     /// # Errors
-    /// [`Error::Length`] if `rows` hold neither `k` steps nor one, [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`]. Nothing
-    /// has changed then.
+    /// [`Error::Length`] if `rows` hold neither `k` steps nor one, [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`].
+    /// Nothing has changed then.
     pub fn step_on(&mut self, stream: &Stream, k: u32, source: ActionSource, rows: &StepViews<'_>) -> Result<(), Error> {
         let n = self.n_envs;
         let n_rows = if rows.rewards.len() == n { 1 } else { k as usize };

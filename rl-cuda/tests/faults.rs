@@ -1,6 +1,7 @@
 //! Mistakes of the host's side, which the stand-in driver reports by name.
 //!
-//! Each mistake is made through cudarc, in a process of its own: after an illegal access, a device returns that error to every call.
+//! Each mistake is made through cudarc, in a process of its own: after an illegal access, a device returns that error to every
+//! call.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(unsafe_code, reason = "the driver's own interface")]
 

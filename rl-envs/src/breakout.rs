@@ -3,13 +3,13 @@
 //! Source: MinAtar 1.0.15's `Breakout` (Young and Tian, 2019).
 //!
 //! - Observation, u8 (4, 10, 10), 1 for yes: the paddle (bottom row), the ball, its trail (where it was before), the bricks.
-//! - Action, discrete (3), MinAtar's minimal set: nothing (0), left (1), right (2). With a chance of 0.1 the last action is repeated
-//!   instead (sticky actions).
+//! - Action, discrete (3), MinAtar's minimal set: nothing (0), left (1), right (2). With a chance of 0.1 the last action is
+//!   repeated instead (sticky actions).
 //! - Reward: 1 for each brick, the last step included.
 //! - `terminated`: the ball passes the paddle.
 //! - `truncated`: at step 1000. A step may set both.
-//! - Start: the paddle in column 4, all of rows 1 to 3 bricks, the ball in row 3, at the left or at the right wall with equal chances,
-//!   moving down and inwards. When all bricks are gone, new ones come as the ball reaches the bottom.
+//! - Start: the paddle in column 4, all of rows 1 to 3 bricks, the ball in row 3, at the left or at the right wall with equal
+//!   chances, moving down and inwards. When all bricks are gone, new ones come as the ball reaches the bottom.
 //! - State, by field name (MinAtar's): `ball_x`, `ball_y`, `ball_dir` (0 up left, 1 up right, 2 down right, 3 down left), `pos`
 //!   (the paddle's column), `brick_map` (rows 1 to 3), `strike` (true if a brick was just hit), `last_x`, `last_y`,
 //!   `last_action`, `elapsed`.

@@ -198,8 +198,8 @@ impl<'a> ActionSlice<'a> {
     /// Checks kind, number and range of the actions of `n_envs` environments.
     ///
     /// # Errors
-    /// [`Error::Kind`] or [`Error::Length`] if kind or number differ; [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`] if an
-    /// action is outside of the space.
+    /// [`Error::Kind`] or [`Error::Length`] if kind or number differ; [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`]
+    /// if an action is outside of the space.
     pub fn check(self, space: &ActionSpace, n_envs: usize) -> Result<(), Error> {
         let length = |expected, found| {
             if expected == found { Ok(()) } else { Err(Error::Length { what: "actions", expected, found }) }

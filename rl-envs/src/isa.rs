@@ -112,8 +112,8 @@ pub trait Work {
 
     /// Does the work with the instructions of `S`.
     ///
-    /// Implementations must be `inline(always)`, and so must what they call: only inlined code is compiled for the instruction set.
-    /// Closures are not.
+    /// Implementations must be `inline(always)`, and so must what they call: only inlined code is compiled for the instruction
+    /// set. Closures are not.
     fn run<S: Set>(self) -> Self::Output;
 }
 

@@ -1,13 +1,13 @@
 //! Keyed permutations: an order of samples, any index on its own.
 //!
-//! An order is a pure function of a key and a counter, as random numbers are ([`rng`](crate::rng)): no state, no memory of indices
-//! drawn before, so threads, devices and processes compute the parts that they need.
+//! An order is a pure function of a key and a counter, as random numbers are ([`rng`](crate::rng)): no state, no memory of
+//! indices drawn before, so threads, devices and processes compute the parts that they need.
 //!
-//! More than 64 numbers are a rectangle of about as many rows as columns, number `i` in row `i / columns`. Four times, each number
-//! moves along its column by a random distance that depends on the column, and along its row by one that depends on the row, with
-//! wrap-around: a Feistel network over any domain, with random functions as its rounds (Black and Rogaway, "Ciphers with Arbitrary
-//! Finite Domains", 2002; on GPUs: Mitchell et al., "Bandwidth-Optimal Random Shuffling for GPUs", 2022). The rectangle has a few
-//! cells too many: a number that lands on one moves again (cycle walking).
+//! More than 64 numbers are a rectangle of about as many rows as columns, number `i` in row `i / columns`. Four times, each
+//! number moves along its column by a random distance that depends on the column, and along its row by one that depends on the
+//! row, with wrap-around: a Feistel network over any domain, with random functions as its rounds (Black and Rogaway, "Ciphers
+//! with Arbitrary Finite Domains", 2002; on GPUs: Mitchell et al., "Bandwidth-Optimal Random Shuffling for GPUs", 2022). The
+//! rectangle has a few cells too many: a number that lands on one moves again (cycle walking).
 //!
 //! A Feistel network over few numbers misses some of their orders. Up to 64 numbers are therefore sorted by a random word each.
 //!

@@ -6,8 +6,8 @@
 //!   - plane 0: the body; 1: its head; 2: its tail; 3: the fruit;
 //!   - plane 4: the order of the body, `floor(ticks * (255 / length) + 0.5)` in f32, where `ticks` is the number of steps without
 //!     fruit until the cell is left: the length at the head, 1 at the tail. The cells of a body of up to 255 all differ.
-//! - Action, discrete (4), masked: up (0), right (1), down (2), left (3). Legal is a cell of the board that is empty or the tail's
-//!   (which leaves as the head enters).
+//! - Action, discrete (4), masked: up (0), right (1), down (2), left (3). Legal is a cell of the board that is empty or the
+//!   tail's (which leaves as the head enters).
 //! - Reward: 1 for eating a fruit, the last step included.
 //! - `terminated`: an illegal action (nothing moves, the observation stays); no legal action is left; the board is full.
 //! - `truncated`: at step 4000. A step may set both.

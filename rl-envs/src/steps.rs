@@ -1,8 +1,8 @@
 //! Columns of steps of N environments, with the storage as parameter.
 //!
-//! One struct serves the batch of a step in vectors ([`Steps`]) or borrowed ([`StepSlices`], [`StepSlicesMut`]), T steps of a rollout,
-//! and memory of a device. Columns are flat: an environment's elements are contiguous, environments follow one another, and steps
-//! follow one another.
+//! One struct serves the batch of a step in vectors ([`Steps`]) or borrowed ([`StepSlices`], [`StepSlicesMut`]), T steps of a
+//! rollout, and memory of a device. Columns are flat: an environment's elements are contiguous, environments follow one another,
+//! and steps follow one another.
 
 use std::convert::Infallible;
 
@@ -246,8 +246,8 @@ impl StepSlicesMut<'_> {
     /// Done once per step, for implementations of [`VecEnv`](crate::VecEnv): what they index with is right from there on.
     ///
     /// # Errors
-    /// [`Error::Kind`] or [`Error::Length`] if a column does not fit; [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`] if an
-    /// action is outside of the space.
+    /// [`Error::Kind`] or [`Error::Length`] if a column does not fit; [`Error::ActionOutOfRange`] or [`Error::ActionOutOfBounds`]
+    /// if an action is outside of the space.
     pub fn check(&self, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Result<(), Error> {
         self.lens().check(&StepLens::batch(n_envs, obs, actions))?;
         self.actions.as_slice().check(actions, n_envs)

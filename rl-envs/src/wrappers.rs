@@ -265,8 +265,8 @@ pub fn time_pixels<R>(clock: Clock, work: impl FnOnce() -> R) -> (R, u64) {
 
 /// An environment that observes the picture that it draws of itself, in grey.
 ///
-/// Observations are bytes, (1, S, S), of which a learner takes the 255th part. The picture keeps its proportions; what it leaves is
-/// black. Greys are the luma of ITU-R BT.601.
+/// Observations are bytes, (1, S, S), of which a learner takes the 255th part. The picture keeps its proportions; what it leaves
+/// is black. Greys are the luma of ITU-R BT.601.
 #[derive(Clone, Debug)]
 pub struct Pixels<E: Env> {
     env: E,

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release --example http_env -- train line --steps 20000 --set ppo.n_steps=32 --set ppo.batch_size=64`
 //!
-//! The server here stands for any service. It plays a walk on a line: start in the middle, step left or right, win 1 at the right end.
-//! `GET /reset` and `GET /step/A` answer with position, reward and whether the episode is over.
+//! The server here stands for any service. It plays a walk on a line: start in the middle, step left or right, win 1 at the right
+//! end. `GET /reset` and `GET /step/A` answer with position, reward and whether the episode is over.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

@@ -355,8 +355,8 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     /// Appends the events to `events`, and restarts environments that have failed.
     ///
     /// # Errors
-    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`BlockingEnvs::stopper`] is set or a
-    /// thread cannot be spawned.
+    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`BlockingEnvs::stopper`] is set or
+    /// a thread cannot be spawned.
     pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, EnvEvent)>) -> Result<(), Error> {
         let (until, wanted) = (after(Instant::now(), deadline), events.len() + min_ready.clamp(1, self.slots.len()));
         let before = events.len();

@@ -10,8 +10,8 @@
 //! `checkpoints/best/` holds one more checkpoint: the agent with the best evaluation so far, with its mean return in the
 //! manifest. Its environments are not saved.
 //!
-//! `state.bin` ends with the version of the arithmetic ([`rl_agents::ARITHMETIC`]) that the run trained with. A checkpoint of another
-//! version loads; a run that is resumed from it differs from an uninterrupted one in its bits.
+//! `state.bin` ends with the version of the arithmetic ([`rl_agents::ARITHMETIC`]) that the run trained with. A checkpoint of
+//! another version loads; a run that is resumed from it differs from an uninterrupted one in its bits.
 //!
 //! Files are streamed. The replay memory is never copied; reading allocates no more than the files hold.
 

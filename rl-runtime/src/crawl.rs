@@ -1,17 +1,17 @@
 //! Crawling: finding pages on a topic with few requests.
 //!
-//! Pages are fetched over HTTP, parsed, and joined into a graph.
-//! An episode begins at a URL. Each step follows one of at most K links, the newest that have not been followed. The reward is 1 for
-//! a new page on the topic. An episode terminates when its requests are used up, its goal is reached, or no link is left.
+//! Pages are fetched over HTTP, parsed, and joined into a graph. An episode begins at a URL. Each step follows one of at most K
+//! links, the newest that have not been followed. The reward is 1 for a new page on the topic. An episode terminates when its
+//! requests are used up, its goal is reached, or no link is left.
 //!
-//! Observation: for each of the K links, newest first, the share of the link's words that are of the topic, the relevance of the page
-//! that has the link (the most relevant one of several), the share of relevant ones among the followed links of those pages, the number
-//! of those pages and the link's depth, both scaled; then the requests that are left and the progress to the goal. All are from 0 to 1. Action: index
-//! of a link. Masked where there are fewer than K.
+//! Observation: for each of the K links, newest first, the share of the link's words that are of the topic, the relevance of the
+//! page that has the link (the most relevant one of several), the share of relevant ones among the followed links of those pages,
+//! the number of those pages and the link's depth, both scaled; then the requests that are left and the progress to the goal. All
+//! are from 0 to 1. Action: index of a link. Masked where there are fewer than K.
 //!
-//! Only `http` and the host and port of the start are followed, through redirects too. Bytes, redirects, depth, requests and time of a
-//! page are bounded. Nothing of a page is executed or stored. A page that fails is retried, and then counts as irrelevant; a server
-//! that refuses connections is a fault of the environment.
+//! Only `http` and the host and port of the start are followed, through redirects too. Bytes, redirects, depth, requests and time
+//! of a page are bounded. Nothing of a page is executed or stored. A page that fails is retried, and then counts as irrelevant; a
+//! server that refuses connections is a fault of the environment.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -1,7 +1,7 @@
 //! Sizes of training at which a device begins to pay, measured and kept in a file.
 //!
-//! `rl bench crossover` writes the file, one for each device, in the user's cache directory; `device = auto` reads it. Speeds depend on
-//! both sides, so a measurement counts only on the machine that made it.
+//! `rl bench crossover` writes the file, one for each device, in the user's cache directory; `device = auto` reads it. Speeds
+//! depend on both sides, so a measurement counts only on the machine that made it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! Dump of the update at which training diverged.
 //!
 //! The directory `diverged` of a run, complete or absent. `params.safetensors` holds the parameters by name, as they were before
-//! the update, which was not applied. `minibatch.safetensors` holds the samples of its last step: observations as the network takes
-//! them, actions, rewards, targets. `metrics.json` holds the losses, the gradient's norm, the learning rate and the run's progress;
-//! non-finite numbers are strings.
+//! the update, which was not applied. `minibatch.safetensors` holds the samples of its last step: observations as the network
+//! takes them, actions, rewards, targets. `metrics.json` holds the losses, the gradient's norm, the learning rate and the run's
+//! progress; non-finite numbers are strings.
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -58,8 +58,8 @@ pub fn evaluation_seed(seed: u64) -> u64 {
 
 /// Returns the seed of the episodes that judge a policy during training.
 ///
-/// It is never one of [`evaluation_seed`], whose episodes must not decide when training stops. Every evaluation of a run plays the
-/// same episodes, so that chance in their starts does not move its curve.
+/// It is never one of [`evaluation_seed`], whose episodes must not decide when training stops. Every evaluation of a run plays
+/// the same episodes, so that chance in their starts does not move its curve.
 pub(crate) fn training_evaluation_seed(seed: u64) -> u64 {
     seed.wrapping_add(0x5851_F42D_4C95_7F2D)
 }

@@ -1,7 +1,7 @@
 //! Files that are complete or absent.
 //!
-//! A [`Draft`] is checked before any work and published when the work is done: it is written beside its target under a unique name,
-//! synced, and renamed. Until then nothing on disk changes.
+//! A [`Draft`] is checked before any work and published when the work is done: it is written beside its target under a unique
+//! name, synced, and renamed. Until then nothing on disk changes.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -27,8 +27,8 @@ impl Draft {
     /// Symbolic links are followed; the target of a dangling link is created.
     ///
     /// # Errors
-    /// [`Error::Config`] if `path` is a directory, a device, a FIFO or a socket; [`Error::Io`] if it is read-only or its directory
-    /// accepts no new file.
+    /// [`Error::Config`] if `path` is a directory, a device, a FIFO or a socket; [`Error::Io`] if it is read-only or its
+    /// directory accepts no new file.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let create = || {
             // Some files, such as the pipe behind /dev/stdout, have no path to resolve.

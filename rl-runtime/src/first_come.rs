@@ -1,9 +1,9 @@
 //! First-come batching of blocking environments.
 //!
-//! [`FirstComeCollector`] builds rollouts from [`BlockingEnvs`]. Each environment fills a stretch of T steps of its own trajectory.
-//! The first N full stretches become the columns of a rollout, while their environments continue with the next stretch. A slow
-//! environment therefore delays nothing; it only fills fewer columns. A stretch is dropped and counted if its policy is too old by
-//! the time it is full.
+//! [`FirstComeCollector`] builds rollouts from [`BlockingEnvs`]. Each environment fills a stretch of T steps of its own
+//! trajectory. The first N full stretches become the columns of a rollout, while their environments continue with the next
+//! stretch. A slow environment therefore delays nothing; it only fills fewer columns. A stretch is dropped and counted if its
+//! policy is too old by the time it is full.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,8 +25,8 @@ use crate::profile::{Phase, Track};
 pub struct FirstComeConfig {
     /// Number of environments to wait for before the policy acts.
     ///
-    /// With half of the environments, two groups alternate: the policy acts for one while the other steps. That suits environments
-    /// that compute instead of blocking.
+    /// With half of the environments, two groups alternate: the policy acts for one while the other steps. That suits
+    /// environments that compute instead of blocking.
     pub min_ready: usize,
     /// Maximum wait of the first environment in a batch for the others.
     pub deadline: Duration,

@@ -3,8 +3,8 @@
 //! Read [`train`](mod@train) first, the one training loop. [`config`] holds a user's settings; [`run_dir`], [`checkpoint`] and
 //! [`metrics`] are the files of a run, [`resume`] continues it, and [`watch`](mod@watch) shows its policy. [`pipeline`] overlaps
 //! collecting and learning, on [rings](mod@ring) of buffers; [`blocking`] and [`first_come`] collect from environments that
-//! block, and survive their [`faults`]; [`worker`](mod@worker) steps environments in other processes; [`profile`] measures the time of each phase. [`print`](mod@print) prints every line;
-//! [`file`](mod@file) writes every file that a user reads.
+//! block, and survive their [`faults`]; [`worker`](mod@worker) steps environments in other processes; [`profile`] measures the
+//! time of each phase. [`print`](mod@print) prints every line; [`file`](mod@file) writes every file that a user reads.
 //!
 //! The program is the default feature `cli`. A crate that needs only the library depends on it with `default-features = false`,
 //! and compiles no command line, board, signal handler or GIF.

@@ -10,8 +10,8 @@ use rl_buffer::{Block, Memory};
 
 /// Memory of files in a directory, mapped into the address space.
 ///
-/// The system keeps what fits in memory, and writes the rest to the disk. The files have no name, so they are gone with the process, even if
-/// it is killed. Their space is reserved at once: a disk that fills up later cannot stop a training.
+/// The system keeps what fits in memory, and writes the rest to the disk. The files have no name, so they are gone with the
+/// process, even if it is killed. Their space is reserved at once: a disk that fills up later cannot stop a training.
 #[derive(Clone, Debug)]
 struct Mapped {
     dir: PathBuf,

@@ -41,7 +41,8 @@
 //!
 //! Only columns under `time` and `system` differ between two runs of the same seed, except where environments block.
 //!
-//! Where environments block, `envs.csv` has a row for each of them: its steps since the last row, and their latency's p50, p95 and maximum.
+//! Where environments block, `envs.csv` has a row for each of them: its steps since the last row, and their latency's p50, p95
+//! and maximum.
 //!
 //! The directory `tb` holds the same numbers as TensorBoard event files, unless the setting `tensorboard` is false.
 //!

@@ -2,13 +2,13 @@
 //!
 //! [`Pipeline::drive`] owns the order of both; a loop only learns from the rollouts that it is given and answers a [`Flow`].
 //!
-//! [`Mode::Sync`] is the plain loop: it collects a rollout, then learns from it. [`Mode::Overlapped`] collects on threads of its own.
-//! The policy of rollout i is the one after update i - k. While the learner learns from rollout i - k, the producers are up to k
-//! rollouts ahead and never more, because for rollout i they wait for exactly that policy. The protocol itself therefore bounds the
-//! lag, results do not depend on timing, and k = 0 is the plain loop on two threads.
+//! [`Mode::Sync`] is the plain loop: it collects a rollout, then learns from it. [`Mode::Overlapped`] collects on threads of its
+//! own. The policy of rollout i is the one after update i - k. While the learner learns from rollout i - k, the producers are up
+//! to k rollouts ahead and never more, because for rollout i they wait for exactly that policy. The protocol itself therefore
+//! bounds the lag, results do not depend on timing, and k = 0 is the plain loop on two threads.
 //!
-//! Two [rings](mod@crate::ring) connect a producer with the learner. Rollouts go from the producer to the learner and back, policies
-//! from the learner to the producer and back. There are k + 1 of each, allocated once.
+//! Two [rings](mod@crate::ring) connect a producer with the learner. Rollouts go from the producer to the learner and back,
+//! policies from the learner to the producer and back. There are k + 1 of each, allocated once.
 //!
 //! ```text
 //!              policies: copies of the policy after update i - k
@@ -20,8 +20,9 @@
 //!              rollouts: filled, then returned
 //! ```
 //!
-//! With P producers, producer i mod P collects rollout i. Each has (k + 1) / P rollouts and policies. The environments of producer p
-//! are numbered from p N on, so the columns of successive rollouts belong to different ones, as with first-come batching.
+//! With P producers, producer i mod P collects rollout i. Each has (k + 1) / P rollouts and policies. The environments of
+//! producer p are numbered from p N on, so the columns of successive rollouts belong to different ones, as with first-come
+//! batching.
 //!
 //! Custom pipelines use the same parts, [`ring()`] and [`spawn`]; `xtask/outside/pipeline` is an example.
 
@@ -396,7 +397,8 @@ impl<C: Collect> Pipeline<C> {
 
     /// Restores an agent and the older policies of the next rollouts.
     ///
-    /// The run has learnt from `learnt` rollouts, and has `steps` environment steps. `older` is as [`Pipeline::older`] returned it.
+    /// The run has learnt from `learnt` rollouts, and has `steps` environment steps. `older` is as [`Pipeline::older`] returned
+    /// it.
     ///
     /// # Errors
     /// The errors of [`Agent::load`].
@@ -428,12 +430,12 @@ impl<C: Collect> Pipeline<C> {
 
     /// Collects with `agent`'s policies, and hands each rollout to `learn`.
     ///
-    /// Returns after `steps` environment steps of the whole run, or after an answer other than [`Flow::Continue`], once no rollouts are in
-    /// flight; another call continues. Exploration follows its schedule over `steps`.
+    /// Returns after `steps` environment steps of the whole run, or after an answer other than [`Flow::Continue`], once no
+    /// rollouts are in flight; another call continues. Exploration follows its schedule over `steps`.
     ///
     /// # Errors
-    /// The errors of `learn` and of the collectors, and [`Error::Thread`] if a producer has panicked. The pipeline must not be used
-    /// again then.
+    /// The errors of `learn` and of the collectors, and [`Error::Thread`] if a producer has panicked. The pipeline must not be
+    /// used again then.
     pub fn drive(
         &mut self,
         agent: &mut dyn Agent,

@@ -1,7 +1,7 @@
 //! Time spent by each thread of a pipeline, by phase.
 //!
-//! A thread records phases with its [`Track`] ([`Track::time`]). Sums are always kept. Single spans are kept on request and up to a
-//! maximum, for a timeline that Chrome's `about:tracing` and Perfetto read.
+//! A thread records phases with its [`Track`] ([`Track::time`]). Sums are always kept. Single spans are kept on request and up to
+//! a maximum, for a timeline that Chrome's `about:tracing` and Perfetto read.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};

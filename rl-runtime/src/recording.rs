@@ -2,9 +2,9 @@
 //!
 //! `rl record` writes a recording, and the setting `offline = FILE` plays it in place of environments.
 //!
-//! A file holds the magic number `rlrecord`, the length of its head (u64), the [`Heading`], then blocks. A block is its length in bytes (u64), the
-//! BLAKE3 hash of its steps, and its steps, `block_steps` of them. A step of N environments (D elements of an observation, A actions of a mask, K
-//! elements of a continuous action) is, little-endian:
+//! A file holds the magic number `rlrecord`, the length of its head (u64), the [`Heading`], then blocks. A block is its length in
+//! bytes (u64), the BLAKE3 hash of its steps, and its steps, `block_steps` of them. A step of N environments (D elements of an
+//! observation, A actions of a mask, K elements of a continuous action) is, little-endian:
 //!
 //! | part | size |
 //! |---|---|
@@ -15,7 +15,8 @@
 //! | terminated, truncated | N of u8 each |
 //! | for each environment whose episode ended: final observation, legal actions there | D and A each |
 //!
-//! The last step truncates all episodes, so the first one may follow it: a recording that is shorter than the training begins again.
+//! The last step truncates all episodes, so the first one may follow it: a recording that is shorter than the training begins
+//! again.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read, Seek as _, SeekFrom};
@@ -163,8 +164,8 @@ pub(crate) struct Recorder<'a> {
 impl Recorder<'_> {
     /// Writes the recording.
     ///
-    /// `progress` receives the env steps so far and the episodes since its last call. If `progress` returns `false`, so does this method,
-    /// and the recording is incomplete.
+    /// `progress` receives the env steps so far and the episodes since its last call. If `progress` returns `false`, so does this
+    /// method, and the recording is incomplete.
     ///
     /// # Errors
     /// The errors of environments and policy; [`Error::Io`].

@@ -85,8 +85,9 @@ impl Source {
 
     /// Loads the checkpoint into a new training in `entry`'s environment.
     ///
-    /// The settings are those of `config`. For a new run, it also creates the directory: `run_dir`, or else the
-    /// first free `runs/NAME-NUMBER`. Rank 0 of `ranks` calls it, if there are any. An existing run keeps its `config.toml` until [`RunDir::replace_config`].
+    /// The settings are those of `config`. For a new run, it also creates the directory: `run_dir`, or else the first free
+    /// `runs/NAME-NUMBER`. Rank 0 of `ranks` calls it, if there are any. An existing run keeps its `config.toml` until
+    /// [`RunDir::replace_config`].
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if it is damaged or another run's; errors of [`Training::new`] and [`RunDir::create`].

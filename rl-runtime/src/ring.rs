@@ -1,12 +1,12 @@
 //! Circulating buffers: the one protocol between the threads of a pipeline.
 //!
-//! A ring has any number of stages, with a channel from each to the next. All buffers start in front of the first stage. That stage
-//! takes an empty buffer, fills it and passes it on; the last stage passes it back to the first. Every channel has room for all
-//! buffers, so passing on never waits. A stage that is too fast waits for a buffer, so the number of buffers is the back-pressure.
-//! A running ring allocates nothing.
+//! A ring has any number of stages, with a channel from each to the next. All buffers start in front of the first stage. That
+//! stage takes an empty buffer, fills it and passes it on; the last stage passes it back to the first. Every channel has room for
+//! all buffers, so passing on never waits. A stage that is too fast waits for a buffer, so the number of buffers is the
+//! back-pressure. A running ring allocates nothing.
 //!
-//! Dropping a stage, by the end of its thread or by a panic, closes both its channels. Its neighbours notice when they next wait or
-//! pass on, end too, and close theirs. No thread waits for a dropped stage, in whatever order stages are dropped.
+//! Dropping a stage, by the end of its thread or by a panic, closes both its channels. Its neighbours notice when they next wait
+//! or pass on, end too, and close theirs. No thread waits for a dropped stage, in whatever order stages are dropped.
 
 use std::time::Duration;
 

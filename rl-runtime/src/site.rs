@@ -1,11 +1,11 @@
 //! A website to crawl: `rl site`.
 //!
-//! Pages are functions of the seed. `/N/` is the home page of site N, `/N/P` its page P; every N is another site. A page is on one of
-//! the topics, uses words of it, and links mostly to pages of the same topic. The words of a link hint at the topic of its target.
-//! `/stats` tells the counts.
+//! Pages are functions of the seed. `/N/` is the home page of site N, `/N/P` its page P; every N is another site. A page is on
+//! one of the topics, uses words of it, and links mostly to pages of the same topic. The words of a link hint at the topic of its
+//! target. `/stats` tells the counts.
 //!
-//! Answers may be late, and a share of them broken: errors and hangs befall requests; redirects, malformed and endless pages belong
-//! to pages, which stay so.
+//! Answers may be late, and a share of them broken: errors and hangs befall requests; redirects, malformed and endless pages
+//! belong to pages, which stay so.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,8 +1,8 @@
 //! Episodes played before an observer, greedily and one after the other.
 //!
-//! They are the episodes that [`evaluate_policy`](crate::evaluation::evaluate_policy) plays for the same seed. The observer sees every
-//! state that the policy acts on, from the start state to the one before the last step. The state in which an episode ends is not
-//! visible, because environments begin their next episode in the same step.
+//! They are the episodes that [`evaluate_policy`](crate::evaluation::evaluate_policy) plays for the same seed. The observer sees
+//! every state that the policy acts on, from the start state to the one before the last step. The state in which an episode ends
+//! is not visible, because environments begin their next episode in the same step.
 
 use std::ops::ControlFlow;
 

@@ -1,7 +1,7 @@
 //! Short trainings give the bits recorded in `tests/data/bits.txt`.
 //!
-//! Each line of that file is the arguments of a training and the BLAKE3 hash of its parameters, optimizer and replay memory. After a
-//! change that is meant to change bits, raise [`rl_agents::ARITHMETIC`] once a release and record again:
+//! Each line of that file is the arguments of a training and the BLAKE3 hash of its parameters, optimizer and replay memory.
+//! After a change that is meant to change bits, raise [`rl_agents::ARITHMETIC`] once a release and record again:
 //!
 //! ```text
 //! RL_RECORD_BITS=1 cargo test --workspace --test bits

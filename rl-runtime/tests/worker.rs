@@ -368,7 +368,8 @@ fn training_continues_after_a_fault_and_does_not_depend_on_the_number_of_workers
     let one = cartpole("one", &["workers=1"]);
     assert_eq!(cartpole("three", &["workers=3"]), one);
     assert_eq!(cartpole("overlapped", &["workers=3", "pipeline=overlapped", "max_lag=0"]), one);
-    // Four environments end an episode every 7 of 120 steps. A worker that dies at its step 20 costs its two environments one each.
+    // Four environments end an episode every 7 of 120 steps. A worker that dies at its step 20 costs its two environments one
+    // each.
     let once = json!({"once": text(&dir.path().join("once"))});
     let (episodes, _) = train("Faulty-kill-v0", &once, &["workers=2"], &dir.path().join("faulty"));
     assert!((64..68).contains(&episodes), "{episodes} episodes");

@@ -1,11 +1,11 @@
 //! Hostile input for the `rl` program.
 //!
-//! `cargo xtask fuzz --minutes N` mutates configurations, run directories, checkpoints with valid hashes, traces and command lines.
-//! Each input runs in its own process with limits on time and memory. A panic, an undocumented exit code and a process that does
-//! not end are failures; each is written to a file that `--replay FILE` runs again.
+//! `cargo xtask fuzz --minutes N` mutates configurations, run directories, checkpoints with valid hashes, traces and command
+//! lines. Each input runs in its own process with limits on time and memory. A panic, an undocumented exit code and a process
+//! that does not end are failures; each is written to a file that `--replay FILE` runs again.
 //!
-//! An input is a function of the seed, its index and the corpus. The corpus is the files in `xtask/fuzz` and runs that the program
-//! itself makes.
+//! An input is a function of the seed, its index and the corpus. The corpus is the files in `xtask/fuzz` and runs that the
+//! program itself makes.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -1,7 +1,7 @@
 //! The workloads `http-large` and `http-small`, beside each other.
 //!
-//! `cargo xtask bench --http [N]` trains CartPole that answers after 50 ms (exponential) and writes `bench/http.md`. With N, rollouts are N
-//! times shorter, and the record says so: whole ones take most of an hour.
+//! `cargo xtask bench --http [N]` trains CartPole that answers after 50 ms (exponential) and writes `bench/http.md`. With N,
+//! rollouts are N times shorter, and the record says so: whole ones take most of an hour.
 
 use std::fmt::Write as _;
 use std::fs;

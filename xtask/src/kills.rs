@@ -1,8 +1,8 @@
 //! Kills the processes of runs at random moments: workers, the program, a website.
 //!
-//! `cargo xtask kills --kills N` trains in worker processes, in lock-step and first come, and in a crawl of a local website, side by side.
-//! A worker that is killed is replaced, and counted; a program that is killed leaves no process behind, and is resumed; a website that is
-//! killed starts again. After each kill, the run must take further steps within ten seconds.
+//! `cargo xtask kills --kills N` trains in worker processes, in lock-step and first come, and in a crawl of a local website, side
+//! by side. A worker that is killed is replaced, and counted; a program that is killed leaves no process behind, and is resumed;
+//! a website that is killed starts again. After each kill, the run must take further steps within ten seconds.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Compiles the kernels to PTX, and checks the committed PTX.
 //!
-//! `cargo xtask ptx` writes rl-cuda/ptx, and xtask/outside/cuda's PTX; `--check` compiles again and compares. Only one version of NVRTC serves, because other
-//! versions write different text. It is taken from `CUDA_HOME` or `CUDA_PATH` if the version matches, else from PyPI's wheels,
-//! installed into target. (nvcc has no wheel of this version, and its text differs from NVRTC's.)
+//! `cargo xtask ptx` writes rl-cuda/ptx, and xtask/outside/cuda's PTX; `--check` compiles again and compares. Only one version of
+//! NVRTC serves, because other versions write different text. It is taken from `CUDA_HOME` or `CUDA_PATH` if the version matches,
+//! else from PyPI's wheels, installed into target. (nvcc has no wheel of this version, and its text differs from NVRTC's.)
 
 use std::collections::BTreeMap;
 use std::fs;

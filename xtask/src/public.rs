@@ -1,8 +1,8 @@
 //! Public items of the library crates that nothing outside of their crate uses.
 //!
-//! A use is the item's name as a word in the code of another crate (a crate of `xtask/outside` among them), of the program, of an example,
-//! or of an example in a doc comment. A type is also used by the signatures of its crate's other items. Tests of the item's own crate
-//! do not count.
+//! A use is the item's name as a word in the code of another crate (a crate of `xtask/outside` among them), of the program, of an
+//! example, or of an example in a doc comment. A type is also used by the signatures of its crate's other items. Tests of the
+//! item's own crate do not count.
 
 use crate::source::Source;
 use std::collections::{BTreeMap, BTreeSet};

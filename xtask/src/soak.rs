@@ -2,9 +2,9 @@
 //!
 //! Memory, threads, child processes and file descriptors are sampled.
 //!
-//! `cargo xtask soak --hours N` writes `bench/soak.md` and `bench/soak.svg`; with `--crawl yes` it crawls websites with faults and writes
-//! `bench/soak-crawl.md` and `.svg`. It fails on growth after the warm-up, on a run that ends early, and on a run that cannot be
-//! resumed afterwards.
+//! `cargo xtask soak --hours N` writes `bench/soak.md` and `bench/soak.svg`; with `--crawl yes` it crawls websites with faults
+//! and writes `bench/soak-crawl.md` and `.svg`. It fails on growth after the warm-up, on a run that ends early, and on a run that
+//! cannot be resumed afterwards.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,6 +1,7 @@
 //! Rules that the compiler does not know: `cargo xtask tidy` checks them all.
 //!
-//! Rules about dependencies, words that a crate never has, unsafe code, imports, names, prose, the map of files, the table of faults.
+//! Rules about dependencies, words that a crate never has, unsafe code, imports, names, prose, the map of files, the table of
+//! faults.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,6 +54,9 @@ const NO_WORDS: [&str; 8] = ["anew", "as may be", "by turns", "goes on", "is to 
 
 /// Characters of a doc comment's first line that an index of items shows.
 const FIRST_LINE: usize = 80;
+
+/// Characters of a line that is a comment, as many as rustfmt allows code.
+const WIDTH: usize = 130;
 
 /// Checks the rules and reports everything that breaks one.
 pub(crate) fn check(root: &Path) -> Result<()> {
@@ -171,7 +175,7 @@ fn type_name(line: &str) -> Option<&str> {
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
 }
 
-/// Doc comments whose first line names nothing or is long, and forbidden words.
+/// Doc comments whose first line names nothing, long lines, forbidden words.
 fn prose(source: &Source) -> Vec<String> {
     let mut problems = Vec::new();
     let mut in_doc = false;
@@ -193,6 +197,10 @@ fn prose(source: &Source) -> Vec<String> {
             }
         }
         in_doc = doc.is_some();
+        // A row of a table cannot be broken, nor can an address.
+        if code.is_empty() && line.chars().count() > WIDTH && !text.starts_with('|') && !text.contains("://") {
+            problem(format!("a comment's line has more than {WIDTH} characters"));
+        }
         let lower = text.to_lowercase();
         for word in NO_WORDS.iter().filter(|word| has_word(&lower, word)) {
             problem(format!("\"{word}\": use the term of art"));

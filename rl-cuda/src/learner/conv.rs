@@ -169,13 +169,15 @@ impl ConvLayer {
         let bias = params.slice(shape.n_weights()..params.len());
         let args = Args::new().push_long(params.address()).push_long(bias.address()).push_long(x.address());
         let args = self.push_offsets(args.push_long(y.address())).push(&shape.words(m, shape.activation)?);
-        // SAFETY: the parameters are those of `conv_forward`; lengths were checked above, and offsets are within a sample's inputs.
+        // SAFETY: the parameters are those of `conv_forward`; lengths were checked above, and offsets are within a sample's
+        // inputs.
         unsafe { self.forward.launch(stream, blocks(m * shape.n_positions(), shape.n_out) * u64::from(BLOCK), BLOCK, args) }
     }
 
     /// Computes the gradient `dx` of the sums of the layer before.
     ///
-    /// It is (m, rows, columns, channels). `dz` is the gradient of this layer's sums. `y` are its inputs, which `activation` has made.
+    /// It is (m, rows, columns, channels). `dz` is the gradient of this layer's sums. `y` are its inputs, which `activation` has
+    /// made.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -227,8 +229,8 @@ impl ConvLayer {
         let args = Args::new().push_long(x.address()).push_long(dz.address()).push_long(partial.address());
         let args = self.push_offsets(args).push(&size).push(&words);
         let n = blocks(shape.n_weights() / shape.n_out, shape.n_out) * slices.rows() as u64 * u64::from(BLOCK);
-        // SAFETY: the parameters are those of `conv_weight_gradient`; lengths were checked above, and offsets are within a sample's
-        // inputs and the weights.
+        // SAFETY: the parameters are those of `conv_weight_gradient`; lengths were checked above, and offsets are within a
+        // sample's inputs and the weights.
         unsafe { self.weight_gradient.launch(stream, n, BLOCK, args)? };
         let bias = partial.address() + 4 * shape.n_weights() as u64;
         let args = Args::new().push_long(dz.address()).push_long(bias).push(&size).push(&words);

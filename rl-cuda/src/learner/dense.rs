@@ -44,8 +44,8 @@ impl LearnerKernels {
 
     /// Computes the gradient `dx`, (m, K), of the inputs.
     ///
-    /// `dz`, (m, N), is the gradient of the sums. With `add`, it is added to `dx`. `derive` holds the activation that made the inputs, and the inputs; its derivative is applied
-    /// last.
+    /// `dz`, (m, N), is the gradient of the sums. With `add`, it is added to `dx`. `derive` holds the activation that made the
+    /// inputs, and the inputs; its derivative is applied last.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].

@@ -1,8 +1,8 @@
 //! Kernels of a learner: networks, losses, sums and optimizer steps.
 //!
-//! Every number has the operations of the CPU's kernels in rl-agents, in the same order, so the bits are the same on a CPU with fused
-//! multiply-add. What changes from update to update (settings, counters, sums) is in a [`LearnerState`] in device memory, so an
-//! update takes nothing from the host.
+//! Every number has the operations of the CPU's kernels in rl-agents, in the same order, so the bits are the same on a CPU with
+//! fused multiply-add. What changes from update to update (settings, counters, sums) is in a [`LearnerState`] in device memory,
+//! so an update takes nothing from the host.
 
 mod conv;
 #[cfg(test)]

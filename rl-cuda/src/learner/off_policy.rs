@@ -126,14 +126,15 @@ impl OffPolicyKernels {
         let args = Args::new().push(judged.map(long).as_flattened()).push(judgement.map(long).as_flattened());
         let args = args.push_long(actions).push_long(more);
         let args = count.map_or(args.clone(), |count| args.push(&[count])).push(&[n as u32]).push(&[a as u32]);
-        // SAFETY: the parameters are those of the kernel of this kind; lengths were checked above, and the kernel bounds the rows.
+        // SAFETY: the parameters are those of the kernel of this kind; lengths were checked above, and the kernel bounds the
+        // rows.
         unsafe { self.log_probs[kind].launch(stream, n as u64, BLOCK, args) }
     }
 
     /// Computes V-trace's advantages, returns and weights of the advantages.
     ///
-    /// Each is (T, N). `log_probs` are those of the actions under the learning and the acting policy. The results equal those of `vtrace` of
-    /// rl-buffer bit for bit.
+    /// Each is (T, N). `log_probs` are those of the actions under the learning and the acting policy. The results equal those of
+    /// `vtrace` of rl-buffer bit for bit.
     ///
     /// # Errors
     /// [`Error::Length`] if the lengths differ or are not a multiple of `n_envs`, or [`Error::Launch`].
@@ -179,8 +180,8 @@ impl OffPolicyKernels {
 
     /// Writes the weighted advantages of a minibatch to `weighted`, (T N), at its rows.
     ///
-    /// Before that, they are normalized by the minibatch's `moments`, if there are any: the sum of the advantages, and of the squared
-    /// distances from their mean. A row past the end is skipped.
+    /// Before that, they are normalized by the minibatch's `moments`, if there are any: the sum of the advantages, and of the
+    /// squared distances from their mean. A row past the end is skipped.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].

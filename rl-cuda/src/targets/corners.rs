@@ -9,8 +9,8 @@ use crate::corners::{EXP, KernelBench, LN, LOG_PROBS, agree, carrying, rounds};
 
 /// Environment, seed and logit: the number drawn is the probability of 0.
 ///
-/// A logit of 0 stands before the given one. The last bit of a coefficient of the exponential moves the probability of 0 above the
-/// number drawn, or down to it.
+/// A logit of 0 stands before the given one. The last bit of a coefficient of the exponential moves the probability of 0 above
+/// the number drawn, or down to it.
 const DRAWN: [(usize, u64, f32); 11] = [
     (2, 2_869_752, -0.881_373_2),
     (0, 9_501_963, -0.001_202_680_4),
@@ -27,8 +27,8 @@ const DRAWN: [(usize, u64, f32); 11] = [
 
 /// Environment, seed and the logits before one of 0, as [`DRAWN`].
 ///
-/// The number drawn is the cumulative probability of the first two actions, or just below it: the last bit of log2(e) in the second
-/// exponential decides.
+/// The number drawn is the cumulative probability of the first two actions, or just below it: the last bit of log2(e) in the
+/// second exponential decides.
 const SECOND: [(usize, u64, [f32; 2]); 3] = [
     (2, 416_014, [-8.402_845, -10.050_368]),
     (3, 1_870_978, [-9.834_207, -11.436_866]),

@@ -1,7 +1,7 @@
 //! Kernels on states, constants and clocks that playing does not reach.
 //!
-//! States and constants are given in the kernels' layout. Those of environments in lanes need not be valid: angles beyond the range
-//! of `sin_cos`, NaN, a time step that is too small to move anything.
+//! States and constants are given in the kernels' layout. Those of environments in lanes need not be valid: angles beyond the
+//! range of `sin_cos`, NaN, a time step that is too small to move anything.
 
 use std::hash::{Hash, Hasher};
 
@@ -35,8 +35,8 @@ const RESETS_OF: [(&str, u64); 8] = [
 
 /// Angles whose height is 1, or just above 1.
 ///
-/// The last bit of a coefficient of the second cosine decides whether the episode ends; found by trying every sum of angles up to pi.
-/// The last six second angles are too large to be reduced well: the cosine's argument has hundreds of turns.
+/// The last bit of a coefficient of the second cosine decides whether the episode ends; found by trying every sum of angles up to
+/// pi. The last six second angles are too large to be reduced well: the cosine's argument has hundreds of turns.
 const HEIGHTS: [[f32; 2]; 26] = [
     [1.868_047_8, 0.488_146_66],
     [3.140_068, -1.569_270_5],
@@ -350,7 +350,8 @@ fn words(params: snake::Params, states: &[snake::State]) -> Vec<u32> {
 
 /// Seeds with which a fruit shows a multiplier of Philox that is greater by 1.
 ///
-/// In rounds 8, 9 and 10: one of 96 snakes of one cell eats in its first step, and the number drawn lies on the border of two cells.
+/// In rounds 8, 9 and 10: one of 96 snakes of one cell eats in its first step, and the number drawn lies on the border of two
+/// cells.
 const FRUITS: [u64; 2] = [12_234, 572_605];
 
 /// Snakes of one cell that eat in the direction that their random action has.

@@ -56,8 +56,8 @@ impl Driven {
 
 /// Player for tests: random actions, improved for every second environment.
 ///
-/// With masks, those environments take legal actions; in CartPole, actions that keep the pole up; in Breakout, the paddle follows the
-/// ball.
+/// With masks, those environments take legal actions; in CartPole, actions that keep the pole up; in Breakout, the paddle follows
+/// the ball.
 pub(crate) struct Player {
     random: RandomActions,
     actions: ActionRows,

@@ -61,7 +61,8 @@ pub(super) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode
     } else {
         let entry = envs.open(&EnvConfig::new(&args.of), false, 0)?;
         let (obs, actions) = entry.spaces();
-        // All weights are zero: discrete actions are uniform over the legal ones, continuous ones are drawn from a Gaussian of mean 0.
+        // All weights are zero: discrete actions are uniform over the legal ones, continuous ones are drawn from a Gaussian of
+        // mean 0.
         let policy = ActorCritic::unset(&obs, &actions, &NetConfig::default())?;
         (Config::new(&args.of, Algo::Ppo), entry, Box::new(policy))
     };

@@ -1,11 +1,12 @@
 //! `rl sweep`: trains with many settings, and ranks them.
 //!
-//! Trials are drawn at random, or from lists, and ranked by their mean over some seeds; each seed is a training in a process and a run directory
-//! of its own. With successive halving (Jamieson and Talwalkar, 2016), all trials take a part of the steps, and the best of them the rest.
-//! Everything that a sweep knows is in its directory, so one that was killed continues with the same command, and ends with the same table.
+//! Trials are drawn at random, or from lists, and ranked by their mean over some seeds; each seed is a training in a process and
+//! a run directory of its own. With successive halving (Jamieson and Talwalkar, 2016), all trials take a part of the steps, and
+//! the best of them the rest. Everything that a sweep knows is in its directory, so one that was killed continues with the same
+//! command, and ends with the same table.
 //!
-//! Drawing and halving are these few lines rather than a library: the ones that are kept well (of Bayesian optimisation) bring linear algebra
-//! with them.
+//! Drawing and halving are these few lines rather than a library: the ones that are kept well (of Bayesian optimisation) bring
+//! linear algebra with them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

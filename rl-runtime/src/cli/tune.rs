@@ -1,7 +1,8 @@
 //! `rl tune`: searches settings for the fastest training.
 //!
-//! The search climbs from the preset: it tries one change of the best settings so far after another, each by training for a moment, and keeps
-//! what is faster. At the end, the result and the preset alternate; a result that is not faster then is dropped.
+//! The search climbs from the preset: it tries one change of the best settings so far after another, each by training for a
+//! moment, and keeps what is faster. At the end, the result and the preset alternate; a result that is not faster then is
+//! dropped.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

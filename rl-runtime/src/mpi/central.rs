@@ -1,8 +1,8 @@
 //! Environments on other ranks, for which the learner's rank chooses all actions.
 //!
-//! A [`DistantEnv`] stands for each of them: it sends a call, and waits for the answer. The learner batches those that have answered, as it
-//! does with environments of its own. Here, too, a rank only passes messages on, to a process that has the environments and is
-//! replaced when it fails; the calls in flight then fail, and these environments begin new episodes.
+//! A [`DistantEnv`] stands for each of them: it sends a call, and waits for the answer. The learner batches those that have
+//! answered, as it does with environments of its own. Here, too, a rank only passes messages on, to a process that has the
+//! environments and is replaced when it fails; the calls in flight then fail, and these environments begin new episodes.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};

@@ -3,8 +3,8 @@
 //! A thread of each rank sends a heartbeat to the next rank, in a ring. A rank that hears nothing for [`SILENCE`] ends the job,
 //! so a rank that hangs ends it, too. No port of our own is opened: everything passes through MPI.
 //!
-//! [`Job::supervise`] makes a rank an [actor](mod@actor) of the learner, rank 0. The learner sees it as a [`Remote`] collector, or as
-//! environments for which it chooses the actions itself ([`central`]).
+//! [`Job::supervise`] makes a rank an [actor](mod@actor) of the learner, rank 0. The learner sees it as a [`Remote`] collector,
+//! or as environments for which it chooses the actions itself ([`central`]).
 
 mod actor;
 mod calls;

@@ -1,10 +1,12 @@
 //! Environments in other processes: workers behind a Unix socket.
 //!
-//! A worker steps k environments on request. The one here is a Python script that steps environments of Gymnasium; the protocol is
-//! described in `docs/worker-protocol.md`. [`exec`] runs any other program that speaks it. Both make an [`Entry`], which trains,
-//! evaluates and is watched like those of the catalog. Each thread of a collector drives a worker of its own, so a worker waits for no other.
+//! A worker steps k environments on request. The one here is a Python script that steps environments of Gymnasium; the protocol
+//! is described in `docs/worker-protocol.md`. [`exec`] runs any other program that speaks it. Both make an [`Entry`], which
+//! trains, evaluates and is watched like those of the catalog. Each thread of a collector drives a worker of its own, so a worker
+//! waits for no other.
 //!
-//! A worker that dies, hangs, raises or sends garbage is replaced. The episodes of its environments are truncated at the step before.
+//! A worker that dies, hangs, raises or sends garbage is replaced. The episodes of its environments are truncated at the step
+//! before.
 
 mod blocking;
 mod messages;

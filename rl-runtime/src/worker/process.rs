@@ -25,9 +25,9 @@ const SCRIPT: &str = include_str!("worker.py");
 
 /// Time that a wait for a reply spins.
 ///
-/// A thread that sleeps may wake on the core of another worker, and then waits for that worker's batch: on two cores of an AMD EPYC
-/// (Zen 5), a bare loop of these messages took 287 to 297 k steps/s of 16 CartPoles with 20 us, 264 to 285 k with 100 us, and 144 or 306 k
-/// without. Longer waits leave the core to the workers: 16 LunarLanders took 57 k with 100 us and 67 k without.
+/// A thread that sleeps may wake on the core of another worker, and then waits for that worker's batch: on two cores of an AMD
+/// EPYC (Zen 5), a bare loop of these messages took 287 to 297 k steps/s of 16 CartPoles with 20 us, 264 to 285 k with 100 us,
+/// and 144 or 306 k without. Longer waits leave the core to the workers: 16 LunarLanders took 57 k with 100 us and 67 k without.
 const SPIN: Duration = Duration::from_micros(20);
 /// Longest time that a worker spins, in microseconds.
 pub(super) const WORKER_SPIN_US: u64 = 50;

@@ -18,8 +18,8 @@ use crate::faults::{FaultConfig, Restarts, backoff};
 /// assert_ne!(env_seed(0, 0, 0), env_seed(0, 1, 0));
 /// ```
 ///
-/// Below 2^31, which every generator of random numbers accepts. It depends on the index in the whole batch, so that results do not
-/// depend on the number of workers.
+/// Below 2^31, which every generator of random numbers accepts. It depends on the index in the whole batch, so that results do
+/// not depend on the number of workers.
 #[must_use]
 pub fn env_seed(seed: u64, env_idx: u32, step: u64) -> u32 {
     rng::block(seed, env_idx, step, Purpose::Reset, 0)[0] >> 1

@@ -356,8 +356,9 @@ fn resources() -> [u64; 3] {
 
 /// Measures environment steps per second of a pipeline with blocking environments.
 ///
-/// The result includes the rate of the environments alone (`envs / mean latency`). The clock starts at the end of the first rollout.
-/// Environments begin in step and drift apart, so more and more stretches are partly full: measuring few rollouts underestimates.
+/// The result includes the rate of the environments alone (`envs / mean latency`). The clock starts at the end of the first
+/// rollout. Environments begin in step and drift apart, so more and more stretches are partly full: measuring few rollouts
+/// underestimates.
 ///
 /// # Errors
 /// Errors of the environments and the agent.
