@@ -39,7 +39,7 @@ impl HostKernel {
 
 /// Libraries of this process by the text that they are compiled from.
 ///
-/// Each has its own lock, so that one text is compiled once, while others are.
+/// They stay loaded. Each has its own lock, so that one text is compiled once, while others are.
 type Libraries = Mutex<HashMap<String, Arc<Mutex<Option<Arc<Library>>>>>>;
 
 static LIBRARIES: LazyLock<Libraries> = LazyLock::new(Mutex::default);
@@ -82,14 +82,16 @@ impl Emulated {
     /// Returns the library of `module`, compiling it at first use.
     pub(crate) fn library(&self, module: &Module) -> Result<Arc<Library>, Error> {
         let files = self.files(module);
-        let text = files.iter().flat_map(|(name, text)| [name.as_str(), "\n", text, "\n"]).collect();
-        let library = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).entry(text).or_default().clone();
+        let text: String = files.iter().flat_map(|(name, text)| [name.as_str(), "\n", text, "\n"]).collect();
+        let library = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).entry(text.clone()).or_default().clone();
         let mut library = library.lock().unwrap_or_else(PoisonError::into_inner);
         match &*library {
             Some(library) => Ok(library.clone()),
             None => {
-                let kept = std::env::var_os(KEPT).map(PathBuf::from);
-                Ok(library.insert(Arc::new(Compiler::find()?.load(kept.as_deref(), module.name, &files)?)).clone())
+                let compiler = Compiler::find()?;
+                let dir = std::env::var_os(KEPT).map(PathBuf::from).filter(|dir| std::fs::create_dir_all(dir).is_ok());
+                let kept = dir.map(|dir| dir.join(compiler.file_name(module.name, &text)));
+                Ok(library.insert(Arc::new(compiler.load(kept.as_deref(), module.name, &files)?)).clone())
             }
         }
     }
@@ -99,7 +101,7 @@ impl Emulated {
         let file = |name: String, text: &'a str| (name.clone(), self.replaced.get(&name).map_or(text, String::as_str));
         let mut files = vec![file(format!("{}.cu", module.name), module.source)];
         loop {
-            let is_in = |name: &str, text: &str| text.contains(&format!("#include \"{name}\""));
+            let is_in = |name: &str, text: &str| text.contains(&format!("\"{name}\""));
             let included = |name: &str| name == BUILT_INS || files.iter().any(|(_, text)| is_in(name, text));
             let missing = |(name, _): &&(&str, &str)| included(name) && files.iter().all(|(known, _)| known != name);
             match HEADERS.iter().find(missing) {
@@ -137,16 +139,24 @@ impl Compiler {
         Err(Error::Emulation("no C++ compiler: install g++ or set CXX".into()))
     }
 
-    /// Loads the library of these files, compiled unless it is in `kept`.
-    fn load(&self, kept: Option<&Path>, module: &str, files: &[(String, &str)]) -> Result<Library, Error> {
-        let Some(dir) = kept else { return self.compile(&std::env::temp_dir(), module, files, open) };
+    /// Returns the name of the file in which the library of a text stays.
+    fn file_name(&self, module: &str, text: &str) -> String {
         let mut hasher = DefaultHasher::new();
-        (self, files).hash(&mut hasher);
-        let kept = dir.join(format!("{module}-{:016x}.so", hasher.finish()));
-        if !kept.exists() {
-            self.compile(dir, module, files, |path| std::fs::rename(path, &kept).map_err(|error| failed(path, error)))?;
+        (self, text, std::env::consts::ARCH).hash(&mut hasher);
+        format!("{module}-{:016x}.so", hasher.finish())
+    }
+
+    /// Loads the library of these files, compiled unless `kept` is one.
+    fn load(&self, kept: Option<&Path>, module: &str, files: &[(String, &str)]) -> Result<Library, Error> {
+        let Some(kept) = kept else { return self.compile(&std::env::temp_dir(), module, files, open) };
+        if kept.exists()
+            && let Ok(library) = open(kept)
+        {
+            return Ok(library);
         }
-        open(&kept)
+        let parent = kept.parent().unwrap_or(kept);
+        self.compile(parent, module, files, |path| std::fs::rename(path, kept).map_err(|error| failed(path, error)))?;
+        open(kept)
     }
 
     /// Compiles files below `parent`, and hands the library's path to `then`.
@@ -158,14 +168,20 @@ impl Compiler {
         then: impl FnOnce(&Path) -> Result<T, Error>,
     ) -> Result<T, Error> {
         static COUNT: atomic::AtomicU32 = atomic::AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, atomic::Ordering::Relaxed);
-        let dir = parent.join(format!("rl-cuda-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(parent).map_err(|error| failed(parent, error))?;
-        std::fs::create_dir(&dir).map_err(|error| failed(&dir, error))?;
+        let dir = loop {
+            let count = COUNT.fetch_add(1, atomic::Ordering::Relaxed);
+            let dir = parent.join(format!("rl-cuda-{}-{count}", std::process::id()));
+            match std::fs::create_dir(&dir) {
+                Ok(()) => break dir,
+                // Left by a process that was killed, and had the same number.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed(&dir, error)),
+            }
+        };
         let written = files.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text));
         let result = written.map_err(|error| failed(&dir, error)).and_then(|()| self.run(&dir, module));
         let result = result.and_then(|()| then(&dir.join(LIBRARY)));
-        // A loaded library no longer needs its file.
+        // A loaded library no longer needs its file, and a kept one has been moved.
         std::fs::remove_dir_all(&dir).map_err(|error| failed(&dir, error))?;
         result
     }
@@ -239,36 +255,40 @@ mod tests {
     use super::*;
     use crate::sources;
 
-    /// Returns an empty directory, unless there is no compiler.
-    fn directory(name: &str) -> Option<PathBuf> {
-        if let Err(error) = Compiler::find() {
-            assert!(std::env::var_os("RL_REQUIRE_CXX").is_none_or(|value| value != "1"), "RL_REQUIRE_CXX=1, but {error}");
-            return None;
-        }
-        let dir = std::env::temp_dir().join(format!("rl-cuda-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        Some(dir)
+    fn has_compiler() -> bool {
+        let found = Compiler::find();
+        let required = std::env::var_os("RL_REQUIRE_CXX").is_some_and(|value| value == "1");
+        assert!(found.is_ok() || !required, "RL_REQUIRE_CXX=1, but {}", found.err().unwrap());
+        found.is_ok()
     }
 
     #[test]
-    fn a_kept_library_is_loaded_in_place_of_a_new_one() {
-        let Some(dir) = directory("kept") else { return };
-        let (emulated, module) = (Emulated { replaced: HashMap::new() }, sources::module("gae"));
-        let load = || Compiler::find().unwrap().load(Some(&dir), module.name, &emulated.files(module));
-        load().unwrap();
-        let kept: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-        assert_eq!(kept.len(), 1, "{kept:?}");
-        load().unwrap();
-        // A loaded library must not change, so it is replaced.
-        std::fs::remove_file(&kept[0]).unwrap();
-        std::fs::write(&kept[0], "no library").unwrap();
-        assert!(load().is_err());
+    fn a_kept_library_is_loaded_in_place_of_a_new_one_and_replaced_if_it_is_none() {
+        if !has_compiler() {
+            return;
+        }
+        let dir = std::env::temp_dir().join(format!("rl-cuda-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (emulated, module, kept) = (Emulated { replaced: HashMap::new() }, sources::module("gae"), dir.join("gae.so"));
+        let load = || {
+            let library = Compiler::find().unwrap().load(Some(&kept), module.name, &emulated.files(module));
+            drop(library.unwrap());
+            std::fs::metadata(&kept).unwrap().modified().unwrap()
+        };
+        let first = load();
+        assert_eq!(load(), first, "compiled again");
+        // Another file: a loaded one must not change.
+        std::fs::remove_file(&kept).unwrap();
+        std::fs::write(&kept, "no library").unwrap();
+        load();
+        assert_ne!(std::fs::read(&kept).unwrap(), b"no library");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "a directory is left");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn devices_share_the_libraries_of_the_same_text() {
-        if directory("shared").is_none() {
+        if !has_compiler() {
             return;
         }
         let (name, text) = sources::HEADERS.iter().find(|(name, _)| *name == "activation.cuh").unwrap();

@@ -1,7 +1,5 @@
 //! The interpreter: one block, and up to a barrier one thread, at a time.
 
-use std::cell::Cell;
-
 use crate::fault::{Fault, Kind};
 use crate::memory::{Actor, How, Memory, Phase};
 use crate::ptx::{Access, Instruction, Kernel, Operation, SPECIAL, Space};
@@ -71,18 +69,13 @@ struct Run<'a, O> {
 }
 
 /// Memory of the block that runs now, kept for the next one.
+///
+/// To allocate a megabyte for each block took half of the time.
 #[derive(Debug, Default)]
-struct Scratch {
+pub(crate) struct Scratch {
     shared: Shared,
     /// Registers of all threads, one thread after the other.
     registers: Vec<u64>,
-}
-
-thread_local! {
-    /// Scratch of the next launch.
-    ///
-    /// To allocate a megabyte for each block took half of the time.
-    static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
 /// Runs all threads of a launch.
@@ -94,7 +87,7 @@ pub(crate) fn run<O: Observer>(
 ) -> Result<(), Box<Fault>> {
     let hints = vec![0; launch.kernel.code.len()];
     memory.phase = Phase::default();
-    let scratch = SCRATCH.take();
+    let scratch = std::mem::take(&mut memory.scratch);
     let mut run = Run { launch, memory, scratch, actor, observer, hints, offset: 0, begin: 0, executed: 0 };
     let [nx, ny, nz] = launch.grid;
     for z in 0..nz {
@@ -105,7 +98,7 @@ pub(crate) fn run<O: Observer>(
         }
     }
     run.observer.ends();
-    SCRATCH.set(run.scratch);
+    run.memory.scratch = run.scratch;
     Ok(())
 }
 
@@ -123,9 +116,7 @@ impl<O: Observer> Run<'_, O> {
         let n_threads: u32 = self.launch.block.iter().product();
         let [nx, ny, _] = self.launch.grid;
         let first = ((block[2] * ny + block[1]) * nx + block[0]).wrapping_mul(n_threads);
-        if kernel.shared_bytes > 0 {
-            self.scratch.shared.begin_block(kernel.shared_bytes);
-        }
+        self.scratch.shared.begin_block(kernel.shared_bytes);
         if !kernel.has_barriers {
             let mut registers = kernel.registers.clone();
             for index in 0..n_threads {

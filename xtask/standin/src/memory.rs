@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use crate::exec::Scratch;
 use crate::fault::{Fault, Kind};
 
 /// First address.
@@ -147,6 +148,8 @@ pub(crate) struct Memory {
     pub(crate) used: usize,
     /// Threads of the running launch.
     pub(crate) phase: Phase,
+    /// Memory of the running block.
+    pub(crate) scratch: Scratch,
     /// Writes of an attempt, which are undone.
     journal: Option<Vec<Written>>,
 }

@@ -77,3 +77,28 @@ impl Shared {
         Ok(&mut self.data[at..at + len])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_ends_where_its_memory_ends_whatever_the_block_before_had() {
+        let mut shared = Shared::default();
+        shared.begin_block(64);
+        shared.access(8, 4, How::Write, 0).unwrap();
+        shared.begin_block(8);
+        assert_eq!(shared.access(8, 4, How::Write, 0).unwrap_err().kind, Kind::OutOfBounds);
+    }
+
+    #[test]
+    fn phases_that_begin_again_forget_all_accesses() {
+        let mut shared = Shared::default();
+        shared.begin_block(8);
+        shared.phase = u32::MAX / 2 + 1;
+        shared.access(0, 4, How::Write, 0).unwrap();
+        shared.begin_block(8);
+        assert_eq!(shared.access(0, 4, How::Read, 0).unwrap_err().kind, Kind::Uninitialized);
+        assert!(shared.phase < 3);
+    }
+}
