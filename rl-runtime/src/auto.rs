@@ -63,12 +63,14 @@ fn size(config: &Config, entry: &Entry) -> Result<[usize; 3], Error> {
 
 /// Says whether the machine's other device would help a run.
 ///
-/// `None` if there is none, or if a run on the GPU is the faster one. Without a measurement, says how to make one.
+/// `None` if there is none, if a run on the GPU is the faster one, or if ranks or devices share the training. Without a
+/// measurement, says how to make one.
 #[cfg(feature = "cli")]
-pub(crate) fn advice(config: &Config) -> Option<String> {
+pub(crate) fn advice(config: &Config, n_ranks: usize) -> Option<String> {
     // Environments that the catalog lacks have no kernels.
     let entry = rl_envs::catalog::find(&config.env.name).ok()?;
-    let cannot = config.n_devices() > 1 || unsupported(config, entry).or_else(|| unmeasured(config, entry)).is_some();
+    let shared = n_ranks > 1 || config.n_devices() > 1;
+    let cannot = shared || unsupported(config, entry).or_else(|| unmeasured(config, entry)).is_some();
     if cannot || rl_cuda::Device::name_of(0).is_err() {
         return None;
     }

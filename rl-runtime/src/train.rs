@@ -108,15 +108,13 @@ impl Skipped {
     /// Counts the steps skipped in an update.
     ///
     /// Returns a warning each time that the count has doubled.
-    fn count(&mut self, update: &Metrics) -> Option<String> {
+    fn count(&mut self, update: &Metrics, precision: Precision) -> Option<String> {
         let before = self.n;
         self.n += update.get("train/skipped_updates").map_or(0, |n| n as u64);
-        (self.n > 0 && before.checked_ilog2() != self.n.checked_ilog2()).then(|| {
-            format!(
-                "loss or gradient was not finite; optimizer steps skipped so far: {} (a smaller learning_rate may help)",
-                self.n
-            )
-        })
+        // Some are the way in which f16 finds its loss scale.
+        let help = if precision == Precision::F16 { "precision = bf16" } else { "a smaller learning_rate" };
+        (self.n > 0 && before.checked_ilog2() != self.n.checked_ilog2())
+            .then(|| format!("loss or gradient was not finite; optimizer steps skipped so far: {} ({help} may help)", self.n))
     }
 }
 
@@ -302,8 +300,7 @@ impl<'a> Part<'a> {
             }
             Err(error) => return Err(error.into()),
         };
-        // Gradients of f16 overflow by design: the loss scale falls until they do not.
-        let warning = self.skipped.count(&update).filter(|_| config.net.precision != Precision::F16);
+        let warning = self.skipped.count(&update, config.net.precision);
         warning.into_iter().for_each(|warning| warn(self.listener, &warning));
         self.lags.count(filled.waiting, &filled.learnt, progress.iterations);
         self.calls.merge(&filled.calls);

@@ -138,7 +138,7 @@ fn auto_takes_a_gpu_where_its_measurement_says_that_it_pays() {
     let (given, output) = machine.train("given", &["--device", "cpu", "--profile"], &[]);
     assert_eq!(given, "cpu");
     assert!(advice(&output).ends_with("; the GPU was measured 5.00 times as fast as the CPU: try --device cuda"));
-    let reference = "cpu (chosen by auto: no device supports learner = \"reference\" so far)";
+    let reference = "cpu (chosen by auto: the measurement is not for the reference learner)";
     assert_eq!(device("reference", &["--set", "learner=reference"]), reference);
     machine.measured([107, 4, 17], 5.0);
     assert_eq!(device("smaller", &[]), "cpu (chosen by auto: the run is smaller than all that was measured)");

@@ -43,7 +43,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
             rates[0].push(board);
             rates[1].push(plain);
             ratios.push(board / plain);
-            shares.push(100.0 * share);
+            shares.push(100.0 * share.context("no thread has drawn the board")?);
         }
         let cell = |values, digits| {
             let (median, low, high) = spread(values);
@@ -70,7 +70,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
 /// Trains at a terminal of that size.
 ///
 /// Returns env steps per second, and the share of the board's thread in the processor time.
-fn train(root: &Path, args: &str, columns: u16, rows: u16) -> Result<(f64, f64)> {
+fn train(root: &Path, args: &str, columns: u16, rows: u16) -> Result<(f64, Option<f64>)> {
     // Shown on the board.
     let run_dir = "target/board-runs";
     let dir = root.join(run_dir);
@@ -81,12 +81,12 @@ fn train(root: &Path, args: &str, columns: u16, rows: u16) -> Result<(f64, f64)>
     script.args(["-qefc", &line]).arg(root.join("target/board-written"));
     script.current_dir(root).env("TERM", "xterm").env("SHELL", "/bin/sh");
     let mut process = Process::start(&mut script, &root.join("target/board-stderr"))?;
-    let mut share = 0.0;
+    let mut share = None;
     let status = loop {
         if let Some(status) = process.ended_within(Duration::from_millis(500))? {
             break status;
         }
-        share = share_of_board(&program).unwrap_or(share);
+        share = share_of_board(&program).or(share);
     };
     if !status.success() {
         bail!("{line} failed:\n{}", process.complaint());
@@ -110,5 +110,5 @@ fn share_of_board(program: &Path) -> Option<f64> {
             board += nanoseconds;
         }
     }
-    (all > 0.0).then_some(board / all)
+    (board > 0.0).then_some(board / all)
 }

@@ -100,14 +100,19 @@ fn gym(root: &Path, seeds: std::ops::Range<u64>) -> Result<()> {
 /// Returns mean, standard error and minimum, as two cells.
 fn spread(returns: &[f64]) -> String {
     let least = returns.iter().copied().fold(f64::INFINITY, f64::min);
-    format!("{} | {least:.1}", mean_and_error(returns))
+    format!("{} | {least:.1}", with_error(mean_and_error(returns)))
 }
 
 /// Returns mean and standard error.
-pub(crate) fn mean_and_error(returns: &[f64]) -> String {
+pub(crate) fn mean_and_error(returns: &[f64]) -> (f64, f64) {
     let n = returns.len() as f64;
     let mean = returns.iter().sum::<f64>() / n;
     let error = (returns.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (n - 1.0) / n).sqrt();
+    (mean, error)
+}
+
+/// Formats a mean with its standard error.
+pub(crate) fn with_error((mean, error): (f64, f64)) -> String {
     format!("{mean:.1} +- {error:.1}")
 }
 

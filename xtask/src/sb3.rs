@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::bench::{TRAIN, k_range, peers_python, spread};
-use crate::presets::{last_line, mean_and_error};
+use crate::presets::{last_line, mean_and_error, with_error};
 use crate::process::machine;
 
 /// Environment, env steps, seeds of its returns, settings that undo our preset.
@@ -70,7 +70,7 @@ pub(crate) fn measure_returns(root: &Path) -> Result<()> {
         "# PPO beside Stable-Baselines3's: returns\n\nWritten by `cargo xtask bench --sb3-returns` on {}. Both have Stable-Baselines3's default settings in 8\n\
          environments of Gymnasium, 2,048 env steps a rollout. {EPISODES} greedy episodes after training: mean and standard error over the seeds \
          0, {SEED_STRIDE} and so on.\n\n\
-         | environment | env steps | seeds | ours | theirs |\n|---|---|---|---|---|\n",
+         | environment | env steps | seeds | ours | theirs | difference |\n|---|---|---|---|---|---|\n",
         machine(root)
     );
     for (env, steps, seeds, _) in CASES {
@@ -78,7 +78,9 @@ pub(crate) fn measure_returns(root: &Path) -> Result<()> {
             let returns = (0..seeds).filter_map(|k| return_of(&returns, env, who, k * SEED_STRIDE));
             mean_and_error(&returns.collect::<Vec<_>>())
         });
-        let _ = writeln!(text, "| {env} | {steps} | {seeds} | {ours} | {theirs} |");
+        let difference = with_error((ours.0 - theirs.0, ours.1.hypot(theirs.1)));
+        let [ours, theirs] = [ours, theirs].map(with_error);
+        let _ = writeln!(text, "| {env} | {steps} | {seeds} | {ours} | {theirs} | {difference} |");
     }
     print!("{text}");
     Ok(fs::write(root.join("bench/sb3-returns.md"), text)?)

@@ -179,10 +179,10 @@ impl Report {
     }
 
     /// Shows the time of each phase, by thread if `in_full`, and advice.
-    pub(super) fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
+    pub(super) fn profile(&mut self, profile: &Profile, config: &Config, n_ranks: usize, in_full: bool) {
         let last = |name: &str| self.last.as_ref().map_or(f64::NAN, |row| row.value(name));
         let advice = Circumstances::new(config, last).advice(profile);
-        let advice = auto::advice(config).map_or(advice.clone(), |gpu| format!("{advice}; {gpu}"));
+        let advice = auto::advice(config, n_ranks).map_or(advice.clone(), |gpu| format!("{advice}; {gpu}"));
         if let Kind::Json = self.kind {
             let mut object = profile.json();
             object["event"] = "profile".into();

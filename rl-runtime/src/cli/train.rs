@@ -251,6 +251,7 @@ fn send(ranks: Option<&Arc<dyn Peers>>, config: Option<&Config>) -> Result<(), E
 /// Trains; with other ranks, as rank 0.
 fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option<&Arc<dyn Peers>>) -> Result<ExitCode, Error> {
     let mut report = Report::new(json, args.plain);
+    let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
     let profile = Profile::new(args.timeline.is_some());
     let profile = if args.profile || args.timeline.is_some() { profile.with_devices() } else { profile };
     // A timeline inside the run directory is checked once the directory exists.
@@ -265,13 +266,10 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             let entry = &envs.open(&env, false, threads(None))?;
             let auto_batch = layers.auto_batch();
-            let config = with_absolute(layers.resolve(entry, algo)?);
-            if !config.run.offline.is_empty() {
-                Playback::open(&config, &config.wrapped(entry).spaces())?;
+            let whole = with_absolute(layers.resolve(entry, algo)?);
+            if !whole.run.offline.is_empty() {
+                Playback::open(&whole, &whole.wrapped(entry).spaces())?;
             }
-            let device = device(&config, entry, ranks)?;
-            let whole = config;
-            let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
             let config = if auto_batch { fit_batch(&whole, entry, n_ranks)? } else { whole.clone() };
             if config != whole {
                 let minibatch = config.algo.settings().figures(config.run.n_envs).minibatch;
@@ -280,6 +278,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                     print::grouped(minibatch as u64)
                 ));
             }
+            let device = device(&config, entry, ranks)?;
             let budget = Budget::training(&config, entry);
             budget.check()?;
             if args.dry_run {
@@ -326,7 +325,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
     }
     let outcome = outcome?;
     if args.profile || config.mode() != Mode::Sync {
-        report.profile(&profile, &config, args.profile);
+        report.profile(&profile, &config, n_ranks, args.profile);
     }
     report.done(&outcome, dir.path());
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::Study;
 use crate::bench::{k_range, spread};
-use crate::presets::mean_and_error;
+use crate::presets::{mean_and_error, with_error};
 
 const ENVS: [usize; 3] = [4, 16, 64];
 const STEPS: u64 = 100_000;
@@ -60,7 +60,7 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
                 k_range(rate),
                 rate.0 / base,
                 spread(cores).0,
-                mean_and_error(&returns)
+                with_error(mean_and_error(&returns))
             );
             println!("{row}");
             let _ = writeln!(text, "{row}");
