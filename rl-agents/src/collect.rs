@@ -16,8 +16,8 @@
 //!   continues across. If only the first observation of an episode is faulty, the environment is restarted. A second fault right
 //!   after a restart is an error.
 //! - *An observation outside of its space* is counted; the first one is described: see [`Collector::anomalies`].
-//! - *An environment without a last step* ([`VecEnv::faults`]), because the process that steps it has failed, ends its episode as
-//!   [`OnNonfinite::Truncate`] does, whatever the setting, and is counted.
+//! - *An environment whose last step is missing* ([`VecEnv::faults`]), for instance because its process has failed, has its
+//!   episode truncated as by [`OnNonfinite::Truncate`], whatever the setting, and is counted.
 //! - *A panic* is an error that names the slice and the step.
 //!
 //! After an error the collector must not be used again: its environments have stepped and its rollout is incomplete. Parameters

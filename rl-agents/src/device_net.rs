@@ -2,7 +2,7 @@
 //!
 //! One kernel for each layer and direction. Features, the outputs of the last convolution, take the observations' place before
 //! dense layers. Outputs that no layer reads, and their gradients, are held for all samples of a minibatch. The other activations
-//! may be held for fewer: a loss of all samples follows a pass over parts of them, and a second pass computes each part again
+//! may be held for fewer samples: one forward pass, part by part, gives the loss of all samples; then each part is computed again
 //! before its gradient.
 
 use std::ops::Range;

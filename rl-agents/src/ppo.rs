@@ -9,8 +9,8 @@
 //! others, without a maximum of both losses; `approx_kl` is the mean over the last epoch, `loss` the last minibatch's,
 //! `n_updates` counts epochs). Differences: truncated steps are bootstrapped from the final observation's value within the
 //! advantage, instead of changing the reward. For a rollout of an older policy, ratios and their clip range are relative to that
-//! policy, values to the policy at the start of the update. So is `approx_kl` if `target_kl` bounds it, at the cost of one more
-//! pass.
+//! policy, values to the policy at the start of the update. If `target_kl` is set, `approx_kl` too is relative to the policy at
+//! the start of the update, at the cost of one more pass.
 //!
 //! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
 

@@ -1,8 +1,8 @@
 //! Precision of candle's operations, and the device that they run on.
 //!
 //! Mixed precision (Micikevicius et al., 2018): matrix products take and give numbers of 16 bits and add in f32. Parameters,
-//! activations, losses, all other sums and the optimizer are f32. f16 has few exponents, so its losses are scaled before the
-//! backward pass; bf16 has those of f32.
+//! activations, losses, all other sums and the optimizer are f32. f16 has a narrow exponent range, so its losses are scaled
+//! before the backward pass; bf16 has the range of f32.
 
 use candle_core::{DType, Device, Tensor, Var};
 use serde::{Deserialize, Serialize};

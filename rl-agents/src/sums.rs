@@ -3,8 +3,8 @@
 //! Vectors, threads, devices and processes can follow it (ARCHITECTURE.md, "The order of summation").
 //!
 //! A sum is in f64 over blocks of 256 numbers, the last filled up with zeros. A block is folded: its second half is added to its
-//! first, then that one's second half to its first, until one number is left. The blocks' sums are numbers to sum likewise, until
-//! one is left. No operation is fused, so all instruction sets give the same bits.
+//! first half, the result is folded again, until one number is left. The blocks' sums are then summed in the same way, until one
+//! is left. No operation is fused, so all instruction sets give the same bits.
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 

@@ -13,7 +13,7 @@
 //! | `eval/mean_reward` | mean return of the evaluation after this iteration, if there was one |
 //! | `train/loss` | loss of the last minibatch; DQN: mean over minibatches |
 //! | `train/policy_gradient_loss` (PPO), `train/policy_loss` (A2C), `train/value_loss`, `train/entropy_loss` | mean over the minibatches of the update |
-//! | `train/approx_kl` | PPO: KL divergence from the policy at the start of the update, mean over the last epoch |
+//! | `train/approx_kl` | PPO: KL divergence from the policy that acted (with `target_kl`, from that at the start of the update), mean over the last epoch |
 //! | `train/clip_fraction` | PPO: share of clipped samples, mean over minibatches |
 //! | `train/q_mean` | DQN: action value of the replayed actions, mean over minibatches |
 //! | `train/grad_norm` | norm of the gradient before clipping, mean over the optimizer steps of the update; empty if there was none |

@@ -4,8 +4,8 @@
 //! one of the topics, uses words of it, and links mostly to pages of the same topic. The words of a link hint at the topic of its
 //! target. `/stats` tells the counts.
 //!
-//! Answers may be late, and a share of them broken: errors and hangs befall requests; redirects, malformed and endless pages
-//! belong to pages, which stay so.
+//! Answers may be late, and a share of them broken: errors and hangs are drawn for each request; redirects and malformed or
+//! endless content are fixed for each page.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
