@@ -24,7 +24,10 @@ pub struct Streamed {
 
 fn slab(device: &Device, bytes: usize) -> Result<PinnedSlab<u8>, Error> {
     let slab = PinnedSlab::zeros(Some(device), bytes, CpuAccess::ReadWrite);
-    slab.map_err(|_| Error::Refused { bytes: bytes as u128 })
+    slab.map_err(|error| match error {
+        rl_cuda::Error::Memory { .. } => Error::Refused { bytes: bytes as u128 },
+        error => Error::Device(error),
+    })
 }
 
 impl Memory for Pinned {

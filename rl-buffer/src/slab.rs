@@ -50,7 +50,7 @@ pub trait Memory: Debug + Send + Sync {
     /// Allocates at least `bytes` zeros at an address that is a multiple of [`ALIGN`].
     ///
     /// # Errors
-    /// [`Error::Refused`] if there is not enough memory.
+    /// [`Error::Refused`] if there is not enough memory, or errors of the device or file that it is in.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Block>, Error>;
 
     /// Returns the bytes that can still be allocated, if that is known.

@@ -1,11 +1,14 @@
 //! Advantages on the device have the same bits as on the host.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::process::Command;
+use std::sync::Arc;
+
 use ndarray::{Array2, ArrayView2};
-use rl_buffer::returns;
+use rl_buffer::{Error, Memory, Pinned, Rollout, RolloutShape, Streamed, returns};
 use rl_cuda::targets::{self, Targets};
 use rl_cuda::{Buffer, Device, Element};
-use rl_envs::{Purpose, Rng};
+use rl_envs::{ActionSpace, Purpose, Rng, Space};
 
 fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
     let mut to = Buffer::zeros(device, from.len()).unwrap();
@@ -81,4 +84,36 @@ fn compare_gae(device: &Device) {
         let mut longer = Buffer::zeros(device, len + n).unwrap();
         assert!(kernels.gae(&stream, &steps, n, 0.99, 0.95, &longer.view_mut()).is_err());
     }
+}
+
+#[test]
+fn a_lost_device_is_no_lack_of_memory() {
+    if !Device::for_tests().iter().any(Device::is_stand_in) {
+        return;
+    }
+    for schedule in ["eager", "latest"] {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "memory_of_a_lost_device", "--ignored"]);
+        let status = child.env("RL_STANDIN_LAUNCHES", "0").env("RL_STANDIN_SCHEDULE", schedule).status().unwrap();
+        assert!(status.success(), "{schedule}");
+    }
+}
+
+#[test]
+#[ignore = "run by the test above, in a process of its own"]
+fn memory_of_a_lost_device() {
+    let device = Device::for_tests().into_iter().find(Device::is_stand_in).unwrap();
+    let (stream, mut clock) = (device.stream().unwrap(), Buffer::zeros(&device, 2).unwrap());
+    let kernels = Targets::new(&device).unwrap();
+    // The launch or the wait for it fails, whichever is first to learn of it.
+    let error = kernels.advance_clock(&stream, &clock.view_mut(), 1).and_then(|()| device.synchronize()).unwrap_err();
+    assert!(error.to_string().contains("LAUNCH_FAILED"), "{error}");
+    let shape = RolloutShape::new(2, 1, &Space::vector(&[0.0], &[1.0]), &ActionSpace::Discrete { n: 2, masked: false });
+    for memory in [Arc::new(Pinned(device.clone())) as Arc<dyn Memory>, Arc::new(Streamed::new(stream))] {
+        let error = Rollout::new_in(shape, &memory).unwrap_err();
+        let lost = matches!(&error, Error::Device(rl_cuda::Error::Driver { reason, .. }) if reason.contains("LAUNCH_FAILED"));
+        assert!(lost, "{error}");
+    }
+    let error = Buffer::<f32>::zeros(&device, 1).unwrap_err();
+    assert!(matches!(error, rl_cuda::Error::Driver { .. }), "{error}");
 }

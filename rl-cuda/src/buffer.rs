@@ -8,7 +8,6 @@ use cudarc::driver::result;
 
 use crate::allocation::Allocation;
 use crate::driver::Driver;
-use crate::error::said;
 use crate::{Device, Error};
 
 mod sealed {
@@ -73,8 +72,7 @@ impl<T: Element> Buffer<T> {
             Driver::Cuda { context, .. } => {
                 context.bind_to_thread().map_err(Error::driver("taking memory"))?;
                 // SAFETY: the memory is cleared below, before any read.
-                let address =
-                    unsafe { result::malloc_sync(bytes) }.map_err(|error| Error::Memory { bytes, reason: said(error) })?;
+                let address = unsafe { result::malloc_sync(bytes) }.map_err(Error::memory(bytes))?;
                 // SAFETY: `bytes` bytes were allocated at `address` just above.
                 let cleared = unsafe { result::memset_d8_sync(address, 0, bytes) };
                 cleared.and_then(|()| context.synchronize()).map_err(Error::driver("clearing memory"))?;

@@ -1,5 +1,8 @@
 //! Errors of the device.
 
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
+
 /// Error of this crate; each variant carries the facts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -117,13 +120,23 @@ pub enum Error {
 
 impl Error {
     /// Wraps an error of the driver with the operation that failed.
-    pub(crate) fn driver(doing: &'static str) -> impl FnOnce(cudarc::driver::DriverError) -> Self {
+    pub(crate) fn driver(doing: &'static str) -> impl FnOnce(DriverError) -> Self {
         move |error| Self::Driver { doing, reason: said(error) }
+    }
+
+    /// Wraps an error of the driver that allocates `bytes` bytes.
+    ///
+    /// Not every one is a lack of memory: a lost device reports its loss.
+    pub(crate) fn memory(bytes: usize) -> impl FnOnce(DriverError) -> Self {
+        move |error| match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::Memory { bytes, reason: said(error) },
+            _ => Self::driver("taking memory")(error),
+        }
     }
 }
 
 /// Returns the driver's name and text of an error.
-pub(crate) fn said(error: cudarc::driver::DriverError) -> String {
+pub(crate) fn said(error: DriverError) -> String {
     match (error.error_name(), error.error_string()) {
         (Ok(name), Ok(text)) => format!("{}: {}", name.to_string_lossy(), text.to_string_lossy()),
         _ => format!("{:?}", error.0),

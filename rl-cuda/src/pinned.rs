@@ -59,7 +59,7 @@ impl<T: Element> PinnedSlab<T> {
     /// Allocates `len` zeros, page-locked if there is a device.
     ///
     /// # Errors
-    /// [`Error::Memory`].
+    /// [`Error::Memory`] or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn zeros(device: Option<&Device>, len: usize, access: CpuAccess) -> Result<Self, Error> {
         let bytes = len.max(1).saturating_mul(size_of::<T>());
@@ -70,7 +70,7 @@ impl<T: Element> PinnedSlab<T> {
                 let combined = if access == CpuAccess::WriteOnly { sys::CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 };
                 // SAFETY: the memory is cleared below, before any read.
                 let pointer = unsafe { result::malloc_host(bytes, combined | sys::CU_MEMHOSTALLOC_PORTABLE) };
-                let pointer = pointer.map_err(|error| Error::Memory { bytes, reason: crate::error::said(error) })?;
+                let pointer = pointer.map_err(Error::memory(bytes))?;
                 // SAFETY: `bytes` bytes were allocated just above.
                 unsafe { pointer.cast::<u8>().write_bytes(0, bytes) };
                 pointer.cast()

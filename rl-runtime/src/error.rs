@@ -150,6 +150,7 @@ impl Error {
             Self::Config { .. } | Self::RunDir { .. } => 2,
             Self::Checkpoint { .. } => 3,
             Self::Io { .. } | Self::NotSaved { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceMemory { .. } => 1,
+            Self::Agent(Agent::Buffer(rl_buffer::Error::Device(_))) => 1,
             Self::Agent(
                 Agent::BatchSize { .. }
                 | Agent::Setting { .. }

@@ -145,30 +145,34 @@ fn a_device_that_is_lost_ends_a_training_with_one_sentence_and_its_last_checkpoi
 fn two_devices_leave_the_files_of_one_and_a_lost_one_ends_the_training_with_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
     install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
-    let two = |run: &Path, device: &str, env_device: &str, launches: &str| {
+    let two = |run: &Path, device: &str, env_device: &str, launches: &str, schedule: &str| {
         // Two slices of environments, and of each minibatch.
         let options = ["--envs", "8", "--device", device, "--set", "ppo.n_steps=16", "--set", "ppo.batch_size=128"];
         let rest = ["--set", env_device, "--set", "checkpoint_every=128"];
-        train(dir.path(), run, &[&options[..], &rest].concat(), &[("RL_STANDIN_DEVICES", "2"), ("RL_STANDIN_LAUNCHES", launches)])
+        let driver = [("RL_STANDIN_DEVICES", "2"), ("RL_STANDIN_LAUNCHES", launches), ("RL_STANDIN_SCHEDULE", schedule)];
+        train(dir.path(), run, &[&options[..], &rest].concat(), &driver)
     };
     let [cpu, learner] = ["env_device=cpu", "env_device=learner"];
     let learnt = [("cuda:1", cpu), ("cuda:0,1", cpu), ("cuda:1,0", cpu), ("cuda:0,1", learner)].map(|(device, env_device)| {
         let run = dir.path().join(format!("{device}-{env_device}"));
-        let output = two(&run, device, env_device, "1000000000");
+        let output = two(&run, device, env_device, "1000000000", "latest");
         assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
         let checkpoint = newest(&run);
         ["params.safetensors", "optimizer.safetensors"].map(|name| fs::read(checkpoint.join(name)).unwrap())
     });
     assert!(learnt.windows(2).all(|pair| pair[0] == pair[1]));
 
-    for (env_device, launches) in [(cpu, "1"), (cpu, "20"), (cpu, "150"), (learner, "1"), (learner, "300"), (learner, "700")] {
-        let output = two(&dir.path().join(format!("{env_device}-{launches}")), "cuda:0,1", env_device, launches);
+    let latest = [(cpu, "1"), (cpu, "20"), (cpu, "150"), (learner, "1"), (learner, "300"), (learner, "700")];
+    let latest = latest.map(|(env_device, launches)| (env_device, launches, "latest"));
+    for (env_device, launches, schedule) in latest.into_iter().chain([(cpu, "1", "eager"), (learner, "1", "eager")]) {
+        let run = dir.path().join(format!("{env_device}-{launches}-{schedule}"));
+        let output = two(&run, "cuda:0,1", env_device, launches, schedule);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
         assert!(said.starts_with("error: ") && said.contains("CUDA_ERROR_LAUNCH_FAILED"), "{said}");
     }
     let missing = dir.path().join("missing");
-    let output = two(&missing, "cuda:0,7", learner, "1");
+    let output = two(&missing, "cuda:0,7", learner, "1", "latest");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), said.lines().count(), missing.exists()), (Some(1), 1, false), "{said}");
     assert!(said.contains('7'), "{said}");
