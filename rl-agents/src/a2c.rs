@@ -19,7 +19,7 @@ use rl_cuda::learner::{Objective, UpdateSettings};
 use rl_envs::Pool;
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
-use crate::descent::{Descent, StepSums};
+use crate::descent::{Descent, Totals};
 use crate::device_descent::Plan;
 use crate::device_times::DeviceWatch;
 use crate::optim::Rule;
@@ -68,6 +68,9 @@ crate::settings! {
 }
 
 impl A2cConfig {
+    /// A2C's optimizer.
+    pub const RULE: Rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
+
     /// Checks every range, and conditions between settings.
     ///
     /// # Errors
@@ -154,8 +157,7 @@ impl A2c {
     /// Errors of [`A2cConfig::check`].
     pub fn new(policy: ActorCritic, config: A2cConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
-        let rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
-        Ok(Self { descent: Descent::new(policy, rule, seed, config.normalize_reward), config })
+        Ok(Self { descent: Descent::new(policy, A2cConfig::RULE, seed, config.normalize_reward), config })
     }
 
     /// Learns on `device`, from rollouts of this shape.
@@ -198,20 +200,24 @@ impl A2c {
             n_epochs: 1,
             shuffled: config.samples(rollout.len()) < rollout.len(),
             normalize: config.normalize_advantage,
-            stale: false,
         };
         let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
-        let n = totals.minibatches;
+        self.metrics(&totals, learning_rate)
+    }
+
+    /// Returns the metrics of an update.
+    fn metrics(&self, totals: &Totals, learning_rate: f32) -> Result<Metrics, Error> {
+        let Totals { minibatches: n, parts, .. } = *totals;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
-        metrics.push("train/policy_loss", totals.policy / n);
-        metrics.push("train/value_loss", totals.value / n);
-        metrics.push("train/entropy_loss", totals.entropy / n);
-        StepSums::of(&totals).report(&mut metrics);
+        metrics.push("train/policy_loss", parts.policy / n);
+        metrics.push("train/value_loss", parts.value / n);
+        metrics.push("train/entropy_loss", parts.entropy / n);
+        totals.steps.report(&mut metrics);
         metrics.push("train/explained_variance", totals.explained_variance);
-        descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
+        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
-        metrics.push("train/n_updates", descent.epochs as f32);
+        metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
     }
 
@@ -270,7 +276,6 @@ impl Agent for A2c {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
         self.descent.report(UpdateEvent::TargetsEnd);
-        let mut metrics = Metrics::default();
         let n_samples = rollout.len();
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();
@@ -280,7 +285,7 @@ impl Agent for A2c {
             self.descent.epochs += 1;
         }
         let mut advantages = Vec::with_capacity(batch_size);
-        let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
+        let mut totals = Totals { explained_variance: targets.explained_variance(), ..Totals::default() };
 
         for rows in rows.chunks_exact(batch_size) {
             targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
@@ -289,25 +294,15 @@ impl Agent for A2c {
                 Learner::Fused => self.fused(&minibatch, pool)?,
                 Learner::Reference => self.reference(&minibatch)?,
             };
-            loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
-            n += 1.0;
-            sums += parts;
-            steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
+            let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
+            totals.push(loss, parts);
+            totals.steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
         }
 
         if !is_first {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
-        metrics.push("train/loss", loss);
-        metrics.push("train/policy_loss", sums.policy / n);
-        metrics.push("train/value_loss", sums.value / n);
-        metrics.push("train/entropy_loss", sums.entropy / n);
-        steps.report(&mut metrics);
-        metrics.push("train/explained_variance", targets.explained_variance());
-        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
-        metrics.push("train/learning_rate", learning_rate);
-        metrics.push("train/n_updates", self.descent.epochs as f32);
-        Ok(metrics)
+        self.metrics(&totals, learning_rate)
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {

@@ -277,7 +277,7 @@ impl From<Schedule> for Written {
 }
 
 /// State of an agent, apart from its replay memory, which is streamed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Parameter vector.
     pub params: Vec<f32>,

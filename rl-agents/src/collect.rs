@@ -1,4 +1,4 @@
-//! Acting: rollouts to learn from, and evaluation episodes.
+//! Acting: rollouts to learn from.
 //!
 //! The environments of a [`Collector`] are cut into fixed slices. A thread fills the columns of its slice from the first step of
 //! a rollout to the last without waiting for the others.
@@ -23,20 +23,18 @@
 //! After an error the collector must not be used again: its environments have stepped and its rollout is incomplete. Parameters
 //! are unharmed; [`CollectorState::without_envs`] is a state to save with them.
 
-use std::cell::Cell;
-use std::fmt;
-use std::ops::{ControlFlow, Range};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::Range;
 use std::sync::Arc;
 
 use rl_buffer::{Rollout, RolloutColumns, RolloutShape};
 use rl_envs::wrappers::{Clock, time_pixels};
 use rl_envs::{
-    Action, ActionSpace, Actions, Dtype, Env, ObsRows, ObsSlice, ObsSliceMut, Pool, Space, StepSlicesMut, Steps, SyncVecEnv,
-    VecEnv, math, pool,
+    ActionSpace, Actions, Dtype, Env, ObsRows, ObsSlice, ObsSliceMut, Pool, Space, StepSlicesMut, Steps, SyncVecEnv, VecEnv,
+    math, pool,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::anomaly::{Anomalies, Anomaly, Bounds, all_finite, bad_step, guarded, not_finite, text};
 use crate::ranks::{Ranks, columns, gather, gather_rollout, share};
 use crate::samples::TILE;
 use crate::settings::OnNonfinite;
@@ -50,149 +48,6 @@ pub struct Episode {
     pub episode_return: f64,
     /// Number of steps.
     pub length: u32,
-}
-
-/// An invalid number from an environment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Anomaly {
-    /// Index of the environment in its batch.
-    pub env_idx: usize,
-    /// Lifetime step of the environment; 0 before the first one.
-    pub step: u64,
-    /// Action of that step, as text; `None` for an episode's first observation.
-    pub action: Option<String>,
-    /// Description of the number.
-    pub what: String,
-}
-
-impl fmt::Display for Anomaly {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { env_idx, step, action, what } = self;
-        match action {
-            Some(action) => write!(f, "environment {env_idx}, step {step}, action {action}: {what}"),
-            None => write!(f, "environment {env_idx}, start of an episode after step {step}: {what}"),
-        }
-    }
-}
-
-/// Invalid numbers from environments since the collector was created.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Anomalies {
-    /// Episodes truncated because of a number that is not finite.
-    pub truncated: u64,
-    /// Episodes truncated because the environment had failed.
-    pub faults: u64,
-    /// Observations outside of their space.
-    pub outside: u64,
-    /// The first number that is not finite.
-    pub first_truncated: Option<Anomaly>,
-    /// The first observation outside of its space.
-    pub first_outside: Option<Anomaly>,
-}
-
-impl Anomalies {
-    /// Adds those of other environments.
-    pub fn add(&mut self, other: &Self) {
-        fn first(a: &mut Option<Anomaly>, b: &Option<Anomaly>) {
-            if let Some(b) = b
-                && a.as_ref().is_none_or(|a| (b.step, b.env_idx) < (a.step, a.env_idx))
-            {
-                *a = Some(b.clone());
-            }
-        }
-        self.truncated += other.truncated;
-        self.faults += other.faults;
-        self.outside += other.outside;
-        first(&mut self.first_truncated, &other.first_truncated);
-        first(&mut self.first_outside, &other.first_outside);
-    }
-}
-
-/// Bounds of observations, repeated to fill vectors for one pass over a batch.
-struct Bounds {
-    low: Vec<f32>,
-    high: Vec<f32>,
-    d: usize,
-}
-
-impl Bounds {
-    fn new(space: &Space) -> Self {
-        let n = 64usize.div_ceil(space.len().max(1));
-        // Infinite bounds become the largest finite numbers, so that non-finite numbers are outside too.
-        let low: Vec<f32> = space.low().iter().map(|low| low.max(f32::MIN)).collect();
-        let high: Vec<f32> = space.high().iter().map(|high| high.min(f32::MAX)).collect();
-        Self { low: low.repeat(n), high: high.repeat(n), d: space.len() }
-    }
-
-    /// Returns true if all of these observations are finite and within bounds.
-    fn hold(&self, obs: ObsSlice<'_>) -> bool {
-        match obs {
-            ObsSlice::F32(obs) => obs.chunks(self.low.len()).all(|obs| {
-                let bounded = obs.iter().zip(&self.low).zip(&self.high);
-                bounded.fold(0, |bad, ((x, low), high)| bad | u32::from(!((low <= x) & (x <= high)))) == 0
-            }),
-            // A space of bytes has one bound for all of its elements.
-            ObsSlice::U8(obs) => match self.high.first() {
-                Some(&high) if high < 255.0 => f32::from(obs.iter().fold(0, |max, &x| x.max(max))) <= high,
-                _ => true,
-            },
-        }
-    }
-
-    /// Describes the first element of an observation that is outside of its bounds.
-    fn outside(&self, obs: ObsSlice<'_>) -> Option<String> {
-        (0..self.d).find_map(|dim| {
-            let x = match obs {
-                ObsSlice::F32(obs) => obs[dim],
-                ObsSlice::U8(obs) => f32::from(obs[dim]),
-            };
-            let (low, high) = (self.low[dim], self.high[dim]);
-            (x < low || high < x).then(|| format!("element {dim} of the observation is {x}, outside of [{low}, {high}]"))
-        })
-    }
-}
-
-/// Describes the first element of an observation that is not finite.
-fn not_finite(obs: ObsSlice<'_>) -> Option<String> {
-    let ObsSlice::F32(obs) = obs else { return None };
-    obs.iter().position(|x| !x.is_finite()).map(|dim| format!("element {dim} of the observation is {}", obs[dim]))
-}
-
-/// Returns true if all of these numbers are finite.
-fn all_finite(numbers: &[f32]) -> bool {
-    numbers.iter().fold(0, |bad, x| bad | u32::from(!x.is_finite())) == 0
-}
-
-thread_local! {
-    static CATCHING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// True on a thread where a panic becomes [`Error::EnvPanicked`].
-///
-/// A panic hook need not print it.
-#[must_use]
-pub fn catches_panics() -> bool {
-    CATCHING.get()
-}
-
-/// Calls environments at lifetime step `step`, and converts a panic to an error.
-#[inline]
-fn guarded(
-    envs: &mut dyn VecEnv,
-    step: u64,
-    call: impl FnOnce(&mut dyn VecEnv) -> Result<(), rl_envs::Error>,
-) -> Result<(), Error> {
-    CATCHING.set(true);
-    let result = catch_unwind(AssertUnwindSafe(|| call(&mut *envs)));
-    CATCHING.set(false);
-    match result {
-        Ok(result) => Ok(result?),
-        Err(panic) => {
-            let first = envs.first_env() as usize;
-            let (last, cause) = (first + envs.n_envs() - 1, pool::panic_text(&*panic));
-            Err(Error::EnvPanicked { first, last, step, cause })
-        }
-    }
 }
 
 /// A running batch of environments, which fills one rollout after the other.
@@ -281,7 +136,7 @@ struct Slice {
 }
 
 /// Returns the observation (of `d` elements) and mask of environment `i`.
-fn of_env<'a>(
+pub(crate) fn of_env<'a>(
     (obs, masks): (ObsSliceMut<'a>, Option<&'a mut [u8]>),
     i: usize,
     d: usize,
@@ -295,14 +150,14 @@ fn of_env<'a>(
 ///
 /// All are empty for discrete actions.
 #[derive(Clone, Debug)]
-struct Clipped {
+pub(crate) struct Clipped {
     low: Vec<f32>,
     high: Vec<f32>,
     actions: Vec<f32>,
 }
 
 impl Clipped {
-    fn new(space: &ActionSpace, n: usize) -> Self {
+    pub(crate) fn new(space: &ActionSpace, n: usize) -> Self {
         match space {
             ActionSpace::Continuous { low, high } => {
                 Self { low: low.clone(), high: high.clone(), actions: vec![0.0; n * low.len()] }
@@ -314,7 +169,7 @@ impl Clipped {
     /// Replaces continuous actions by clipped ones, which lie elsewhere.
     ///
     /// NaN stays NaN, so that the environment rejects it.
-    fn clip<'a>(&'a mut self, step: StepSlicesMut<'a>) -> StepSlicesMut<'a> {
+    pub(crate) fn clip<'a>(&'a mut self, step: StepSlicesMut<'a>) -> StepSlicesMut<'a> {
         let Actions::Continuous(actions) = &step.actions else { return step };
         let to = &mut self.actions[..actions.len()];
         let a = self.low.len().max(1);
@@ -431,7 +286,7 @@ impl Slice {
         }
         let (first, masks) = columns.start(0);
         if first.dtype() != self.state.obs.dtype() {
-            return Err(Error::Snapshot("the rollout holds observations of another type".into()));
+            return Err(Error::ObsKind);
         }
         self.state.obs.as_slice().copy_to(first);
         if let Some(masks) = masks {
@@ -649,16 +504,6 @@ impl Slice {
         self.envs.raw_rewards(&mut self.raw_rewards);
         Ok(())
     }
-}
-
-/// Describes a step that must not be learnt from.
-fn bad_step(reward: f32, obs: ObsSlice<'_>) -> Option<String> {
-    if reward.is_finite() { not_finite(obs) } else { Some(format!("the reward is {reward}")) }
-}
-
-/// Formats an action.
-fn text(action: Action<'_>) -> String {
-    action.either(|action| action.to_string(), |action| format!("{action:?}"))
 }
 
 /// Formats the action of environment `i` in row `t`, not clipped.
@@ -927,139 +772,4 @@ impl Collector {
         self.steps = saved.steps;
         Ok(())
     }
-}
-
-/// Default of [`EvalConfig::max_steps`], more than episodes with a time limit take.
-pub const MAX_EVAL_STEPS: u32 = 100_000;
-
-/// Settings of [`evaluate_with`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EvalConfig {
-    /// Seed of the environments, and of the actions if they are sampled.
-    pub seed: u64,
-    /// Samples actions as in training instead of taking the most likely ones.
-    pub stochastic: bool,
-    /// Steps after which an episode is cut; 0 for no limit.
-    pub max_steps: u32,
-    /// Reaction to a non-finite number: an error, or a cut before it.
-    pub on_nonfinite: OnNonfinite,
-}
-
-impl EvalConfig {
-    /// Greedy episodes of at most [`MAX_EVAL_STEPS`] steps.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self { seed, stochastic: false, max_steps: MAX_EVAL_STEPS, on_nonfinite: OnNonfinite::Error }
-    }
-}
-
-/// Result of [`evaluate_with`].
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Played {
-    /// The first episode of each environment.
-    pub episodes: Vec<Episode>,
-    /// Number of episodes cut by the limit, or before a non-finite number.
-    pub cut: usize,
-}
-
-/// Plays one greedy episode of at most [`MAX_EVAL_STEPS`] steps in each of `envs`.
-///
-/// `seed` resets the environments. The first episode of every environment counts, however long, so that short ones are not
-/// favoured.
-///
-/// # Errors
-/// Errors of the environments and of candle.
-pub fn evaluate(policy: &dyn Policy, envs: &mut dyn VecEnv, seed: u64) -> Result<Vec<Episode>, Error> {
-    Ok(evaluate_with(policy, envs, &EvalConfig::new(seed), &mut |_, _| ControlFlow::Continue(()))?.episodes)
-}
-
-/// Callback of [`evaluate_with`]: environments, and their unfinished episodes.
-pub type BeforeStep<'a> = &'a mut dyn FnMut(&dyn VecEnv, &[Episode]) -> ControlFlow<()>;
-
-/// Plays one episode in each of `envs`.
-///
-/// `before_step` runs before every step; if it breaks, the unfinished episodes are returned.
-///
-/// `before_step` never sees the state in which an episode ends: that step has already begun the environment's next episode, which
-/// is stepped but not counted until the last environment has ended its first.
-///
-/// # Errors
-/// [`Error::NotFinite`] or [`Error::EnvPanicked`] if an environment misbehaves; errors of the environments and of candle.
-pub fn evaluate_with(
-    policy: &dyn Policy,
-    envs: &mut dyn VecEnv,
-    config: &EvalConfig,
-    before_step: BeforeStep<'_>,
-) -> Result<Played, Error> {
-    let EvalConfig { seed, stochastic, max_steps, on_nonfinite } = *config;
-    let (n, d, first_env) = (envs.n_envs(), envs.observation_space().len(), envs.first_env());
-    let mut steps = Steps::new(&*envs);
-    guarded(envs, 0, |envs| envs.reset(seed, &mut steps))?;
-    let mut running = vec![Episode::default(); n];
-    let mut clipped = Clipped::new(envs.action_space(), n);
-    let (mut log_probs, mut values, mut raw_rewards) = (vec![0.0; n], vec![0.0; n], vec![0.0; n]);
-    let bounds = Bounds::new(envs.observation_space());
-    let (mut over, mut replayed, mut cut) = (vec![false; n], vec![false; n], 0);
-    let mut scratch = Scratch::default();
-    let mut step = 0;
-    let not_finite_at = |env_idx: usize, step, action, what| {
-        Error::NotFinite(Anomaly { env_idx: first_env as usize + env_idx, step, action, what })
-    };
-    if !bounds.hold(steps.obs.as_slice())
-        && let Some((i, what)) = (0..n).find_map(|i| not_finite(steps.obs.as_slice().row(i, d)).map(|what| (i, what)))
-    {
-        return Err(not_finite_at(i, 0, None, what));
-    }
-    while over.contains(&false) && before_step(&*envs, &running).is_continue() {
-        step += 1;
-        let choice = if stochastic { Choice::Sample { seed, step, first_env } } else { Choice::Greedy };
-        let masks = steps.masks.as_ref().map_or(&[][..], |[masks, _]| masks);
-        let acted = Acted { actions: steps.actions.as_mut_slice(), log_probs: &mut log_probs, values: &mut values };
-        policy.act(Acting { obs: steps.obs.as_slice(), masks, choice }, acted, &mut scratch)?;
-        let columns = clipped.clip(steps.view_mut());
-        guarded(envs, step, |envs| envs.step_into(columns))?;
-        while let Some(&(i, _)) = envs.faults().first() {
-            // The episode is played again, from another start.
-            if !over[i] {
-                running[i] = Episode::default();
-            }
-            let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
-            let (obs, masks) = of_env((steps.obs.as_mut_slice(), masks), i, d);
-            guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
-            replayed[i] = true;
-        }
-        raw_rewards.copy_from_slice(&steps.rewards);
-        envs.raw_rewards(&mut raw_rewards);
-        if !all_finite(&raw_rewards) || !bounds.hold(steps.obs.as_slice()) {
-            for i in 0..n {
-                let Some(what) = bad_step(raw_rewards[i], steps.obs.as_slice().row(i, d)) else { continue };
-                if on_nonfinite == OnNonfinite::Error {
-                    let action = text(steps.actions.as_slice().row(i, envs.action_space().len()));
-                    return Err(not_finite_at(i, step, Some(action), what));
-                }
-                // The first observation of the next episode does not cut this one.
-                if !raw_rewards[i].is_finite() || !steps.done(i) {
-                    cut += usize::from(!std::mem::replace(&mut over[i], true));
-                }
-                let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
-                let (obs, masks) = of_env((steps.obs.as_mut_slice(), masks), i, d);
-                guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
-                if let Some(what) = not_finite(steps.obs.as_slice().row(i, d)) {
-                    return Err(not_finite_at(i, step, None, what));
-                }
-            }
-        }
-        for (i, episode) in running.iter_mut().enumerate().filter(|(i, _)| !over[*i] && !std::mem::take(&mut replayed[*i])) {
-            episode.episode_return += f64::from(raw_rewards[i]);
-            episode.length += 1;
-        }
-        for (i, over) in over.iter_mut().enumerate() {
-            *over |= steps.done(i);
-        }
-        if step == u64::from(max_steps) {
-            cut += over.iter().filter(|over| !**over).count();
-            break;
-        }
-    }
-    Ok(Played { episodes: running, cut })
 }

@@ -20,7 +20,7 @@ use crate::optim::{Optimizer, Rule, StepCount};
 use crate::probe::{Probe, Threads};
 use crate::ranks::Ranks;
 use crate::targets::Refresh;
-use crate::{ActorCritic, Counters, Error, Metrics, Policy as _, Snapshot};
+use crate::{ActorCritic, Counters, Error, Metrics, NamedTensor, Policy as _, Snapshot};
 
 /// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
 pub(crate) fn check_continues(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
@@ -71,10 +71,10 @@ impl Descent {
         }
     }
 
-    /// Learns on `device` from rollouts of a shape, with candle if it is the learner.
+    /// Moves learning to `device`, for rollouts of `shape`.
     ///
-    /// `sizes` are those of minibatch and micro-batch, and `refresh` is what the latest policy computes for a rollout of an older
-    /// one.
+    /// The reference learner moves candle's tensors instead. `sizes` are `(batch_size, micro_batch)` in samples; `refresh` is
+    /// what the latest policy computes for a rollout of an older one.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
@@ -198,7 +198,7 @@ impl Descent {
     pub(crate) fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
         match (&self.device, self.policy.network().kernel()) {
             (Some(device), Some((_, net, _))) => DeviceCollector::new(device, net, env, seed, ranks),
-            _ => Err(Error::Columns("there is no device")),
+            _ => Err(Error::NoDevice),
         }
     }
 
@@ -211,42 +211,31 @@ impl Descent {
         rollout: &Rollout,
         (plan, settings): (&Plan, &UpdateSettings),
         pool: &Pool,
-    ) -> Result<UpdateTotals, Error> {
+    ) -> Result<Totals, Error> {
         self.report(UpdateEvent::TargetsBegin);
         let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
-        let device = self.device.clone().ok_or(Error::Columns("there is no device"))?;
+        let device = self.device.clone().ok_or(Error::NoDevice)?;
         let mut device = lock(&device);
         let is_first = self.policy.awaits_obs();
         if is_first {
             self.merge_obs_on_device(&mut device, rollout, pool)?;
         }
-        let plan = &Plan { stale: rollout.is_stale(self.policy.version()), ..*plan };
-        device.update((plan, settings), rollout, inv_std)?;
+        device.update((plan, settings), (rollout, rollout.is_stale(self.policy.version())), inv_std)?;
         // The device computes targets and gradients while this thread waits for the results of both.
         self.report(UpdateEvent::TargetsEnd);
         let (totals, counters) = device.results()?;
-        let Self { policy, optimizer, gradient, .. } = self;
         self.epochs = counters.epochs;
-        let diverged = (counters.stop == LearnerCounters::DIVERGED).then(|| {
-            let (rollout, targets) = device.here(rollout, plan)?;
-            let mut order = vec![0; rollout.len()];
-            self.order.set(order.len() as u32, self.seed, counters.epochs.saturating_sub(1), Purpose::Shuffle);
-            self.order.write(&mut order, &Pool::default());
-            let all: Vec<_> = order.chunks(device.batch_size()).collect();
-            let rows = all[(totals.minibatches as usize).saturating_sub(1) % all.len()];
-            let mut advantages = Vec::new();
-            targets.advantages_of(rows, plan.normalize, &mut advantages);
-            let rollout = &rollout;
-            let minibatch = Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: 0.0 };
-            minibatch.tensors(policy)
-        });
+        // The policy that the update started from: its version changes below.
+        let diverged = counters.stop == LearnerCounters::DIVERGED;
+        let diverged = diverged.then(|| self.last_minibatch(&device, rollout, plan, totals.minibatches as usize)).transpose()?;
+        let Self { policy, optimizer, gradient, .. } = self;
         policy.network_mut().set_version(counters.changes);
         optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
         self.is_behind = rollout.on_device && diverged.is_none();
         if !self.is_behind {
             device.fetch(policy)?;
         }
-        if let Some(minibatch) = diverged.transpose()? {
+        if let Some(minibatch) = diverged {
             device.last_gradient(gradient)?;
             let [policy_loss, value_loss, entropy_loss] = totals.last;
             let losses = [("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy_loss", entropy_loss)];
@@ -256,7 +245,27 @@ impl Descent {
         if !is_first {
             self.merge_obs_on_device(&mut device, rollout, pool)?;
         }
-        Ok(totals)
+        Ok(Totals::of(&totals))
+    }
+
+    /// Returns the last of an update's minibatches as tensors, for a dump.
+    fn last_minibatch(
+        &mut self,
+        device: &DeviceDescent,
+        rollout: &Rollout,
+        plan: &Plan,
+        n_minibatches: usize,
+    ) -> Result<Vec<NamedTensor>, Error> {
+        let (rollout, targets) = device.here(rollout)?;
+        let mut order = vec![0; rollout.len()];
+        self.order.set(order.len() as u32, self.seed, self.epochs.saturating_sub(1), Purpose::Shuffle);
+        self.order.write(&mut order, &Pool::default());
+        let all: Vec<_> = order.chunks(device.batch_size()).collect();
+        let rows = all[n_minibatches.saturating_sub(1) % all.len()];
+        let mut advantages = Vec::new();
+        targets.advantages_of(rows, plan.normalize, &mut advantages);
+        let minibatch = Minibatch { rollout: &rollout, targets: &targets, rows, advantages: &advantages, ent_coef: 0.0 };
+        minibatch.tensors(&self.policy)
     }
 
     /// Adds a rollout's observations to the statistics, if they are normalized.
@@ -336,6 +345,39 @@ impl Descent {
         self.returns.clone_from(returns);
         (self.epochs, self.is_behind) = (snapshot.counters.epochs, false);
         self.load_device()
+    }
+}
+
+/// Sums over the minibatches of an update.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    /// Number of minibatches.
+    pub(crate) minibatches: f32,
+    /// Sums of the parts of their losses.
+    pub(crate) parts: Parts,
+    /// Loss of the last minibatch.
+    pub(crate) loss: f32,
+    /// Mean KL divergence of the last epoch.
+    pub(crate) approx_kl: f32,
+    pub(crate) steps: StepSums,
+    /// Share of the returns' variance explained by the values.
+    pub(crate) explained_variance: f32,
+}
+
+impl Totals {
+    /// Adds a minibatch.
+    pub(crate) fn push(&mut self, loss: f32, parts: Parts) {
+        self.minibatches += 1.0;
+        self.parts += parts;
+        self.loss = loss;
+    }
+
+    /// Returns those of an update on a device.
+    fn of(totals: &UpdateTotals) -> Self {
+        let UpdateTotals { policy, value, entropy, clip_fraction, .. } = *totals;
+        let UpdateTotals { minibatches, approx_kl, loss, explained_variance, .. } = *totals;
+        let parts = Parts { policy, value, entropy, kl: 0.0, clip_fraction };
+        Self { minibatches, parts, loss, approx_kl, steps: StepSums::of(totals), explained_variance }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::collect::State;
 use crate::device_descent::{DeviceDescent, lock};
 use crate::device_net::DeviceNet;
 use crate::device_normalize::Inputs;
-use crate::device_share::{DeviceShare, LATEST};
+use crate::device_share::{DeviceShare, MAX_LATEST};
 use crate::device_times::DevicePhase;
 use crate::net::Net;
 use crate::ranks::{self, Ranks, gather};
@@ -67,7 +67,7 @@ impl DeviceCollector {
         let n = share.as_ref().map_or(shape, |share| share.rollout.shape()).n_envs;
         let envs = CudaVecEnv::new(device, name, n)?.with_first_env(slices[0].start as u32);
         if RolloutShape::new(shape.n_steps, shape.n_envs, envs.observation_space(), envs.action_space()) != shape {
-            return Err(Error::Columns("the learner's rollouts have other spaces than the environments"));
+            return Err(Error::Spaces);
         }
         let clipped = match envs.action_space() {
             ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => None,
@@ -79,7 +79,7 @@ impl DeviceCollector {
         };
         let mut clock = Buffer::zeros(device, 2)?;
         learner.stream.upload(&clock.view_mut(), &[seed, 0])?;
-        let (net, episodes) = (DeviceNet::new(device, net, (n, n), false)?, Episodes::new(device, n, LATEST)?);
+        let (net, episodes) = (DeviceNet::new(device, net, (n, n), false)?, Episodes::new(device, n, MAX_LATEST)?);
         drop(learner);
         let (descent, steps, graph, ran) = (descent.clone(), 0, None, false);
         let mut collector = Self { descent, envs, net, episodes, clock, share, slices, clipped, seed, steps, graph, ran };
@@ -360,7 +360,7 @@ mod tests {
             let context = format!("{device}, {}, {n} x {n_steps}, iteration {iteration}", entry.name);
             let episodes = here.collect(cpu.policy(), &mut expected).unwrap();
             let (ended, latest) = there.collect(gpu.policy().weights().version, &mut found).unwrap();
-            assert_eq!((ended, &latest[..]), (episodes.len(), &episodes[ended.saturating_sub(LATEST)..]), "{context}");
+            assert_eq!((ended, &latest[..]), (episodes.len(), &episodes[ended.saturating_sub(MAX_LATEST)..]), "{context}");
             {
                 let descent = lock(&there.descent);
                 let mut copy = found.clone();

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
-    ActionDistribution, Deviations, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns,
-    LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, PARTS, Terms, UpdateSettings, UpdateTotals,
+    ActionDistribution, Deviations, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
+    LossColumns, LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, PARTS, Terms, UpdateSettings,
+    UpdateTotals,
 };
-use rl_cuda::targets::{Steps, Targets};
+use rl_cuda::targets::{Steps, TargetKernels};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs};
 
@@ -29,15 +30,14 @@ use crate::staged::Staged;
 use crate::targets::{CONTIGUOUS, Refresh};
 use crate::{ActorCritic, Error};
 
-/// Maximum numbers in the partial gradients of all tiles.
+/// Maximum number of floats in the partial gradients of a minibatch.
 ///
-/// Beyond, each slice has one partial gradient.
-pub(crate) const MAX_NUMBERS: usize = 1 << 26;
+/// Each tile has a partial gradient; above the maximum, each slice has one.
+pub(crate) const MAX_PARTIAL_FLOATS: usize = 1 << 26;
 
-/// Index of the KL divergence among the parts of a loss.
-const KL: usize = 3;
-
-/// Order of an algorithm's update, the same from one to the next.
+/// Constants of an algorithm's update.
+///
+/// A captured graph is replaced when they change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) objective: Objective,
@@ -48,8 +48,17 @@ pub(crate) struct Plan {
     pub(crate) shuffled: bool,
     /// True if advantages are normalized per minibatch.
     pub(crate) normalize: bool,
-    /// True if an older policy acted.
-    pub(crate) stale: bool,
+}
+
+/// Work that updates repeat, as a graph.
+#[derive(Clone, Copy, Debug)]
+enum GraphKind {
+    /// Learning from a rollout of the latest policy.
+    LearnFresh,
+    /// Learning from a rollout of an older one.
+    LearnStale,
+    /// Judging the latter by the latest policy.
+    Judge,
 }
 
 /// Graph of work that updates repeat, which is run once before it is captured.
@@ -98,6 +107,8 @@ impl Computed {
 struct OffPolicy {
     kernels: OffPolicyKernels,
     refresh: Refresh,
+    /// True if an older policy acted in the rollout.
+    is_stale: bool,
     /// Log-probabilities at the start of the update, (T N).
     ///
     /// Empty if values alone are computed.
@@ -113,9 +124,15 @@ impl OffPolicy {
         Ok(Self {
             kernels: OffPolicyKernels::new(device)?,
             refresh,
+            is_stale: false,
             log_probs: floats(refresh != Refresh::Values)?,
             weights: [floats(corrects)?, floats(corrects)?],
         })
+    }
+
+    /// Returns the correction for the rollout, if it is stale.
+    fn correction(&self) -> Option<Refresh> {
+        self.is_stale.then_some(self.refresh)
     }
 
     fn bytes(&self) -> usize {
@@ -140,7 +157,7 @@ pub(crate) struct DeviceDescent {
     copies: Stream,
     rule: Rule,
     pub(crate) kernels: LearnerKernels,
-    pub(crate) targets: Targets,
+    pub(crate) targets: TargetKernels,
     net: DeviceNet,
     pub(crate) chains: [usize; 2],
     pub(crate) obs_scale: f32,
@@ -170,7 +187,7 @@ pub(crate) struct DeviceDescent {
     final_obs: Obs<Staged<f32>, Staged<u8>>, // (B, D)
     final_at: Staged<u32>,                   // (B)
     host_params: PinnedSlab<f32>,
-    /// Graphs of updates from fresh and from stale rollouts, and of judging the latter.
+    /// One graph of each kind.
     graphs: [UpdateGraph; 3],
     pub(crate) times: DeviceTimes,
     /// Exchange with the devices of other ranks, if there are any.
@@ -234,9 +251,8 @@ impl DeviceDescent {
             Distribution::Categorical { heads } if heads.len() > 1 => Some(HeadSizes::new(device, heads)?),
             _ => None,
         };
-        let n_moments = if matches!(rule, Rule::Adam { .. }) { 2 } else { 1 };
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
-        let slices = MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, MAX_NUMBERS);
+        let slices = MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, MAX_PARTIAL_FLOATS);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();
@@ -245,7 +261,7 @@ impl DeviceDescent {
             copies: device.stream()?,
             rule,
             kernels: LearnerKernels::new(device)?,
-            targets: Targets::new(device)?,
+            targets: TargetKernels::new(device)?,
             net: DeviceNet::new(device, net, (held, batch_size), true)?,
             chains: [actor, critic],
             obs_scale: network.obs_scale(),
@@ -259,7 +275,7 @@ impl DeviceDescent {
             },
             off_policy: OffPolicy::new(device, refresh, len)?,
             params: floats(n_params)?,
-            moments: (0..n_moments).map(|_| floats(n_params)).collect::<Result<_, _>>()?,
+            moments: (0..rule.n_moments()).map(|_| floats(n_params)).collect::<Result<_, _>>()?,
             gradient: floats(n_params)?,
             partial: floats(slices.rows() * n_params)?,
             state: LearnerState::new(device)?,
@@ -333,14 +349,15 @@ impl DeviceDescent {
 
     /// Enqueues an update from `rollout`, without waiting.
     ///
-    /// The device decides itself on steps that are skipped, and on the end of an update at a KL divergence. Rewards are
-    /// normalized by `inv_std`, if there is one.
+    /// The device decides itself on steps that are skipped, and on the end of an update at a KL divergence. An older policy acted
+    /// in a rollout that `is_stale`. Rewards are normalized by `inv_std`, if there is one.
     pub(crate) fn update(
         &mut self,
         (plan, settings): (&Plan, &UpdateSettings),
-        rollout: &Rollout,
+        (rollout, is_stale): (&Rollout, bool),
         inv_std: Option<f32>,
     ) -> Result<(), Error> {
+        self.off_policy.is_stale = is_stale;
         let settings = match self.rule {
             Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..*settings },
             Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..*settings },
@@ -354,10 +371,10 @@ impl DeviceDescent {
             let rewards = rollout.rewards().to_slice().expect(CONTIGUOUS);
             normalized.upload(&self.stream, rewards.iter().map(|&reward| normalized_reward(reward, inv_std)))?;
         }
-        if plan.stale || !rollout.on_device {
+        if is_stale || !rollout.on_device {
             self.times.mark(&self.stream, DevicePhase::Targets)?;
-            if plan.stale {
-                self.repeat(2, plan, Self::judge)?;
+            if is_stale {
+                self.repeat(GraphKind::Judge, plan, Self::judge)?;
             }
             self.next_values(rollout)?;
         }
@@ -365,16 +382,17 @@ impl DeviceDescent {
         if self.exchange.is_some() {
             self.learn(plan)?; // gradients pass through the host, which no graph can wait for
         } else {
-            self.repeat(usize::from(plan.stale), plan, |learner| learner.learn(plan))?;
+            let learn = if is_stale { GraphKind::LearnStale } else { GraphKind::LearnFresh };
+            self.repeat(learn, plan, |learner| learner.learn(plan))?;
         }
         Ok(self.times.mark(&self.stream, None)?)
     }
 
     /// Enqueues work that is the same in every update of a plan.
-    fn repeat(&mut self, graph: usize, plan: &Plan, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
-        let (stream, mut repeated) = (self.stream.clone(), std::mem::take(&mut self.graphs[graph]));
-        let enqueued = repeated.run(&stream, plan, || work(self));
-        self.graphs[graph] = repeated;
+    fn repeat(&mut self, kind: GraphKind, plan: &Plan, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
+        let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graphs[kind as usize]));
+        let enqueued = graph.run(&stream, plan, || work(self));
+        self.graphs[kind as usize] = graph;
         enqueued
     }
 
@@ -451,7 +469,7 @@ impl DeviceDescent {
                     to.upload(stream, from.iter().copied())?;
                     Obs::U8(to.there.view())
                 }
-                _ => return Err(Error::Snapshot("the rollout holds observations of another type".into())),
+                _ => return Err(Error::ObsKind),
             };
             inputs.write(stream, (&obs, d), None, &net.inputs.view_mut().into_slice(0..n * d))?;
             net.forward((stream, kernels), &params.view(), n, Some(actor))?;
@@ -481,7 +499,7 @@ impl DeviceDescent {
             next_values: next_values.view(),
             values,
         };
-        if plan.stale && off_policy.refresh == Refresh::VTrace {
+        if off_policy.correction() == Some(Refresh::VTrace) {
             let OffPolicy { kernels, log_probs, weights: [weights, _], .. } = off_policy;
             let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
             kernels.vtrace(stream, (&steps, n_envs), [&log_probs.view(), &columns.log_probs()], plan.discounts, to)?;
@@ -499,7 +517,7 @@ impl DeviceDescent {
         let (n, d) = (range.len(), columns.shape().obs_len);
         let (rows, params) = (self.order.view().slice(range), params.view());
         let mut advantages = computed.advantages.view();
-        let refresh = plan.stale.then_some(off_policy.refresh);
+        let refresh = off_policy.correction();
         let [sum, squares, _] = &mut self.sums;
         if plan.normalize {
             let (scratch, of_rows) = (self.scratch.view_mut(), (&advantages, Some(&rows)));
@@ -543,7 +561,7 @@ impl DeviceDescent {
         if refresh == Some(Refresh::LogProbs) {
             let (rows, actions, masks) = (Some(rows), minibatch.actions, minibatch.masks);
             let samples = JudgedSamples { outputs, distribution: judged, rows, actions, masks };
-            let kl = self.terms.view_mut().into_slice(KL * n..(KL + 1) * n);
+            let kl = self.terms.view_mut().into_slice(KL_PART * n..(KL_PART + 1) * n);
             off_policy.kernels.divergence(stream, &samples, &off_policy.log_probs.view(), &kl)?;
         }
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
@@ -604,7 +622,7 @@ impl DeviceDescent {
     /// True if updates are launches of a graph.
     #[cfg(test)]
     pub(crate) fn is_captured(&self) -> bool {
-        self.graphs[..2].iter().any(|graph| graph.graph.is_some())
+        [GraphKind::LearnFresh, GraphKind::LearnStale].into_iter().any(|learn| self.graphs[learn as usize].graph.is_some())
     }
 
     /// Copies the parameters to a policy.
@@ -632,12 +650,12 @@ impl DeviceDescent {
     }
 
     /// Waits for the update, and copies its rollout and its targets to the host.
-    pub(crate) fn here(&self, rollout: &Rollout, plan: &Plan) -> Result<(Rollout, crate::Targets), Error> {
+    pub(crate) fn here(&self, rollout: &Rollout) -> Result<(Rollout, crate::Targets), Error> {
         let (stream, rollout) = (&self.stream, self.rollout_here(rollout)?);
         let column = |from: View<'_, f32>| download(stream, &from);
         let Computed { advantages, returns, .. } = &self.computed;
         let (advantages, returns, values) = (column(advantages.view())?, column(returns.view())?, column(self.rollout.values())?);
-        let weights = if plan.stale { column(self.off_policy.weights[0].view())? } else { Vec::new() };
+        let weights = if self.off_policy.is_stale { column(self.off_policy.weights[0].view())? } else { Vec::new() };
         Ok((rollout, crate::Targets { advantages, weights, returns, values, log_probs: Vec::new() }))
     }
 

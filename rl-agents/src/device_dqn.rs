@@ -16,7 +16,7 @@ use rl_cuda::learner::{
 use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Actions, Obs};
 
-use crate::device_descent::{MAX_NUMBERS, download, held, unsupported, with_rest};
+use crate::device_descent::{MAX_PARTIAL_FLOATS, download, held, unsupported, with_rest};
 use crate::device_net::DeviceNet;
 use crate::device_ranks::{DeviceExchange, SharedBuffers};
 use crate::device_times::{DevicePhase, DeviceTimes, DeviceWatch};
@@ -109,7 +109,7 @@ impl DeviceDqn {
         let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
         let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let n_params = network.params().len();
-        let slices = MinibatchSlices::new(b, slices::of_minibatch(b, n_params), n_params, MAX_NUMBERS);
+        let slices = MinibatchSlices::new(b, slices::of_minibatch(b, n_params), n_params, MAX_PARTIAL_FLOATS);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let memory: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
         let slot = || {

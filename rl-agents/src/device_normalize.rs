@@ -5,7 +5,7 @@
 
 use rl_buffer::RolloutShape;
 use rl_cuda::learner::LearnerKernels;
-use rl_cuda::targets::{ObsSlices, Targets};
+use rl_cuda::targets::{ObsSlices, TargetKernels};
 use rl_cuda::{Device, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, pool};
 
@@ -50,7 +50,7 @@ impl DeviceNormalizer {
     /// Computes the moments of each slice of observations (T, N, D); `None` for bytes.
     pub(crate) fn moments(
         &mut self,
-        (stream, targets): (&Stream, &Targets),
+        (stream, targets): (&Stream, &TargetKernels),
         obs: &Obs<View<'_, f32>, View<'_, u8>>,
     ) -> Result<Option<Vec<Moments>>, rl_cuda::Error> {
         let (Some(slices), Obs::F32(obs)) = (&mut self.slices, obs) else { return Ok(None) };
@@ -65,7 +65,7 @@ impl DeviceNormalizer {
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
     pub(crate) kernels: &'a LearnerKernels,
-    pub(crate) targets: &'a Targets,
+    pub(crate) targets: &'a TargetKernels,
     /// Factor that bytes are multiplied by.
     pub(crate) scale: f32,
     pub(crate) normalizer: Option<&'a DeviceNormalizer>,

@@ -17,10 +17,12 @@ use crate::device_times::{DevicePhase, DeviceTimes};
 use crate::ranks::{Ranks, columns, gather_with, read_columns};
 use crate::{Episode, Error};
 
-/// Episodes of a rollout whose returns reach the host: the last ones to end.
-pub(crate) const LATEST: usize = 100;
+/// Maximum number of episodes that a device reports for a rollout, the last to end.
+pub const MAX_LATEST: usize = 100;
 
-/// Environments of one of several devices, and its columns of the rollout.
+/// A rank's columns of a rollout that several devices share.
+///
+/// They are on its device and on the host.
 pub(crate) struct DeviceShare {
     pub(crate) ranks: Arc<dyn Ranks>,
     /// Environments of each rank.
@@ -67,7 +69,8 @@ impl DeviceShare {
     /// Gives every rank the columns of all ranks.
     ///
     /// Writes them to `rollout` and, with the values of the next observations, to `all` on the device. `ended` is the number of
-    /// this rank's episodes that ended, with the last ones; returns those of all ranks. Blocks until every rank has called it.
+    /// this rank's episodes that ended and the last of them, at most [`MAX_LATEST`]; returns the same of all ranks. Blocks until
+    /// every rank has called it.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::PeerEnded`].
@@ -113,12 +116,12 @@ impl DeviceShare {
                 final_at.iter().zip(rows).for_each(|(&(t, n), obs)| rollout.push_final(t, n, obs, &[]));
             }
         }
-        let ranks: Vec<usize> =
+        let rank_of_env: Vec<usize> =
             columns.iter().enumerate().flat_map(|(rank, columns)| columns.clone().map(move |_| rank)).collect();
         let flags = rollout.terminated().into_iter().zip(rollout.truncated());
-        let ends = flags.zip(ranks.iter().cycle()).filter(|((terminated, truncated), _)| **terminated | **truncated != 0);
+        let ends = flags.zip(rank_of_env.iter().cycle()).filter(|((terminated, truncated), _)| **terminated | **truncated != 0);
         let mut episodes: Vec<_> = ends.filter_map(|(_, &rank)| latest[rank].next().flatten()).collect();
-        episodes.drain(..episodes.len().saturating_sub(LATEST));
+        episodes.drain(..episodes.len().saturating_sub(MAX_LATEST));
         Ok((n_ended, episodes))
     }
 }
@@ -162,7 +165,7 @@ mod tests {
                 Some(there) => there.collect(agent.policy().weights().version, &mut rollout).unwrap(),
                 None => {
                     let mut episodes = here.collect(agent.policy(), &mut rollout).unwrap();
-                    (episodes.len(), episodes.split_off(episodes.len().saturating_sub(LATEST)))
+                    (episodes.len(), episodes.split_off(episodes.len().saturating_sub(MAX_LATEST)))
                 }
             };
             let (metrics, learnt) = (agent.update(&rollout, 1.0, &pool).unwrap(), agent.save().unwrap());
@@ -184,7 +187,7 @@ mod tests {
         let find = |name| catalog::find(name).unwrap();
         // More episodes of each rank than are kept; ends in the first rollout, by the task and by time; masks.
         let cases = [
-            (find("cartpole"), (48, 140), false, 2 * LATEST + 20),
+            (find("cartpole"), (48, 140), false, 2 * MAX_LATEST + 20),
             (find("cartpole"), (12, 60), true, 10),
             (find("pendulum"), (12, 205), true, 12),
             (find("snake"), (13, 40), false, 0),

@@ -106,6 +106,9 @@ crate::settings! {
 }
 
 impl DqnConfig {
+    /// DQN's optimizer.
+    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+
     /// Checks every range, and conditions between settings.
     ///
     /// # Errors
@@ -405,7 +408,7 @@ impl Dqn {
             gradient: vec![0.0; network.params().len()],
             slices: Slices::new(),
         };
-        let mut optimizer = Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }, network.params().len());
+        let mut optimizer = Optimizer::new(DqnConfig::RULE, network.params().len());
         optimizer.set_precision(network.network().precision());
         let target = network.clone();
         network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
@@ -471,7 +474,7 @@ impl Dqn {
         for &(_, column, i) in ended {
             let to = final_obs.as_mut().map(|obs| &mut obs[column * d..][..d], |obs| &mut obs[column * d..][..d]);
             let both = to.zip(rollout.final_obs().row(i, d));
-            let both = both.ok_or_else(|| Error::Snapshot("the rollout holds observations of another type".into()))?;
+            let both = both.ok_or(Error::ObsKind)?;
             both.either(|(to, from)| to.copy_from_slice(from), |(to, from)| to.copy_from_slice(from));
             final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
         }

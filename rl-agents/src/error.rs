@@ -1,7 +1,7 @@
 //! Errors of agents.
 
 use crate::Divergence;
-use crate::collect::Anomaly;
+use crate::anomaly::Anomaly;
 use crate::slices::{MAX_SLICES, MIN_SLICE};
 
 /// An error of this crate.
@@ -46,6 +46,15 @@ pub enum Error {
     /// Discrete actions for a continuous policy, or the reverse.
     #[error("discrete actions for a continuous policy, or the reverse; policy and environment do not fit")]
     ActionKind,
+    /// Rollout whose observations have another element type than the environments'.
+    #[error("the rollout holds observations of another element type than those of the environments")]
+    ObsKind,
+    /// Environments on a device with other spaces than the learner's rollouts.
+    #[error("the environments have other spaces than the learner's rollouts")]
+    Spaces,
+    /// Environments on a device, for an agent that does not learn there.
+    #[error("the agent does not learn on a device; call on_device first")]
+    NoDevice,
     /// Columns of unknown environments, given to a part that continues trajectories.
     #[error("{0} across rollouts, but nothing says which columns of this rollout continue others; use one collector")]
     Columns(&'static str),

@@ -35,6 +35,17 @@ pub enum Rule {
     },
 }
 
+impl Rule {
+    /// Number of moments of each parameter.
+    #[must_use]
+    pub const fn n_moments(self) -> usize {
+        match self {
+            Self::Adam { .. } => 2,
+            Self::RmsProp { .. } => 1,
+        }
+    }
+}
+
 /// An optimizer with its state.
 ///
 /// It never applies gradients that are not finite.
@@ -62,7 +73,7 @@ impl Optimizer {
     /// Creates an optimizer of `len` parameters.
     #[must_use]
     pub fn new(rule: Rule, len: usize) -> Self {
-        let m = if matches!(rule, Rule::Adam { .. }) { vec![0.0; len] } else { Vec::new() };
+        let m = if rule.n_moments() == 2 { vec![0.0; len] } else { Vec::new() };
         Self { rule, m, v: vec![0.0; len], steps: StepCount::default(), loss_scale: None }
     }
 

@@ -22,7 +22,7 @@ use rl_cuda::learner::{Objective, UpdateSettings};
 use rl_envs::{Pool, math};
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
-use crate::descent::{Descent, StepSums};
+use crate::descent::{Descent, Totals};
 use crate::device_descent::Plan;
 use crate::device_times::DeviceWatch;
 use crate::optim::Rule;
@@ -77,6 +77,9 @@ crate::settings! {
 }
 
 impl PpoConfig {
+    /// PPO's optimizer.
+    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
+
     /// Checks every range, and conditions between settings.
     ///
     /// # Errors
@@ -109,9 +112,6 @@ impl PpoConfig {
         if self.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values }
     }
 }
-
-/// PPO's optimizer.
-const ADAM: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
 
 /// The PPO agent.
 pub struct Ppo {
@@ -172,13 +172,7 @@ impl SampleLoss for PpoLoss<'_> {
             let (log_ratio, advantage) = (columns.log_probs[s] - columns.old_log_probs[s], columns.advantages[s]);
             let ratio = math::exp(log_ratio);
             let unclipped = ratio * advantage;
-            let clipped = (if ratio < low {
-                low
-            } else if ratio > high {
-                high
-            } else {
-                ratio
-            }) * advantage;
+            let clipped = math::clamp(ratio, low, high) * advantage;
             let free = unclipped <= clipped;
             out.policy_loss[s] = -(if free { unclipped } else { clipped });
             out.log_prob[s] = if free { -unclipped } else { 0.0 };
@@ -186,13 +180,7 @@ impl SampleLoss for PpoLoss<'_> {
             out.clipped[s] = if (ratio - 1.0).abs() > clip { 1.0 } else { 0.0 };
 
             let moved = columns.values[s] - columns.old_values[s];
-            let kept = if moved < -reach {
-                -reach
-            } else if moved > reach {
-                reach
-            } else {
-                moved
-            };
+            let kept = math::clamp(moved, -reach, reach);
             let error = if moved == kept { columns.values[s] } else { columns.old_values[s] + kept } - columns.returns[s];
             out.value_loss[s] = error * error;
             out.value[s] = if moved == kept { 2.0 * config.vf_coef * error } else { 0.0 };
@@ -213,7 +201,7 @@ impl Ppo {
     /// Errors of [`PpoConfig::check`].
     pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
-        Ok(Self { descent: Descent::new(policy, ADAM, seed, config.normalize_reward), config })
+        Ok(Self { descent: Descent::new(policy, PpoConfig::RULE, seed, config.normalize_reward), config })
     }
 
     /// Learns on `device`, from rollouts of this shape.
@@ -274,23 +262,27 @@ impl Ppo {
             n_epochs: config.n_epochs,
             shuffled: true,
             normalize: config.normalize_advantage,
-            stale: false,
         };
         let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
-        let n = totals.minibatches;
+        self.metrics(&totals, learning_rate, clip)
+    }
+
+    /// Returns the metrics of an update.
+    fn metrics(&self, totals: &Totals, learning_rate: f32, clip: f32) -> Result<Metrics, Error> {
+        let Totals { minibatches: n, parts, .. } = *totals;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
-        metrics.push("train/policy_gradient_loss", totals.policy / n);
-        metrics.push("train/value_loss", totals.value / n);
-        metrics.push("train/entropy_loss", totals.entropy / n);
+        metrics.push("train/policy_gradient_loss", parts.policy / n);
+        metrics.push("train/value_loss", parts.value / n);
+        metrics.push("train/entropy_loss", parts.entropy / n);
         metrics.push("train/approx_kl", totals.approx_kl);
-        metrics.push("train/clip_fraction", totals.clip_fraction / n);
-        StepSums::of(&totals).report(&mut metrics);
+        metrics.push("train/clip_fraction", parts.clip_fraction / n);
+        totals.steps.report(&mut metrics);
         metrics.push("train/explained_variance", totals.explained_variance);
-        descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
+        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
         metrics.push("train/clip_range", clip);
-        metrics.push("train/n_updates", descent.epochs as f32);
+        metrics.push("train/n_updates", self.descent.epochs as f32);
         Ok(metrics)
     }
 
@@ -357,12 +349,10 @@ impl Agent for Ppo {
         };
         self.descent.report(UpdateEvent::TargetsEnd);
         probe::report(self.descent.probe.as_ref(), Stage::Targets);
-        let mut metrics = Metrics::default();
         let mut rows = vec![0; rollout.len()];
         let batch_size = config.samples(rollout.len());
         let mut advantages = Vec::with_capacity(batch_size);
-        let (mut n, mut sums, mut loss, mut steps) = (0.0, Parts::default(), 0.0, StepSums::default());
-        let mut approx_kl = 0.0;
+        let mut totals = Totals { explained_variance: targets.explained_variance(), ..Totals::default() };
 
         'epochs: for _ in 0..config.n_epochs {
             self.descent.shuffle(&mut rows, pool);
@@ -376,35 +366,22 @@ impl Agent for Ppo {
                     Learner::Fused => self.fused(&minibatch, clip, pool)?,
                     Learner::Reference => self.reference(&minibatch, clip)?,
                 };
-                loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
-                n += 1.0;
+                let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
+                totals.push(loss, parts);
                 n_epoch += 1.0;
-                sums += parts;
                 kl += parts.kl;
-                approx_kl = kl / n_epoch;
+                totals.approx_kl = kl / n_epoch;
                 if config.target_kl > 0.0 && parts.kl > 1.5 * config.target_kl {
                     break 'epochs;
                 }
-                steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
+                totals.steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
             }
         }
 
         if !is_first {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
-        metrics.push("train/loss", loss);
-        metrics.push("train/policy_gradient_loss", sums.policy / n);
-        metrics.push("train/value_loss", sums.value / n);
-        metrics.push("train/entropy_loss", sums.entropy / n);
-        metrics.push("train/approx_kl", approx_kl);
-        metrics.push("train/clip_fraction", sums.clip_fraction / n);
-        steps.report(&mut metrics);
-        metrics.push("train/explained_variance", targets.explained_variance());
-        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
-        metrics.push("train/learning_rate", learning_rate);
-        metrics.push("train/clip_range", clip);
-        metrics.push("train/n_updates", self.descent.epochs as f32);
-        Ok(metrics)
+        self.metrics(&totals, learning_rate, clip)
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {

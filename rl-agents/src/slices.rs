@@ -11,8 +11,10 @@ pub const MIN_SLICE: usize = 4;
 ///
 /// Below, its gradient costs more than another thread gains.
 const MIN_SAMPLES: usize = 64;
-/// Maximum numbers in all slices' gradients, unless [`FEW_SLICES`] have more.
-const MAX_NUMBERS: usize = 1 << 24;
+/// Maximum number of floats in the gradients of all slices.
+///
+/// [`FEW_SLICES`] may have more.
+const MAX_GRADIENT_FLOATS: usize = 1 << 24;
 /// Slices that a minibatch of enough samples gets for any network.
 const FEW_SLICES: usize = 4;
 
@@ -29,7 +31,7 @@ pub(crate) struct BatchSlice<S> {
 /// A power of two, so that two, four or eight threads get equal work and sums over slices are whole trees. It is part of the
 /// order of summation: results depend on it.
 pub(crate) fn of_minibatch(n: usize, n_params: usize) -> usize {
-    let most = (MAX_NUMBERS / n_params.max(1)).clamp(FEW_SLICES, MAX_SLICES);
+    let most = (MAX_GRADIENT_FLOATS / n_params.max(1)).clamp(FEW_SLICES, MAX_SLICES);
     1 << (n / MIN_SAMPLES).clamp(1, most).ilog2()
 }
 

@@ -88,7 +88,7 @@ fn an_evaluation_cuts_episodes_that_do_not_end_and_counts_them() {
     assert!(played.episodes.iter().all(|episode| (3..=5).contains(&episode.length)));
     // Without a limit in the settings, a default one applies.
     let episodes = evaluate(&left, &mut SyncVecEnv::new(1, env), 3).unwrap();
-    assert_eq!(episodes[0].length, rl_agents::collect::MAX_EVAL_STEPS);
+    assert_eq!(episodes[0].length, rl_agents::MAX_EVAL_STEPS);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn each_way_to_misbehave_ends_as_documented_with_each_algorithm() {
     // Panics are expected here, on every thread.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if !rl_agents::collect::catches_panics() {
+        if !rl_agents::catches_panics() {
             print(panic);
         }
     }));

@@ -4,7 +4,7 @@
 use rl_agents::distributions::{log_softmax, sample};
 use rl_agents::{Acted, Acting, ActorCritic, Choice, Moments, NetConfig, Policy as _, Scratch};
 use rl_buffer::ObsSlice;
-use rl_cuda::targets::{ObsSlices, PolicyStreams, Targets};
+use rl_cuda::targets::{ObsSlices, PolicyStreams, TargetKernels};
 use rl_cuda::{Buffer, Device, Element};
 use rl_envs::{ActionSpace, Actions, Purpose, Rng, Space, math, rng};
 
@@ -45,7 +45,7 @@ fn mistakes_planted_into_sampling_are_noticed() {
 
 /// Policy whose means are given: the network has no layers to speak of.
 fn compare_gaussian(device: &Device) {
-    let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
+    let (kernels, stream) = (TargetKernels::new(device).unwrap(), device.stream().unwrap());
     for (n, a) in [(1, 1), (33, 2), (65, 5), (300, 9)] {
         let (space, bounds) = (Space::vector(&[-10.0], &[10.0]), (vec![-0.5; a], vec![0.75; a]));
         let actions = ActionSpace::Continuous { low: bounds.0.clone(), high: bounds.1.clone() };
@@ -114,7 +114,7 @@ fn mistakes_planted_into_normalization_are_noticed() {
 }
 
 fn compare_sampling(device: &Device) {
-    let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
+    let (kernels, stream) = (TargetKernels::new(device).unwrap(), device.stream().unwrap());
     for (n, a, masked) in [(1, 2, false), (31, 3, true), (33, 4, true), (65, 18, false), (1000, 2, false), (1000, 5, true)] {
         let mut random = Rng::new(8, n as u32, a as u64, Purpose::Init);
         let logits: Vec<f32> = (0..n * a).map(|_| 3.0 * random.normal()).collect();
@@ -153,7 +153,7 @@ fn statistics_and_normalized_observations_on_the_device_have_the_same_bits() {
 }
 
 fn compare_normalization(device: &Device) {
-    let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
+    let (kernels, stream) = (TargetKernels::new(device).unwrap(), device.stream().unwrap());
     for (n_steps, d, starts) in [(1, 1, vec![0, 1]), (9, 4, vec![0, 31, 33]), (50, 6, vec![0, 16, 32, 48, 65])] {
         let n = *starts.last().unwrap() as usize;
         let mut random = Rng::new(2, n as u32, d as u64, Purpose::Init);

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use rl_cuda::targets::{Row, Targets, WordColumns};
+use rl_cuda::targets::{Row, TargetKernels, WordColumns};
 use rl_cuda::{Buffer, CpuAccess, Device, Element, PinnedSlab, Stream, ViewMut};
 use rl_envs::{Actions, Obs};
 
@@ -22,7 +22,7 @@ const STAGED: usize = 1 << 20;
 /// All work must go to one stream.
 #[derive(Debug)]
 pub struct DeviceReplay {
-    kernels: Targets,
+    kernels: TargetKernels,
     words: Ring<u32>,
     /// Rows of byte observations (C, 2 D), or frames.
     bytes: Ring<u8>,
@@ -82,7 +82,7 @@ impl DeviceReplay {
         let (row, stack) = (replay.device_row(), replay.shape().stack);
         let places = if stack > 1 { b * stack } else { 0 };
         Ok(Self {
-            kernels: Targets::new(device)?,
+            kernels: TargetKernels::new(device)?,
             words: Ring::new(device, replay.words(), row.len())?,
             bytes: match &replay.frames {
                 Some(frames) => Ring::new(device, frames.data(), replay.shape().obs_len / stack)?,
@@ -226,7 +226,7 @@ mod tests {
             }
         }
         // An index beyond the last row reads the last row.
-        let (kernels, row) = (Targets::new(device).unwrap(), Row { obs: 0, action: 1, mask_len: 0 });
+        let (kernels, row) = (TargetKernels::new(device).unwrap(), Row { obs: 0, action: 1, mask_len: 0 });
         let (mut words, mut indices) = (Buffer::zeros(device, 6).unwrap(), Buffer::zeros(device, 2).unwrap());
         stream.upload(&words.view_mut(), &[1, 2, 3, 4, 5, 6]).unwrap();
         stream.upload(&indices.view_mut(), &[9, 0]).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ndarray::{Array2, ArrayView2};
 use rl_buffer::{Error, Memory, Pinned, Rollout, RolloutShape, Streamed, returns};
-use rl_cuda::targets::{self, Targets};
+use rl_cuda::targets::{self, TargetKernels};
 use rl_cuda::{Buffer, Device, Element};
 use rl_envs::{ActionSpace, Purpose, Rng, Space};
 
@@ -50,7 +50,7 @@ fn mistakes_planted_into_gae_are_noticed() {
 }
 
 fn compare_gae(device: &Device) {
-    let (kernels, stream) = (Targets::new(device).unwrap(), device.stream().unwrap());
+    let (kernels, stream) = (TargetKernels::new(device).unwrap(), device.stream().unwrap());
     for (n_steps, n) in [(1, 1), (7, 31), (128, 33), (5, 65), (40, 1000)] {
         let (len, shape) = (n_steps * n, (n_steps, n));
         let mut rng = Rng::new(4, n as u32, n_steps as u64, Purpose::Init);
@@ -104,7 +104,7 @@ fn a_lost_device_is_no_lack_of_memory() {
 fn memory_of_a_lost_device() {
     let device = Device::for_tests().into_iter().find(Device::is_stand_in).unwrap();
     let (stream, mut clock) = (device.stream().unwrap(), Buffer::zeros(&device, 2).unwrap());
-    let kernels = Targets::new(&device).unwrap();
+    let kernels = TargetKernels::new(&device).unwrap();
     // The launch or the wait for it fails, whichever is first to learn of it.
     let error = kernels.advance_clock(&stream, &clock.view_mut(), 1).and_then(|()| device.synchronize()).unwrap_err();
     assert!(error.to_string().contains("LAUNCH_FAILED"), "{error}");

@@ -91,7 +91,7 @@ impl<T: Element> Buffer<T> {
                 pointer.expose_provenance() as u64
             }
         };
-        device.count(len * size_of::<T>());
+        device.add_allocated(len * size_of::<T>());
         Ok(Self { device: device.clone(), address, len, element: PhantomData })
     }
 
@@ -139,7 +139,7 @@ impl<T: Element> Drop for Buffer<T> {
             // SAFETY: `zeros` put the guard behind the elements.
             unsafe { std::slice::from_raw_parts(memory.add(self.len * size_of::<T>()), GUARD.len()) == GUARD }
         };
-        self.device.discount(self.bytes());
+        self.device.sub_allocated(self.bytes());
         self.device.free(Allocation { address: self.address, layout });
         assert!(intact || std::thread::panicking(), "a kernel wrote past the {} elements of its buffer", self.len);
     }

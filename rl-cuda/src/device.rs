@@ -164,7 +164,7 @@ impl Device {
         self.inner.graphs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps memory from now on, for a graph.
+    /// Defers the freeing of buffers until the last graph has ended.
     pub(crate) fn keep_memory(&self) {
         self.graphs().add();
     }
@@ -179,11 +179,11 @@ impl Device {
         self.graphs().free(allocation, self.driver());
     }
 
-    pub(crate) fn count(&self, bytes: usize) {
+    pub(crate) fn add_allocated(&self, bytes: usize) {
         self.inner.allocated.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn discount(&self, bytes: usize) {
+    pub(crate) fn sub_allocated(&self, bytes: usize) {
         self.inner.allocated.fetch_sub(bytes, Ordering::Relaxed);
     }
 

@@ -124,6 +124,21 @@ impl Error {
         move |error| Self::Driver { doing, reason: said(error) }
     }
 
+    /// Wraps an error of the driver that loads a module of `bytes` bytes.
+    pub(crate) fn load(module: &'static str, bytes: usize, error: DriverError) -> Self {
+        match error.0 {
+            CUresult::CUDA_ERROR_INVALID_IMAGE
+            | CUresult::CUDA_ERROR_INVALID_PTX
+            | CUresult::CUDA_ERROR_INVALID_SOURCE
+            | CUresult::CUDA_ERROR_JIT_COMPILATION_DISABLED
+            | CUresult::CUDA_ERROR_JIT_COMPILER_NOT_FOUND
+            | CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
+            | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => Self::Module { module, reason: said(error) },
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::Memory { bytes, reason: said(error) },
+            _ => Self::driver("loading kernels")(error),
+        }
+    }
+
     /// Wraps an error of the driver that allocates `bytes` bytes.
     ///
     /// Not every one is a lack of memory: a lost device reports its loss.

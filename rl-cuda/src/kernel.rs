@@ -55,7 +55,7 @@ impl Device {
     pub(crate) fn kernel_of(&self, module: &'static Module, name: String) -> Result<Kernel, Error> {
         let function = match self.driver() {
             Driver::Cuda { context, modules } => {
-                let refused = |error| Error::Module { module: module.name, reason: said(error) };
+                let refused = |error| Error::load(module.name, module.ptx.len(), error);
                 let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
                 let loaded = match modules.get(module.ptx) {
                     Some(loaded) => loaded.clone(),
@@ -166,7 +166,7 @@ mod tests {
         LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective,
         OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
     };
-    use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, Targets, WordBuffers};
+    use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
 
     /// Bytes of the arguments of every kernel that was launched, by name.
@@ -192,7 +192,7 @@ mod tests {
         }
         elementary::apply(device, Function::Exp, &[1.0])?;
         elementary::random(device, 1, 1, rl_envs::Purpose::Reset, 1, 1)?;
-        let kernels = Targets::new(device)?;
+        let kernels = TargetKernels::new(device)?;
         let (mut floats, mut bytes) = (Buffer::<f32>::zeros(device, 4)?, Buffer::<u8>::zeros(device, 4)?);
         let (clock, indices, mut words) =
             (Buffer::<u64>::zeros(device, 2)?, Buffer::<u32>::zeros(device, 1)?, Buffer::<u32>::zeros(device, 4)?);

@@ -1,6 +1,6 @@
 //! Throughput of the device, measured with its own clock between two events.
 
-use crate::targets::{Row, Steps, Targets, WordBuffers};
+use crate::targets::{Row, Steps, TargetKernels, WordBuffers};
 use crate::{ActionSource, Buffer, CpuAccess, CudaVecEnv, Device, DeviceSteps, Error, PinnedSlab, Stream};
 use rl_envs::{Dtype, VecEnv};
 
@@ -180,7 +180,7 @@ pub fn copy_bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<f64
 /// # Errors
 /// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
 pub fn gae_bandwidth(device: &Device, n_steps: usize, n_envs: usize, seconds: f64) -> Result<f64, Error> {
-    let (stream, kernels, len) = (device.stream()?, Targets::new(device)?, n_steps * n_envs);
+    let (stream, kernels, len) = (device.stream()?, TargetKernels::new(device)?, n_steps * n_envs);
     let floats = || Buffer::<f32>::zeros(device, len);
     let (rewards, next_values, values, mut advantages) = (floats()?, floats()?, floats()?, floats()?);
     let (terminated, truncated) = (Buffer::<u8>::zeros(device, len)?, Buffer::<u8>::zeros(device, len)?);
@@ -202,7 +202,7 @@ pub fn gae_bandwidth(device: &Device, n_steps: usize, n_envs: usize, seconds: f6
 /// # Errors
 /// [`Error::Memory`], [`Error::Launch`] or [`Error::Driver`].
 pub fn gather_bandwidth(device: &Device, capacity: usize, batch: usize, seconds: f64) -> Result<f64, Error> {
-    let (stream, kernels) = (device.stream()?, Targets::new(device)?);
+    let (stream, kernels) = (device.stream()?, TargetKernels::new(device)?);
     let row = Row { obs: 4, action: 1, mask_len: 0 };
     let words = Buffer::<u32>::zeros(device, capacity * row.len())?;
     let drawn: Vec<u32> = (0..batch)

@@ -14,7 +14,7 @@ const BLOCK: u32 = 128;
 
 /// Loaded kernels.
 #[derive(Debug)]
-pub struct Targets {
+pub struct TargetKernels {
     gae: Kernel,
     gather_words: Kernel,
     gather_bytes: Kernel,
@@ -198,7 +198,7 @@ fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error
     if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
 }
 
-impl Targets {
+impl TargetKernels {
     /// Loads the kernels.
     ///
     /// # Errors

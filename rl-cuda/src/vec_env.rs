@@ -61,7 +61,7 @@ fn address(obs: &ObsViews<'_>, what: &'static str, dtype: Dtype, len: usize, ali
 }
 
 fn aligned(what: &'static str, address: u64, align: u64) -> Result<u64, Error> {
-    let error = Error::Kind { what, expected: "memory that begins where a batch of a buffer does" };
+    let error = Error::Kind { what, expected: "memory aligned to the widest store of the kernels: whole steps of a buffer" };
     if address.is_multiple_of(align) { Ok(address) } else { Err(error) }
 }
 
@@ -69,7 +69,7 @@ impl DeviceSteps {
     /// Allocates memory for `n_steps` steps of `n_envs` environments of these spaces.
     ///
     /// # Errors
-    /// [`Error::Memory`].
+    /// [`Error::Memory`] or [`Error::Driver`].
     pub fn zeros(
         device: &Device,
         n_steps: usize,
@@ -379,7 +379,7 @@ impl CudaVecEnv {
     ) -> Result<(), Error> {
         let (n, d) = (self.n_envs, self.observation_space.len());
         let obs = address(obs, "obs", self.observation_space.dtype(), n * d, self.align())?;
-        let masks = self.masks_place("masks", masks, n)?;
+        let masks = self.masks_address("masks", masks, n)?;
         self.set_clock(stream, seed, 0)?;
         self.elsewhere = true;
         self.launch_reset(stream, obs, masks)
@@ -393,7 +393,8 @@ impl CudaVecEnv {
         unsafe { self.reset.launch(stream, self.n_envs as u64, self.block, args) }
     }
 
-    fn masks_place(&self, what: &'static str, masks: Option<&ViewMut<'_, u8>>, n: usize) -> Result<u64, Error> {
+    /// Returns the address of masks (n, A), 0 without masks.
+    fn masks_address(&self, what: &'static str, masks: Option<&ViewMut<'_, u8>>, n: usize) -> Result<u64, Error> {
         match (masks, self.action_space.masked()) {
             (None, false) => Ok(0),
             (Some(masks), true) => {
@@ -435,8 +436,8 @@ impl CudaVecEnv {
         let obs = address(&rows.obs, "obs", dtype, all * d, align)?;
         let final_obs = address(&rows.final_obs, "final_obs", dtype, all * d, align)?;
         let (masks, final_masks) = rows.masks.as_ref().map(|[masks, final_masks]| (masks, final_masks)).unzip();
-        let masks = self.masks_place("masks", masks, all)?;
-        let final_masks = self.masks_place("final_masks", final_masks, all)?;
+        let masks = self.masks_address("masks", masks, all)?;
+        let final_masks = self.masks_address("final_masks", final_masks, all)?;
         let actions = match (&rows.actions, &self.action_space) {
             (ActionViews::Discrete(actions), ActionSpace::Discrete { .. }) => {
                 length("actions", all, actions.len())?;

@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use beside::{Driven, Player, check_bound, compare};
 use rl_cuda::elementary::{self, Function};
 use rl_cuda::learner::Episodes;
-use rl_cuda::targets::{ObsSlices, PolicyStreams, Row, Steps, Targets, WordBuffers};
+use rl_cuda::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
@@ -175,7 +175,7 @@ fn near_the_top_wall(n: usize) -> Vec<u8> {
 
 fn gae(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
-        (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(1, 0, 0, Purpose::Init)));
+        (device.stream().unwrap(), TargetKernels::new(device).unwrap(), Source(Rng::new(1, 0, 0, Purpose::Init)));
     for (t, n, is_zero) in
         [(37, 33, false), (4, 300, false), (1, 1, false), (6, 65, false), (7, 65, false), (7, 65, true), (0, 3, false)]
     {
@@ -200,7 +200,7 @@ fn gae(device: &Device, bits: &mut Bits<'_>) {
 
 fn sample(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
-        (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(2, 0, 0, Purpose::Init)));
+        (device.stream().unwrap(), TargetKernels::new(device).unwrap(), Source(Rng::new(2, 0, 0, Purpose::Init)));
     for (round, n_actions) in [0, 1, 2, 3, 5, 8, 33, 2, 3, 4, 6, 7].into_iter().cycle().take(48).enumerate() {
         for masked in [false, true] {
             let (n, scale) = (300, [1.0, 1.0, 0.01, 12.0, 40.0][round % 5]);
@@ -266,7 +266,7 @@ fn episodes(device: &Device, bits: &mut Bits<'_>) {
 
 fn normalize(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
-        (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(3, 0, 0, Purpose::Init)));
+        (device.stream().unwrap(), TargetKernels::new(device).unwrap(), Source(Rng::new(3, 0, 0, Purpose::Init)));
     for (t, n, d) in [(9, 12, 4), (1, 200, 1), (33, 7, 3), (0, 7, 2), (2, 300, 257)] {
         let mut obs = upload(device, &source.floats(t * n * d));
         let mut precision = source.floats(d);
@@ -283,7 +283,7 @@ fn normalize(device: &Device, bits: &mut Bits<'_>) {
 
 fn gather(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) =
-        (device.stream().unwrap(), Targets::new(device).unwrap(), Source(Rng::new(4, 0, 0, Purpose::Init)));
+        (device.stream().unwrap(), TargetKernels::new(device).unwrap(), Source(Rng::new(4, 0, 0, Purpose::Init)));
     for (obs, action, mask_len) in [(4, 1, 0), (3, 2, 6), (0, 1, 4), (1, 1, 9)] {
         let (row, n_rows, n) = (Row { obs, action, mask_len }, 100, 65);
         let words = upload(device, &source.words(n_rows * row.len(), u32::MAX));

@@ -95,6 +95,9 @@ pub enum Error {
     /// Failure of environments that live outside of this program.
     #[error("{0}")]
     Outside(String),
+    /// Program that is interrupted while environments outside of it step.
+    #[error("the program was asked to stop")]
+    Stopped,
     /// Failure of the device that the environments run on.
     #[error("{0}")]
     Device(String),

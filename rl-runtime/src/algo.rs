@@ -75,6 +75,13 @@ macro_rules! algorithms {
                     $(Self::$algo(settings) => settings,)+
                 }
             }
+
+            #[cfg(feature = "cli")]
+            fn settings_mut(&mut self) -> &mut dyn Algorithm {
+                match self {
+                    $(Self::$algo(settings) => settings,)+
+                }
+            }
         }
     };
 }
@@ -107,15 +114,10 @@ impl AlgoConfig {
         self.algo().name()
     }
 
-    /// Returns the samples of a minibatch, if they are the whole rollout.
+    /// Returns `batch_size` if it is 0, the whole rollout.
     #[cfg(feature = "cli")]
     pub(crate) fn whole_rollout(&mut self) -> Option<&mut usize> {
-        let batch_size = match self {
-            Self::Ppo(ppo) => &mut ppo.batch_size,
-            Self::A2c(a2c) => &mut a2c.batch_size,
-            Self::Dqn(_) => return None,
-        };
-        (*batch_size == 0).then_some(batch_size)
+        self.settings_mut().batch_size().filter(|batch_size| **batch_size == 0)
     }
 
     /// Returns the settings of DQN, if it is the algorithm.
@@ -165,7 +167,7 @@ impl Build<'_> {
 /// Figures from which the memory of learning is computed.
 pub(crate) struct Figures {
     /// Vectors of the optimizer that are as long as the parameters.
-    pub(crate) moments: u64,
+    pub(crate) moments: usize,
     pub(crate) minibatch: usize,
     pub(crate) micro_batch: usize,
 }
@@ -177,12 +179,22 @@ pub(crate) trait Algorithm {
     /// Returns the steps of a rollout.
     fn n_steps(&self, n_envs: usize) -> usize;
 
+    /// Returns the sizes from which the memory of learning is computed.
     fn figures(&self, n_envs: usize) -> Figures;
 
+    /// Returns the schedule of the learning rate.
     fn learning_rate(&self) -> Schedule;
 
-    /// Returns the setting that needs columns of one environment each, if there is one.
-    fn needs_columns(&self) -> Option<&'static str> {
+    /// Returns `batch_size` of an algorithm whose minibatch may be the whole rollout.
+    #[cfg(feature = "cli")]
+    fn batch_size(&mut self) -> Option<&mut usize> {
+        None
+    }
+
+    /// Returns why each column must keep one environment, as a clause.
+    ///
+    /// `None` if it need not.
+    fn why_fixed_columns(&self) -> Option<&'static str> {
         None
     }
 
@@ -213,6 +225,7 @@ pub(crate) trait Algorithm {
         Ok(Box::new(policy))
     }
 
+    /// Builds the agent, with its environments if they step on the device that learns.
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error>;
 }
 
@@ -230,11 +243,20 @@ impl Algorithm for PpoConfig {
     }
 
     fn figures(&self, n_envs: usize) -> Figures {
-        Figures { moments: 2, minibatch: self.samples(self.n_steps.saturating_mul(n_envs)), micro_batch: self.micro_batch }
+        Figures {
+            moments: Self::RULE.n_moments(),
+            minibatch: self.samples(self.n_steps.saturating_mul(n_envs)),
+            micro_batch: self.micro_batch,
+        }
     }
 
     fn learning_rate(&self) -> Schedule {
         self.learning_rate
+    }
+
+    #[cfg(feature = "cli")]
+    fn batch_size(&mut self) -> Option<&mut usize> {
+        Some(&mut self.batch_size)
     }
 
     fn check(&self, n_envs: usize) -> Option<Concern> {
@@ -256,11 +278,20 @@ impl Algorithm for A2cConfig {
     }
 
     fn figures(&self, n_envs: usize) -> Figures {
-        Figures { moments: 1, minibatch: self.samples(self.n_steps.saturating_mul(n_envs)), micro_batch: self.micro_batch }
+        Figures {
+            moments: Self::RULE.n_moments(),
+            minibatch: self.samples(self.n_steps.saturating_mul(n_envs)),
+            micro_batch: self.micro_batch,
+        }
     }
 
     fn learning_rate(&self) -> Schedule {
         self.learning_rate
+    }
+
+    #[cfg(feature = "cli")]
+    fn batch_size(&mut self) -> Option<&mut usize> {
+        Some(&mut self.batch_size)
     }
 
     fn check(&self, n_envs: usize) -> Option<Concern> {
@@ -288,18 +319,18 @@ impl Algorithm for DqnConfig {
     }
 
     fn figures(&self, _: usize) -> Figures {
-        Figures { moments: 2, minibatch: self.batch_size, micro_batch: self.micro_batch }
+        Figures { moments: Self::RULE.n_moments(), minibatch: self.batch_size, micro_batch: self.micro_batch }
     }
 
     fn learning_rate(&self) -> Schedule {
         self.learning_rate
     }
 
-    fn needs_columns(&self) -> Option<&'static str> {
+    fn why_fixed_columns(&self) -> Option<&'static str> {
         (self.exploration_spread > 0.0).then_some("dqn.exploration_spread is above 0")
     }
 
-    /// A rollout has a step or two.
+    /// A rollout has about `train_freq` env steps, too few for a row of metrics each.
     fn log_interval(&self) -> u64 {
         500
     }

@@ -31,8 +31,7 @@ pub(crate) fn collector(
     if !config.run.offline.is_empty() {
         return Ok(Box::new(Playback::open(config, &entry.spaces())?));
     }
-    let FaultConfig { timeout, max_restarts, .. } = config.faults();
-    entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
+    limit_faults(config, entry);
     if let Some(make) = blocking(config, entry) {
         let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
         let (faults, ready) = (config.faults(), config.first_come());
@@ -43,12 +42,18 @@ pub(crate) fn collector(
     let (max_slices, min_len, pool) = if entry.batches().is_none() {
         (MAX_SLICES, MIN_SLICE, pool)
     } else {
-        // A thread for each worker, which it mostly waits for.
+        // One thread per worker: it mostly waits for its worker.
         (workers * n_ranks, 1, &if pool.n_threads() < workers { Pool::new(workers)? } else { pool.clone() })
     };
     let Some(ranks) = ranks else { return of_slices(config, entry.slices(n_envs, max_slices, min_len)?, pool) };
     let slices: Vec<_> = pool::slices(n_envs, max_slices, min_len).collect();
-    Ok(settings_of(Collector::of_rank(ranks.clone(), &slices, |range| entry.slice(range), pool, config.run.seed)?, config))
+    Ok(with_settings(Collector::of_rank(ranks.clone(), &slices, |range| entry.slice(range), pool, config.run.seed)?, config))
+}
+
+/// Tells worker processes the handling of faults.
+pub(crate) fn limit_faults(config: &Config, entry: &Entry) {
+    let FaultConfig { timeout, max_restarts, .. } = config.faults();
+    entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
 }
 
 /// Returns the constructor of environments that answer first come.
@@ -59,20 +64,21 @@ pub(crate) fn blocking(config: &Config, entry: &Entry) -> Option<MakeBlocking> {
 
 /// Makes a collector of environments in slices.
 pub(crate) fn of_slices(config: &Config, envs: Vec<Box<dyn VecEnv>>, pool: &Pool) -> Result<Box<dyn Collect>, Error> {
-    Ok(settings_of(Collector::of(envs, pool, config.run.seed)?, config))
+    Ok(with_settings(Collector::of(envs, pool, config.run.seed)?, config))
 }
 
 /// Applies the settings of a run to its collector.
-fn settings_of(collector: Collector, config: &Config) -> Box<dyn Collect> {
+fn with_settings(collector: Collector, config: &Config) -> Box<dyn Collect> {
     Box::new(collector.with_on_nonfinite(config.run.on_nonfinite).with_clock(nanos))
 }
 
 /// Share of its time below which an environment mostly waits.
 const MOSTLY_WAITS: f64 = 0.5;
 
-/// Returns the settings of a run, with the order of environments that was measured.
-pub(crate) fn settled(config: &Config, entry: &Entry) -> Result<Config, Error> {
+/// Returns the settings of a run, with `drive = auto` resolved by a measurement.
+pub(crate) fn with_measured_drive(config: &Config, entry: &Entry) -> Result<Config, Error> {
     let mut config = config.clone();
+    limit_faults(&config, entry);
     if let (Drive::Auto, Some(batches)) = (config.run.drive, entry.batches()) {
         let busy = batches.busy(config.run.seed)?;
         let waits = busy.is_some_and(|busy| busy < MOSTLY_WAITS);
@@ -97,11 +103,11 @@ pub(crate) fn agent(
 ) -> Result<Built, Error> {
     let env = config.env_on_device(entry)?;
     let build = Build { device, env, ranks: ranks.cloned(), n_collectors, ..config.build(entry, fresh) };
-    let built = auto::or_on_cpu(config, build.device.is_some(), fitted(config, &build), || {
+    let built = auto::or_on_cpu(config, build.device.is_some(), build_agent(config, &build), || {
         config.algo.settings().agent(&Build { device: None, ..build.clone() })
     });
     built.map_err(|error| match lack_of_memory(error) {
-        Ok(error) => Error::DeviceMemory { error, fits: fitting(config, &build) },
+        Ok(error) => Error::DeviceMemory { error, fits: advice_on_memory(config, &build) },
         Err(error) => error,
     })
 }
@@ -120,21 +126,21 @@ fn lack_of_memory(error: Error) -> Result<rl_cuda::Error, Error> {
 /// Halves minibatches of whole rollouts until the training fits into memory.
 #[cfg(feature = "cli")]
 pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Result<Config, Error> {
-    let mut fitting = config.clone();
+    let mut smaller = config.clone();
     let (entry, mut samples) = (&config.wrapped(entry), config.n_steps().saturating_mul(config.run.n_envs));
-    if fitting.algo.whole_rollout().is_none() {
-        return Ok(fitting);
+    if smaller.algo.whole_rollout().is_none() {
+        return Ok(smaller);
     }
     let device = auto::choose(config, entry, n_ranks).0.open()?;
-    while !fits(&fitting, entry, device.as_ref())? {
+    while !fits(&smaller, entry, device.as_ref())? {
         samples = (1..=samples / 2).rev().find(|part| samples.is_multiple_of(*part)).unwrap_or(1);
         if samples < 2 {
             return Ok(config.clone()); // it is refused with what would fit
         }
-        fitting = config.clone();
-        fitting.algo.whole_rollout().into_iter().for_each(|batch_size| *batch_size = samples);
+        smaller = config.clone();
+        smaller.algo.whole_rollout().into_iter().for_each(|batch_size| *batch_size = samples);
     }
-    Ok(fitting)
+    Ok(smaller)
 }
 
 /// True if a training fits into the memory of host and device.
@@ -145,14 +151,14 @@ fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> Result<bool,
     }
     let Some(device) = device.cloned() else { return Ok(true) };
     let env = config.env_on_device(entry)?;
-    match fitted(config, &Build { device: Some(device), env, ..config.build(entry, false) }) {
+    match build_agent(config, &Build { device: Some(device), env, ..config.build(entry, false) }) {
         Ok(_) => Ok(true),
         Err(error) => lack_of_memory(error).map(|_| false),
     }
 }
 
-/// Builds the agent, if the rollouts in flight fit beside it.
-fn fitted(config: &Config, build: &Build<'_>) -> Result<Built, Error> {
+/// Builds the agent, and checks that the rollouts in flight fit beside it.
+fn build_agent(config: &Config, build: &Build<'_>) -> Result<Built, Error> {
     let built = config.algo.settings().agent(build)?;
     if build.device.is_some() && config.mode() != Mode::Sync {
         // The device has memory for rollouts on their way, which the pipeline allocates later.
@@ -164,17 +170,17 @@ fn fitted(config: &Config, build: &Build<'_>) -> Result<Built, Error> {
 }
 
 /// Names a smaller setting that fits the device.
-fn fitting(config: &Config, build: &Build<'_>) -> String {
+fn advice_on_memory(config: &Config, build: &Build<'_>) -> String {
     let mut smaller = config.clone();
     if let AlgoConfig::Dqn(dqn) = &mut smaller.algo
         && std::mem::take(&mut dqn.replay_on_device)
-        && fitted(&smaller, build).is_ok()
+        && build_agent(&smaller, build).is_ok()
     {
         return "it fits with dqn.replay_on_device = false".into();
     }
     let settings = config.algo.settings();
     let allowed: Vec<usize> = (1..build.n_envs).filter(|&n_envs| settings.check(n_envs).is_none()).collect();
-    let fits = |n_envs| fitted(config, &Build { n_envs, fresh: false, ..build.clone() }).is_ok();
+    let fits = |n_envs| build_agent(config, &Build { n_envs, fresh: false, ..build.clone() }).is_ok();
     let n_fitting = allowed.partition_point(|&n_envs| fits(n_envs));
     match allowed[..n_fitting].last() {
         Some(n_envs) => format!("the largest n_envs that fits is {n_envs}"),

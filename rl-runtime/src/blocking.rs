@@ -16,7 +16,7 @@ use crate::calls::Calls;
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
 use crate::thread::spawn;
-use crate::{Error, print};
+use crate::{Error, interrupt, print};
 
 /// Poll interval for the stop flag.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -355,8 +355,8 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     /// Appends the events to `events`, and restarts environments that have failed.
     ///
     /// # Errors
-    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`Error::Thread`] if [`BlockingEnvs::stopper`] is set or
-    /// a thread cannot be spawned.
+    /// [`Error::EnvFailed`] if too many environments are in quarantine, [`rl_envs::Error::Stopped`] if [`BlockingEnvs::stopper`]
+    /// is set or the program is interrupted, [`Error::Thread`] if a thread cannot be spawned.
     pub fn recv(&mut self, min_ready: usize, deadline: Duration, events: &mut Vec<(usize, EnvEvent)>) -> Result<(), Error> {
         let (until, wanted) = (after(Instant::now(), deadline), events.len() + min_ready.clamp(1, self.slots.len()));
         let before = events.len();
@@ -381,6 +381,9 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     ) -> Result<(), Error> {
         let (until, before) = (after(Instant::now(), deadline), events.len());
         loop {
+            if self.stop.load(Ordering::Relaxed) || interrupt::drops_rollouts() {
+                return Err(rl_envs::Error::Stopped.into());
+            }
             while let Ok(reply) = self.replies.try_recv() {
                 self.answered(reply, events)?;
             }
@@ -388,9 +391,6 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
             let soonest = self.supervise(now, events)?;
             if events.len() - before >= enough || now >= until {
                 return Ok(());
-            }
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(Error::Thread { name: "collect".into(), cause: "was asked to stop".into() });
             }
             let wait = soonest.min(until).saturating_duration_since(now).max(SHORT);
             match self.replies.recv_timeout(wait) {

@@ -113,7 +113,7 @@ impl Budget {
         let budget = Self::new(entry.spaces(), entry.bytes_per_env(), config.run.n_envs, config.n_steps(), rollouts);
         let Figures { moments, minibatch, micro_batch } = config.algo.settings().figures(config.run.n_envs);
         let dqn = config.algo.dqn();
-        let target = u64::from(dqn.is_some());
+        let (moments, target) = (moments as u64, u64::from(dqn.is_some()));
         let nets = Nets {
             config: config.net.clone(),
             values: dqn.map(|dqn| dqn.dueling),

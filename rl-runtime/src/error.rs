@@ -169,12 +169,19 @@ impl Error {
                 | Env::BadTrace(_)
                 | Env::Threads { .. } => 2,
                 Env::BadState(_) => 3,
+                Env::Stopped => crate::interrupt::EXIT_CODE,
                 _ => 5,
             },
             Self::Agent(Agent::NotFinite(_) | Agent::NotFiniteAgain(_) | Agent::EnvPanicked { .. } | Agent::Rank { .. }) => 5,
             Self::Actor { .. } | Self::CheckFailed { .. } | Self::EnvFailed { .. } | Self::EpisodesBroken { .. } => 5,
             Self::Agent(_) => 1,
         }
+    }
+
+    /// True if environments have stopped because the program is interrupted.
+    pub(crate) fn is_stop(&self) -> bool {
+        use rl_envs::Error::Stopped;
+        matches!(self, Self::Env(Stopped) | Self::Agent(rl_agents::Error::Env(Stopped)))
     }
 
     /// Returns a closure that adds the path to a system error.

@@ -7,6 +7,7 @@ use rl_agents::{Episode, EvalConfig, Played, Policy, evaluate_with};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, pool};
 
+use crate::faults::FaultConfig;
 use crate::{Error, first_come, interrupt};
 
 /// Statistics of the episodes that judge a policy.
@@ -66,7 +67,7 @@ pub(crate) fn training_evaluation_seed(seed: u64) -> u64 {
 
 /// Plays `episodes` episodes, each in its own environment.
 ///
-/// Returns `None` after an interrupt.
+/// Returns `None` after an interrupt. Faults of environments that block are handled as by [`FaultConfig::default`].
 ///
 /// # Errors
 /// The errors of the environments and of candle.
@@ -77,8 +78,19 @@ pub fn evaluate_policy(
     config: &EvalConfig,
     pool: &Pool,
 ) -> Result<Option<Evaluation>, Error> {
+    evaluate(policy, entry, episodes, (config, FaultConfig::default()), pool)
+}
+
+/// Plays episodes as [`evaluate_policy`] does, with a handling of faults.
+pub(crate) fn evaluate(
+    policy: &dyn Policy,
+    entry: &Entry,
+    episodes: usize,
+    (config, faults): (&EvalConfig, FaultConfig),
+    pool: &Pool,
+) -> Result<Option<Evaluation>, Error> {
     if let Some(make) = entry.make_blocking() {
-        let played = first_come::play(make, entry.spaces(), policy, episodes, config)?;
+        let played = first_come::play((make, entry.spaces()), policy, episodes, (config, faults))?;
         return Ok(played.map(|played| Evaluation::new(&played.episodes, played.cut)));
     }
     // Each slice is built by the thread that plays it, so that a million episodes need the memory of a few.
@@ -91,10 +103,12 @@ pub fn evaluate_policy(
             *played = entry.slice(range.clone()).map_err(Into::into).and_then(play);
         }
     });
-    let played = work.into_iter().map(|(_, played)| played).collect::<Result<Vec<_>, _>>()?;
-    if interrupt::requested() {
-        return Ok(None);
-    }
+    let played = work.into_iter().map(|(_, played)| Ok(played?));
+    let played = match played.collect::<Result<Vec<_>, Error>>() {
+        Err(error) if !error.is_stop() => return Err(error),
+        Ok(played) if !interrupt::requested() => played,
+        _ => return Ok(None),
+    };
     let cut = played.iter().map(|played| played.cut).sum();
     let episodes: Vec<Episode> = played.into_iter().flat_map(|played| played.episodes).collect();
     Ok(Some(Evaluation::new(&episodes, cut)))

@@ -76,6 +76,7 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     actions: ActionRows, // (N) or (N, A)
     log_probs: Vec<f32>, // (N)
     values: Vec<f32>,    // (N)
+    /// Batches that the policy acted on, saved as the lifetime step.
     batches: u64,
     /// Actions chosen.
     acted: u64,
@@ -84,7 +85,7 @@ pub struct FirstComeCollector<E: BlockingEnv> {
 
 impl Stretch {
     /// Writes an observation as row `t`.
-    fn observe<O: rl_envs::Element>(&mut self, t: usize, obs: &[O], mask: &[u8]) {
+    fn observe<O: Element>(&mut self, t: usize, obs: &[O], mask: &[u8]) {
         let mut columns = self.column.columns();
         let (to, masks) = columns.start(t);
         O::elements(to).expect("the environment's element type").copy_from_slice(obs);
@@ -105,7 +106,7 @@ impl Stretch {
     }
 
     /// Records a step and the observation after it.
-    fn step<O: rl_envs::Element>(&mut self, step: Step, obs: &[O], mask: &[u8]) {
+    fn step<O: Element>(&mut self, step: Step, obs: &[O], mask: &[u8]) {
         let t = self.t;
         let mut columns = self.column.columns();
         let row = columns.step(t);
@@ -125,7 +126,7 @@ impl Stretch {
     /// Records a fault: the failed call gives no transition, the one before is cut.
     fn fault(&mut self) {
         let t = self.t;
-        // The step before the first one has been passed on without an end.
+        // At t = 0 the step before is already in a rollout, without an end, so that this stretch cannot continue it.
         self.continues &= t > 0;
         if self.acting && t > 0 {
             let mut columns = self.column.columns();
@@ -351,6 +352,7 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
 
     fn load(&mut self, state: CollectorState) -> Result<(), Error> {
         self.batches = state.steps();
+        // A batch has at most N actions, so no counter of the policy's randomness is used twice.
         self.acted = self.batches * self.stretches.len() as u64;
         self.envs.skip(state.steps());
         Ok(())
@@ -381,12 +383,12 @@ pub(crate) fn collector(
     n_envs: usize,
     n_steps: usize,
     faults: FaultConfig,
-    ready: FirstComeConfig,
+    config: FirstComeConfig,
     seed: u64,
 ) -> Result<Box<dyn Collect>, Error> {
     let collector: Box<dyn Collect> = match make {
-        Obs::F32(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, ready)?),
-        Obs::U8(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, ready)?),
+        Obs::F32(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, config)?),
+        Obs::U8(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, config)?),
     };
     Ok(collector)
 }
@@ -404,13 +406,12 @@ const MAX_BROKEN: u32 = 100;
 /// # Errors
 /// The errors of the environments and of the policy, and [`Error::EpisodesBroken`].
 pub(crate) fn play(
-    make: MakeBlocking,
-    spaces: (Space, ActionSpace),
+    (make, spaces): (MakeBlocking, (Space, ActionSpace)),
     policy: &dyn Policy,
     episodes: usize,
-    config: &EvalConfig,
+    (config, faults): (&EvalConfig, FaultConfig),
 ) -> Result<Option<Played>, Error> {
-    let (n_envs, faults) = (episodes.clamp(1, MAX_PLAYING), FaultConfig::default());
+    let n_envs = episodes.clamp(1, MAX_PLAYING);
     match make {
         Obs::F32(make) => play_in(start(make, spaces, n_envs, faults, config.seed)?, policy, episodes, config),
         Obs::U8(make) => play_in(start(make, spaces, n_envs, faults, config.seed)?, policy, episodes, config),
@@ -433,7 +434,10 @@ fn play_in<E: BlockingEnv>(
         if interrupt::requested() {
             return Ok(None);
         }
-        envs.recv_some(1, POLL_INTERVAL, &mut events)?;
+        match envs.recv_some(1, POLL_INTERVAL, &mut events) {
+            Err(error) if error.is_stop() => return Ok(None),
+            received => received?,
+        }
         for (env, event) in events.drain(..) {
             let episode = &mut running[env];
             match event {

@@ -49,10 +49,10 @@ pub struct Filled {
     pub rollout: Rollout,
     /// Episodes that ended in the rollout.
     ///
-    /// The last ones of environments on a device, and all others'. With first-come batching, those of dropped stretches too.
+    /// Environments on a device report the last ones alone. First-come batching includes those of dropped stretches.
     pub episodes: Vec<Episode>,
-    /// Number of episodes that ended before these.
-    pub earlier: usize,
+    /// Number of episodes that ended before these, and are not in `episodes`.
+    pub n_unreported: usize,
     /// Rollouts that the policy of each column's first action had learnt from, (N).
     pub learnt: Vec<u64>,
     /// Faults of environments so far.
@@ -79,7 +79,7 @@ impl Filled {
         Self {
             rollout,
             episodes: Vec::new(),
-            earlier: 0,
+            n_unreported: 0,
             learnt,
             faults: FaultCounts::default(),
             dropped: 0,
@@ -93,7 +93,7 @@ impl Filled {
 
 /// Collector of rollouts.
 ///
-/// Implemented by [`Collector`] and [`FirstComeCollector`](crate::first_come::FirstComeCollector).
+/// Implementations step environments on the CPU, on a device, first come or in actors, or play back a recording.
 pub trait Collect: Send + 'static {
     /// Fills `filled`, acting with `policy`, which has learnt from `learnt` rollouts.
     ///
@@ -164,7 +164,7 @@ impl Collect for DeviceCollector {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
         let version = policy.weights().version;
         let (ended, latest) = track.time(Phase::Envs, || DeviceCollector::collect(self, version, &mut filled.rollout))?;
-        (filled.earlier, filled.episodes) = (ended - latest.len(), latest);
+        (filled.n_unreported, filled.episodes) = (ended - latest.len(), latest);
         filled.learnt.fill(learnt);
         Ok(())
     }

@@ -4,7 +4,7 @@ use rl_agents::Episode;
 use serde::{Deserialize, Serialize};
 
 /// Number of episodes in the means of returns and lengths.
-pub(crate) const WINDOW: usize = 100;
+pub(crate) const WINDOW: usize = rl_agents::MAX_LATEST;
 
 /// Progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct Progress {
     pub iterations: u64,
     /// Number of ended episodes.
     pub episodes: u64,
-    /// The last of the ended episodes, at most 100.
+    /// The last of the ended episodes, at most [`rl_agents::MAX_LATEST`].
     pub recent: Vec<Episode>,
     /// Seconds spent training, including earlier parts of the run.
     pub elapsed_s: f64,

@@ -35,6 +35,20 @@ struct Machine {
     device: String,
 }
 
+/// Locks a directory until the file is dropped.
+///
+/// # Errors
+/// [`Error::RunDir`] if another process has locked it.
+pub(crate) fn lock(dir: &Path) -> Result<File, Error> {
+    let file = dir.join("lock");
+    let lock = File::options().create(true).truncate(false).write(true).open(&file).map_err(Error::io(&file))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(Error::RunDir { path: dir.into(), why: "is in use by another process".into() }),
+        Err(TryLockError::Error(error)) => Err(Error::io(file)(error)),
+    }
+}
+
 impl RunDir {
     /// Creates the directory of a new run: `path` or the first free `runs/NAME-NUMBER`.
     ///
@@ -175,13 +189,7 @@ impl RunDir {
     }
 
     fn lock(path: &Path) -> Result<Self, Error> {
-        let file = path.join("lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&file).map_err(Error::io(&file))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.into(), created: Vec::new(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(Error::RunDir { path: path.into(), why: "is in use by another process".into() }),
-            Err(TryLockError::Error(error)) => Err(Error::io(file)(error)),
-        }
+        Ok(Self { path: path.into(), created: Vec::new(), _lock: lock(path)? })
     }
 
     /// Rejects a file to be written if its name is reserved for the run.

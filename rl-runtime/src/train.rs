@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rl_agents::ranks::{Ranks, gather};
-use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, Counters, EvalConfig, Metrics, Precision, Snapshot, Statistics};
+use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, EvalConfig, Metrics, Precision, Snapshot};
 use rl_envs::catalog::Entry;
 use rl_envs::{Pool, VecEnv};
 
 use crate::Mode;
 use crate::Progress;
 use crate::algo::Built;
-use crate::assemble::{agent, collector, of_slices, settled};
+use crate::assemble::{agent, collector, of_slices, with_measured_drive};
 use crate::budget::Budget;
 use crate::calls::Calls;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Mpi, RunConfig};
 use crate::crew::Crew;
-use crate::evaluation::{Evaluation, evaluate_policy, training_evaluation_seed};
+use crate::evaluation::{Evaluation, evaluate, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
 use crate::metrics::{EVALUATION, LagHistogram, Log, Row};
 use crate::pipeline::{Collect, Filled, Flow, Pipeline};
@@ -67,7 +67,7 @@ pub struct Outcome {
 /// # Errors
 /// [`Error::Device`] if one does not exist.
 #[cfg(feature = "cli")]
-pub(crate) fn device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
+pub(crate) fn describe_device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
     let (device, why) = auto::choose(config, entry, n_ranks);
     let devices = if config.n_devices() > 1 { config.open_devices()? } else { device.open()?.into_iter().collect() };
     let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
@@ -141,7 +141,7 @@ struct Run {
 }
 
 /// State that ranks receive before they continue a run.
-type Received = ((Vec<f32>, Vec<(String, Vec<f32>)>, Statistics, Counters), Option<Vec<u8>>, CollectorState, Progress);
+type Received = (Snapshot, Option<Vec<u8>>, CollectorState, Progress);
 
 impl Run {
     /// Tells the other ranks what is next, and whether the run ends then.
@@ -162,7 +162,7 @@ impl Run {
         let before = progress.env_steps;
         progress.env_steps += (config.n_steps() * config.run.n_envs) as u64;
         progress.iterations += 1;
-        progress.episodes += (filled.earlier + filled.episodes.len()) as u64;
+        progress.episodes += (filled.n_unreported + filled.episodes.len()) as u64;
         progress.recent.append(&mut filled.episodes);
         progress.recent.drain(..progress.recent.len().saturating_sub(WINDOW));
         before
@@ -172,7 +172,8 @@ impl Run {
         let RunConfig { eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = self.config.run;
         let seed = training_evaluation_seed(seed);
         let config = EvalConfig { seed, stochastic: false, max_steps: eval_max_steps, on_nonfinite };
-        let evaluate = || evaluate_policy(agent.policy(), &self.entry, eval_episodes, &config, &self.pool);
+        let faults = self.config.faults();
+        let evaluate = || evaluate(agent.policy(), &self.entry, eval_episodes, (&config, faults), &self.pool);
         self.track.time(Phase::Evaluation, evaluate)
     }
 
@@ -355,9 +356,19 @@ impl<'a> Part<'a> {
         Ok(flow)
     }
 
+    /// Saves what was learnt before an interrupt.
+    ///
+    /// The rollouts in flight are dropped with their environments.
+    fn stop(&mut self, agent: &dyn Agent) -> Result<(), Error> {
+        self.end = End::Interrupted;
+        let Self { run, dir, listener, .. } = self;
+        let checkpoint = run.without_envs(agent)?;
+        run.saves.save_last(dir, &checkpoint, agent, &mut **listener)
+    }
+
     /// Saves a checkpoint while no rollouts are in flight.
     fn save(&mut self, pipeline: &mut Pipeline<Box<dyn Collect>>, agent: &dyn Agent) -> Result<(), Error> {
-        // A resumed run continues them.
+        // A run resumed from this checkpoint starts a new event file.
         self.events(|events, _| events.flush());
         let Self { run, dir, listener, end, .. } = self;
         let (last, track) = (*end != End::Steps || run.is_complete(), run.track.clone());
@@ -418,7 +429,7 @@ impl Training {
     /// # Errors
     /// The errors of [`Budget::check`], the environments, the agent and the rollout.
     pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
-        let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
+        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
         Self::alone(config, entry, true, profile)
     }
 
@@ -443,10 +454,15 @@ impl Training {
             let (rank, config, entry) = (i + 1, config.clone(), *entry);
             let name = format!("device {rank} of {}", config.run.device);
             crew.spawn(rank, &name, move |ranks| {
-                Self::of_thread((&config, &entry), Some(device), fresh, Some(ranks), Profile::new(false))?.follow()
+                let built = Self::of_thread((&config, &entry), Some(device), fresh, Some(ranks.clone()), Profile::new(false));
+                let mut training = built?;
+                gather(&*ranks, Ok(()))?;
+                training.follow()
             })?;
         }
         let training = Self::of_thread((config, entry), first, fresh, Some(crew.member(0)), profile)?;
+        // Each has been built, or this is the error of one that has not.
+        gather(&*crew.member(0), Ok(()))?;
         Ok(Self { _crew: Some(crew), ..training })
     }
 
@@ -458,6 +474,9 @@ impl Training {
         ranks: Option<Arc<dyn Ranks>>,
         profile: Profile,
     ) -> Result<Self, Error> {
+        if ranks.is_some() {
+            interrupt::finish_rollouts();
+        }
         let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
         Self::build(config, entry, envs, || agent(config, entry, device, 1, fresh, ranks.as_ref()), ranks.clone(), profile)
     }
@@ -469,7 +488,7 @@ impl Training {
     /// # Errors
     /// The errors of [`Training::new`].
     pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
-        let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
+        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
         let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, None)?]);
         Self::build(config, entry, envs, || Ok((agent, None)), None, profile)
     }
@@ -493,8 +512,9 @@ impl Training {
         if let Some(problem) = config.unshared(entry, n_ranks) {
             return Err(Error::config(problem));
         }
-        let (config, entry) = (&settled(config, entry)?, &config.wrapped(entry));
+        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
         if let Some(peers) = peers.filter(|_| has_actors) {
+            interrupt::finish_rollouts();
             let actors = peers.actors(config, entry)?;
             let n_collectors = actors.len();
             let agent = || agent(config, entry, config.device().open()?, n_collectors, fresh, None);
@@ -659,8 +679,7 @@ impl Training {
     /// # Errors
     /// The errors of the agent and the environments; [`rl_agents::Error::Rank`] for those of other ranks.
     pub(crate) fn follow(&mut self) -> Result<(), Error> {
-        if let Some(((params, moments, statistics, counters), replay, collector, progress)) = self.exchange(None)? {
-            let snapshot = Snapshot { params, moments, statistics, counters };
+        if let Some((snapshot, replay, collector, progress)) = self.exchange(None)? {
             let mut replay = replay.as_deref();
             let replay = replay.as_mut().map(|bytes| (bytes as &mut dyn Read, "replay memory"));
             self.restore(&snapshot, replay, Vec::new(), collector, progress, None)?;
@@ -668,12 +687,19 @@ impl Training {
         let Self { run, agent, pipeline, .. } = self;
         let mut ends = run.is_complete();
         while !ends {
-            pipeline.drive(&mut **agent, run.config.run.steps, |filled, agent| {
+            let driven = pipeline.drive(&mut **agent, run.config.run.steps, |filled, agent| {
                 agent.update(&filled.rollout, filled.remaining, &run.pool)?;
                 run.count(filled);
                 let (flow, last) = run.decide(None)?.unwrap_or((Flow::Rest, true));
                 ends = last;
                 Ok(flow)
+            });
+            driven.map_err(|error| match &run.ranks {
+                // Every rank has it, and rank 0 saves.
+                Some(ranks) if error.exit_code() == ENV_FAILED => {
+                    rl_agents::Error::Rank { rank: ranks.rank(), text: error.to_string() }.into()
+                }
+                _ => error,
             })?;
             pipeline.collectors()?[0].save()?;
         }
@@ -682,22 +708,22 @@ impl Training {
 
     /// Trains without writing files, and returns env steps per second.
     ///
-    /// Rollouts are counted after the first `not_counted`: one, or as many as take `least`. Ends early at an interrupt.
+    /// Skips the first `n_warmup` rollouts, then measures at least one rollout and at least `least`. Ends early at an interrupt.
     ///
     /// With several devices it can be called once, because it ends their threads.
     ///
     /// # Errors
     /// The errors of the agent and the environments.
     #[cfg(feature = "cli")]
-    pub(crate) fn rate(&mut self, not_counted: u64, least: std::time::Duration) -> Result<f64, Error> {
+    pub(crate) fn rate(&mut self, n_warmup: u64, least: std::time::Duration) -> Result<f64, Error> {
         self.exchange(None)?;
         let Self { run, agent, pipeline, .. } = self;
-        let not_counted = run.progress.iterations + not_counted;
+        let warm_after = run.progress.iterations + n_warmup;
         let (mut begin, mut begin_steps, mut rate) = (Instant::now(), run.progress.env_steps, 0.0);
-        pipeline.drive(&mut **agent, u64::MAX, |filled, agent| {
+        let driven = pipeline.drive(&mut **agent, u64::MAX, |filled, agent| {
             agent.update(&filled.rollout, filled.remaining, &run.pool)?;
             run.count(filled);
-            if run.progress.iterations <= not_counted {
+            if run.progress.iterations <= warm_after {
                 (begin, begin_steps) = (Instant::now(), run.progress.env_steps);
             } else {
                 rate = (run.progress.env_steps - begin_steps) as f64 / begin.elapsed().as_secs_f64();
@@ -706,8 +732,11 @@ impl Training {
             let flow = if done { Flow::Stop } else { Flow::Continue };
             run.decide(Some((flow, done)))?;
             Ok(flow)
-        })?;
-        Ok(rate)
+        });
+        match driven {
+            Err(error) if !error.is_stop() => Err(error),
+            _ => Ok(rate),
+        }
     }
 
     /// Sends the state that rank 0 has loaded to the other ranks.
@@ -721,10 +750,10 @@ impl Training {
     /// `None` without other ranks, or if no checkpoint was loaded.
     fn take_loaded(&mut self) -> Result<Option<Received>, Error> {
         let Some(collector) = self.loaded.take() else { return Ok(None) };
-        let Snapshot { params, moments, statistics, counters } = self.agent.save()?;
+        let snapshot = self.agent.save()?;
         let mut replay = self.agent.saves_replay().then(Vec::new);
         replay.iter_mut().try_for_each(|out| self.agent.save_replay(out))?;
-        Ok(Some(((params, moments, statistics, counters), replay, collector, self.run.progress.clone())))
+        Ok(Some((snapshot, replay, collector, self.run.progress.clone())))
     }
 
     fn run_to_end(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
@@ -734,8 +763,10 @@ impl Training {
         let steps = run.config.run.steps;
         let mut part = Part::new(run, &**agent, dir, listener);
         while !part.run.is_complete() && part.end == End::Steps {
-            pipeline.drive(&mut **agent, steps, |filled, agent| part.learn(filled, agent))?;
-            part.save(pipeline, &**agent)?;
+            match pipeline.drive(&mut **agent, steps, |filled, agent| part.learn(filled, agent)) {
+                Err(error) if error.is_stop() => part.stop(&**agent)?,
+                driven => driven.and_then(|()| part.save(pipeline, &**agent))?,
+            }
         }
         part.finish(&mut **agent)
     }

@@ -52,10 +52,11 @@ pub fn play(
             ControlFlow::Continue(())
         };
         let config = EvalConfig::new(evaluation_seed(seed));
-        let episode = evaluate_with(policy, &mut *envs, &config, &mut before_step)?.episodes;
-        if interrupt::requested() {
-            break;
-        }
+        let episode = match evaluate_with(policy, &mut *envs, &config, &mut before_step).map_err(Error::from) {
+            Err(error) if !error.is_stop() => return Err(error),
+            Ok(played) if !interrupt::requested() => played.episodes,
+            _ => break,
+        };
         episode.iter().for_each(|episode| look(Seen::End(episode)));
         played.extend(episode);
     }

@@ -418,7 +418,7 @@ fn whoever_waits_for_environments_that_hang_closes_within_a_second() {
     stoppers[0].store(true, std::sync::atomic::Ordering::Relaxed);
     let error = waiting.join().unwrap().unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(1));
-    assert!(matches!(error, Error::Thread { .. }), "{error}");
+    assert!(matches!(error, Error::Env(rl_envs::Error::Stopped)), "{error}");
 }
 
 #[test]

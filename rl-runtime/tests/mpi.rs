@@ -160,8 +160,10 @@ fn pids(run: &Path) -> Vec<u32> {
 /// The signal follows the first checkpoint. Returns the output once no process is left, within ten seconds.
 fn signalled(run: &Path, rank: usize, signal: &str, args: &[&str]) -> Output {
     let all = [&["train", "--threads", "1", "cartpole", "--run-dir", text(run), "--set", "checkpoint_every=960"], args].concat();
-    let job = rl(3, &all).spawn().unwrap();
+    let mut job = rl(3, &all).spawn().unwrap();
+    let begin = Instant::now();
     while !run.join("checkpoints").is_dir() || fs::read_dir(run.join("checkpoints")).unwrap().next().is_none() {
+        assert!(job.try_wait().unwrap().is_none() && begin.elapsed() < program::TIME_LIMIT, "no checkpoint");
         std::thread::sleep(Duration::from_millis(20));
     }
     let ranks = pids(run);
@@ -170,6 +172,7 @@ fn signalled(run: &Path, rank: usize, signal: &str, args: &[&str]) -> Output {
     let begin = Instant::now();
     let output = program::wait(job);
     while !pids(run).is_empty() || !processes_of(&ranks).is_empty() {
+        assert!(begin.elapsed() < program::TIME_LIMIT, "processes are left");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(begin.elapsed() < Duration::from_secs(10), "{signal} to rank {rank}: {:?}", begin.elapsed());

@@ -867,6 +867,30 @@ fn table(dir: &Path) -> Vec<Vec<String>> {
 }
 
 #[test]
+fn a_second_sweep_in_one_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("long.toml");
+    fs::write(&file, SWEEP.replace("\nsteps = 4096", "\nsteps = 1_000_000_000")).unwrap();
+    let sweep = || {
+        let mut command = rl(&["sweep", text(&file), "--parallel", "1", "--dir", "sweep"]);
+        command.current_dir(dir.path());
+        command
+    };
+    let mut first = sweep().spawn().unwrap();
+    let begin = Instant::now();
+    while !dir.path().join("sweep/sweep.toml").exists() {
+        assert!(begin.elapsed() < TIME_LIMIT && first.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = finish(&mut sweep());
+    let is_alone = first.try_wait().unwrap().is_none();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(second.status.code() == Some(2) && stderr(&second).contains("is in use by another process"), "{}", stderr(&second));
+    assert!(is_alone, "the first goes on");
+}
+
+#[test]
 fn a_sweep_that_is_killed_again_and_again_ends_with_the_same_table() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("small.toml");

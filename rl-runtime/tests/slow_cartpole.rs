@@ -40,6 +40,38 @@ fn a_run_killed_in_the_middle_is_resumed_and_takes_all_steps() {
     assert_eq!(steps, (1..=8).map(|i| 1024 * i).collect::<Vec<_>>(), "a row for each rollout, once");
 }
 
+/// Sends a signal to a process, and waits for its end.
+#[cfg(unix)]
+fn interrupted(child: std::process::Child) -> (std::process::Output, Duration) {
+    let begin = Instant::now();
+    assert!(std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    (program::wait(child), begin.elapsed())
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_does_not_wait_for_environments() {
+    let dir = tempfile::tempdir().unwrap();
+    for pipeline in ["sync", "overlapped"] {
+        let run = dir.path().join(pipeline);
+        let pipeline = format!("pipeline={pipeline}");
+        // A rollout takes two minutes.
+        let settings = "train slow_cartpole --envs 4 --steps 4096 --set env.latency_ms=240 --set ppo.n_steps=512 \
+                        --set ppo.batch_size=64 --set hidden=[8] --set eval_episodes=1 --set eval_max_steps=2 --set";
+        let mut arguments: Vec<&str> = settings.split_whitespace().collect();
+        arguments.extend([&pipeline, "--run-dir", text(&run)]);
+        for arguments in [&arguments[..], &["train", "--resume", text(&run)]] {
+            let child = rl(arguments).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(1500));
+            let (output, took) = interrupted(child);
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(130), "{said}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(took < Duration::from_secs(10) && said.contains("interrupted and saved"), "{took:?}: {said}");
+            checkpoint::config(&newest(&run), false).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_setting_of_one_environment_is_refused_for_another_and_out_of_range() {
     for (arguments, why) in [

@@ -472,6 +472,59 @@ fn no_process_is_left_when_the_program_is_killed_whatever_its_environments_do() 
 }
 
 #[test]
+fn an_interrupt_does_not_wait_for_workers() {
+    let Some(python) = python() else { return };
+    let tests = fs::canonicalize(".").unwrap();
+    for drive in ["drive=lockstep", "drive=first_come"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = format!("RL_TEST_MARK={drive}-{}", std::process::id());
+        let (name, value) = mark.split_once('=').unwrap();
+        let path = format!("{}:{}", text(&tests), std::env::var("PYTHONPATH").unwrap_or_default());
+        let id = "gym:tests.worker_envs:Faulty-hang-v0";
+        let mut command = rl(&["train", id, "--envs", "2", "--run-dir", "run", "--set", drive, "--python", text(&python)]);
+        let child = command.env(name, value).env("PYTHONPATH", path).current_dir(dir.path()).spawn().unwrap();
+        // Both environments hang, each with a program that it has started.
+        let begin = Instant::now();
+        while marked(&mark).len() < 7 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{drive}: {:?}", marked(&mark));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let begin = Instant::now();
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        let output = program::wait(child);
+        assert_eq!(output.status.code(), Some(130), "{drive}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(begin.elapsed() < Duration::from_secs(10), "{drive} takes {:?}", begin.elapsed());
+        checkpoint::config(&program::newest(&dir.path().join("run")), false).unwrap();
+        while !marked(&mark).is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{drive}: {:?} are left", marked(&mark));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn an_environment_that_cannot_be_drawn_says_why() {
+    let Some(python) = python() else { return };
+    let (tests, dir) = (fs::canonicalize(".").unwrap(), tempfile::tempdir().unwrap());
+    let path = format!("{}:{}", text(&tests), std::env::var("PYTHONPATH").unwrap_or_default());
+    let rl = |args: &str| {
+        let args: Vec<&str> = args.split(' ').collect();
+        let mut command = rl(&[&args[..], &["--python", text(&python)]].concat());
+        finish(command.env("PYTHONPATH", &path).current_dir(dir.path()))
+    };
+    let small = "--envs 2 --steps 64 --set ppo.n_steps=32 --set hidden=[8] --set eval_episodes=1 --run-dir run";
+    let output = rl(&format!("train gym:tests.worker_envs:Undrawn-v0 {small}"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = rl("watch run --gif run.gif");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("ModuleNotFoundError in render: No module named 'pygame'; it is not drawn"), "{said}");
+    let output = rl("watch run --episodes 2");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("protocol"), "{said}");
+}
+
+#[test]
 fn a_run_is_evaluated_and_resumed_with_its_arguments() {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();

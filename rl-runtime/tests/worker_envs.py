@@ -153,6 +153,21 @@ class Slow(gym.Env):
         return np.zeros(1, np.float32), 1.0, self.t % 9 == 0, False, {}
 
 
+class Undrawn(Slow):
+    """An environment whose drawing needs a package that is missing."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode=None):
+        super().__init__("sleeps")
+        self.render_mode = render_mode
+
+    def render(self):
+        raise ModuleNotFoundError("No module named 'pygame'")
+
+
+gym.register("Undrawn-v0", Undrawn, disable_env_checker=True)
+
 for how in "sleeps computes".split():
     gym.register(f"Slow-{how}-v0", lambda how=how: Slow(how), disable_env_checker=True)
 

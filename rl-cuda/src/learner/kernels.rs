@@ -12,6 +12,8 @@ use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 ///
 /// Policy loss, value loss, entropy, KL divergence, fraction clipped.
 pub const PARTS: usize = 5;
+/// Index of the KL divergence among the parts of a loss.
+pub const KL_PART: usize = 3;
 
 /// Threads per block.
 pub(super) const BLOCK: u32 = 128;

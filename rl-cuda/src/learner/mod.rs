@@ -19,7 +19,9 @@ mod state;
 
 pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
-pub use kernels::{Deviations, HeadSizes, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective, PARTS, Terms};
+pub use kernels::{
+    Deviations, HeadSizes, KL_PART, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective, PARTS, Terms,
+};
 pub use layer::{Activation, DenseLayer};
 pub use off_policy::{ActionDistribution, JudgedSamples, OffPolicyKernels};
 pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};

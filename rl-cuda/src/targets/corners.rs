@@ -35,7 +35,7 @@ const SECOND: [(usize, u64, [f32; 2]); 3] = [
     (2, 143_060, [-18.398_258, -15.595_813]),
 ];
 
-impl KernelBench<'_, Targets> {
+impl KernelBench<'_, TargetKernels> {
     fn floats(&mut self, n: usize, bounds: &[f32], wild: bool) -> Buffer<f32> {
         let mut number = |_| if wild { self.corners.float(bounds) } else { self.corners.0.uniform_in(-3.0, 3.0) };
         let numbers: Vec<f32> = (0..n).map(&mut number).collect();
@@ -122,7 +122,7 @@ fn decide(row: &mut [f32], at: usize, drawn: f32, is_above: bool) {
 #[test]
 fn samples_agree_where_a_number_decides() {
     agree("sample", |device| {
-        let mut bench = KernelBench::new(device, Targets::new, 31);
+        let mut bench = KernelBench::new(device, TargetKernels::new, 31);
         for round in 0..rounds(24) {
             let (n, a) = (192, [1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 13][round % 12]);
             let (clock @ [seed, step], t) = (bench.corners.clock(), bench.corners.pick(&[0, 1, 2, 3, 1 << 33]));
@@ -181,7 +181,7 @@ fn samples_agree_where_a_number_decides() {
 #[test]
 fn normal_numbers_agree_around_any_means() {
     agree("normals", |device| {
-        let mut bench = KernelBench::new(device, Targets::new, 34);
+        let mut bench = KernelBench::new(device, TargetKernels::new, 34);
         for round in 0..rounds(24) {
             let (n, a) = (192, [1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 13][round % 12]);
             let (clock, t) = (bench.corners.clock(), bench.corners.pick(&[0, 1, 2, 3, 1 << 33]));
@@ -211,7 +211,7 @@ fn normal_numbers_agree_around_any_means() {
 #[test]
 fn normalization_agrees_on_any_numbers() {
     agree("normalize", |device| {
-        let mut bench = KernelBench::new(device, Targets::new, 32);
+        let mut bench = KernelBench::new(device, TargetKernels::new, 32);
         for round in 0..rounds(24) {
             let wild = round % 2 == 1;
             let (t, d) = (bench.corners.pick(&[1, 2, 3, 9]), bench.corners.pick(&[1, 2, 3, 5, 130]));
@@ -237,7 +237,7 @@ fn normalization_agrees_on_any_numbers() {
 #[test]
 fn advantages_and_batches_agree_on_any_numbers() {
     agree("gae", |device| {
-        let mut bench = KernelBench::new(device, Targets::new, 33);
+        let mut bench = KernelBench::new(device, TargetKernels::new, 33);
         for round in 0..rounds(32) {
             let (t, n) = (bench.corners.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 21]), bench.corners.pick(&[1, 2, 33, 300]));
             let wild = round % 4 == 3;

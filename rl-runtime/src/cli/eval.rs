@@ -12,7 +12,7 @@ use super::{Envs, saved_policy, signals, threads};
 use crate::budget::Budget;
 use crate::checkpoint::SavedPolicy;
 use crate::config::RunConfig;
-use crate::evaluation::{evaluate_policy, evaluation_seed};
+use crate::evaluation::{evaluate, evaluation_seed};
 use crate::{Error, interrupt, print};
 
 #[derive(Args)]
@@ -51,9 +51,10 @@ pub(super) fn run(args: &EvalArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     Budget::playing(&config, &entry, args.episodes as usize).check()?;
     let RunConfig { eval_max_steps, on_nonfinite, .. } = config.run;
     let (seed, stochastic) = (evaluation_seed(args.seed), args.stochastic);
+    let faults = config.faults();
     let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps, on_nonfinite };
     let pool = Pool::new(threads)?;
-    let Some(result) = evaluate_policy(&*policy, &entry, args.episodes as usize, &config, &pool)? else {
+    let Some(result) = evaluate(&*policy, &entry, args.episodes as usize, (&config, faults), &pool)? else {
         print::err("interrupted: the evaluation is not complete");
         return Ok(ExitCode::from(interrupt::EXIT_CODE));
     };

@@ -10,7 +10,7 @@ use ratatui::backend::{Backend, ClearType, WindowSize};
 use ratatui::buffer::Cell;
 use ratatui::layout::{Position, Size};
 use ratatui::style::{Color, Modifier};
-use rl_agents::collect::catches_panics;
+use rl_agents::catches_panics;
 
 use crate::print;
 

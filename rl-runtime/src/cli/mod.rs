@@ -34,6 +34,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use rl_envs::catalog::{ENVS, Entry, find_among};
 
+use crate::assemble::limit_faults;
 use crate::checkpoint::{self, SavedPolicy};
 use crate::config::EnvConfig;
 use crate::print::did_you_mean;
@@ -133,7 +134,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
     let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // A panic of an environment becomes an error, which is printed once and names the environment.
-        if !rl_agents::collect::catches_panics() {
+        if !rl_agents::catches_panics() {
             print_panic(panic);
         }
     }));
@@ -200,6 +201,14 @@ impl Envs {
         self.open(&EnvConfig::new(name), false, 0)
     }
 
+    /// Returns the environment of a saved run in `path`; see [`Envs::open`].
+    fn open_saved(&self, env: &EnvConfig, path: &Path, render: bool, ahead: usize) -> Result<Entry, Error> {
+        self.open(env, render, ahead).map_err(|error| match error {
+            Error::Config { problems } => Error::config(format!("{}: {}", path.display(), problems.join("\n"))),
+            failed => failed,
+        })
+    }
+
     /// Returns an environment with its settings.
     ///
     /// `render` and `ahead` are for worker processes.
@@ -251,11 +260,9 @@ fn parse_count(text: &str) -> Result<i64, String> {
 fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs, render: bool) -> Result<SavedPolicy, Error> {
     set_matrix_threads(threads);
     let env = checkpoint::config(path, best)?.env;
-    let entry = envs.open(&env, render, 0).map_err(|error| match error {
-        Error::Config { problems } => Error::Checkpoint { path: path.into(), why: problems.join("\n") },
-        failed => failed,
-    })?;
+    let entry = envs.open_saved(&env, path, render, 0)?;
     let saved = checkpoint::policy(path, best, &entry)?;
+    limit_faults(&saved.config, &entry);
     if saved.lacks_replay {
         print::err(&format!("note: {} lacks its replay memory: training cannot continue from it", saved.path.display()));
     }

@@ -26,6 +26,7 @@ use super::recorded::Recorded;
 use super::{Envs, chart, plot, signals, threads};
 use crate::config::{self, Layers, MAX_FILE, layers};
 use crate::file::write_whole;
+use crate::run_dir::lock;
 use crate::{Algo, Error, checkpoint, interrupt, print};
 
 /// Draws of one trial until its settings are allowed.
@@ -171,6 +172,8 @@ struct Sweep {
     threads: usize,
     parallel: usize,
     json: bool,
+    /// Lock of the directory.
+    lock: Option<File>,
 }
 
 pub(super) fn run(args: &SweepArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
@@ -236,7 +239,7 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let parallel = args.parallel.map_or_else(|| threads(None), |n| n as usize).min(trainings);
     let threads = (threads(None) / parallel).max(1);
     let halving = plan.halving.unwrap_or(1);
-    let mut sweep = Sweep { dir, trials, rungs, halving, threads, parallel, json };
+    let mut sweep = Sweep { dir, trials, rungs, halving, threads, parallel, json, lock: None };
     sweep.begin(&text, &base)?;
     Ok(sweep)
 }
@@ -310,18 +313,23 @@ impl Trial {
     }
 }
 
-/// Waits until no process uses a run directory, for a while.
+/// Waits until no process uses a directory, for a while.
 ///
 /// A training whose sweep was killed takes a moment to end.
-fn wait_for_lock(dir: &Path) {
+///
+/// # Errors
+/// [`Error::RunDir`] if it is still in use.
+fn wait_for_lock(dir: &Path) -> Result<(), Error> {
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
-        let Ok(lock) = File::open(dir.join("lock")) else { return };
-        if !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
-            return;
+    while let Ok(lock) = File::open(dir.join("lock"))
+        && matches!(lock.try_lock(), Err(TryLockError::WouldBlock))
+    {
+        if begin.elapsed() > PATIENCE {
+            return Err(Error::RunDir { path: dir.into(), why: "is in use by another process".into() });
         }
         std::thread::sleep(LOOK);
     }
+    Ok(())
 }
 
 impl Sweep {
@@ -329,6 +337,7 @@ impl Sweep {
     fn begin(&mut self, text: &str, base: &Table) -> Result<(), Error> {
         let copy = self.dir.join("sweep.toml");
         if copy.exists() {
+            self.lock = Some(lock(&self.dir)?);
             if config::read_small(&copy, MAX_FILE)? != text {
                 let why = format!("is a sweep of other settings ({}); name another --dir", copy.display());
                 return Err(Error::RunDir { path: self.dir.clone(), why });
@@ -340,6 +349,7 @@ impl Sweep {
             return Err(Error::RunDir { path: self.dir.clone(), why });
         }
         fs::create_dir_all(&self.dir).map_err(Error::io(&self.dir))?;
+        self.lock = Some(lock(&self.dir)?);
         for trial in &self.trials {
             let mut table = base.clone();
             trial.drawn.iter().for_each(|(key, value)| layers::insert(&mut table, key, value.clone()));
@@ -355,7 +365,7 @@ impl Sweep {
         if !path.exists() {
             return Ok(());
         }
-        for line in config::read_small(&path, MAX_FILE)?.lines().skip(1) {
+        for line in fs::read_to_string(&path).map_err(Error::io(&path))?.lines().skip(1) {
             let mut cells = line.split(',');
             let mut next = || cells.next().unwrap_or_default();
             let (trial, rung, seed) = (next().parse::<usize>(), next().parse::<usize>(), next().parse::<u64>());
@@ -448,7 +458,7 @@ impl Sweep {
     /// Starts the training of a trial's seed up to `steps`.
     fn start(&self, trial: &Trial, seed: u64, steps: u64) -> Result<Child, Error> {
         let dir = &trial.run(seed);
-        wait_for_lock(dir);
+        wait_for_lock(dir)?;
         let mut command = Command::new(std::env::current_exe().map_err(Error::io("rl"))?);
         let saved = checkpoint::list(&dir.join("checkpoints")).is_ok_and(|saved| !saved.is_empty());
         if saved {

@@ -222,8 +222,8 @@ pub(super) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
 }
 
 /// Describes the device to train on, and the number of ranks.
-fn device(config: &Config, entry: &Entry, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
-    let device = train::device(config, entry, ranks.map_or(1, |ranks| ranks.n_ranks()))?;
+fn describe_device(config: &Config, entry: &Entry, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
+    let device = train::describe_device(config, entry, ranks.map_or(1, |ranks| ranks.n_ranks()))?;
     Ok(ranks.map_or(device.clone(), |ranks| format!("{device}, {} ranks", ranks.n_ranks())))
 }
 
@@ -278,7 +278,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                     print::grouped(minibatch as u64)
                 ));
             }
-            let device = device(&config, entry, ranks)?;
+            let device = describe_device(&config, entry, ranks)?;
             let budget = Budget::training(&config, entry);
             budget.check()?;
             if args.dry_run {
@@ -304,7 +304,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
         Some(path) => {
             let source = Source::open(path, args.run_dir.is_some())?;
             let (config, entry) = resumed_config(&args, layers, path, source.config(), envs)?;
-            let device = device(&config, &entry, ranks)?;
+            let device = describe_device(&config, &entry, ranks)?;
             begin(&config, ranks)?;
             let forks = source.forks();
             let Resumed { dir, training, mut notes } =
@@ -324,7 +324,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
         report.warn(&format!("no timeline is written: {error}"));
     }
     let outcome = outcome?;
-    if args.profile || config.mode() != Mode::Sync {
+    if args.profile || config.mode() != Mode::Sync && outcome.env_steps > 0 {
         report.profile(&profile, &config, n_ranks, args.profile);
     }
     report.done(&outcome, dir.path());
@@ -376,10 +376,7 @@ fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config,
     };
     foreign("environment", &args.env, &saved.env.name)?;
     foreign("algorithm", &args.algo, saved.algo.name())?;
-    let entry = envs.open(&saved.env, false, threads(None)).map_err(|error| match error {
-        Error::Config { problems } => Error::config(format!("{}: {}", path.display(), problems.join("\n"))),
-        failed => failed,
-    })?;
+    let entry = envs.open_saved(&saved.env, path, false, threads(None))?;
     let config = with_absolute(layers.over(saved, &entry)?);
     let differences = config.differences(saved);
     if !differences.is_empty() {

@@ -10,9 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use rl_agents::collect::MAX_EVAL_STEPS;
 use rl_agents::settings::{MAX_STEPS, OnNonfinite, key};
-use rl_agents::{Layout, Learner, NetConfig, Policy, Snapshot, settings};
+use rl_agents::{Layout, Learner, MAX_EVAL_STEPS, NetConfig, Policy, Snapshot, settings};
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
 use serde::de::DeserializeOwned;
@@ -623,7 +622,7 @@ impl Config {
                 let text = format!("{env} blocks, and env.* puts wrappers only around environments that do not; leave them out");
                 return Some((vec![], text));
             }
-            if let Some(what) = self.algo.settings().needs_columns() {
+            if let Some(what) = self.algo.settings().why_fixed_columns() {
                 let text = "which needs rollouts whose columns stay with one environment each";
                 let why =
                     format!("{what}, {text}, but {env} blocks: its environments fill columns in the order in which they answer");
@@ -693,7 +692,7 @@ impl Config {
         if self.learns_on_device() && self.env_on_device(entry).is_ok_and(|env| env.is_some()) {
             return Some("mpi is actors, and the environments are on the learner's device; use env_device = cpu".into());
         }
-        if let Some(what) = self.algo.settings().needs_columns() {
+        if let Some(what) = self.algo.settings().why_fixed_columns() {
             return Some(format!("mpi is actors, and {what}, which needs environments with one numbering"));
         }
         let stacks = self.algo.dqn().is_some() && entry.spaces().0.stack() > 1;

@@ -22,7 +22,7 @@ use rl_envs::{Pool, Purpose, rng};
 use super::messages::{self, MessageKind, Role, RolloutOrder};
 use super::remote::Mail;
 use super::{BEAT, LEARNER, SILENCE, central};
-use crate::assemble::{collector, settled};
+use crate::assemble::{collector, with_measured_drive};
 use crate::channel::Sender;
 use crate::config::Mpi;
 use crate::faults::Restarts;
@@ -35,6 +35,8 @@ use crate::{Config, Error, interrupt, print};
 pub(crate) const VERB: &str = "actor-process";
 /// Longest message that is believed.
 const MAX_LEN: u64 = 1 << 36;
+/// Longest wait for a process to take an order, while it starts its environments.
+const START_LIMIT: Duration = Duration::from_secs(120);
 /// Time in which a process closes its environments.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -45,7 +47,14 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: Option<&Path>) -> Result<(), Error> {
     let actor = &mut ActorRank { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false };
     let done = if config.run.mpi == Mpi::Central { central::relay(mail, actor) } else { actor.fill_orders(mail) };
-    done.inspect_err(|error| mail.send_message(&MessageKind::Failed.with(error.to_string().as_bytes()), LEARNER))
+    done.inspect_err(|error| {
+        mail.send_message(&MessageKind::Failed.with(error.to_string().as_bytes()), LEARNER);
+        // The learner saves what it has learnt and ends the job, or needs no more.
+        let never = AtomicBool::new(false);
+        while let Some(message) = mail.receive_message(LEARNER, &never)
+            && !matches!(MessageKind::split(&message), Some((MessageKind::End, _)))
+        {}
+    })
 }
 
 /// Returns the seed of an actor's process.
@@ -110,9 +119,12 @@ impl ActorRank<'_> {
     }
 
     /// Sends a message to the process; returns the cause if that fails.
-    pub(super) fn send(&self, message: &[u8]) -> Result<(), String> {
-        let process = self.process.as_ref().ok_or("has not been started")?;
-        write(&process.link.socket, message).map_err(|error| error.to_string())
+    pub(super) fn send(&mut self, message: &[u8]) -> Result<(), String> {
+        let process = self.process.as_mut().ok_or("has not been started")?;
+        write(&process.link.socket, message).map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => process.link.last_words(),
+            _ => error.to_string(),
+        })
     }
 
     /// Ends a process that has failed, which may be replaced then.
@@ -165,7 +177,7 @@ impl ActorRank<'_> {
             let message = self.process.as_mut().ok_or("has not been started")?.link.read()?;
             match MessageKind::split(&message) {
                 Some((MessageKind::Rollout, _)) => return Ok(messages::replaced(message, self.started - 1)),
-                Some((MessageKind::Failed, text)) => return Err(format!("failed: {}", String::from_utf8_lossy(text))),
+                Some((MessageKind::Failed, text)) => return Err(failed(text)),
                 Some((MessageKind::Beat, _)) => {}
                 _ => return Err("sent what is no rollout".into()),
             }
@@ -192,7 +204,8 @@ impl ActorProcess {
             command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).process_group(0);
             let child = command.spawn()?;
             socket.set_read_timeout(Some(BEAT))?;
-            socket.set_write_timeout(Some(SILENCE))?;
+            // An order may not fit into the socket's memory, and a process that starts its environments reads none.
+            socket.set_write_timeout(Some(START_LIMIT))?;
             Ok((child, socket))
         };
         let (child, socket) = spawned().map_err(Error::io(VERB))?;
@@ -241,6 +254,20 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// Returns why the other end has closed.
+    fn last_words(&mut self) -> String {
+        loop {
+            match self.read() {
+                Ok(message) => {
+                    if let Some((MessageKind::Failed, text)) = MessageKind::split(&message) {
+                        return failed(text);
+                    }
+                }
+                Err(cause) => return cause,
+            }
+        }
+    }
+
     /// Reads a message.
     ///
     /// Returns the cause if the other end closes, or says nothing for [`SILENCE`] on a socket with a time limit.
@@ -267,6 +294,11 @@ impl Link {
             }
         }
     }
+}
+
+/// Describes the failure that a process reports.
+pub(super) fn failed(text: &[u8]) -> String {
+    format!("failed: {}", String::from_utf8_lossy(text))
 }
 
 /// Writes a message with its length.
@@ -331,7 +363,7 @@ fn play(link: &mut Link, open: impl FnOnce(&Config) -> Result<Entry, Error>, say
     let mpi = std::mem::replace(&mut config.run.mpi, Mpi::Off);
     config.run.seed = role.seed;
     let entry = &config.wrapped(&open(&config)?);
-    let config = settled(&config, entry)?;
+    let config = with_measured_drive(&config, entry)?;
     if mpi == Mpi::Central { central::serve(link, &config, entry, say) } else { collect(link, &config, entry, say) }
 }
 

@@ -21,7 +21,7 @@ use rl_envs::{
 use serde::{Deserialize, Serialize};
 
 use super::LEARNER;
-use super::actor::{ActorRank, Heard, Link, Say};
+use super::actor::{ActorRank, Heard, Link, Say, failed};
 use super::messages::MessageKind;
 use super::remote::{LOOK, Mail};
 use crate::assemble::blocking;
@@ -207,6 +207,10 @@ pub(super) fn collector<M: Mail + Copy>(
             let Some(text) = deliver(&mail, rank, &asked, &stop) else { return };
             *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some((rank, text));
             stopper.store(true, Ordering::Relaxed);
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK);
+            }
+            mail.send_message(&MessageKind::End.with(&[]), rank);
         })
     });
     let threads = threads.collect::<Result<_, _>>()?;
@@ -289,7 +293,7 @@ pub(super) fn relay(mail: &impl Mail, actor: &mut ActorRank<'_>) -> Result<(), E
                     }
                     mail.send_message(&MessageKind::Answer.with(contents), LEARNER);
                 }
-                Ok(Some((MessageKind::Failed, text))) => lost = Some(format!("failed: {}", String::from_utf8_lossy(text))),
+                Ok(Some((MessageKind::Failed, text))) => lost = Some(failed(text)),
                 Ok(_) => {}
                 Err(cause) => lost = Some(cause.clone()),
             }

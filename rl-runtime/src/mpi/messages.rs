@@ -109,7 +109,7 @@ struct RolloutHead {
     final_obs: ObsRows,
     final_masks: Vec<u8>,
     episodes: Vec<Episode>,
-    earlier: usize,
+    n_unreported: usize,
     learnt: Vec<u64>,
     faults: FaultCounts,
     dropped: u64,
@@ -119,7 +119,7 @@ struct RolloutHead {
 
 /// Returns the message of a rollout.
 pub(super) fn encode(filled: &mut Filled) -> Result<Vec<u8>, Error> {
-    let Filled { rollout, episodes, earlier, learnt, faults, dropped, calls, anomalies, .. } = filled;
+    let Filled { rollout, episodes, n_unreported, learnt, faults, dropped, calls, anomalies, .. } = filled;
     let mut final_obs = ObsRows::zeros(rollout.shape().obs, 0);
     final_obs.extend(rollout.final_obs());
     let head = RolloutHead {
@@ -132,7 +132,7 @@ pub(super) fn encode(filled: &mut Filled) -> Result<Vec<u8>, Error> {
         final_obs,
         final_masks: rollout.final_masks().into(),
         episodes: std::mem::take(episodes),
-        earlier: *earlier,
+        n_unreported: *n_unreported,
         learnt: learnt.clone(),
         faults: *faults,
         dropped: *dropped,
@@ -187,7 +187,7 @@ pub(super) fn decode(contents: &[u8], filled: &mut Filled) -> Result<(), Error> 
     if !whole || !rest.is_empty() {
         return Err(bad("columns of another size").into());
     }
-    (filled.episodes, filled.earlier, filled.learnt) = (head.episodes, head.earlier, head.learnt);
+    (filled.episodes, filled.n_unreported, filled.learnt) = (head.episodes, head.n_unreported, head.learnt);
     (filled.faults, filled.dropped) = (head.faults, head.dropped);
     filled.faults.actors = u64::from_le_bytes(*replaced);
     (filled.calls, filled.anomalies) = (head.calls, head.anomalies);
@@ -231,7 +231,7 @@ mod tests {
         let mut sent = Filled::new(collector.rollout(40).unwrap());
         sent.episodes = collector.collect(&policy, &mut sent.rollout).unwrap();
         sent.calls.step(2, Duration::from_millis(3));
-        (sent.learnt, sent.dropped, sent.earlier) = (vec![4, 5, 6], 7, 8);
+        (sent.learnt, sent.dropped, sent.n_unreported) = (vec![4, 5, 6], 7, 8);
         (sent.rollout.contiguous, sent.rollout.cut_before, sent.rollout.continues) = (false, true, vec![true, false, true]);
         sent.rollout.env_idx_mut().copy_from_slice(&[2, 0, 1]);
         (sent.faults.timeouts, sent.anomalies.outside) = (1, 2);
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!((found.rollout.contiguous, found.rollout.cut_before), (false, true));
         assert_eq!(found.rollout.continues, [true, false, true]);
         assert_eq!(found.episodes, episodes);
-        assert_eq!((found.learnt, found.dropped, found.earlier), (vec![4, 5, 6], 7, 8));
+        assert_eq!((found.learnt, found.dropped, found.n_unreported), (vec![4, 5, 6], 7, 8));
         let faults = FaultCounts { timeouts: 1, actors: 9, ..FaultCounts::default() };
         assert_eq!((found.faults, found.anomalies), (faults, anomalies));
         let rows: Vec<_> = found.calls.rows(0, 0).map(|row| (row.value("env"), row.value("steps"))).collect();

@@ -35,8 +35,10 @@ use remote::Remote;
 const SILENCE: Duration = Duration::from_secs(6);
 /// Interval between heartbeats.
 const BEAT: Duration = Duration::from_millis(250);
-/// Time that a rank that fails gives rank 0 to end the job with the error of all.
+/// Time that a rank that fails alone gives rank 0 to end the job.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Time that a rank gives rank 0, which has the same error, to save.
+const SAVING: Duration = Duration::from_secs(600);
 /// Rank that learns, and writes all files.
 const LEARNER: usize = 0;
 /// Exit code of the job after a panic of a rank, as that of a process alone.
@@ -119,7 +121,8 @@ impl Job {
                 if rank == 0 {
                     print::err(&format!("error: {error}"));
                 } else {
-                    std::thread::sleep(PATIENCE);
+                    let is_shared = matches!(error, Error::Agent(rl_agents::Error::Rank { .. }));
+                    std::thread::sleep(if is_shared { SAVING } else { PATIENCE });
                     print::err(&format!("error: rank {rank} ({}): {error}", self.world.host()));
                 }
                 self.world.abort(error.exit_code())
@@ -223,8 +226,8 @@ mod tests {
             job.world.barrier();
         }
         for rank in ["0", "1", "2"] {
-            let mut job = Command::new("mpirun");
-            job.args(["--quiet", "--oversubscribe", "-n", "3"]).arg(std::env::current_exe().unwrap());
+            let mut job = Command::new("timeout");
+            job.args(["60", "mpirun", "--quiet", "--oversubscribe", "-n", "3"]).arg(std::env::current_exe().unwrap());
             job.args(["--exact", "mpi::tests::a_panic_of_one_rank_ends_all_of_them", "--nocapture"]).env(PART, rank);
             job.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
             let begin = Instant::now();

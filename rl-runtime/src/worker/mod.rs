@@ -179,10 +179,10 @@ impl Workers {
         }
     }
 
-    /// Keeps a process for later, unless there are enough.
+    /// Keeps a process for later, unless there are enough or it is of no use.
     fn put_back(&self, process: Process) {
         let mut idle = locked(&self.idle);
-        if idle.len() < std::thread::available_parallelism().map_or(1, usize::from) {
+        if !process.is_spent() && idle.len() < std::thread::available_parallelism().map_or(1, usize::from) {
             idle.push(process);
         }
     }

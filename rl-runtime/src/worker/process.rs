@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -100,6 +101,9 @@ static SPAWNER: LazyLock<Option<Sender<Work>>> = LazyLock::new(|| {
     spawn("spawner", move || works.iter().for_each(|work| work())).ok().map(|_| work)
 });
 
+/// Width, height and RGB bytes.
+pub(super) type Picture = (usize, usize, Vec<u8>);
+
 /// Worker process.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -113,6 +117,8 @@ pub(super) struct Process {
     limit: Duration,
     /// Time limit of a read, as the socket knows it.
     look: Duration,
+    /// True once it has failed to draw, after which it answers nothing.
+    is_spent: AtomicBool,
 }
 
 impl Process {
@@ -160,7 +166,16 @@ impl Process {
         socket.set_write_timeout(Some(START_LIMIT))?;
         // If the process has ended already, reading the greeting says so.
         let _ = (&socket).write_all(&[&(ask.len() as u32).to_le_bytes(), ask.as_bytes()].concat());
-        Ok(Self { child, socket, log, greeted: false, request_len: 4, limit: START_LIMIT, look: Duration::ZERO })
+        Ok(Self {
+            child,
+            socket,
+            log,
+            greeted: false,
+            request_len: 4,
+            limit: START_LIMIT,
+            look: Duration::ZERO,
+            is_spent: AtomicBool::new(false),
+        })
     }
 
     /// Reads the greeting unless it has been read.
@@ -212,26 +227,47 @@ impl Process {
     }
 
     /// Requests a picture; returns width, height and RGB bytes, or `None` without one.
-    pub(super) fn picture(&self, what: u32) -> Option<(usize, usize, Vec<u8>)> {
+    ///
+    /// After a failure there is no picture, and the process is of no use.
+    pub(super) fn picture(&self, what: u32) -> Result<Option<Picture>, Failure> {
+        if self.is_spent() {
+            return Ok(None);
+        }
         let mut request = what.to_le_bytes().to_vec();
         request.resize(self.request_len, 0);
-        (&self.socket).write_all(&request).ok()?;
-        self.socket.set_read_timeout(Some(START_LIMIT)).ok()?;
-        let picture = self.read_picture();
+        let drawn = (&self.socket).write_all(&request).and_then(|()| {
+            self.socket.set_read_timeout(Some(START_LIMIT))?;
+            self.read_picture()
+        });
         let _ = self.socket.set_read_timeout(Some(self.look));
+        let picture = drawn.unwrap_or_else(|error| Err(Failure::Gone(format!("has sent no picture: {error}"))));
+        self.is_spent.store(picture.is_err(), Ordering::Relaxed);
         picture
     }
 
-    fn read_picture(&self) -> Option<(usize, usize, Vec<u8>)> {
-        let mut head = [[0; 4]; 3];
-        (&self.socket).read_exact(head.as_flattened_mut()).ok()?;
-        let [tag, height, width] = head.map(u32::from_le_bytes);
-        if tag != REPLY || height == 0 || width == 0 || u64::from(height) * u64::from(width) > MAX_PIXELS {
-            return None;
+    /// True if the process answers nothing any more.
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_spent.load(Ordering::Relaxed)
+    }
+
+    fn read_picture(&self) -> std::io::Result<Result<Option<Picture>, Failure>> {
+        let mut head = [[0; 4]; 2];
+        (&self.socket).read_exact(head.as_flattened_mut())?;
+        let [tag, height] = head.map(u32::from_le_bytes);
+        if tag == FAILED && height as usize <= MAX_JSON {
+            let mut report = vec![0; height as usize];
+            (&self.socket).read_exact(&mut report)?;
+            return Ok(Err(raised(&report)));
+        }
+        let mut width = [0; 4];
+        (&self.socket).read_exact(&mut width)?;
+        let width = u32::from_le_bytes(width);
+        if tag != REPLY || u64::from(height) * u64::from(width) > MAX_PIXELS {
+            return Ok(Err(Failure::Garbage(format!("a picture of {width} x {height} pixels, with the tag {tag}"))));
         }
         let mut pixels = vec![0; height as usize * width as usize * 3];
-        (&self.socket).read_exact(&mut pixels).ok()?;
-        Some((width as usize, height as usize, pixels))
+        (&self.socket).read_exact(&mut pixels)?;
+        Ok(Ok((!pixels.is_empty()).then_some((width as usize, height as usize, pixels))))
     }
 
     /// Reads the JSON after a tag, of which `begun` has been read.
@@ -283,7 +319,7 @@ impl Process {
                 Ok(0) => return Err(self.gone()),
                 Ok(n) => got += n,
                 Err(error) if is_timeout(&error) => {
-                    if interrupt::requested() || begin.elapsed() >= self.limit {
+                    if interrupt::drops_rollouts() || begin.elapsed() >= self.limit {
                         return Err(Failure::Hung(begin.elapsed()));
                     }
                 }

@@ -10,6 +10,7 @@ use super::Workers;
 use super::messages::{Answer, BEGIN, RENDER, RESTART, STEP, STEP_ONE, Shape};
 use super::process::{Failure, Process, START_LIMIT};
 use crate::faults::{FaultConfig, Restarts, backoff};
+use crate::interrupt;
 
 /// Seed of an environment in a batch with `seed`, after `step` lifetime steps.
 ///
@@ -125,7 +126,7 @@ impl WorkerVecEnv {
     /// Kills the process; all of its environments have a fault.
     ///
     /// # Errors
-    /// [`Error::Outside`] if it was replaced too often.
+    /// [`Error::Outside`] if it was replaced too often, [`Error::Stopped`] if the program is interrupted.
     fn lose(&mut self, failure: &Failure) -> Result<(), Error> {
         let log = self.kill();
         let (k, now, config) = (self.shape.k, Instant::now(), &self.config);
@@ -135,6 +136,9 @@ impl WorkerVecEnv {
             _ if k == 1 => format!("environment {last}"),
             _ => format!("environments {} to {last}", self.first_env),
         };
+        if interrupt::drops_rollouts() {
+            return Err(Error::Stopped);
+        }
         let attempt = self.restarts.len();
         if !self.restarts.allow(now, config) {
             self.workers.report(&which, failure, log, "its worker was restarted too often");
@@ -221,6 +225,9 @@ impl VecEnv for WorkerVecEnv {
     fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         let (k, (space, actions)) = (self.shape.k, &self.workers.spaces);
         steps.check(k, space, actions)?;
+        if interrupt::drops_rollouts() {
+            return Err(Error::Stopped);
+        }
         self.steps += 1;
         self.faults.clear();
         match self.call(STEP, 0, steps.actions.as_slice()) {
@@ -276,9 +283,14 @@ impl VecEnv for WorkerVecEnv {
     }
 
     fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        let drawn = self.process.as_ref().and_then(|process| process.picture(RENDER | (env_idx as u32) << 8));
-        if let Some((width, height, pixels)) = drawn {
-            canvas.picture(width, height, &pixels);
+        let Some(process) = &self.process else { return };
+        match process.picture(RENDER | (env_idx as u32) << 8) {
+            Ok(Some((width, height, pixels))) => canvas.picture(width, height, &pixels),
+            Ok(None) => {}
+            Err(failure) => {
+                let which = format!("environment {}", self.first_env as usize + env_idx);
+                self.workers.report(&which, &failure, None, "it is not drawn");
+            }
         }
     }
 
