@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use rl_buffer::{Memory, Rollout, RolloutShape};
-use rl_cuda::learner::{Objective, UpdateSettings};
+use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::Pool;
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
-use crate::descent::{Descent, Totals};
+use crate::descent::{Descent, StepSums, add_minibatch};
 use crate::device_descent::Plan;
 use crate::device_times::DeviceWatch;
 use crate::optim::Rule;
@@ -202,18 +202,18 @@ impl A2c {
             normalize: config.normalize_advantage,
         };
         let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
-        self.metrics(&totals, learning_rate)
+        self.metrics(&totals, StepSums::of(&totals), learning_rate)
     }
 
     /// Returns the metrics of an update.
-    fn metrics(&self, totals: &Totals, learning_rate: f32) -> Result<Metrics, Error> {
-        let Totals { minibatches: n, parts, .. } = *totals;
+    fn metrics(&self, totals: &UpdateTotals, steps: StepSums, learning_rate: f32) -> Result<Metrics, Error> {
+        let n = totals.minibatches;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
-        metrics.push("train/policy_loss", parts.policy / n);
-        metrics.push("train/value_loss", parts.value / n);
-        metrics.push("train/entropy_loss", parts.entropy / n);
-        totals.steps.report(&mut metrics);
+        metrics.push("train/policy_loss", totals.policy / n);
+        metrics.push("train/value_loss", totals.value / n);
+        metrics.push("train/entropy_loss", totals.entropy / n);
+        steps.report(&mut metrics);
         metrics.push("train/explained_variance", totals.explained_variance);
         self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
@@ -285,7 +285,8 @@ impl Agent for A2c {
             self.descent.epochs += 1;
         }
         let mut advantages = Vec::with_capacity(batch_size);
-        let mut totals = Totals { explained_variance: targets.explained_variance(), ..Totals::default() };
+        let explained_variance = targets.explained_variance();
+        let (mut totals, mut steps) = (UpdateTotals { explained_variance, ..UpdateTotals::default() }, StepSums::default());
 
         for rows in rows.chunks_exact(batch_size) {
             targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
@@ -295,14 +296,14 @@ impl Agent for A2c {
                 Learner::Reference => self.reference(&minibatch)?,
             };
             let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
-            totals.push(loss, parts);
-            totals.steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
+            add_minibatch(&mut totals, loss, &parts);
+            steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
         }
 
         if !is_first {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
-        self.metrics(&totals, learning_rate)
+        self.metrics(&totals, steps, learning_rate)
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {

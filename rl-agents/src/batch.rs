@@ -89,16 +89,6 @@ pub(crate) struct Parts {
     pub(crate) clip_fraction: f32,
 }
 
-impl std::ops::AddAssign for Parts {
-    fn add_assign(&mut self, other: Self) {
-        self.policy += other.policy;
-        self.value += other.value;
-        self.entropy += other.entropy;
-        self.kl += other.kl;
-        self.clip_fraction += other.clip_fraction;
-    }
-}
-
 /// Samples of a tile, one number each (m).
 pub(crate) struct Columns<'a> {
     pub(crate) log_probs: &'a [f32],

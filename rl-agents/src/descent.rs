@@ -211,7 +211,7 @@ impl Descent {
         rollout: &Rollout,
         (plan, settings): (&Plan, &UpdateSettings),
         pool: &Pool,
-    ) -> Result<Totals, Error> {
+    ) -> Result<UpdateTotals, Error> {
         self.report(UpdateEvent::TargetsBegin);
         let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
         let device = self.device.clone().ok_or(Error::NoDevice)?;
@@ -245,7 +245,7 @@ impl Descent {
         if !is_first {
             self.merge_obs_on_device(&mut device, rollout, pool)?;
         }
-        Ok(Totals::of(&totals))
+        Ok(totals)
     }
 
     /// Returns the last of an update's minibatches as tensors, for a dump.
@@ -348,37 +348,14 @@ impl Descent {
     }
 }
 
-/// Sums over the minibatches of an update.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    /// Number of minibatches.
-    pub(crate) minibatches: f32,
-    /// Sums of the parts of their losses.
-    pub(crate) parts: Parts,
-    /// Loss of the last minibatch.
-    pub(crate) loss: f32,
-    /// Mean KL divergence of the last epoch.
-    pub(crate) approx_kl: f32,
-    pub(crate) steps: StepSums,
-    /// Share of the returns' variance explained by the values.
-    pub(crate) explained_variance: f32,
-}
-
-impl Totals {
-    /// Adds a minibatch.
-    pub(crate) fn push(&mut self, loss: f32, parts: Parts) {
-        self.minibatches += 1.0;
-        self.parts += parts;
-        self.loss = loss;
-    }
-
-    /// Returns those of an update on a device.
-    fn of(totals: &UpdateTotals) -> Self {
-        let UpdateTotals { policy, value, entropy, clip_fraction, .. } = *totals;
-        let UpdateTotals { minibatches, approx_kl, loss, explained_variance, .. } = *totals;
-        let parts = Parts { policy, value, entropy, kl: 0.0, clip_fraction };
-        Self { minibatches, parts, loss, approx_kl, steps: StepSums::of(totals), explained_variance }
-    }
+/// Adds a minibatch to the sums of an update.
+pub(crate) fn add_minibatch(totals: &mut UpdateTotals, loss: f32, parts: &Parts) {
+    totals.minibatches += 1.0;
+    totals.policy += parts.policy;
+    totals.value += parts.value;
+    totals.entropy += parts.entropy;
+    totals.clip_fraction += parts.clip_fraction;
+    totals.loss = loss;
 }
 
 /// Optimizer steps of an update.

@@ -21,8 +21,6 @@ use crate::{Episode, Error};
 pub const MAX_LATEST: usize = 100;
 
 /// A rank's columns of a rollout that several devices share.
-///
-/// They are on its device and on the host.
 pub(crate) struct DeviceShare {
     pub(crate) ranks: Arc<dyn Ranks>,
     /// Environments of each rank.

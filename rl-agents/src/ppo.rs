@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use rl_buffer::{Memory, Rollout, RolloutShape};
-use rl_cuda::learner::{Objective, UpdateSettings};
+use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::{Pool, math};
 
 use crate::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
-use crate::descent::{Descent, Totals};
+use crate::descent::{Descent, StepSums, add_minibatch};
 use crate::device_descent::Plan;
 use crate::device_times::DeviceWatch;
 use crate::optim::Rule;
@@ -264,20 +264,20 @@ impl Ppo {
             normalize: config.normalize_advantage,
         };
         let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
-        self.metrics(&totals, learning_rate, clip)
+        self.metrics(&totals, StepSums::of(&totals), learning_rate, clip)
     }
 
     /// Returns the metrics of an update.
-    fn metrics(&self, totals: &Totals, learning_rate: f32, clip: f32) -> Result<Metrics, Error> {
-        let Totals { minibatches: n, parts, .. } = *totals;
+    fn metrics(&self, totals: &UpdateTotals, steps: StepSums, learning_rate: f32, clip: f32) -> Result<Metrics, Error> {
+        let n = totals.minibatches;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", totals.loss);
-        metrics.push("train/policy_gradient_loss", parts.policy / n);
-        metrics.push("train/value_loss", parts.value / n);
-        metrics.push("train/entropy_loss", parts.entropy / n);
+        metrics.push("train/policy_gradient_loss", totals.policy / n);
+        metrics.push("train/value_loss", totals.value / n);
+        metrics.push("train/entropy_loss", totals.entropy / n);
         metrics.push("train/approx_kl", totals.approx_kl);
-        metrics.push("train/clip_fraction", parts.clip_fraction / n);
-        totals.steps.report(&mut metrics);
+        metrics.push("train/clip_fraction", totals.clip_fraction / n);
+        steps.report(&mut metrics);
         metrics.push("train/explained_variance", totals.explained_variance);
         self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
         metrics.push("train/learning_rate", learning_rate);
@@ -352,7 +352,8 @@ impl Agent for Ppo {
         let mut rows = vec![0; rollout.len()];
         let batch_size = config.samples(rollout.len());
         let mut advantages = Vec::with_capacity(batch_size);
-        let mut totals = Totals { explained_variance: targets.explained_variance(), ..Totals::default() };
+        let explained_variance = targets.explained_variance();
+        let (mut totals, mut steps) = (UpdateTotals { explained_variance, ..UpdateTotals::default() }, StepSums::default());
 
         'epochs: for _ in 0..config.n_epochs {
             self.descent.shuffle(&mut rows, pool);
@@ -367,21 +368,21 @@ impl Agent for Ppo {
                     Learner::Reference => self.reference(&minibatch, clip)?,
                 };
                 let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
-                totals.push(loss, parts);
+                add_minibatch(&mut totals, loss, &parts);
                 n_epoch += 1.0;
                 kl += parts.kl;
                 totals.approx_kl = kl / n_epoch;
                 if config.target_kl > 0.0 && parts.kl > 1.5 * config.target_kl {
                     break 'epochs;
                 }
-                totals.steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
+                steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
             }
         }
 
         if !is_first {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
-        self.metrics(&totals, learning_rate, clip)
+        self.metrics(&totals, steps, learning_rate, clip)
     }
 
     fn share(&mut self, ranks: Arc<dyn Ranks>) {

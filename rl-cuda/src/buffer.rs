@@ -72,7 +72,7 @@ impl<T: Element> Buffer<T> {
             Driver::Cuda { context, .. } => {
                 context.bind_to_thread().map_err(Error::driver("taking memory"))?;
                 // SAFETY: the memory is cleared below, before any read.
-                let address = unsafe { result::malloc_sync(bytes) }.map_err(Error::memory(bytes))?;
+                let address = unsafe { result::malloc_sync(bytes) }.map_err(Error::memory("taking memory", bytes))?;
                 // SAFETY: `bytes` bytes were allocated at `address` just above.
                 let cleared = unsafe { result::memset_d8_sync(address, 0, bytes) };
                 cleared.and_then(|()| context.synchronize()).map_err(Error::driver("clearing memory"))?;

@@ -134,18 +134,17 @@ impl Error {
             | CUresult::CUDA_ERROR_JIT_COMPILER_NOT_FOUND
             | CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
             | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => Self::Module { module, reason: said(error) },
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::Memory { bytes, reason: said(error) },
-            _ => Self::driver("loading kernels")(error),
+            _ => Self::memory("loading kernels", bytes)(error),
         }
     }
 
-    /// Wraps an error of the driver that allocates `bytes` bytes.
+    /// Wraps an error of the driver in an operation that takes `bytes` bytes.
     ///
     /// Not every one is a lack of memory: a lost device reports its loss.
-    pub(crate) fn memory(bytes: usize) -> impl FnOnce(DriverError) -> Self {
+    pub(crate) fn memory(doing: &'static str, bytes: usize) -> impl FnOnce(DriverError) -> Self {
         move |error| match error.0 {
             CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::Memory { bytes, reason: said(error) },
-            _ => Self::driver("taking memory")(error),
+            _ => Self::driver(doing)(error),
         }
     }
 }

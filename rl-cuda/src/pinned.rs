@@ -70,7 +70,7 @@ impl<T: Element> PinnedSlab<T> {
                 let combined = if access == CpuAccess::WriteOnly { sys::CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 };
                 // SAFETY: the memory is cleared below, before any read.
                 let pointer = unsafe { result::malloc_host(bytes, combined | sys::CU_MEMHOSTALLOC_PORTABLE) };
-                let pointer = pointer.map_err(Error::memory(bytes))?;
+                let pointer = pointer.map_err(Error::memory("locking memory", bytes))?;
                 // SAFETY: `bytes` bytes were allocated just above.
                 unsafe { pointer.cast::<u8>().write_bytes(0, bytes) };
                 pointer.cast()

@@ -31,7 +31,6 @@ pub(crate) fn collector(
     if !config.run.offline.is_empty() {
         return Ok(Box::new(Playback::open(config, &entry.spaces())?));
     }
-    limit_faults(config, entry);
     if let Some(make) = blocking(config, entry) {
         let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
         let (faults, ready) = (config.faults(), config.first_come());
@@ -76,6 +75,8 @@ fn with_settings(collector: Collector, config: &Config) -> Box<dyn Collect> {
 const MOSTLY_WAITS: f64 = 0.5;
 
 /// Returns the settings of a run, with `drive = auto` resolved by a measurement.
+///
+/// Worker processes handle faults by these settings from now on.
 pub(crate) fn with_measured_drive(config: &Config, entry: &Entry) -> Result<Config, Error> {
     let mut config = config.clone();
     limit_faults(&config, entry);

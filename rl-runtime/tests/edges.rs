@@ -11,9 +11,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use program::{TIME_LIMIT, load, metrics, newest, rl, wait};
+use program::{load, metrics, newest, rl, signal, until, until_it_listens, wait};
 use rl_runtime::checkpoint;
 use serde_json::Value;
 
@@ -47,28 +47,6 @@ fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let (stdout, stderr) = (text(output.stdout), text(output.stderr));
     assert!(!stderr.contains("panicked"), "{stderr}");
     (output.status.code(), stdout, stderr)
-}
-
-/// Waits until `condition` holds, or fails after the time limit.
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < TIME_LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn signal(id: u32, name: &str) {
-    assert!(Command::new("kill").args([name, &id.to_string()]).status().unwrap().success());
-}
-
-/// Waits until the process handles SIGINT itself.
-fn until_it_listens(id: u32) {
-    until("it listens", || {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
-        u64::from_str_radix(mask, 16).unwrap() & 2 != 0
-    });
 }
 
 /// Returns a column of metrics.csv by env steps, without empty values.

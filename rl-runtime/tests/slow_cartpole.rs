@@ -40,15 +40,7 @@ fn a_run_killed_in_the_middle_is_resumed_and_takes_all_steps() {
     assert_eq!(steps, (1..=8).map(|i| 1024 * i).collect::<Vec<_>>(), "a row for each rollout, once");
 }
 
-/// Sends a signal to a process, and waits for its end.
-#[cfg(unix)]
-fn interrupted(child: std::process::Child) -> (std::process::Output, Duration) {
-    let begin = Instant::now();
-    assert!(std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    (program::wait(child), begin.elapsed())
-}
-
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[test]
 fn an_interrupt_does_not_wait_for_environments() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,8 +54,11 @@ fn an_interrupt_does_not_wait_for_environments() {
         arguments.extend([&pipeline, "--run-dir", text(&run)]);
         for arguments in [&arguments[..], &["train", "--resume", text(&run)]] {
             let child = rl(arguments).spawn().unwrap();
-            std::thread::sleep(Duration::from_millis(1500));
-            let (output, took) = interrupted(child);
+            program::until_it_listens(child.id());
+            std::thread::sleep(Duration::from_millis(300));
+            let begin = Instant::now();
+            program::signal(child.id(), "-INT");
+            let (output, took) = (program::wait(child), begin.elapsed());
             let said = String::from_utf8_lossy(&output.stdout);
             assert_eq!(output.status.code(), Some(130), "{said}{}", String::from_utf8_lossy(&output.stderr));
             assert!(took < Duration::from_secs(10) && said.contains("interrupted and saved"), "{took:?}: {said}");

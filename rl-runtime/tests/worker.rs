@@ -127,7 +127,7 @@ fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
 
 /// Search path of Python with this crate in front.
 fn with_tests() -> String {
-    format!(".:{}", std::env::var("PYTHONPATH").unwrap_or_default())
+    format!("{}:{}", env!("CARGO_MANIFEST_DIR"), std::env::var("PYTHONPATH").unwrap_or_default())
 }
 
 #[test]
@@ -441,76 +441,65 @@ fn marked(mark: &str) -> Vec<String> {
     pids.filter(|pid| pid.parse::<u32>().is_ok() && has_mark(pid) && alive(pid)).collect()
 }
 
+/// Waits until enough processes have the mark, or fails after the time.
+fn wait_until_marked(mark: &str, seconds: u64, is_enough: impl Fn(usize) -> bool) {
+    let begin = Instant::now();
+    while !is_enough(marked(mark).len()) {
+        assert!(begin.elapsed() < Duration::from_secs(seconds), "{mark}: {:?}", marked(mark));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn no_process_is_left_when_the_program_is_killed_whatever_its_environments_do() {
     let Some(python) = python() else { return };
-    let tests = fs::canonicalize(".").unwrap();
     for how in ["hang", "hang_in_c", "none"] {
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("RL_TEST_MARK={how}-{}", std::process::id());
         let (name, value) = mark.split_once('=').unwrap();
         let id = format!("gym:tests.worker_envs:Faulty-{how}-v0");
-        let path = format!("{}:{}", text(&tests), std::env::var("PYTHONPATH").unwrap_or_default());
         let mut command = rl(&["train", &id, "--steps", "100000000", "--envs", "2", "--python", text(&python)]);
-        let mut child = command.env(name, value).env("PYTHONPATH", path).current_dir(dir.path()).spawn().unwrap();
+        let mut child = command.env(name, value).env("PYTHONPATH", with_tests()).current_dir(dir.path()).spawn().unwrap();
         // The program, two workers, their guards, and the program that an environment that hangs has started.
         let expected = if how == "hang" { 7 } else { 5 };
-        let begin = Instant::now();
-        while marked(&mark).len() < expected {
-            assert!(begin.elapsed() < Duration::from_secs(60), "{how}: {:?}", marked(&mark));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until_marked(&mark, 60, |n| n >= expected);
         std::thread::sleep(Duration::from_millis(300));
         child.kill().unwrap();
         child.wait().unwrap();
-        let begin = Instant::now();
-        while !marked(&mark).is_empty() {
-            assert!(begin.elapsed() < Duration::from_secs(10), "{how}: {:?} are left", marked(&mark));
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until_marked(&mark, 10, |n| n == 0);
     }
 }
 
 #[test]
 fn an_interrupt_does_not_wait_for_workers() {
     let Some(python) = python() else { return };
-    let tests = fs::canonicalize(".").unwrap();
     for drive in ["drive=lockstep", "drive=first_come"] {
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("RL_TEST_MARK={drive}-{}", std::process::id());
         let (name, value) = mark.split_once('=').unwrap();
-        let path = format!("{}:{}", text(&tests), std::env::var("PYTHONPATH").unwrap_or_default());
         let id = "gym:tests.worker_envs:Faulty-hang-v0";
         let mut command = rl(&["train", id, "--envs", "2", "--run-dir", "run", "--set", drive, "--python", text(&python)]);
-        let child = command.env(name, value).env("PYTHONPATH", path).current_dir(dir.path()).spawn().unwrap();
+        let child = command.env(name, value).env("PYTHONPATH", with_tests()).current_dir(dir.path()).spawn().unwrap();
         // Both environments hang, each with a program that it has started.
+        wait_until_marked(&mark, 60, |n| n >= 7);
         let begin = Instant::now();
-        while marked(&mark).len() < 7 {
-            assert!(begin.elapsed() < Duration::from_secs(60), "{drive}: {:?}", marked(&mark));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let begin = Instant::now();
-        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        program::signal(child.id(), "-INT");
         let output = program::wait(child);
         assert_eq!(output.status.code(), Some(130), "{drive}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(begin.elapsed() < Duration::from_secs(10), "{drive} takes {:?}", begin.elapsed());
         checkpoint::config(&program::newest(&dir.path().join("run")), false).unwrap();
-        while !marked(&mark).is_empty() {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{drive}: {:?} are left", marked(&mark));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until_marked(&mark, 10, |n| n == 0);
     }
 }
 
 #[test]
 fn an_environment_that_cannot_be_drawn_says_why() {
     let Some(python) = python() else { return };
-    let (tests, dir) = (fs::canonicalize(".").unwrap(), tempfile::tempdir().unwrap());
-    let path = format!("{}:{}", text(&tests), std::env::var("PYTHONPATH").unwrap_or_default());
+    let dir = tempfile::tempdir().unwrap();
     let rl = |args: &str| {
         let args: Vec<&str> = args.split(' ').collect();
         let mut command = rl(&[&args[..], &["--python", text(&python)]].concat());
-        finish(command.env("PYTHONPATH", &path).current_dir(dir.path()))
+        finish(command.env("PYTHONPATH", with_tests()).current_dir(dir.path()))
     };
     let small = "--envs 2 --steps 64 --set ppo.n_steps=32 --set hidden=[8] --set eval_episodes=1 --run-dir run";
     let output = rl(&format!("train gym:tests.worker_envs:Undrawn-v0 {small}"));

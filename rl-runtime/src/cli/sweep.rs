@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -321,13 +321,11 @@ impl Trial {
 /// [`Error::RunDir`] if it is still in use.
 fn wait_for_lock(dir: &Path) -> Result<(), Error> {
     let begin = Instant::now();
-    while let Ok(lock) = File::open(dir.join("lock"))
-        && matches!(lock.try_lock(), Err(TryLockError::WouldBlock))
-    {
-        if begin.elapsed() > PATIENCE {
-            return Err(Error::RunDir { path: dir.into(), why: "is in use by another process".into() });
+    while dir.exists() {
+        match lock(dir) {
+            Err(Error::RunDir { .. }) if begin.elapsed() < PATIENCE => std::thread::sleep(LOOK),
+            locked => return locked.map(drop),
         }
-        std::thread::sleep(LOOK);
     }
     Ok(())
 }

@@ -54,6 +54,29 @@ pub(crate) fn wait(mut child: Child) -> Output {
     Output { status: child.wait().unwrap(), stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
 }
 
+/// Waits until `condition` holds, or fails after the time limit.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < TIME_LIMIT, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(id: u32, name: &str) {
+    assert!(Command::new("kill").args([name, &id.to_string()]).status().unwrap().success());
+}
+
+/// Waits until the process handles SIGINT itself.
+pub(crate) fn until_it_listens(id: u32) {
+    until("it listens", || {
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() & 2 != 0
+    });
+}
+
 /// Reads a pipe to its end on another thread.
 fn read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
