@@ -1,9 +1,14 @@
 //! Kernels compiled by the host's C++ compiler, for tests without a GPU.
+//!
+//! A library is code, so what is loaded is what this user has compiled: directories belong to the user (or to root), no other
+//! user may write to them, and a file that stays ends with the BLAKE3 hash of its library, which is checked before it is loaded.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::ffi::{OsString, c_void};
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::fs::{self, DirBuilder, File, Metadata};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, atomic};
@@ -89,7 +94,7 @@ impl Emulated {
             Some(library) => Ok(library.clone()),
             None => {
                 let compiler = Compiler::find()?;
-                let dir = std::env::var_os(KEPT).map(PathBuf::from).filter(|dir| std::fs::create_dir_all(dir).is_ok());
+                let dir = kept_dir(std::env::var_os(KEPT))?;
                 let kept = dir.map(|dir| dir.join(compiler.file_name(module.name, &text)));
                 Ok(library.insert(Arc::new(compiler.load(kept.as_deref(), module.name, &files)?)).clone())
             }
@@ -112,8 +117,66 @@ impl Emulated {
     }
 }
 
+/// Returns the directory in which libraries stay, made for this user alone.
+///
+/// `None` if `given` is unset or empty, or cannot be made.
+///
+/// # Errors
+/// [`Error::Emulation`] if others own it or may write to it.
+fn kept_dir(given: Option<OsString>) -> Result<Option<PathBuf>, Error> {
+    let given = given.filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    // Absolute: a library with a bare name would be searched for.
+    let made = given.and_then(|dir| private_dir(&dir, true).and_then(|()| dir.canonicalize()).ok());
+    let Some(dir) = made else { return Ok(None) };
+    let found = fs::metadata(&dir).map_err(|error| failed(&dir, error))?;
+    if is_ours(&found) {
+        return Ok(Some(dir));
+    }
+    let why = "others own it or may write to it, and what lies there is executed; `chmod go-w` it, or set another directory";
+    Err(Error::Emulation(format!("{KEPT}: {}: {why}", dir.display())))
+}
+
+/// Makes a directory that only this user may enter; with `all`, its parents too, and one that exists is left as it is.
+fn private_dir(dir: &Path, all: bool) -> std::io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(all).create(dir)
+}
+
+/// True if only this user, or root, can change a file.
+fn is_ours(found: &Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        [0, rustix::process::geteuid().as_raw()].contains(&found.uid()) && found.mode() & 0o022 == 0
+    }
+    #[cfg(not(unix))]
+    true
+}
+
+/// True if the file at `path` is a library of this user, as it was written.
+fn is_intact(path: &Path) -> bool {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && is_ours(&found));
+    let bytes = if is_file { fs::read(path).unwrap_or_default() } else { Vec::new() };
+    bytes.split_last_chunk().is_some_and(|(library, hash)| blake3::hash(library) == *hash)
+}
+
+/// Moves a library to `kept`, with its hash, whole or not at all.
+fn keep(library: &Path, kept: &Path) -> std::io::Result<()> {
+    let hash = blake3::hash(&fs::read(library)?);
+    // A loader reads what the headers name, and nothing behind it.
+    let mut file = File::options().append(true).open(library)?;
+    file.write_all(hash.as_bytes())?;
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    file.sync_all()?;
+    fs::rename(library, kept)?;
+    let dir = kept.parent().unwrap_or(kept);
+    if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+}
+
 /// C++ compiler of the host.
-#[derive(Hash)]
 struct Compiler {
     command: OsString,
     version: Vec<u8>,
@@ -141,21 +204,21 @@ impl Compiler {
 
     /// Returns the name of the file in which the library of a text stays.
     fn file_name(&self, module: &str, text: &str) -> String {
-        let mut hasher = DefaultHasher::new();
-        (self, text, std::env::consts::ARCH).hash(&mut hasher);
-        format!("{module}-{:016x}.so", hasher.finish())
+        let mut hasher = blake3::Hasher::new();
+        let flags = self.flags.join(" ");
+        for part in [self.command.as_encoded_bytes(), &self.version, flags.as_bytes(), std::env::consts::ARCH.as_bytes()] {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+        }
+        format!("{module}-{}.so", hasher.update(text.as_bytes()).finalize())
     }
 
     /// Loads the library of these files, compiled unless `kept` is one.
     fn load(&self, kept: Option<&Path>, module: &str, files: &[(String, &str)]) -> Result<Library, Error> {
         let Some(kept) = kept else { return self.compile(&std::env::temp_dir(), module, files, open) };
-        if kept.exists()
-            && let Ok(library) = open(kept)
-        {
-            return Ok(library);
+        if !is_intact(kept) {
+            let parent = kept.parent().unwrap_or(kept);
+            self.compile(parent, module, files, |path| keep(path, kept).map_err(|error| failed(path, error)))?;
         }
-        let parent = kept.parent().unwrap_or(kept);
-        self.compile(parent, module, files, |path| std::fs::rename(path, kept).map_err(|error| failed(path, error)))?;
         open(kept)
     }
 
@@ -170,19 +233,20 @@ impl Compiler {
         static COUNT: atomic::AtomicU32 = atomic::AtomicU32::new(0);
         let dir = loop {
             let count = COUNT.fetch_add(1, atomic::Ordering::Relaxed);
-            let dir = parent.join(format!("rl-cuda-{}-{count}", std::process::id()));
-            match std::fs::create_dir(&dir) {
+            let dir = std::path::absolute(parent).map_err(|error| failed(parent, error))?;
+            let dir = dir.join(format!("rl-cuda-{}-{count}", std::process::id()));
+            match private_dir(&dir, false) {
                 Ok(()) => break dir,
                 // Left by a process that was killed, and had the same number.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(failed(&dir, error)),
             }
         };
-        let written = files.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text));
+        let written = files.iter().try_for_each(|(name, text)| fs::write(dir.join(name), text));
         let result = written.map_err(|error| failed(&dir, error)).and_then(|()| self.run(&dir, module));
         let result = result.and_then(|()| then(&dir.join(LIBRARY)));
         // A loaded library no longer needs its file, and a kept one has been moved.
-        std::fs::remove_dir_all(&dir).map_err(|error| failed(&dir, error))?;
+        fs::remove_dir_all(&dir).map_err(|error| failed(&dir, error))?;
         result
     }
 
@@ -207,7 +271,10 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
 #[allow(unsafe_code)]
 fn open(path: &Path) -> Result<Library, Error> {
     // SAFETY: the library has no initialisers of its own, which `CudaVecEnv::with_kernels` asks of other modules.
-    unsafe { Library::new(path) }.map_err(|error| Error::Emulation(format!("{}: {error}", path.display())))
+    unsafe { Library::new(path) }.map_err(|error| {
+        let why = error.source().map_or_else(String::new, |why| format!(": {why}"));
+        Error::Emulation(format!("{}: {error}{why}", path.display()))
+    })
 }
 
 /// Work of an emulated device.
@@ -263,27 +330,79 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_library_is_loaded_in_place_of_a_new_one_and_replaced_if_it_is_none() {
+    fn a_kept_library_is_loaded_in_place_of_a_new_one_and_replaced_if_a_byte_of_it_differs() {
         if !has_compiler() {
             return;
         }
         let dir = std::env::temp_dir().join(format!("rl-cuda-kept-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        private_dir(&dir, false).unwrap();
         let (emulated, module, kept) = (Emulated { replaced: HashMap::new() }, sources::module("gae"), dir.join("gae.so"));
         let load = || {
             let library = Compiler::find().unwrap().load(Some(&kept), module.name, &emulated.files(module));
             drop(library.unwrap());
-            std::fs::metadata(&kept).unwrap().modified().unwrap()
+            fs::metadata(&kept).unwrap().modified().unwrap()
         };
         let first = load();
         assert_eq!(load(), first, "compiled again");
-        // Another file: a loaded one must not change.
-        std::fs::remove_file(&kept).unwrap();
-        std::fs::write(&kept, "no library").unwrap();
-        load();
-        assert_ne!(std::fs::read(&kept).unwrap(), b"no library");
-        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "a directory is left");
-        std::fs::remove_dir_all(&dir).unwrap();
+        let whole = fs::read(&kept).unwrap();
+        let flipped = |at: usize| {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            bytes
+        };
+        let half = whole.len() / 2;
+        for bytes in [b"no library".to_vec(), Vec::new(), whole[..half].to_vec(), flipped(half), flipped(0), flipped(whole.len() - 1)] {
+            // Another file: a loaded one must not change.
+            fs::remove_file(&kept).unwrap();
+            fs::write(&kept, &bytes).unwrap();
+            load();
+            assert!(fs::read(&kept).unwrap() != bytes && is_intact(&kept));
+        }
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "a directory is left");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_directory_of_libraries_belongs_to_the_user_alone() {
+        use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+        let dir = std::env::temp_dir().join(format!("rl-cuda-private-{}", std::process::id()));
+        private_dir(&dir, false).unwrap();
+        let kept = |name: &str| kept_dir(Some(dir.join(name).into()));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let new = kept("a/new").unwrap().unwrap();
+        assert_eq!((mode(&dir), mode(&new)), (0o700, 0o700));
+        assert!(kept_dir(None).unwrap().is_none() && kept_dir(Some(OsString::new())).unwrap().is_none());
+        let relative = kept_dir(Some("../target".into())).unwrap().unwrap();
+        assert!(relative.is_absolute(), "{}", relative.display());
+
+        fs::write(dir.join("file"), "").unwrap();
+        symlink("/nowhere/at/all", dir.join("dangling")).unwrap();
+        for name in ["file", "dangling"] {
+            assert!(kept(name).unwrap().is_none(), "{name}");
+        }
+        for mode in [0o777, 0o770, 0o702] {
+            fs::set_permissions(&new, PermissionsExt::from_mode(mode)).unwrap();
+            let error = kept("a/new").unwrap_err().to_string();
+            assert!(error.contains("others own it or may write to it"), "{mode:o}: {error}");
+        }
+        fs::set_permissions(&new, PermissionsExt::from_mode(0o755)).unwrap();
+        kept("a/new").unwrap();
+        // Root alone can give a directory away.
+        if rustix::process::geteuid().is_root() {
+            chown(&new, Some(65_534), None).unwrap();
+            assert!(kept("a/new").is_err());
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_library_that_cannot_be_loaded_says_why() {
+        let path = std::env::temp_dir().join(format!("rl-cuda-text-{}.so", std::process::id()));
+        fs::write(&path, "a text").unwrap();
+        let error = open(&path).unwrap_err().to_string();
+        fs::remove_file(&path).unwrap();
+        assert!(error.contains("file too short") || error.contains("invalid ELF header"), "{error}");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::budget::Budget;
-use crate::file::sync_dir;
+use crate::file::{copy_own, own, own_dir, refused, sync_dir};
 use crate::{Config, Error, Progress};
 
 const FORMAT: u32 = 5;
@@ -203,11 +203,22 @@ pub fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry.map_err(Error::io(dir))?;
-        let steps = entry.file_name().to_str().and_then(env_steps);
-        found.extend(steps.filter(|_| entry.path().is_dir()));
+        let Some(steps) = entry.file_name().to_str().and_then(env_steps) else { continue };
+        let kind = entry.file_type().map_err(Error::io(dir))?;
+        if kind.is_symlink() {
+            let why = "is a symbolic link, which is not followed here; put the checkpoint itself in its place, or name where it leads";
+            return Err(Error::Checkpoint { path: entry.path(), why: why.into() });
+        }
+        found.extend(kind.is_dir().then_some(steps));
     }
     found.sort_unstable();
     Ok(found.into_iter().map(|steps| path(dir, steps)).collect())
+}
+
+/// Returns the checkpoints in a directory whose last name the program has chosen.
+fn list_own(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    own_dir(dir).map_err(refused(dir, "; put the directory itself in its place"))?;
+    list(dir)
 }
 
 /// True if `path` is a checkpoint, complete or damaged.
@@ -220,6 +231,9 @@ pub(crate) fn is_one(path: &Path) -> bool {
 pub fn clean(dir: &Path) -> Vec<Error> {
     let mut stuck = Vec::new();
     for dir in [dir, &dir.join(BEST)] {
+        if !own_dir(dir).unwrap_or(false) {
+            continue;
+        }
         let Ok(entries) = fs::read_dir(dir) else { continue };
         for entry in entries.flatten() {
             let ours = entry.file_name().to_str().and_then(|name| name.strip_suffix(".tmp")).and_then(env_steps).is_some();
@@ -252,7 +266,8 @@ pub struct Saved {
 /// `after_step` is called after every write, sync and rename.
 ///
 /// # Errors
-/// [`Error::Io`] if a file cannot be written; older checkpoints are unharmed and nothing of the new one stays.
+/// [`Error::Io`] if a file cannot be written, [`Error::Agent`] if the agent has numbers that are not finite; older checkpoints are
+/// unharmed and nothing of the new one stays.
 pub fn save(
     dir: &Path,
     checkpoint: &Checkpoint,
@@ -265,6 +280,7 @@ pub fn save(
     if target.exists() {
         return Ok(Saved { path: target, stuck: Vec::new() });
     }
+    check(checkpoint)?;
     write(&target, checkpoint, layout, replay, None, after_step).map_err(Error::io(&target))?;
     Ok(Saved { path: target, stuck: prune(dir, keep, after_step)? })
 }
@@ -274,7 +290,7 @@ pub fn save(
 /// `return_mean` is the mean return of its evaluation. At any moment, the old or the new one is in place.
 ///
 /// # Errors
-/// [`Error::Io`] if a file cannot be written; the old one is unharmed.
+/// Errors of [`save`]; the old one is unharmed.
 pub fn save_best(
     dir: &Path,
     checkpoint: &Checkpoint,
@@ -286,6 +302,7 @@ pub fn save_best(
     let before = list(dir)?.pop().and_then(|path| path.file_name()?.to_str().and_then(env_steps));
     // The newest name counts, even in a run resumed from an older checkpoint.
     let target = path(dir, checkpoint.progress.env_steps.max(before.map_or(0, |steps| steps + 1)));
+    check(checkpoint)?;
     write(&target, checkpoint, layout, None, Some(return_mean), after_step).map_err(Error::io(&target))?;
     Ok(Saved { path: target, stuck: prune(dir, 1, after_step)? })
 }
@@ -295,7 +312,7 @@ pub fn save_best(
 /// # Errors
 /// [`Error::Checkpoint`] if it is damaged, [`Error::Io`] if `dir` cannot be read.
 pub fn best_return(dir: &Path) -> Result<Option<f64>, Error> {
-    let Some(path) = list(&dir.join(BEST))?.pop() else { return Ok(None) };
+    let Some(path) = list_own(&dir.join(BEST))?.pop() else { return Ok(None) };
     let opened = Opened::new(&path).map_err(|why| Error::Checkpoint { path: path.clone(), why })?;
     Ok(opened.manifest.return_mean)
 }
@@ -314,9 +331,9 @@ pub fn copy(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
         fs::create_dir_all(&temporary)?;
         for name in opened.manifest.files.keys().map(String::as_str).chain([MANIFEST]) {
             let (from, to) = (from.join(name), temporary.join(name));
+            own(&from, |options| options.read(true))?;
             if fs::hard_link(&from, &to).is_err() {
-                fs::copy(&from, &to)?;
-                File::open(&to)?.sync_all()?;
+                copy_own(&from, &to)?;
             }
         }
         sync_dir(&temporary)?;
@@ -331,7 +348,7 @@ pub fn copy(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
 /// # Errors
 /// Errors of [`copy`].
 pub(crate) fn copy_best(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
-    let Some(best) = list(&from.join(BEST))?.pop() else { return Ok(()) };
+    let Some(best) = list_own(&from.join(BEST))?.pop() else { return Ok(()) };
     let head = Opened::new(&best).and_then(|opened| opened.head());
     match head.map_err(|why| Error::Checkpoint { path: best.clone(), why })?.progress.env_steps {
         steps if steps <= env_steps => copy(&best, &dir.join(BEST), steps),
@@ -341,9 +358,12 @@ pub(crate) fn copy_best(from: &Path, dir: &Path, env_steps: u64) -> Result<(), E
 
 type Contents<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
 
+/// Rejects agents that could not be loaded.
+fn check(Checkpoint { agent, ahead, .. }: &Checkpoint) -> Result<(), Error> {
+    Ok([agent].into_iter().chain(ahead.iter().map(|(_, policy)| policy)).try_for_each(Snapshot::check)?)
+}
+
 /// Writes a checkpoint to `target`, completely or not at all.
-///
-/// Rejects a checkpoint that could not be loaded.
 fn write(
     target: &Path,
     checkpoint: &Checkpoint,
@@ -354,7 +374,6 @@ fn write(
 ) -> io::Result<()> {
     let Checkpoint { config, progress, agent, collector, ahead, arithmetic, .. } = checkpoint;
     progress.check().map_err(io::Error::other)?;
-    [agent].into_iter().chain(ahead.iter().map(|(_, policy)| policy)).try_for_each(Snapshot::check).map_err(io::Error::other)?;
     let ahead = ahead.iter().map(|(learnt, Snapshot { params, statistics, counters, .. })| Ahead {
         learnt: *learnt,
         version: counters.version,
@@ -392,6 +411,7 @@ fn write_files(
     if temporary.exists() {
         fs::remove_dir_all(temporary)?;
     }
+    target.parent().map_or(Ok(false), own_dir)?;
     fs::create_dir_all(temporary)?;
     after_step("create the directory")?;
     let mut write = |name: &str, contents: Contents<'_>| {
@@ -538,15 +558,10 @@ fn read_tensors(input: &mut dyn Read, len: u64) -> Result<Tensors, String> {
     if at as u64 == data { Ok(read) } else { Err(format!("{} bytes belong to no tensor", data - at as u64)) }
 }
 
-/// Opens a regular file; a FIFO, for example, might block for ever.
-fn open_regular(path: &Path) -> io::Result<(File, u64)> {
-    let regular = |metadata: fs::Metadata| match metadata.is_file() {
-        true => Ok(metadata.len()),
-        false => Err(io::Error::other("it is not a regular file")),
-    };
-    regular(fs::metadata(path)?)?;
-    let file = File::open(path)?;
-    let len = regular(file.metadata()?)?;
+/// Opens a file of a checkpoint; returns its size, too.
+fn open(path: &Path) -> io::Result<(File, u64)> {
+    let file = own(path, |options| options.read(true))?;
+    let len = file.metadata()?.len();
     Ok((file, len))
 }
 
@@ -558,7 +573,7 @@ struct Opened<'a> {
 
 impl<'a> Opened<'a> {
     fn new(dir: &'a Path) -> Result<Self, String> {
-        let (file, len) = open_regular(&dir.join(MANIFEST)).map_err(|e| format!("{MANIFEST}: {e}"))?;
+        let (file, len) = open(&dir.join(MANIFEST)).map_err(|e| format!("{MANIFEST}: {e}"))?;
         if len > MAX_MANIFEST {
             return Err(format!("{MANIFEST} is damaged: it is too large"));
         }
@@ -580,7 +595,7 @@ impl<'a> Opened<'a> {
     /// Fails unless size and hash are those of the manifest.
     fn read<T>(&self, name: &str, read: impl FnOnce(&mut dyn Read, u64) -> Result<T, String>) -> Result<T, String> {
         let FileInfo { bytes, blake3 } = &self.manifest.files[name];
-        let (file, found) = open_regular(&self.dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
+        let (file, found) = open(&self.dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
         if found != *bytes {
             return Err(format!("{name} is damaged: it has {found} bytes instead of {bytes}"));
         }
@@ -731,10 +746,13 @@ fn choose(path: &Path, best: bool) -> Result<PathBuf, Error> {
     if is_one(path) {
         return Ok(path.into());
     }
-    for dir in [path.join("checkpoints"), path.into()] {
-        if let Some(newest) = list(&if best { dir.join(BEST) } else { dir })?.pop() {
-            return Ok(newest);
-        }
+    let own = path.join("checkpoints");
+    let all = match (list_own(&own)?, best) {
+        (_, true) => [list_own(&own.join(BEST))?, list_own(&path.join(BEST))?],
+        (found, false) => [found, list(path)?],
+    };
+    if let Some(newest) = all.into_iter().find_map(|mut all| all.pop()) {
+        return Ok(newest);
     }
     Err(none(if best {
         "it is not the directory of a run that has saved a best checkpoint, which needs an evaluation; leave out --best"

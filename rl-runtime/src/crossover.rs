@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::config::{MAX_FILE, read_small};
+use crate::config::MAX_FILE;
+use crate::file::read_own;
 use crate::print::quoted;
 use crate::run_dir::cpu;
 
@@ -86,7 +87,7 @@ impl Crossover {
 
     /// Reads the file of a device; `None` if there is none.
     fn read(path: &Path, device: &str) -> Option<Result<Self, String>> {
-        let text = match read_small(path, MAX_FILE) {
+        let text = match read_own(path, MAX_FILE) {
             Err(Error::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => return None,
             text => text,
         };
@@ -118,7 +119,7 @@ impl Crossover {
         let dir = path.parent().unwrap_or(path);
         std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
         let text = serde_json::to_string_pretty(self).expect("texts and numbers");
-        crate::file::write_whole(path, text.as_bytes())
+        crate::file::write_own(path, text.as_bytes())
     }
 
     /// Returns the speed of the device for a run, as a multiple of the CPU's.

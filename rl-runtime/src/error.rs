@@ -44,6 +44,16 @@ pub enum Error {
         /// Environment steps of the last saved checkpoint.
         saved: Option<u64>,
     },
+    /// Training stopped because the agent's own numbers are not finite any more.
+    #[error("training stopped, and this agent is not saved: {cause}\n{}", how_to_go_back(run, *saved))]
+    NotFinite {
+        /// The run directory.
+        run: PathBuf,
+        /// The first of the numbers.
+        cause: String,
+        /// Environment steps of the last saved checkpoint.
+        saved: Option<u64>,
+    },
     /// File that cannot be read or written.
     #[error("{path}: {error}")]
     Io {
@@ -138,6 +148,17 @@ fn what_to_do(run: &Path, saved: Option<u64>) -> String {
     }
 }
 
+/// Returns advice after a run whose agent has numbers that are not finite.
+fn how_to_go_back(run: &Path, saved: Option<u64>) -> String {
+    let run = crate::print::quoted(run);
+    match saved {
+        Some(env_steps) => format!(
+            "`rl train --resume {run}` continues from the checkpoint at {env_steps} env steps; use a smaller learning rate, or, if that ends here again, remove this checkpoint to continue from the one before it"
+        ),
+        None => format!("no checkpoint was saved: remove {run}, then start again with a smaller learning rate"),
+    }
+}
+
 impl Error {
     /// Returns the exit code of the program.
     ///
@@ -160,7 +181,7 @@ impl Error {
                 | Agent::Buffer(_),
             ) => 2,
             Self::Agent(Agent::Snapshot(_)) => 3,
-            Self::Agent(Agent::Diverged(_)) | Self::Diverged { .. } => 4,
+            Self::Agent(Agent::Diverged(_)) | Self::Diverged { .. } | Self::NotFinite { .. } => 4,
             Self::Agent(Agent::Env(env)) | Self::Env(env) => match env {
                 Env::UnknownEnv { .. }
                 | Env::Blocking { .. }

@@ -50,16 +50,20 @@
 //! with every later row, so a disk that is full for a while costs only the rows of that time.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::Mode;
 use crate::Progress;
+use crate::file::own;
 use crate::profile::{Phase, Profile};
 
 /// Start of the file.
 const FIRST: &str = "time/total_timesteps,";
+
+/// Longest row, in bytes; one of today's has fewer than 1000.
+const MAX_LINE: u64 = 1 << 16;
 
 /// Column of the evaluations.
 pub(crate) const EVALUATION: &str = "eval/mean_reward";
@@ -186,10 +190,21 @@ impl LagHistogram {
 /// Returns the env steps of the last complete row of a log.
 #[must_use]
 pub(crate) fn last_env_steps(path: &Path) -> Option<u64> {
-    let bytes = fs::read(path).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
-    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    whole.filter_map(|line| line.split(',').next()?.parse().ok()).next_back()
+    let mut file = BufReader::new(own(path, |options| options.read(true)).ok()?);
+    let (mut last, mut line) = (None, Vec::new());
+    while next_line(&mut file, &mut line).ok()? {
+        last = String::from_utf8_lossy(&line).split(',').next().and_then(|steps| steps.parse().ok()).or(last);
+    }
+    last
+}
+
+/// Reads the next line, with its end; false if none is complete.
+///
+/// A line of more than [`MAX_LINE`] bytes is no row, whatever follows.
+fn next_line(file: &mut BufReader<File>, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    file.take(MAX_LINE).read_until(b'\n', line)?;
+    Ok(line.ends_with(b"\n"))
 }
 
 /// Writer of `metrics.csv`.
@@ -265,25 +280,20 @@ struct Table {
 
 impl Table {
     fn open(path: &Path, iterations: u64) -> io::Result<Self> {
-        match fs::metadata(path) {
-            Ok(found) if !found.is_file() => return Err(io::Error::other("is not a regular file")),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = File::options().read(true).append(true).create(true).open(path)?;
+        let file = own(path, |options| options.read(true).append(true).create(true))?;
         let mut start = Vec::new();
         (&file).take(FIRST.len() as u64).read_to_end(&mut start)?;
         if !FIRST.as_bytes().starts_with(&start) {
             let why = "is not a metrics file; move it away, and a new one is written";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        let mut bytes = start;
-        file.read_to_end(&mut bytes)?;
-        let (mut columns, mut end, mut last) = (Vec::new(), 0, String::new());
-        for line in bytes.split_inclusive(|&b| b == b'\n') {
-            let text = String::from_utf8_lossy(line);
+        let mut rows = BufReader::new(file);
+        rows.rewind()?;
+        let (mut columns, mut end, mut last, mut line) = (Vec::new(), 0, String::new(), Vec::new());
+        while iterations > 0 && next_line(&mut rows, &mut line)? {
+            let text = String::from_utf8_lossy(&line);
             let row = iteration(&text);
-            if iterations == 0 || !text.ends_with('\n') || row.is_some_and(|row| row > iterations) {
+            if row.is_some_and(|row| row > iterations) {
                 break;
             }
             if end == 0 {
@@ -293,7 +303,8 @@ impl Table {
             }
             end += line.len() as u64;
         }
-        if end < bytes.len() as u64 {
+        let file = rows.into_inner();
+        if end < file.metadata()?.len() {
             file.set_len(end)?;
         }
         Ok(Self { file, columns, end, last })

@@ -18,7 +18,7 @@
 //! The last step truncates all episodes, so the first one may follow it: a recording that is shorter than the training begins
 //! again.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::config::{Config, RunConfig};
+use crate::file::{open, refused};
 use crate::pipeline::{Collect, Filled};
 use crate::profile::{Phase, Track};
 
@@ -91,10 +92,15 @@ impl Heading {
         self.obs_len.saturating_mul(if self.bytes { 1 } else { 4 }).saturating_add(self.mask_len)
     }
 
+    /// Size of a step in which no episode ends, in bytes.
+    fn min_bytes(&self) -> usize {
+        let each = self.obs_bytes().saturating_add(self.action_len.max(1).saturating_mul(4)).saturating_add(6);
+        each.saturating_mul(self.n_envs).max(1)
+    }
+
     /// Largest size of a step in bytes.
     fn max_bytes(&self) -> usize {
-        let each = self.obs_bytes().saturating_mul(2).saturating_add(self.action_len.max(1).saturating_mul(4)).saturating_add(6);
-        each.saturating_mul(self.n_envs).max(1)
+        self.min_bytes().saturating_add(self.obs_bytes().saturating_mul(self.n_envs))
     }
 }
 
@@ -242,23 +248,20 @@ fn damaged(what: &str) -> io::Error {
 fn open_any(path: &Path) -> Result<(Origin, Heading), Error> {
     let unfit = |why: String| Error::config(format!("{}: {why}", path.display()));
     let unknown = || unfit("is neither what `rl record` wrote nor the replay.bin of a checkpoint".into());
-    let found = fs::metadata(path).map_err(Error::io(path))?;
-    if !found.is_file() {
-        return Err(unfit("is not a regular file".into()));
-    }
-    let read = || -> io::Result<_> {
-        let mut input = BufReader::new(File::open(path)?);
+    let (file, size) = open(path).map_err(refused(path, ""))?;
+    let mut input = BufReader::new(file);
+    let mut read = || -> io::Result<_> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic)?;
-        Ok((input, magic))
+        Ok(magic)
     };
-    let (mut input, magic) = read().map_err(|error| match error.kind() {
+    let magic = read().map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => unknown(),
         _ => Error::io(path)(error),
     })?;
     if magic == *REPLAY {
         input.seek(SeekFrom::Start(0)).map_err(Error::io(path))?;
-        let replay = ReplayBuffer::load_any(&mut input, found.len()).map_err(|error| unfit(error.to_string()))?;
+        let replay = ReplayBuffer::load_any(&mut input, size).map_err(|error| unfit(error.to_string()))?;
         let shape = *replay.shape();
         if shape.n_step > 1 {
             let n = shape.n_step;
@@ -294,6 +297,10 @@ fn open_any(path: &Path) -> Result<(Origin, Heading), Error> {
         let whole = head.block_steps > 0 && head.steps > 0 && head.steps.is_multiple_of(head.block_steps);
         if !whole || head.n_envs == 0 || head.obs_len == 0 || head.block_steps.checked_mul(head.max_bytes() as u64).is_none() {
             return Err(damaged("its head"));
+        }
+        // Before anything is allocated for as many environments as the head says.
+        if (head.steps as u128).saturating_mul(head.min_bytes() as u128) > u128::from(size) {
+            return Err(ErrorKind::UnexpectedEof.into());
         }
         Ok((head, 16 + len))
     };
@@ -549,6 +556,8 @@ impl Collect for Playback {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use rl_agents::{Collector, NetConfig, QNetwork};
     use rl_buffer::TransitionShape;
     use rl_envs::cartpole::CartPole;
@@ -701,6 +710,12 @@ mod tests {
             let error = try_with(&whole[..at]).unwrap_err();
             assert!([1, 2].contains(&error.exit_code()) && error.to_string().contains("steps"), "{at} bytes: {error}");
         }
+        fs::write(&path, &whole).unwrap();
+        // Nothing is allocated for the environments that a head claims.
+        let Ok((_, head)) = open_any(&path) else { panic!("it is whole") };
+        let claimed = codec::encode(&Heading { n_envs: 1 << 24, ..head }).unwrap();
+        fs::write(&path, [&MAGIC[..], &(claimed.len() as u64).to_le_bytes(), &claimed, &whole[100..]].concat()).unwrap();
+        assert!(open_any(&path).err().unwrap().to_string().contains("ends too early"));
         fs::write(&path, &whole).unwrap();
         let refused = |spaces, n_envs| Playback::of(&path, spaces, n_envs).err().unwrap();
         let error = refused(&spaces, 4);

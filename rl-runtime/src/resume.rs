@@ -17,6 +17,7 @@ use rl_envs::catalog::Entry;
 use crate::Mode;
 use crate::budget::Budget;
 use crate::checkpoint::{self, Checkpoint};
+use crate::file::{copy_own, refused};
 use crate::print::grouped;
 use crate::profile::Profile;
 use crate::run_dir::RunDir;
@@ -155,8 +156,8 @@ impl Source {
                     checkpoint::copy_best(&run.join("checkpoints"), &dir.checkpoints(), env_steps)?;
                     for (name, to) in [("metrics.csv", dir.metrics()), ("envs.csv", dir.envs())] {
                         let from = run.join(name);
-                        if from.is_file() {
-                            std::fs::copy(&from, to).map_err(Error::io(&from))?;
+                        if from.symlink_metadata().is_ok() {
+                            copy_own(&from, &to).map_err(refused(&from, "; remove it"))?;
                         }
                     }
                     tensorboard::copy(&run.join("tb"), &dir.events())

@@ -6,7 +6,7 @@ use std::path::{self, Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::file::{is_draft_of, write_whole};
+use crate::file::{is_draft_of, own, own_dir, read_own, refused, write_own};
 use crate::print::quoted;
 use crate::{Config, Error, checkpoint, config};
 
@@ -41,7 +41,8 @@ struct Machine {
 /// [`Error::RunDir`] if another process has locked it.
 pub(crate) fn lock(dir: &Path) -> Result<File, Error> {
     let file = dir.join("lock");
-    let lock = File::options().create(true).truncate(false).write(true).open(&file).map_err(Error::io(&file))?;
+    let lock = own(&file, |options| options.create(true).truncate(false).write(true));
+    let lock = lock.map_err(refused(&file, "; remove it"))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(Error::RunDir { path: dir.into(), why: "is in use by another process".into() }),
@@ -126,12 +127,14 @@ impl RunDir {
             return Err(Error::RunDir { path: path.into(), why });
         }
         let file = path.join("config.toml");
-        let text = config::read_small(&file, config::MAX_FILE).map_err(|e| {
+        let text = read_own(&file, config::MAX_FILE).map_err(|e| {
             let why = format!("is not the directory of a run ({e}); begin a run with --run-dir {}", quoted(path));
             Error::RunDir { path: path.into(), why }
         })?;
         let config = Config::from_toml(&text, &file.display().to_string())?;
         let dir = Self::lock(path)?;
+        let checkpoints = dir.checkpoints();
+        own_dir(&checkpoints).map_err(refused(&checkpoints, "; put the directory itself in its place"))?;
         clean(path);
         Ok((dir, config))
     }
@@ -159,7 +162,7 @@ impl RunDir {
     /// [`Error::Io`] if it cannot be written; the old one is still in place then.
     pub fn replace_config(&self, config: &Config) -> Result<(), Error> {
         let (path, text) = (self.path.join("config.toml"), config.to_toml());
-        if fs::read_to_string(&path).is_ok_and(|old| old == text) { Ok(()) } else { self.write("config.toml", &text) }
+        if read_own(&path, config::MAX_FILE).is_ok_and(|old| old == text) { Ok(()) } else { self.write("config.toml", &text) }
     }
 
     fn first_free(name: &str) -> Result<Self, Error> {
@@ -237,7 +240,7 @@ impl RunDir {
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {
-        write_whole(&self.path.join(name), text.as_bytes())
+        write_own(&self.path.join(name), text.as_bytes())
     }
 }
 
@@ -283,7 +286,7 @@ fn is_remnant(entry: &DirEntry) -> bool {
 fn check_empty(path: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(path).map_err(Error::io(path))? {
         let entry = entry.map_err(Error::io(path))?;
-        let lock = entry.file_name() == "lock" && entry.metadata().is_ok_and(|found| found.len() == 0);
+        let lock = entry.file_name() == "lock" && entry.metadata().is_ok_and(|found| found.is_file() && found.len() == 0);
         if !lock && !is_remnant(&entry) {
             let resume = format!("continue that run with --resume {}, or choose", quoted(path));
             let choose = if path.join("config.toml").exists() { &resume } else { "choose" };

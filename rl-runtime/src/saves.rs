@@ -29,6 +29,11 @@ pub(crate) struct Saves {
     failed: u32,
 }
 
+/// True if the agent itself is what cannot be saved, now and later.
+fn is_final(error: &Error) -> bool {
+    matches!(error, Error::Agent(rl_agents::Error::Snapshot(_)))
+}
+
 /// Warns of checkpoints that cannot be removed, with the first error.
 fn warn_of_stuck(stuck: &[Error], listener: Listener<'_>) {
     if let Some(first) = stuck.first() {
@@ -70,7 +75,7 @@ impl Saves {
     /// Only the last of several consecutive failures is an error.
     ///
     /// # Errors
-    /// [`Error::NotSaved`] after too many consecutive failures.
+    /// [`Error::NotSaved`] after too many consecutive failures, [`Error::NotFinite`] if the agent has such numbers.
     pub(crate) fn save(
         &mut self,
         dir: &RunDir,
@@ -83,7 +88,7 @@ impl Saves {
             return Ok(());
         };
         self.failed += 1;
-        if self.failed == MAX_FAILED {
+        if self.failed == MAX_FAILED || is_final(&error) {
             return Err(self.gave_up(dir, self.failed, error));
         }
         warn(listener, &format!("checkpoint not saved, training continues: {error}"));
@@ -93,7 +98,7 @@ impl Saves {
     /// Saves at the end of training; retries after a pause.
     ///
     /// # Errors
-    /// [`Error::NotSaved`] if all attempts failed.
+    /// [`Error::NotSaved`] if all attempts failed, [`Error::NotFinite`] if the agent has such numbers.
     pub(crate) fn save_last(
         &mut self,
         dir: &RunDir,
@@ -105,11 +110,11 @@ impl Saves {
         loop {
             match (self.write(dir, checkpoint, agent, listener), pauses.next()) {
                 (Ok(()), _) => return Ok(()),
-                (Err(error), Some(&ms)) => {
+                (Err(error), Some(&ms)) if !is_final(&error) => {
                     warn(listener, &format!("the last checkpoint is not saved: {error}; trying again in {ms} ms"));
                     std::thread::sleep(Duration::from_millis(ms));
                 }
-                (Err(error), None) => return Err(self.gave_up(dir, PAUSES_MS.len() as u32 + 1, error)),
+                (Err(error), _) => return Err(self.gave_up(dir, PAUSES_MS.len() as u32 + 1, error)),
             }
         }
     }
@@ -153,6 +158,10 @@ impl Saves {
     }
 
     fn gave_up(&self, dir: &RunDir, attempts: u32, cause: Error) -> Error {
-        Error::NotSaved { run: dir.path().into(), attempts, cause: Box::new(cause), saved: self.saved }
+        let run = dir.path().into();
+        match cause {
+            Error::Agent(rl_agents::Error::Snapshot(cause)) => Error::NotFinite { run, cause, saved: self.saved },
+            cause => Error::NotSaved { run, attempts, cause: Box::new(cause), saved: self.saved },
+        }
     }
 }

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Error;
+use crate::file::{copy_own, own, own_dir, refused};
 
 /// Interval between writes to the file.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
@@ -110,14 +111,16 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Error> {
         fs::create_dir_all(to)?;
         fs::read_dir(from)?.try_for_each(|entry| {
             let entry = entry?;
-            if entry.path().is_file() { fs::copy(entry.path(), to.join(entry.file_name())).map(drop) } else { Ok(()) }
+            if entry.file_type()?.is_file() { copy_own(&entry.path(), &to.join(entry.file_name())) } else { Ok(()) }
         })
     };
-    if from.is_dir() { copy().map_err(Error::io(from)) } else { Ok(()) }
+    let found = own_dir(from).map_err(refused(from, "; remove it"))?;
+    if found { copy().map_err(Error::io(from)) } else { Ok(()) }
 }
 
 /// Creates the file that readers take as the latest in `dir`.
 fn create(dir: &Path) -> io::Result<File> {
+    own_dir(dir)?;
     fs::create_dir_all(dir)?;
     let number = |name: &str| name.strip_prefix(PREFIX)?.split('.').next()?.parse::<u64>().ok();
     let mut latest = 0;
@@ -126,7 +129,7 @@ fn create(dir: &Path) -> io::Result<File> {
     }
     // In order of names, even if the clock is set back.
     let number = (now() as u64).max(latest + 1);
-    File::options().append(true).create_new(true).open(dir.join(format!("{PREFIX}{number:010}.rl")))
+    own(&dir.join(format!("{PREFIX}{number:010}.rl")), |options| options.append(true).create_new(true))
 }
 
 /// Seconds since 1970.

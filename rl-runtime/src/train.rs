@@ -1,6 +1,5 @@
 //! The training loop, once: it learns from the rollouts of a [`Pipeline`].
 
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +21,7 @@ use crate::config::{Mpi, RunConfig};
 use crate::crew::Crew;
 use crate::evaluation::{Evaluation, evaluate, training_evaluation_seed};
 use crate::event::{Event, Listener, warn};
+use crate::file::own;
 use crate::metrics::{EVALUATION, LagHistogram, Log, Row};
 use crate::pipeline::{Collect, Filled, Flow, Pipeline};
 use crate::print::grouped;
@@ -594,7 +594,7 @@ impl Training {
     pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
         let Checkpoint { config, agent, replay, collector, progress, ahead, .. } = checkpoint;
         let mut file = match &replay {
-            Some(path) => Some(BufReader::new(File::open(path).map_err(Error::io(path))?)),
+            Some(path) => Some(BufReader::new(own(path, |options| options.read(true)).map_err(Error::io(path))?)),
             None => None,
         };
         let name = replay.as_ref().and_then(|path| path.file_name()).unwrap_or_default().display().to_string();

@@ -120,6 +120,155 @@ fn a_refused_command_touches_no_timeline_and_the_run_s_own_files_are_never_one()
     assert_eq!(run(rl(&["train", "--steps", "128", "--resume"]).arg(&r)).0, Some(0), "it can still be resumed");
 }
 
+/// Runs to the end; fails unless the exit code is `code` and stderr contains `why`.
+fn ends(command: &mut Command, code: i32, why: &str) {
+    let (found, _, stderr) = run(command);
+    assert!(found == Some(code) && stderr.contains(why), "{command:?}: {found:?} {stderr}");
+}
+
+fn fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn what_lies_in_the_directory_of_a_run_is_never_a_link_and_never_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("precious"), "precious").unwrap();
+    // A new run, in a directory that somebody else has prepared.
+    for (name, make) in [("fifo", (|to| fifo(to)) as fn(&Path)), ("link", |to| symlink("../elsewhere", to).unwrap())] {
+        fs::create_dir(path(name)).unwrap();
+        make(&path(name).join("lock"));
+        ends(&mut small(&path(name), &[]), 2, "is not empty");
+    }
+    let original = path("original");
+    assert_eq!(run(&mut small(&original, &["--set", "eval_every=32"])).0, Some(0));
+    let (eval, resume): (&[&str], &[&str]) = (&["eval", "--episodes", "1"], &["train", "--steps", "128", "--resume"]);
+    // Name, target of the link (none: a FIFO), command, exit code, what stderr says.
+    let cases: [(&str, Option<&str>, &[&str], i32, &str); 16] = [
+        ("lock", None, resume, 2, "lock: is a FIFO, not a regular file; remove it"),
+        ("lock", Some("../precious"), resume, 2, "lock: is a symbolic link, not a regular file; remove it"),
+        ("lock", Some("../elsewhere"), resume, 2, "lock: is a symbolic link"),
+        ("config.toml", Some("../precious"), resume, 2, "config.toml: is a symbolic link"),
+        ("metrics.csv", Some("../precious"), resume, 0, "metrics.csv: is a symbolic link"),
+        ("metrics.csv", Some("../elsewhere"), resume, 0, "metrics.csv: is a symbolic link"),
+        ("tb", Some("../other"), resume, 0, "tb: is a symbolic link"),
+        ("checkpoints", Some("../other"), resume, 2, "checkpoints: is a symbolic link, not a directory"),
+        ("checkpoints", Some("../other"), eval, 2, "checkpoints: is a symbolic link, not a directory"),
+        ("checkpoints/best", Some("../../other"), &["eval", "--best"], 2, "best: is a symbolic link"),
+        ("metrics.csv", Some("../precious"), &["monitor"], 2, "metrics.csv: is a symbolic link"),
+        ("metrics.csv", None, &["plot"], 2, "metrics.csv: is a FIFO"),
+        ("metrics.csv", Some("/dev/zero"), &["plot"], 2, "metrics.csv: is a symbolic link"),
+        ("plot.svg", Some("../precious"), &["plot"], 2, "plot.svg: is a symbolic link, not a regular file; remove it"),
+        ("plot.svg", Some("../elsewhere"), &["plot"], 2, "plot.svg: is a symbolic link"),
+        ("plot.svg", None, &["plot"], 2, "plot.svg: is a FIFO"),
+    ];
+    for (name, target, args, code, why) in cases {
+        let run_dir = path("run");
+        assert!(Command::new("cp").arg("-r").arg(&original).arg(&run_dir).status().unwrap().success());
+        assert!(Command::new("cp").arg("-r").arg(original.join("checkpoints")).arg(path("other")).status().unwrap().success());
+        let file = run_dir.join(name);
+        let _ = fs::remove_file(&file).or_else(|_| fs::remove_dir_all(&file));
+        target.map_or_else(|| fifo(&file), |target| symlink(target, &file).unwrap());
+        let before = entries(&path("other"));
+        ends(rl(args).arg(&run_dir), code, why);
+        assert!(fs::symlink_metadata(&file).unwrap().is_symlink() || target.is_none(), "{name}: the link is left as it is");
+        assert_eq!((fs::read_to_string(path("precious")).unwrap().as_str(), entries(&path("other"))), ("precious", before), "{name}");
+        assert!(!path("elsewhere").exists(), "{name}");
+        ["run", "other"].map(|name| fs::remove_dir_all(path(name)).unwrap());
+    }
+    // A checkpoint that is a link is not passed over for an older one.
+    let checkpoint = newest(&original);
+    let moved = path("moved");
+    fs::rename(&checkpoint, &moved).unwrap();
+    symlink(&moved, &checkpoint).unwrap();
+    for args in [eval, resume] {
+        ends(rl(args).arg(&original), 3, "is a symbolic link, which is not followed here");
+    }
+    ends(rl(eval).arg(&moved), 0, "");
+    fs::remove_file(&checkpoint).unwrap();
+    fs::rename(&moved, &checkpoint).unwrap();
+    // Links that the user names are followed, also that of a run's directory.
+    symlink("original", path("linked")).unwrap();
+    symlink("original/curve.svg", path("curve")).unwrap();
+    ends(rl(resume).arg(path("linked")), 0, "");
+    ends(rl(&["plot"]).arg(path("linked")).arg("--out").arg(path("curve")), 0, "");
+    assert!(original.join("curve.svg").is_file() && path("curve").is_symlink());
+}
+
+#[test]
+fn what_lies_in_the_directory_of_a_sweep_is_never_a_link_and_never_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let text = "env = \"cartpole\"\nsteps = 64\nn_envs = 4\nhidden = [2]\neval_episodes = 1\n\
+                [ppo]\nn_steps = 8\nbatch_size = 16\n[sweep]\ntrials = 1\n[sweep.settings]\n";
+    fs::write(path("s.toml"), text).unwrap();
+    fs::write(path("precious"), "precious").unwrap();
+    let sweep = || {
+        let mut command = rl(&["sweep", "s.toml", "--dir", "sweep"]);
+        command.current_dir(dir.path());
+        command
+    };
+    ends(&mut sweep(), 0, "");
+    for name in ["lock", "trials.csv", "trial-000.toml", "trial-000-seed-0.log", "trial-000-seed-0", "best.toml", "sweep.svg"] {
+        for target in [None, Some("../precious"), Some("../elsewhere"), Some("/dev/zero")] {
+            let file = path("sweep").join(name);
+            let old = file.is_file().then(|| fs::read(&file).unwrap());
+            let _ = fs::remove_file(&file).or_else(|_| fs::remove_dir_all(&file));
+            // The training runs once more.
+            let table = path("sweep/trials.csv");
+            let rows = fs::read(&table).unwrap_or_default();
+            if name.contains("seed") {
+                fs::remove_file(&table).unwrap();
+            }
+            target.map_or_else(|| fifo(&file), |target| symlink(target, &file).unwrap());
+            ends(&mut sweep(), 2, &format!("{name}: is a {}", if target.is_some() { "symbolic link" } else { "FIFO" }));
+            assert!(fs::read_to_string(path("precious")).unwrap() == "precious" && !path("elsewhere").exists(), "{name}");
+            fs::remove_file(&file).unwrap();
+            if name.contains("seed") {
+                fs::write(&table, rows).unwrap();
+            }
+            old.into_iter().for_each(|old| fs::write(&file, old).unwrap());
+        }
+    }
+    ends(&mut sweep(), 0, "");
+}
+
+#[test]
+fn a_sweep_that_was_killed_while_its_directory_was_made_continues() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let text = "env = \"cartpole\"\nsteps = 64\nn_envs = 4\nhidden = [2]\neval_episodes = 1\n\
+                [ppo]\nn_steps = 8\nbatch_size = 16\n[sweep]\ntrials = 4\n\
+                [sweep.settings]\n\"ppo.n_epochs\" = [1, 2]\nhidden = [[2, 2], [3, 3]]\n";
+    fs::write(path("s.toml"), text).unwrap();
+    let sweep = || {
+        let mut command = rl(&["sweep", "s.toml", "--dir", "sweep"]);
+        command.current_dir(dir.path());
+        command
+    };
+    fs::create_dir(path("sweep")).unwrap();
+    fs::write(path("sweep/lock"), "").unwrap();
+    fs::write(path("sweep/.sweep.toml.123-0.tmp"), "env = ").unwrap();
+    ends(&mut sweep(), 0, "");
+    let files = ["trials.csv", "best.toml", "trial-001.toml", "trial-003.toml"].map(|name| path("sweep").join(name));
+    let expected = files.each_ref().map(|file| fs::read_to_string(file).unwrap());
+    assert!(!path("sweep/.sweep.toml.123-0.tmp").exists());
+    assert!(expected[0].contains(",\"[2, 2]\"") || expected[0].contains(",\"[3, 3]\""), "{}", expected[0]);
+    // Files of trials are missing or cut, and one is being written.
+    fs::remove_file(&files[2]).unwrap();
+    fs::write(&files[3], "env = ").unwrap();
+    fs::write(path("sweep/.trial-003.toml.123-0.tmp"), "env = ").unwrap();
+    ends(&mut sweep(), 0, "");
+    assert_eq!(files.each_ref().map(|file| fs::read_to_string(file).unwrap()), expected);
+    assert!(!path("sweep/.trial-003.toml.123-0.tmp").exists());
+    // A directory with anything else is no sweep's.
+    fs::create_dir(path("other")).unwrap();
+    fs::write(path("other/notes.txt"), "").unwrap();
+    ends(rl(&["sweep", "s.toml", "--dir", "other"]).current_dir(dir.path()), 2, "is not empty, and not a sweep");
+    assert_eq!(entries(&path("other")), 1);
+}
+
 #[test]
 fn messages_that_cannot_be_printed_change_no_exit_code() {
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +386,7 @@ fn metrics_that_cannot_be_written_never_stop_a_resumed_run() {
     let dir = tempfile::tempdir().unwrap();
     type Damage = fn(&Path);
     let cases: [(&str, Damage, &str); 4] = [
-        ("directory", |path| fs::remove_file(path).and_then(|()| fs::create_dir(path)).unwrap(), "is not a regular file"),
+        ("directory", |path| fs::remove_file(path).and_then(|()| fs::create_dir(path)).unwrap(), "is a directory, not a regular file"),
         ("garbage", |path| fs::write(path, [0xff; 100]).unwrap(), "is not a metrics file"),
         (
             "fifo",
@@ -245,7 +394,7 @@ fn metrics_that_cannot_be_written_never_stop_a_resumed_run() {
                 fs::remove_file(path).unwrap();
                 assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
             },
-            "is not a regular file",
+            "is a FIFO, not a regular file",
         ),
         // The metrics exceed the disk, so that no row can be added; checkpoints still fit.
         (

@@ -127,6 +127,35 @@ fn plot_draws_runs_of_the_same_settings_as_one_curve_and_refuses_what_has_no_ret
 }
 
 #[test]
+fn plot_leaves_out_an_axis_without_numbers_and_draws_huge_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let [odd, usual] = ["odd", "usual"].map(|name| dir.path().join(name));
+    [&odd, &usual].map(|path| train(path, &[]));
+    let file = odd.join("metrics.csv");
+    let text_of = fs::read_to_string(&file).unwrap();
+    let plot = |args: &[&str]| {
+        let output = finish(&mut rl(args));
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    fs::write(&file, text_of.replace("time/time_elapsed", "time/elapsed")).unwrap();
+    let said = plot(&["plot", text(&odd)]);
+    assert!(said.contains("no return with a number in time/time_elapsed: no curve over seconds of training"), "{said}");
+    let svg = fs::read_to_string(odd.join("plot.svg")).unwrap();
+    assert!(svg.contains("env steps</text>") && !svg.contains("seconds of training"), "{svg}");
+    // Beside another run, the panel has that one's curve.
+    let both = text(&dir.path().join("both.svg")).to_owned();
+    plot(&["plot", text(&odd), text(&usual), "--out", &both]);
+    assert!(fs::read_to_string(both).unwrap().contains("seconds of training"));
+    let huge = |line: &str| ["nan", "-1e308", "1.7e308"].map(|x| line.replacen(line.split(',').next().unwrap(), x, 1)).join("\n");
+    let rows: Vec<String> = text_of.lines().enumerate().map(|(i, line)| if i == 0 { line.into() } else { huge(line) }).collect();
+    fs::write(&file, rows.join("\n") + "\n").unwrap();
+    plot(&["plot", text(&odd)]);
+    let svg = fs::read_to_string(odd.join("plot.svg")).unwrap();
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+}
+
+#[test]
 fn monitor_prints_the_latest_numbers_where_there_is_no_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run");
@@ -184,6 +213,13 @@ fn at_a_terminal_a_board_is_drawn_and_the_terminal_restored_however_the_run_ends
         let shown = in_a_terminal("", &["train", "cartpole", &run_dir(more), "--steps 64", more]).unwrap();
         assert!(!shown.contains('\x1b') && shown.contains("env_steps") == (more == "--json"), "{shown}");
     }
+    // A terminal may claim any size.
+    let shown = in_a_terminal(
+        "stty rows 65535 cols 65535; ulimit -v 4000000; timeout --foreground -s INT 2",
+        &["train", "cartpole", &run_dir("wide"), long[0], long[1]],
+    );
+    let shown = shown.unwrap();
+    assert!(shown.contains("interrupted and saved") && !shown.contains("allocation"), "{}", shown.len());
     // The board of the same run, from its files.
     let shown = in_a_terminal("timeout --foreground -s INT 1", &["monitor", &path("int")]).unwrap();
     assert!(shown.contains("steps/s") && shown.ends_with(close), "{shown}");

@@ -453,6 +453,22 @@ fn forged_and_odd_files_are_refused_without_waiting() {
 }
 
 #[test]
+fn an_agent_whose_numbers_are_not_finite_ends_as_diverged_and_not_as_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    train(&run_dir, "ppo", &["steps=64", "ppo.n_epochs=1"]);
+    let path = newest(&run_dir);
+    // No second moment is negative: the next step of that parameter is not a number.
+    let moments = fs::read(path.join("optimizer.safetensors")).unwrap();
+    forge(&path, "optimizer.safetensors", Some(&[&moments[..moments.len() - 4], &(-1.0f32).to_le_bytes()].concat()));
+    let (code, _, err) = run(&["train", "--resume", text(&run_dir), "--steps", "128"]);
+    assert_eq!(code, 4, "{err}");
+    assert!(err.contains("training stopped, and this agent is not saved: number ") && err.contains(" of params is NaN"), "{err}");
+    assert!(err.contains("continues from the checkpoint at 64 env steps") && !err.contains("space"), "{err}");
+    assert_eq!(newest(&run_dir), path);
+}
+
+#[test]
 fn no_transition_crosses_the_rollouts_that_a_target_drops() {
     let dir = tempfile::tempdir().unwrap();
     let waiting = |mode: &str, target: &str| {

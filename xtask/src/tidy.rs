@@ -43,6 +43,21 @@ const NEVER: &[(&str, &[&str], &str)] = &[
     ("rl-runtime/src", &["KernelInfo", "ptx"], "the runtime names no kernel"),
 ];
 
+/// Calls that open a file by its path; `File::create_new` is none of them, as it never follows a link.
+const OPENING: [&str; 8] = [
+    "File::create",
+    "File::open",
+    "File::options",
+    "OpenOptions::new",
+    "fs::copy",
+    "fs::read",
+    "fs::read_to_string",
+    "fs::write",
+];
+
+/// Files of rl-runtime with those calls: the one way to open a file, and readers of `/proc`.
+const MAY_OPEN: [&str; 2] = ["rl-runtime/src/file.rs", "rl-runtime/src/resources.rs"];
+
 /// Types that each environment's file has its own of.
 const IN_EACH_ENVIRONMENT: [&str; 2] = ["Params", "State"];
 
@@ -79,6 +94,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
             problems.extend(mapped(source, &map));
             problems.extend(never(source));
             problems.extend(silent(source));
+            problems.extend(opened(source));
         }
         problems.extend(prose(source));
     }
@@ -121,6 +137,20 @@ fn never(source: &Source) -> Vec<String> {
         for (i, line) in source.code() {
             let found = words.iter().filter(|word| has_word(line, word));
             problems.extend(found.map(|word| format!("{}:{i} has `{word}`, but in {place} {reason}", source.path)));
+        }
+    }
+    problems
+}
+
+/// Files that rl-runtime opens by another way than `file`, which refuses links, FIFOs and devices.
+fn opened(source: &Source) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !source.path.starts_with("rl-runtime/src/") || MAY_OPEN.contains(&source.path.as_str()) {
+        return problems;
+    }
+    for (i, line) in source.code().filter(|(_, line)| !line.contains("\"/proc/")) {
+        if OPENING.iter().any(|call| has_word(line, call)) {
+            problems.push(format!("{}:{i}: a file is opened by `file::open` or `file::own`, which refuse links and FIFOs", source.path));
         }
     }
     problems
@@ -330,6 +360,18 @@ mod tests {
             "#[cfg(test)]\nmod tests {\n    let x = array.as_slice().unwrap_or_default();\n}",
         ] {
             assert_eq!(found(good), 0, "{good}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_the_runtime_is_opened_in_one_place() {
+        let found = |path: &str, call: &str| opened(&source(path, &format!("//! Header.\nlet file = {call};\n"))).len();
+        for call in ["File::open(path)", "fs::read(path)", "std::fs::read_to_string(path)", "fs::write(path, text)", "File::options()"] {
+            assert_eq!(found("rl-runtime/src/cli/plot.rs", call), 1, "{call}");
+            assert_eq!(found("rl-runtime/src/file.rs", call) + found("rl-envs/src/a.rs", call), 0, "{call}");
+        }
+        for call in ["fs::read_to_string(\"/proc/self/stat\")", "own(path, |options| options.read(true))", "File::create_new(path)"] {
+            assert_eq!(found("rl-runtime/src/cli/plot.rs", call), 0, "{call}");
         }
     }
 

@@ -14,6 +14,9 @@ const BOTTOM: f64 = 62.0;
 /// Height of a line of the legend.
 const LINE: f64 = 20.0;
 
+/// Largest number on an axis, whose span and ticks stay finite; larger ones are drawn there.
+const LARGEST: f64 = 1e307;
+
 /// A point of a curve, or of the border of an area.
 pub(super) type Point = (f64, f64);
 
@@ -45,7 +48,16 @@ impl Axis {
     /// Covers all values with about five ticks at round numbers.
     fn over(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), x| (from.min(x), to.max(x)));
-        let (from, to) = if from < to { (from, to) } else { (from - 0.5, from + 0.5) };
+        // Without a value.
+        let (from, to) = if from <= to { (from.max(-LARGEST), to.min(LARGEST)) } else { (0.0, 1.0) };
+        let largest = from.abs().max(to.abs());
+        // Numbers that are closer have no round ticks between them.
+        let (from, to) = if to - from > 1e-9 * largest && to - from > 1e-300 {
+            (from, to)
+        } else {
+            let margin = (largest / 1000.0).max(0.5);
+            (from - margin, from + margin)
+        };
         let rough = (to - from) / 5.0;
         let power = 10f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|step| *step >= rough).unwrap_or(rough);
@@ -59,7 +71,7 @@ impl Axis {
 
     /// Maps a value to the axis, from 0 to 1.
     fn share(&self, value: f64) -> f64 {
-        (value - self.from) / (self.to - self.from)
+        (value.clamp(-LARGEST, LARGEST) - self.from) / (self.to - self.from)
     }
 }
 
@@ -134,6 +146,7 @@ fn panel(svg: &mut String, left: f64, x_label: &str, y_label: &str, y: &Axis, cu
 /// Formats the number of a tick in few characters.
 pub(super) fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
+        x if x >= 1e15 => return format!("{value:.2e}"),
         x if x >= 1e9 => (value / 1e9, " G"),
         x if x >= 1e6 => (value / 1e6, " M"),
         x if x >= 1e3 => (value / 1e3, " k"),
@@ -158,9 +171,23 @@ mod tests {
             (vec![0.0, 1.2e6], vec!["0", "500 k", "1 M", "1.5 M"]),
             (vec![-0.31, 0.08], vec!["-0.4", "-0.3", "-0.2", "-0.1", "0", "0.1"]),
             (vec![-200.0, -200.0], vec!["-200.6", "-200.4", "-200.2", "-200", "-199.8", "-199.6", "-199.4"]),
+            (vec![-f64::MAX, f64::MAX], vec!["-1.00e307", "-5.00e306", "0", "5.00e306", "1.00e307"]),
+            (vec![], vec!["0", "0.2", "0.4", "0.6", "0.8", "1"]),
         ] {
             let axis = Axis::over(values.into_iter());
             assert_eq!(axis.ticks().map(short).collect::<Vec<_>>(), ticks);
+        }
+    }
+
+    #[test]
+    fn every_finite_number_has_a_place_on_its_axis() {
+        let numbers = [0.0, 5e-324, -1e-308, 1.0, 1.0 + f64::EPSILON, -1e16, 1e154, -1e300, 1.7e308, f64::MAX, f64::MIN];
+        for (a, b) in numbers.iter().flat_map(|a| numbers.iter().map(move |b| (*a, *b))) {
+            let axis = Axis::over([a, b].into_iter());
+            let shares = [a, b].map(|x| axis.share(x));
+            assert!(shares.iter().all(|share| (-0.001..=1.001).contains(share)), "{a} {b}: {shares:?}");
+            assert!((2..20).contains(&axis.ticks().count()) && axis.ticks().all(f64::is_finite), "{a} {b}");
+            assert!(axis.ticks().all(|tick| short(tick).len() < 16), "{a} {b}");
         }
     }
 

@@ -70,10 +70,15 @@ pub(super) fn show(picture: &str) {
     }
 }
 
-/// Columns and rows of the terminal.
+/// Largest picture in columns and rows, more than any screen shows.
+///
+/// A terminal may report 65,535 of each, and a picture takes about 80 bytes for each character.
+const LARGEST: (u16, u16) = (1000, 500);
+
+/// Columns and rows of the terminal, as far as pictures go.
 pub(super) fn size() -> (u16, u16) {
     let (rows, columns) = console::Term::stdout().size();
-    (columns, rows)
+    (columns.min(LARGEST.0), rows.min(LARGEST.1))
 }
 
 /// Ratatui's way to the screen, in place of crossterm.

@@ -131,6 +131,7 @@ enum Verb {
 /// ```
 #[must_use]
 pub fn main(own: &[Entry]) -> ExitCode {
+    share_heap();
     let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // A panic of an environment becomes an error, which is printed once and names the environment.
@@ -165,6 +166,25 @@ pub fn main(own: &[Entry]) -> ExitCode {
         ExitCode::from(error.exit_code())
     });
     if code == ExitCode::SUCCESS && print::lost() { ExitCode::FAILURE } else { code }
+}
+
+/// Lets all threads allocate from one heap where the address space is limited.
+///
+/// glibc reserves 64 MB of addresses for the heap of each thread, which a budget cannot count: below 260 MB, trainings that it had
+/// accepted were aborted.
+#[allow(unsafe_code)]
+fn share_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn mallopt(param: std::ffi::c_int, value: std::ffi::c_int) -> std::ffi::c_int;
+        }
+        const M_ARENA_MAX: std::ffi::c_int = -8;
+        if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
+            // SAFETY: glibc's function takes two numbers, refuses those that it does not know, and takes a lock.
+            unsafe { mallopt(M_ARENA_MAX, 1) };
+        }
+    }
 }
 
 /// Environments of the program: built-in, the user's, in worker processes.

@@ -45,10 +45,12 @@ struct Group {
 }
 
 pub(super) fn run(args: &PlotArgs, json: bool) -> Result<ExitCode, Error> {
-    let file = match (&args.out, &args.runs[..]) {
-        (Some(out), _) => out.clone(),
-        (None, [run]) => run.join("plot.svg"),
-        (None, _) => "plot.svg".into(),
+    let (file, draft) = match (&args.out, &args.runs[..]) {
+        (Some(out), _) => (out.clone(), Draft::create(out)?),
+        (None, runs) => {
+            let file = if let [run] = runs { run.join("plot.svg") } else { "plot.svg".into() };
+            (file.clone(), Draft::own(&file)?)
+        }
     };
     let mut groups: Vec<Group> = Vec::new();
     for run in &args.runs {
@@ -59,17 +61,24 @@ pub(super) fn run(args: &PlotArgs, json: bool) -> Result<ExitCode, Error> {
                 why: "no episode has ended so far: there is no return to plot".into(),
             });
         }
+        for (x, label) in &X[1..] {
+            if recorded.curve(x, RETURN).is_empty() {
+                let run = run.display();
+                print::err(&format!("warning: {run}: metrics.csv has no return with a number in {x}: no curve over {label}"));
+            }
+        }
         let config = settings(run).ok();
         match groups.iter_mut().find(|group| same(group.config.as_ref(), config.as_ref())) {
             Some(group) => group.runs.push(recorded),
             None => groups.push(Group { name: name(run), config, runs: vec![recorded] }),
         }
     }
-    let curves: Vec<Vec<Curve>> = X.iter().map(|(x, _)| groups.iter().map(|group| curve(&group.runs, x)).collect()).collect();
+    let panels = X.iter().map(|(x, label)| (*label, groups.iter().map(|group| curve(&group.runs, x)).collect::<Vec<Curve>>()));
+    let (labels, curves): (Vec<&str>, Vec<_>) =
+        panels.filter(|(_, curves)| curves.iter().any(|curve| !curve.line.is_empty())).unzip();
     let names: Vec<String> = groups.iter().map(Group::label).collect();
-    let svg = chart::svg("mean return", &X.map(|(_, label)| label), &curves, &names);
-    Draft::create(&file)?.publish(svg.as_bytes())?;
     let (n, file) = (args.runs.len(), file.display().to_string());
+    draft.publish(chart::svg("mean return", &labels, &curves, &names).as_bytes())?;
     print::out(&match json {
         true => json!({"event": "plot", "file": file, "runs": n, "curves": names}).to_string(),
         false => format!("{file}: {} of {n} {}", plural(names.len(), "curve"), if n == 1 { "run" } else { "runs" }),
@@ -103,23 +112,25 @@ fn same(a: Option<&Config>, b: Option<&Config>) -> bool {
     a.differences(&b).is_empty()
 }
 
-/// Returns the curve of runs over a column; each has a return.
+/// Returns the curve of the runs that have a return over a column; empty without such runs.
 pub(super) fn curve(runs: &[Recorded], x: &str) -> Curve {
-    let lines: Vec<Vec<Point>> = runs.iter().map(|run| run.curve(x, RETURN)).collect();
+    let mut lines: Vec<Vec<Point>> = runs.iter().map(|run| run.curve(x, RETURN)).collect();
+    lines.retain(|line| !line.is_empty());
+    if lines.is_empty() {
+        return Curve::default();
+    }
     let dots = runs.iter().flat_map(|run| run.curve(x, "eval/mean_reward")).collect();
     let first = lines.iter().filter_map(|line| line.first()).map(|(x, _)| *x).fold(f64::NEG_INFINITY, f64::max);
     let last = lines.iter().filter_map(|line| line.last()).map(|(x, _)| *x).fold(f64::INFINITY, f64::min).max(first);
     let mut curve = Curve { dots, ..Curve::default() };
     for i in 0..POINTS {
-        let x = first + (last - first) * i as f64 / (POINTS - 1) as f64;
+        let x = between(first, last, i as f64 / (POINTS - 1) as f64);
         let values: Vec<f64> = lines.iter().map(|line| at(line, x)).collect();
-        let n = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / n;
+        let (mean, deviation) = spread(&values);
         curve.line.push((x, mean));
         if values.len() > 1 {
-            let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n).sqrt();
-            curve.low.push((x, mean - deviation));
-            curve.high.push((x, mean + deviation));
+            curve.low.push((x, (mean - deviation).max(f64::MIN)));
+            curve.high.push((x, (mean + deviation).min(f64::MAX)));
         }
     }
     curve
@@ -129,8 +140,23 @@ pub(super) fn curve(runs: &[Recorded], x: &str) -> Curve {
 fn at(line: &[Point], x: f64) -> f64 {
     let next = line.partition_point(|point| point.0 < x).min(line.len() - 1);
     let ((x0, y0), (x1, y1)) = (line[next.saturating_sub(1)], line[next]);
-    let share = if x1 > x0 { ((x - x0) / (x1 - x0)).min(1.0) } else { 1.0 };
-    y0 + (y1 - y0) * share
+    let share = if x1 > x0 { ((x / 2.0 - x0 / 2.0) / (x1 / 2.0 - x0 / 2.0)).min(1.0) } else { 1.0 };
+    between(y0, y1, share)
+}
+
+/// Interpolates between two numbers, whose distance may be infinite.
+fn between(a: f64, b: f64, share: f64) -> f64 {
+    if a == b { a } else { a * (1.0 - share) + b * share }
+}
+
+/// Returns mean and standard deviation, whose sum and squares may be infinite.
+fn spread(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let most = values.iter().fold(0.0f64, |most, value| most.max(value.abs()));
+    let unit = if most > 1e100 { most } else { 1.0 };
+    let mean = values.iter().map(|value| value / unit).sum::<f64>() / n;
+    let variance = values.iter().map(|value| (value / unit - mean).powi(2)).sum::<f64>() / n;
+    (mean * unit, variance.sqrt() * unit)
 }
 
 #[cfg(test)]
@@ -159,5 +185,22 @@ mod tests {
         let last = POINTS - 1;
         assert_eq!((curve.line[last], curve.low[last], curve.high[last]), ((20.0, 2.5), (20.0, 2.0), (20.0, 3.0)));
         assert_eq!((curve.line.len(), curve.dots), (POINTS, vec![(20.0, 5.0)]));
+    }
+
+    #[test]
+    fn a_column_without_numbers_has_no_curve_and_huge_numbers_have_a_finite_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |rows: &str| {
+            std::fs::write(dir.path().join("metrics.csv"), format!("time/total_timesteps,rollout/ep_rew_mean\n{rows}")).unwrap();
+            Recorded::open(dir.path()).unwrap()
+        };
+        let [usual, huge, odd] = ["0,1\n10,2\n", "-1e308,1.7e308\n1.7e308,-1.7e308\n", "nan,1\n,1\ninf,3\n"].map(run);
+        assert!(curve(&[], X[0].0).line.is_empty() && curve(&[run("0,1\n")], X[1].0).line.is_empty());
+        assert!(curve(std::slice::from_ref(&odd), X[0].0).line.is_empty());
+        let alone = curve(std::slice::from_ref(&usual), X[0].0);
+        assert_eq!(curve(&[usual, odd], X[0].0).line, alone.line);
+        let curve = curve(&[huge, run("-1.7e308,-1.7e308\n1.7e308,1.7e308\n")], X[0].0);
+        let finite = |points: &[Point]| points.len() == POINTS && points.iter().all(|(x, y)| x.is_finite() && y.is_finite());
+        assert!([&curve.line, &curve.low, &curve.high].into_iter().all(|points| finite(points)), "{curve:?}");
     }
 }

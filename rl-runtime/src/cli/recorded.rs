@@ -1,10 +1,10 @@
 //! Metrics of a run, read back from its `metrics.csv`.
 
-use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use crate::config::{self, MAX_FILE};
+use crate::config::MAX_FILE;
+use crate::file::{own, read_own, refused};
 use crate::{Config, Error};
 
 /// Reads the settings of the run in the directory `run`.
@@ -13,9 +13,16 @@ use crate::{Config, Error};
 /// [`Error::Io`] if they cannot be read, [`Error::Config`] if they are damaged.
 pub(super) fn settings(run: &Path) -> Result<Config, Error> {
     let path = run.join("config.toml");
-    let text = config::read_small(&path, MAX_FILE)?;
+    let text = read_own(&path, MAX_FILE)?;
     Config::from_toml(&text, &path.display().to_string())
 }
+
+/// Largest part of a table that is read at a time, in bytes.
+///
+/// A table of more than 1,000,000 rows of `metrics.csv`; a file of another's may be as large as its disk.
+pub(super) const MAX_TABLE: u64 = 1 << 29;
+/// Maximum number of columns; `metrics.csv` has fewer than 100.
+const MAX_COLUMNS: usize = 4096;
 
 /// Rows of a `metrics.csv`, which may still grow.
 #[derive(Debug)]
@@ -34,11 +41,13 @@ impl Recorded {
     /// [`Error::RunDir`] if it has none, [`Error::Io`] if they cannot be read.
     pub(super) fn open(run: &Path) -> Result<Self, Error> {
         let path = run.join("metrics.csv");
-        if !path.is_file() {
-            let why = "has no metrics.csv; name the directory of a run, such as runs/cartpole-ppo-seed0-1".into();
-            return Err(Error::RunDir { path: run.into(), why });
-        }
-        Self::of(path.clone()).map_err(Error::io(path))
+        Self::of(path.clone()).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                let why = "has no metrics.csv; name the directory of a run, such as runs/cartpole-ppo-seed0-1".into();
+                Error::RunDir { path: run.into(), why }
+            }
+            _ => refused(&path, "")(error),
+        })
     }
 
     /// Reads the rows of a file with the format of `metrics.csv`.
@@ -63,21 +72,26 @@ impl Recorded {
     /// # Errors
     /// The error of the system.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
-        if fs::metadata(&self.path)?.len() < self.end {
+        let mut file = own(&self.path, |options| options.read(true))?;
+        let size = file.metadata()?.len();
+        if size < self.end {
             (self.end, self.names, self.rows) = (0, Vec::new(), Vec::new());
         }
-        let mut file = File::open(&self.path)?;
+        if size - self.end > MAX_TABLE {
+            return Err(io::Error::other(format!("is larger than {MAX_TABLE} bytes")));
+        }
         file.seek(SeekFrom::Start(self.end))?;
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
+        file.take(MAX_TABLE).read_to_end(&mut bytes)?;
         // A last row without its end is still being written.
         let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
         self.end += whole as u64;
         for line in String::from_utf8_lossy(&bytes[..whole]).lines() {
             if self.names.is_empty() {
-                self.names = line.split(',').map(String::from).collect();
+                self.names = line.split(',').take(MAX_COLUMNS).map(String::from).collect();
             } else {
-                self.rows.push(line.split(',').map(|value| value.parse().unwrap_or(f64::NAN)).collect());
+                let values = line.split(',').take(self.names.len());
+                self.rows.push(values.map(|value| value.parse().unwrap_or(f64::NAN)).collect());
             }
         }
         Ok(())
@@ -114,6 +128,8 @@ impl Recorded {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

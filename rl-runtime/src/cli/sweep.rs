@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -22,13 +22,15 @@ use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
 
-use super::recorded::Recorded;
+use super::recorded::{MAX_TABLE, Recorded};
 use super::{Envs, chart, plot, signals, threads};
 use crate::config::{self, Layers, MAX_FILE, layers};
-use crate::file::write_whole;
+use crate::file::{is_draft_of, own, own_dir, read_own, refused, write_own};
 use crate::run_dir::lock;
 use crate::{Algo, Error, checkpoint, interrupt, print};
 
+/// Name of the copy of a sweep's file, which makes a directory a sweep's.
+const COPY: &str = "sweep.toml";
 /// Draws of one trial until its settings are allowed.
 const DRAWS: u64 = 1000;
 /// Column of the env steps in metrics.csv.
@@ -331,39 +333,59 @@ fn wait_for_lock(dir: &Path) -> Result<(), Error> {
 }
 
 impl Sweep {
-    /// Creates the directory, or reads what it knows.
+    /// Creates the directory or continues it, and reads what it knows.
     fn begin(&mut self, text: &str, base: &Table) -> Result<(), Error> {
-        let copy = self.dir.join("sweep.toml");
-        if copy.exists() {
-            self.lock = Some(lock(&self.dir)?);
-            if config::read_small(&copy, MAX_FILE)? != text {
-                let why = format!("is a sweep of other settings ({}); name another --dir", copy.display());
-                return Err(Error::RunDir { path: self.dir.clone(), why });
-            }
-            return self.read();
+        let copy = self.dir.join(COPY);
+        let is_new = copy.symlink_metadata().is_err();
+        if is_new {
+            fs::create_dir_all(&self.dir).map_err(Error::io(&self.dir))?;
+            self.check_empty()?;
         }
-        if self.dir.exists() && fs::read_dir(&self.dir).map_err(Error::io(&self.dir))?.next().is_some() {
-            let why = "is not empty, and not a sweep; name another --dir".into();
+        self.lock = Some(lock(&self.dir)?);
+        if is_new {
+            // Another process may have started and finished a sweep in between.
+            self.check_empty()?;
+            // First: it makes the directory a sweep's, and whatever is missing is written by the command that continues it.
+            write_own(&copy, text.as_bytes())?;
+        } else if read_own(&copy, MAX_FILE)? != text {
+            let why = format!("is a sweep of other settings ({}); name another --dir", copy.display());
             return Err(Error::RunDir { path: self.dir.clone(), why });
         }
-        fs::create_dir_all(&self.dir).map_err(Error::io(&self.dir))?;
-        self.lock = Some(lock(&self.dir)?);
+        for entry in self.entries()?.filter(is_remnant) {
+            let _ = fs::remove_file(entry.path());
+        }
         for trial in &self.trials {
             let mut table = base.clone();
             trial.drawn.iter().for_each(|(key, value)| layers::insert(&mut table, key, value.clone()));
-            write_whole(&trial.file, table.to_string().as_bytes())?;
+            let text = table.to_string();
+            if !read_own(&trial.file, MAX_FILE).is_ok_and(|old| old == text) {
+                write_own(&trial.file, text.as_bytes())?;
+            }
         }
-        // Last, so that it shows a complete directory.
-        write_whole(&copy, text.as_bytes())
+        self.read()
+    }
+
+    fn entries(&self) -> Result<impl Iterator<Item = DirEntry>, Error> {
+        Ok(fs::read_dir(&self.dir).map_err(Error::io(&self.dir))?.flatten())
+    }
+
+    /// Checks that the directory is empty, apart from what a killed process leaves before it is a sweep's.
+    fn check_empty(&self) -> Result<(), Error> {
+        let is_lock = |entry: &DirEntry| entry.file_name() == "lock" && entry.metadata().is_ok_and(|of| of.is_file() && of.len() == 0);
+        if self.entries()?.all(|entry| is_lock(&entry) || is_remnant(&entry)) {
+            return Ok(());
+        }
+        let why = "is not empty, and not a sweep; name another --dir".into();
+        Err(Error::RunDir { path: self.dir.clone(), why })
     }
 
     /// Reads the outcomes of an earlier part.
     fn read(&mut self) -> Result<(), Error> {
         let path = self.dir.join("trials.csv");
-        if !path.exists() {
+        if path.symlink_metadata().is_err() {
             return Ok(());
         }
-        for line in fs::read_to_string(&path).map_err(Error::io(&path))?.lines().skip(1) {
+        for line in read_own(&path, MAX_TABLE)?.lines().skip(1) {
             let mut cells = line.split(',');
             let mut next = || cells.next().unwrap_or_default();
             let (trial, rung, seed) = (next().parse::<usize>(), next().parse::<usize>(), next().parse::<u64>());
@@ -392,14 +414,14 @@ impl Sweep {
                 for (&(_, seed), Scored { score, seconds }) in trial.results.range((rung, 0)..(rung + 1, 0)) {
                     let _ = write!(text, "{i},{rung},{seed},{steps},{score},{seconds:.1}");
                     for key in &keys {
-                        let value = trial.drawn.iter().find(|(of, _)| of == key).map(|(_, value)| value.to_string());
-                        let _ = write!(text, ",{}", value.unwrap_or_default().replace(',', ";"));
+                        let value = trial.drawn.iter().find(|(of, _)| of == key).map(|(_, value)| cell(value));
+                        let _ = write!(text, ",{}", value.unwrap_or_default());
                     }
                     text.push('\n');
                 }
             }
         }
-        write_whole(&self.dir.join("trials.csv"), text.as_bytes())
+        write_own(&self.dir.join("trials.csv"), text.as_bytes())
     }
 
     /// Returns the trials that take part in a rung, the best of the one before first.
@@ -456,6 +478,7 @@ impl Sweep {
     /// Starts the training of a trial's seed up to `steps`.
     fn start(&self, trial: &Trial, seed: u64, steps: u64) -> Result<Child, Error> {
         let dir = &trial.run(seed);
+        own_dir(dir).map_err(refused(dir, "; remove it"))?;
         wait_for_lock(dir)?;
         let mut command = Command::new(std::env::current_exe().map_err(Error::io("rl"))?);
         let saved = checkpoint::list(&dir.join("checkpoints")).is_ok_and(|saved| !saved.is_empty());
@@ -471,7 +494,7 @@ impl Sweep {
         command.args(["--steps", &steps.to_string(), "--threads", &self.threads.to_string(), "--plain"]);
         command.args(["--parent", &std::process::id().to_string()]);
         let path = trial.log(seed);
-        let log = File::create(&path).map_err(Error::io(path))?;
+        let log = own(&path, |options| options.write(true).create(true).truncate(true)).map_err(refused(&path, "; remove it"))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -506,7 +529,7 @@ impl Sweep {
             let why = format!("a training of every trial failed; see {}", best.log(best.seeds.start).display());
             return Err(Error::RunDir { path: self.dir.clone(), why });
         }
-        write_whole(&self.dir.join("best.toml"), config::read_small(&best.file, MAX_FILE)?.as_bytes())?;
+        write_own(&self.dir.join("best.toml"), read_own(&best.file, MAX_FILE)?.as_bytes())?;
         let (mut curves, mut names) = (Vec::new(), Vec::new());
         for &i in &order {
             let trial = &self.trials[i];
@@ -518,7 +541,7 @@ impl Sweep {
             }
         }
         let picture = self.dir.join("sweep.svg");
-        write_whole(&picture, chart::svg("mean return", &["env steps"], &[curves], &names).as_bytes())?;
+        write_own(&picture, chart::svg("mean return", &["env steps"], &[curves], &names).as_bytes())?;
         if self.json {
             let dir = self.dir.display().to_string();
             let settings = best.settings();
@@ -547,6 +570,29 @@ impl Sweep {
     }
 }
 
+/// True for a draft left by a killed process.
+fn is_remnant(entry: &DirEntry) -> bool {
+    let name = entry.file_name();
+    let target = name.to_str().and_then(|name| Some((name, name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit_once('.')?.0)));
+    target.is_some_and(|(name, target)| {
+        let is_own = [COPY, "trials.csv", "best.toml", "sweep.svg"].contains(&target) || target.starts_with("trial-");
+        is_own && is_draft_of(name, target)
+    })
+}
+
+/// Formats a value as a cell of a table, in which each row is one line.
+fn cell(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), String::from);
+    let mut line = String::new();
+    for c in text.chars() {
+        match c {
+            c if c.is_control() || c == '\\' => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    if line.contains([',', '"']) { format!("\"{}\"", line.replace('"', "\"\"")) } else { line }
+}
+
 /// Orders scores from the best on; NaN is the worst.
 fn worst_last(a: f64, b: f64) -> std::cmp::Ordering {
     a.is_nan().cmp(&b.is_nan()).then(b.partial_cmp(&a).unwrap_or(std::cmp::Ordering::Equal))
@@ -561,5 +607,23 @@ fn stop(child: &Child) {
     #[cfg(unix)]
     if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_one_line_that_readers_of_csv_take_for_one_value() {
+        for (value, text) in [
+            (Value::from("relu"), "relu"),
+            (Value::from(0.001), "0.001"),
+            (Value::from(vec![64, 64]), "\"[64, 64]\""),
+            (Value::from("{\"a\": 1,\n\"b\": 2}"), "\"{\"\"a\"\": 1,\\n\"\"b\"\": 2}\""),
+            (Value::from("a\r\u{1b}[2J\\n"), "a\\r\\u{1b}[2J\\\\n"),
+        ] {
+            assert_eq!(cell(&value), text);
+        }
     }
 }

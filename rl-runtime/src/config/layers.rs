@@ -3,7 +3,6 @@
 //! Each layer overrides the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
 use std::path::Path;
 
 use rl_envs::catalog::Entry;
@@ -12,6 +11,7 @@ use toml::{Table, Value};
 use super::presets::{PRESETS, WORKLOADS};
 use super::{Config, EnvConfig, Key, keys};
 use crate::algo::Algo;
+use crate::file::read_small;
 use crate::print::did_you_mean;
 use crate::{Error, catalog};
 
@@ -261,24 +261,4 @@ impl Config {
         }
         Err(Error::Config { problems: layers.problems })
     }
-}
-
-/// Reads a text file of at most `limit` bytes.
-///
-/// # Errors
-/// [`Error::Io`] if it cannot be read; [`Error::Config`] if it is not a regular file, larger, or not UTF-8.
-pub fn read_small(path: &Path, limit: u64) -> Result<String, Error> {
-    let bad = |why: String| Error::config(format!("{}: {why}", path.display()));
-    // Asked before it is opened: opening a FIFO waits for a writer.
-    let metadata = std::fs::metadata(path).map_err(Error::io(path))?;
-    if !metadata.is_file() {
-        return Err(bad("is not a regular file".into()));
-    }
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(Error::io(path))?;
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;
-    if bytes.len() as u64 > limit {
-        return Err(bad(format!("is larger than {limit} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|error| bad(format!("is not UTF-8 text ({})", error.utf8_error())))
 }

@@ -26,8 +26,9 @@ use crate::faults::FaultConfig;
 use crate::first_come::FirstComeConfig;
 use crate::mapped;
 
+pub use crate::file::read_small;
 pub(crate) use layers::MAX_FILE;
-pub use layers::{Layers, read_small};
+pub use layers::Layers;
 pub use presets::{PRESETS, WORKLOADS};
 pub use rl_agents::settings::{Key, Kind};
 
