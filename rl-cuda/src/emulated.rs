@@ -351,7 +351,9 @@ mod tests {
             bytes
         };
         let half = whole.len() / 2;
-        for bytes in [b"no library".to_vec(), Vec::new(), whole[..half].to_vec(), flipped(half), flipped(0), flipped(whole.len() - 1)] {
+        for bytes in
+            [b"no library".to_vec(), Vec::new(), whole[..half].to_vec(), flipped(half), flipped(0), flipped(whole.len() - 1)]
+        {
             // Another file: a loaded one must not change.
             fs::remove_file(&kept).unwrap();
             fs::write(&kept, &bytes).unwrap();

@@ -21,6 +21,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use rl_agents::{CollectorState, Counters, Layout, Policy, Snapshot, Statistics};
+use rl_buffer::memory;
 use rl_envs::catalog::Entry;
 use rl_envs::codec;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -206,7 +207,8 @@ pub fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
         let Some(steps) = entry.file_name().to_str().and_then(env_steps) else { continue };
         let kind = entry.file_type().map_err(Error::io(dir))?;
         if kind.is_symlink() {
-            let why = "is a symbolic link, which is not followed here; put the checkpoint itself in its place, or name where it leads";
+            let why =
+                "is a symbolic link, which is not followed here; put the checkpoint itself in its place, or name where it leads";
             return Err(Error::Checkpoint { path: entry.path(), why: why.into() });
         }
         found.extend(kind.is_dir().then_some(steps));
@@ -598,6 +600,10 @@ impl<'a> Opened<'a> {
         let (file, found) = open(&self.dir.join(name)).map_err(|e| format!("{name}: {e}"))?;
         if found != *bytes {
             return Err(format!("{name} is damaged: it has {found} bytes instead of {bytes}"));
+        }
+        // A sparse file may be larger than its disk; the replay memory alone is streamed.
+        if let Some(available) = memory::available().filter(|available| bytes > available && name != REPLAY) {
+            return Err(format!("{name} has {bytes} bytes, and {available} bytes of memory are available"));
         }
         let mut input = BufReader::with_capacity(BUFFER, Hashed::new(file.take(*bytes)));
         let result = read(&mut input, *bytes);

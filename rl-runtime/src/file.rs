@@ -406,7 +406,10 @@ mod tests {
         assert!(!path("absent").exists() && fs::read(path("precious")).unwrap() == b"precious");
         // The directory itself may be a link.
         write_own(&path("linked/new"), b"text").unwrap();
-        assert_eq!((read_own(&path("linked/new"), 4).unwrap(), fs::read(path("run/new")).unwrap()), ("text".into(), b"text".into()));
+        assert_eq!(
+            (read_own(&path("linked/new"), 4).unwrap(), fs::read(path("run/new")).unwrap()),
+            ("text".into(), b"text".into())
+        );
         assert!(read_own(&path("run/new"), 3).unwrap_err().to_string().contains("new: is larger than 3 bytes"));
     }
 }

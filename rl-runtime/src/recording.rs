@@ -294,7 +294,8 @@ fn open_any(path: &Path) -> Result<(Origin, Heading), Error> {
         let mut bytes = vec![0; len as usize];
         input.read_exact(&mut bytes)?;
         let head: Heading = codec::decode(&bytes).map_err(|error| damaged(&error.to_string()))?;
-        let whole = head.block_steps > 0 && head.steps > 0 && head.steps.is_multiple_of(head.block_steps);
+        let whole =
+            (1..=BLOCK_STEPS).contains(&head.block_steps) && head.steps > 0 && head.steps.is_multiple_of(head.block_steps);
         if !whole || head.n_envs == 0 || head.obs_len == 0 || head.block_steps.checked_mul(head.max_bytes() as u64).is_none() {
             return Err(damaged("its head"));
         }
@@ -713,9 +714,13 @@ mod tests {
         fs::write(&path, &whole).unwrap();
         // Nothing is allocated for the environments that a head claims.
         let Ok((_, head)) = open_any(&path) else { panic!("it is whole") };
-        let claimed = codec::encode(&Heading { n_envs: 1 << 24, ..head }).unwrap();
-        fs::write(&path, [&MAGIC[..], &(claimed.len() as u64).to_le_bytes(), &claimed, &whole[100..]].concat()).unwrap();
-        assert!(open_any(&path).err().unwrap().to_string().contains("ends too early"));
+        let many_steps = Heading { steps: 1 << 20, block_steps: 1 << 20, ..head.clone() };
+        for (claim, why) in [(Heading { n_envs: 1 << 24, ..head }, "ends too early"), (many_steps, "is damaged: its head")] {
+            let claim = codec::encode(&claim).unwrap();
+            fs::write(&path, [&MAGIC[..], &(claim.len() as u64).to_le_bytes(), &claim, &whole[100..]].concat()).unwrap();
+            let error = open_any(&path).err().unwrap();
+            assert!(error.to_string().contains(why), "{error}");
+        }
         fs::write(&path, &whole).unwrap();
         let refused = |spaces, n_envs| Playback::of(&path, spaces, n_envs).err().unwrap();
         let error = refused(&spaces, 4);

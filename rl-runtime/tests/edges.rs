@@ -173,7 +173,11 @@ fn what_lies_in_the_directory_of_a_run_is_never_a_link_and_never_waited_for() {
         let before = entries(&path("other"));
         ends(rl(args).arg(&run_dir), code, why);
         assert!(fs::symlink_metadata(&file).unwrap().is_symlink() || target.is_none(), "{name}: the link is left as it is");
-        assert_eq!((fs::read_to_string(path("precious")).unwrap().as_str(), entries(&path("other"))), ("precious", before), "{name}");
+        assert_eq!(
+            (fs::read_to_string(path("precious")).unwrap().as_str(), entries(&path("other"))),
+            ("precious", before),
+            "{name}"
+        );
         assert!(!path("elsewhere").exists(), "{name}");
         ["run", "other"].map(|name| fs::remove_dir_all(path(name)).unwrap());
     }
@@ -386,7 +390,11 @@ fn metrics_that_cannot_be_written_never_stop_a_resumed_run() {
     let dir = tempfile::tempdir().unwrap();
     type Damage = fn(&Path);
     let cases: [(&str, Damage, &str); 4] = [
-        ("directory", |path| fs::remove_file(path).and_then(|()| fs::create_dir(path)).unwrap(), "is a directory, not a regular file"),
+        (
+            "directory",
+            |path| fs::remove_file(path).and_then(|()| fs::create_dir(path)).unwrap(),
+            "is a directory, not a regular file",
+        ),
         ("garbage", |path| fs::write(path, [0xff; 100]).unwrap(), "is not a metrics file"),
         (
             "fifo",

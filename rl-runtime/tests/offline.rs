@@ -89,7 +89,7 @@ fn a_recording_that_cannot_be_learnt_from_is_refused_before_anything_is_written(
         ("snake", "dqn", &file, "", "its observations have 4 elements of F32"),
         ("cartpole", "dqn", &file, "--envs 4", "use --envs 8"),
         ("cartpole", "dqn", &file, "--set env.time_limit=100", "was recorded in \"cartpole\"; the environment is {"),
-        ("cartpole", "dqn", &dir.path().to_path_buf(), "", "is not a regular file"),
+        ("cartpole", "dqn", &dir.path().to_path_buf(), "", "not a regular file"),
         ("cartpole", "dqn", &at("text"), "", "is neither what `rl record` wrote nor the replay.bin"),
     ] {
         let args = ["train", env, "--algo", algo, "--offline", text(file), "--run-dir", text(&out)];

@@ -400,6 +400,18 @@ fn forged_and_odd_files_are_refused_without_waiting() {
     // The sparse file is longer than the manifest says, and is not read.
     fs::File::options().write(true).open(path.join("state.bin")).unwrap().set_len(6 << 30).unwrap();
     refused("sparse", "it has 6442450944 bytes instead of");
+    // Nor is one of which the manifest says so, and which no memory holds.
+    let manifest = String::from_utf8(good[&path.join("manifest.json")].clone()).unwrap();
+    let size = good[&path.join("state.bin")].len();
+    assert_eq!(manifest.matches(&format!("\"bytes\": {size},")).count(), 1, "{manifest}");
+    fs::write(
+        path.join("manifest.json"),
+        manifest.replace(&format!("\"bytes\": {size},"), &format!("\"bytes\": {},", 6u64 << 40)),
+    )
+    .unwrap();
+    if fs::File::options().write(true).open(path.join("state.bin")).unwrap().set_len(6 << 40).is_ok() {
+        refused("more than memory", "state.bin has 6597069766656 bytes, and");
+    }
     restore();
 
     let params = &good[&path.join("params.safetensors")];

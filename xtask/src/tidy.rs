@@ -150,7 +150,10 @@ fn opened(source: &Source) -> Vec<String> {
     }
     for (i, line) in source.code().filter(|(_, line)| !line.contains("\"/proc/")) {
         if OPENING.iter().any(|call| has_word(line, call)) {
-            problems.push(format!("{}:{i}: a file is opened by `file::open` or `file::own`, which refuse links and FIFOs", source.path));
+            problems.push(format!(
+                "{}:{i}: a file is opened by `file::open` or `file::own`, which refuse links and FIFOs",
+                source.path
+            ));
         }
     }
     problems
@@ -366,11 +369,15 @@ mod tests {
     #[test]
     fn a_file_of_the_runtime_is_opened_in_one_place() {
         let found = |path: &str, call: &str| opened(&source(path, &format!("//! Header.\nlet file = {call};\n"))).len();
-        for call in ["File::open(path)", "fs::read(path)", "std::fs::read_to_string(path)", "fs::write(path, text)", "File::options()"] {
+        for call in
+            ["File::open(path)", "fs::read(path)", "std::fs::read_to_string(path)", "fs::write(path, text)", "File::options()"]
+        {
             assert_eq!(found("rl-runtime/src/cli/plot.rs", call), 1, "{call}");
             assert_eq!(found("rl-runtime/src/file.rs", call) + found("rl-envs/src/a.rs", call), 0, "{call}");
         }
-        for call in ["fs::read_to_string(\"/proc/self/stat\")", "own(path, |options| options.read(true))", "File::create_new(path)"] {
+        for call in
+            ["fs::read_to_string(\"/proc/self/stat\")", "own(path, |options| options.read(true))", "File::create_new(path)"]
+        {
             assert_eq!(found("rl-runtime/src/cli/plot.rs", call), 0, "{call}");
         }
     }

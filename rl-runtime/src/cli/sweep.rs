@@ -371,7 +371,8 @@ impl Sweep {
 
     /// Checks that the directory is empty, apart from what a killed process leaves before it is a sweep's.
     fn check_empty(&self) -> Result<(), Error> {
-        let is_lock = |entry: &DirEntry| entry.file_name() == "lock" && entry.metadata().is_ok_and(|of| of.is_file() && of.len() == 0);
+        let is_lock =
+            |entry: &DirEntry| entry.file_name() == "lock" && entry.metadata().is_ok_and(|of| of.is_file() && of.len() == 0);
         if self.entries()?.all(|entry| is_lock(&entry) || is_remnant(&entry)) {
             return Ok(());
         }

@@ -27,8 +27,8 @@ use crate::first_come::FirstComeConfig;
 use crate::mapped;
 
 pub use crate::file::read_small;
-pub(crate) use layers::MAX_FILE;
 pub use layers::Layers;
+pub(crate) use layers::MAX_FILE;
 pub use presets::{PRESETS, WORKLOADS};
 pub use rl_agents::settings::{Key, Kind};
 
