@@ -136,7 +136,9 @@ fn kept_dir(given: Option<OsString>) -> Result<Option<PathBuf>, Error> {
     Err(Error::Emulation(format!("{KEPT}: {}: {why}", dir.display())))
 }
 
-/// Makes a directory that only this user may enter; with `all`, its parents too, and one that exists is left as it is.
+/// Makes a directory that only this user may enter.
+///
+/// With `all`, its parents too, and one that exists is left as it is.
 fn private_dir(dir: &Path, all: bool) -> std::io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]

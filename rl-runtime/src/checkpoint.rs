@@ -217,7 +217,7 @@ pub fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found.into_iter().map(|steps| path(dir, steps)).collect())
 }
 
-/// Returns the checkpoints in a directory whose last name the program has chosen.
+/// Returns the checkpoints in one of the program's own directories.
 fn list_own(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     own_dir(dir).map_err(refused(dir, "; put the directory itself in its place"))?;
     list(dir)
@@ -268,8 +268,8 @@ pub struct Saved {
 /// `after_step` is called after every write, sync and rename.
 ///
 /// # Errors
-/// [`Error::Io`] if a file cannot be written, [`Error::Agent`] if the agent has numbers that are not finite; older checkpoints are
-/// unharmed and nothing of the new one stays.
+/// [`Error::Io`] if a file cannot be written, [`Error::Agent`] if the agent has numbers that are not finite; older checkpoints
+/// are unharmed and nothing of the new one stays.
 pub fn save(
     dir: &Path,
     checkpoint: &Checkpoint,

@@ -4,9 +4,9 @@
 //! name, synced, and renamed. Until then nothing on disk changes.
 //!
 //! Files are regular files, so that no read or write waits for another process or never ends. A path that the user names may
-//! lead through symbolic links ([`Draft::create`], [`read_small`]). A name that the program chooses inside a directory, such as
-//! `lock` or `metrics.csv` in a run's, is never a link ([`Draft::own`]): the directory may be somebody else's, and a link in it
-//! would lead the program to any file of the user's.
+//! lead through symbolic links ([`Draft::create`], [`read_small`]). The program's own files, whose names it chooses inside a
+//! directory, such as `lock` or `metrics.csv` in a run's, are never links ([`Draft::own`]): the directory may be somebody
+//! else's, and a link in it would lead the program to any file of the user's.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -40,7 +40,7 @@ impl Draft {
         found.and_then(|()| resolve(path)).and_then(Self::at).map_err(refused(path, "; name another file"))
     }
 
-    /// Checks that `path`, whose last name the program has chosen, can be created or replaced.
+    /// Checks that the program's own file at `path` can be created or replaced.
     ///
     /// # Errors
     /// Errors of [`Draft::create`]; [`Error::Config`] also if `path` is a symbolic link.
@@ -95,7 +95,7 @@ impl Draft {
     }
 }
 
-/// Writes a file, whose last name the program has chosen, completely or not at all.
+/// Writes one of the program's own files completely or not at all.
 ///
 /// # Errors
 /// The errors of [`Draft::own`] and [`Draft::publish`].
@@ -118,7 +118,7 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, found.len()))
 }
 
-/// Opens a regular file whose last name the program has chosen, with the options that `set` sets.
+/// Opens one of the program's own files with the options that `set` sets.
 ///
 /// # Errors
 /// The error of the system; [`ErrorKind::Other`] if the file is a symbolic link, or not a regular file.
@@ -137,7 +137,7 @@ pub(crate) fn own(path: &Path, set: impl FnOnce(&mut OpenOptions) -> &mut OpenOp
     Ok(file)
 }
 
-/// Returns true if there is a directory at a path whose last name the program has chosen.
+/// Returns true if there is one of the program's own directories at `path`.
 ///
 /// # Errors
 /// The error of the system; [`ErrorKind::Other`] if it is a symbolic link or any other file.
@@ -150,7 +150,7 @@ pub(crate) fn own_dir(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Copies a file to a new one; the program has chosen both names.
+/// Copies one of the program's own files to a new one.
 pub(crate) fn copy_own(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = own(from, |options| options.read(true))?;
     let mut to = File::create_new(to)?;
@@ -166,7 +166,7 @@ pub fn read_small(path: &Path, limit: u64) -> Result<String, Error> {
     text(open(path).map(|(file, _)| file), path, limit)
 }
 
-/// Reads a text file of at most `limit` bytes whose last name the program has chosen.
+/// Reads one of the program's own text files, of at most `limit` bytes.
 ///
 /// # Errors
 /// Errors of [`read_small`]; [`Error::Config`] also if it is a symbolic link.
@@ -185,7 +185,9 @@ fn text(opened: io::Result<File>, path: &Path, limit: u64) -> Result<String, Err
     String::from_utf8(bytes).map_err(|error| bad(format!("is not UTF-8 text ({})", error.utf8_error())))
 }
 
-/// Returns a closure that adds the path, and `advice` where this module has refused the file.
+/// Returns a closure that adds the path to an error.
+///
+/// `advice` follows where this module has refused the file.
 pub(crate) fn refused(path: &Path, advice: &str) -> impl FnOnce(io::Error) -> Error {
     move |error| match error.kind() {
         ErrorKind::Other => Error::config(format!("{}: {error}{advice}", path.display())),
@@ -211,7 +213,7 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// Follows the symbolic links of the directory of `path`, and not one at its last name.
+/// Follows the symbolic links of the parent of `path`, and not one at its last name.
 fn in_parent(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| io::Error::other("has no file name"))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

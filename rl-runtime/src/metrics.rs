@@ -382,6 +382,8 @@ fn shortest(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn row(iterations: u64) -> Row {

@@ -43,7 +43,9 @@ const NEVER: &[(&str, &[&str], &str)] = &[
     ("rl-runtime/src", &["KernelInfo", "ptx"], "the runtime names no kernel"),
 ];
 
-/// Calls that open a file by its path; `File::create_new` is none of them, as it never follows a link.
+/// Calls that open a file by its path.
+///
+/// `File::create_new` is none of them, as it never follows a link.
 const OPENING: [&str; 8] = [
     "File::create",
     "File::open",
@@ -55,7 +57,7 @@ const OPENING: [&str; 8] = [
     "fs::write",
 ];
 
-/// Files of rl-runtime with those calls: the one way to open a file, and readers of `/proc`.
+/// Files of rl-runtime with those calls: `file` itself, and a reader of `/proc`.
 const MAY_OPEN: [&str; 2] = ["rl-runtime/src/file.rs", "rl-runtime/src/resources.rs"];
 
 /// Types that each environment's file has its own of.
@@ -142,7 +144,7 @@ fn never(source: &Source) -> Vec<String> {
     problems
 }
 
-/// Files that rl-runtime opens by another way than `file`, which refuses links, FIFOs and devices.
+/// Lines of rl-runtime that open a file without its module `file`.
 fn opened(source: &Source) -> Vec<String> {
     let mut problems = Vec::new();
     if !source.path.starts_with("rl-runtime/src/") || MAY_OPEN.contains(&source.path.as_str()) {

@@ -14,7 +14,9 @@ const BOTTOM: f64 = 62.0;
 /// Height of a line of the legend.
 const LINE: f64 = 20.0;
 
-/// Largest number on an axis, whose span and ticks stay finite; larger ones are drawn there.
+/// Largest number on an axis; larger ones are drawn there.
+///
+/// The span and the ticks of the axis stay finite.
 const LARGEST: f64 = 1e307;
 
 /// A point of a curve, or of the border of an area.

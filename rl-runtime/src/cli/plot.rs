@@ -112,7 +112,7 @@ fn same(a: Option<&Config>, b: Option<&Config>) -> bool {
     a.differences(&b).is_empty()
 }
 
-/// Returns the curve of the runs that have a return over a column; empty without such runs.
+/// Returns the curve of runs over a column; empty if none has a return there.
 pub(super) fn curve(runs: &[Recorded], x: &str) -> Curve {
     let mut lines: Vec<Vec<Point>> = runs.iter().map(|run| run.curve(x, RETURN)).collect();
     lines.retain(|line| !line.is_empty());
@@ -155,8 +155,8 @@ fn spread(values: &[f64]) -> (f64, f64) {
     let most = values.iter().fold(0.0f64, |most, value| most.max(value.abs()));
     let unit = if most > 1e100 { most } else { 1.0 };
     let mean = values.iter().map(|value| value / unit).sum::<f64>() / n;
-    let variance = values.iter().map(|value| (value / unit - mean).powi(2)).sum::<f64>() / n;
-    (mean * unit, variance.sqrt() * unit)
+    let squares = values.iter().map(|value| (value / unit - mean).powi(2)).sum::<f64>() / n;
+    (mean * unit, squares.sqrt() * unit)
 }
 
 #[cfg(test)]

@@ -369,7 +369,7 @@ impl Sweep {
         Ok(fs::read_dir(&self.dir).map_err(Error::io(&self.dir))?.flatten())
     }
 
-    /// Checks that the directory is empty, apart from what a killed process leaves before it is a sweep's.
+    /// Checks that the directory is empty, apart from remnants of killed processes.
     fn check_empty(&self) -> Result<(), Error> {
         let is_lock =
             |entry: &DirEntry| entry.file_name() == "lock" && entry.metadata().is_ok_and(|of| of.is_file() && of.len() == 0);
