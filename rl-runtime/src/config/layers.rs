@@ -131,6 +131,13 @@ impl Layers {
         self.settings.contains_key(key)
     }
 
+    /// Returns a number, if one is given.
+    #[cfg(feature = "cli")]
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
+        let value = &self.settings.get(key)?.value;
+        value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
+    }
+
     /// Returns the name of the environment or algorithm, if one is given.
     ///
     /// # Errors
