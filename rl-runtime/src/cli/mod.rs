@@ -165,7 +165,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::Bench { what } => bench::run(what, &envs, json),
     });
     let code = result.unwrap_or_else(|error| {
-        print::err(&if error.is_stop() { "interrupted: nothing was begun".into() } else { format!("error: {error}") });
+        print::err(&if error.is_stop() { "interrupted: nothing is kept".into() } else { format!("error: {error}") });
         ExitCode::from(error.exit_code())
     });
     if code == ExitCode::SUCCESS && print::lost() { ExitCode::FAILURE } else { code }

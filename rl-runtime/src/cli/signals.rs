@@ -65,7 +65,7 @@ pub(super) fn start(restore: fn()) -> Result<(), String> {
             let mut undo = undo();
             if let Some(remove) = undo.take() {
                 remove();
-                leave(restore, "interrupted: nothing was begun", interrupt::EXIT_CODE);
+                leave(restore, "interrupted: nothing is kept", interrupt::EXIT_CODE);
             }
             interrupt::request();
             if first.get_or_insert_with(Instant::now).elapsed() >= ONE {

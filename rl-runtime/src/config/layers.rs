@@ -145,7 +145,11 @@ impl Layers {
     pub fn text(&self, key: &str) -> Result<Option<String>, Error> {
         let Some(Setting { value, origin }) = self.settings.get(key) else { return Ok(None) };
         let text = value.as_str().map(String::from);
-        let bad = || Error::config(format!("{origin}: {key} is {value}; it must be a name in quotes; `rl list` shows them all"));
+        let what = match key {
+            "env.kwargs" => "a JSON object in quotes",
+            _ => "a name in quotes; `rl list` shows them all",
+        };
+        let bad = || Error::config(format!("{origin}: {key} is {value}; it must be {what}"));
         text.ok_or_else(bad).map(Some)
     }
 

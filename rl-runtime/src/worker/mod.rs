@@ -301,19 +301,19 @@ impl Batches for Workers {
             if n == 0 {
                 return;
             }
-            let (waited, of) = (begin.elapsed(), if n == 1 { "a worker process".into() } else { format!("{n} worker processes") });
-            let (limit_s, setting) = (limit.as_secs_f64(), "close_timeout_s");
+            let (of, their, are) = if n == 1 { ("a worker process".into(), "its", "is") } else { (format!("{n} worker processes"), "their", "are") };
+            let (waited, limit_s) = (begin.elapsed(), limit.as_secs_f64());
             if waited >= limit || interrupt::requested() && !was_asked {
                 print::err(&format!(
-                    "warning: {of} took longer than {:.1} s to close its environments ({setting} is {limit_s}) and is killed: \
-                     files that they were writing may be cut off",
+                    "warning: {of} took longer than {:.1} s to close {their} environments and {are} killed: files that were being \
+                     written may be cut off (close_timeout_s is {limit_s})",
                     waited.as_secs_f64()
                 ));
                 closing.iter().for_each(Process::kill);
                 return;
             }
             if waited >= REPORTED && !std::mem::replace(&mut is_reported, true) {
-                print::err(&format!("waiting for {of} to close its environments, for at most {limit_s} s ({setting})"));
+                print::err(&format!("waiting for {of} to close {their} environments, for at most {limit_s} s (close_timeout_s)"));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
