@@ -18,7 +18,7 @@ use crate::{
     VecEnv, acrobot, cartpole, mountain_car, mountain_car_continuous, pendulum, pool,
 };
 
-pub use crate::vec_env::Batches;
+pub use crate::vec_env::{Batches, Limits};
 
 /// All environments. A new one adds its line here.
 pub const ENVS: &[Entry] = &[

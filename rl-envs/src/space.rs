@@ -181,7 +181,7 @@ impl ActionSpace {
     pub fn len(&self) -> usize {
         match self {
             Self::Discrete { n, .. } => *n as usize,
-            Self::MultiDiscrete { sizes } => sizes.iter().sum::<u32>() as usize,
+            Self::MultiDiscrete { sizes } => sizes.iter().map(|&size| size as usize).sum(),
             Self::Continuous { low, .. } => low.len(),
         }
     }

@@ -547,9 +547,22 @@ pub trait Batches: Debug + Sync {
         Ok(None)
     }
 
-    /// Limits the time of a step, and the replacements of whatever steps a batch.
-    fn limit(&self, _timeout: Duration, _max_restarts: u32) {}
+    /// Limits times, and the replacements of whatever steps a batch.
+    fn limit(&self, _limits: &Limits) {}
 
-    /// Ends what waits for further batches.
+    /// Closes all environments, and waits for them.
     fn close(&self) {}
+}
+
+/// Limits of whatever steps the environments of [`Batches`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest start, up to the first observations.
+    pub start: Duration,
+    /// Longest step.
+    pub call: Duration,
+    /// Longest wait for environments that close.
+    pub close: Duration,
+    /// Replacements.
+    pub max_restarts: u32,
 }

@@ -7,7 +7,7 @@ use rl_agents::ranks::Ranks;
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_buffer::Rollout;
 use rl_cuda::Device;
-use rl_envs::catalog::Entry;
+use rl_envs::catalog::{Entry, Limits};
 use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
 use crate::algo::{AlgoConfig, Build, Built};
@@ -33,7 +33,7 @@ pub(crate) fn collector(
     }
     if let Some(make) = blocking(config, entry) {
         let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
-        let (faults, ready) = (config.faults(), config.first_come());
+        let (faults, ready) = (config.faults_of(entry), config.first_come());
         return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
     }
     let (n_envs, workers) = (config.run.n_envs, config.workers().div_ceil(config.n_devices()));
@@ -51,8 +51,8 @@ pub(crate) fn collector(
 
 /// Tells worker processes the handling of faults.
 pub(crate) fn limit_faults(config: &Config, entry: &Entry) {
-    let FaultConfig { timeout, max_restarts, .. } = config.faults();
-    entry.batches().into_iter().for_each(|batches| batches.limit(timeout, max_restarts));
+    let FaultConfig { timeout: call, start_timeout: start, close_timeout: close, max_restarts, .. } = config.faults();
+    entry.batches().into_iter().for_each(|batches| batches.limit(&Limits { start, call, close, max_restarts }));
 }
 
 /// Returns the constructor of environments that answer first come.

@@ -91,6 +91,8 @@ struct Slot<O> {
     calls: Sender<Call<O>>,
     generation: u64,
     state: SlotState,
+    /// True until a call has succeeded.
+    starts: bool,
     /// Lifetime steps.
     steps: u64,
     /// Successful steps since the last start.
@@ -253,7 +255,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         for env in 0..n_envs {
             let (cell, calls) = (Some(envs.cell()), envs.thread(env, 0)?);
             let (state, restarts) = (SlotState::Idle, Restarts::default());
-            envs.slots.push(Slot { calls, generation: 0, state, steps: 0, since_start: 0, restarts, cell });
+            envs.slots.push(Slot { calls, generation: 0, state, starts: true, steps: 0, since_start: 0, restarts, cell });
             envs.ask(env, Request::Reset);
         }
         Ok(envs)
@@ -412,6 +414,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         match result {
             Ok(step) => {
                 self.reached = true;
+                slot.starts = false;
                 if ask == Request::Step {
                     self.calls.step(env, since.elapsed());
                 }
@@ -445,6 +448,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         }
         // The old thread may hang with its cell, and may still answer.
         slot.generation += 1;
+        slot.starts = true;
         let uniform = rng::uniform(rng::block(self.seed, env as u32, slot.steps, Purpose::Retry, 0)[0]);
         let wait = backoff(&self.config, slot.restarts.len(), uniform);
         if outage.map_or_else(|| slot.restarts.allow(now, &self.config), |time| time <= self.config.window) {
@@ -470,10 +474,13 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         for env in (self.first..self.first + n).map(|env| env % n) {
             match self.slots[env].state {
                 SlotState::Asked(ask, since) => {
-                    let due = after(since, self.config.timeout);
+                    let FaultConfig { timeout, start_timeout, .. } = self.config;
+                    let is_start = self.slots[env].starts && start_timeout > timeout;
+                    let (limit, setting) = if is_start { (start_timeout, "start_timeout_s") } else { (timeout, "timeout_s") };
+                    let due = after(since, limit);
                     if now >= due {
                         self.slots[env].cell = None;
-                        self.fault(env, ask, &Fault::Timeout(self.config.timeout), events)?;
+                        self.fault(env, ask, &Fault::Timeout(limit, setting), events)?;
                     }
                     soonest = soonest.min(due.max(now));
                 }

@@ -18,6 +18,10 @@ pub struct FaultConfig {
     ///
     /// Beyond it the environment counts as hung.
     pub timeout: Duration,
+    /// Maximum duration of the first call of an environment, which starts it, if it is longer than `timeout`.
+    pub start_timeout: Duration,
+    /// Maximum wait for environments that close.
+    pub close_timeout: Duration,
     /// Maximum retries of a call that may be repeated.
     pub retries: u32,
     /// Wait before the first retry and before the first replacement.
@@ -42,6 +46,8 @@ impl Default for FaultConfig {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(30),
+            start_timeout: Duration::ZERO,
+            close_timeout: Duration::from_secs(30),
             retries: 3,
             backoff: Duration::from_millis(100),
             max_restarts: 5,
@@ -53,12 +59,15 @@ impl Default for FaultConfig {
     }
 }
 
+/// Maximum duration of the start of an environment in a process of its own, unless a setting says otherwise.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// Failure of a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The call took longer than allowed.
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
+    /// The call took longer than a setting allows.
+    #[error("no answer within {0:?} ({1})")]
+    Timeout(Duration, &'static str),
     /// The call panicked.
     #[error("panicked: {0}")]
     Panicked(String),
@@ -104,7 +113,7 @@ impl FaultCounts {
 
     pub(crate) fn count(&mut self, fault: &Fault) {
         match fault {
-            Fault::Timeout(_) => self.timeouts += 1,
+            Fault::Timeout(..) => self.timeouts += 1,
             Fault::Panicked(_) => self.panics += 1,
             Fault::Failed(_) => self.failures += 1,
         }

@@ -107,14 +107,22 @@ impl RunDir {
 
     /// Removes a directory just created by this process, with newly created parents.
     pub fn discard(self) {
-        // The directory was empty, so all of this belongs to the run. If a removal fails, the user sees the rest.
-        for name in ["config.toml", "machine.toml", "metrics.csv", "envs.csv", "lock"] {
-            let _ = fs::remove_file(self.path.join(name));
+        self.undo()();
+    }
+
+    /// Returns what removes a directory just created by this process, with newly created parents.
+    pub(crate) fn undo(&self) -> impl FnOnce() + Send + use<> {
+        let (path, created, dirs) = (self.path.clone(), self.created.clone(), [self.checkpoints(), self.events()]);
+        move || {
+            // The directory was empty, so all of this belongs to the run. If a removal fails, the user sees the rest.
+            for name in ["config.toml", "machine.toml", "metrics.csv", "envs.csv", "lock"] {
+                let _ = fs::remove_file(path.join(name));
+            }
+            for dir in dirs {
+                let _ = fs::remove_dir_all(dir);
+            }
+            remove_dirs(&created);
         }
-        for dir in [self.checkpoints(), self.events()] {
-            let _ = fs::remove_dir_all(dir);
-        }
-        remove_dirs(&self.created);
     }
 
     /// Opens the directory of a stopped run and returns its configuration.

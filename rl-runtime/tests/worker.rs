@@ -460,7 +460,7 @@ fn no_process_is_left_when_the_program_is_killed_whatever_its_environments_do() 
         let id = format!("gym:tests.worker_envs:Faulty-{how}-v0");
         let mut command = rl(&["train", &id, "--steps", "100000000", "--envs", "2", "--python", text(&python)]);
         let mut child = command.env(name, value).env("PYTHONPATH", with_tests()).current_dir(dir.path()).spawn().unwrap();
-        // The program, two workers, their guards, and the program that an environment that hangs has started.
+        // The program, two workers, their keepers, and the program that an environment that hangs has started.
         let expected = if how == "hang" { 7 } else { 5 };
         wait_until_marked(&mark, 60, |n| n >= expected);
         std::thread::sleep(Duration::from_millis(300));

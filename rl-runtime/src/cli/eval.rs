@@ -43,15 +43,13 @@ pub(super) struct EvalArgs {
 }
 
 pub(super) fn run(args: &EvalArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
-    if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
-    }
+    signals::listen();
     let threads = threads(args.threads);
     let SavedPolicy { path, config, entry, policy, .. } = saved_policy(&args.path, args.best, threads, envs, false)?;
     Budget::playing(&config, &entry, args.episodes as usize).check()?;
     let RunConfig { eval_max_steps, on_nonfinite, .. } = config.run;
     let (seed, stochastic) = (evaluation_seed(args.seed), args.stochastic);
-    let faults = config.faults();
+    let faults = config.faults_of(&entry);
     let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps, on_nonfinite };
     let pool = Pool::new(threads)?;
     let Some(result) = evaluate(&*policy, &entry, args.episodes as usize, (&config, faults), &pool)? else {

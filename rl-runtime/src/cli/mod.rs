@@ -26,17 +26,18 @@ mod train;
 mod tune;
 mod watch;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use rl_envs::catalog::{ENVS, Entry, find_among};
 
 use crate::assemble::limit_faults;
 use crate::checkpoint::{self, SavedPolicy};
-use crate::config::EnvConfig;
+use crate::config::{Config, EnvConfig};
 use crate::print::did_you_mean;
 use crate::worker::{self, WorkerOptions};
 use crate::{Error, catalog, print};
@@ -143,6 +144,9 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    if let Err(error) = signals::start(full_screen::restore) {
+        print::err(&format!("warning: signals end the program at once: {error}"));
+    }
     let result = Envs::new(own, python).and_then(|envs| match verb {
         Verb::List => list::run(&envs, json),
         Verb::Devices => devices::run(json),
@@ -162,7 +166,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::Bench { what } => bench::run(what, &envs, json),
     });
     let code = result.unwrap_or_else(|error| {
-        print::err(&format!("error: {error}"));
+        print::err(&if error.is_stop() { "interrupted: nothing is kept".into() } else { format!("error: {error}") });
         ExitCode::from(error.exit_code())
     });
     if code == ExitCode::SUCCESS && print::lost() { ExitCode::FAILURE } else { code }
@@ -191,6 +195,8 @@ fn share_heap() {
 struct Envs {
     all: Vec<Entry>,
     python: Option<PathBuf>,
+    /// Longest start of a worker process.
+    start_timeout: Cell<Option<Duration>>,
     /// Environments in worker processes that were found.
     opened: RefCell<Vec<Entry>>,
 }
@@ -213,7 +219,12 @@ impl Envs {
             }
             all.push(*entry);
         }
-        Ok(Self { all, python, opened: RefCell::default() })
+        Ok(Self { all, python, start_timeout: Cell::default(), opened: RefCell::default() })
+    }
+
+    /// Limits the start of the first worker process of environments opened from now on, in seconds.
+    fn start_within(&self, timeout_s: Option<f64>) {
+        self.start_timeout.set(timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()));
     }
 
     /// Returns the environment called `name`.
@@ -241,7 +252,13 @@ impl Envs {
             let build = "cargo run --release -p rl-runtime --features crawl -- train crawl";
             return Err(Error::config(format!("this rl was built without the feature crawl, an HTTP client; build it: {build}")));
         }
-        let options = &WorkerOptions { kwargs: kwargs.clone(), render, python: self.python.clone(), ahead };
+        let options = &WorkerOptions {
+            kwargs: kwargs.clone(),
+            render,
+            python: self.python.clone(),
+            ahead,
+            start_timeout: self.start_timeout.get(),
+        };
         let gym = name.strip_prefix(worker::GYM).map(|id| worker::gym(id, options));
         let exec = || name.strip_prefix(worker::EXEC).map(|command| worker::exec(command, options));
         if let Some(entry) = gym.or_else(exec) {
@@ -279,7 +296,8 @@ fn parse_count(text: &str) -> Result<i64, String> {
 /// Loads the policy of the checkpoint selected by a path.
 fn saved_policy(path: &Path, best: bool, threads: usize, envs: &Envs, render: bool) -> Result<SavedPolicy, Error> {
     set_matrix_threads(threads);
-    let env = checkpoint::config(path, best)?.env;
+    let Config { env, run, .. } = checkpoint::config(path, best)?;
+    envs.start_within(Some(run.start_timeout_s));
     let entry = envs.open_saved(&env, path, render, 0)?;
     let saved = checkpoint::policy(path, best, &entry)?;
     limit_faults(&saved.config, &entry);

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::board::Board;
-use super::full_screen::{self, FullScreen};
+use super::full_screen::FullScreen;
 use super::live::{EVERY, Painter};
 use super::recorded::{Recorded, settings};
 use super::signals;
@@ -42,9 +42,7 @@ pub(super) fn run(args: &MonitorArgs, json: bool) -> Result<ExitCode, Error> {
         board.lines().iter().for_each(|line| print::out(line));
         return Ok(ExitCode::SUCCESS);
     }
-    if let Err(error) = signals::listen(Some(full_screen::restore)) {
-        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
-    }
+    signals::listen();
     let _screen = FullScreen::open();
     let mut painter = Painter::new(run);
     while !interrupt::requested() {

@@ -48,9 +48,7 @@ pub(super) struct RecordArgs {
 }
 
 pub(super) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
-    if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
-    }
+    signals::listen();
     let env_steps = u64::try_from(args.steps).ok().filter(|steps| *steps > 0);
     let env_steps = env_steps.ok_or_else(|| Error::config(format!("--steps is {}; it must be 1 or more", args.steps)))?;
     let draft = Draft::create(&args.out)?;

@@ -1,64 +1,103 @@
 //! Signals: INT, TERM, HUP and USR1 ask the run to save and stop.
 //!
-//! A second signal ends the program at once.
+//! A verb with nothing to save yet ends at once. So does every program at a second signal, unless it comes within a second of the
+//! first: wrappers pass on what the whole group of processes gets as well.
 //!
 //! A HUP that the program was started to ignore, as by `nohup`, stays ignored; Linux reports that in /proc, elsewhere HUP is
-//! always handled. All other signals keep their defaults.
+//! always handled. XFSZ is an error of the write that caused it. All other signals keep their defaults.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{interrupt, print};
 
 /// Exit code after a second signal: nothing saved since the last checkpoint.
+#[cfg(unix)]
 const EXIT_CODE_AT_ONCE: u8 = 131;
 
-/// Starts to listen for signals.
+/// Time in which signals count as one.
+#[cfg(unix)]
+const ONE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Removal of what a verb has written before it can save.
+type Undo = Box<dyn FnOnce() + Send>;
+
+/// Removal that the first signal causes before it ends the program; `None` if the signal asks to save.
+static UNDO: Mutex<Option<Undo>> = Mutex::new(None);
+
+fn undo() -> MutexGuard<'static, Option<Undo>> {
+    UNDO.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets the first signal ask to save, from now on.
+pub(super) fn listen() {
+    *undo() = None;
+}
+
+/// Lets the first signal end the program after `remove`, until [`listen`].
+pub(super) fn end_at_once(remove: impl FnOnce() + Send + 'static) {
+    *undo() = Some(Box::new(remove));
+}
+
+/// Starts to handle signals; the first ends the program until [`listen`].
 ///
 /// `restore` restores a terminal; the program calls it before it ends at once, for QUIT too.
 ///
 /// # Errors
 /// The operating system's message.
 #[cfg(unix)]
-pub(super) fn listen(restore: Option<fn()>) -> Result<(), String> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
-    let listened = [(SIGINT, true), (SIGTERM, true), (SIGUSR1, true), (SIGHUP, !ignored(SIGHUP)), (SIGQUIT, restore.is_some())];
-    let listened = listened.into_iter().filter_map(|(signal, listen)| listen.then_some(signal));
+pub(super) fn start(restore: fn()) -> Result<(), String> {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGXFSZ};
+    let listened = [SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGQUIT].into_iter().filter(|&signal| signal != SIGHUP || !ignored(signal));
     let mut signals = signal_hook::iterator::Signals::new(listened).map_err(|error| error.to_string())?;
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(|error| error.to_string())?;
+    end_at_once(|| ());
     let work = move || {
-        let mut first = true;
+        let mut first = None;
         for signal in signals.forever() {
             if signal == SIGQUIT {
-                restore.inspect(|restore| restore());
+                restore();
                 let _ = signal_hook::low_level::emulate_default_handler(SIGQUIT);
             }
+            // Locked to the end, so that the verb cannot begin meanwhile.
+            let mut undo = undo();
+            if let Some(remove) = undo.take() {
+                remove();
+                leave(restore, "interrupted: nothing is kept", interrupt::EXIT_CODE);
+            }
             interrupt::request();
-            if !std::mem::take(&mut first) {
-                leave(restore);
+            if first.get_or_insert_with(Instant::now).elapsed() >= ONE {
+                let told = "interrupted twice, ended at once: nothing was saved since the last checkpoint";
+                leave(restore, told, EXIT_CODE_AT_ONCE);
             }
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(work).map(drop).map_err(|error| error.to_string())
 }
 
-/// Starts to listen for signals, where the system can.
+/// Starts to handle signals, where the system can.
 ///
 /// # Errors
 /// Always, with a message.
 #[cfg(not(unix))]
-pub(super) fn listen(_restore: Option<fn()>) -> Result<(), String> {
+pub(super) fn start(_restore: fn()) -> Result<(), String> {
     Err("signals are handled on Unix only".into())
 }
 
 /// Ends the program.
 #[cfg(unix)]
-fn leave(restore: Option<fn()>) -> ! {
+fn leave(restore: fn(), told: &'static str, code: u8) -> ! {
     let (done, printed) = std::sync::mpsc::channel();
     // On a separate thread: a pipe or terminal that accepts no more output must not block the exit.
     std::thread::spawn(move || {
-        restore.inspect(|restore| restore());
-        print::err("interrupted twice, ended at once: nothing was saved since the last checkpoint");
+        restore();
+        print::err(told);
         let _ = done.send(());
     });
     let _ = printed.recv_timeout(std::time::Duration::from_secs(1));
-    std::process::exit(EXIT_CODE_AT_ONCE.into())
+    std::process::exit(code.into())
 }
 
 /// True if the program was started to ignore the signal.

@@ -62,9 +62,7 @@ pub(super) struct SiteArgs {
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &SiteArgs, json: bool) -> Result<ExitCode, Error> {
-    if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
-    }
+    signals::listen();
     let &SiteArgs { port, seed, pages, links, topics, latency, latency_ms, errors, hangs, redirects, malformed, endless } = args;
     let mean = Duration::from_secs_f64(1e-3 * latency_ms);
     let config = SiteConfig { seed, pages, links, topics, latency, mean, errors, hangs, redirects, malformed, endless };

@@ -179,9 +179,7 @@ struct Sweep {
 }
 
 pub(super) fn run(args: &SweepArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
-    if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C does not save: {error}"));
-    }
+    signals::listen();
     let sweep = &mut open(args, envs, json)?;
     for rung in 0..sweep.rungs.len() {
         if !sweep.climb(rung)? {
@@ -221,6 +219,7 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let given = with(&[])?;
     let env = given.env()?.ok_or_else(|| bad("names no environment: env = \"cartpole\"".into()))?;
     let algo = Algo::find(&given.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
+    envs.start_within(given.number("start_timeout_s"));
     let entry = &envs.open(&env, false, 0)?;
     let first = given.resolve(entry, algo)?;
     let rungs = rungs(first.run.steps, plan.halving, plan.min_steps).map_err(bad)?;

@@ -8,7 +8,6 @@ use clap::Args;
 use rl_agents::ranks::gather;
 use rl_envs::catalog::Entry;
 
-use super::full_screen;
 use super::report::Report;
 use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::Mode;
@@ -136,15 +135,13 @@ fn layers(args: &TrainArgs) -> Result<Layers, Error> {
 }
 
 pub(super) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
-    if let Err(error) = signals::listen(Some(full_screen::restore)) {
-        print::err(&format!("warning: Ctrl-C does not save: {error}"));
-    }
     if args.parent.is_some_and(|parent| !lives_with(parent)) {
         return Ok(ExitCode::FAILURE);
     }
     let layers = layers(&args);
     let off = layers.as_ref().is_ok_and(|layers| layers.text("mpi").is_ok_and(|mpi| mpi.as_deref() == Some("off")));
     if let Some(rank) = launched().filter(|_| !off) {
+        signals::listen();
         return shared(rank, |ranks| train(args, layers?, envs, json, Some(ranks)), envs);
     }
     train(args, layers?, envs, json, None)
@@ -205,6 +202,7 @@ fn follow(job: &crate::mpi::Job, envs: &Envs) -> Result<ExitCode, Error> {
         if config.run.mpi.has_actors() {
             return job.supervise(&config, envs.python.as_deref()).map(|()| ExitCode::SUCCESS);
         }
+        envs.start_within(Some(config.run.start_timeout_s));
         let entry = envs.open(&config.env, false, threads(None))?;
         Training::of_rank(&config, &entry, Some(ranks), true, Profile::new(false))?.follow()?;
     }
@@ -217,7 +215,10 @@ pub(super) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
     if !lives_with(parent) {
         return Ok(ExitCode::FAILURE);
     }
-    crate::mpi::work(|config| envs.open(&config.env, false, threads(None)))?;
+    crate::mpi::work(|config| {
+        envs.start_within(Some(config.run.start_timeout_s));
+        envs.open(&config.env, false, threads(None))
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -264,6 +265,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                 || Error::Config { problems: vec!["no environment given; `rl list` shows them, try `rl train cartpole`".into()] };
             let env = layers.env()?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
+            envs.start_within(layers.number("start_timeout_s"));
             let entry = &envs.open(&env, false, threads(None))?;
             let auto_batch = layers.auto_batch();
             let whole = with_absolute(layers.resolve(entry, algo)?);
@@ -289,6 +291,9 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                 return Ok(ExitCode::SUCCESS);
             }
             let dir = RunDir::create(args.run_dir.as_deref(), &config, &device)?;
+            if ranks.is_none() {
+                signals::end_at_once(dir.undo());
+            }
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialize.
             report.start(&config, &device, dir.path(), 0);
@@ -317,6 +322,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             (config, dir, training, notes, timeline)
         }
     };
+    signals::listen();
     config.warnings().iter().for_each(|warning| report.warn(warning));
     notes.iter().for_each(|note| report.note(note));
     let outcome = training.run(&dir, &mut |event| report.event(&event));
@@ -376,6 +382,7 @@ fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config,
     };
     foreign("environment", &args.env, &saved.env.name)?;
     foreign("algorithm", &args.algo, saved.algo.name())?;
+    envs.start_within(layers.number("start_timeout_s").or(Some(saved.run.start_timeout_s)));
     let entry = envs.open_saved(&saved.env, path, false, threads(None))?;
     let config = with_absolute(layers.over(saved, &entry)?);
     let differences = config.differences(saved);

@@ -104,9 +104,7 @@ struct Tuning<'a> {
 }
 
 pub(super) fn run(args: &TuneArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
-    if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C ends the search at once: {error}"));
-    }
+    signals::listen();
     let algo = Algo::find(&args.algo)?;
     let mut given = Layers::default();
     if let Some(path) = &args.config {
@@ -118,6 +116,7 @@ pub(super) fn run(args: &TuneArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
         value.into_iter().for_each(|value| given.add(key, value, "the command line".into()));
     }
     let env = given.env()?.ok_or_else(|| Error::config("no environment given"))?;
+    envs.start_within(given.number("start_timeout_s"));
     let entry = &envs.open(&env, false, threads(None))?;
     let preset = given.clone().resolve(entry, algo)?;
     let file = args.out.clone().unwrap_or_else(|| {

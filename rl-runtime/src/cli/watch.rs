@@ -8,7 +8,7 @@ use rl_agents::Episode;
 use rl_envs::Canvas;
 
 use super::animation::Animation;
-use super::full_screen::{self, FullScreen};
+use super::full_screen::FullScreen;
 use super::report::evaluation_json;
 use super::screen::{Screen, Show};
 use super::{Envs, saved_policy, signals};
@@ -53,9 +53,7 @@ pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     let WatchArgs { gif, fps, seed, .. } = args;
     let SavedPolicy { path, entry, policy, .. } = saved_policy(&args.path, args.best, 1, envs, true)?;
     let seen = watch::can_be_seen(&*policy, &entry)?;
-    if let Err(error) = signals::listen(Some(full_screen::restore)) {
-        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
-    }
+    signals::listen();
     let mut show = match gif {
         Some(_) if !seen => {
             return Err(Error::Config { problems: vec![format!("{} does not draw itself; leave out --gif", entry.name)] });

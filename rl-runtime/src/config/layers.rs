@@ -131,6 +131,13 @@ impl Layers {
         self.settings.contains_key(key)
     }
 
+    /// Returns a number, if one is given.
+    #[cfg(feature = "cli")]
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
+        let value = &self.settings.get(key)?.value;
+        value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
+    }
+
     /// Returns the name of the environment or algorithm, if one is given.
     ///
     /// # Errors
@@ -138,7 +145,11 @@ impl Layers {
     pub fn text(&self, key: &str) -> Result<Option<String>, Error> {
         let Some(Setting { value, origin }) = self.settings.get(key) else { return Ok(None) };
         let text = value.as_str().map(String::from);
-        let bad = || Error::config(format!("{origin}: {key} is {value}; it must be a name in quotes; `rl list` shows them all"));
+        let what = match key {
+            "env.kwargs" => "a JSON object in quotes",
+            _ => "a name in quotes; `rl list` shows them all",
+        };
+        let bad = || Error::config(format!("{origin}: {key} is {value}; it must be {what}"));
         text.ok_or_else(bad).map(Some)
     }
 

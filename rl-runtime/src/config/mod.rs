@@ -22,7 +22,7 @@ use crate::Error;
 use crate::Mode;
 use crate::algo::{Algo, AlgoConfig, Build, Concern};
 use crate::catalog;
-use crate::faults::FaultConfig;
+use crate::faults::{FaultConfig, START_TIMEOUT};
 use crate::first_come::FirstComeConfig;
 use crate::mapped;
 
@@ -170,6 +170,12 @@ settings! {
         /// Seconds until a blocking call or a worker's step counts as hung.
         #[serde(default = "timeout_s")]
         timeout_s: f64 = timeout_s(), Kind::Float(0.001, 86_400.0), resumable;
+        /// Seconds until a worker that starts, with its environments, counts as hung.
+        #[serde(default = "start_timeout_s")]
+        start_timeout_s: f64 = start_timeout_s(), Kind::Float(0.001, 86_400.0), resumable;
+        /// Seconds until workers that close their environments are killed.
+        #[serde(default = "close_timeout_s")]
+        close_timeout_s: f64 = close_timeout_s(), Kind::Float(0.0, 86_400.0), resumable;
         /// Restarts of one blocking environment or worker within ten minutes.
         #[serde(default = "max_restarts")]
         max_restarts: u32 = max_restarts(), Kind::Int(0, 1_000_000), resumable;
@@ -239,6 +245,14 @@ fn max_eval_steps() -> u32 {
 
 fn timeout_s() -> f64 {
     FaultConfig::default().timeout.as_secs_f64()
+}
+
+fn start_timeout_s() -> f64 {
+    START_TIMEOUT.as_secs_f64()
+}
+
+fn close_timeout_s() -> f64 {
+    FaultConfig::default().close_timeout.as_secs_f64()
 }
 
 fn max_restarts() -> u32 {
@@ -482,8 +496,22 @@ impl Config {
     /// Returns the handling of faults.
     #[must_use]
     pub fn faults(&self) -> FaultConfig {
-        let RunConfig { timeout_s, max_restarts, .. } = self.run;
-        FaultConfig { timeout: Duration::from_secs_f64(timeout_s), max_restarts, ..FaultConfig::default() }
+        let RunConfig { timeout_s, start_timeout_s, close_timeout_s, max_restarts, .. } = self.run;
+        FaultConfig {
+            timeout: Duration::from_secs_f64(timeout_s),
+            start_timeout: Duration::from_secs_f64(start_timeout_s),
+            close_timeout: Duration::from_secs_f64(close_timeout_s),
+            max_restarts,
+            ..FaultConfig::default()
+        }
+    }
+
+    /// Returns the handling of faults of the entry's environments, which start at once in this process.
+    #[must_use]
+    pub(crate) fn faults_of(&self, entry: &Entry) -> FaultConfig {
+        let faults = self.faults();
+        let start_timeout = if entry.batches().is_some() { faults.start_timeout } else { Duration::ZERO };
+        FaultConfig { start_timeout, ..faults }
     }
 
     /// Returns the batching of environments that block.

@@ -1,6 +1,7 @@
 //! One environment in a worker process of its own, for first-come batching.
 
 use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
 
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Element, EnvError, Rng, Space, Step};
 
@@ -8,6 +9,7 @@ use super::Workers;
 use super::messages::STEP;
 use super::process::Failure;
 use super::vec_env::WorkerVecEnv;
+use crate::interrupt;
 
 /// Environment in a worker process of its own.
 ///
@@ -25,13 +27,16 @@ pub(super) struct WorkerEnv<O> {
 
 impl<O: Element> WorkerEnv<O> {
     pub(super) fn new(workers: &'static Workers) -> Self {
+        workers.alone.fetch_add(1, Ordering::AcqRel);
         Self { workers, envs: None, begun: false, mask: Vec::new(), element: PhantomData }
     }
 
     /// Ends the process after a failure.
     fn lose(&mut self, failure: &Failure) -> EnvError {
         let log = self.envs.take().and_then(|mut envs| envs.kill());
-        self.workers.count(failure, log);
+        if !interrupt::drops_rollouts() {
+            self.workers.count(failure, log);
+        }
         EnvError { cause: failure.to_string(), may_repeat: false }
     }
 }
@@ -78,7 +83,7 @@ impl<O: Element> BlockingEnv for WorkerEnv<O> {
             return Err(self.lose(&failure));
         }
         let reply = envs.answer();
-        let [terminated, truncated] = reply.flags().map(|flags| flags[0] != 0);
+        let [terminated, truncated] = reply.flags().map(|flags| flags[0] == 1);
         let step = Step { reward: reply.rewards().next().unwrap_or(f32::NAN), terminated, truncated };
         self.begun = step.done();
         self.mask.clear();
@@ -93,5 +98,12 @@ impl<O: Element> BlockingEnv for WorkerEnv<O> {
 
     fn mask(&self, mask: &mut [u8]) {
         mask.copy_from_slice(&self.mask);
+    }
+}
+
+impl<O> Drop for WorkerEnv<O> {
+    fn drop(&mut self) {
+        drop(self.envs.take());
+        self.workers.alone.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -1,5 +1,7 @@
 //! Messages between this program and a worker: `docs/worker-protocol.md`.
 
+use std::ops::Range;
+
 use rl_envs::{ActionSlice, ActionSpace, Actions, ObsSliceMut, Space};
 use serde::Deserialize;
 
@@ -30,6 +32,8 @@ pub(super) const FAILED: u32 = 0xE000_0000;
 pub(super) const MAX_JSON: usize = 64 << 20;
 /// Largest number of elements of an observation.
 const MAX_LEN: usize = 1 << 26;
+/// Largest number of choices at once.
+const MAX_HEADS: usize = 1024;
 
 /// Greeting of a worker: its environments' spaces.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -71,8 +75,16 @@ enum ActionsAllowed {
     },
 }
 
-fn bounds(bounds: &[Option<f32>], unbounded: f32) -> Vec<f32> {
-    bounds.iter().map(|bound| bound.unwrap_or(unbounded)).collect()
+/// Returns the bounds of `what`, or what is wrong with them.
+fn bounds(what: &str, low: &[Option<f32>], high: &[Option<f32>]) -> Result<(Vec<f32>, Vec<f32>), String> {
+    let given = |bounds: &[Option<f32>], none: f32| bounds.iter().map(|bound| bound.unwrap_or(none)).collect::<Vec<_>>();
+    let (low, high) = (given(low, f32::NEG_INFINITY), given(high, f32::INFINITY));
+    // No number lies between equal infinities.
+    let is_range = |(low, high): (&f32, &f32)| low <= high && *low < f32::INFINITY && *high > f32::NEG_INFINITY;
+    match low.iter().zip(&high).position(|bounds| !is_range(bounds)) {
+        Some(i) => Err(format!("element {i} of {what} has the bounds {} and {}, which no number is between", low[i], high[i])),
+        None => Ok((low, high)),
+    }
 }
 
 impl Hello {
@@ -87,7 +99,8 @@ impl Hello {
         let space = match dtype.as_str() {
             "u8" => Space::bytes(shape, u8::MAX, 1.0 / 255.0),
             "f32" if (low.len(), high.len()) == (len, len) => {
-                Space::vector(&bounds(low, f32::NEG_INFINITY), &bounds(high, f32::INFINITY))
+                let (low, high) = bounds("an observation", low, high)?;
+                Space::vector(&low, &high)
             }
             "f32" => return Err(format!("{} and {} bounds of {len} elements of an observation", low.len(), high.len())),
             other => return Err(format!("observations of the type \"{other}\"; f32 or u8")),
@@ -95,14 +108,21 @@ impl Hello {
         let actions = match action {
             &ActionsAllowed::Discrete { n } if n > 0 => ActionSpace::Discrete { n, masked: *masked },
             ActionsAllowed::MultiDiscrete { sizes }
-                if !sizes.is_empty() && sizes.iter().try_fold(1u32, |n, &size| n.checked_mul(size)).is_some_and(|n| n > 0) =>
+                if (1..=MAX_HEADS).contains(&sizes.len())
+                    && sizes.iter().try_fold(1u32, |n, &size| n.checked_mul(size)).is_some_and(|n| n > 0) =>
             {
                 ActionSpace::MultiDiscrete { sizes: sizes.clone() }
             }
             ActionsAllowed::Box { low, high } if low.len() == high.len() && !low.is_empty() => {
-                ActionSpace::Continuous { low: bounds(low, f32::NEG_INFINITY), high: bounds(high, f32::INFINITY) }
+                let (low, high) = bounds("an action", low, high)?;
+                ActionSpace::Continuous { low, high }
             }
-            other => return Err(format!("actions {other:?}")),
+            ActionsAllowed::Discrete { n } => return Err(format!("{n} actions")),
+            ActionsAllowed::MultiDiscrete { sizes } => {
+                let n = sizes.len();
+                return Err(format!("actions of {n} choices; there may be 1 to {MAX_HEADS}, with 1 to 2^32 - 1 combinations"));
+            }
+            ActionsAllowed::Box { low, high } => return Err(format!("actions with {} and {} bounds", low.len(), high.len())),
         };
         Ok((space, actions))
     }
@@ -146,11 +166,47 @@ impl Shape {
         self.reply() + self.k * (self.row + self.mask)
     }
 
-    /// Bytes of the reply that begins with `reply`.
-    pub(super) fn whole_reply(&self, reply: &[u8]) -> usize {
-        let (terminated, truncated) = reply[4 + 4 * self.k..][..2 * self.k].split_at(self.k);
-        let ended = terminated.iter().zip(truncated).filter(|(a, b)| **a | **b != 0).count();
-        self.reply() + ended * (self.row + self.mask)
+    /// Bytes of the reply that begins with `reply`, or a violation in its flags.
+    ///
+    /// Only episodes of the environments `stepped` may end.
+    pub(super) fn whole_reply(&self, reply: &[u8], stepped: Range<usize>) -> Result<usize, String> {
+        let flags = &reply[4 + 4 * self.k..][..2 * self.k];
+        let all = flags.iter().fold(0, |all, flag| all | flag);
+        if all == 0 {
+            return Ok(self.reply());
+        }
+        if all > 1 {
+            let flag = flags.iter().find(|flag| **flag > 1).unwrap_or(&all);
+            return Err(format!("a flag is {flag}; it must be 0 or 1"));
+        }
+        let (terminated, truncated) = flags.split_at(self.k);
+        let ended = || (0..self.k).filter(|&i| terminated[i] | truncated[i] == 1);
+        match ended().find(|i| !stepped.contains(i)) {
+            Some(i) => Err(format!("the episode of its environment {i} ends without a step")),
+            None => Ok(self.reply() + ended().count() * (self.row + self.mask)),
+        }
+    }
+
+    /// Finds a violation in the masks of a reply whose flags are checked.
+    pub(super) fn check_masks(&self, reply: &[u8]) -> Result<(), String> {
+        if self.mask == 0 {
+            return Ok(());
+        }
+        let answer = self.read(reply);
+        let [terminated, truncated] = answer.flags();
+        let ended: Vec<usize> = (0..self.k).filter(|&i| terminated[i] | truncated[i] == 1).collect();
+        let next = answer.masks(0, self.k).chunks(self.mask).enumerate().map(|(i, mask)| (i, mask, true));
+        let last = reply[self.reply() + ended.len() * self.row..].chunks(self.mask).zip(&ended);
+        // After the end of a game there may be no action.
+        let last = last.map(|(mask, &i)| (i, mask, terminated[i] == 0));
+        for (i, mask, acts) in next.chain(last) {
+            match mask.iter().fold(0, |all, legal| all | legal) {
+                2.. => return Err(format!("a mask of its environment {i} has numbers other than 0 and 1")),
+                0 if acts => return Err(format!("a mask of its environment {i} allows no action")),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Reads a reply.

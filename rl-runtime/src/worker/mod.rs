@@ -16,20 +16,20 @@ mod vec_env;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rl_envs::catalog::{Batches, Entry};
+use rl_envs::catalog::{Batches, Entry, Limits};
 use rl_envs::{ActionSpace, BoxedEnv, Dtype, MakeBlocking, RandomActions, Space, Steps, VecEnv};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use self::blocking::WorkerEnv;
 use self::messages::{Hello, PROTOCOL};
-use self::process::{Failure, Launch, Process, Raised, WORKER_SPIN_US};
+use self::process::{Failure, Launch, Limit, Process, Raised, WORKER_SPIN_US};
 use self::vec_env::WorkerVecEnv;
-use crate::faults::{Fault, FaultConfig};
-use crate::{Error, print};
+use crate::faults::{FaultConfig, START_TIMEOUT};
+use crate::{Error, interrupt, print};
 
 pub use self::vec_env::env_seed;
 
@@ -40,6 +40,8 @@ pub const EXEC: &str = "exec:";
 
 /// Time for which an environment is measured.
 const MEASURED: Duration = Duration::from_secs(1);
+/// Time after which a wait for closing environments is reported.
+const REPORTED: Duration = Duration::from_secs(1);
 
 /// Choices for environments in worker processes.
 #[derive(Clone, Debug, Default)]
@@ -52,16 +54,22 @@ pub struct WorkerOptions {
     pub python: Option<PathBuf>,
     /// Processes to start at once, before it is known whether they are needed.
     pub ahead: usize,
+    /// Longest start of the first process; `None`: two minutes.
+    pub start_timeout: Option<Duration>,
 }
 
 /// Workers of one kind of environments, and processes that wait for work.
 struct Workers {
     launch: Launch,
-    /// First message to a process.
-    ask: String,
+    /// First message to a process, without its parent.
+    ask: Map<String, Value>,
     spaces: (Space, ActionSpace),
     config: Mutex<FaultConfig>,
     idle: Mutex<Vec<Process>>,
+    /// Processes that were asked to close their environments.
+    closing: Mutex<Vec<Process>>,
+    /// Environments that threads of their own have.
+    alone: AtomicUsize,
     /// Processes that have failed.
     failures: AtomicU64,
 }
@@ -110,33 +118,57 @@ fn python() -> PathBuf {
 
 fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result<Entry, Error> {
     let kwargs = if options.kwargs.is_empty() { "{}" } else { &options.kwargs };
-    let kwargs: Value = serde_json::from_str(kwargs).map_err(|error| Error::config(format!("env.kwargs: {error}")))?;
-    let ask = json!({
-        "protocol": PROTOCOL, "parent": std::process::id(), "id": id, "kwargs": kwargs, "render": options.render,
-        "spin_us": WORKER_SPIN_US,
-    });
-    let (ask, config) = (ask.to_string(), FaultConfig::default());
-    let spawn = || Process::spawn(&launch, &ask);
-    let mut first = spawn().map_err(|error| not_spawned(&launch, &error))?;
+    let bad = |error| Error::config(format!("env.kwargs is {kwargs}; it must be a JSON object: {error}"));
+    let kwargs: Map<String, Value> = serde_json::from_str(kwargs).map_err(bad)?;
+    let ask = json!({"protocol": PROTOCOL, "id": id, "kwargs": kwargs, "render": options.render, "spin_us": WORKER_SPIN_US});
+    let Value::Object(ask) = ask else { unreachable!("an object") };
+    let mut config = FaultConfig::default();
+    config.start_timeout = options.start_timeout.unwrap_or(START_TIMEOUT);
+    let spawn = || spawn(&launch, &ask).map_err(|error| Error::config(format!("cannot run a shell: {error}")));
+    let mut first = spawn()?;
     let more: Vec<Process> = (1..options.ahead).map_while(|_| spawn().ok()).collect();
-    let hello = first.greet().map_err(|failure| not_opened(name, &launch, &failure, &first.log()))?;
+    let hello = first.greet(Limit::of_start(&config)).map_err(|failure| not_opened(name, &launch, &failure, &first))?;
     let hello: Hello = hello.expect("the first greeting");
     let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
-    let idle = Mutex::new(more.into_iter().chain([first]).collect());
-    let workers = Workers { launch, ask, spaces, config: Mutex::new(config), idle, failures: AtomicU64::new(0) };
+    let workers = Workers {
+        launch,
+        ask,
+        spaces,
+        config: Mutex::new(config),
+        idle: Mutex::new(more.into_iter().chain([first]).collect()),
+        closing: Mutex::default(),
+        alone: AtomicUsize::new(0),
+        failures: AtomicU64::new(0),
+    };
     let about = format!("environments in worker processes ({})", hello.worker);
     Ok(Entry::outside(String::leak(name.into()), String::leak(about), Box::leak(Box::new(workers))))
 }
 
-/// Explains why a program cannot be spawned.
-fn not_spawned(launch: &Launch, error: &std::io::Error) -> Error {
-    let Launch::Python(python) = launch else { return Error::config(format!("cannot run a shell: {error}")) };
-    let advice = "name one with --python or the variable RL_PYTHON, or activate a virtual environment";
-    Error::config(format!("cannot run the Python {}: {error}; {advice}", python.display()))
+/// Spawns a process, and tells it its parent with the rest of `ask`.
+fn spawn(launch: &Launch, ask: &Map<String, Value>) -> std::io::Result<Process> {
+    Process::spawn(launch, |parent| {
+        let mut ask = ask.clone();
+        ask.insert("parent".into(), parent.into());
+        Value::Object(ask).to_string()
+    })
 }
 
 /// Explains why the first worker did not greet.
-fn not_opened(name: &str, launch: &Launch, failure: &Failure, log: &str) -> Error {
+fn not_opened(name: &str, launch: &Launch, failure: &Failure, first: &Process) -> Error {
+    if interrupt::requested() {
+        return rl_envs::Error::Stopped.into();
+    }
+    let log = first.log();
+    // The exit codes of a shell that finds no program, or none that runs.
+    if let (Failure::Gone(_), Some(126 | 127)) = (failure, first.status().and_then(|status| status.code())) {
+        return Error::config(match launch {
+            Launch::Python(python) => {
+                let advice = "name one with --python or the variable RL_PYTHON, or activate a virtual environment";
+                format!("cannot run the Python {}: {log}; {advice}", python.display())
+            }
+            Launch::Shell(_) => format!("the shell cannot run the command of {name}: {log}"),
+        });
+    }
     match failure {
         Failure::Raised(raised) => {
             let Raised { at, kind, message, traceback, .. } = &**raised;
@@ -165,13 +197,13 @@ impl Workers {
     /// Returns a process that waits for work, or a new one.
     fn process(&self) -> Result<Process, Failure> {
         let idle = locked(&self.idle).pop();
-        idle.map_or_else(|| Process::spawn(&self.launch, &self.ask), Ok)
+        idle.map_or_else(|| spawn(&self.launch, &self.ask), Ok)
             .map_err(|error| Failure::Gone(format!("cannot be spawned: {error}")))
     }
 
     /// Reads the greeting of a new process, which must have the spaces of the first.
-    fn greet(&self, process: &mut Process) -> Result<(), Failure> {
-        match process.greet()?.map(|hello| hello.spaces()) {
+    fn greet(&self, process: &mut Process, limit: Limit) -> Result<(), Failure> {
+        match process.greet(limit)?.map(|hello| hello.spaces()) {
             None => Ok(()),
             Some(Ok(spaces)) if spaces == self.spaces => Ok(()),
             Some(Ok(_)) => Err(Failure::Garbage("its spaces differ from those of the first worker".into())),
@@ -179,11 +211,18 @@ impl Workers {
         }
     }
 
-    /// Keeps a process for later, unless there are enough or it is of no use.
+    /// Keeps a process for later, closes it if there are enough, or kills it if it is of no use.
     fn put_back(&self, process: Process) {
+        if process.is_spent() {
+            return;
+        }
         let mut idle = locked(&self.idle);
-        if !process.is_spent() && idle.len() < std::thread::available_parallelism().map_or(1, usize::from) {
+        if idle.len() < std::thread::available_parallelism().map_or(1, usize::from) {
             idle.push(process);
+        } else if process.ask_to_close() {
+            let mut closing = locked(&self.closing);
+            closing.retain(|process| !process.has_closed());
+            closing.push(process);
         }
     }
 
@@ -191,11 +230,7 @@ impl Workers {
     fn report(&self, which: &str, failure: &Failure, log: Option<String>, then: &str) {
         let n = self.count(failure, log);
         if n.is_power_of_two() {
-            let fault = match failure {
-                Failure::Hung(limit) => Fault::Timeout(*limit),
-                other => Fault::Failed(other.to_string()),
-            };
-            print::err(&format!("warning: {which}, fault {n}: {fault}; {then}"));
+            print::err(&format!("warning: {which}, fault {n}: {failure}; {then}"));
         }
     }
 
@@ -249,12 +284,38 @@ impl Batches for Workers {
         Ok(envs.cpu_times().zip(before).map(share))
     }
 
-    fn limit(&self, timeout: Duration, max_restarts: u32) {
+    fn limit(&self, limits: &Limits) {
         let config = &mut *locked(&self.config);
-        (config.timeout, config.max_restarts) = (timeout, max_restarts);
+        let &Limits { start, call, close, max_restarts } = limits;
+        (config.start_timeout, config.timeout, config.close_timeout, config.max_restarts) = (start, call, close, max_restarts);
     }
 
     fn close(&self) {
-        drop(std::mem::take(&mut *locked(&self.idle)));
+        let (begin, limit, was_asked) = (Instant::now(), self.faults().close_timeout, interrupt::requested());
+        let (mut closing, mut is_reported) = (Vec::new(), false);
+        loop {
+            closing.append(&mut locked(&self.closing));
+            closing.extend(locked(&self.idle).drain(..).filter(Process::ask_to_close));
+            closing.retain(|process| !process.has_closed());
+            let n = closing.len() + self.alone.load(Ordering::Acquire);
+            if n == 0 {
+                return;
+            }
+            let (of, their, are) = if n == 1 { ("a worker process".into(), "its", "is") } else { (format!("{n} worker processes"), "their", "are") };
+            let (waited, limit_s) = (begin.elapsed(), limit.as_secs_f64());
+            if waited >= limit || interrupt::requested() && !was_asked {
+                print::err(&format!(
+                    "warning: {of} took longer than {:.1} s to close {their} environments and {are} killed: files that were being \
+                     written may be cut off (close_timeout_s is {limit_s})",
+                    waited.as_secs_f64()
+                ));
+                closing.iter().for_each(Process::kill);
+                return;
+            }
+            if waited >= REPORTED && !std::mem::replace(&mut is_reported, true) {
+                print::err(&format!("waiting for {of} to close {their} environments, for at most {limit_s} s (close_timeout_s)"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -1,28 +1,35 @@
-//! A worker process: spawned, talked to over a socket, killed.
+//! A worker process: spawned, talked to over a socket, closed or killed.
 //!
-//! Waits spin for a moment before they sleep, because waking a sleeping core takes longer than a step of a small environment.
+//! Waits spin for a moment before they sleep, because waking a sleeping core takes longer than a step of a small environment. A
+//! call has one deadline for all of its bytes, in both directions.
 
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
+use super::locked;
 use super::messages::{CLOSE, FAILED, HELLO, Hello, MAX_JSON, REPLY};
 use crate::channel::{Sender, bounded};
+use crate::faults::FaultConfig;
 use crate::interrupt;
 use crate::thread::spawn;
 
 /// The worker of Gymnasium environments.
 const SCRIPT: &str = include_str!("worker.py");
+/// Parent of each worker.
+const KEEPER: &str = include_str!("keeper.sh");
 
 /// Time that a wait for a reply spins.
 ///
@@ -32,14 +39,14 @@ const SCRIPT: &str = include_str!("worker.py");
 const SPIN: Duration = Duration::from_micros(20);
 /// Longest time that a worker spins, in microseconds.
 pub(super) const WORKER_SPIN_US: u64 = 50;
-/// Longest wait for a greeting, and for the start of episodes.
-///
-/// Imports read hundreds of files, which a cold disk takes a while for.
-pub(super) const START_LIMIT: Duration = Duration::from_secs(120);
+/// Time between looks at the deadline and at interrupts.
+const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for an answer after an interrupt.
-const INTERRUPTED_LIMIT: Duration = Duration::from_secs(1);
-/// Time in which a process ends once asked.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+const INTERRUPTED_LIMIT: Duration = Duration::from_millis(700);
+/// Bytes that are sent at once to a worker that reads slowly.
+const CHUNK: usize = 16 << 10;
+/// Time in which a process ends once it has closed its socket, or its keeper once asked.
+const END_LIMIT: Duration = Duration::from_secs(1);
 /// Largest picture of an environment.
 const MAX_PIXELS: u64 = 1 << 26;
 /// Time in which the log of a process that has ended is read.
@@ -48,6 +55,55 @@ const LOG_LIMIT: Duration = Duration::from_millis(500);
 const LOG_LINES: usize = 20;
 /// Bytes of a log that are kept.
 const MAX_LOG: usize = 8 << 10;
+
+/// Longest time of a call, and the setting that bounds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    time: Duration,
+    setting: &'static str,
+}
+
+impl Limit {
+    /// Limit of a step, a restart or a picture.
+    pub(super) fn of_call(config: &FaultConfig) -> Self {
+        Self { time: config.timeout, setting: "timeout_s" }
+    }
+
+    /// Limit of a greeting, and of the start of episodes.
+    ///
+    /// Imports read hundreds of files, which a cold disk takes a while for.
+    pub(super) fn of_start(config: &FaultConfig) -> Self {
+        Self { time: config.start_timeout, setting: "start_timeout_s" }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({})", self.time, self.setting)
+    }
+}
+
+/// Deadline of a call.
+struct Deadline {
+    limit: Limit,
+    begin: Instant,
+    interrupted: Option<Instant>,
+}
+
+impl Deadline {
+    fn new(limit: Limit) -> Self {
+        Self { limit, begin: Instant::now(), interrupted: None }
+    }
+
+    /// Fails if the time is over, or soon after an interrupt.
+    fn check(&mut self) -> Result<(), Failure> {
+        if self.interrupted.is_none() && interrupt::drops_rollouts() {
+            self.interrupted = Some(Instant::now());
+        }
+        let stops = self.interrupted.is_some_and(|at| at.elapsed() >= INTERRUPTED_LIMIT);
+        if stops || self.begin.elapsed() >= self.limit.time { Err(Failure::Hung(self.limit)) } else { Ok(()) }
+    }
+}
 
 /// Program of a worker.
 #[derive(Clone, Debug)]
@@ -76,8 +132,8 @@ pub(super) struct Raised {
 pub(super) enum Failure {
     #[error("its process {0}")]
     Gone(String),
-    #[error("no answer within {0:.1?}")]
-    Hung(Duration),
+    #[error("no answer within {0}")]
+    Hung(Limit),
     #[error("{}", in_words(_0))]
     Raised(Box<Raised>),
     #[error("it does not speak the protocol: {0}")]
@@ -104,53 +160,49 @@ static SPAWNER: LazyLock<Option<Sender<Work>>> = LazyLock::new(|| {
 /// Width, height and RGB bytes.
 pub(super) type Picture = (usize, usize, Vec<u8>);
 
-/// Worker process.
+/// Worker process, below a keeper.
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
+    /// The worker's parent, which ends soon after the worker and as it has ended.
+    keeper: Mutex<Child>,
+    pid: Pid,
     socket: UnixStream,
     log: Arc<Mutex<Vec<u8>>>,
+    /// Part of the first message that the worker has not taken yet.
+    unsent: Vec<u8>,
     /// True once the greeting has been read.
     greeted: bool,
     /// Bytes of a request, which the number of environments decides.
     pub(super) request_len: usize,
-    limit: Duration,
-    /// Time limit of a read, as the socket knows it.
-    look: Duration,
     /// True once it has failed to draw, after which it answers nothing.
     is_spent: AtomicBool,
 }
 
 impl Process {
-    /// Spawns a worker and sends it `ask`, without waiting for the greeting.
+    /// Spawns a worker and sends it the text that `ask` makes of its parent, without waiting for the greeting.
     ///
     /// # Errors
-    /// The errors of the system, such as a program that does not exist.
-    pub(super) fn spawn(launch: &Launch, ask: &str) -> std::io::Result<Self> {
+    /// The errors of the system, such as a lack of processes.
+    pub(super) fn spawn(launch: &Launch, ask: impl FnOnce(u32) -> String) -> std::io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
-        let mut command = match launch {
-            Launch::Python(python) => {
-                let mut command = Command::new(python);
-                // Not a file: the first place that Python imports from is then the current directory.
-                command.args(["-c", SCRIPT]);
-                command
-            }
-            Launch::Shell(line) => {
-                let mut command = Command::new("sh");
-                // The shell becomes the program, which is then the process to wait for.
-                command.args(["-c", &format!("exec {line}")]);
-                command
-            }
+        let mut command = Command::new("sh");
+        command.args(["-c", KEEPER, "sh"]);
+        match launch {
+            // Not a file: the first place that Python imports from is then the current directory.
+            Launch::Python(python) => command.arg(python).args(["-c", SCRIPT]),
+            Launch::Shell(line) => command.args(["sh", "-c", line]),
         };
         // A group of its own: Ctrl-C at the terminal is for this program alone.
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+        #[cfg(target_os = "linux")]
+        keep(&mut command);
         let (spawned, child) = bounded(1);
         let gone = || std::io::Error::other("the thread that spawns workers has ended");
         let work = Box::new(move || drop(spawned.send(command.spawn())));
         SPAWNER.as_ref().ok_or_else(gone)?.send(work).map_err(|_| gone())?;
-        let mut child = child.recv().map_err(|_| gone())??;
+        let mut keeper = child.recv().map_err(|_| gone())??;
         let log = Arc::<Mutex<Vec<u8>>>::default();
-        if let Some(mut lines) = child.stderr.take() {
+        if let Some(mut lines) = keeper.stderr.take() {
             let log = log.clone();
             let read = move || {
                 let mut some = [0; 4096];
@@ -163,64 +215,62 @@ impl Process {
             };
             spawn("worker-log", read).map_err(std::io::Error::other)?;
         }
-        socket.set_write_timeout(Some(START_LIMIT))?;
+        socket.set_read_timeout(Some(LOOK))?;
+        socket.set_write_timeout(Some(LOOK))?;
+        let ask = ask(keeper.id());
+        let mut unsent = [&(ask.len() as u32).to_le_bytes(), ask.as_bytes()].concat();
         // If the process has ended already, reading the greeting says so.
-        let _ = (&socket).write_all(&[&(ask.len() as u32).to_le_bytes(), ask.as_bytes()].concat());
+        let sent = send(&socket, &unsent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_or(0);
+        unsent.drain(..sent);
         Ok(Self {
-            child,
+            pid: Pid::from_child(&keeper),
+            keeper: Mutex::new(keeper),
             socket,
             log,
+            unsent,
             greeted: false,
             request_len: 4,
-            limit: START_LIMIT,
-            look: Duration::ZERO,
             is_spent: AtomicBool::new(false),
         })
     }
 
     /// Reads the greeting unless it has been read.
-    pub(super) fn greet(&mut self) -> Result<Option<Hello>, Failure> {
+    pub(super) fn greet(&mut self, limit: Limit) -> Result<Option<Hello>, Failure> {
         if std::mem::replace(&mut self.greeted, true) {
             return Ok(None);
         }
-        let limit = std::mem::replace(&mut self.limit, START_LIMIT);
-        let mut head = [0; 4];
-        let greeting = self.fill(&mut head, 0, 4, Duration::ZERO).and_then(|_| self.json(HELLO, u32::from_le_bytes(head), &[]));
-        self.limit = limit;
-        let body = greeting?;
+        let (mut head, deadline) = ([0; 4], &mut Deadline::new(limit));
+        let unsent = std::mem::take(&mut self.unsent);
+        if !unsent.is_empty() {
+            self.send(&unsent, deadline)?;
+        }
+        self.fill(&mut head, 0, 4, Duration::ZERO, deadline)?;
+        let body = self.json(HELLO, u32::from_le_bytes(head), &[], deadline)?;
         serde_json::from_slice(&body).map(Some).map_err(|error| Failure::Garbage(format!("greeting: {error}")))
     }
 
-    /// Sends a message.
-    pub(super) fn send(&mut self, message: &[u8]) -> Result<(), Failure> {
-        match self.socket.write_all(message) {
-            Ok(()) => Ok(()),
-            Err(error) if is_timeout(&error) => Err(Failure::Hung(self.limit)),
-            // A report may wait in the socket.
-            Err(_) => Err(self.last_words()),
-        }
-    }
-
-    /// Waits for a reply of at least `needed` bytes, within `limit`.
+    /// Sends a message and waits for a reply of at least `needed` bytes, all within `limit`.
     ///
     /// `len` computes the bytes of the whole reply from those, which begin with the tag.
-    pub(super) fn reply(
-        &mut self,
+    pub(super) fn call(
+        &self,
+        message: &[u8],
         reply: &mut [u8],
         needed: usize,
-        limit: Duration,
-        len: impl FnOnce(&[u8]) -> usize,
+        limit: Limit,
+        len: impl FnOnce(&[u8]) -> Result<usize, String>,
     ) -> Result<(), Failure> {
-        self.limit = limit;
-        let got = self.fill(reply, 0, 4, SPIN)?;
+        let deadline = &mut Deadline::new(limit);
+        self.send(message, deadline)?;
+        let got = self.fill(reply, 0, 4, SPIN, deadline)?;
         let tag = u32::from_le_bytes([reply[0], reply[1], reply[2], reply[3]]);
         if tag != REPLY {
-            let body = self.json(FAILED, tag, &reply[4..got])?;
+            let body = self.json(FAILED, tag, &reply[4..got], deadline)?;
             return Err(raised(&body));
         }
-        let got = self.fill(reply, got, needed, Duration::ZERO)?;
-        let len = len(&reply[..needed]);
-        if self.fill(reply, got, len, Duration::ZERO)? == len {
+        let got = self.fill(reply, got, needed, Duration::ZERO, deadline)?;
+        let len = len(&reply[..needed]).map_err(Failure::Garbage)?;
+        if self.fill(reply, got, len, Duration::ZERO, deadline)? == len {
             return Ok(());
         }
         Err(Failure::Garbage("more bytes than the reply has".into()))
@@ -229,18 +279,11 @@ impl Process {
     /// Requests a picture; returns width, height and RGB bytes, or `None` without one.
     ///
     /// After a failure there is no picture, and the process is of no use.
-    pub(super) fn picture(&self, what: u32) -> Result<Option<Picture>, Failure> {
+    pub(super) fn picture(&self, what: u32, limit: Limit) -> Result<Option<Picture>, Failure> {
         if self.is_spent() {
             return Ok(None);
         }
-        let mut request = what.to_le_bytes().to_vec();
-        request.resize(self.request_len, 0);
-        let drawn = (&self.socket).write_all(&request).and_then(|()| {
-            self.socket.set_read_timeout(Some(START_LIMIT))?;
-            self.read_picture()
-        });
-        let _ = self.socket.set_read_timeout(Some(self.look));
-        let picture = drawn.unwrap_or_else(|error| Err(Failure::Gone(format!("has sent no picture: {error}"))));
+        let picture = self.draw(what, &mut Deadline::new(limit));
         self.is_spent.store(picture.is_err(), Ordering::Relaxed);
         picture
     }
@@ -250,56 +293,82 @@ impl Process {
         self.is_spent.load(Ordering::Relaxed)
     }
 
-    fn read_picture(&self) -> std::io::Result<Result<Option<Picture>, Failure>> {
-        let mut head = [[0; 4]; 2];
-        (&self.socket).read_exact(head.as_flattened_mut())?;
-        let [tag, height] = head.map(u32::from_le_bytes);
-        if tag == FAILED && height as usize <= MAX_JSON {
-            let mut report = vec![0; height as usize];
-            (&self.socket).read_exact(&mut report)?;
-            return Ok(Err(raised(&report)));
+    fn draw(&self, what: u32, deadline: &mut Deadline) -> Result<Option<Picture>, Failure> {
+        let mut request = what.to_le_bytes().to_vec();
+        request.resize(self.request_len, 0);
+        self.send(&request, deadline)?;
+        let mut head = [[0; 4]; 3];
+        let got = self.fill(head.as_flattened_mut(), 0, 4, Duration::ZERO, deadline)?;
+        let tag = u32::from_le_bytes(head[0]);
+        if tag != REPLY {
+            return Err(raised(&self.json(FAILED, tag, &head.as_flattened()[4..got], deadline)?));
         }
-        let mut width = [0; 4];
-        (&self.socket).read_exact(&mut width)?;
-        let width = u32::from_le_bytes(width);
-        if tag != REPLY || u64::from(height) * u64::from(width) > MAX_PIXELS {
-            return Ok(Err(Failure::Garbage(format!("a picture of {width} x {height} pixels, with the tag {tag}"))));
+        self.fill(head.as_flattened_mut(), got, 12, Duration::ZERO, deadline)?;
+        let [_, height, width] = head.map(u32::from_le_bytes);
+        if u64::from(height) * u64::from(width) > MAX_PIXELS {
+            return Err(Failure::Garbage(format!("a picture of {width} x {height} pixels")));
         }
         let mut pixels = vec![0; height as usize * width as usize * 3];
-        (&self.socket).read_exact(&mut pixels)?;
-        Ok(Ok((!pixels.is_empty()).then_some((width as usize, height as usize, pixels))))
+        let len = pixels.len();
+        self.fill(&mut pixels, 0, len, Duration::ZERO, deadline)?;
+        Ok((!pixels.is_empty()).then_some((width as usize, height as usize, pixels)))
     }
 
     /// Reads the JSON after a tag, of which `begun` has been read.
-    fn json(&mut self, expected: u32, tag: u32, begun: &[u8]) -> Result<Vec<u8>, Failure> {
+    fn json(&self, expected: u32, tag: u32, begun: &[u8], deadline: &mut Deadline) -> Result<Vec<u8>, Failure> {
         if tag != expected && tag != FAILED {
             let mut bytes = [&tag.to_le_bytes(), begun, &[0; 200]].concat();
             let got = 4 + begun.len();
-            let _ = self.socket.set_nonblocking(true);
-            let more = self.socket.read(&mut bytes[got..]).unwrap_or(0);
+            let (_, more) = recv(&self.socket, &mut bytes[got..], RecvFlags::DONTWAIT).unwrap_or((0, 0));
             let shown = String::from_utf8_lossy(&bytes[..(got + more).min(200)]).into_owned();
             return Err(Failure::Garbage(format!("its answer begins with {shown:?}")));
         }
         let mut body = begun.to_vec();
-        self.extend(&mut body, 4)?;
+        self.extend(&mut body, 4, deadline)?;
         let len = u32::from_le_bytes([body[0], body[1], body[2], body[3]]) as usize;
         if len > MAX_JSON {
             return Err(Failure::Garbage(format!("a text of {len} bytes")));
         }
-        self.extend(&mut body, 4 + len)?;
+        self.extend(&mut body, 4 + len, deadline)?;
         let body = body[4..].to_vec();
         if tag == FAILED && expected != FAILED { Err(raised(&body)) } else { Ok(body) }
     }
 
     /// Reads until `buffer` has `len` bytes.
-    fn extend(&mut self, buffer: &mut Vec<u8>, len: usize) -> Result<(), Failure> {
+    fn extend(&self, buffer: &mut Vec<u8>, len: usize, deadline: &mut Deadline) -> Result<(), Failure> {
         let got = buffer.len();
         buffer.resize(len.max(got), 0);
-        self.fill(buffer, got, len, Duration::ZERO).map(drop)
+        self.fill(buffer, got, len, Duration::ZERO, deadline).map(drop)
+    }
+
+    /// Sends all of `message`.
+    fn send(&self, message: &[u8], deadline: &mut Deadline) -> Result<(), Failure> {
+        let mut left = match send(&self.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(n) => &message[n..],
+            Err(Errno::AGAIN) => message,
+            // A report may wait in the socket.
+            Err(_) => return Err(self.last_words()),
+        };
+        while !left.is_empty() {
+            match (&self.socket).write(&left[..left.len().min(CHUNK)]) {
+                Ok(n) => left = &left[n..],
+                Err(error) if is_timeout(&error) => {}
+                Err(_) => return Err(self.last_words()),
+            }
+            deadline.check()?;
+        }
+        Ok(())
     }
 
     /// Reads from byte `got` until `buffer` holds `needed`; returns the number held.
-    fn fill(&mut self, buffer: &mut [u8], mut got: usize, needed: usize, spin: Duration) -> Result<usize, Failure> {
+    fn fill(
+        &self,
+        buffer: &mut [u8],
+        mut got: usize,
+        needed: usize,
+        spin: Duration,
+        deadline: &mut Deadline,
+    ) -> Result<usize, Failure> {
         let begin = Instant::now();
         while got < needed && begin.elapsed() < spin {
             match recv(&self.socket, &mut buffer[got..], RecvFlags::DONTWAIT) {
@@ -309,38 +378,34 @@ impl Process {
                 _ => break,
             }
         }
-        let look = self.limit.min(INTERRUPTED_LIMIT);
-        if got < needed && look != self.look {
-            self.socket.set_read_timeout(Some(look)).map_err(|error| Failure::Gone(error.to_string()))?;
-            self.look = look;
-        }
         while got < needed {
-            match self.socket.read(&mut buffer[got..]) {
+            match (&self.socket).read(&mut buffer[got..]) {
                 Ok(0) => return Err(self.gone()),
                 Ok(n) => got += n,
-                Err(error) if is_timeout(&error) => {
-                    if interrupt::drops_rollouts() || begin.elapsed() >= self.limit {
-                        return Err(Failure::Hung(begin.elapsed()));
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(_) => return Err(self.gone()),
+            }
+            if got < needed {
+                deadline.check()?;
             }
         }
         Ok(got)
     }
 
     /// Reads the report of a process that takes no more messages.
-    fn last_words(&mut self) -> Failure {
-        let mut head = [0; 4];
-        self.limit = CLOSE_LIMIT;
-        let body = self.fill(&mut head, 0, 4, Duration::ZERO).and_then(|_| self.json(FAILED, u32::from_le_bytes(head), &[]));
-        body.map_or_else(|failure| failure, |body| raised(&body))
+    fn last_words(&self) -> Failure {
+        let (mut head, deadline) = ([0; 4], &mut Deadline::new(Limit { time: END_LIMIT, setting: "" }));
+        let head = self.fill(&mut head, 0, 4, Duration::ZERO, deadline).map(|_| head);
+        match head.and_then(|head| self.json(FAILED, u32::from_le_bytes(head), &[], deadline)) {
+            Ok(body) => raised(&body),
+            Err(Failure::Hung(_)) => self.gone(),
+            Err(failure) => failure,
+        }
     }
 
     /// Describes the end of a process that has closed its socket.
-    fn gone(&mut self) -> Failure {
-        Failure::Gone(match self.wait(CLOSE_LIMIT) {
+    fn gone(&self) -> Failure {
+        Failure::Gone(match self.wait(END_LIMIT) {
             Some(status) => {
                 self.finish_log();
                 format!("has ended: {status}")
@@ -359,23 +424,26 @@ impl Process {
         }
     }
 
-    /// Waits for the process to end.
-    fn wait(&mut self, limit: Duration) -> Option<std::process::ExitStatus> {
+    /// Status of a worker that has ended, with all that it has started.
+    pub(super) fn status(&self) -> Option<ExitStatus> {
+        locked(&self.keeper).try_wait().ok().flatten()
+    }
+
+    /// Waits for the worker to end.
+    fn wait(&self, limit: Duration) -> Option<ExitStatus> {
         let begin = Instant::now();
         loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(1)),
-                _ => return None,
+            match self.status() {
+                None if begin.elapsed() < limit => std::thread::sleep(Duration::from_millis(1)),
+                status => return status,
             }
         }
     }
 
-    /// Time that the process has run, and has waited for a processor.
+    /// Time that the worker and its descendants have run, and have waited for a processor.
     pub(super) fn cpu_times(&self) -> Option<[Duration; 2]> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).ok()?;
-        let mut times = stat.split(' ').map_while(|time| time.parse().ok().map(Duration::from_nanos));
-        Some([times.next()?, times.next()?])
+        let worker = children(self.pid.as_raw_nonzero().get())?.first().copied()?;
+        cpu_times(worker)
     }
 
     /// Last lines that the process has printed.
@@ -386,30 +454,76 @@ impl Process {
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
     }
 
-    /// Kills the process; its guard kills whatever it has started.
-    pub(super) fn kill(mut self) {
-        let _ = self.child.kill();
+    /// Asks the worker to close its environments and end; false if it cannot be asked.
+    pub(super) fn ask_to_close(&self) -> bool {
+        let mut request = CLOSE.to_le_bytes().to_vec();
+        request.resize(self.request_len, 0);
+        self.unsent.is_empty() && send(&self.socket, &request, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) == Ok(request.len())
     }
-}
 
-impl Drop for Process {
-    /// Asks the process to close its environments and end, and kills it if it does not.
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let mut request = CLOSE.to_le_bytes().to_vec();
-            request.resize(self.request_len.max(4), 0);
-            let _ = self.socket.set_write_timeout(Some(CLOSE_LIMIT));
-            let asked = self.socket.write_all(&request).is_ok();
-            if !asked || self.wait(CLOSE_LIMIT).is_none() {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-            }
+    /// True once a worker that was asked to close has ended.
+    ///
+    /// Takes what the worker still sends, so that it does not wait.
+    pub(super) fn has_closed(&self) -> bool {
+        let mut some = [0; 4096];
+        while recv(&self.socket, &mut some, RecvFlags::DONTWAIT).is_ok_and(|(n, _)| n > 0) {}
+        self.status().is_some()
+    }
+
+    /// Tells the keeper to kill the worker and all that it has started.
+    pub(super) fn kill(&self) {
+        // A keeper that has been waited for is no process any more.
+        if self.status().is_none() {
+            let _ = kill_process(self.pid, Signal::USR2);
         }
     }
 }
 
+impl Drop for Process {
+    /// Kills the worker and all that it has started.
+    fn drop(&mut self) {
+        self.kill();
+        if self.wait(END_LIMIT).is_none() {
+            // The keeper was stopped.
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            let _ = locked(&self.keeper).wait();
+        }
+    }
+}
+
+/// Makes a command a keeper: the next parent of orphans below it, and told when this program dies.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn keep(command: &mut Command) {
+    use rustix::process::{getpid, getppid, set_child_subreaper, set_parent_process_death_signal};
+    let program = getpid();
+    let set = move || {
+        set_child_subreaper(Some(getpid()))?;
+        set_parent_process_death_signal(Some(Signal::USR2))?;
+        if getppid() == Some(program) { Ok(()) } else { Err(Errno::SRCH.into()) }
+    };
+    // SAFETY: `set` makes system calls only, which a child may do after a fork.
+    unsafe { command.pre_exec(set) };
+}
+
+/// Processes that the first thread of a process has started.
+fn children(pid: i32) -> Option<Vec<i32>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    Some(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// Time that a process and its descendants have run, and have waited for a processor.
+fn cpu_times(pid: i32) -> Option<[Duration; 2]> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let mut times = stat.split(' ').map_while(|time| time.parse().ok().map(Duration::from_nanos));
+    let own = [times.next()?, times.next()?];
+    let below = children(pid).unwrap_or_default().into_iter().filter_map(cpu_times);
+    Some(below.fold(own, |[ran, waited], [r, w]| [ran + r, waited + w]))
+}
+
+/// True for an error after which the call may be repeated.
 fn is_timeout(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn raised(body: &[u8]) -> Failure {

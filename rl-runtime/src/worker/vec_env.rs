@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Workers;
 use super::messages::{Answer, BEGIN, RENDER, RESTART, STEP, STEP_ONE, Shape};
-use super::process::{Failure, Process, START_LIMIT};
+use super::process::{Failure, Limit, Process};
 use crate::faults::{FaultConfig, Restarts, backoff};
 use crate::interrupt;
 
@@ -44,6 +44,8 @@ pub(super) struct WorkerVecEnv {
     waiting: Vec<bool>,
     faults: Vec<(usize, String)>,
     restarts: Restarts,
+    /// Last exception or violation, until a step succeeds.
+    last: Option<String>,
     /// Handling of faults, as of the last reset.
     config: FaultConfig,
 }
@@ -63,6 +65,7 @@ impl WorkerVecEnv {
             waiting: vec![false; shape.k],
             faults: Vec::with_capacity(shape.k),
             restarts: Restarts::default(),
+            last: None,
             config: workers.faults(),
             shape,
         })
@@ -84,24 +87,31 @@ impl WorkerVecEnv {
             Some(process) => process,
             None => self.process.insert(self.workers.process()?),
         };
-        self.workers.greet(process)?;
+        let limit = Limit::of_start(&self.config);
+        self.workers.greet(process, limit)?;
         let text = json!({"seeds": seeds}).to_string();
         let mut request = BEGIN.to_le_bytes().to_vec();
         request.resize(process.request_len, 0);
         request.extend_from_slice(&(text.len() as u32).to_le_bytes());
         request.extend_from_slice(text.as_bytes());
-        process.send(&request)?;
-        process.request_len = self.shape.request;
-        process.reply(&mut self.reply, self.shape.reply(), START_LIMIT, |reply| self.shape.whole_reply(reply))
+        let Shape { request: request_len, .. } = self.shape;
+        process.call(&request, &mut self.reply, self.shape.reply(), limit, |reply| self.shape.whole_reply(reply, 0..0))?;
+        process.request_len = request_len;
+        self.shape.check_masks(&self.reply).map_err(Failure::Garbage)
     }
 
     /// Sends a request with actions from environment `first` on, and reads the reply.
     pub(super) fn call(&mut self, what: u32, first: usize, actions: ActionSlice<'_>) -> Result<(), Failure> {
         let Self { process, shape, request, reply, .. } = self;
         let process = process.as_mut().expect("a process until it fails, and after a restart");
+        let stepped = match what & 0xFF {
+            STEP => 0..shape.k,
+            STEP_ONE => first..first + 1,
+            _ => 0..0,
+        };
         shape.request(request, what, first, actions);
-        process.send(request)?;
-        process.reply(reply, shape.reply(), self.config.timeout, |reply| shape.whole_reply(reply))
+        process.call(request, reply, shape.reply(), Limit::of_call(&self.config), |reply| shape.whole_reply(reply, stepped))?;
+        shape.check_masks(reply).map_err(Failure::Garbage)
     }
 
     /// Reads the last reply.
@@ -139,6 +149,12 @@ impl WorkerVecEnv {
         if interrupt::drops_rollouts() {
             return Err(Error::Stopped);
         }
+        let repeats = matches!(failure, Failure::Raised(_) | Failure::Garbage(_)).then(|| failure.to_string());
+        if repeats.is_some() && self.last == repeats {
+            self.workers.report(&which, failure, log, "it comes again after a restart, so there is no other");
+            return Err(Error::Outside(format!("the worker of {which} fails in the same way after a restart: {failure}")));
+        }
+        self.last = repeats;
         let attempt = self.restarts.len();
         if !self.restarts.allow(now, config) {
             self.workers.report(&which, failure, log, "its worker was restarted too often");
@@ -231,7 +247,10 @@ impl VecEnv for WorkerVecEnv {
         self.steps += 1;
         self.faults.clear();
         match self.call(STEP, 0, steps.actions.as_slice()) {
-            Ok(()) => self.outcome(0..k, steps),
+            Ok(()) => {
+                self.last = None;
+                self.outcome(0..k, steps);
+            }
             Err(failure) => {
                 self.lose(&failure)?;
                 Self::nothing(steps);
@@ -273,7 +292,10 @@ impl VecEnv for WorkerVecEnv {
         steps.check(1, space, actions)?;
         assert!(env_idx < self.shape.k, "environment {env_idx} of {}", self.shape.k);
         match self.call(STEP_ONE | (env_idx as u32) << 8, env_idx, steps.actions.as_slice()) {
-            Ok(()) => self.outcome(env_idx..env_idx + 1, steps),
+            Ok(()) => {
+                self.last = None;
+                self.outcome(env_idx..env_idx + 1, steps);
+            }
             Err(failure) => {
                 self.lose(&failure)?;
                 Self::nothing(steps);
@@ -284,7 +306,7 @@ impl VecEnv for WorkerVecEnv {
 
     fn render(&self, env_idx: usize, canvas: &mut Canvas) {
         let Some(process) = &self.process else { return };
-        match process.picture(RENDER | (env_idx as u32) << 8) {
+        match process.picture(RENDER | (env_idx as u32) << 8, Limit::of_call(&self.config)) {
             Ok(Some((width, height, pixels))) => canvas.picture(width, height, &pixels),
             Ok(None) => {}
             Err(failure) => {

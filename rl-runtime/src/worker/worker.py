@@ -3,30 +3,6 @@
 import os, sys
 
 SOCKET = os.dup(0)  # not inherited by programs that environments start
-GUARDED, GUARD = os.pipe()  # closes when this process dies, however that happens
-
-
-def release():  # in a forked child, which would otherwise keep both open after this process
-    os.close(SOCKET)
-    os.close(GUARD)
-
-
-def guard():
-    """Forks a process that kills this process group, with whatever environments have started, after this process."""
-    worker = os.getpid()
-    if os.fork() == 0:
-        release()
-        for fd in (0, 1, 2):
-            os.close(fd)
-        os.read(GUARDED, 1)
-        if os.getpgrp() == worker:
-            os.killpg(worker, 9)
-        os._exit(0)
-    os.close(GUARDED)
-
-
-guard()
-os.register_at_fork(after_in_child=release)
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.dup2(2, 1)  # prints go to the log
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -140,9 +140,7 @@ fn rates(case: &Case, entry: &Entry, seconds: f64) -> Result<Option<[f64; 2]>, E
 }
 
 pub(super) fn run(args: &CrossoverArgs, known: &Envs, json: bool) -> Result<ExitCode, Error> {
-    if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C ends the bench at once: {error}"));
-    }
+    signals::listen();
     let entry = &known.find(&args.env)?;
     let cases = args.cases(entry)?;
     if cases.iter().any(|case| case.device.env_on_device(entry).is_ok_and(|env| env.is_none())) {
