@@ -213,7 +213,7 @@ impl Envs {
     ///
     /// `render` and `ahead` are for worker processes.
     fn open(&self, env: &EnvConfig, render: bool, ahead: usize) -> Result<Entry, Error> {
-        let EnvConfig { name, kwargs, settings, .. } = env;
+        let EnvConfig { name, kwargs, path, settings, .. } = env;
         if let Some(entry) = catalog::open(name, settings) {
             return entry.map_err(|error| Error::config(error.to_string()));
         }
@@ -221,7 +221,7 @@ impl Envs {
             let build = "cargo run --release -p rl-runtime --features crawl -- train crawl";
             return Err(Error::config(format!("this rl was built without the feature crawl, an HTTP client; build it: {build}")));
         }
-        let options = &WorkerOptions { kwargs: kwargs.clone(), render, python: self.python.clone(), ahead };
+        let options = &WorkerOptions { kwargs: kwargs.clone(), path: path.clone(), render, python: self.python.clone(), ahead };
         let gym = name.strip_prefix(worker::GYM).map(|id| worker::gym(id, options));
         let exec = || name.strip_prefix(worker::EXEC).map(|command| worker::exec(command, options));
         if let Some(entry) = gym.or_else(exec) {

@@ -15,7 +15,7 @@ mod vec_env;
 
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,6 +46,8 @@ const MEASURED: Duration = Duration::from_secs(1);
 pub struct WorkerOptions {
     /// Arguments of the environment's constructor, a JSON object; empty for none.
     pub kwargs: String,
+    /// Directory of the module of the environment; empty for the current directory.
+    pub path: String,
     /// True if the environments draw themselves.
     pub render: bool,
     /// Python to run; `None` to search for one: see [`gym`].
@@ -60,6 +62,8 @@ struct Workers {
     /// First message to a process.
     ask: String,
     spaces: (Space, ActionSpace),
+    /// Directory in which the first worker has found the environment's module.
+    path: String,
     config: Mutex<FaultConfig>,
     idle: Mutex<Vec<Process>>,
     /// Processes that have failed.
@@ -112,8 +116,8 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let kwargs = if options.kwargs.is_empty() { "{}" } else { &options.kwargs };
     let kwargs: Value = serde_json::from_str(kwargs).map_err(|error| Error::config(format!("env.kwargs: {error}")))?;
     let ask = json!({
-        "protocol": PROTOCOL, "parent": std::process::id(), "id": id, "kwargs": kwargs, "render": options.render,
-        "spin_us": WORKER_SPIN_US,
+        "protocol": PROTOCOL, "parent": std::process::id(), "id": id, "kwargs": kwargs, "path": options.path,
+        "render": options.render, "spin_us": WORKER_SPIN_US,
     });
     let (ask, config) = (ask.to_string(), FaultConfig::default());
     let spawn = || Process::spawn(&launch, &ask);
@@ -122,8 +126,11 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let hello = first.greet().map_err(|failure| not_opened(name, &launch, &failure, &first.log()))?;
     let hello: Hello = hello.expect("the first greeting");
     let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
+    if std::env::current_dir().is_ok_and(|current| !hello.path.is_empty() && current != Path::new(&hello.path)) {
+        print::err(&format!("note: the module of {name} is that in {}, the env.path of the run", hello.path));
+    }
     let idle = Mutex::new(more.into_iter().chain([first]).collect());
-    let workers = Workers { launch, ask, spaces, config: Mutex::new(config), idle, failures: AtomicU64::new(0) };
+    let workers = Workers { launch, ask, spaces, path: hello.path, config: Mutex::new(config), idle, failures: AtomicU64::new(0) };
     let about = format!("environments in worker processes ({})", hello.worker);
     Ok(Entry::outside(String::leak(name.into()), String::leak(about), Box::leak(Box::new(workers))))
 }
@@ -247,6 +254,10 @@ impl Batches for Workers {
             ran.as_secs_f64() / begin.elapsed().saturating_sub(queued).max(ran).as_secs_f64()
         };
         Ok(envs.cpu_times().zip(before).map(share))
+    }
+
+    fn path(&self) -> &str {
+        &self.path
     }
 
     fn limit(&self, timeout: Duration, max_restarts: u32) {

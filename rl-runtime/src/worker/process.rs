@@ -131,7 +131,7 @@ impl Process {
         let mut command = match launch {
             Launch::Python(python) => {
                 let mut command = Command::new(python);
-                // Not a file: the first place that Python imports from is then the current directory.
+                // Not a file, whose directory Python would import from.
                 command.args(["-c", SCRIPT]);
                 command
             }
