@@ -130,7 +130,8 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
         print::err(&format!("note: the module of {name} is that in {}, the env.path of the run", hello.path));
     }
     let idle = Mutex::new(more.into_iter().chain([first]).collect());
-    let workers = Workers { launch, ask, spaces, path: hello.path, config: Mutex::new(config), idle, failures: AtomicU64::new(0) };
+    let workers =
+        Workers { launch, ask, spaces, path: hello.path, config: Mutex::new(config), idle, failures: AtomicU64::new(0) };
     let about = format!("environments in worker processes ({})", hello.worker);
     Ok(Entry::outside(String::leak(name.into()), String::leak(about), Box::leak(Box::new(workers))))
 }
