@@ -547,6 +547,11 @@ pub trait Batches: Debug + Sync {
         Ok(None)
     }
 
+    /// Directory in which the program of the environments was found, if another directory lacks it; else empty.
+    fn path(&self) -> &str {
+        ""
+    }
+
     /// Limits times, and the replacements of whatever steps a batch.
     fn limit(&self, _limits: &Limits) {}
 

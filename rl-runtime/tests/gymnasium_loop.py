@@ -16,9 +16,13 @@ if ask["id"].startswith("Spaces"):
 
 def flat(env, obs):
     space = env.observation_space
-    if isinstance(space, gym.spaces.Box) and space.dtype == np.uint8:
+    if isinstance(space, gym.spaces.Box) and len(space.shape) == 3:
         return np.moveaxis(obs, 2, 0).ravel().tolist()
-    return gym.spaces.flatten(space, obs).astype(np.float32).tolist()
+    flat = gym.spaces.flatten(space, obs).astype(np.float32)
+    if ask["id"] == "Spaces-among-v0":
+        # The picture, which comes last: channels first, from 0 to 1.
+        flat[2:] = np.moveaxis(obs["image"], 2, 0).ravel() / np.float32(255)
+    return flat.tolist()
 
 
 played = []

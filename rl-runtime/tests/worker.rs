@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use program::{finish, python, rl, text};
 use rl_envs::catalog::Entry;
-use rl_envs::{ActionSpace, Actions, BlockingEnv as _, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Steps, VecEnv};
+use rl_envs::{ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Steps, VecEnv};
 use rl_runtime::checkpoint;
 use rl_runtime::config::{Layers, PRESETS};
 use rl_runtime::profile::Profile;
@@ -28,9 +28,18 @@ use serde_json::{Value, json};
 
 /// Opens an environment of Gymnasium, or of `worker_envs.py`.
 fn open(id: &str, kwargs: &Value) -> Entry {
+    try_open(id, kwargs).unwrap()
+}
+
+fn try_open(id: &str, kwargs: &Value) -> Result<Entry, rl_runtime::Error> {
     let is_own = ["Spaces", "Faulty", "Multi", "Slow", "Unfit", "wrapped"].iter().any(|own| id.starts_with(own));
     let id = if is_own { format!("tests.worker_envs:{id}") } else { id.into() };
-    gym(&id, &WorkerOptions { kwargs: kwargs.to_string(), python: python(), ..WorkerOptions::default() }).unwrap()
+    gym(&id, &WorkerOptions { kwargs: kwargs.to_string(), python: python(), ..WorkerOptions::default() })
+}
+
+/// Opens what a callable of `worker_envs.py` makes.
+fn open_own(name: &str, kwargs: &Value) -> Result<Entry, rl_runtime::Error> {
+    try_open(&format!("tests.worker_envs:{name}"), kwargs)
 }
 
 fn numbers(rows: &ObsRows, i: usize, d: usize) -> Vec<f64> {
@@ -63,6 +72,10 @@ fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
         ("Spaces-one_hot-v0", 40),
         ("Spaces-mixed-v0", 40),
         ("Spaces-image-v0", 40),
+        ("Spaces-counts-v0", 40),
+        ("Spaces-board-v0", 40),
+        ("Spaces-bytes-v0", 40),
+        ("Spaces-among-v0", 40),
     ] {
         let (entry, n, seed) = (open(id, &json!({})), 3, 11);
         let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
@@ -315,8 +328,8 @@ fn a_worker_that_fails_is_replaced_and_its_environments_start_again() {
         ("crash", "signal: 11 (SIGSEGV)"),
         ("child", "signal: 9 (SIGKILL)"),
         ("fork", "signal: 9 (SIGKILL)"),
-        ("shape", "ValueError in step: observation of shape (1,), the space has (2,)"),
-        ("reward", "TypeError in step"),
+        ("shape", "TypeError in step: step() returned array([20.], dtype=float32) (ndarray) as observation; it must be in Box("),
+        ("reward", "TypeError in step: step() returned None (NoneType) as reward; it must be a number"),
     ] {
         let begin = Instant::now();
         let mut envs = open(&format!("Faulty-{how}-v0"), &json!({})).slices(2, 1, 1).unwrap().remove(0);
@@ -402,6 +415,279 @@ fn what_cannot_be_opened_is_refused_with_what_to_do() {
     refused("gym:CartPole-v1", &lacks, 2, "-m pip install gymnasium");
     refused("gym:CartPool-v1", &python, 2, "Near names: CartPole-v1");
     refused("gym:no_such_module:Env-v0", &python, 2, "No module named 'no_such_module'");
+    refused("gym:No/Such-v0", &python, 2, "The id of a package is gym:MODULE:No/Such-v0.");
+    refused("gym:json:make", &python, 2, "The module json has no callable make.");
+    let module = |path: &str, text: &str| {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let with = |path: &str| {
+        let path = dir.path().join(path);
+        script(
+            &format!("with-{}", path.file_name().unwrap().display()),
+            &format!("PYTHONPATH={} exec {} \"$@\"", text(&path), text(&python)),
+        )
+    };
+    module("old/gymnasium/__init__.py", "__version__ = '0.28.1'");
+    refused("gym:CartPole-v1", &with("old"), 2, "Gymnasium 0.28.1 is too old; 0.29 or later is needed");
+    module("broken/ale_py.py", "raise OSError('no library')");
+    refused("gym:No/Such-v0", &with("broken"), 2, "The package ale_py cannot be imported: no library.");
+}
+
+/// Runs the program in `dir` for a Python.
+fn run_in(dir: &Path, python: &Path, args: &[&str]) -> (String, String) {
+    let output = finish(rl(args).args(["--python", text(python)]).env_remove("PYTHONPATH").current_dir(dir));
+    let [said, errors] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.success(), "{args:?}: {said}{errors}");
+    (said, errors)
+}
+
+const WALK: &str = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n";
+
+#[test]
+fn the_current_directory_is_imported_from_for_a_module_that_is_named_only() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["json", "struct", "gymnasium", "numpy"] {
+        fs::write(dir.path().join(format!("{name}.py")), "raise SystemExit('it is not the library')\n").unwrap();
+    }
+    fs::write(dir.path().join("walk.py"), WALK).unwrap();
+    for id in ["gym:CartPole-v1", "gym:walk:make"] {
+        run_in(dir.path(), &python, &["bench", "env", id, "--envs", "1", "--seconds", "0.05"]);
+    }
+}
+
+#[test]
+fn an_id_is_found_in_the_package_that_registers_it() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let registers = "import gymnasium\ngymnasium.register('plugged/Pole-v0', lambda: gymnasium.make('CartPole-v1'))\n";
+    fs::write(dir.path().join("highway_env.py"), registers).unwrap();
+    let id = "gym:plugged/Pole-v0";
+    let output = finish(
+        rl(&["bench", "env", id, "--envs", "1", "--seconds", "0.05", "--python", text(&python)]).env("PYTHONPATH", dir.path()),
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_run_remembers_where_its_environment_s_module_is() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (project, elsewhere) = (dir.path().join("project"), dir.path().join("elsewhere"));
+    [&project, &elsewhere].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    fs::write(project.join("walk.py"), WALK).unwrap();
+    let small = ["--steps", "64", "--envs", "2", "--set", "ppo.n_steps=32", "--set", "hidden=[8]", "--set", "eval_episodes=1"];
+    run_in(&project, &python, &[&["train", "gym:walk:make", "--run-dir", "run"], &small[..]].concat());
+    let run = project.join("run");
+    let config = fs::read_to_string(run.join("config.toml")).unwrap();
+    let path = format!("path = \"{}\"", project.canonicalize().unwrap().display());
+    assert!(config.contains(&path), "{config}");
+    for args in [vec!["eval", text(&run), "--episodes", "1"], vec!["train", "--resume", text(&run), "--steps", "128"]] {
+        let (_, errors) = run_in(&elsewhere, &python, &args);
+        assert!(errors.contains("note: the module of gym:walk:make is that in "), "{errors}");
+    }
+    // A project that has moved is found from its new place.
+    let moved = dir.path().join("moved");
+    fs::rename(&project, &moved).unwrap();
+    run_in(&moved, &python, &["eval", "run", "--episodes", "1"]);
+    let set = ["--set", "env.path=../moved"];
+    run_in(&elsewhere, &python, &[&["train", "gym:walk:make", "--run-dir", "run"], &small[..], &set].concat());
+    let output = finish(rl(&["train", "cartpole", "--set", "env.path=."]).current_dir(&elsewhere));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("env.path has no effect: cartpole names no module"), "{said}");
+}
+
+#[test]
+fn bytes_that_are_no_picture_are_learnt_from_as_numbers() {
+    if python().is_none() {
+        return;
+    }
+    let bounds = |name: &str| {
+        let space = open(name, &json!({})).spaces().0;
+        (space.dtype(), space.shape().to_vec(), space.low()[0], space.high()[0])
+    };
+    assert_eq!(bounds("Spaces-counts-v0"), (Dtype::F32, vec![4], 0.0, 3.0));
+    assert_eq!(bounds("Spaces-board-v0"), (Dtype::F32, vec![6], 0.0, 7.0));
+    assert_eq!(bounds("Spaces-bytes-v0"), (Dtype::F32, vec![5], 0.0, 255.0));
+    assert_eq!(bounds("Spaces-image-v0"), (Dtype::U8, vec![3, 6, 5], 0.0, 255.0));
+    let among = open("Spaces-among-v0", &json!({})).spaces().0;
+    assert_eq!((among.high()[1], among.high()[2]), (3.0, 1.0), "a picture among numbers is scaled");
+    let dir = tempfile::tempdir().unwrap();
+    let learnt = |dtype: &str| train("tests.worker_envs:Counts", &json!({"dtype": dtype}), &[], &dir.path().join(dtype));
+    let floats = learnt("float32");
+    assert_eq!(learnt("uint8"), floats);
+    assert_eq!(learnt("int64"), floats);
+}
+
+#[test]
+fn an_action_is_inside_its_space_in_the_space_s_own_type() {
+    if python().is_none() {
+        return;
+    }
+    for dtype in ["float16", "float32", "float64"] {
+        for shape in [json!([]), json!([2, 3])] {
+            for (low, high) in [("-0.1", "0.7"), ("0.1", "0.30000001"), ("0.1", "inf"), ("-inf", "-0.1"), ("-inf", "inf")] {
+                let kwargs = json!({"dtype": dtype, "shape": shape, "low": low, "high": high});
+                let entry = open_own("Bounded", &kwargs).unwrap();
+                let ActionSpace::Continuous { low, high } = entry.spaces().1 else { unreachable!() };
+                let mut envs = entry.slices(2, 1, 1).unwrap().remove(0);
+                let mut steps = Steps::new(&*envs);
+                envs.reset(0, &mut steps).unwrap();
+                for ends in [&low, &high] {
+                    let actions = ends.iter().map(|end| if end.is_finite() { *end } else { end.signum() * 9.0 });
+                    steps.actions = Actions::Continuous(actions.cycle().take(2 * ends.len()).collect());
+                    envs.step(&mut steps).unwrap();
+                    assert!(envs.faults().is_empty(), "{kwargs}: {:?}", envs.faults());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_an_environment_returns_is_taken_or_refused_in_a_sentence() {
+    if python().is_none() {
+        return;
+    }
+    let answered = |what: &str| {
+        let mut envs = open_own("Answers", &json!({"what": what})).unwrap().slices(1, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(0, &mut steps).unwrap();
+        (0..if what == "four" { 1 } else { 2 }).for_each(|_| envs.step(&mut steps).unwrap());
+        (envs.faults().first().map(|(_, what)| what.clone()), steps)
+    };
+    for what in ["reward_of_shape_1", "reward_of_shape_0", "numpy", "zeros", "list"] {
+        let (fault, steps) = answered(what);
+        let flags = (&steps.terminated[..], &steps.truncated[..]);
+        assert_eq!((fault, &steps.rewards[..], flags), (None, &[2.0][..], (&[0][..], &[0][..])), "{what}");
+        assert_eq!(steps.obs, ObsRows::F32(vec![0.5; 2]), "{what}");
+    }
+    for (what, sentence) in [
+        ("two_rewards", "step() returned array([1., 2.]) (ndarray) as reward; it must be a number"),
+        ("no_reward", "step() returned None (NoneType) as reward; it must be a number"),
+        ("reward_in_words", "step() returned '1' (str) as reward; it must be a number"),
+        ("rewards_of_agents", "step() returned {'a': 1.0} (dict) as reward; it must be a number"),
+        ("flag_in_words", "step() returned 'False' (str) as truncated; it must be True or False"),
+        ("two_flags", "step() returned array([ True, False]) (ndarray) as terminated; it must be True or False"),
+        ("flag_of_2", "step() returned 2 (int) as terminated; it must be True or False"),
+        ("no_obs", "step() returned None (NoneType) as observation; it must be in Box(-1.0, 1.0, (2,), float32)"),
+        (
+            "obs_of_shape_1_2",
+            "(ndarray) as observation; it must be in Box(-1.0, 1.0, (2,), float32) (ValueError: float32 of shape (1, 2)",
+        ),
+        ("last_obs", "step() returned array([0., 0., 0.]) (ndarray) as observation"),
+        (
+            "four",
+            "step() returned 4 values; it must return 5: observation, reward, terminated, truncated, info; environments of the old",
+        ),
+    ] {
+        let fault = answered(what).0.unwrap();
+        assert!(fault.contains(sentence) && !fault.contains('\n'), "{what}: {fault}");
+    }
+    let old = json!({"what": ""});
+    for (name, kwargs, sentence) in [
+        ("OldReset", &old, "reset() takes no seed; it must be reset(seed=None, options=None); environments of the old Gym"),
+        (
+            "ResetOfObs",
+            &old,
+            "reset() returned array([0., 0.], dtype=float32) (ndarray); it must return observation and info, a dict",
+        ),
+        ("Agents", &json!({}), "an environment of PettingZoo for several agents (parallel API), and rl trains one; wrap it in"),
+        ("vector", &json!({}), "it is a vector of environments (SyncVectorEnv); rl makes copies of a single one"),
+        ("nothing", &json!({}), "it makes a NoneType, which is no environment of Gymnasium: it has no observation_space"),
+        ("Spaces-words-v0", &json!({}), "Text(1, 8, "),
+        (
+            "Spaces-text-v0",
+            &json!({}),
+            "leave out 'words', for instance by gymnasium.wrappers.FilterObservation(env, ['place', 'speed'])",
+        ),
+    ] {
+        let error = open_own(name, kwargs).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains(sentence), "{name}: {error}");
+    }
+    open_own("without_words", &json!({})).unwrap();
+}
+
+#[test]
+fn masks_come_by_each_convention_or_are_refused() {
+    if python().is_none() {
+        return;
+    }
+    for (name, how) in [("Masked", "info"), ("Masked", "method"), ("masked_in_a_wrapper", ""), ("Masked", "observation")] {
+        let kwargs = if how.is_empty() { json!({}) } else { json!({"how": how}) };
+        let entry = open_own(name, &kwargs).unwrap();
+        assert_eq!(entry.spaces().0.len(), 1, "{how}: a mask is no observation");
+        let mut envs = entry.slices(2, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(0, &mut steps).unwrap();
+        for t in 0..12 {
+            let legal: Vec<u8> = (0..3).map(|action| u8::from(action == t % 5 % 3)).collect();
+            assert_eq!(steps.masks.as_ref().unwrap()[0], legal.repeat(2), "{name} {how}, step {t}");
+            steps.actions = Actions::Discrete(vec![t % 5 % 3; 2]);
+            envs.step(&mut steps).unwrap();
+            assert!(envs.faults().is_empty(), "{name} {how}: {:?}", envs.faults());
+        }
+    }
+    let refused = open_own("Masked", &json!({"how": "several"})).unwrap_err();
+    assert!(refused.to_string().contains("it has masks (info['action_mask']) of MultiDiscrete([3 2]), but only"), "{refused}");
+    for (how, sentence) in [
+        ("late", "step() returned info['action_mask'], which the first reset() did not: return it from both"),
+        ("lost", "step() returned None (NoneType) as info['action_mask']; it must be 3 numbers, 1 for each legal action"),
+    ] {
+        let mut envs = open_own("Masked", &json!({"how": how})).unwrap().slices(1, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(0, &mut steps).unwrap();
+        for t in 0..2 {
+            steps.actions = Actions::Discrete(vec![t]);
+            envs.step(&mut steps).unwrap();
+            if !envs.faults().is_empty() {
+                break;
+            }
+        }
+        assert!(envs.faults()[0].1.contains(sentence), "{how}: {:?}", envs.faults());
+    }
+}
+
+#[test]
+fn an_environment_s_simulator_starts_processes_as_without_a_worker() {
+    if python().is_none() {
+        return;
+    }
+    for method in ["fork", "spawn", "forkserver"] {
+        let mut envs = open_own("Nested", &json!({"method": method})).unwrap().slices(1, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(0, &mut steps).unwrap();
+        envs.step(&mut steps).unwrap();
+        assert!(envs.faults().is_empty(), "{method}: {:?}", envs.faults());
+        assert_eq!(steps.obs, ObsRows::F32(vec![4.0]), "{method}");
+    }
+}
+
+#[test]
+fn a_worker_sets_nothing_that_decides_about_drawing() {
+    if python().is_none() {
+        return;
+    }
+    let mut envs = open_own("Looks", &json!({})).unwrap().slices(1, 1, 1).unwrap().remove(0);
+    let mut steps = Steps::new(&*envs);
+    envs.reset(0, &mut steps).unwrap();
+    envs.step(&mut steps).unwrap();
+    let own = std::env::vars_os().filter(|(name, _)| text(name.as_ref()).starts_with("SDL_")).count();
+    assert_eq!(steps.obs, ObsRows::F32(vec![own as f32]));
+}
+
+#[test]
+fn only_what_takes_a_render_mode_is_given_one() {
+    if python().is_none() {
+        return;
+    }
+    for name in ["wrapped", "Counts", "drawn", "passes_on", "Undrawn-v0"] {
+        let kwargs = if name == "Counts" { r#"{"dtype": "uint8"}"# } else { "" };
+        let options = WorkerOptions { kwargs: kwargs.into(), render: true, python: python(), ..WorkerOptions::default() };
+        gym(&format!("tests.worker_envs:{name}"), &options).unwrap();
+    }
 }
 
 #[test]

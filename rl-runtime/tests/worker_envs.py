@@ -1,6 +1,7 @@
 """Environments for tests of worker processes: every space, and every fault."""
 
 import ctypes
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -46,6 +47,12 @@ for name, space in {
     "one_hot": spaces.Discrete(4),
     "mixed": MIXED,
     "image": spaces.Box(0, 255, (6, 5, 3), np.uint8),
+    "counts": spaces.Box(0, 3, (4,), np.uint8),
+    "board": spaces.Box(0, 7, (3, 2), np.uint8),
+    "bytes": spaces.Box(0, 255, (5,), np.uint8),
+    "among": spaces.Dict(counts=spaces.Box(0, 3, (2,), np.uint8), image=spaces.Box(0, 255, (4, 5, 3), np.uint8)),
+    "text": spaces.Dict(place=spaces.Discrete(4), words=spaces.Text(8), speed=spaces.Box(-1, 1, (2,))),
+    "words": spaces.Text(8),
 }.items():
     gym.register(f"Spaces-{name}-v0", lambda space=space: Spaces(space), disable_env_checker=True)
 
@@ -209,3 +216,221 @@ for how in "steps finite observations_in_space episodes_end same_seed batch none
 def wrapped():
     """A maker of environments, which needs no registration."""
     return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2 * reward)
+
+
+def without_words():
+    return gym.wrappers.FilterObservation(Spaces(spaces.Dict(place=spaces.Discrete(4), words=spaces.Text(8))), ["place"])
+
+
+class Counts(gym.Env):
+    """Four counts; a reward for naming the place of the largest."""
+
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, dtype):
+        self.observation_space = spaces.Box(0, 3, (4,), np.dtype(dtype))
+
+    def deal(self):
+        counts = self.np_random.integers(0, 3, 4)
+        self.best = self.np_random.integers(4)
+        counts[self.best] = 3
+        return counts.astype(self.observation_space.dtype)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.deal(), {}
+
+    def step(self, action):
+        self.t += 1
+        reward = float(action == self.best)
+        return self.deal(), reward, False, self.t == 16, {}
+
+
+class Bounded(gym.Env):
+    """An environment that takes only actions of its space, as arrays of its shape and type."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, dtype, shape, low, high):
+        low, high = (float(text) for text in (low, high))
+        self.action_space = spaces.Box(low, high, tuple(shape), np.dtype(dtype))
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert isinstance(action, np.ndarray) and action.dtype == self.action_space.dtype, action
+        assert self.action_space.contains(action), (action, self.action_space)
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+class Answers(gym.Env):
+    """An environment that returns something unusual at its second step."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    ANSWERS = {
+        "reward_of_shape_1": {"reward": np.array([2.0])},
+        "reward_of_shape_0": {"reward": np.array(2)},
+        "numpy": {"reward": np.float64(2), "terminated": np.bool_(False), "truncated": np.array([False])},
+        "zeros": {"reward": 2, "terminated": 0, "truncated": None, "info": None},
+        "list": {"obs": [0.5, 0.5], "reward": 2},
+        "two_rewards": {"reward": np.array([1.0, 2.0])},
+        "no_reward": {"reward": None},
+        "reward_in_words": {"reward": "1"},
+        "rewards_of_agents": {"reward": {"a": 1.0}},
+        "flag_in_words": {"truncated": "False"},
+        "two_flags": {"terminated": np.array([True, False])},
+        "flag_of_2": {"terminated": 2},
+        "no_obs": {"obs": None},
+        "obs_of_shape_1_2": {"obs": np.zeros((1, 2), np.float32)},
+        "last_obs": {"obs": np.zeros(3), "terminated": True},
+    }
+
+    def __init__(self, what):
+        self.what, self.t = what, 0
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(2, np.float32), None if self.what == "zeros" else {}
+
+    def step(self, action):
+        self.t += 1
+        answer = {"obs": np.full(2, 0.5, np.float32), "reward": 1.0, "terminated": False, "truncated": False, "info": {}}
+        if self.t == 2:
+            answer.update(self.ANSWERS.get(self.what, {}))
+        return tuple(answer.values())[: 4 if self.what == "four" else 5]
+
+
+class OldReset(Answers):
+    def reset(self):
+        return np.zeros(2, np.float32)
+
+
+class ResetOfObs(Answers):
+    def reset(self, seed=None, options=None):
+        return np.zeros(2, np.float32)
+
+
+class Agents:
+    """The look of PettingZoo's parallel environments."""
+
+    possible_agents = ["a", "b"]
+
+
+def nothing():
+    return None
+
+
+def vector():
+    return gym.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
+
+
+class Masked(gym.Env):
+    """An environment whose only legal action is the number of steps modulo 3; it says so in one of several ways."""
+
+    def __init__(self, how):
+        self.how, self.t, number = how, 0, spaces.Box(0, 100, (1,), np.float32)
+        self.action_space = spaces.MultiDiscrete([3, 2]) if how == "several" else spaces.Discrete(3)
+        masks = spaces.Box(0, 1, (3,), np.int8)
+        self.observation_space = spaces.Dict(observation=number, action_mask=masks) if how == "observation" else number
+        if how == "method":
+            self.action_masks = lambda: [action == self.t % 3 for action in range(3)]
+
+    def seen(self):
+        mask, number = np.eye(3, dtype=np.int8)[self.t % 3], np.array([self.t], np.float32)
+        has_info = self.how in ("info", "several") or self.how == "late" and self.t or self.how == "lost" and self.t < 2
+        info = {"action_mask": mask} if has_info else {}
+        return {"observation": number, "action_mask": mask} if self.how == "observation" else number, info
+
+    def reset(self, seed=None, options=None):
+        self.t = 0
+        return self.seen()
+
+    def step(self, action):
+        assert self.how == "late" or action == self.t % 3, action
+        self.t += 1
+        obs, info = self.seen()
+        return obs, 1.0, False, self.t == 5, info
+
+
+def masked_in_a_wrapper():
+    return gym.wrappers.TimeLimit(Masked("method"), 100)
+
+
+class Looks(Slow):
+    """An environment that observes which of the variables that decide about drawing it has."""
+
+    def __init__(self):
+        super().__init__("sleeps")
+
+    def step(self, action):
+        _, reward, terminated, truncated, info = super().step(action)
+        names = [name for name in os.environ if name.startswith("SDL_") and name != "SDL_VIDEO_X11_WMCLASS"]
+        return np.array([len(names)], np.float32), reward, terminated, truncated, info
+
+
+def simulator(conn, method):
+    """Answers with squares, each of which a process of its own computes, while it has a file open."""
+    context = multiprocessing.get_context(method)
+    with open(__file__) as file, open(os.devnull) as other:
+        while True:
+            try:
+                x = conn.recv()
+            except EOFError:
+                return
+            ours, theirs = context.Pipe()
+            files = [file.fileno(), other.fileno()] if method == "fork" else []
+            worker = context.Process(target=square, args=(theirs, x, files))
+            worker.start()
+            conn.send(ours.recv() if ours.poll(60) else None)
+            worker.join()
+
+
+def square(conn, x, files):
+    try:
+        for file in files:
+            os.fstat(file)
+        conn.send(x * x)
+    except BaseException as error:
+        conn.send(str(error))
+
+
+class Nested(gym.Env):
+    """An environment whose simulator is a process that starts processes."""
+
+    observation_space = spaces.Box(0, 100, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, method):
+        context = multiprocessing.get_context(method)
+        self.conn, theirs = context.Pipe()
+        self.simulator = context.Process(target=simulator, args=(theirs, method), daemon=False)
+        self.simulator.start()
+        theirs.close()
+
+    def square(self, x):
+        self.conn.send(x)
+        y = self.conn.recv()
+        assert y == x * x, y
+        return np.array([y], np.float32)
+
+    def reset(self, seed=None, options=None):
+        self.t = 1
+        return self.square(self.t), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.square(self.t), 1.0, False, False, {}
+
+    def close(self):
+        self.conn.close()
+        self.simulator.join(5)
+
+
+def drawn(render_mode=None):
+    return gym.make("CartPole-v1", render_mode=render_mode)
+
+
+def passes_on(**kwargs):
+    return gym.make("CartPole-v1", **kwargs)

@@ -244,7 +244,7 @@ impl Envs {
     ///
     /// `render` and `ahead` are for worker processes.
     fn open(&self, env: &EnvConfig, render: bool, ahead: usize) -> Result<Entry, Error> {
-        let EnvConfig { name, kwargs, settings, .. } = env;
+        let EnvConfig { name, kwargs, path, settings, .. } = env;
         if let Some(entry) = catalog::open(name, settings) {
             return entry.map_err(|error| Error::config(error.to_string()));
         }
@@ -254,6 +254,7 @@ impl Envs {
         }
         let options = &WorkerOptions {
             kwargs: kwargs.clone(),
+            path: path.clone(),
             render,
             python: self.python.clone(),
             ahead,

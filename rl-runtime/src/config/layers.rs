@@ -162,12 +162,13 @@ impl Layers {
     pub fn env(&self) -> Result<Option<EnvConfig>, Error> {
         let Some(name) = self.text("env")? else { return Ok(None) };
         let kwargs = self.text("env.kwargs")?.unwrap_or_default();
+        let path = self.text("env.path")?.unwrap_or_default();
         let given = |key: &Key| self.settings.get(key.name).map(|setting| (key.field().into(), setting.value.clone()));
         let settings = catalog::keys_of(&name)
             .iter()
             .filter(|key| self.settings.get(key.name).is_some_and(|setting| key.kind.allows(&setting.value)));
         let settings = settings.filter_map(given).collect();
-        Ok(Some(EnvConfig { kwargs, settings, ..EnvConfig::new(&name) }))
+        Ok(Some(EnvConfig { kwargs, path, settings, ..EnvConfig::new(&name) }))
     }
 
     /// Puts these settings over preset and defaults, and checks everything.
@@ -182,7 +183,11 @@ impl Layers {
         }
         self.settings.extend(own);
 
-        self.over(&Config::new(env, algo), entry)
+        let mut config = self.over(&Config::new(env, algo), entry)?;
+        if let Some(batches) = entry.batches() {
+            config.env.path = batches.path().into();
+        }
+        Ok(config)
     }
 
     /// Puts these settings over those of a run, and checks everything.

@@ -25,6 +25,7 @@ use crate::catalog;
 use crate::faults::{FaultConfig, START_TIMEOUT};
 use crate::first_come::FirstComeConfig;
 use crate::mapped;
+use crate::worker;
 
 pub use crate::file::read_small;
 pub use layers::Layers;
@@ -91,6 +92,8 @@ pub struct EnvConfig {
     ///
     /// Only environments in worker processes take any.
     pub kwargs: String,
+    /// Directory of the module that makes it; empty for the current directory.
+    pub path: String,
     /// Wrappers in training, evaluations and `rl watch`.
     ///
     /// Rewards are clipped for learning only.
@@ -107,6 +110,8 @@ enum WrittenEnv {
         name: String,
         #[serde(default, skip_serializing_if = "String::is_empty")]
         kwargs: String,
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        path: String,
         #[serde(flatten)]
         wrappers: Wrappers,
         #[serde(flatten)]
@@ -118,22 +123,23 @@ impl From<WrittenEnv> for EnvConfig {
     fn from(written: WrittenEnv) -> Self {
         match written {
             WrittenEnv::Plain(name) => Self::new(&name),
-            WrittenEnv::Wrapped { name, kwargs, wrappers, settings } => Self { name, kwargs, wrappers, settings },
+            WrittenEnv::Wrapped { name, kwargs, path, wrappers, settings } => Self { name, kwargs, path, wrappers, settings },
         }
     }
 }
 
 impl From<EnvConfig> for WrittenEnv {
-    fn from(EnvConfig { name, kwargs, wrappers, settings }: EnvConfig) -> Self {
-        let is_plain = kwargs.is_empty() && wrappers == Wrappers::default() && settings.is_empty();
-        if is_plain { Self::Plain(name) } else { Self::Wrapped { name, kwargs, wrappers, settings } }
+    fn from(EnvConfig { name, kwargs, path, wrappers, settings }: EnvConfig) -> Self {
+        let is_plain = kwargs.is_empty() && path.is_empty() && wrappers == Wrappers::default() && settings.is_empty();
+        if is_plain { Self::Plain(name) } else { Self::Wrapped { name, kwargs, path, wrappers, settings } }
     }
 }
 
 impl EnvConfig {
     /// Environment `name`, without arguments, wrappers or settings.
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.into(), kwargs: String::new(), wrappers: Wrappers::default(), settings: Table::new() }
+        let (kwargs, path) = (String::new(), String::new());
+        Self { name: name.into(), kwargs, path, wrappers: Wrappers::default(), settings: Table::new() }
     }
 
     /// Describes the environment in a line of JSON.
@@ -146,6 +152,7 @@ impl EnvConfig {
         let mut table = Table::try_from(self.wrappers)?;
         table.extend(self.settings.clone());
         table.insert("kwargs".into(), self.kwargs.as_str().into());
+        table.insert("path".into(), self.path.as_str().into());
         Ok(table)
     }
 }
@@ -277,6 +284,11 @@ const ENV: &[Key] = &[
         "env.kwargs",
         Kind::Text(is_json_object, "a JSON object in quotes"),
         "Arguments of the constructor of a gym: environment",
+    ),
+    key(
+        "env.path",
+        Kind::Text(|_| true, "the path of a directory"),
+        "Directory of the module of a gym:MODULE:.. environment; empty: the current one, which the run remembers",
     ),
     key("env.frame_stack", Kind::Int(1, 64), "Observations seen at once, the oldest first; 1: the last alone"),
     key(
@@ -627,6 +639,9 @@ impl Config {
         if entry.batches().is_none() && !self.env.kwargs.is_empty() {
             return Some((vec!["env.kwargs"], format!("env.kwargs has no effect: {env} takes no arguments")));
         }
+        if !self.env.path.is_empty() && !env.strip_prefix(worker::GYM).is_some_and(|id| id.contains(':')) {
+            return Some((vec!["env.path"], format!("env.path has no effect: {env} names no module of Python")));
+        }
         if entry.batches().is_some() && (Wrappers { reward_clip: 0.0, ..self.env.wrappers }) != Wrappers::default() {
             let text = "runs in worker processes, where of the wrappers env.* only env.reward_clip applies; use Gymnasium's own";
             return Some((vec![], format!("{env} {text}")));
@@ -924,7 +939,7 @@ mod tests {
     #[test]
     fn every_preset_and_every_default_is_allowed() {
         // Those of Gymnasium's environments need a Python: tests/worker.rs.
-        for (env, algo, _) in PRESETS.iter().filter(|(env, ..)| !env.starts_with(crate::worker::GYM)) {
+        for (env, algo, _) in PRESETS.iter().filter(|(env, ..)| !env.starts_with(worker::GYM)) {
             let entry = catalog::open(env, &Table::new()).map_or_else(|| *find(env).unwrap(), Result::unwrap);
             Layers::default().resolve(&entry, *algo).unwrap();
         }

@@ -42,6 +42,9 @@ pub(super) struct Hello {
     /// Versions of the programs involved, for people.
     #[serde(default)]
     pub(super) worker: String,
+    /// Directory in which the environment's module was found; empty if it is not the current one or that of `env.path`.
+    #[serde(default)]
+    pub(super) path: String,
     observation: ObservationSpace,
     action: ActionsAllowed,
     #[serde(default)]
@@ -95,7 +98,7 @@ impl Hello {
             return Err(format!("it speaks version {protocol} of the protocol, this program version {PROTOCOL}"));
         }
         let len = shape.iter().try_fold(1usize, |len, &axis| len.checked_mul(axis)).filter(|len| (1..=MAX_LEN).contains(len));
-        let len = len.ok_or_else(|| format!("observations of the shape {shape:?}"))?;
+        let len = len.ok_or_else(|| format!("observations of the shape {shape:?} have not 1 to {MAX_LEN} elements"))?;
         let space = match dtype.as_str() {
             "u8" => Space::bytes(shape, u8::MAX, 1.0 / 255.0),
             "f32" if (low.len(), high.len()) == (len, len) => {

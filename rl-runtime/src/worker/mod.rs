@@ -15,7 +15,7 @@ mod vec_env;
 
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,6 +48,8 @@ const REPORTED: Duration = Duration::from_secs(1);
 pub struct WorkerOptions {
     /// Arguments of the environment's constructor, a JSON object; empty for none.
     pub kwargs: String,
+    /// Directory of the module of the environment; empty for the current directory.
+    pub path: String,
     /// True if the environments draw themselves.
     pub render: bool,
     /// Python to run; `None` to search for one: see [`gym`].
@@ -64,6 +66,8 @@ struct Workers {
     /// First message to a process, without its parent.
     ask: Map<String, Value>,
     spaces: (Space, ActionSpace),
+    /// Directory in which the first worker has found the environment's module.
+    path: String,
     config: Mutex<FaultConfig>,
     idle: Mutex<Vec<Process>>,
     /// Processes that were asked to close their environments.
@@ -120,7 +124,10 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let kwargs = if options.kwargs.is_empty() { "{}" } else { &options.kwargs };
     let bad = |error| Error::config(format!("env.kwargs is {kwargs}; it must be a JSON object: {error}"));
     let kwargs: Map<String, Value> = serde_json::from_str(kwargs).map_err(bad)?;
-    let ask = json!({"protocol": PROTOCOL, "id": id, "kwargs": kwargs, "render": options.render, "spin_us": WORKER_SPIN_US});
+    let ask = json!({
+        "protocol": PROTOCOL, "id": id, "kwargs": kwargs, "path": options.path, "render": options.render,
+        "spin_us": WORKER_SPIN_US,
+    });
     let Value::Object(ask) = ask else { unreachable!("an object") };
     let mut config = FaultConfig::default();
     config.start_timeout = options.start_timeout.unwrap_or(START_TIMEOUT);
@@ -130,10 +137,14 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let hello = first.greet(Limit::of_start(&config)).map_err(|failure| not_opened(name, &launch, &failure, &first))?;
     let hello: Hello = hello.expect("the first greeting");
     let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
+    if std::env::current_dir().is_ok_and(|current| !hello.path.is_empty() && current != Path::new(&hello.path)) {
+        print::err(&format!("note: the module of {name} is that in {}, the env.path of the run", hello.path));
+    }
     let workers = Workers {
         launch,
         ask,
         spaces,
+        path: hello.path,
         config: Mutex::new(config),
         idle: Mutex::new(more.into_iter().chain([first]).collect()),
         closing: Mutex::default(),
@@ -282,6 +293,10 @@ impl Batches for Workers {
             ran.as_secs_f64() / begin.elapsed().saturating_sub(queued).max(ran).as_secs_f64()
         };
         Ok(envs.cpu_times().zip(before).map(share))
+    }
+
+    fn path(&self) -> &str {
+        &self.path
     }
 
     fn limit(&self, limits: &Limits) {

@@ -188,7 +188,7 @@ impl Process {
         let mut command = Command::new("sh");
         command.args(["-c", KEEPER, "sh"]);
         match launch {
-            // Not a file: the first place that Python imports from is then the current directory.
+            // Not a file, whose directory Python would import from.
             Launch::Python(python) => command.arg(python).args(["-c", SCRIPT]),
             Launch::Shell(line) => command.args(["sh", "-c", line]),
         };

@@ -2,14 +2,14 @@
 # Runs as `PYTHON -c SCRIPT`; file descriptor 0 is a Unix stream socket, 2 is the log.
 import os, sys
 
+sys.path[:] = filter(None, sys.path)  # "" is the current directory, whose json.py is not the library's
 SOCKET = os.dup(0)  # not inherited by programs that environments start
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.dup2(2, 1)  # prints go to the log
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
-os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame must not look for a screen
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-import difflib, gc, importlib, json, math, select, signal, socket, struct, threading, time, traceback
+import difflib, gc, importlib.util, inspect, json, math, select, signal, socket, struct, threading, time, traceback
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
 
@@ -46,9 +46,22 @@ def write_json(tag, value):
     write(struct.pack("<II", tag, len(body)) + body)
 
 
+Refused = type("TypeError", (TypeError,), {})  # says all in its message, so that no traceback follows
+
+
+def shown(value):
+    text = " ".join(repr(value).split())
+    return f"{text if len(text) < 100 else text[:100] + '..'} ({type(value).__name__})"
+
+
+def refused(method, value, field, must):
+    """Returns the exception for a value that an environment must not return."""
+    return Refused(f"{method}() returned {shown(value)} as {field}; it must be {must}")
+
+
 def fail(at, error, env=None):
     """Reports an exception and ends the process."""
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    lines = [] if isinstance(error, Refused) else traceback.format_exception(type(error), error, error.__traceback__)
     what = {"at": at, "env": env, "kind": type(error).__name__, "message": str(error)[:4000], "traceback": "".join(lines)[-16000:]}
     write_json(FAILED, what)
     os._exit(1)
@@ -80,7 +93,7 @@ def bounds(values):
 def describe(space):
     """Returns the element type, shape and bounds of observations as they are sent."""
     if isinstance(space, spaces.Box):
-        if space.dtype == np.uint8:
+        if is_picture(space):
             shape = channels_first(space.shape)
             return {"dtype": "u8", "shape": shape, "low": [], "high": []}
         return {"dtype": "f32", "shape": list(space.shape), "low": bounds(space.low), "high": bounds(space.high)}
@@ -93,15 +106,32 @@ def describe(space):
     if isinstance(space, spaces.MultiBinary):
         n = int(np.prod(space.shape))
         return {"dtype": "f32", "shape": [n], "low": [0.0] * n, "high": [1.0] * n}
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+    if isinstance(space, (spaces.Dict, spaces.Tuple)) and is_numeric(space):
         parts = [describe(part) for _, part in parts_of(space)]
         for part in parts:
             if part["dtype"] == "u8":
                 n = int(np.prod(part["shape"]))
-                part["low"], part["high"] = [0.0] * n, [255.0] * n
+                part["low"], part["high"] = [0.0] * n, [1.0] * n
         n = sum(int(np.prod(part["shape"])) for part in parts)
         return {"dtype": "f32", "shape": [n], "low": sum((p["low"] for p in parts), []), "high": sum((p["high"] for p in parts), [])}
-    raise TypeError(f"observations of the space {space} are not supported: wrap the environment, for instance in FlattenObservation")
+    advice = "make numbers of them in a gymnasium.ObservationWrapper"
+    if isinstance(space, spaces.Dict):
+        fit = [key for key, part in parts_of(space) if is_numeric(part)]
+        others = ", ".join(repr(key) for key in space.spaces if key not in fit)
+        advice = f"leave out {others}, for instance by gymnasium.wrappers.FilterObservation(env, {fit})" if fit else advice
+    raise TypeError(f"observations of the space {space} are not supported: {advice}, in a maker of your own, gym:MODULE:CALLABLE")
+
+
+def is_numeric(space):
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return all(is_numeric(part) for _, part in parts_of(space))
+    return isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+
+
+def is_picture(space):
+    """True for bytes in 2 or 3 dimensions that may have any value; learners scale pictures, and take other bytes as numbers."""
+    is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+    return is_bytes and bool(np.all(space.low == 0) and np.all(space.high == 255))
 
 
 def describe_action(space):
@@ -144,19 +174,26 @@ def writer(space, row):
     """Returns a function that writes an observation into `row`."""
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
         shape = tuple(space.shape)
-        if isinstance(space, spaces.Box) and space.dtype == np.uint8 and is_channels_last(shape):
+        if is_picture(space) and is_channels_last(shape):
             view = row.reshape(channels_first(shape)).transpose(1, 2, 0)
         else:
             view = row.reshape(shape)
 
+        def fitting(obs):
+            obs = np.asarray(obs)
+            if obs.shape != shape or obs.dtype.kind not in "biuf":
+                raise ValueError(f"{obs.dtype} of shape {obs.shape} instead of {shape}")
+            return obs
+
         def write_box(obs):
             if getattr(obs, "shape", None) != shape:  # numpy would stretch (1,) to (n,) silently
-                obs = np.asarray(obs)
-                if obs.shape != shape:
-                    raise ValueError(f"observation of shape {obs.shape}, the space has {shape}")
+                obs = fitting(obs)
             view[...] = obs
 
-        return write_box
+        def write_scaled(obs):  # a picture among numbers
+            np.divide(fitting(obs), np.float32(255), out=view)
+
+        return write_scaled if is_picture(space) and row.dtype != np.uint8 else write_box
     if isinstance(space, spaces.Discrete):
         eye, start = np.eye(int(space.n), dtype=row.dtype), int(space.start)
 
@@ -187,25 +224,133 @@ def writer(space, row):
 # ---- environments
 
 
-def find(ask):
-    """Returns a function that makes an environment: of a registered id, or a callable of a module."""
-    kwargs = ask["kwargs"]
-    module, _, name = ask["id"].rpartition(":")
-    own = getattr(importlib.import_module(module), name, None) if module else None
-    if name not in gym.registry and callable(own):
-        make, render_modes = own, ["rgb_array"]
-    else:
+PLUGINS = ["ale_py", "minigrid", "highway_env", "gymnasium_robotics", "miniworld", "panda_gym", "flappy_bird_gymnasium"]
+
+
+def registration(module, name):
+    """Returns the registration of an id, which `module`, or else one of `PLUGINS`, makes when it is imported."""
+    plugins, notes = [] if module else list(filter(importlib.util.find_spec, PLUGINS)), ""
+    while True:
         try:
-            spec = gym.spec(name)
+            return gym.spec(name)
         except gym.error.Error as error:
-            near = difflib.get_close_matches(name, gym.registry, 3)
-            raise type(error)(f"{error}" + (f" Near names: {', '.join(near)}." if near else ""))
+            unknown = isinstance(error, (gym.error.NamespaceNotFound, gym.error.NameNotFound))
+            if not (unknown and plugins):
+                near = difflib.get_close_matches(name, gym.registry, 3)
+                advice = f" Near names: {', '.join(near)}." if near else f" The id of a package is gym:MODULE:{name}."
+                advice = f" The module {module} has no callable {name}." if module and unknown else advice
+                raise type(error)(f"{error}{advice}{notes}")
+        plugin = plugins.pop(0)
+        try:
+            importlib.import_module(plugin)
+        except Exception as error:
+            notes += f" The package {plugin} cannot be imported: {error}."
+
+
+def find(ask):
+    """Returns a function that makes an environment, of a registered id or by a callable of a module, and the module's directory."""
+    kwargs, home, own = ask["kwargs"], "", None
+    module, _, name = ask["id"].rpartition(":")
+    if module:
+        package = module.partition(".")[0]
+        for place in filter(os.path.isdir, (ask["path"], os.getcwd())):
+            sys.path.insert(0, place)  # as for a program in that directory; the worker has imported its own modules
+            if importlib.util.find_spec(package):
+                break
+        own = getattr(importlib.import_module(module), name, None)
+        package = sys.modules[package]
+        home = os.path.dirname([*getattr(package, "__path__", []), getattr(package, "__file__", None) or ""][0])
+        home = home if home in (ask["path"], os.getcwd()) else ""
+    if name not in gym.registry and callable(own):
+        make = maker = own
+    else:
+        spec = registration(module, name)
         make = lambda **kwargs: gym.make(name, disable_env_checker=True, **kwargs)
-        entry = gym.envs.registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-        render_modes = (getattr(entry, "metadata", None) or {}).get("render_modes", [])
-    if ask["render"] and "rgb_array" in render_modes:
+        maker = gym.envs.registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    if ask["render"] and is_drawn(maker):
         kwargs = {**kwargs, "render_mode": "rgb_array"}
-    return lambda: unguarded(make(**kwargs))
+    return (lambda: unguarded(make(**kwargs))), home
+
+
+def parameters(function):
+    """Returns the names of a function's parameters, and True if it takes any others."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return [], False
+    return [p.name for p in found], any(p.kind is p.VAR_KEYWORD for p in found)
+
+
+def is_drawn(maker):
+    """True if a function or class takes a render_mode and does not exclude arrays."""
+    modes = (getattr(maker, "metadata", None) or {}).get("render_modes")
+    names, takes_any = parameters(maker)
+    if modes:
+        return "rgb_array" in modes and ("render_mode" in names or takes_any)
+    return "render_mode" in names or takes_any and not isinstance(maker, type)
+
+
+OLD_GYM = "environments of the old Gym become Gymnasium's by shimmy.GymV21CompatibilityV0(env=env), by GymV26CompatibilityV0 from 0.26 on"
+
+
+def check_kind(env):
+    """Refuses what is not a single environment of Gymnasium."""
+    if isinstance(env, gym.vector.VectorEnv) or hasattr(env, "step_async"):
+        advice = "rl makes copies of a single one, as many as --envs says: name what makes one, such as gymnasium.make"
+        raise Refused(f"it is a vector of environments ({type(env).__name__}); {advice}")
+    if hasattr(env, "possible_agents") and not isinstance(env, gym.Env):
+        api = "AEC" if hasattr(env, "agent_iter") else "parallel"
+        advice = "wrap it in a gymnasium.Env whose step takes the action of one agent and lets the others act by themselves"
+        raise Refused(f"it is an environment of PettingZoo for several agents ({api} API), and rl trains one; {advice}")
+    for name in ("observation_space", "action_space", "reset", "step"):
+        if not hasattr(env, name):
+            raise Refused(f"it makes a {type(env).__name__}, which is no environment of Gymnasium: it has no {name}")
+    if type(env.observation_space).__module__.split(".")[0] == "gym":
+        raise Refused(f"its spaces are the old Gym's, not Gymnasium's; {OLD_GYM}")
+
+
+def first_info(env):
+    """Starts an episode, and returns its info."""
+    try:
+        answer = env.reset(seed=0)
+    except TypeError:
+        names, takes_any = parameters(getattr(env, "unwrapped", env).reset)
+        if "seed" in names or takes_any:
+            raise
+        raise Refused(f"reset() takes no seed; it must be reset(seed=None, options=None); {OLD_GYM}")
+    return pair(answer)[1] or {}
+
+
+def pair(answer):
+    """Returns what `reset` has returned, an observation and information."""
+    if isinstance(answer, (tuple, list)) and len(answer) == 2 and isinstance(answer[1], (dict, type(None))):
+        return answer
+    raise Refused(f"reset() returned {shown(answer)}; it must return observation and info, a dict; {OLD_GYM}")
+
+
+def attribute(env, name):  # of the environment in wrappers, too
+    try:
+        return env.get_wrapper_attr(name)
+    except AttributeError:
+        return getattr(env, name, None)
+
+
+MASK_INFO, MASK_METHOD, MASK_OBS = "info['action_mask']", "action_masks()", "observation['action_mask']"
+
+
+def masks_of(env, info):
+    """Names where an environment tells which actions are legal, if it does."""
+    space, kind = env.observation_space, None
+    if "action_mask" in info:
+        kind = MASK_INFO
+    elif callable(attribute(env, "action_masks")):
+        kind = MASK_METHOD
+    elif isinstance(space, spaces.Dict) and "action_mask" in space.spaces:
+        kind = MASK_OBS
+    if kind and not isinstance(env.action_space, spaces.Discrete):
+        advice = "a wrapper that removes them trains without"
+        raise Refused(f"it has masks ({kind}) of {env.action_space}, but only those of Discrete actions are supported; {advice}")
+    return kind
 
 
 def unguarded(env):  # the order of resets and steps is right without a wrapper that checks it
@@ -221,11 +366,11 @@ def unguarded(env):  # the order of resets and steps is right without a wrapper 
 class Batch:
     """k environments and the memory of their replies."""
 
-    def __init__(self, envs, masked):
-        k, (obs_space, action_space) = len(envs), (envs[0].observation_space, envs[0].action_space)
+    def __init__(self, envs, obs_space, mask_kind):
+        k, action_space = len(envs), envs[0].action_space
         about, d = describe(obs_space), size(obs_space)
         element = np.uint8 if about["dtype"] == "u8" else np.float32
-        a = int(action_space.n) if masked else 0
+        a = int(action_space.n) if mask_kind else 0
         self.size = d * element().itemsize
         first_obs = (4 + 6 * k + k * a + 7) // 8 * 8
         self.reply = memoryview(bytearray(first_obs + k * self.size))
@@ -233,30 +378,46 @@ class Batch:
         rows = lambda memory, at, n, dtype: list(np.frombuffer(memory, dtype, k * n, at).reshape(k, n))
         self.writers = [writer(obs_space, row) for row in rows(self.reply, first_obs, d, element)]
         self.last_writers = [writer(obs_space, row) for row in rows(self.last, 0, d, element)]
-        self.masks = rows(self.reply, 4 + 6 * k, a, np.uint8) if masked else None
+        self.masks = rows(self.reply, 4 + 6 * k, a, np.uint8) if mask_kind else None
         part = lambda start, end, kind: self.reply[4 + start * k : 4 + end * k].cast(kind)
         self.rewards, self.terminated, self.truncated = part(0, 4, "f"), part(4, 5, "?"), part(5, 6, "?")
         self.flags, self.no_flags = self.reply[4 + 4 * k : 4 + 6 * k], bytes(2 * k)
         self.steps, self.resets = [env.step for env in envs], [env.reset for env in envs]
+        self.space, self.mask_kind = envs[0].observation_space, mask_kind
+        self.ask_masks = [attribute(env, "action_masks") for env in envs] if mask_kind == MASK_METHOD else None
         self.now = None  # the environment that is called
 
     def step(self, actions):
         """Takes (environment, action) pairs, and returns the reply."""
         ended, masks, rewards, terminated, truncated = [], self.masks, self.rewards, self.terminated, self.truncated
-        steps, writers = self.steps, self.writers
+        steps, writers, info = self.steps, self.writers, None
         for i, action in actions:
             self.now = i
-            obs, reward, ends, cut, info = steps[i](action)
-            rewards[i], terminated[i], truncated[i] = reward, ends, cut
+            answer = steps[i](action)
+            try:
+                obs, reward, ends, cut, info = answer
+                rewards[i], terminated[i], truncated[i] = reward, ends, cut
+            except (TypeError, ValueError):
+                obs, rewards[i], ends, cut, info = usual(answer)
+                terminated[i], truncated[i] = ends, cut
             if ends or cut:
-                self.last_writers[i](obs)
+                for field, value in (("terminated", ends), ("truncated", cut)):
+                    if value is not True and value is not False:
+                        flag(field, value)
+                self.write(self.last_writers[i], "step", obs)
                 ended.append(i)
                 if masks:
-                    self.last_masks[i] = info.get("action_mask", 1)
-                obs, info = self.resets[i]()
-            writers[i](obs)
+                    self.last_masks[i] = 1 if ends else self.legal(i, "step", obs, info)
+                info = self.begin(i, self.resets[i]())
+                continue
+            try:
+                writers[i](obs)
+            except Exception as error:
+                raise self.unfit("step", obs, error)
             if masks:
-                masks[i][...] = info["action_mask"]
+                masks[i][...] = self.legal(i, "step", obs, info)
+        if not masks and isinstance(info, dict) and "action_mask" in info:
+            raise Refused(f"step() returned {MASK_INFO}, which the first reset() did not: return it from both")
         if not ended:
             return self.reply
         finals = [self.last[i * self.size : (i + 1) * self.size] for i in ended]
@@ -264,10 +425,54 @@ class Batch:
 
     def start(self, i, seed):
         self.now = i
-        obs, info = self.resets[i](seed=seed)
-        self.writers[i](obs)
+        self.begin(i, self.resets[i](seed=seed))
+
+    def begin(self, i, answer):
+        """Writes what `reset` has returned, and returns its information."""
+        obs, info = pair(answer)
+        self.write(self.writers[i], "reset", obs)
         if self.masks:
-            self.masks[i][...] = info["action_mask"]
+            self.masks[i][...] = self.legal(i, "reset", obs, info)
+        return info
+
+    def write(self, write, method, obs):
+        try:
+            write(obs)
+        except Exception as error:
+            raise self.unfit(method, obs, error)
+
+    def unfit(self, method, obs, error):
+        return refused(method, obs, "observation", f"in {self.space} ({type(error).__name__}: {error})")
+
+    def legal(self, i, method, obs, info):
+        """Returns the legal actions at an observation."""
+        if self.mask_kind == MASK_INFO:
+            mask = (info or {}).get("action_mask")
+        else:
+            mask = obs["action_mask"] if self.mask_kind == MASK_OBS else self.ask_masks[i]()
+        if np.shape(mask) != self.masks[i].shape:
+            must = f"{len(self.masks[i])} numbers, 1 for each legal action and 0 for any other"
+            raise refused(*((method, mask, self.mask_kind) if self.ask_masks is None else ("action_masks", mask, "a mask")), must)
+        return mask
+
+
+def usual(answer):
+    """Returns an unusual but clear answer of `step`, such as a reward of shape (1,), as usual values; refuses any other."""
+    if not isinstance(answer, (tuple, list)) or len(answer) != 5:
+        what = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
+        raise Refused(f"step() returned {what}; it must return 5: observation, reward, terminated, truncated, info; {OLD_GYM}")
+    obs, reward, ends, cut, info = answer
+    if np.size(reward) != 1 or np.asarray(reward).dtype.kind not in "biuf":
+        raise refused("step", reward, "reward", "a number")
+    return obs, np.asarray(reward).item(), flag("terminated", ends), flag("truncated", cut), info
+
+
+def flag(field, value):
+    """Returns a flag, which may be a number or an array of one, or None for False."""
+    number = np.asarray(False if value is None else value)
+    if number.size != 1 or number.dtype.kind not in "biuf" or number.item() not in (0, 1):
+        raise refused("step", value, field, "True or False")
+    return bool(number.item())
 
 
 def picture(env):
@@ -279,7 +484,7 @@ def picture(env):
     return struct.pack("<III", REPLY, *frame.shape[:2]) + frame.astype(np.uint8).tobytes()
 
 
-def serve(make, envs, masked, spin):
+def serve(make, envs, seen, mask_kind, spin):
     action_space = envs[0].action_space
     discrete = isinstance(action_space, spaces.Discrete)
     multi = isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary))
@@ -299,13 +504,16 @@ def serve(make, envs, masked, spin):
         if multi:  # a number in mixed radix, the last head the fastest
             chosen = np.stack(np.unravel_index(given, sizes), 1).reshape(-1, *action_space.shape)
             return (chosen + starts).astype(dtype)
-        return given.astype(dtype)
+        values = given.astype(dtype)
+        if dtype.itemsize > 4:  # the bounds are sent as f32, which may lie outside those of the space
+            np.clip(values, action_space.low, action_space.high, out=values)
+        return values if action_space.shape else [values[j, ...] for j in range(len(values))]
 
     def begin(k):
         nonlocal batch, request, what, given, length
         while len(envs) < k:
             envs.append(make())
-        batch, length = Batch(envs[:k], masked), 4 + 4 * k * words
+        batch, length = Batch(envs[:k], seen, mask_kind), 4 + 4 * k * words
         request = bytearray(length)
         what = memoryview(request)[:4].cast("I")
         shape = (k, *action_space.shape)
@@ -377,22 +585,30 @@ def main():
         at = "import"
         global np, gym, spaces
         import numpy as np, gymnasium as gym
+
+        if [int(part) for part in gym.__version__.split(".")[:2]] < [0, 29]:
+            raise ImportError(f"Gymnasium {gym.__version__} is too old; 0.29 or later is needed")
         from gymnasium import spaces
 
         at = "find"
-        make = find(ask)
+        make, home = find(ask)
         at = "make"
         env = make()
+        check_kind(env)
         at = "spaces"
-        observation, action = describe(env.observation_space), describe_action(env.action_space)
+        action = describe_action(env.action_space)
         at = "reset"
-        _, info = env.reset(seed=0)
-        masked = action["kind"] == "discrete" and "action_mask" in info
+        info = first_info(env)
+        at = "spaces"
+        mask_kind, seen = masks_of(env, info), env.observation_space
+        if mask_kind == MASK_OBS:
+            seen = spaces.Dict({key: part for key, part in parts_of(seen) if key != "action_mask"})
         versions = f"Python {sys.version.split()[0]}, Gymnasium {gym.__version__}"
-        write_json(HELLO, {"protocol": PROTOCOL, "worker": versions, "observation": observation, "action": action, "masked": masked})
+        hello = {"protocol": PROTOCOL, "worker": versions, "path": home, "masked": bool(mask_kind)}
+        write_json(HELLO, {**hello, "observation": describe(seen), "action": action})
     except BaseException as error:
-        fail(at, error)
-    serve(make, [env], masked, ask["spin_us"] * 1e-6)
+        fail("spaces" if isinstance(error, Refused) else at, error)
+    serve(make, [env], seen, mask_kind, ask["spin_us"] * 1e-6)
 
 
 main()
