@@ -38,6 +38,11 @@ pub const GYM: &str = "gym:";
 /// Prefix of the names of environments of any program that speaks the protocol.
 pub const EXEC: &str = "exec:";
 
+/// True for the name of environments in worker processes.
+pub(crate) fn is_one(name: &str) -> bool {
+    name.starts_with(GYM) || name.starts_with(EXEC)
+}
+
 /// Time for which an environment is measured.
 const MEASURED: Duration = Duration::from_secs(1);
 
@@ -60,6 +65,8 @@ struct Workers {
     /// First message to a process.
     ask: String,
     spaces: (Space, ActionSpace),
+    /// Resident memory of the first process once it had greeted, in bytes.
+    rss: u64,
     config: Mutex<FaultConfig>,
     idle: Mutex<Vec<Process>>,
     /// Processes that have failed.
@@ -122,8 +129,9 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let hello = first.greet().map_err(|failure| not_opened(name, &launch, &failure, &first.log()))?;
     let hello: Hello = hello.expect("the first greeting");
     let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
+    let rss = first.rss();
     let idle = Mutex::new(more.into_iter().chain([first]).collect());
-    let workers = Workers { launch, ask, spaces, config: Mutex::new(config), idle, failures: AtomicU64::new(0) };
+    let workers = Workers { launch, ask, spaces, rss, config: Mutex::new(config), idle, failures: AtomicU64::new(0) };
     let about = format!("environments in worker processes ({})", hello.worker);
     Ok(Entry::outside(String::leak(name.into()), String::leak(about), Box::leak(Box::new(workers))))
 }
@@ -216,6 +224,10 @@ impl Workers {
 impl Batches for Workers {
     fn spaces(&self) -> (Space, ActionSpace) {
         self.spaces.clone()
+    }
+
+    fn bytes_per_worker(&self) -> u64 {
+        self.rss
     }
 
     fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, rl_envs::Error> {

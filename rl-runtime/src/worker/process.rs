@@ -19,6 +19,7 @@ use serde::Deserialize;
 use super::messages::{CLOSE, FAILED, HELLO, Hello, MAX_JSON, REPLY};
 use crate::channel::{Sender, bounded};
 use crate::interrupt;
+use crate::resources::{Counted, of_worker};
 use crate::thread::spawn;
 
 /// The worker of Gymnasium environments.
@@ -108,6 +109,7 @@ pub(super) type Picture = (usize, usize, Vec<u8>);
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
+    _counted: Counted,
     socket: UnixStream,
     log: Arc<Mutex<Vec<u8>>>,
     /// True once the greeting has been read.
@@ -167,6 +169,7 @@ impl Process {
         // If the process has ended already, reading the greeting says so.
         let _ = (&socket).write_all(&[&(ask.len() as u32).to_le_bytes(), ask.as_bytes()].concat());
         Ok(Self {
+            _counted: Counted::new(child.id()),
             child,
             socket,
             log,
@@ -376,6 +379,11 @@ impl Process {
         let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).ok()?;
         let mut times = stat.split(' ').map_while(|time| time.parse().ok().map(Duration::from_nanos));
         Some([times.next()?, times.next()?])
+    }
+
+    /// Resident memory of the process, in bytes.
+    pub(super) fn rss(&self) -> u64 {
+        of_worker(self.child.id())[1] as u64
     }
 
     /// Last lines that the process has printed.
