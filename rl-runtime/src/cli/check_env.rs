@@ -7,7 +7,7 @@ use rl_envs::check::{Check, Outcome};
 use rl_envs::{ActionSpace, Actions, Dtype, RandomActions, Steps, VecEnv};
 use serde_json::json;
 
-use crate::config::pictures;
+use crate::config::{pictures, unfit_for_conv};
 use crate::print::grouped;
 use crate::{Error, print};
 
@@ -57,21 +57,21 @@ fn warnings(entry: &Entry) -> Result<Vec<String>, Error> {
     let (obs, actions) = entry.spaces();
     let mut warnings = Vec::new();
     let numbers = grouped(obs.len() as u64);
-    match (pictures(&obs), obs.shape()) {
-        (Some(shape), &[channels, rows, columns]) if channels < rows.min(columns) => warnings.push(format!(
-            "pictures of {shape} have their channels first, but conv reads rows x columns x channels: move that axis to the end"
-        )),
-        (Some(shape), _) if obs.len() > LARGE_PICTURE => warnings.push(format!(
+    if let (Some(shape), Some(why)) = (pictures(&obs), unfit_for_conv(&obs)) {
+        warnings.push(format!("pictures are {shape}, and {why}"));
+    }
+    match pictures(&obs) {
+        Some(shape) if obs.len() > LARGE_PICTURE => warnings.push(format!(
             "pictures of {shape} are {numbers} numbers each: smaller grey ones, such as 84 x 84, train faster; training needs conv"
         )),
-        (None, _) if obs.len() > LONG => warnings.push(format!(
+        None if obs.len() > LONG => warnings.push(format!(
             "observations have {numbers} numbers, and a unit of the first layer has a weight for each: can they say the same with fewer?"
         )),
         _ => {}
     }
     if let ActionSpace::Continuous { low, high } = &actions {
         // Policies begin with a mean of 0 and a standard deviation of 1.
-        let fits = |low: f32, high: f32| low < 0.0 && high > 0.0 && (low.max(-high) <= -0.1) && (low.min(-high) >= -10.0);
+        let fits = |low: f32, high: f32| low.max(-high) <= -0.1 && low.min(-high) >= -10.0;
         let unfit = |(low, high): (&f32, &f32)| low.is_finite() && high.is_finite() && !fits(*low, *high);
         if let Some(i) = low.iter().zip(high).position(unfit) {
             warnings.push(format!(

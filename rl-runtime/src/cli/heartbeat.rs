@@ -155,6 +155,9 @@ impl Watch {
         let warning = if self.warned { None } else { self.warning(phase, done[0], since) };
         if let Some(warning) = warning {
             self.warned = true;
+            if self.form == Form::Json {
+                print::out(&json!({"event": "warning", "text": warning}).to_string());
+            }
             print::err(&format!("warning: {warning}"));
         }
     }

@@ -327,7 +327,8 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             }
             report.start((&config, &entry), &device, dir.path(), training.progress().env_steps, &profile);
             config.warnings(&entry).iter().for_each(|warning| report.warn(warning));
-            rounded(&config).filter(|_| has_steps).iter().for_each(|note| report.note(note));
+            let has_more = training.progress().env_steps < config.run.steps;
+            rounded(&config).filter(|_| has_steps && has_more).iter().for_each(|note| report.note(note));
             (config, dir, training, notes, timeline)
         }
     };

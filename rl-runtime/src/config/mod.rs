@@ -299,6 +299,17 @@ pub(crate) fn pictures(obs: &Space) -> Option<String> {
     is_picture.then(|| obs.shape().iter().map(ToString::to_string).collect::<Vec<_>>().join(" x "))
 }
 
+/// Says why convolutions cannot read pictures as such.
+pub(crate) fn unfit_for_conv(obs: &Space) -> Option<&'static str> {
+    match *obs.shape() {
+        [_, _] => Some("conv reads channels x rows x columns: add an axis of one channel in front"),
+        [rows, columns, channels] if channels < rows.min(columns) => {
+            Some("conv reads channels x rows x columns: move the channels to the front")
+        }
+        _ => None,
+    }
+}
+
 /// Everything that decides a run.
 ///
 /// Written as one flat table, with the settings of environment and algorithm in sections.
@@ -763,9 +774,10 @@ impl Config {
         if let Some(shape) = pictures(&obs).filter(|_| self.net.conv.is_empty()) {
             let elsewhere = "; make pictures small and grey as well, with Gymnasium's AtariPreprocessing, or ResizeObservation and \
                              GrayscaleObservation, in a function that gym:MODULE:CALLABLE names";
+            let unfit = unfit_for_conv(&obs).map_or(String::new(), |why| format!("; {why}"));
             warnings.push(format!(
                 "observations are pictures of {shape}, and conv is empty: every unit of the first layer has a weight for each of \
-                 {} numbers; set conv, such as --set conv=[[32,8,4],[64,4,2],[64,3,1]] --set hidden=[512]{}",
+                 {} numbers; set conv, such as --set conv=[[32,8,4],[64,4,2],[64,3,1]] --set hidden=[512]{unfit}{}",
                 grouped(obs.len() as u64),
                 if entry.batches().is_some() { elsewhere } else { "" }
             ));

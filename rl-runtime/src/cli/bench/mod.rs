@@ -409,3 +409,17 @@ fn print_bench(result: &serde_json::Value) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_rate_is_printed_in_the_unit_of_its_size() {
+        let printed = |rate: f64| {
+            let (scale, prefix) = super::scale(rate);
+            format!("{:.2} {prefix}env_steps/s", rate / scale)
+        };
+        assert_eq!(printed(269.63), "269.63 env_steps/s");
+        assert_eq!(printed(4321.0), "4.32 k env_steps/s");
+        assert_eq!(printed(2.5e8), "250.00 M env_steps/s");
+    }
+}
