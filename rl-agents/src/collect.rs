@@ -25,6 +25,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rl_buffer::{Rollout, RolloutColumns, RolloutShape};
 use rl_envs::wrappers::{Clock, time_pixels};
@@ -35,6 +36,7 @@ use rl_envs::{
 use serde::{Deserialize, Serialize};
 
 use crate::anomaly::{Anomalies, Anomaly, Bounds, all_finite, bad_step, guarded, not_finite, text};
+use crate::counts::ENV_STEPS;
 use crate::ranks::{Ranks, columns, gather, gather_rollout, share};
 use crate::samples::TILE;
 use crate::settings::OnNonfinite;
@@ -306,6 +308,7 @@ impl Slice {
             let (stepped, drew) = time_pixels(self.clock, stepped);
             stepped?;
             self.drew += drew;
+            ENV_STEPS.fetch_add(n as u64, Ordering::Relaxed);
             if !self.is_sound(columns, t) {
                 self.mend(columns, &mut actor)?;
             }

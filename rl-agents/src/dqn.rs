@@ -44,7 +44,7 @@ crate::settings! {
     pub struct DqnConfig, "dqn." {
         /// Transitions of the replay memory.
         buffer_size: usize = 100_000, Kind::Int(1, 1 << 32);
-        /// Transitions of a minibatch.
+        /// Transitions of a minibatch; "auto": 8 samples an env step, halved until they fit.
         batch_size: usize = 32, Kind::Int(1, 1 << 24);
         /// Env steps before the first update, with uniformly random actions.
         learning_starts: u64 = 1000, Kind::Int(0, MAX_STEPS);
@@ -120,6 +120,15 @@ impl DqnConfig {
             return Err(Error::Setting { name: "batch_size", value, allowed: "a minibatch fits into buffer_size" });
         }
         Ok(())
+    }
+
+    /// Returns the minibatch with which each transition is learnt from 8 times on average, at least 32.
+    ///
+    /// 8 is the ratio of the paper, which has minibatches of 32 every 4 steps.
+    #[must_use]
+    pub fn batch_at_usual_ratio(&self) -> usize {
+        let samples = (8 * self.train_freq / self.gradient_steps).clamp(32, 1 << 24);
+        usize::try_from(samples).map_or(32, |samples| samples.min(self.buffer_size))
     }
 
     /// Steps of a rollout: those of each environment between updates.

@@ -23,6 +23,7 @@
 
 pub mod a2c;
 pub mod collect;
+pub mod counts;
 pub mod distributions;
 pub mod dqn;
 pub mod gemm;

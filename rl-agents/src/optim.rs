@@ -1,10 +1,13 @@
 //! Optimizers: one pass over the flat parameter vector, with gradient clipping.
 
+use std::sync::atomic::Ordering;
+
 use candle_core::{Tensor, Var};
 use rl_envs::Pool;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 use serde::{Deserialize, Serialize};
 
+use crate::counts::OPTIMIZER_STEPS;
 use crate::precision::LossScale;
 use crate::probe::{Stage, Threads};
 use crate::{Error, Precision, sums};
@@ -123,6 +126,7 @@ impl Optimizer {
         self.loss_scale.iter_mut().for_each(LossScale::count);
         self.steps.skipped = 0;
         self.steps.taken += 1;
+        OPTIMIZER_STEPS.fetch_add(1, Ordering::Relaxed);
         let scale = if norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
         let pass = OptimizerPass { rule: self.rule, taken: self.steps.taken, scale, learning_rate };
         let m = self.m.chunks_mut(CHUNK).chain(std::iter::repeat_with(Default::default));

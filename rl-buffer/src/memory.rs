@@ -11,11 +11,22 @@ use crate::Error;
 /// bytes left below the limits of the process's control groups, of either version, and of its address space.
 #[must_use]
 pub fn available() -> Option<u64> {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let address_space = address_space(&read("/proc/self/limits"), &read("/proc/self/status"));
+    [available_to_all(), address_space].into_iter().flatten().min()
+}
+
+/// Bytes that this process and others that it starts can still use together.
+///
+/// As [`available`], without the limit on the address space of one process.
+#[must_use]
+pub fn available_to_all() -> Option<u64> {
     let machine = kilobytes(&read("/proc/meminfo"), "MemAvailable:");
     let groups = in_groups(Path::new("/sys/fs/cgroup"), &read("/proc/self/cgroup"));
-    let address_space = address_space(&read("/proc/self/limits"), &read("/proc/self/status"));
-    [machine, groups, address_space].into_iter().flatten().min()
+    [machine, groups].into_iter().flatten().min()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
 }
 
 /// Returns the bytes after `name` in a file of /proc that counts kilobytes.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::breakout::Breakout;
-use crate::check::{Check, check_env};
+use crate::check::{Check, check_env_each};
 use crate::check_batch::check_batches;
 use crate::lanes::{Dynamics, Lane, LanesVecEnv};
 use crate::snake::Snake;
@@ -69,7 +69,7 @@ struct Stepped {
     sync: fn(usize, &Wrappers) -> Box<dyn VecEnv>,
     slice: fn(Range<usize>, &Wrappers) -> Box<dyn VecEnv>,
     trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
-    check: fn() -> Vec<Check>,
+    check: fn(&mut dyn FnMut(Check)),
     bytes: fn(&Wrappers) -> usize,
 }
 
@@ -97,7 +97,7 @@ impl Stepped {
                 false => wrapped_slice::<E>(range, wrappers),
             },
             trace: |init, actions| trace(E::default(), init, actions),
-            check: || check_env(&E::default()),
+            check: |each| check_env_each(&E::default(), each),
             bytes: |wrappers| match wrappers.leave_env() {
                 true => size_of::<E>() + E::default().heap_bytes(),
                 false => wrapped_bytes::<E>(wrappers),
@@ -311,15 +311,26 @@ impl Entry {
         (self.stepped()?.trace)(init, actions)
     }
 
-    /// Tests the environment against the contract: see [`check_env`].
+    /// Tests the environment against the contract: see [`check_env`](crate::check_env).
     ///
     /// # Errors
     /// [`Error::Blocking`] if the environment blocks.
     pub fn check(&self) -> Result<Vec<Check>, Error> {
+        let mut checks = Vec::new();
+        self.check_each(&mut |check| checks.push(check))?;
+        Ok(checks)
+    }
+
+    /// Tests the environment as [`check`](Self::check) does, and passes each check to `each` once it is done.
+    ///
+    /// # Errors
+    /// Errors of [`check`](Self::check).
+    pub fn check_each(&self, each: &mut dyn FnMut(Check)) -> Result<(), Error> {
         match self.batches() {
-            Some(batches) => Ok(check_batches(batches)),
-            None => Ok((self.stepped()?.check)()),
+            Some(batches) => check_batches(batches, each),
+            None => (self.stepped()?.check)(each),
         }
+        Ok(())
     }
 }
 

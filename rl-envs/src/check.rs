@@ -66,6 +66,13 @@ impl fmt::Display for Check {
 ///
 /// Takes about a second for an environment whose steps take a few microseconds.
 pub fn check_env<E: Env>(env: &E) -> Vec<Check> {
+    let mut checks = Vec::new();
+    check_env_each(env, &mut |check| checks.push(check));
+    checks
+}
+
+/// Checks `env` as [`check_env`] does, and passes each check to `each` once it is done.
+pub(crate) fn check_env_each<E: Env>(env: &E, each: &mut dyn FnMut(Check)) {
     type Clause<E> = (&'static str, &'static str, fn(&E) -> Found);
     let clauses: [Clause<E>; 21] = [
         ("spaces", "the spaces are not empty, and their bounds are numbers in order", spaces),
@@ -98,7 +105,7 @@ pub fn check_env<E: Env>(env: &E) -> Vec<Check> {
         };
         Check { name, about, outcome }
     };
-    clauses.map(run).into()
+    clauses.into_iter().map(run).for_each(each);
 }
 
 /// Result of a clause: `Passed`, `Skipped`, or the fault.

@@ -43,8 +43,8 @@ impl Seen {
     }
 }
 
-/// Checks the environments of `batches`.
-pub(crate) fn check_batches(batches: &'static dyn Batches) -> Vec<Check> {
+/// Checks the environments of `batches`, and passes each check to `each` once it is done.
+pub(crate) fn check_batches(batches: &'static dyn Batches, each: &mut dyn FnMut(Check)) {
     type Clause = (&'static str, &'static str, fn(&'static dyn Batches) -> Found);
     let clauses: [Clause; 9] = [
         ("spaces", "the spaces are not empty, and their bounds are numbers in order", spaces),
@@ -61,7 +61,7 @@ pub(crate) fn check_batches(batches: &'static dyn Batches) -> Vec<Check> {
         let outcome = clause(batches).unwrap_or_else(Outcome::Failed);
         Check { name, about, outcome }
     };
-    clauses.map(run).into()
+    clauses.into_iter().map(run).for_each(each);
 }
 
 /// Steps the environments `range` with random actions, until `enough`.

@@ -524,6 +524,11 @@ pub trait Batches: Debug + Sync {
     /// Spaces of observations and actions.
     fn spaces(&self) -> (Space, ActionSpace);
 
+    /// Estimated memory of a process that steps them, in bytes; by default none.
+    fn bytes_per_worker(&self) -> u64 {
+        0
+    }
+
     /// Creates the environments `range` of a larger batch.
     ///
     /// # Errors

@@ -415,3 +415,50 @@ fn continuous_environments_are_checked_at_their_bounds() {
     let failed = failed(&check_env(&Brittle(Walk::new(Fault::None, false, |x| x, vector()))));
     assert!(failed.contains(&"every_action") && failed.contains(&"finite_rewards"), "{failed:?}");
 }
+
+/// Steps of all [`Counted`] environments.
+static STEPS: AtomicU32 = AtomicU32::new(0);
+
+/// CartPole that counts its steps.
+#[derive(Clone, Default)]
+struct Counted(rl_envs::cartpole::CartPole);
+
+impl Env for Counted {
+    type Obs = f32;
+    type State = <rl_envs::cartpole::CartPole as Env>::State;
+
+    fn observation_space(&self) -> Space {
+        self.0.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.0.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+        self.0.reset(rng, obs);
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Step {
+        STEPS.fetch_add(1, Ordering::Relaxed);
+        self.0.step(action, rng, obs)
+    }
+
+    fn state(&self) -> Option<Self::State> {
+        self.0.state()
+    }
+
+    fn set_state(&mut self, state: Self::State) -> Result<(), Error> {
+        self.0.set_state(state)
+    }
+}
+
+#[test]
+fn a_check_is_passed_on_before_the_next_one_begins() {
+    let mut steps = Vec::new();
+    let entry = catalog::Entry::of::<Counted>("counted", "a pole");
+    entry.check_each(&mut |check| steps.push((check.name, STEPS.load(Ordering::Relaxed)))).unwrap();
+    assert_eq!(steps.len(), entry.check().unwrap().len());
+    assert!(steps[0].0 == "spaces" && steps[0].1 == 0, "{steps:?}");
+    assert!(steps.windows(2).filter(|pair| pair[0].1 < pair[1].1).count() > 10, "{steps:?}");
+}

@@ -2,10 +2,15 @@
 
 use crate::Config;
 use crate::Mode;
+use crate::config::{Drive, cores};
 use crate::profile::{Phase, Profile};
+use crate::worker;
 
 /// Share of the time, in percent, below which a change is not worth advice.
 const WORTHWHILE: f64 = 10.0;
+
+/// Share of the time waited for a core above which a machine is busy.
+const BUSY: f64 = 0.2;
 
 /// Facts about a run that decide which advice fits.
 #[derive(Clone, Debug)]
@@ -19,8 +24,12 @@ pub(crate) struct Circumstances {
     pub(crate) collect_threads: usize,
     /// Cores of the machine.
     pub(crate) cores: usize,
-    /// Cores in use by this process; NaN if they are not measured.
+    /// Worker processes that step together; 0 if there are none.
+    pub(crate) workers: usize,
+    /// Cores in use by this process and its workers; NaN if they are not measured.
     pub(crate) cores_in_use: f64,
+    /// Share of its time for which the learner's thread waited for a core; NaN if it is not measured.
+    pub(crate) waited: f64,
 }
 
 impl Circumstances {
@@ -32,8 +41,10 @@ impl Circumstances {
             n_envs: config.run.n_envs,
             threads: config.run.threads,
             collect_threads: config.collector_threads(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: cores(),
+            workers: if worker::is_one(&config.env.name) && config.run.drive == Drive::Lockstep { config.workers() } else { 0 },
             cores_in_use: value("system/cpu_cores"),
+            waited: value("system/cpu_waited"),
         }
     }
 
@@ -46,7 +57,7 @@ impl Circumstances {
     /// Returns advice; `share` is a phase's share of the time, from 0 to 1.
     pub(crate) fn advice_of(&self, share: impl Fn(Phase) -> f64) -> String {
         let share = |phase| 100.0 * share(phase);
-        let Self { threads, cores, .. } = *self;
+        let Self { threads, cores, workers, .. } = *self;
         let pictures = share(Phase::Preprocessing);
         let collecting = share(Phase::Envs) + pictures + share(Phase::Policy);
         let update = share(Phase::Targets) + share(Phase::Update);
@@ -54,6 +65,21 @@ impl Circumstances {
         if threads > cores {
             return format!(
                 "threads is {threads}, but there are {cores} cores: threads beyond the cores wait for each other; try --threads {cores}"
+            );
+        }
+        if workers > cores && self.cores_in_use > cores as f64 - 0.5 {
+            return format!(
+                "workers is {workers}, but there are {cores} cores, all in use: workers beyond the cores wait for each other; try \
+                 --set workers={cores}"
+            );
+        }
+        // Threads that wait for a core although the run does not use all of them wait for other programs.
+        if self.waited > BUSY && self.cores_in_use < cores as f64 - 0.5 {
+            return format!(
+                "the machine is busy: other programs run, and this one got {:.1} of {cores} cores and waited for a core {:.0}% of \
+                 the time; measure and tune on a machine that is free",
+                self.cores_in_use,
+                100.0 * self.waited
             );
         }
         match self.mode {
@@ -140,7 +166,9 @@ mod tests {
         threads: 2,
         collect_threads: 1,
         cores: 8,
+        workers: 0,
         cores_in_use: 1.9,
+        waited: 0.01,
     };
 
     fn advice(run: &Circumstances, shares: &[(Phase, f64)]) -> String {
@@ -194,5 +222,18 @@ mod tests {
         let shares = [(Phase::Evaluation, 0.6), (Phase::Update, 0.3)];
         check(&RUN, &shares, &["evaluations and checkpoints took 60%", "try a larger --eval-every"], "");
         check(&Circumstances { threads: 16, ..RUN }, &shares, &["threads is 16, but there are 8 cores", "try --threads 8"], "");
+        let crowded = Circumstances { workers: 16, cores_in_use: 7.8, ..RUN };
+        check(&crowded, &shares, &["workers is 16, but there are 8 cores", "try --set workers=8"], "");
+        check(&Circumstances { cores_in_use: 1.0, ..crowded }, &shares, &["evaluations"], "workers");
+    }
+
+    #[test]
+    fn a_machine_that_others_keep_busy_is_named_before_any_setting() {
+        let busy = Circumstances { waited: 0.6, cores_in_use: 0.5, cores: 2, ..RUN };
+        let shares = [(Phase::Update, 0.9), (Phase::Envs, 0.1)];
+        check(&busy, &shares, &["the machine is busy", "got 0.5 of 2 cores", "60% of the time"], "minibatches");
+        // A run that uses every core waits for its own threads.
+        check(&Circumstances { cores_in_use: 1.9, ..busy.clone() }, &shares, &["the learner is the bottleneck"], "busy");
+        check(&Circumstances { waited: f64::NAN, ..busy }, &shares, &["the learner is the bottleneck"], "busy");
     }
 }

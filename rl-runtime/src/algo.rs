@@ -75,13 +75,6 @@ macro_rules! algorithms {
                     $(Self::$algo(settings) => settings,)+
                 }
             }
-
-            #[cfg(feature = "cli")]
-            fn settings_mut(&mut self) -> &mut dyn Algorithm {
-                match self {
-                    $(Self::$algo(settings) => settings,)+
-                }
-            }
         }
     };
 }
@@ -114,10 +107,14 @@ impl AlgoConfig {
         self.algo().name()
     }
 
-    /// Returns `batch_size` if it is 0, the whole rollout.
+    /// Returns `batch_size`.
     #[cfg(feature = "cli")]
-    pub(crate) fn whole_rollout(&mut self) -> Option<&mut usize> {
-        self.settings_mut().batch_size().filter(|batch_size| **batch_size == 0)
+    pub(crate) fn batch_size(&mut self) -> &mut usize {
+        match self {
+            Self::Ppo(ppo) => &mut ppo.batch_size,
+            Self::A2c(a2c) => &mut a2c.batch_size,
+            Self::Dqn(dqn) => &mut dqn.batch_size,
+        }
     }
 
     /// Returns the settings of DQN, if it is the algorithm.
@@ -185,12 +182,6 @@ pub(crate) trait Algorithm {
     /// Returns the schedule of the learning rate.
     fn learning_rate(&self) -> Schedule;
 
-    /// Returns `batch_size` of an algorithm whose minibatch may be the whole rollout.
-    #[cfg(feature = "cli")]
-    fn batch_size(&mut self) -> Option<&mut usize> {
-        None
-    }
-
     /// Returns why each column must keep one environment, as a clause.
     ///
     /// `None` if it need not.
@@ -254,11 +245,6 @@ impl Algorithm for PpoConfig {
         self.learning_rate
     }
 
-    #[cfg(feature = "cli")]
-    fn batch_size(&mut self) -> Option<&mut usize> {
-        Some(&mut self.batch_size)
-    }
-
     fn check(&self, n_envs: usize) -> Option<Concern> {
         concern(&["n_envs", "ppo.n_steps", "ppo.batch_size", "ppo.normalize_advantage"], self.check(n_envs))
     }
@@ -287,11 +273,6 @@ impl Algorithm for A2cConfig {
 
     fn learning_rate(&self) -> Schedule {
         self.learning_rate
-    }
-
-    #[cfg(feature = "cli")]
-    fn batch_size(&mut self) -> Option<&mut usize> {
-        Some(&mut self.batch_size)
     }
 
     fn check(&self, n_envs: usize) -> Option<Concern> {

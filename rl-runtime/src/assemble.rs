@@ -124,14 +124,11 @@ fn lack_of_memory(error: Error) -> Result<rl_cuda::Error, Error> {
     }
 }
 
-/// Halves minibatches of whole rollouts until the training fits into memory.
+/// Halves minibatches until the training fits into memory.
 #[cfg(feature = "cli")]
 pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Result<Config, Error> {
     let mut smaller = config.clone();
-    let (entry, mut samples) = (&config.wrapped(entry), config.n_steps().saturating_mul(config.run.n_envs));
-    if smaller.algo.whole_rollout().is_none() {
-        return Ok(smaller);
-    }
+    let (entry, mut samples) = (&config.wrapped(entry), config.algo.settings().figures(config.run.n_envs).minibatch);
     let device = auto::choose(config, entry, n_ranks).0.open()?;
     while !fits(&smaller, entry, device.as_ref())? {
         samples = (1..=samples / 2).rev().find(|part| samples.is_multiple_of(*part)).unwrap_or(1);
@@ -139,7 +136,7 @@ pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Resul
             return Ok(config.clone()); // it is refused with what would fit
         }
         smaller = config.clone();
-        smaller.algo.whole_rollout().into_iter().for_each(|batch_size| *batch_size = samples);
+        *smaller.algo.batch_size() = samples;
     }
     Ok(smaller)
 }

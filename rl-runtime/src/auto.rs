@@ -46,13 +46,26 @@ pub(crate) fn or_on_cpu<T>(
 
 /// Returns why a GPU pays for a run; the error is the reason for the CPU.
 fn pays(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, String> {
+    let gpu = gpu().as_ref().map_err(Clone::clone)?;
     if n_ranks > 1 {
         return Err("ranks share the training".into());
     }
     if let Some(why) = unsupported(config, entry).or_else(|| unmeasured(config, entry)) {
         return Err(why);
     }
-    measured()?.verdict(size(config, entry).map_err(|error| error.to_string())?)
+    measured(gpu)?.verdict(size(config, entry).map_err(|error| error.to_string())?)
+}
+
+/// Returns the name of this machine's first GPU; the error says why there is none.
+fn gpu() -> &'static Result<String, String> {
+    static GPU: OnceLock<Result<String, String>> = OnceLock::new();
+    GPU.get_or_init(|| {
+        rl_cuda::Device::name_of(0).map_err(|error| match error {
+            rl_cuda::Error::NoDriver(_) => "there is no GPU: no CUDA driver".into(),
+            rl_cuda::Error::NoDevice => "there is no GPU: no CUDA device".into(),
+            error => error.to_string(),
+        })
+    })
 }
 
 /// Returns parameters, environments and samples of a minibatch.
@@ -71,11 +84,9 @@ pub(crate) fn advice(config: &Config, n_ranks: usize) -> Option<String> {
     let entry = rl_envs::catalog::find(&config.env.name).ok()?;
     let shared = n_ranks > 1 || config.n_devices() > 1;
     let cannot = shared || unsupported(config, entry).or_else(|| unmeasured(config, entry)).is_some();
-    if cannot || rl_cuda::Device::name_of(0).is_err() {
-        return None;
-    }
+    let gpu = gpu().as_ref().ok().filter(|_| !cannot)?;
     let on_gpu = matches!(choose(config, entry, 1).0, Device::Cuda(_));
-    match measured() {
+    match measured(gpu) {
         Ok(measured) => measured.advice(size(config, entry).ok()?, on_gpu),
         Err(_) if on_gpu => None,
         Err(why) => Some(why),
@@ -83,18 +94,9 @@ pub(crate) fn advice(config: &Config, n_ranks: usize) -> Option<String> {
 }
 
 /// Returns the measurement of this machine's first GPU, read once.
-fn measured() -> Result<&'static Crossover, String> {
+fn measured(gpu: &str) -> Result<&'static Crossover, String> {
     static MEASURED: OnceLock<Result<Crossover, String>> = OnceLock::new();
-    MEASURED.get_or_init(read).as_ref().map_err(Clone::clone)
-}
-
-fn read() -> Result<Crossover, String> {
-    let name = rl_cuda::Device::name_of(0).map_err(|error| match error {
-        rl_cuda::Error::NoDriver(_) => "no CUDA driver".into(),
-        rl_cuda::Error::NoDevice => "no CUDA device".into(),
-        error => error.to_string(),
-    })?;
-    crossover::load(&name)
+    MEASURED.get_or_init(|| crossover::load(gpu)).as_ref().map_err(Clone::clone)
 }
 
 /// Finds a setting of a run that no device supports.
@@ -133,18 +135,15 @@ mod tests {
     use crate::Algo;
     use crate::config::Layers;
 
-    fn reason(algo: Algo, settings: &[&str], n_ranks: usize) -> Option<String> {
-        let entry = find("cartpole").unwrap();
+    fn config(algo: Algo, settings: &[&str]) -> Config {
         let mut layers = Layers::default();
         settings.iter().for_each(|setting| layers.add_assignment(setting));
-        let config = layers.resolve(entry, algo).unwrap();
-        let (device, why) = choose(&config, entry, n_ranks);
-        assert!(device != Device::Auto);
-        why
+        layers.resolve(find("cartpole").unwrap(), algo).unwrap()
     }
 
     #[test]
     fn what_no_device_supports_is_a_reason_for_the_cpu_and_no_error() {
+        let entry = find("cartpole").unwrap();
         for (algo, setting, expected) in [
             (Algo::Ppo, "learner=reference", "the measurement is not for the reference learner"),
             (Algo::A2c, "learner=reference", "the measurement is not for the reference learner"),
@@ -152,13 +151,25 @@ mod tests {
             (Algo::Ppo, "env_device=cpu", "the measurement is not for environments on the CPU"),
             (Algo::Ppo, "env.frame_stack=2", "the measurement is not for environments on the CPU"),
         ] {
-            assert_eq!(reason(algo, &[setting], 1).as_deref(), Some(expected), "{setting}");
+            let config = config(algo, &[setting]);
+            let why = unsupported(&config, entry).or_else(|| unmeasured(&config, entry));
+            assert_eq!(why.as_deref(), Some(expected), "{setting}");
         }
-        assert_eq!(reason(Algo::Ppo, &[], 2).as_deref(), Some("ranks share the training"));
-        assert_eq!(reason(Algo::Ppo, &["device=cpu"], 1), None);
-        assert_eq!(reason(Algo::Ppo, &["device=emulated"], 1), None);
-        if rl_cuda::Device::name_of(0).is_err() {
-            assert_eq!(reason(Algo::Ppo, &[], 1).as_deref(), Some("no CUDA driver"));
+    }
+
+    #[test]
+    fn without_a_gpu_that_is_the_reason_whatever_the_settings_are() {
+        let entry = find("cartpole").unwrap();
+        assert_eq!(choose(&config(Algo::Ppo, &["device=cpu"]), entry, 1), (Device::Cpu, None));
+        assert_eq!(choose(&config(Algo::Ppo, &["device=emulated"]), entry, 1), (Device::Emulated, None));
+        for (algo, settings, n_ranks) in
+            [(Algo::Ppo, &[][..], 1), (Algo::Dqn, &[], 1), (Algo::Ppo, &["env_device=cpu"], 1), (Algo::Ppo, &[], 2)]
+        {
+            let (device, why) = choose(&config(algo, settings), entry, n_ranks);
+            assert!(device != Device::Auto);
+            if matches!(rl_cuda::Device::name_of(0), Err(rl_cuda::Error::NoDriver(_))) {
+                assert_eq!((device, why.as_deref()), (Device::Cpu, Some("there is no GPU: no CUDA driver")), "{settings:?}");
+            }
         }
     }
 }

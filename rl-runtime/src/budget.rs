@@ -12,12 +12,16 @@ use rl_envs::catalog::Entry;
 use rl_envs::{ActionSpace, Dtype, Space};
 
 use crate::algo::Figures;
+use crate::config::Drive;
+use crate::resources::workers_rss;
 use crate::{Config, Error};
 
 /// Program, threads, file buffers.
 const FIXED: u128 = 12 << 20;
 /// Assumed rollout steps per ended episode, whose last observation is kept.
 const STEPS_AN_EPISODE: u128 = 8;
+/// Name of the memory of worker processes.
+const WORKERS: &str = "worker processes";
 /// Temporary 4-byte numbers per step while targets are computed.
 const TARGETS: u128 = 6;
 
@@ -56,6 +60,10 @@ pub struct Budget {
     in_file: bool,
     /// Number of environments of an evaluation.
     episodes: u64,
+    /// Processes that step environments, and those of an evaluation; no more than there are environments.
+    workers: [u64; 2],
+    /// Estimated memory of such a process.
+    bytes_per_worker: u64,
     /// Names of the settings for environments, hidden layers, and replay capacity.
     names: [&'static str; 3],
 }
@@ -99,6 +107,8 @@ impl Budget {
             replays: 1,
             in_file: false,
             episodes: 0,
+            workers: [0; 2],
+            bytes_per_worker: 0,
             names,
         }
     }
@@ -130,7 +140,17 @@ impl Budget {
         });
         let in_file = !config.run.replay_dir.is_empty();
         let replays = n_devices as u64;
-        Self { nets: Some(nets), replay, replays, in_file, episodes: config.run.eval_episodes as u64, ..budget }
+        let episodes = config.run.eval_episodes as u64;
+        Self { nets: Some(nets), replay, replays, in_file, episodes, ..budget.with_workers(config, &entry) }
+    }
+
+    /// Adds the worker processes of environments that are made outside of this program.
+    ///
+    /// With `drive = first_come`, each environment has one.
+    fn with_workers(self, config: &Config, entry: &Entry) -> Self {
+        let Some(batches) = entry.batches() else { return self };
+        let training = if config.run.drive == Drive::Lockstep { config.workers() as u64 } else { u64::MAX };
+        Self { workers: [training, config.run.threads as u64], bytes_per_worker: batches.bytes_per_worker(), ..self }
     }
 
     /// Creates the budget of a loaded policy that plays `episodes` episodes.
@@ -147,7 +167,7 @@ impl Budget {
             micro_batch: 0,
             drawn: false,
         };
-        let budget = Self::new(entry.spaces(), entry.bytes_per_env(), 0, 0, 0);
+        let budget = Self::new(entry.spaces(), entry.bytes_per_env(), 0, 0, 0).with_workers(config, &entry);
         Self { nets: Some(nets), episodes: episodes as u64, names: ["--episodes", "hidden", ""], ..budget }
     }
 
@@ -226,14 +246,21 @@ impl Budget {
             Some((shape, capacity, _)) if self.in_file => replay - ReplayBuffer::block_bytes(shape, *capacity as usize),
             _ => replay,
         };
+        // Both sides hold replies, with a final observation for each environment.
+        let workers = |n: u64, most: u64| {
+            let replies = if most == 0 { 0 } else { product(&[n.into(), 4 * (obs + mask)]) };
+            sum([product(&[n.min(most).into(), self.bytes_per_worker.into()]), replies])
+        };
         let mut parts = vec![
             ("environments", envs),
+            (WORKERS, workers(self.n_envs, self.workers[0])),
             ("rollouts", rollouts),
             ("replay memory", product(&[self.replays.into(), replay])),
             ("program", FIXED),
         ];
 
         let eval = product(&[self.episodes.into(), per_env + 2 * (obs + mask) + 8 * a + 48]) + acting(self.episodes.into());
+        let eval = sum([eval, workers(self.episodes, self.workers[1])]);
         let mut passing = vec![("evaluation", eval)];
         if let Some(nets) = &self.nets {
             let params = u128::from(size.params);
@@ -285,7 +312,11 @@ impl Budget {
     /// # Errors
     /// [`Error::Config`] with the figures and the settings that would fit; errors of [`NetConfig::check`].
     pub fn check(&self) -> Result<(), Error> {
-        self.check_against(memory::available().map_or(isize::MAX as u128, u128::from))
+        let bytes = |bytes: Option<u64>| bytes.map_or(isize::MAX as u128, u128::from);
+        let workers = sum(self.parts()?.into_iter().filter(|(name, _)| *name == WORKERS).map(|(_, bytes)| bytes));
+        // Workers are not in this process's address space, and some of them already have their memory.
+        let own = bytes(memory::available()).saturating_add(workers);
+        self.check_against(own.min(bytes(memory::available_to_all()).saturating_add(workers_rss().into())))
     }
 
     fn check_against(&self, available: u128) -> Result<(), Error> {

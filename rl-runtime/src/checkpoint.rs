@@ -184,7 +184,7 @@ fn path(dir: &Path, env_steps: u64) -> PathBuf {
 }
 
 /// Parses the environment steps of a checkpoint's name, as made by [`path`].
-fn env_steps(name: &str) -> Option<u64> {
+pub(crate) fn env_steps(name: &str) -> Option<u64> {
     let env_steps = name.strip_prefix("ckpt-")?.parse().ok()?;
     (name == format!("ckpt-{env_steps:012}")).then_some(env_steps)
 }

@@ -6,9 +6,10 @@
 //! policy is too old by the time it is full.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rl_agents::counts::ENV_STEPS;
 use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, EvalConfig, Played, Policy, Scratch};
 use rl_buffer::{ActionRows, ObsRows, Rollout, RolloutShape};
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Constructor, Element, MakeBlocking, Obs, Space, Step, math};
@@ -308,6 +309,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
                 }
                 EnvEvent::Stepped(step) => {
                     stretch.step(step, envs.obs(env), envs.mask(env));
+                    ENV_STEPS.fetch_add(1, Ordering::Relaxed);
                     if step.done() {
                         envs.reset(env);
                     }

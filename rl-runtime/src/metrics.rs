@@ -32,8 +32,9 @@
 //! | `env/batch_mean`, `env/batch_max` | blocking environments: environments for which the policy acts at once, since the last row |
 //! | `faults/timeouts`, `faults/panics`, `faults/failures`, `faults/retries`, `faults/restarts`, `faults/quarantined` | blocking environments: faults so far, since the run began or was resumed |
 //! | `faults/dropped_stretches` | blocking environments: stretches of steps that were dropped for their age, so far |
-//! | `system/cpu_cores` | Linux: cores in use by this process, mean over half a second |
-//! | `system/rss_mb`, `system/threads` | Linux: resident memory in MB (10^6 bytes) and threads of this process |
+//! | `system/cpu_cores` | Linux: cores in use by this process and its workers, mean over half a second |
+//! | `system/cpu_waited` | Linux: share of that time for which the learner's thread waited for a core |
+//! | `system/rss_mb`, `system/threads` | Linux: resident memory in MB (10^6 bytes) of this process and its workers, and threads of this process |
 //! | `system/device_mb` | MB taken on the device that learns, if it is not the CPU |
 //! | `system/gpu_percent`, `system/gpu_memory_mb`, `system/gpu_power_w`, `system/gpu_temperature_c` | the GPU that trains the agent, as NVML reports it: share of the time in which a kernel ran, memory in use by all processes, power in watts, degrees Celsius |
 //! | `time/time_elapsed` | seconds of training |

@@ -4,7 +4,7 @@
 //! a maximum, for a timeline that Chrome's `about:tracing` and Perfetto read.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,9 @@ impl Phase {
 /// Later spans are dropped.
 const MAX_SPANS: usize = 1_000_000;
 
+/// Index of no phase.
+const NONE: usize = Phase::ALL.len();
+
 #[derive(Debug)]
 struct Span {
     phase: Phase,
@@ -77,6 +80,8 @@ struct ThreadTimes {
     /// True for a device, whose work threads wait for.
     is_device: bool,
     nanos: [AtomicU64; Phase::ALL.len()],
+    /// Index of the phase that the thread is in; more than all, if none.
+    current: AtomicUsize,
     spans: Mutex<Vec<Span>>,
 }
 
@@ -145,12 +150,26 @@ impl Profile {
         let mut threads = locked(&self.threads);
         let known = threads.iter().find(|thread| thread.name == name).cloned();
         let thread = known.unwrap_or_else(|| {
-            let thread =
-                Arc::new(ThreadTimes { name: name.into(), is_device, nanos: Default::default(), spans: Mutex::default() });
+            let current = AtomicUsize::new(NONE);
+            let thread = Arc::new(ThreadTimes {
+                name: name.into(),
+                is_device,
+                nanos: Default::default(),
+                current,
+                spans: Mutex::default(),
+            });
             threads.push(thread.clone());
             thread
         });
         Track { begin: self.begin, timeline: self.timeline, thread, targets: Arc::default() }
+    }
+
+    /// Returns the phase that the learner's thread is in, of those that begin before they are measured.
+    #[cfg(feature = "cli")]
+    pub(crate) fn current(&self) -> Option<Phase> {
+        let threads = locked(&self.threads);
+        let learner = threads.iter().find(|thread| thread.name == "learner")?;
+        Phase::ALL.get(learner.current.load(Ordering::Relaxed)).map(|(phase, _)| *phase)
     }
 
     /// Returns the seconds since the start.
@@ -225,7 +244,9 @@ impl Track {
     /// Runs `work` and records its time as `phase`.
     pub fn time<R>(&self, phase: Phase, work: impl FnOnce() -> R) -> R {
         let begin = Instant::now();
+        self.thread.current.store(phase as usize, Ordering::Relaxed);
         let result = work();
+        self.thread.current.store(NONE, Ordering::Relaxed);
         self.add(phase, begin, begin.elapsed());
         result
     }
@@ -250,7 +271,10 @@ impl Track {
     /// The errors of `update`.
     pub fn time_update(&self, update: impl FnOnce() -> Result<Metrics, rl_agents::Error>) -> Result<Metrics, rl_agents::Error> {
         let begin = Instant::now();
-        let metrics = update()?;
+        self.thread.current.store(Phase::Update as usize, Ordering::Relaxed);
+        let metrics = update();
+        self.thread.current.store(NONE, Ordering::Relaxed);
+        let metrics = metrics?;
         let (whole, targets) = (begin.elapsed(), Duration::from_nanos(self.targets.swap(0, Ordering::Relaxed)));
         self.add(Phase::Targets, begin, targets);
         self.add(Phase::Update, begin + targets, whole.saturating_sub(targets));

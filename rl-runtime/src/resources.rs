@@ -1,8 +1,10 @@
-//! Processor time, memory and threads of this process, and its GPU's sensors.
+//! Processor time, memory and threads of this process and its workers, and its GPU's sensors.
 //!
 //! The first three are read from `/proc`, which only Linux has; the sensors by NVML.
 
 use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rl_cuda::{Reading, Sensors};
@@ -17,12 +19,34 @@ const EVERY: Duration = Duration::from_millis(500);
 /// Clock ticks per second in `/proc`, on every processor that this project runs on.
 const TICKS: f64 = 100.0;
 
+/// Worker processes that are alive.
+static WORKERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Worker process whose resources count as this process's until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted(u32);
+
+impl Counted {
+    pub(crate) fn new(pid: u32) -> Self {
+        WORKERS.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
+        Self(pid)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        WORKERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|pid| *pid != self.0);
+    }
+}
+
 /// Resources of this process at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resources {
-    /// Processor seconds of all threads so far, in ticks of 10 ms.
+    /// Processor seconds of all threads and workers so far, in ticks of 10 ms.
     pub(crate) cpu_s: f64,
-    /// Resident memory in bytes.
+    /// Seconds for which the calling thread has waited for a core.
+    waited_s: f64,
+    /// Resident memory in bytes, workers included.
     pub(crate) rss: u64,
     /// Number of threads.
     pub(crate) threads: u64,
@@ -31,14 +55,53 @@ pub(crate) struct Resources {
 impl Resources {
     /// Reads the resources; `None` if the system does not report them.
     pub(crate) fn read() -> Option<Self> {
-        let (cpu_s, status) =
-            (cpu_s(&fs::read_to_string("/proc/self/stat").ok()?)?, fs::read_to_string("/proc/self/status").ok()?);
-        let of = |name: &str| -> Option<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().next()?.parse().ok()
-        };
-        Some(Self { cpu_s, rss: 1024 * of("VmRSS:")?, threads: of("Threads:")? })
+        let [cpu_s, rss, threads] = of_process(Path::new("/proc/self"))?;
+        let [workers_cpu_s, workers_rss] = workers();
+        let waits = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let waited = waits.split(' ').nth(1).and_then(|nanos| nanos.parse::<f64>().ok());
+        Some(Self {
+            cpu_s: cpu_s + workers_cpu_s,
+            waited_s: 1e-9 * waited.unwrap_or(f64::NAN),
+            rss: (rss + workers_rss) as u64,
+            threads: threads as u64,
+        })
     }
+}
+
+/// Returns processor seconds, bytes of resident memory and threads of a process.
+fn of_process(dir: &Path) -> Option<[f64; 3]> {
+    let cpu_s = cpu_s(&fs::read_to_string(dir.join("stat")).ok()?)?;
+    let status = fs::read_to_string(dir.join("status")).ok()?;
+    let of = |name: &str| -> Option<f64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    Some([cpu_s, 1024.0 * of("VmRSS:")?, of("Threads:")?])
+}
+
+/// Returns processor seconds and resident memory of all workers and what they have started.
+fn workers() -> [f64; 2] {
+    let pids = WORKERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    of_trees(pids)
+}
+
+/// Returns processor seconds and resident memory of processes and what they have started.
+///
+/// Memory that several processes share counts for each of them. A process that has ended counts as zeros.
+pub(crate) fn of_trees(mut pids: Vec<u32>) -> [f64; 2] {
+    let mut all = [0.0; 2];
+    while let Some(pid) = pids.pop() {
+        let [cpu_s, rss, _] = of_process(Path::new(&format!("/proc/{pid}"))).unwrap_or_default();
+        all = [all[0] + cpu_s, all[1] + rss];
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        pids.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    all
+}
+
+/// Resident memory of all workers, in bytes.
+pub(crate) fn workers_rss() -> u64 {
+    workers()[1] as u64
 }
 
 /// Returns the processor seconds in the text of a file `stat`.
@@ -95,7 +158,7 @@ impl ThreadMeter {
 pub(crate) struct Meter {
     /// Moment of the last measurement, and this process's resources then.
     measured: (Instant, Option<Resources>),
-    process: Option<[(&'static str, f64); 3]>,
+    process: Option<[(&'static str, f64); 4]>,
     /// Memory taken on a device that learns.
     device: Option<(&'static str, f64)>,
     sensors: Option<Sensors>,
@@ -110,7 +173,7 @@ impl Meter {
         let resources = Resources::read();
         Self {
             measured: (Instant::now(), resources),
-            process: resources.map(|resources| columns(f64::NAN, &resources)),
+            process: resources.map(|resources| columns([f64::NAN; 2], &resources)),
             device: device.map(|bytes| ("system/device_mb", bytes as f64 / 1e6)),
             gpu: sensors.as_ref().map(|sensors| gpu_columns(&sensors.read())),
             sensors,
@@ -123,8 +186,10 @@ impl Meter {
         if at.elapsed() >= EVERY {
             let now = Resources::read();
             if let (Some(before), Some(now)) = (before, now) {
-                let cores = (now.cpu_s - before.cpu_s) / at.elapsed().as_secs_f64();
-                self.process = Some(columns(cores, &now));
+                // The time of a worker that has ended is no longer counted.
+                let of = |now: f64, before: f64| (now - before).max(0.0) / at.elapsed().as_secs_f64();
+                let waited = if now.waited_s.is_nan() { f64::NAN } else { of(now.waited_s, before.waited_s) };
+                self.process = Some(columns([of(now.cpu_s, before.cpu_s), waited], &now));
             }
             self.gpu = self.sensors.as_ref().map(|sensors| gpu_columns(&sensors.read()));
             self.measured = (Instant::now(), now);
@@ -133,8 +198,13 @@ impl Meter {
     }
 }
 
-fn columns(cores: f64, Resources { rss, threads, .. }: &Resources) -> [(&'static str, f64); 3] {
-    [("system/cpu_cores", cores), ("system/rss_mb", *rss as f64 / 1e6), ("system/threads", *threads as f64)]
+fn columns([cores, waited]: [f64; 2], Resources { rss, threads, .. }: &Resources) -> [(&'static str, f64); 4] {
+    [
+        ("system/cpu_cores", cores),
+        ("system/cpu_waited", waited),
+        ("system/rss_mb", *rss as f64 / 1e6),
+        ("system/threads", *threads as f64),
+    ]
 }
 
 fn gpu_columns(reading: &Reading) -> [(&'static str, f64); 4] {
@@ -149,6 +219,12 @@ fn gpu_columns(reading: &Reading) -> [(&'static str, f64); 4] {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(target_os = "linux")]
+    use std::{
+        io::Read as _,
+        process::{Command, Stdio},
+    };
+
     use super::*;
 
     #[test]
@@ -157,6 +233,27 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 200 3 4 250 50 8 9 20 0 12 0 500 1000 600 1844";
         assert_eq!(cpu_s(stat), Some(3.0));
         assert_eq!(cpu_s("7 (a) S 1 7"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_worker_and_what_it_has_started_count_until_it_is_dropped() {
+        // The shell starts two programs, and waits.
+        let line = "head -c 40000000 /dev/zero | tail -c 40000000 > /dev/null & sleep 60 & echo started; wait";
+        let mut shell = Command::new("sh").args(["-c", line]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut started = [0; 8];
+        shell.stdout.take().unwrap().read_exact(&mut started).unwrap();
+        let own = Resources::read().unwrap().rss;
+        let counted = Counted::new(shell.id());
+        let all = workers()[1];
+        assert!(all > of_worker(shell.id())[1] && of_worker(shell.id())[1] > 1e5, "{all} bytes, the shell's own included");
+        assert!(Resources::read().unwrap().rss as f64 > own as f64 + 0.5 * all);
+        drop(counted);
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.id())).unwrap();
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        Command::new("kill").args(children.split_whitespace()).status().unwrap();
+        assert_eq!(of_worker(shell.id()), [0.0; 2]);
     }
 
     #[test]
@@ -168,7 +265,7 @@ mod tests {
         let of = |name: &str| row.values.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
         assert_eq!((names[0], names[names.len() - 1], of("system/device_mb")), ("first", "time/fps", Some(3.0)));
         if cfg!(target_os = "linux") {
-            assert_eq!(names[1..4], ["system/cpu_cores", "system/rss_mb", "system/threads"]);
+            assert_eq!(names[1..5], ["system/cpu_cores", "system/cpu_waited", "system/rss_mb", "system/threads"]);
             assert!(of("system/threads") >= Some(1.0) && of("system/rss_mb") > Some(1.0), "{row:?}");
         }
     }

@@ -78,6 +78,12 @@ impl Source {
         &self.saved
     }
 
+    /// Environment steps of the checkpoint; `None` before the run's first.
+    #[must_use]
+    pub fn env_steps(&self) -> Option<u64> {
+        checkpoint::env_steps(self.checkpoint.as_ref()?.file_name()?.to_str()?)
+    }
+
     /// True if the run continues in a new directory.
     #[must_use]
     pub fn forks(&self) -> bool {

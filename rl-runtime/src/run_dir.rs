@@ -50,6 +50,15 @@ pub(crate) fn lock(dir: &Path) -> Result<File, Error> {
     }
 }
 
+/// True if a process trains in the directory of a run.
+#[cfg(feature = "cli")]
+pub(crate) fn is_in_use(dir: &Path) -> bool {
+    let file = dir.join("lock");
+    // Asked before it is opened: opening a FIFO waits for a writer.
+    let lock = file.symlink_metadata().ok().filter(fs::Metadata::is_file).and_then(|_| File::open(&file).ok());
+    lock.is_some_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 impl RunDir {
     /// Creates the directory of a new run: `path` or the first free `runs/NAME-NUMBER`.
     ///

@@ -6,6 +6,7 @@ mod program;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::BufRead as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -166,6 +167,37 @@ fn monitor_prints_the_latest_numbers_where_there_is_no_terminal() {
     let said: serde_json::Value = serde_json::from_str(&run(&["monitor", text(&path), "--json"])).unwrap();
     assert_eq!((&said["event"], &said["steps"], &said["time/total_timesteps"]), (&"monitor".into(), &256.into(), &256.0.into()));
     assert_eq!(finish(&mut rl(&["monitor", text(dir.path())])).status.code(), Some(2));
+}
+
+#[test]
+fn monitor_follows_a_run_as_json_until_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let small = ["--set", "hidden=[2]", "--set", "ppo.n_steps=8", "--set", "ppo.batch_size=16", "--set", "eval_episodes=1"];
+    let run = rl(&[&["train", "cartpole", "--steps", "1e9", "--run-dir", text(&path)], &small[..]].concat()).spawn().unwrap();
+    program::until("a row is written", || {
+        fs::read_to_string(path.join("metrics.csv")).is_ok_and(|text| text.lines().count() > 1)
+    });
+    let mut monitor = rl(&["monitor", text(&path), "--json"]).spawn().unwrap();
+    let lines = std::io::BufReader::new(monitor.stdout.take().unwrap()).lines().map(|line| {
+        let row: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        row["time/total_timesteps"].as_f64().unwrap()
+    });
+    let mut steps: Vec<f64> = Vec::new();
+    let mut run = Some(run);
+    for step in lines {
+        steps.push(step);
+        if steps.len() == 3
+            && let Some(run) = run.take()
+        {
+            program::signal(run.id(), "-INT");
+            assert_eq!(program::wait(run).status.code(), Some(130));
+        }
+    }
+    assert!(monitor.wait().unwrap().success() && steps.len() >= 3, "{steps:?}");
+    assert!(steps.windows(2).all(|pair| pair[0] < pair[1]), "{steps:?}");
+    let csv = fs::read_to_string(path.join("metrics.csv")).unwrap();
+    assert_eq!(steps.last(), csv.lines().last().unwrap().split(',').next().unwrap().parse().ok().as_ref());
 }
 
 /// Runs `prefix rl ..` in a terminal of 80 x 24; returns what it shows.

@@ -196,15 +196,48 @@ fn settings_without_effect_are_refused_and_surprising_ones_are_warned_of() {
     let text = problems(resolve("cartpole", Algo::Dqn, &["steps=500", "dqn.learning_starts=1000"]));
     assert!(text.contains("dqn.learning_starts is 1000, but steps is 500"), "{text}");
     for (algo, key) in [(Algo::Ppo, "ppo.micro_batch"), (Algo::A2c, "a2c.micro_batch"), (Algo::Dqn, "dqn.micro_batch")] {
-        let text = problems(resolve("cartpole", algo, &[&format!("{key}=16"), "device=cpu"]));
-        assert!(text.contains("micro_batch is 16") && text.contains("learner = \"reference\""), "{text}");
+        // Without a GPU, auto is the CPU.
+        let devices = if rl_cuda::Device::name_of(0).is_err() { &["device=cpu", "device=auto"][..] } else { &["device=cpu"] };
+        for device in devices {
+            let text = problems(resolve("cartpole", algo, &[&format!("{key}=16"), device]));
+            assert!(text.contains("micro_batch is 16") && text.contains("learner = \"reference\""), "{text}");
+            assert_eq!(text.contains("which auto chooses (there is no GPU: "), *device == "device=auto", "{text}");
+        }
         resolve("cartpole", algo, &[&format!("{key}=16"), "device=cpu", "learner=reference"]).unwrap();
         resolve("cartpole", algo, &[&format!("{key}=16"), "device=emulated"]).unwrap();
     }
 
-    let warnings = resolve("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=31"]).unwrap().warnings();
-    assert!(warnings[0].contains("dqn.target_update_interval is 31"), "{warnings:?}");
-    assert!(resolve("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=32"]).unwrap().warnings().is_empty());
+    for (env, algo, settings, expected) in [
+        ("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=31"][..], "dqn.target_update_interval is 31"),
+        ("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=32"], ""),
+        ("cartpole", Algo::Ppo, &["env_device=learner", "device=cpu"], "env_device = learner has no effect: the CPU learns"),
+        ("cartpole", Algo::Dqn, &["dqn.replay_on_device=true", "device=cpu"], "dqn.replay_on_device = true has no effect"),
+        ("cartpole", Algo::Ppo, &["env_device=learner", "device=emulated"], ""),
+        // Pictures need convolutions, a board of 12 x 12 does not.
+        ("cartpole", Algo::Ppo, &["env.pixels=84"], "pictures of 1 x 84 x 84, and conv is empty"),
+        ("cartpole", Algo::Ppo, &["env.pixels=84", "conv=[[16,8,4]]"], ""),
+        ("snake", Algo::Ppo, &["conv=[]"], ""),
+    ] {
+        let warnings = resolve(env, algo, settings).unwrap().warnings(rl_envs::catalog::find(env).unwrap());
+        assert_eq!(warnings.len(), usize::from(!expected.is_empty()), "{settings:?}: {warnings:?}");
+        assert!(warnings.iter().all(|warning| warning.contains(expected)), "{settings:?}: {warnings:?}");
+    }
+}
+
+#[test]
+fn an_automatic_minibatch_of_dqn_learns_from_each_transition_eight_times() {
+    for (settings, expected) in [
+        (&[][..], 32),
+        (&["dqn.train_freq=256"], 2048),
+        (&["dqn.train_freq=256", "dqn.gradient_steps=4"], 512),
+        (&["dqn.train_freq=1", "dqn.gradient_steps=8"], 32),
+        (&["dqn.train_freq=256", "dqn.buffer_size=1000", "dqn.learning_starts=10"], 1000),
+    ] {
+        let defaults = ["dqn.batch_size=auto", "dqn.gradient_steps=1", "dqn.train_freq=4"];
+        let config = resolve("acrobot", Algo::Dqn, &[&defaults, settings].concat()).unwrap();
+        assert_eq!(config.algo.dqn().unwrap().batch_size, expected, "{settings:?}");
+    }
+    assert!(problems(resolve("acrobot", Algo::Ppo, &["dqn.batch_size=auto"])).contains("has no effect, the algorithm is ppo"));
 }
 
 /// Edits that the configuration of a run or checkpoint must not have.

@@ -5,6 +5,7 @@
 mod program;
 
 use std::fs;
+use std::io::BufRead as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -702,6 +703,56 @@ fn bench_env_draws_continuous_actions_and_repeats_work() {
         let result: Value = serde_json::from_str(stdout(&finish(&mut rl(&args))).trim()).unwrap();
         assert!(result["value"].as_f64().unwrap() > 0.0, "{env}");
         assert_eq!((&result["repeat"], &result["n_steps"]), (&json!(3), &json!(128)));
+    }
+}
+
+#[test]
+fn the_first_line_names_environments_pipeline_minibatch_and_networks() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, more, expected) in [
+        ("sync", &[][..], "4 environments in this program, "),
+        ("sync2", &[], ", collecting and learning in turn, minibatches of 16, networks of 2"),
+        ("overlapped", &["--set", "pipeline=overlapped"], "learning overlapped (max_lag 1), minibatches of 16, networks of 2"),
+        ("shared", &["--set", "hidden=[8,4]", "--set", "shared_trunk=true"], "networks of 8-4 with a shared trunk"),
+    ] {
+        let output = finish(&mut rl(&small_args(text(&dir.path().join(name)), more)));
+        let first = stdout(&output).lines().next().unwrap_or_default().to_owned();
+        assert!(first.starts_with("cartpole, ppo: 256 env steps, ") && first.contains(expected), "{first}");
+    }
+}
+
+#[test]
+fn steps_that_are_rounded_up_and_a_resumption_that_has_nothing_left_are_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let said = stdout(&finish(&mut rl(&small_args(text(&run), &["--steps", "250"]))));
+    assert!(said.contains("the run takes 256 env steps, whole rollouts of 32: steps is 250\n"), "{said}");
+    let said = stdout(&finish(&mut rl(&small_args(text(&dir.path().join("whole")), &[]))));
+    assert!(!said.contains("whole rollouts"), "{said}");
+    let output = finish(&mut rl(&["train", "--resume", text(&run), "--steps", "100"]));
+    let expected = "the run has taken 256 env steps, and steps is 100: nothing is left to train; --steps continues it\n";
+    assert!(output.status.success() && stdout(&output).starts_with(expected), "{}", stdout(&output));
+}
+
+#[test]
+fn a_rollout_that_takes_long_shows_progress_and_a_request_to_stop_is_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = ["--set", "env.latency_ms=1000", "--set", "ppo.n_steps=100", "--set", "ppo.batch_size=100"];
+    for json in [false, true] {
+        let run = dir.path().join(format!("json-{json}"));
+        let mut command = rl(&[&["train", "slow_cartpole", "--envs", "1", "--run-dir", text(&run)], &slow[..]].concat());
+        let mut child = command.args(json.then_some("--json")).spawn().unwrap();
+        let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.find(|line| line.as_ref().unwrap().contains("collecting: ")).unwrap().unwrap();
+        let line = if json { serde_json::from_str::<Value>(&line).unwrap()["text"].as_str().unwrap().to_owned() } else { line };
+        assert!(line.contains(" of 100 env steps (") && line.ends_with(" s since the last row)"), "{line}");
+        program::signal(child.id(), "-TERM");
+        assert!(lines.map(Result::unwrap).any(|line| line.contains("interrupted")));
+        let output = wait(child);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("warning: a rollout of 100 env steps takes about ") && said.contains("ppo.n_steps"), "{said}");
+        assert_eq!(said.matches("asked to stop: finishing the update, then saving").count(), 1, "{said}");
     }
 }
 

@@ -277,6 +277,24 @@ fn an_automatic_minibatch_is_halved_until_it_fits() {
     let config: toml::Table = toml::from_str(&fs::read_to_string(run.join("config.toml")).unwrap()).unwrap();
     let batch_size = config["ppo"]["batch_size"].as_integer().unwrap();
     assert!(said.contains(&format!("a minibatch has {batch_size} samples")) && [256, 512].contains(&batch_size), "{said}");
+
+    let dqn =
+        ["--algo", "dqn", "--set", "dqn.train_freq=1024", "--set", "dqn.gradient_steps=1", "--set", "dqn.buffer_size=10000"];
+    let args = ["train", "cartpole", "--device", "cuda", "--envs", "64", "--steps", "20000", "--dry-run", "--set"];
+    let with = |batch_size: &str, memory: u64| {
+        let driver = [("RL_STANDIN_MEMORY", memory.to_string())];
+        finish(rl(&[&args[..], &[batch_size], &dqn].concat()).env("LD_LIBRARY_PATH", dir.path()).envs(driver))
+    };
+    // It begins with 8 samples for each env step between updates.
+    let said = String::from_utf8(with("dqn.batch_size=auto", 1_000_000_000).stdout).unwrap();
+    assert!(said.contains("a minibatch has 8,192 samples, 8 for each env step between updates"), "{said}");
+    let fits = |batch_size: &str, memory| with(batch_size, memory).status.success();
+    let memory = (16..30).map(|bits| 1 << bits).find(|memory| fits("dqn.batch_size=2048", *memory)).unwrap();
+    assert!(!fits("dqn.batch_size=8192", memory), "{memory}");
+    let said = String::from_utf8(with("dqn.batch_size=auto", memory).stdout).unwrap();
+    let halved =
+        ["4,096", "2,048"].iter().any(|n| said.contains(&format!("a minibatch has {n} samples, the largest part that fits")));
+    assert!(halved, "{said}");
 }
 
 #[test]

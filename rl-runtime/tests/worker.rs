@@ -908,3 +908,53 @@ fn the_clause_that_an_environment_breaks_is_named() {
     assert!(failed("Unfit-steps-v0").contains(&"steps"));
     assert!(failed("Unfit-same_seed-v0").contains(&"same_seed"));
 }
+
+#[test]
+fn worker_processes_count_in_the_resources_and_the_memory_of_a_run() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let args =
+        ["train", "gym:CartPole-v1", "--envs", "4", "--set", "workers=2", "--set", "ppo.n_steps=64", "--set", "hidden=[4]"];
+    let rest = ["--steps", "256", "--set", "eval_episodes=1", "--run-dir", text(&run)];
+    let with = |more: &[&str]| finish(rl(&[&args[..], &rest, more].concat()).env("RL_PYTHON", &python));
+    let output = with(&["--dry-run", "--json"]);
+    let event: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // A Python with numpy takes more than 10 MB.
+    let workers = event["host_bytes"]["worker processes"].as_f64().unwrap();
+    assert!((2e7..1e9).contains(&workers), "{event}");
+    let output = with(&[]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains(": 256 env steps, 4 environments in 2 worker processes, "), "{said}");
+    let csv = fs::read_to_string(run.join("metrics.csv")).unwrap();
+    let [names, .., last] = &csv.lines().map(|line| line.split(',').collect::<Vec<_>>()).collect::<Vec<_>>()[..] else {
+        panic!("{csv}")
+    };
+    let rss: f64 = last[names.iter().position(|name| *name == "system/rss_mb").unwrap()].parse().unwrap();
+    assert!(1e6 * rss > 0.8 * workers, "{rss} MB with workers of {workers} bytes");
+}
+
+#[test]
+fn check_env_warns_of_what_trains_badly() {
+    let Some(python) = python() else { return };
+    let check = |id: &str, more: &[&str]| {
+        let mut command = rl(&[&["check-env", id], more].concat());
+        finish(command.env("RL_PYTHON", &python).env("PYTHONPATH", with_tests()))
+    };
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let output = check("gym:tests.worker_envs:Unscaled", &[]);
+    let warnings = said(&output.stderr);
+    assert!(output.status.success() && warnings.lines().count() == 3, "{warnings}");
+    for expected in ["action 0 is from 5 to 10", "RescaleAction", "normalize_obs = true", "rewards reach "] {
+        assert!(warnings.contains(expected), "{expected}: {warnings}");
+    }
+    let output = check("gym:tests.worker_envs:ChannelsLast", &["--json"]);
+    let events = said(&output.stdout);
+    let mut events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let warning = events.find(|event| event["event"] == "warning").unwrap();
+    assert!(
+        warning["text"].as_str().unwrap().starts_with("pictures are 64 x 48 x 3, and conv reads channels x rows x columns"),
+        "{warning}"
+    );
+    assert_eq!(said(&check("gym:CartPole-v1", &[]).stderr), "");
+}

@@ -434,3 +434,32 @@ def drawn(render_mode=None):
 
 def passes_on(**kwargs):
     return gym.make("CartPole-v1", **kwargs)
+
+
+class Unscaled(gym.Env):
+    """Large observations and rewards, and actions far from 0."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = spaces.Box(5, 10, (2,), np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observe(), {}
+
+    def observe(self):
+        return np.float32(self.np_random.normal(size=3) * 1000)
+
+    def step(self, action):
+        self.t += 1
+        return self.observe(), float(self.np_random.normal() * 1000), self.t == 20, False, {}
+
+
+class ChannelsLast(Unscaled):
+    """Pictures of floats."""
+
+    observation_space = spaces.Box(0, 1, (64, 48, 3), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def observe(self):
+        return self.np_random.random(self.observation_space.shape, np.float32)

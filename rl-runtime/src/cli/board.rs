@@ -32,7 +32,7 @@ const ENV_STEPS: &str = "time/total_timesteps";
 const ELAPSED: &str = "time/time_elapsed";
 
 /// Columns that the board shows, apart from curves.
-const SHOWN: [&str; 20] = [
+const SHOWN: [&str; 21] = [
     ENV_STEPS,
     ELAPSED,
     "time/episodes",
@@ -47,6 +47,7 @@ const SHOWN: [&str; 20] = [
     "faults/retries",
     "faults/restarts",
     "system/cpu_cores",
+    "system/cpu_waited",
     "system/rss_mb",
     "system/device_mb",
     "system/gpu_percent",

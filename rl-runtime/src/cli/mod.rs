@@ -10,6 +10,7 @@ mod check_env;
 mod devices;
 mod eval;
 mod full_screen;
+mod heartbeat;
 mod list;
 mod live;
 mod monitor;

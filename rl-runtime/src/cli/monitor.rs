@@ -12,7 +12,7 @@ use super::full_screen::FullScreen;
 use super::live::{EVERY, Painter};
 use super::recorded::{Recorded, settings};
 use super::signals;
-use crate::{Error, interrupt, print};
+use crate::{Error, interrupt, print, run_dir};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -20,7 +20,7 @@ Example:
   rl monitor runs/cartpole-ppo-seed0-1
 
 Shows the board of `rl train` from the files of the run, in any terminal on the same disk, until Ctrl-C. If stdout is not a
-terminal, and with --json, it prints the latest numbers and ends.")]
+terminal, it prints the latest numbers and ends. With --json, it prints the latest row, and every newer one until the run ends.")]
 pub(super) struct MonitorArgs {
     /// The directory of a run
     run: PathBuf,
@@ -31,9 +31,7 @@ pub(super) fn run(args: &MonitorArgs, json: bool) -> Result<ExitCode, Error> {
     let mut recorded = Recorded::open(run)?;
     let config = settings(run)?;
     if json {
-        let mut object = json!({"event": "monitor", "run": run.display().to_string(), "steps": config.run.steps});
-        recorded.latest().for_each(|(name, value)| object[name] = Value::from(value));
-        print::out(&object.to_string());
+        follow(run, recorded, config.run.steps);
         return Ok(ExitCode::SUCCESS);
     }
     let mut board = Board::new(&config, run.display().to_string());
@@ -54,6 +52,32 @@ pub(super) fn run(args: &MonitorArgs, json: bool) -> Result<ExitCode, Error> {
         std::thread::sleep(EVERY);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the latest row as JSON, and each that is the latest when it is looked for, until the run ends.
+fn follow(run: &Path, mut recorded: Recorded, steps: u64) {
+    if let Err(error) = signals::listen(None) {
+        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
+    }
+    let print = |recorded: &mut Recorded| {
+        let mut object = json!({"event": "monitor", "run": run.display().to_string(), "steps": steps});
+        recorded.latest().for_each(|(name, value)| object[name] = Value::from(value));
+        print::out(&object.to_string());
+        recorded.forget_all_but_last(0);
+    };
+    print(&mut recorded);
+    loop {
+        // Rows that a run writes before it ends are read after it has ended.
+        let ends = interrupt::requested() || !run_dir::is_in_use(run);
+        let _ = recorded.refresh();
+        if !recorded.is_empty() {
+            print(&mut recorded);
+        }
+        if ends {
+            return;
+        }
+        std::thread::sleep(EVERY);
+    }
 }
 
 /// Returns the time since the last row was written.

@@ -65,6 +65,11 @@ impl Recorded {
         self.rows.drain(..self.rows.len().saturating_sub(n));
     }
 
+    /// True if all rows have been forgotten.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Reads the rows that were written since.
     ///
     /// Rows that a resumed run has removed are forgotten.

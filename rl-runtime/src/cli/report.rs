@@ -4,16 +4,20 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rl_agents::NetConfig;
+use rl_envs::catalog::Entry;
 use serde_json::{Value, json};
 
 use super::full_screen::FullScreen;
+use super::heartbeat::{Form, Heartbeat};
 use super::live::Live;
 use crate::Config;
+use crate::Mode;
 use crate::Progress;
 use crate::advice::Circumstances;
 use crate::auto;
 use crate::budget;
-use crate::config::RunConfig;
+use crate::config::{Drive, RunConfig};
 use crate::evaluation::Evaluation;
 use crate::event::Event;
 use crate::metrics::Row;
@@ -30,6 +34,8 @@ pub(super) struct Report {
     kind: Kind,
     /// The last row.
     last: Option<Row>,
+    /// `None` before the start and after the end.
+    heartbeat: Option<Heartbeat>,
 }
 
 #[derive(Debug)]
@@ -54,22 +60,47 @@ impl Report {
         } else {
             Kind::Lines { last: None, steps: 0 }
         };
-        Self { kind, last: None }
+        Self { kind, last: None, heartbeat: None }
     }
 
     /// Shows the settings of the run.
-    pub(super) fn start(&mut self, config: &Config, device: &str, dir: &Path, from: u64) {
+    ///
+    /// From now on, a line follows whenever there was none for a while.
+    pub(super) fn start(&mut self, (config, entry): (&Config, &Entry), device: &str, dir: &Path, from: u64, profile: &Profile) {
+        self.settings((config, entry), device, dir, from);
+        let form = match self.kind {
+            Kind::Board(_) => Form::Board,
+            Kind::Lines { .. } => Form::Text,
+            Kind::Json => Form::Json,
+        };
+        self.heartbeat = Some(Heartbeat::start(config, profile, form));
+    }
+
+    fn settings(&mut self, (config, entry): (&Config, &Entry), device: &str, dir: &Path, from: u64) {
         let (env, algo) = (&config.env.name, config.algo.name());
         let RunConfig { n_envs, threads, seed, steps, .. } = &config.run;
+        let place = place(config, entry);
         if let Kind::Json = self.kind {
             let config = serde_json::to_value(config).unwrap_or_default();
             return print::out(
-                &json!({"event": "start", "config": config, "device": device, "run_dir": dir.display().to_string(), "from_env_steps": from})
-                    .to_string(),
+                &json!({
+                    "event": "start", "config": config, "device": device, "environments": place,
+                    "run_dir": dir.display().to_string(), "from_env_steps": from,
+                })
+                .to_string(),
             );
         }
         let (n, to) = (grouped(*n_envs as u64), grouped(*steps));
-        print::out(&format!("{env}, {algo}: {to} env steps, {n} environments, {threads} threads, {device}, seed {seed}"));
+        let order = match config.mode() {
+            Mode::Sync => "in turn".into(),
+            Mode::Overlapped { max_lag } => format!("overlapped (max_lag {max_lag})"),
+        };
+        let minibatch = grouped(config.algo.settings().figures(*n_envs).minibatch as u64);
+        print::out(&format!(
+            "{env}, {algo}: {to} env steps, {n} environments {place}, {threads} threads, {device}, seed {seed}, collecting and \
+             learning {order}, minibatches of {minibatch}, {}",
+            networks(&config.net)
+        ));
         print::out(&format!("run directory: {}", dir.display()));
         match &mut self.kind {
             Kind::Board(live) => match Live::open(config, dir) {
@@ -111,6 +142,7 @@ impl Report {
 
     /// Shows an event of the training.
     pub(super) fn event(&mut self, event: &Event<'_>) {
+        self.heartbeat.iter().for_each(Heartbeat::row);
         match *event {
             Event::Row { row, progress } => {
                 self.row(row, progress);
@@ -199,6 +231,7 @@ impl Report {
     pub(super) fn done(&mut self, outcome: &Outcome, dir: &Path) {
         let Outcome { end, progress, env_steps, wall_s, evaluation } = outcome;
         let rate = *env_steps as f64 / wall_s;
+        self.heartbeat = None;
         match &mut self.kind {
             Kind::Json => {
                 let mut object = json!({
@@ -228,6 +261,31 @@ impl Report {
             (_, None) => {}
         }
     }
+}
+
+/// Describes where the environments of a run step.
+fn place(config: &Config, entry: &Entry) -> String {
+    if !config.run.offline.is_empty() {
+        return "played back from a recording".into();
+    }
+    match (entry.batches().is_some(), config.run.drive) {
+        (true, Drive::Lockstep) => match config.workers() {
+            1 => "in 1 worker process".into(),
+            n => format!("in {n} worker processes"),
+        },
+        (true, Drive::FirstCome) => "in a worker process each".into(),
+        (true, Drive::Auto) => "in worker processes".into(),
+        _ if entry.make_blocking().is_some() => "on a thread each".into(),
+        _ => "in this program".into(),
+    }
+}
+
+/// Describes the layers of the networks.
+fn networks(net: &NetConfig) -> String {
+    let conv = net.conv.iter().map(|layer| layer.map(|size| size.to_string()).join("x"));
+    let layers: Vec<String> = conv.chain(net.hidden.iter().map(ToString::to_string)).collect();
+    let shared = if net.shared_trunk { " with a shared trunk" } else { "" };
+    if layers.is_empty() { "linear networks".into() } else { format!("networks of {}{shared}", layers.join("-")) }
 }
 
 /// Formats an evaluation as JSON.

@@ -267,25 +267,29 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             envs.start_within(layers.number("start_timeout_s"));
             let entry = &envs.open(&env, false, threads(None))?;
-            let auto_batch = layers.auto_batch();
+            let (auto_batch, has_steps) = (layers.auto_batch(), layers.has("steps"));
             let whole = with_absolute(layers.resolve(entry, algo)?);
             if !whole.run.offline.is_empty() {
                 Playback::open(&whole, &whole.wrapped(entry).spaces())?;
             }
             let config = if auto_batch { fit_batch(&whole, entry, n_ranks)? } else { whole.clone() };
-            if config != whole {
-                let minibatch = config.algo.settings().figures(config.run.n_envs).minibatch;
-                report.note(&format!(
-                    "a minibatch has {} samples, the largest part of a rollout that fits",
-                    print::grouped(minibatch as u64)
-                ));
+            if auto_batch && (config != whole || config.algo.dqn().is_some()) {
+                let minibatch = print::grouped(config.algo.settings().figures(config.run.n_envs).minibatch as u64);
+                let why = match (config != whole, config.algo.dqn()) {
+                    (true, None) => "the largest part of a rollout that fits",
+                    (true, Some(_)) => "the largest part that fits of 8 for each env step",
+                    (false, _) => "8 for each env step between updates, at least 32",
+                };
+                report.note(&format!("a minibatch has {minibatch} samples, {why}"));
             }
             let device = describe_device(&config, entry, ranks)?;
             let budget = Budget::training(&config, entry);
             budget.check()?;
             if args.dry_run {
-                let training = Training::new(&config, entry, profile)?;
+                // Parameters that are not drawn take the same memory.
+                let training = Training::of_rank(&config, entry, None, false, profile)?;
                 let device = if config.n_devices() > 1 { format!("each of {device}") } else { device };
+                config.warnings(entry).iter().for_each(|warning| report.warn(warning));
                 report.memory(&device, &budget.parts()?, &training.agent().device_memory());
                 send(ranks, None)?;
                 return Ok(ExitCode::SUCCESS);
@@ -296,7 +300,9 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             }
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialize.
-            report.start(&config, &device, dir.path(), 0);
+            report.start((&config, entry), &device, dir.path(), 0, &profile);
+            config.warnings(entry).iter().for_each(|warning| report.warn(warning));
+            rounded(&config).filter(|_| has_steps).iter().for_each(|note| report.note(note));
             begin(&config, ranks)?;
             match Training::of_rank(&config, entry, ranks, true, profile.clone()) {
                 Ok(training) => (config, dir, training, Vec::new(), timeline),
@@ -307,8 +313,14 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             }
         }
         Some(path) => {
-            let source = Source::open(path, args.run_dir.is_some())?;
+            let (source, has_steps) = (Source::open(path, args.run_dir.is_some())?, layers.has("steps"));
             let (config, entry) = resumed_config(&args, layers, path, source.config(), envs)?;
+            if let Some(done) = source.env_steps().filter(|done| *done >= config.run.steps) {
+                let [done, steps] = [done, config.run.steps].map(print::grouped);
+                report.note(&format!(
+                    "the run has taken {done} env steps, and steps is {steps}: nothing is left to train; --steps continues it"
+                ));
+            }
             let device = describe_device(&config, &entry, ranks)?;
             begin(&config, ranks)?;
             let forks = source.forks();
@@ -318,12 +330,14 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             if let Err(error) = dir.replace_config(&config) {
                 notes.push(format!("{error}; a later --resume needs the settings given now again"));
             }
-            report.start(&config, &device, dir.path(), training.progress().env_steps);
+            report.start((&config, &entry), &device, dir.path(), training.progress().env_steps, &profile);
+            config.warnings(&entry).iter().for_each(|warning| report.warn(warning));
+            let has_more = training.progress().env_steps < config.run.steps;
+            rounded(&config).filter(|_| has_steps && has_more).iter().for_each(|note| report.note(note));
             (config, dir, training, notes, timeline)
         }
     };
     signals::listen();
-    config.warnings().iter().for_each(|warning| report.warn(warning));
     notes.iter().for_each(|note| report.note(note));
     let outcome = training.run(&dir, &mut |event| report.event(&event));
     if let Some(Err(error)) = timeline.map(|draft| draft.publish(profile.timeline().as_bytes())) {
@@ -335,6 +349,14 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
     }
     report.done(&outcome, dir.path());
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// Describes the env steps of a run that ends with a whole rollout; `None` if those are its `steps`.
+fn rounded(config: &Config) -> Option<String> {
+    let (steps, rollout) = (config.run.steps, (config.n_steps() * config.run.n_envs) as u64);
+    let taken = steps.div_ceil(rollout).saturating_mul(rollout);
+    let [all, of, n] = [taken, rollout, steps].map(print::grouped);
+    (taken > steps).then(|| format!("the run takes {all} env steps, whole rollouts of {of}: steps is {n}"))
 }
 
 /// Adds the draft of the timeline to a run's directory.

@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 use super::presets::{PRESETS, WORKLOADS};
 use super::{Config, EnvConfig, Key, keys};
-use crate::algo::Algo;
+use crate::algo::{Algo, AlgoConfig};
 use crate::file::read_small;
 use crate::print::did_you_mean;
 use crate::{Error, catalog};
@@ -36,10 +36,15 @@ pub(crate) fn in_words(settings: &[(String, Value)]) -> String {
     settings.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
-/// True for a minibatch of the whole rollout that `rl train` halves until it fits.
+/// True for a minibatch that `rl train` halves until it fits.
+///
+/// It begins as the whole rollout, or as [`rl_agents::DqnConfig::batch_at_usual_ratio`].
 fn is_auto_batch(key: &str, value: &Value) -> bool {
-    ["ppo.batch_size", "a2c.batch_size"].contains(&key) && value.as_str() == Some("auto")
+    ["ppo.batch_size", "a2c.batch_size", DQN_BATCH].contains(&key) && value.as_str() == Some("auto")
 }
+
+/// Minibatch of DQN, which depends on other settings if it is "auto".
+const DQN_BATCH: &str = "dqn.batch_size";
 
 /// Value of a setting, and its origin.
 #[derive(Clone)]
@@ -120,7 +125,6 @@ impl Layers {
     }
 
     /// True if `batch_size` is "auto".
-    #[cfg(feature = "cli")]
     pub(crate) fn auto_batch(&self) -> bool {
         self.settings.iter().any(|(key, setting)| is_auto_batch(key, &setting.value))
     }
@@ -203,10 +207,14 @@ impl Layers {
             }
         }
         let mut table = base.table()?;
+        let auto_batch = self.auto_batch();
         let refused = self.apply(base.algo.algo(), &mut table);
         // What is refused keeps the value of `base`, so that the rest can be looked at.
-        let config = Config::from_table(base.algo.algo(), table).map_err(|e| Error::config(e.to_string()))?;
-        let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless());
+        let mut config = Config::from_table(base.algo.algo(), table).map_err(|e| Error::config(e.to_string()))?;
+        if let (true, AlgoConfig::Dqn(dqn)) = (auto_batch, &mut config.algo) {
+            dqn.batch_size = dqn.batch_at_usual_ratio();
+        }
+        let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless(entry));
         self.problems.extend(concerns.filter(|(keys, _)| keys.iter().all(|key| !refused.contains(*key))).map(|(_, text)| text));
         if self.problems.is_empty() { Ok(config) } else { Err(Error::Config { problems: self.problems }) }
     }
@@ -217,7 +225,11 @@ impl Layers {
     fn apply(&mut self, algo: Algo, table: &mut Table) -> BTreeSet<String> {
         let mut refused = BTreeSet::new();
         for (key, Setting { value, origin }) in std::mem::take(&mut self.settings) {
-            let value = if is_auto_batch(&key, &value) { 0.into() } else { value };
+            let value = match is_auto_batch(&key, &value) {
+                true if key == DQN_BATCH => 1.into(),
+                true => 0.into(),
+                false => value,
+            };
             let section = key.split_once('.').map(|(section, _)| section);
             let problem = match keys().find(|known| known.name == key) {
                 None => {

@@ -38,6 +38,11 @@ pub const GYM: &str = "gym:";
 /// Prefix of the names of environments of any program that speaks the protocol.
 pub const EXEC: &str = "exec:";
 
+/// True for the name of environments in worker processes.
+pub(crate) fn is_one(name: &str) -> bool {
+    name.starts_with(GYM) || name.starts_with(EXEC)
+}
+
 /// Time for which an environment is measured.
 const MEASURED: Duration = Duration::from_secs(1);
 /// Time after which a wait for closing environments is reported.
@@ -68,6 +73,8 @@ struct Workers {
     spaces: (Space, ActionSpace),
     /// Directory in which the first worker has found the environment's module.
     path: String,
+    /// Resident memory of the first process once it had greeted, in bytes.
+    rss: u64,
     config: Mutex<FaultConfig>,
     idle: Mutex<Vec<Process>>,
     /// Processes that were asked to close their environments.
@@ -137,6 +144,7 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let hello = first.greet(Limit::of_start(&config)).map_err(|failure| not_opened(name, &launch, &failure, &first))?;
     let hello: Hello = hello.expect("the first greeting");
     let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
+    let rss = first.rss();
     if std::env::current_dir().is_ok_and(|current| !hello.path.is_empty() && current != Path::new(&hello.path)) {
         print::err(&format!("note: the module of {name} is that in {}, the env.path of the run", hello.path));
     }
@@ -145,6 +153,7 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
         ask,
         spaces,
         path: hello.path,
+        rss,
         config: Mutex::new(config),
         idle: Mutex::new(more.into_iter().chain([first]).collect()),
         closing: Mutex::default(),
@@ -262,6 +271,10 @@ impl Workers {
 impl Batches for Workers {
     fn spaces(&self) -> (Space, ActionSpace) {
         self.spaces.clone()
+    }
+
+    fn bytes_per_worker(&self) -> u64 {
+        self.rss
     }
 
     fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, rl_envs::Error> {

@@ -24,6 +24,7 @@ use super::messages::{CLOSE, FAILED, HELLO, Hello, MAX_JSON, REPLY};
 use crate::channel::{Sender, bounded};
 use crate::faults::FaultConfig;
 use crate::interrupt;
+use crate::resources::{Counted, of_trees};
 use crate::thread::spawn;
 
 /// The worker of Gymnasium environments.
@@ -166,6 +167,7 @@ pub(super) struct Process {
     /// The worker's parent, which ends soon after the worker and as it has ended.
     keeper: Mutex<Child>,
     pid: Pid,
+    _counted: Counted,
     socket: UnixStream,
     log: Arc<Mutex<Vec<u8>>>,
     /// Part of the first message that the worker has not taken yet.
@@ -224,6 +226,7 @@ impl Process {
         unsent.drain(..sent);
         Ok(Self {
             pid: Pid::from_child(&keeper),
+            _counted: Counted::new(keeper.id()),
             keeper: Mutex::new(keeper),
             socket,
             log,
@@ -444,6 +447,11 @@ impl Process {
     pub(super) fn cpu_times(&self) -> Option<[Duration; 2]> {
         let worker = children(self.pid.as_raw_nonzero().get())?.first().copied()?;
         cpu_times(worker)
+    }
+
+    /// Resident memory of the worker and its descendants, in bytes.
+    pub(super) fn rss(&self) -> u64 {
+        of_trees(vec![locked(&self.keeper).id()])[1] as u64
     }
 
     /// Last lines that the process has printed.

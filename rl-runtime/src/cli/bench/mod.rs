@@ -373,10 +373,19 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the largest of million, thousand and one that is no larger than a rate, with its prefix.
+fn scale(rate: f64) -> (f64, &'static str) {
+    let scales = [(1e6, "M "), (1e3, "k ")];
+    scales.into_iter().find(|(scale, _)| rate >= *scale).unwrap_or((1.0, ""))
+}
+
 fn print_bench(result: &serde_json::Value) {
     if result["name"] == "env_block" {
-        let rate =
-            result["value"].as_f64().map_or("cannot be launched".into(), |rate| format!("{:.2} M env_steps/s", rate / 1e6));
+        let rate = |rate| {
+            let (scale, prefix) = scale(rate);
+            format!("{:.2} {prefix}env_steps/s", rate / scale)
+        };
+        let rate = result["value"].as_f64().map_or("cannot be launched".into(), rate);
         return print::out(&format!("{} environments, {} threads a block: {rate}", result["envs"], result["block"]));
     }
     let of = |key: &str| result[key].as_f64().unwrap_or_default();
@@ -390,12 +399,27 @@ fn print_bench(result: &serde_json::Value) {
     } else if result["stand_in"] == true {
         print::out("no rate: the stand-in driver checks the kernels and runs them on the host");
     } else {
-        let (value, min, max) = (of("value") / 1e6, of("min") / 1e6, of("max") / 1e6);
-        print::out(&format!("{value:.2} M {unit} ({min:.2} to {max:.2})"));
+        let (scale, prefix) = scale(of("value"));
+        let [value, min, max] = ["value", "min", "max"].map(|key| of(key) / scale);
+        print::out(&format!("{value:.2} {prefix}{unit} ({min:.2} to {max:.2})"));
     }
     for (key, value) in result.as_object().into_iter().flatten() {
         if !["event", "value", "unit", "min", "max"].contains(&key.as_str()) {
             print::out(&format!("  {key}: {value}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_rate_is_printed_in_the_unit_of_its_size() {
+        let printed = |rate: f64| {
+            let (scale, prefix) = super::scale(rate);
+            format!("{:.2} {prefix}env_steps/s", rate / scale)
+        };
+        assert_eq!(printed(269.63), "269.63 env_steps/s");
+        assert_eq!(printed(4321.0), "4.32 k env_steps/s");
+        assert_eq!(printed(2.5e8), "250.00 M env_steps/s");
     }
 }
