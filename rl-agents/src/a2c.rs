@@ -23,7 +23,7 @@ use crate::descent::{Descent, StepSums, add_minibatch};
 use crate::device_descent::Plan;
 use crate::device_times::DeviceWatch;
 use crate::optim::Rule;
-use crate::probe::Threads;
+use crate::probe::{self, Probe, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{self, Kind};
 use crate::targets::{Refresh, Targets};
@@ -223,8 +223,9 @@ impl A2c {
 
     /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
-        let Descent { policy, slices, gradient, .. } = &mut self.descent;
-        minibatch.gradient(policy, A2cLoss { vf_coef: self.config.vf_coef }, Threads::of(pool), slices, gradient)
+        let Descent { policy, slices, gradient, probe, .. } = &mut self.descent;
+        let threads = Threads { pool, probe: probe.as_ref() };
+        minibatch.gradient(policy, A2cLoss { vf_coef: self.config.vf_coef }, threads, slices, gradient)
     }
 
     /// Computes the gradient of a minibatch with candle operations.
@@ -239,7 +240,9 @@ impl A2c {
             let params = descent.variable()?;
             let loss = loss(&descent.policy, &params, &batch, config)?;
             let share = micro.len() as f32 / rows.len() as f32;
+            probe::report(descent.probe.as_ref(), Stage::Forward);
             descent.add_gradient(&params, &(&loss.total * f64::from(share))?)?;
+            probe::report(descent.probe.as_ref(), Stage::Backward);
             parts.policy += share * loss.policy.to_scalar::<f32>()?;
             parts.value += share * loss.value.to_scalar::<f32>()?;
             parts.entropy += share * loss.entropy.to_scalar::<f32>()?;
@@ -263,12 +266,14 @@ impl Agent for A2c {
         }
         let config = self.config.clone();
         let learning_rate = config.learning_rate.at(remaining);
-        self.descent.report(UpdateEvent::TargetsBegin);
+        self.descent.report(UpdateEvent::StatisticsBegin);
         let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
         let is_first = self.descent.policy.awaits_obs();
         if is_first {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
+        self.descent.report(UpdateEvent::StatisticsEnd);
+        self.descent.report(UpdateEvent::TargetsBegin);
         let policy = &self.descent.policy;
         let targets = if rollout.is_stale(policy.version()) {
             Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.refresh(), pool)?
@@ -276,6 +281,7 @@ impl Agent for A2c {
             Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
         };
         self.descent.report(UpdateEvent::TargetsEnd);
+        probe::report(self.descent.probe.as_ref(), Stage::Targets);
         let n_samples = rollout.len();
         let batch_size = config.samples(n_samples);
         let mut rows: Vec<u32> = (0..n_samples as u32).collect();
@@ -290,6 +296,7 @@ impl Agent for A2c {
 
         for rows in rows.chunks_exact(batch_size) {
             targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
+            probe::report(self.descent.probe.as_ref(), Stage::Shuffle);
             let minibatch = Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: config.ent_coef };
             let parts = match self.descent.policy.learner() {
                 Learner::Fused => self.fused(&minibatch, pool)?,
@@ -301,7 +308,9 @@ impl Agent for A2c {
         }
 
         if !is_first {
+            self.descent.report(UpdateEvent::StatisticsBegin);
             self.descent.policy.network_mut().merge_obs(rollout, pool);
+            self.descent.report(UpdateEvent::StatisticsEnd);
         }
         self.metrics(&totals, steps, learning_rate)
     }
@@ -324,6 +333,10 @@ impl Agent for A2c {
 
     fn watch(&mut self, watch: Watch) {
         self.descent.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.descent.probe = Some(probe);
     }
 
     fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {

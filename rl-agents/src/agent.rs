@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::device_times::DeviceWatch;
 use crate::normalize::Statistics;
 use crate::optim::{self, Optimizer, StepCount};
+use crate::probe::Probe;
 use crate::ranks::Ranks;
 use crate::{Error, Layout, Policy, Weights};
 
@@ -75,6 +76,11 @@ pub trait Agent: Send {
     /// Reports events of later updates to `watch`, if the agent has such events.
     fn watch(&mut self, _watch: Watch) {}
 
+    /// Reports the stages of later updates to `probe`, if the agent has such stages.
+    ///
+    /// Each thread reports its own stages.
+    fn set_probe(&mut self, _probe: Probe) {}
+
     /// Reports spans of later work on a device to `watch`, if one learns.
     ///
     /// # Errors
@@ -130,6 +136,10 @@ pub enum UpdateEvent {
     TargetsBegin,
     /// All targets have been computed.
     TargetsEnd,
+    /// A rollout is about to enter the statistics that normalize.
+    StatisticsBegin,
+    /// The statistics include the rollout.
+    StatisticsEnd,
 }
 
 /// Receiver of [`UpdateEvent`]s, on the thread that updates.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rl_buffer::{Rollout, RolloutColumns, RolloutShape};
-use rl_envs::wrappers::{Clock, time_pixels};
+use rl_envs::wrappers::{Clock, time_preprocessing};
 use rl_envs::{
     ActionSpace, Actions, Dtype, Env, ObsRows, ObsSlice, ObsSliceMut, Pool, Space, StepSlicesMut, Steps, SyncVecEnv, VecEnv,
     math, pool,
@@ -114,6 +114,11 @@ impl Ends {
     }
 }
 
+/// Steps of a rollout for each step whose preprocessing is measured.
+///
+/// Copying a short stack takes less time than reading the clock.
+const MEASURED: usize = 16;
+
 /// A slice of the environments, its memory, and its outcomes in a rollout.
 struct Slice {
     envs: Box<dyn VecEnv>,
@@ -122,9 +127,9 @@ struct Slice {
     clipped: Clipped,
     scratch: Scratch,
     clock: Clock,
-    /// Time that the policy took in the last rollout, and time that pictures took.
+    /// Time that the policy took in the last rollout, and time that preprocessing took.
     acted: u64,
-    drew: u64,
+    preprocessed: u64,
     bounds: Bounds,
     raw_rewards: Vec<f32>, // (n)
     /// Observations and values of some steps, for values apart from acting.
@@ -266,7 +271,7 @@ impl Slice {
             scratch: Scratch::default(),
             clock: || 0,
             acted: 0,
-            drew: 0,
+            preprocessed: 0,
             unchecked: true,
             on_nonfinite: OnNonfinite::Error,
             anomalies: Anomalies::default(),
@@ -282,7 +287,7 @@ impl Slice {
         let mut actor = Actor { policy, apart, scratch, seed, t: 0, step: steps };
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         self.ends.clear();
-        (self.acted, self.drew) = (0, 0);
+        (self.acted, self.preprocessed) = (0, 0);
         if std::mem::take(&mut self.unchecked) {
             self.check_start(steps)?;
         }
@@ -305,9 +310,13 @@ impl Slice {
             self.acted += (self.clock)() - begin;
             let step = self.clipped.clip(columns.step(t));
             let stepped = || guarded(&mut *self.envs, actor.step, |envs| envs.step_into(step));
-            let (stepped, drew) = time_pixels(self.clock, stepped);
-            stepped?;
-            self.drew += drew;
+            if t % MEASURED == 0 {
+                let (stepped, spent) = time_preprocessing(self.clock, stepped);
+                stepped?;
+                self.preprocessed += spent;
+            } else {
+                stepped()?;
+            }
             ENV_STEPS.fetch_add(n as u64, Ordering::Relaxed);
             if !self.is_sound(columns, t) {
                 self.mend(columns, &mut actor)?;
@@ -324,6 +333,7 @@ impl Slice {
                 }
             }
         }
+        self.preprocessed = self.preprocessed * n_steps as u64 / n_steps.div_ceil(MEASURED).max(1) as u64;
         columns.obs(n_steps).copy_to(self.state.obs.as_mut_slice());
         self.state.masks.copy_from_slice(columns.masks(n_steps));
         let values = columns.last_values.as_slice_mut().expect("one row of values");
@@ -580,9 +590,9 @@ impl Collector {
         self
     }
 
-    /// Uses `clock` to measure policy and pictures.
+    /// Uses `clock` to measure policy and preprocessing.
     ///
-    /// See [`Collector::acted`] and [`Collector::drew`].
+    /// See [`Collector::acted`] and [`Collector::preprocessed`].
     #[must_use]
     pub fn with_clock(mut self, clock: Clock) -> Self {
         self.slices.iter_mut().for_each(|slice| slice.clock = clock);
@@ -597,12 +607,12 @@ impl Collector {
         self.slices.iter().map(|slice| slice.acted).sum()
     }
 
-    /// Time that pictures as observations took in the last rollout.
+    /// Time that pictures and stacks of observations took in the last rollout.
     ///
-    /// Summed over threads, in the unit of the clock; 0 without one. See [`time_pixels`].
+    /// Summed over threads, in the unit of the clock; 0 without one. Estimated from every 16th step. See [`time_preprocessing`].
     #[must_use]
-    pub fn drew(&self) -> u64 {
-        self.slices.iter().map(|slice| slice.drew).sum()
+    pub fn preprocessed(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.preprocessed).sum()
     }
 
     /// Invalid numbers from the environments so far.

@@ -133,9 +133,11 @@ impl Descent {
         Ok(Some(returns.inv_std()))
     }
 
-    /// Reports an event of the update.
+    /// Reports an event of the update; without statistics, none of theirs.
     pub(crate) fn report(&mut self, event: UpdateEvent) {
-        self.watch.iter_mut().for_each(|watch| watch(event));
+        let of_statistics = matches!(event, UpdateEvent::StatisticsBegin | UpdateEvent::StatisticsEnd);
+        let normalizes = self.returns.is_some() || self.policy.obs_moments().is_some();
+        self.watch.iter_mut().filter(|_| normalizes || !of_statistics).for_each(|watch| watch(event));
     }
 
     /// Writes the order of samples of the next epoch.

@@ -29,7 +29,7 @@ use crate::device_times::DeviceWatch;
 use crate::gradient::Slices;
 use crate::optim::{Optimizer, Rule, StepCount};
 use crate::policy::mask_rows;
-use crate::probe::Threads;
+use crate::probe::{self, Probe, Stage, Threads};
 use crate::q_network::best;
 use crate::ranks::Ranks;
 use crate::samples::TILE;
@@ -203,6 +203,7 @@ pub struct Dqn {
     updates: u64,
     memory: Memory,
     watch: Option<Watch>,
+    probe: Option<Probe>,
     /// The device that learns, if any.
     ///
     /// The online network here is a copy of its own; moments and target network lag behind.
@@ -436,6 +437,7 @@ impl Dqn {
             updates,
             memory,
             watch: None,
+            probe: None,
             device: None,
         };
         agent.acting(1.0);
@@ -502,6 +504,7 @@ impl Dqn {
                 }
             }
         };
+        probe::report(self.probe.as_ref(), Stage::Adding);
         Ok(())
     }
 
@@ -540,6 +543,7 @@ impl Dqn {
                     params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
                 }
             });
+            probe::report(self.probe.as_ref(), Stage::Optimizer);
         }
         Ok(())
     }
@@ -553,6 +557,7 @@ impl Dqn {
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
         self.set_targets(pool)?;
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
+        probe::report(self.probe.as_ref(), Stage::Targets);
         let (loss, q) = match self.network.learner() {
             Learner::Fused => self.fused(pool)?,
             Learner::Reference => self.reference()?,
@@ -561,7 +566,7 @@ impl Dqn {
         let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
         let max_norm = self.config.max_grad_norm;
         let norm = if loss.is_finite() {
-            let threads = Threads::of(pool);
+            let threads = Threads { pool, probe: self.probe.as_ref() };
             let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, learning_rate, max_norm);
             self.network.network_mut().change_on(threads, step)
         } else {
@@ -579,6 +584,7 @@ impl Dqn {
             // A transition without a finite error is replayed rarely.
             errors.iter_mut().filter(|error| !error.is_finite()).for_each(|error| *error = 0.0);
             replay.update_priorities(batch.columns().indices, batch.drawn_at(), errors)?;
+            probe::report(self.probe.as_ref(), Stage::Drawing);
         }
         sums.n += 1.0;
         sums.loss += loss;
@@ -602,6 +608,7 @@ impl Dqn {
             (Replay::Prioritized(replay), false) => replay.sample(words, beta, batch)?,
             (Replay::Prioritized(replay), true) => replay.draw(words, beta, batch)?,
         }
+        probe::report(self.probe.as_ref(), Stage::Drawing);
         Ok(())
     }
 
@@ -609,6 +616,7 @@ impl Dqn {
     fn learn_on_device(&mut self, done: f32, sums: &mut Sums) -> Result<(), Error> {
         let (slot, double) = ((self.updates % 2) as usize, self.config.double);
         self.check_on_device(slot, done)?;
+        probe::report(self.probe.as_ref(), Stage::Waiting);
         if let (Some(device), 0.0) = (&mut self.device, sums.n) {
             let rate = self.config.learning_rate.at(1.0 - done);
             device.begin(rate, self.config.max_grad_norm, self.optimizer.rule())?;
@@ -617,14 +625,17 @@ impl Dqn {
         self.draw(done, Some(slot))?;
         let replay = self.replay.transitions();
         self.device.as_mut().map_or(Ok(()), |device| device.learn(slot, double, replay))?;
+        probe::report(self.probe.as_ref(), Stage::Waiting);
         let Replay::Prioritized(_) = &self.replay else { return Ok(()) };
         self.check_on_device(slot, done)?;
+        probe::report(self.probe.as_ref(), Stage::Waiting);
         if let (Replay::Prioritized(replay), Some(device)) = (&mut self.replay, &mut self.device) {
             let errors = &mut self.memory.errors;
             errors.clear();
             errors.extend(device.errors(slot)?.iter().map(|&error| if error.is_finite() { error } else { 0.0 }));
             let batch = device.batch(slot);
             replay.update_priorities(batch.columns().indices, batch.drawn_at(), errors)?;
+            probe::report(self.probe.as_ref(), Stage::Drawing);
         }
         Ok(())
     }
@@ -683,7 +694,8 @@ impl Dqn {
 
     /// Computes a minibatch's gradient with the tile kernel; returns loss and mean Q.
     fn fused(&mut self, pool: &Pool) -> Result<(f32, f32), Error> {
-        let Self { network, memory, .. } = self;
+        let Self { network, memory, probe, .. } = self;
+        let threads = Threads { pool, probe: probe.as_ref() };
         let Memory { batch, targets, errors, gradient, slices, .. } = memory;
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
         let kernel = network.network().kernel().ok_or_else(not_here)?;
@@ -693,7 +705,7 @@ impl Dqn {
         let (mut total, mut q) = (0.0, 0.0);
         errors.clear();
         let samples = network.network().samples(batch.obs, None);
-        for slice in slices.gradient(kernel, samples, n, Threads::of(pool), &loss, gradient)? {
+        for slice in slices.gradient(kernel, samples, n, threads, &loss, gradient)? {
             total += slice.loss;
             q += slice.q;
             errors.extend_from_slice(&slice.errors);
@@ -716,7 +728,9 @@ impl Dqn {
             let (targets, weights) = (of(&self.memory.targets)?, of(self.memory.batch.columns().weights)?);
             let (loss, q, error) = loss(&self.network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
             let share = len as f32 / n as f32;
+            probe::report(self.probe.as_ref(), Stage::Forward);
             let grads = self.optimizer.gradient(&params, &(&loss * f64::from(share))?)?;
+            probe::report(self.probe.as_ref(), Stage::Backward);
             gradient.iter_mut().zip(grads).for_each(|(sum, grad)| *sum += grad);
             total += share * loss.to_scalar::<f32>()?;
             mean_q += share * q.to_scalar::<f32>()?;
@@ -794,6 +808,10 @@ impl Agent for Dqn {
 
     fn watch(&mut self, watch: Watch) {
         self.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.probe = Some(probe);
     }
 
     fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {

@@ -217,13 +217,6 @@ impl Ppo {
         Ok(Self { descent: descent.on_device(device, shape, sizes, config.refresh())?, config })
     }
 
-    /// Reports the stages of later updates to `probe`.
-    ///
-    /// Each thread reports its own stages.
-    pub fn set_probe(&mut self, probe: Probe) {
-        self.descent.probe = Some(probe);
-    }
-
     /// Computes the gradient of a minibatch with the tile kernel.
     fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
         let Descent { policy, slices, gradient, probe, .. } = &mut self.descent;
@@ -298,7 +291,9 @@ impl Ppo {
             let params = descent.variable()?;
             let loss = loss(&descent.policy, &params, &batch, config, f64::from(clip))?;
             let share = micro.len() as f32 / rows.len() as f32;
+            probe::report(descent.probe.as_ref(), Stage::Forward);
             descent.add_gradient(&params, &(&loss.total * f64::from(share))?)?;
+            probe::report(descent.probe.as_ref(), Stage::Backward);
             let ratios = loss.ratio.to_vec1::<f32>()?;
             let kl = if targets.log_probs.is_empty() {
                 divergence(ratios.iter().copied())
@@ -335,12 +330,14 @@ impl Agent for Ppo {
         let config = self.config.clone();
         let clip = config.clip_range.at(remaining);
         let learning_rate = config.learning_rate.at(remaining);
-        self.descent.report(UpdateEvent::TargetsBegin);
+        self.descent.report(UpdateEvent::StatisticsBegin);
         let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
         let is_first = self.descent.policy.awaits_obs();
         if is_first {
             self.descent.policy.network_mut().merge_obs(rollout, pool);
         }
+        self.descent.report(UpdateEvent::StatisticsEnd);
+        self.descent.report(UpdateEvent::TargetsBegin);
         let policy = &self.descent.policy;
         let targets = if rollout.is_stale(policy.version()) {
             Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.refresh(), pool)?
@@ -380,7 +377,9 @@ impl Agent for Ppo {
         }
 
         if !is_first {
+            self.descent.report(UpdateEvent::StatisticsBegin);
             self.descent.policy.network_mut().merge_obs(rollout, pool);
+            self.descent.report(UpdateEvent::StatisticsEnd);
         }
         self.metrics(&totals, steps, learning_rate, clip)
     }
@@ -403,6 +402,10 @@ impl Agent for Ppo {
 
     fn watch(&mut self, watch: Watch) {
         self.descent.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.descent.probe = Some(probe);
     }
 
     fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {

@@ -25,13 +25,17 @@ pub enum Stage {
     Optimizer,
     /// Copying the parameters into the layouts of the kernel.
     Packing,
-    /// Waiting for work, or for other threads.
+    /// Adding transitions to a replay memory.
+    Adding,
+    /// Drawing minibatches from a replay memory, and updating their priorities.
+    Drawing,
+    /// Waiting for work, for other threads or for a device.
     Waiting,
 }
 
 impl Stage {
     /// All stages, in the order of an update.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Targets,
         Self::Shuffle,
         Self::Inputs,
@@ -41,6 +45,8 @@ impl Stage {
         Self::Sum,
         Self::Optimizer,
         Self::Packing,
+        Self::Adding,
+        Self::Drawing,
         Self::Waiting,
     ];
 }

@@ -250,17 +250,25 @@ impl<E: Env> Env for ActionRepeat<E> {
 pub type Clock = fn() -> u64;
 
 thread_local! {
-    /// Clock that measures this thread's pictures, and the time that they took.
-    static PICTURES: Cell<Option<(Clock, u64)>> = const { Cell::new(None) };
+    /// Clock that measures this thread's preprocessing, and the time that it took.
+    static PREPROCESSING: Cell<Option<(Clock, u64)>> = const { Cell::new(None) };
 }
 
-/// Runs `work`; also returns the time that [`Pixels`] took on this thread.
+/// Runs `work`; also returns the time that preprocessing took on this thread.
 ///
-/// The time covers drawing and the conversion to grey, in the clock's unit.
-pub fn time_pixels<R>(clock: Clock, work: impl FnOnce() -> R) -> (R, u64) {
-    PICTURES.set(Some((clock, 0)));
+/// The time covers the pictures of [`Pixels`] and the copies of [`FrameStack`], in the clock's unit.
+pub fn time_preprocessing<R>(clock: Clock, work: impl FnOnce() -> R) -> (R, u64) {
+    PREPROCESSING.set(Some((clock, 0)));
     let result = work();
-    (result, PICTURES.take().map_or(0, |(_, spent)| spent))
+    (result, PREPROCESSING.take().map_or(0, |(_, spent)| spent))
+}
+
+/// Runs `work`, a part of what [`time_preprocessing`] measures.
+fn preprocess(work: impl FnOnce()) {
+    let Some((clock, spent)) = PREPROCESSING.get() else { return work() };
+    let begin = clock();
+    work();
+    PREPROCESSING.set(Some((clock, spent + (clock() - begin))));
 }
 
 /// An environment that observes the picture that it draws of itself, in grey.
@@ -286,13 +294,6 @@ impl<E: Env> Pixels<E> {
         assert!(side > 0, "a picture has one pixel at least");
         let own = vec![E::Obs::default(); env.observation_space().len()];
         Self { env, side, canvas: Canvas::new(side, side), own }
-    }
-
-    fn observe(&mut self, obs: &mut [u8]) {
-        let Some((clock, spent)) = PICTURES.get() else { return self.draw(obs) };
-        let begin = clock();
-        self.draw(obs);
-        PICTURES.set(Some((clock, spent + (clock() - begin))));
     }
 
     fn draw(&mut self, obs: &mut [u8]) {
@@ -327,12 +328,12 @@ impl<E: Env> Env for Pixels<E> {
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
         self.env.reset(rng, &mut self.own);
-        self.observe(obs);
+        preprocess(|| self.draw(obs));
     }
 
     fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
         let step = self.env.step(action, rng, &mut self.own);
-        self.observe(obs);
+        preprocess(|| self.draw(obs));
         step
     }
 
@@ -406,17 +407,19 @@ impl<E: Env> Env for FrameStack<E> {
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
-        let (first, others) = self.frames.split_at_mut(self.d);
-        self.env.reset(rng, first);
-        others.chunks_exact_mut(self.d).for_each(|frame| frame.copy_from_slice(first));
-        obs.copy_from_slice(&self.frames);
+        self.env.reset(rng, &mut self.frames[..self.d]);
+        preprocess(|| {
+            let (first, others) = self.frames.split_at_mut(self.d);
+            others.chunks_exact_mut(self.d).for_each(|frame| frame.copy_from_slice(first));
+            obs.copy_from_slice(&self.frames);
+        });
     }
 
     fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
-        self.frames.copy_within(self.d.., 0);
+        preprocess(|| self.frames.copy_within(self.d.., 0));
         let last = self.frames.len() - self.d;
         let step = self.env.step(action, rng, &mut self.frames[last..]);
-        obs.copy_from_slice(&self.frames);
+        preprocess(|| obs.copy_from_slice(&self.frames));
         step
     }
 

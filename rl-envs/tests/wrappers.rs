@@ -3,7 +3,8 @@
 use rl_envs::cartpole::CartPole;
 use rl_envs::check::{Check, check_env};
 use rl_envs::wrappers::{
-    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Pixels, RewardClip, TimeLimit, TimeLimitState, time_pixels,
+    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Pixels, RewardClip, TimeLimit, TimeLimitState,
+    time_preprocessing,
 };
 use rl_envs::{
     Action, ActionSpace, Actions, Canvas, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps,
@@ -332,7 +333,7 @@ fn a_stack_refuses_frames_of_another_number_and_changes_nothing() {
 }
 
 #[test]
-fn the_time_of_pictures_is_measured_on_request() {
+fn the_time_of_pictures_and_stacks_is_measured_on_request() {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     static READINGS: AtomicU64 = AtomicU64::new(0);
@@ -345,14 +346,20 @@ fn the_time_of_pictures_is_measured_on_request() {
     pixels.reset(&mut rng, &mut obs);
     assert_eq!(READINGS.load(Relaxed), 0);
     // Two readings a picture, one after the other.
-    let ((), spent) = time_pixels(clock, || {
+    let ((), spent) = time_preprocessing(clock, || {
         (0..3).for_each(|_| _ = pixels.step(Action::Discrete(0), &mut rng, &mut obs));
         plain.reset(&mut rng, &mut numbers);
         plain.step(Action::Discrete(0), &mut rng, &mut numbers);
     });
     assert_eq!((spent, READINGS.load(Relaxed)), (3, 6));
     pixels.step(Action::Discrete(0), &mut rng, &mut obs);
-    assert_eq!((time_pixels(clock, || ()).1, READINGS.load(Relaxed)), (0, 6));
+    assert_eq!((time_preprocessing(clock, || ()).1, READINGS.load(Relaxed)), (0, 6));
+    // A stack moves its frames before the step, and copies them after it.
+    let (mut stack, mut four) = (FrameStack::new(pixels, 4), vec![0; 4 * 81]);
+    let (_, spent) = time_preprocessing(clock, || stack.step(Action::Discrete(0), &mut rng, &mut four));
+    assert_eq!((spent, READINGS.load(Relaxed)), (3, 12));
+    let (_, spent) = time_preprocessing(clock, || stack.reset(&mut rng, &mut four));
+    assert_eq!((spent, READINGS.load(Relaxed)), (2, 16));
 }
 
 #[test]

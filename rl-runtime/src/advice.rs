@@ -58,8 +58,8 @@ impl Circumstances {
     pub(crate) fn advice_of(&self, share: impl Fn(Phase) -> f64) -> String {
         let share = |phase| 100.0 * share(phase);
         let Self { threads, cores, workers, .. } = *self;
-        let pictures = share(Phase::Preprocessing);
-        let collecting = share(Phase::Envs) + pictures + share(Phase::Policy);
+        let preprocessing = share(Phase::Preprocessing);
+        let collecting = share(Phase::Envs) + preprocessing + share(Phase::Policy);
         let update = share(Phase::Targets) + share(Phase::Update);
         let aside = share(Phase::Evaluation) + share(Phase::Checkpoint);
         if threads > cores {
@@ -86,8 +86,8 @@ impl Circumstances {
             _ if aside > update.max(collecting) => format!(
                 "evaluations and checkpoints took {aside:.0}% of the time, updates {update:.0}%; try a larger --eval-every or checkpoint_every"
             ),
-            Mode::Sync if update < collecting && 2.0 * pictures > collecting => format!(
-                "collecting took {collecting:.0}% of the time, pictures {pictures:.0}%: drawing is the bottleneck; try a smaller env.pixels"
+            Mode::Sync if update < collecting && 2.0 * preprocessing > collecting => format!(
+                "collecting took {collecting:.0}% of the time, {preprocessing:.0}% for pictures and stacks of them: they are the bottleneck; try a smaller env.pixels or env.frame_stack"
             ),
             Mode::Sync => self.in_turn(collecting, update),
             Mode::Overlapped { max_lag: 0 } => {
@@ -198,9 +198,9 @@ mod tests {
         // Environments that block wait without a core.
         check(&Circumstances { blocks: true, ..busy.clone() }, &half, &["overlapped could hide up to 40%"], "");
         check(&Circumstances { blocks: true, ..busy }, &envs, &["try --envs 64, which wait at the same time"], "threads");
-        // Pictures that take less than half of collecting are not the bottleneck.
+        // Preprocessing that takes less than half of collecting is not the bottleneck.
         let drawing = [(Phase::Envs, 0.1), (Phase::Preprocessing, 0.5), (Phase::Update, 0.4)];
-        check(&RUN, &drawing, &["collecting took 60%", "pictures 50%", "a smaller env.pixels"], "overlapped");
+        check(&RUN, &drawing, &["collecting took 60%", "50% for pictures", "a smaller env.pixels"], "overlapped");
         check(&RUN, &[(Phase::Envs, 0.6), drawing[1], drawing[2]], &["pipeline=overlapped could hide up to 40%"], "pixels");
     }
 

@@ -25,7 +25,7 @@
 //! | `rollout/exploration_rate` | DQN: epsilon |
 //! | `pipeline/lag_0` .. `pipeline/lag_over_8` | overlapped runs: histogram of the policy lag, in columns of rollouts since the run began; the lag counts the rollouts that the agent has learnt from since the acting policy |
 //! | `time/queue` | overlapped runs: mean number of rollouts that waited for the learner |
-//! | `time/envs`, `time/preprocessing` (pictures as observations), `time/policy`, `time/targets`, `time/update`, `time/evaluation`, `time/checkpoint` | seconds in each phase, summed over threads, since the run began or was resumed |
+//! | `time/envs`, `time/preprocessing` (pictures as observations, stacks of observations, statistics that normalize), `time/policy`, `time/targets`, `time/update`, `time/evaluation`, `time/checkpoint` | seconds in each phase, summed over threads, since the run began or was resumed |
 //! | `time/learner_waited`, `time/producer_waited` | overlapped runs: seconds that the learner waited for rollouts, and the producer for policies or buffers |
 //! | `env/latency_p50_ms`, `env/latency_p95_ms`, `env/latency_max_ms` | blocking environments: latency of a step since the last row, the first two within 5% |
 //! | `env/slowest_mean_ms` | blocking environments: mean latency of the slowest environment since the last row |

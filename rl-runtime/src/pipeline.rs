@@ -135,13 +135,14 @@ impl Collect for Collector {
         filled.learnt.fill(learnt);
         filled.anomalies = self.anomalies();
         // The threads' time divided by their number: the wall time if all threads did that all the time.
-        let [policy, pictures] = [self.acted(), self.drew()].map(|nanos| Duration::from_nanos(nanos / self.n_threads() as u64));
+        let wall = |nanos| Duration::from_nanos(nanos / self.n_threads() as u64);
+        let (policy, preprocessing) = (wall(self.acted()), wall(self.preprocessed()));
         let whole = begin.elapsed();
         let envs = whole.saturating_sub(policy);
-        let pictures = pictures.min(envs);
-        track.add(Phase::Envs, begin, envs - pictures);
-        if !pictures.is_zero() {
-            track.add(Phase::Preprocessing, begin + (envs - pictures), pictures);
+        let preprocessing = preprocessing.min(envs);
+        track.add(Phase::Envs, begin, envs - preprocessing);
+        if !preprocessing.is_zero() {
+            track.add(Phase::Preprocessing, begin + (envs - preprocessing), preprocessing);
         }
         track.add(Phase::Policy, begin + envs, whole - envs);
         Ok(())

@@ -1,14 +1,15 @@
 //! Time spent by each thread of a pipeline, by phase.
 //!
 //! A thread records phases with its [`Track`] ([`Track::time`]). Sums are always kept. Single spans are kept on request and up to
-//! a maximum, for a timeline that Chrome's `about:tracing` and Perfetto read.
+//! a maximum, for a timeline that Chrome's `about:tracing` and Perfetto read. Parts of an update are measured on request.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rl_agents::{DevicePhase, DeviceSpan, DeviceWatch, Metrics, UpdateEvent, Watch};
+use rl_agents::{DevicePhase, DeviceSpan, DeviceWatch, Metrics, Probe, Stage, UpdateEvent, Watch};
 use serde_json::{Value, json};
 
 /// Phase of a thread's work.
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 pub enum Phase {
     /// Environments step; blocking ones include the wait until one is ready.
     Envs,
-    /// Environments draw the pictures that are observed.
+    /// Pictures and stacks are observed; statistics that normalize are updated.
     Preprocessing,
     /// The policy chooses actions.
     Policy,
@@ -36,11 +37,25 @@ pub enum Phase {
     Acting,
     /// A device copies from the host or to it.
     Copies,
+    /// Part of an update: observations are copied to inputs, and normalized.
+    Inputs,
+    /// Part of an update: from inputs to outputs.
+    Forward,
+    /// Part of an update: the loss, and the gradients of layers and weights.
+    Backward,
+    /// Part of an update: steps of the parameters and of the target network.
+    Optimizer,
+    /// Part of an update: transitions are added to a replay memory.
+    Adding,
+    /// Part of an update: minibatches are drawn, and priorities updated.
+    Drawing,
+    /// Part of an update: the thread waits for others, or for a device.
+    Waiting,
 }
 
 impl Phase {
     /// All phases with their names.
-    pub const ALL: [(Self, &'static str); 11] = [
+    pub const ALL: [(Self, &'static str); 18] = [
         (Self::Envs, "envs"),
         (Self::Preprocessing, "preprocessing"),
         (Self::Policy, "policy"),
@@ -52,11 +67,41 @@ impl Phase {
         (Self::WaitLearner, "wait for the learner"),
         (Self::Acting, "acting and environments"),
         (Self::Copies, "copies"),
+        (Self::Inputs, "inputs"),
+        (Self::Forward, "forward"),
+        (Self::Backward, "backward"),
+        (Self::Optimizer, "optimizer"),
+        (Self::Adding, "adding"),
+        (Self::Drawing, "drawing"),
+        (Self::Waiting, "waiting"),
     ];
+
+    /// Phases whose time is a part of [`Phase::Update`].
+    const PARTS: [Self; 7] =
+        [Self::Inputs, Self::Forward, Self::Backward, Self::Optimizer, Self::Adding, Self::Drawing, Self::Waiting];
 
     pub(crate) fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
+
+    /// Returns the part of an update that a stage belongs to.
+    fn of(stage: Stage) -> Option<Self> {
+        Some(match stage {
+            Stage::Targets | Stage::Shuffle => return None,
+            Stage::Inputs => Self::Inputs,
+            Stage::Forward => Self::Forward,
+            Stage::Loss | Stage::Backward | Stage::Sum => Self::Backward,
+            Stage::Optimizer | Stage::Packing => Self::Optimizer,
+            Stage::Adding => Self::Adding,
+            Stage::Drawing => Self::Drawing,
+            Stage::Waiting => Self::Waiting,
+        })
+    }
+}
+
+thread_local! {
+    /// Time at which this thread's last stage ended; 0 outside of updates.
+    static LAST_STAGE: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Maximum spans per thread in a timeline, about 100 MB of JSON.
@@ -90,8 +135,8 @@ struct ThreadTimes {
 pub struct Profile {
     begin: Instant,
     timeline: bool,
-    /// True if phases of devices are measured, too.
-    devices: bool,
+    /// True if phases of devices and parts of updates are measured, too.
+    details: bool,
     threads: Arc<Mutex<Vec<Arc<ThreadTimes>>>>,
 }
 
@@ -101,8 +146,8 @@ pub struct Track {
     begin: Instant,
     timeline: bool,
     thread: Arc<ThreadTimes>,
-    /// Nanoseconds of the current update that targets took.
-    targets: Arc<AtomicU64>,
+    /// Nanoseconds of the current update by phase.
+    current: Arc<[AtomicU64; Phase::ALL.len()]>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,13 +158,32 @@ impl Profile {
     /// Starts the clock; `timeline` keeps single spans too.
     #[must_use]
     pub fn new(timeline: bool) -> Self {
-        Self { begin: Instant::now(), timeline, devices: false, threads: Arc::default() }
+        Self { begin: Instant::now(), timeline, details: false, threads: Arc::default() }
     }
 
-    /// Measures phases of a device that learns, too, on a track of its own.
+    /// Measures parts of updates, and phases of a device on a track of its own.
     #[cfg(feature = "cli")]
-    pub(crate) fn with_devices(self) -> Self {
-        Self { devices: true, ..self }
+    pub(crate) fn with_details(self) -> Self {
+        Self { details: true, ..self }
+    }
+
+    /// Returns a probe for the agent whose updates `track` times.
+    ///
+    /// `None` if parts of updates are not measured.
+    pub(crate) fn probe(&self, track: &Track) -> Option<Probe> {
+        let current = track.current.clone();
+        let probe = move |stage| {
+            let last = LAST_STAGE.get();
+            if last == 0 {
+                return;
+            }
+            let now = nanos();
+            LAST_STAGE.set(now);
+            if let Some(part) = Phase::of(stage) {
+                current[part as usize].fetch_add(now - last, Ordering::Relaxed);
+            }
+        };
+        self.details.then(|| Arc::new(probe) as Probe)
     }
 
     /// Returns a watch for an agent's device; `None` if devices are not measured.
@@ -137,7 +201,7 @@ impl Profile {
             let [since, length] = [span.begin, span.seconds].map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));
             track.get_or_insert_with(|| profile.new_track("device", true)).add(phase, begin + since, length);
         };
-        self.devices.then(|| Box::new(watch) as DeviceWatch)
+        self.details.then(|| Box::new(watch) as DeviceWatch)
     }
 
     /// Returns the track of the thread `name`, creating it at first use.
@@ -161,7 +225,7 @@ impl Profile {
             threads.push(thread.clone());
             thread
         });
-        Track { begin: self.begin, timeline: self.timeline, thread, targets: Arc::default() }
+        Track { begin: self.begin, timeline: self.timeline, thread, current: Arc::default() }
     }
 
     /// Returns the phase that the learner's thread is in, of those that begin before they are measured.
@@ -193,21 +257,23 @@ impl Profile {
         let mut lines = Vec::new();
         for thread in &*locked(&self.threads) {
             let mut line = format!("{:<10}", thread.name);
-            let mut rest = whole;
-            for (phase, name) in Phase::ALL {
-                let seconds = seconds(thread, phase);
-                rest -= seconds;
-                if seconds > 0.0 {
-                    let _ = write!(line, " {name} {:.1}%,", 100.0 * seconds / whole);
-                }
+            let mut rest = 100.0;
+            let share = |phase| 100.0 * seconds(thread, phase) / whole;
+            for (phase, name) in Phase::ALL.into_iter().filter(|(phase, _)| !Phase::PARTS.contains(phase) && share(*phase) > 0.0)
+            {
+                rest -= share(phase);
+                let _ = write!(line, " {name} {:.1}%", share(phase));
+                let parts = Phase::PARTS.into_iter().filter(|part| phase == Phase::Update && share(*part) > 0.0);
+                let parts: Vec<_> = parts.map(|part| format!("{} {:.1}%", part.name(), share(part))).collect();
+                line.push_str(&if parts.is_empty() { ",".into() } else { format!(" ({}),", parts.join(", ")) });
             }
-            let _ = write!(line, " else {:.1}%", (100.0 * rest / whole).max(0.0));
+            let _ = write!(line, " else {:.1}%", f64::max(rest, 0.0));
             lines.push(line);
         }
         lines
     }
 
-    /// Returns the seconds by thread and phase as JSON.
+    /// Returns the seconds by thread and phase as JSON; `update` includes its parts.
     #[must_use]
     pub fn json(&self) -> Value {
         let threads = locked(&self.threads);
@@ -253,31 +319,46 @@ impl Track {
 
     /// Returns a watch for an agent.
     ///
-    /// With it, [`Track::time_update`] distinguishes targets from learning.
+    /// With it, [`Track::time_update`] distinguishes statistics and targets from learning.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        let (targets, mut begin) = (self.targets.clone(), 0);
-        Box::new(move |event| match event {
-            UpdateEvent::TargetsBegin => begin = nanos(),
-            UpdateEvent::TargetsEnd => {
-                targets.fetch_add(nanos() - begin, Ordering::Relaxed);
-            }
+        let (current, mut begin) = (self.current.clone(), 0);
+        Box::new(move |event| {
+            let phase = match event {
+                UpdateEvent::TargetsBegin | UpdateEvent::StatisticsBegin => return begin = nanos(),
+                UpdateEvent::TargetsEnd => Phase::Targets,
+                UpdateEvent::StatisticsEnd => Phase::Preprocessing,
+            };
+            current[phase as usize].fetch_add(nanos() - begin, Ordering::Relaxed);
         })
     }
 
-    /// Runs an update, and records its time as targets and learning.
+    /// Runs an update, and records its time by phase and part.
+    ///
+    /// In a timeline, they follow each other, each with its sum over the minibatches.
     ///
     /// # Errors
     /// The errors of `update`.
     pub fn time_update(&self, update: impl FnOnce() -> Result<Metrics, rl_agents::Error>) -> Result<Metrics, rl_agents::Error> {
         let begin = Instant::now();
         self.thread.current.store(Phase::Update as usize, Ordering::Relaxed);
+        LAST_STAGE.set(nanos().max(1));
         let metrics = update();
+        LAST_STAGE.set(0);
         self.thread.current.store(NONE, Ordering::Relaxed);
-        let metrics = metrics?;
-        let (whole, targets) = (begin.elapsed(), Duration::from_nanos(self.targets.swap(0, Ordering::Relaxed)));
-        self.add(Phase::Targets, begin, targets);
-        self.add(Phase::Update, begin + targets, whole.saturating_sub(targets));
+        let (metrics, whole) = (metrics?, begin.elapsed());
+        let spent = |phase: Phase| Duration::from_nanos(self.current[phase as usize].swap(0, Ordering::Relaxed));
+        let (statistics, targets) = (spent(Phase::Preprocessing), spent(Phase::Targets));
+        let mut at = begin + statistics + targets;
+        if !statistics.is_zero() {
+            self.add(Phase::Preprocessing, begin, statistics);
+        }
+        self.add(Phase::Targets, begin + statistics, targets);
+        self.add(Phase::Update, at, (begin + whole).saturating_duration_since(at));
+        for (part, length) in Phase::PARTS.map(|part| (part, spent(part))).into_iter().filter(|(_, length)| !length.is_zero()) {
+            self.add(part, at, length);
+            at += length;
+        }
         Ok(metrics)
     }
 
@@ -322,9 +403,49 @@ mod tests {
 
     #[cfg(feature = "cli")]
     #[test]
+    fn parts_of_an_update_are_measured_on_request_and_on_its_own_thread() {
+        let plain = Profile::new(false);
+        assert!(plain.probe(&plain.track("learner")).is_none(), "no clock is read for a minibatch unless requested");
+        let profile = Profile::new(true).with_details();
+        let track = profile.track("learner");
+        let (probe, mut watch) = (profile.probe(&track).unwrap(), track.watch());
+        let wait = || std::thread::sleep(Duration::from_millis(2));
+        probe(Stage::Forward);
+        let update = || {
+            let events =
+                [UpdateEvent::StatisticsBegin, UpdateEvent::StatisticsEnd, UpdateEvent::TargetsBegin, UpdateEvent::TargetsEnd];
+            events.into_iter().for_each(|event| {
+                watch(event);
+                wait();
+            });
+            probe(Stage::Targets);
+            for stage in Stage::ALL {
+                wait();
+                probe(stage);
+                // A thread of the pool.
+                std::thread::scope(|scope| _ = scope.spawn(|| probe(Stage::Drawing)));
+            }
+            Ok(Metrics::default())
+        };
+        track.time_update(update).unwrap();
+        probe(Stage::Forward);
+        let parts = Phase::PARTS.map(|part| profile.seconds(part));
+        assert!(parts.iter().all(|seconds| *seconds >= 0.002) && parts.iter().sum::<f64>() <= profile.seconds(Phase::Update));
+        let apart = [Phase::Preprocessing, Phase::Targets].map(|phase| profile.seconds(phase));
+        assert!(apart.iter().all(|seconds| *seconds >= 0.002), "{apart:?}");
+        assert!(profile.lines()[0].contains("% (inputs ") && profile.lines()[0].contains("%), else "), "{:?}", profile.lines());
+        let trace: Value = serde_json::from_str(&profile.timeline()).unwrap();
+        let spans: Vec<_> = trace["traceEvents"].as_array().unwrap()[1..].iter().map(|span| span["name"].clone()).collect();
+        let names =
+            ["preprocessing", "targets", "update", "inputs", "forward", "backward", "optimizer", "adding", "drawing", "waiting"];
+        assert_eq!(spans, names);
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
     fn a_device_has_a_track_that_no_sum_over_threads_counts() {
         assert!(Profile::new(true).device_watch().is_none(), "devices are not measured unless requested");
-        let profile = Profile::new(true).with_devices();
+        let profile = Profile::new(true).with_details();
         let mut watch = profile.device_watch().unwrap();
         assert!(profile.lines().is_empty(), "no track without a span");
         watch(DeviceSpan { phase: DevicePhase::Acting, begin: 0.5, seconds: 0.25 });

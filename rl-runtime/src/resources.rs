@@ -246,14 +246,15 @@ mod tests {
         let own = Resources::read().unwrap().rss;
         let counted = Counted::new(shell.id());
         let all = workers()[1];
-        assert!(all > of_worker(shell.id())[1] && of_worker(shell.id())[1] > 1e5, "{all} bytes, the shell's own included");
+        let [_, alone, _] = of_process(Path::new(&format!("/proc/{}", shell.id()))).unwrap();
+        assert!(all > alone && alone > 1e5, "{all} bytes, the shell's own included");
         assert!(Resources::read().unwrap().rss as f64 > own as f64 + 0.5 * all);
         drop(counted);
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.id())).unwrap();
         shell.kill().unwrap();
         shell.wait().unwrap();
         Command::new("kill").args(children.split_whitespace()).status().unwrap();
-        assert_eq!(of_worker(shell.id()), [0.0; 2]);
+        assert_eq!(of_trees(vec![shell.id()]), [0.0; 2]);
     }
 
     #[test]

@@ -580,6 +580,7 @@ impl Training {
             Pipeline::new(config.mode(), collectors, config.n_steps(), &agent.memory(config.mode() != Mode::Sync), &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         agent.watch(track.watch());
+        profile.probe(&track).into_iter().for_each(|probe| agent.set_probe(probe));
         profile.device_watch().into_iter().try_for_each(|watch| agent.watch_device(watch))?;
         ranks.iter().for_each(|ranks| agent.share(ranks.clone()));
         let (progress, saves) = (Progress::default(), Saves::default());

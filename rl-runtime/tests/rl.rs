@@ -479,6 +479,38 @@ fn a_profile_and_a_timeline_say_where_time_went() {
 }
 
 #[test]
+fn a_profile_shows_the_parts_of_updates_and_changes_no_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let reference = ["learner=reference"];
+    let dqn = ["dqn.learning_starts=64", "dqn.batch_size=16", "dqn.prioritized=true", "dqn.target_update_interval=64"];
+    let normalized = ["normalize_obs=true", "ppo.normalize_reward=true"];
+    let algos: [(&str, &[&str]); 5] =
+        [("ppo", &normalized), ("ppo", &reference), ("a2c", &[]), ("a2c", &reference), ("dqn", &dqn)];
+    for (i, (algo, settings)) in algos.into_iter().enumerate() {
+        let train = |name: &str, more: &[&str]| {
+            let run = dir.path().join(format!("{name}-{i}"));
+            let steps =
+                ["--algo", algo, "--steps", "512", "--envs", "8", "--set", "eval_episodes=2", "--set", "env.frame_stack=2"];
+            let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+            let args = ["train", "cartpole", "--json", "--run-dir", text(&run)].into_iter().chain(steps).chain(settings);
+            let output = finish(&mut rl(&args.chain(more.iter().copied()).collect::<Vec<_>>()));
+            assert_eq!(output.status.code(), Some(0), "{algo}: {}", stderr(&output));
+            (contents(&newest(&run)), stdout(&output))
+        };
+        let ((plain, _), (profiled, said)) = (train("plain", &[]), train("profiled", &["--profile"]));
+        assert_eq!(plain, profiled, "{algo}");
+        let mut lines = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let profile = lines.find(|line| line["event"] == "profile").unwrap();
+        let seconds = |phase: &str| profile["threads"]["learner"][phase].as_f64().unwrap();
+        let replay: &[&str] = if algo == "dqn" { &["adding", "drawing"] } else { &[] };
+        let parts = [&["forward", "backward", "optimizer"], replay].concat();
+        parts.iter().for_each(|part| assert!(seconds(part) > 0.0, "{algo} has no time for {part}: {profile}"));
+        assert!(parts.iter().map(|part| seconds(part)).sum::<f64>() <= seconds("update"), "{profile}");
+        assert!(seconds("preprocessing") > 0.0, "stacks and statistics: {profile}");
+    }
+}
+
+#[test]
 fn bench_pipeline_gives_a_rate_beside_the_ideal_one() {
     let args =
         ["--envs", "4", "--latency", "fixed", "--latency-ms", "2", "--update-ms", "5", "--n-steps", "8", "--seconds", "0.2"];

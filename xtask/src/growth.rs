@@ -23,8 +23,10 @@ pub(crate) type Curve = (&'static str, &'static str, Vec<(f64, f64)>);
 pub(crate) fn measure(root: &Path) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let mut text = format!(
-        "# Cost of a step\n\nWritten by `cargo xtask bench --growth` on {}: random actions, two threads, medians of five parts\nwith minimum \
-         and maximum. The time of one step of all N environments together, and per environment.\n\n![growth](growth.svg)\n",
+        "# Cost of a step\n\nWritten by `cargo xtask bench --growth` on {}: random actions, two threads, medians of five parts\nof one run, \
+         with minimum and maximum. The time of one step of all N environments together, and per environment. A step takes as long as \
+         the slower\nthread, so a run beside another program's may be slower than one thread alone; the minimum is the part that was \
+         disturbed least.\nstudy-vector.md has medians of three runs of the same command, and one thread beside two.\n\n![growth](growth.svg)\n",
         machine(root)
     );
     let (mut sizes, mut repeats) = (Vec::new(), Vec::new());

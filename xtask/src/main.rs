@@ -6,6 +6,7 @@ mod board;
 mod candle_cuda;
 mod circles;
 mod counts;
+mod figures;
 mod full_disk;
 mod fuzz;
 mod gpu_bundle;
@@ -107,7 +108,7 @@ usage: cargo xtask <command>
                  run six configurations (or crawlers on websites with faults) for N hours and watch memory, threads, child
                  processes and descriptors; writes bench/soak.md (or soak-crawl.md) and .svg
   tidy           check the workspace's rules: dependencies between crates, what each crate never does, unsafe code, names, prose,
-                 the map of files
+                 the map of files, figures of documents against their records
   tidy --counts  print lines, public items, enums over element type or action kind, structs of a step, long files, circles of
                  imports
 ";

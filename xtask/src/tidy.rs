@@ -1,7 +1,7 @@
 //! Rules that the compiler does not know: `cargo xtask tidy` checks them all.
 //!
 //! Rules about dependencies, words that a crate never has, unsafe code, imports, names, prose, the map of files, the table of
-//! faults.
+//! faults, figures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use crate::circles::circles;
+use crate::figures;
 use crate::public;
 use crate::source::{Source, has_word, read_sources};
 
@@ -104,6 +105,10 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let circles = circles(&library_sources(root)?).into_iter();
     problems.extend(circles.map(|circle| format!("files import each other: {circle}")));
     problems.extend(unproven(&read("docs/faults.md")?, &|file| read(file).unwrap_or_default()));
+    let sources = toml::from_str(&read("bench/figures.toml")?).context("bench/figures.toml")?;
+    for path in documents(root)? {
+        problems.extend(figures::check(&path, &read(&path)?, &sources, &|record| read(record).unwrap_or_default()));
+    }
     if problems.is_empty() { Ok(()) } else { bail!("{}\n{} problems", problems.join("\n"), problems.len()) }
 }
 
@@ -273,6 +278,17 @@ fn unproven(faults: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Documents whose figures have sources.
+fn documents(root: &Path) -> Result<Vec<String>> {
+    let mut paths = vec!["README.md".to_string(), "bench/README.md".into()];
+    for entry in fs::read_dir(root.join("docs"))? {
+        let name = entry?.file_name().into_string().unwrap_or_default();
+        paths.extend(name.ends_with(".md").then(|| format!("docs/{name}")));
+    }
+    paths.sort();
+    Ok(paths)
 }
 
 /// The source files of the library crates, modules for tests left out.

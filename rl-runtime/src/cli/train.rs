@@ -87,7 +87,7 @@ pub(super) struct TrainArgs {
     /// Print lines at a terminal, too, instead of the board
     #[arg(long)]
     plain: bool,
-    /// Print each thread's and the device's time by phase at the end
+    /// Print time by phase at the end: each thread's, updates by part, the device's
     #[arg(long)]
     profile: bool,
     /// Process that has started this one, and takes it along when it dies
@@ -254,7 +254,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
     let mut report = Report::new(json, args.plain);
     let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
     let profile = Profile::new(args.timeline.is_some());
-    let profile = if args.profile || args.timeline.is_some() { profile.with_devices() } else { profile };
+    let profile = if args.profile || args.timeline.is_some() { profile.with_details() } else { profile };
     // A timeline inside the run directory is checked once the directory exists.
     let run_dir = args.run_dir.as_ref().or(args.resume.as_ref());
     let inside = |path: &Path| run_dir.is_some_and(|dir| absolute(path).starts_with(absolute(dir)));

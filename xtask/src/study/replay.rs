@@ -24,7 +24,7 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let mut text = study.head(
         "Replay memory in a file",
         &format!(
-            "Transitions of {ROW} bytes (CartPole's), one thread, batches of 256, additions of 4,096: millions per second, medians of five parts with minimum \
+            "Transitions of {ROW} bytes (CartPole's), one thread, batches of 256, additions of 4,096: per second, medians of five parts with minimum \
              and maximum.\nThe machine has {total:.0} GiB of memory; the file is on its disk.\n"
         ),
     );
@@ -45,7 +45,7 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
                 let [median, low, high] =
                     ["value", "min", "max"].map(|name| line[name].as_f64().map_or(f64::NAN, |rate| rate / 1e6));
                 anyhow::ensure!(median.is_finite(), "{line}");
-                Ok(format!("{median:.3} ({low:.3} to {high:.3})"))
+                Ok(format!("{median:.3} M ({low:.3} M to {high:.3} M)"))
             };
             let [added, drawn] = &lines[..] else { anyhow::bail!("two figures: {output}") };
             let gigabytes = (capacity * ROW) as f64 / 1e9;

@@ -33,7 +33,7 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let mut text =
         study.head("Threads beyond the cores", &format!("Medians of {ROUNDS} alternating runs, with minimum and maximum."));
     let header: String = THREADS.iter().map(|n| format!(" {n} |")).collect();
-    let _ = writeln!(text, "\n| threads |{header}\n|---|{}", "---|".repeat(THREADS.len()));
+    let _ = writeln!(text, "\n| threads |{header} 3 against 2 | 16 against 2 |\n|---|{}", "---|".repeat(THREADS.len() + 2));
     for (what, bench, args) in WORK {
         let mut rates = vec![Vec::new(); THREADS.len()];
         for _ in 0..ROUNDS {
@@ -42,7 +42,10 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
                 rates.push(if bench { study.bench(&args)? } else { study.train(&args, 0)?.rate });
             }
         }
-        let cells: String = rates.into_iter().map(|rates| format!(" {} |", k_range(spread(rates)))).collect();
+        let spreads: Vec<_> = rates.into_iter().map(spread).collect();
+        let cells: String = spreads.iter().map(|spread| format!(" {} |", k_range(*spread))).collect();
+        let against_2 = |at: usize| spreads[at].0 / spreads[1].0;
+        let cells = format!("{cells} {:.2} | {:.2} |", against_2(2), against_2(5));
         println!("{what}:{cells}");
         let _ = writeln!(text, "| {what} |{cells}");
     }
