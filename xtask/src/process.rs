@@ -88,8 +88,7 @@ impl Process {
 
     /// Sends SIGTERM.
     pub(crate) fn terminate(&self) -> Result<()> {
-        let status = Command::new("kill").args(["-TERM", &self.id().to_string()]).status().context("kill")?;
-        if status.success() { Ok(()) } else { bail!("kill -TERM {} failed", self.id()) }
+        signal(self.id(), "TERM")
     }
 
     /// Sends SIGKILL and waits.
@@ -111,6 +110,63 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Sends a process the signal `name`, for instance `TERM`.
+pub(crate) fn signal(id: u32, name: &str) -> Result<()> {
+    let status =
+        Command::new("kill").args([&format!("-{name}"), &id.to_string()]).stderr(Stdio::null()).status().context("kill")?;
+    if status.success() { Ok(()) } else { bail!("kill -{name} {id} failed") }
+}
+
+/// Processes of this machine.
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// State and parent of a process.
+fn stat(id: u32) -> Option<(String, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = stat.rsplit(") ").next()?.split(' ');
+    Some((fields.next()?.into(), fields.next()?.parse().ok()?))
+}
+
+/// Running children of a process.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    processes().filter(|&id| stat(id).is_some_and(|(state, of)| of == parent && state != "Z")).collect()
+}
+
+/// Running processes with `mark`, such as `NAME=value`, in their environment variables.
+///
+/// Descendants inherit it, in whichever group or session they are.
+pub(crate) fn marked(mark: &str) -> Vec<u32> {
+    let has_mark = |id: &u32| {
+        let environ = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+        environ.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    processes().filter(has_mark).filter(|&id| stat(id).is_some_and(|(state, _)| state != "Z")).collect()
+}
+
+/// Waits up to `limit` for the end of all processes with `mark`.
+///
+/// Kills those that are left, and returns their command lines.
+pub(crate) fn left(mark: &str, limit: Duration) -> Vec<String> {
+    let begin = Instant::now();
+    loop {
+        let ids = marked(mark);
+        if ids.is_empty() || begin.elapsed() > limit {
+            let line = |id: &u32| {
+                let bytes = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+                String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_string()
+            };
+            let lines = ids.iter().map(line).collect();
+            // One that has ended in between needs no signal.
+            ids.iter().for_each(|&id| drop(signal(id, "KILL")));
+            return lines;
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
