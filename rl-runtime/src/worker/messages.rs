@@ -1,6 +1,6 @@
 //! Messages between this program and a worker: `docs/worker-protocol.md`.
 
-use rl_envs::{ActionSlice, ActionSpace, Actions, ObsSliceMut, Space};
+use rl_envs::{ActionSlice, ActionSpace, Actions, MAX_CATEGORIES, ObsSliceMut, Space};
 use serde::Deserialize;
 
 /// Version of the protocol.
@@ -28,7 +28,7 @@ pub(super) const FAILED: u32 = 0xE000_0000;
 
 /// Largest text that a worker may send.
 pub(super) const MAX_JSON: usize = 64 << 20;
-/// Largest number of elements of an observation.
+/// Largest number of elements of an observation, and of the inputs that a network has for them.
 const MAX_LEN: usize = 1 << 26;
 
 /// Greeting of a worker: its environments' spaces.
@@ -53,6 +53,9 @@ struct ObservationSpace {
     low: Vec<Option<f32>>,
     #[serde(default)]
     high: Vec<Option<f32>>,
+    /// Number of categories of each element, 0 for a number; empty if all are numbers.
+    #[serde(default)]
+    categories: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -75,10 +78,28 @@ fn bounds(bounds: &[Option<f32>], unbounded: f32) -> Vec<f32> {
     bounds.iter().map(|bound| bound.unwrap_or(unbounded)).collect()
 }
 
+/// Makes elements of a space categories, or returns what is wrong with them.
+fn with_categories(space: Space, categories: &[u32]) -> Result<Space, String> {
+    if categories.is_empty() {
+        return Ok(space);
+    }
+    if categories.len() != space.len() {
+        return Err(format!("numbers of categories of {} of {} elements of an observation", categories.len(), space.len()));
+    }
+    if let Some((i, n)) = categories.iter().enumerate().find(|(_, n)| **n > MAX_CATEGORIES) {
+        return Err(format!("element {i} of the observations is one of {n} categories; f32 tells {MAX_CATEGORIES} apart at most"));
+    }
+    let n_inputs: u64 = categories.iter().map(|&n| u64::from(n.max(1))).sum();
+    if n_inputs > MAX_LEN as u64 {
+        return Err(format!("observations with {n_inputs} categories in all; {MAX_LEN} at most"));
+    }
+    Ok(space.with_categories(categories))
+}
+
 impl Hello {
     /// Returns the spaces, or what is wrong with them.
     pub(super) fn spaces(&self) -> Result<(Space, ActionSpace), String> {
-        let Self { protocol, observation: ObservationSpace { dtype, shape, low, high }, action, masked, .. } = self;
+        let Self { protocol, observation: ObservationSpace { dtype, shape, low, high, categories }, action, masked, .. } = self;
         if *protocol != PROTOCOL {
             return Err(format!("it speaks version {protocol} of the protocol, this program version {PROTOCOL}"));
         }
@@ -87,7 +108,8 @@ impl Hello {
         let space = match dtype.as_str() {
             "u8" => Space::bytes(shape, u8::MAX, 1.0 / 255.0),
             "f32" if (low.len(), high.len()) == (len, len) => {
-                Space::vector(&bounds(low, f32::NEG_INFINITY), &bounds(high, f32::INFINITY))
+                let space = Space::vector(&bounds(low, f32::NEG_INFINITY), &bounds(high, f32::INFINITY));
+                with_categories(space, categories)?
             }
             "f32" => return Err(format!("{} and {} bounds of {len} elements of an observation", low.len(), high.len())),
             other => return Err(format!("observations of the type \"{other}\"; f32 or u8")),
