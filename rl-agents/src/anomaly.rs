@@ -69,6 +69,8 @@ impl Anomalies {
 pub(crate) struct Bounds {
     low: Vec<f32>,
     high: Vec<f32>,
+    /// Number of categories of each element, 0 for a number; empty if all elements are numbers.
+    categories: Vec<u32>,
     pub(crate) d: usize,
 }
 
@@ -78,16 +80,19 @@ impl Bounds {
         // Infinite bounds become the largest finite numbers, so that non-finite numbers are outside too.
         let low: Vec<f32> = space.low().iter().map(|low| low.max(f32::MIN)).collect();
         let high: Vec<f32> = space.high().iter().map(|high| high.min(f32::MAX)).collect();
-        Self { low: low.repeat(n), high: high.repeat(n), d: space.len() }
+        Self { low: low.repeat(n), high: high.repeat(n), categories: space.categories().into(), d: space.len() }
     }
 
-    /// Returns true if all of these observations are finite and within bounds.
+    /// Returns true if all of these observations are finite and within bounds, and categories are whole numbers.
     pub(crate) fn hold(&self, obs: ObsSlice<'_>) -> bool {
         match obs {
-            ObsSlice::F32(obs) => obs.chunks(self.low.len()).all(|obs| {
-                let bounded = obs.iter().zip(&self.low).zip(&self.high);
-                bounded.fold(0, |bad, ((x, low), high)| bad | u32::from(!((low <= x) & (x <= high)))) == 0
-            }),
+            ObsSlice::F32(obs) => {
+                let bounded = obs.chunks(self.low.len()).all(|obs| {
+                    let bounded = obs.iter().zip(&self.low).zip(&self.high);
+                    bounded.fold(0, |bad, ((x, low), high)| bad | u32::from(!((low <= x) & (x <= high)))) == 0
+                });
+                bounded && (self.categories.is_empty() || obs.iter().enumerate().all(|(i, x)| self.is_whole(i % self.d, *x)))
+            }
             // A space of bytes has one bound for all of its elements.
             ObsSlice::U8(obs) => match self.high.first() {
                 Some(&high) if high < 255.0 => f32::from(obs.iter().fold(0, |max, &x| x.max(max))) <= high,
@@ -96,7 +101,12 @@ impl Bounds {
         }
     }
 
-    /// Describes the first element of an observation that is outside of its bounds.
+    /// True for a number, and for a whole number as a category.
+    fn is_whole(&self, dim: usize, x: f32) -> bool {
+        self.categories.get(dim).is_none_or(|&n| n == 0) || x.fract() == 0.0
+    }
+
+    /// Describes the first element of an observation that is outside of its bounds, or no category.
     pub(crate) fn outside(&self, obs: ObsSlice<'_>) -> Option<String> {
         (0..self.d).find_map(|dim| {
             let x = match obs {
@@ -104,6 +114,9 @@ impl Bounds {
                 ObsSlice::U8(obs) => f32::from(obs[dim]),
             };
             let (low, high) = (self.low[dim], self.high[dim]);
+            if !self.is_whole(dim, x) {
+                return Some(format!("element {dim} of the observation is {x}, not one of the categories {low} to {high}"));
+            }
             (x < low || high < x).then(|| format!("element {dim} of the observation is {x}, outside of [{low}, {high}]"))
         })
     }

@@ -14,6 +14,7 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
+use rl_envs::Space;
 use rl_envs::isa::Set;
 
 use crate::activation::Activation;
@@ -71,11 +72,11 @@ pub(crate) struct Conv {
 }
 
 impl Conv {
-    /// Creates layers of [channels, kernel, stride] over observations of `shape`.
+    /// Creates layers of [channels, kernel, stride] over observations.
     ///
     /// Appends the tensors to `layout` as `conv.0.weight`, `conv.0.bias`, ...
-    pub(crate) fn new(layout: &mut Layout, shape: &[usize], sizes: &[[usize; 3]], activation: Activation) -> Result<Self, Error> {
-        let obs_len = shape.iter().product();
+    pub(crate) fn new(layout: &mut Layout, obs: &Space, sizes: &[[usize; 3]], activation: Activation) -> Result<Self, Error> {
+        let (shape, obs_len) = (obs.shape(), obs.n_inputs());
         let refused = |what: String, allowed| Err(Error::Setting { name: "conv", value: format!("{sizes:?}{what}"), allowed });
         let mut layers: Vec<ConvShape> = Vec::with_capacity(sizes.len());
         for (l, &[n_out, kernel, stride]) in sizes.iter().enumerate() {
@@ -453,7 +454,7 @@ mod tests {
     fn weights_lie_as_out_in_rows_columns_and_what_does_not_fit_is_refused() {
         let new = |shape: &[usize], sizes: &[[usize; 3]]| {
             let mut layout = Layout::default();
-            let conv = Conv::new(&mut layout, shape, sizes, Activation::Relu)?;
+            let conv = Conv::new(&mut layout, &Space::bytes(shape, 1, 1.0), sizes, Activation::Relu)?;
             Ok::<_, Error>((conv.n_out(), layout.tensors().iter().map(|tensor| tensor.shape.clone()).collect::<Vec<_>>()))
         };
         let (n_out, shapes) = new(&[4, 84, 84], &[[32, 8, 4], [64, 4, 2], [64, 3, 1]]).unwrap();
@@ -508,7 +509,7 @@ mod tests {
     #[test]
     fn products_have_the_given_precision() {
         let mut layout = Layout::default();
-        let conv = Conv::new(&mut layout, &[2, 5, 5], &[[3, 3, 1]], Activation::Tanh).unwrap();
+        let conv = Conv::new(&mut layout, &Space::bytes(&[2, 5, 5], 1, 1.0), &[[3, 3, 1]], Activation::Tanh).unwrap();
         let numbers = |n: usize| Tensor::from_iter((0..n).map(|i| (i as f32).sin()), &candle_core::Device::Cpu).unwrap();
         let (params, obs) = (numbers(layout.len()), numbers(100).reshape((2, 50)).unwrap());
         let features =

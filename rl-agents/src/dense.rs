@@ -6,10 +6,12 @@
 //! threads can share a layer. Layers with few outputs get their gradient transposed, which pads less.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rl_envs::isa::Set;
 
 use crate::activation::Activation;
+use crate::categories::Categories;
 use crate::gemm::{Init, Matrix, PANEL, PanelColumns, Stride, add_rows, multiply, pad, panels, reserve, width};
 use crate::mlp::Linear;
 
@@ -43,6 +45,12 @@ impl<'a> Rows<'a> {
     /// Rows of panel `p`, 64 numbers each.
     pub(crate) fn panel(self, p: usize) -> &'a [f32] {
         &self.data[p * PANEL * self.height..][..self.m * PANEL]
+    }
+
+    /// Number in column `j` of row `i`.
+    #[inline(always)]
+    pub(crate) fn at(self, i: usize, j: usize) -> f32 {
+        self.data[(j / PANEL * self.height + i) * PANEL + j % PANEL]
     }
 
     fn matrix(self) -> Matrix<'a, Stride, PanelColumns> {
@@ -94,6 +102,10 @@ pub(crate) struct Dense {
     grad_bias: usize,
     /// True if blocks are (out, padded in) instead of (in, padded out).
     transposed: bool,
+    /// Categories among the elements that the layer reads, if it reads observations that have some.
+    ///
+    /// Its inputs are those of the elements. The layer has no transpose: nothing needs the gradient of its inputs.
+    categories: Option<Arc<Categories>>,
 }
 
 impl Dense {
@@ -103,11 +115,12 @@ impl Dense {
     pub(crate) fn new(
         linear: &Linear,
         (n_in, runs): (usize, (usize, usize)),
+        categories: Option<Arc<Categories>>,
         packed_len: &mut usize,
         grad_len: &mut usize,
     ) -> Self {
         let n_out = linear.n_out;
-        let transposed = n_out * pad(n_in) < n_in * pad(n_out);
+        let transposed = categories.is_none() && n_out * pad(n_in) < n_in * pad(n_out);
         Self {
             n_in,
             n_out,
@@ -116,10 +129,11 @@ impl Dense {
             bias: linear.bias.clone(),
             packed_weight: reserve(packed_len, n_in * pad(n_out)),
             packed_bias: reserve(packed_len, pad(n_out)),
-            packed_transpose: reserve(packed_len, n_out * pad(n_in)),
+            packed_transpose: reserve(packed_len, if categories.is_some() { 0 } else { n_out * pad(n_in) }),
             grad_weight: reserve(grad_len, if transposed { n_out * pad(n_in) } else { n_in * pad(n_out) }),
             grad_bias: reserve(grad_len, pad(n_out)),
             transposed,
+            categories,
         }
     }
 
@@ -136,7 +150,10 @@ impl Dense {
         let (n, first) = (width(self.n_out, p), p * PANEL);
         let b = &packed[self.packed_weight + first * self.n_in..][..n * self.n_in];
         let bias = &packed[self.packed_bias + first..][..n];
-        multiply::<S>(output, Stride(PANEL), input.matrix(), (b, n), (input.m, n, self.n_in), Init::Bias(bias));
+        match &self.categories {
+            Some(categories) => categories.forward::<S>(input, b, bias, output),
+            None => multiply::<S>(output, Stride(PANEL), input.matrix(), (b, n), (input.m, n, self.n_in), Init::Bias(bias)),
+        }
         let Some(activation) = activation else { return };
         if n == PANEL {
             return activation.apply::<S>(output);
@@ -160,9 +177,22 @@ impl Dense {
     #[inline(always)]
     pub(crate) fn weight_grad<S: Set>(&self, (q, p): (usize, usize), input: Rows<'_>, dz: Rows<'_>, grad: &mut [f32]) {
         let (m, rows, n) = (input.m, self.block_rows((q, p)), self.block_width((q, p)));
+        if let Some(categories) = &self.categories {
+            return categories.weight_grad::<S>(q, input, dz.panel(p), (&mut grad[..rows * n], n));
+        }
         let (a, b) = if self.transposed { (dz.panel(p), input.panel(q)) } else { (input.panel(q), dz.panel(p)) };
         let a = Matrix { data: a, rows: Stride(1), columns: Stride(PANEL) };
         multiply::<S>(&mut grad[..rows * n], Stride(n), a, (b, PANEL), (rows, n, m), Init::Add);
+    }
+
+    /// Categories among the elements that the layer reads.
+    pub(crate) fn categories(&self) -> Option<&Arc<Categories>> {
+        self.categories.as_ref()
+    }
+
+    /// True if panel `q` of the inputs holds categories that none of the samples has: its gradient is 0.
+    pub(crate) fn misses(&self, q: usize, input: Rows<'_>) -> bool {
+        self.categories.as_ref().is_some_and(|categories| categories.misses(q, input))
     }
 
     /// Adds a tile's gradient of panel `p` of the biases.
@@ -273,7 +303,8 @@ impl Dense {
     pub(crate) fn pieces<'a>(&self, packed: &'a mut [f32], mut take: impl FnMut(Part, &'a mut [f32])) -> &'a mut [f32] {
         let parts = (0..panels(self.n_out)).map(|p| (Part::Weight(p), self.n_in * width(self.n_out, p)));
         let parts = parts.chain([(Part::Bias, pad(self.n_out))]);
-        let parts = parts.chain((0..panels(self.n_in)).map(|q| (Part::Transpose(q), self.n_out * width(self.n_in, q))));
+        let n_transposed = if self.categories.is_some() { 0 } else { panels(self.n_in) };
+        let parts = parts.chain((0..n_transposed).map(|q| (Part::Transpose(q), self.n_out * width(self.n_in, q))));
         let mut rest = packed;
         for (part, len) in parts {
             let (to, more) = rest.split_at_mut(len);

@@ -92,6 +92,10 @@ impl DeviceNet {
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
     pub(crate) fn new(device: &Device, net: &Net, (held, m): (usize, usize), learns: bool) -> Result<Self, Error> {
+        if net.layers.iter().any(|layer| layer.categories().is_some()) {
+            let allowed = "but no device learns from categories so far; use --device cpu";
+            return Err(Error::Setting { name: "device", value: "a GPU".into(), allowed });
+        }
         let convs = convs(device, net, held, learns)?;
         let layer = |(l, (layer, place)): (usize, (&crate::dense::Dense, &crate::net::Place))| DeviceLayer {
             dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },

@@ -89,6 +89,12 @@ pub(crate) fn reserve(len: &mut usize, more: usize) -> usize {
     std::mem::replace(len, *len + more)
 }
 
+/// Part of a sum of `k` terms that a term belongs to: [`multiply`] adds up the sums of the parts.
+#[inline(always)]
+pub(crate) fn part_of(term: usize, k: usize) -> usize {
+    if k > LONG { term / TERMS } else { 0 }
+}
+
 /// Adds the rows of `from`, `stride` numbers apart, to `to`, `some` rows at a time.
 ///
 /// The number of columns is a multiple of 16.

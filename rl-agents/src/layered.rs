@@ -334,6 +334,12 @@ impl Work for &mut Gradient<'_> {
     #[inline(always)]
     fn run<S: Set>(self) {
         let Gradient { layer, part, input, dz, chunk, last, levels, to } = self;
+        if let GradPart::Inputs(q) = part
+            && levels.is_empty()
+            && layer.misses(*q, *input)
+        {
+            return to.fill(0.0);
+        }
         // The tree of `slices::tree`: level i holds the sum of a subtree that waits for its neighbour.
         let mut own = [[0.0f32; BLOCK]; LEVELS];
         let mut kept = levels.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(LEVELS);

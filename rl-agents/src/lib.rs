@@ -41,6 +41,7 @@ mod agent;
 mod aligned;
 mod anomaly;
 mod batch;
+mod categories;
 mod conv;
 mod dense;
 mod descent;

@@ -3,12 +3,14 @@
 //! A chain starts at the observation, at the features of the convolutions, or at the output of another chain (a shared trunk).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rl_envs::Pool;
 use rl_envs::isa::Isa;
 
 use crate::activation::Activation;
 use crate::aligned::Aligned;
+use crate::categories::Categories;
 use crate::conv::{Conv, ConvStage};
 use crate::dense::{Dense, Part};
 use crate::gemm::{PANEL, pad, panels};
@@ -55,7 +57,7 @@ pub(crate) struct Net {
     pub(crate) places: Vec<Place>,
     pub(crate) chains: Vec<Chain>,
     pub(crate) activation: Activation,
-    /// Number of inputs of a first chain: the observation, or padded features.
+    /// Number of elements that a first chain reads: the observation's, or padded features.
     pub(crate) n_in: usize,
     pub(crate) packed_len: usize,
     pub(crate) grad_len: usize,
@@ -71,11 +73,18 @@ impl Net {
     /// Builds a chain for each network of `mlps`.
     ///
     /// Each network comes with the index of the network that it starts from; `None` is the features of `conv`, which without
-    /// layers are the observation. A network that another one starts from must be a trunk.
-    pub(crate) fn new(conv: &Conv, mlps: &[(&Mlp, Option<usize>)], activation: Activation) -> Self {
+    /// layers are the observation, of which some elements may be `categories`. A network that another one starts from must be a
+    /// trunk.
+    pub(crate) fn new(
+        conv: &Conv,
+        categories: Option<&Arc<Categories>>,
+        mlps: &[(&Mlp, Option<usize>)],
+        activation: Activation,
+    ) -> Self {
         let (mut packed_len, mut grad_len) = (0, 0);
         let conv = ConvStage::new(conv, &mut packed_len, &mut grad_len);
-        let n_in = conv.as_ref().map_or(mlps[0].0.layers()[0].n_in, |conv| conv.features().0);
+        let obs_len = categories.map_or(mlps[0].0.layers()[0].n_in, |categories| categories.n_elements());
+        let n_in = conv.as_ref().map_or(obs_len, |conv| conv.features().0);
         let (mut layers, mut places, mut chains) = (Vec::new(), Vec::<Place>::new(), Vec::<Chain>::new());
         for (mlp, from) in mlps {
             let first = layers.len();
@@ -83,7 +92,8 @@ impl Net {
             for (i, linear) in mlp.layers().iter().enumerate() {
                 let plain = (linear.n_in, (linear.n_in, pad(linear.n_in)));
                 let inputs = conv.as_ref().filter(|_| source.is_none()).map_or(plain, ConvStage::features);
-                layers.push(Dense::new(linear, inputs, &mut packed_len, &mut grad_len));
+                let categories = categories.filter(|_| source.is_none()).cloned();
+                layers.push(Dense::new(linear, inputs, categories, &mut packed_len, &mut grad_len));
                 let activated = i + 1 < mlp.layers().len() || mlp.is_trunk();
                 let depth = source.map_or(0, |source| places[source].depth + 1);
                 places.push(Place { source, depth, activation: activated.then_some(activation) });

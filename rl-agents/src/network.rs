@@ -13,6 +13,7 @@ use rl_envs::{Isa, Pool, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
+use crate::categories::Categories;
 use crate::conv::Conv;
 use crate::mlp::{Linear, Mlp};
 use crate::net::{Kernel, Net};
@@ -75,7 +76,7 @@ impl NetConfig {
             let value = self.precision.dtype().as_str().into();
             return Err(Error::Setting { name: "precision", value, allowed });
         }
-        Conv::new(&mut Layout::default(), obs.shape(), &self.conv, self.activation).map(|_| ())
+        Conv::new(&mut Layout::default(), obs, &self.conv, self.activation).map(|_| ())
     }
 }
 
@@ -84,6 +85,8 @@ impl NetConfig {
 pub(crate) struct NetworkShape {
     pub(crate) layout: Layout,
     pub(crate) conv: Conv,
+    /// Categories among the elements of an observation, if there are any.
+    pub(crate) categories: Option<Arc<Categories>>,
     trunk: Option<Mlp>,
     heads: Vec<Mlp>,
 }
@@ -98,13 +101,18 @@ impl NetworkShape {
     pub(crate) fn new(obs: &Space, net: &NetConfig, heads: &[(&str, usize)], shared: bool) -> Result<Self, Error> {
         net.check(obs)?;
         let mut layout = Layout::default();
-        let conv = Conv::new(&mut layout, obs.shape(), &net.conv, net.activation)?;
+        let conv = Conv::new(&mut layout, obs, &net.conv, net.activation)?;
         let body = [&[conv.n_out()], &net.hidden[..]].concat();
         let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
         let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &body).into_trunk());
         let inputs = if trunk.is_some() { &body[body.len() - 1..] } else { &body[..] };
         let heads = heads.iter().map(|(name, n_out)| mlp(name, &[inputs, &[*n_out]].concat())).collect();
-        Ok(Self { layout, conv, trunk, heads })
+        Ok(Self { layout, conv, categories: Categories::new(obs).map(Arc::new), trunk, heads })
+    }
+
+    /// Returns the networks in the layouts of the kernel.
+    pub(crate) fn kernel(&self, activation: Activation) -> Net {
+        Net::new(&self.conv, self.categories.as_ref(), &self.mlps(), activation)
     }
 
     /// Returns the networks in order, each with the index of the one that it follows.
@@ -136,10 +144,10 @@ impl Network {
     pub(crate) fn unset(shape: NetworkShape, obs: &Space, net: &NetConfig) -> Self {
         let params = vec![0.0; shape.layout.len()];
         let kernel = match net.learner {
-            Learner::Fused => Some(Kernel::new(Net::new(&shape.conv, &shape.mlps(), net.activation), &params)),
+            Learner::Fused => Some(Kernel::new(shape.kernel(net.activation), &params)),
             Learner::Reference => None,
         };
-        let normalizer = net.normalize_obs.then(|| Normalizer::new(obs.len()));
+        let normalizer = net.normalize_obs.then(|| Normalizer::new(obs));
         let (obs_len, scale) = (obs.len(), obs.scale());
         Self {
             shape: Arc::new(shape),
@@ -315,7 +323,7 @@ impl Network {
     /// Forward, gradients of the weights, and gradients of the inputs except for the first layers count two for each product.
     pub(crate) fn flops_per_sample(&self) -> usize {
         let weights = |layer: &Linear| layer.weight.len();
-        let NetworkShape { conv, trunk, heads, .. } = &*self.shape;
+        let NetworkShape { conv, categories, trunk, heads, .. } = &*self.shape;
         let dense: usize = trunk.iter().chain(heads).flat_map(Mlp::layers).map(|layer| 6 * weights(layer)).sum();
         let convolutions: usize = conv.products().map(|products| 6 * products).sum();
         let of_first = match (conv.products().next(), trunk) {
@@ -323,15 +331,18 @@ impl Network {
             (None, Some(trunk)) => weights(&trunk.layers()[0]),
             (None, None) => heads.iter().map(|mlp| weights(&mlp.layers()[0])).sum(),
         };
-        convolutions + dense - 2 * of_first
+        // Of the weights of a category, those of one row are read and get a gradient.
+        let used = categories.as_ref().map_or(of_first, |categories| of_first / conv.n_out() * categories.n_elements());
+        convolutions + dense - 6 * of_first + 4 * used
     }
 
     /// Computes the outputs (B, out) of each head with candle operations.
     ///
     /// Observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
     pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
-        let NetworkShape { conv, trunk, heads, .. } = &*self.shape;
-        let features = conv.forward(params, obs, self.precision)?;
+        let NetworkShape { conv, categories, trunk, heads, .. } = &*self.shape;
+        let inputs = categories.as_ref().map(|categories| categories.one_hot(obs)).transpose()?;
+        let features = conv.forward(params, inputs.as_ref().unwrap_or(obs), self.precision)?;
         let features = match trunk {
             Some(trunk) => trunk.forward(params, &features, self.precision)?,
             None => features,

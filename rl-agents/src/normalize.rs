@@ -13,7 +13,7 @@
 //! statistics at every step, including the first.
 
 use rl_buffer::{ObsSlice, Rollout};
-use rl_envs::{Pool, math, pool};
+use rl_envs::{Pool, Space, math, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::slices::{MAX_SLICES, MIN_SLICE};
@@ -113,11 +113,14 @@ pub(crate) struct Normalizer {
     moments: Moments,
     mean: Vec<f32>,
     inv_std: Vec<f32>,
+    /// Number of categories of each element, 0 for a number; empty if all elements are numbers.
+    categories: Vec<u32>,
 }
 
 impl Normalizer {
-    pub(crate) fn new(obs_len: usize) -> Self {
-        Self { moments: Moments::new(obs_len), mean: vec![0.0; obs_len], inv_std: vec![1.0; obs_len] }
+    pub(crate) fn new(space: &Space) -> Self {
+        let (d, categories) = (space.len(), space.categories().into());
+        Self { moments: Moments::new(d), mean: vec![0.0; d], inv_std: vec![1.0; d], categories }
     }
 
     pub(crate) fn moments(&self) -> &Moments {
@@ -156,11 +159,18 @@ impl Normalizer {
         self.inv_std.iter_mut().zip(self.moments.inv_stds()).for_each(|(to, inv_std)| *to = inv_std);
     }
 
-    /// Normalizes the numbers of one observation from index `first` on, in place.
+    /// Normalizes the elements of one observation from index `first` on, in place.
+    ///
+    /// Categories stay as they are.
     #[inline(always)]
     pub(crate) fn apply(&self, first: usize, obs: &mut [f32]) {
-        for ((x, mean), inv_std) in obs.iter_mut().zip(&self.mean[first..]).zip(&self.inv_std[first..]) {
-            *x = math::clamp((*x - mean) * inv_std, -LIMIT, LIMIT);
+        let normalized = |x: f32, mean: f32, inv_std: f32| math::clamp((x - mean) * inv_std, -LIMIT, LIMIT);
+        let all = obs.iter_mut().zip(&self.mean[first..]).zip(&self.inv_std[first..]);
+        if self.categories.is_empty() {
+            all.for_each(|((x, mean), inv_std)| *x = normalized(*x, *mean, *inv_std));
+        } else {
+            let numbers = all.zip(&self.categories[first..]).filter(|(_, n)| **n == 0);
+            numbers.for_each(|(((x, mean), inv_std), _)| *x = normalized(*x, *mean, *inv_std));
         }
     }
 
@@ -455,7 +465,7 @@ mod tests {
 
     #[test]
     fn far_observations_are_clipped_and_nan_stays() {
-        let mut normalizer = Normalizer::new(3);
+        let mut normalizer = Normalizer::new(&Space::vector(&[-1.0; 3], &[1.0; 3]));
         let mut obs = [1e9, f32::NAN, -3.0];
         normalizer.apply(0, &mut obs);
         assert!(obs[0] == 10.0 && obs[1].is_nan() && obs[2] == -3.0, "before any merge: {obs:?}");

@@ -1,6 +1,6 @@
 //! Memory of networks, computed from their shape before anything is allocated.
 
-use crate::net::{Lens, Net};
+use crate::net::Lens;
 use crate::network::NetworkShape;
 use crate::params::init_bytes;
 use crate::samples::TILE;
@@ -56,7 +56,7 @@ const ACTIVATIONS: u64 = 8;
 impl NetworkShape {
     /// Memory of the networks.
     pub(crate) fn size(&self, net: &NetConfig, n_actions: usize) -> NetSize {
-        let (Self { layout, conv, .. }, mlps) = (self, self.mlps());
+        let (Self { layout, conv, categories, .. }, mlps) = (self, self.mlps());
         let bytes = |numbers: usize| 4 * numbers as u64;
         let params = bytes(layout.len());
         let init = layout.tensors().iter().map(|tensor| init_bytes(&tensor.shape)).max().unwrap_or(0);
@@ -64,7 +64,7 @@ impl NetworkShape {
         let size = NetSize { params, policy: params, acting: columns, init, ..NetSize::default() };
         match net.learner {
             Learner::Fused => {
-                let kernel = Net::new(conv, &mlps, net.activation);
+                let kernel = self.kernel(net.activation);
                 let Lens { packed, forward, learning, sample } = kernel.lens();
                 let wide = layered::suits(&kernel);
                 let (slice, sample) = if wide { (layered::sums_len(&kernel), sample) } else { (learning, 0) };
@@ -73,10 +73,12 @@ impl NetworkShape {
             }
             Learner::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();
+                // One-hot vectors as comparisons, as numbers, and beside the other inputs.
+                let inputs = if categories.is_some() { 3 * conv.n_out() } else { 0 };
                 let activations = conv.n_out() + conv.patches() + outputs;
                 // Products in 16 bits have rounded copies of their operands, sums and gradients.
                 let copies = if net.precision == Precision::F32 { 1 } else { 2 };
-                NetSize { tensors: copies * TENSORS * params, sample: copies * ACTIVATIONS * bytes(activations), ..size }
+                NetSize { tensors: copies * TENSORS * params, sample: copies * ACTIVATIONS * bytes(activations) + bytes(inputs), ..size }
             }
         }
     }

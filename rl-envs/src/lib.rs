@@ -60,7 +60,7 @@ pub use permutation::Permutation;
 pub use pool::Pool;
 pub use random_actions::RandomActions;
 pub use rng::{Purpose, Rng};
-pub use space::{ActionKind, ActionSpace, Dtype, Space};
+pub use space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Space};
 pub use steps::{StepLens, StepSlices, StepSlicesMut, Steps};
 pub use trace::TraceStep;
 pub use vec_env::{PooledVecEnv, SyncVecEnv, VecEnv};

@@ -29,7 +29,11 @@ pub struct Space {
     stack: usize,
     low: Vec<f32>,
     high: Vec<f32>,
+    categories: Vec<u32>,
 }
+
+/// Maximum number of categories of an element: f32 holds every whole number below exactly.
+pub const MAX_CATEGORIES: u32 = 1 << 24;
 
 impl Space {
     /// Creates a space of f32 vectors with bounds for each dimension.
@@ -41,7 +45,32 @@ impl Space {
     #[must_use]
     pub fn vector(low: &[f32], high: &[f32]) -> Self {
         assert_eq!(low.len(), high.len(), "a bound for every dimension");
-        Self { shape: vec![low.len()], dtype: Dtype::F32, scale: 1.0, stack: 1, low: low.into(), high: high.into() }
+        let (shape, low, high, categories) = (vec![low.len()], low.into(), high.into(), Vec::new());
+        Self { shape, dtype: Dtype::F32, scale: 1.0, stack: 1, low, high, categories }
+    }
+
+    /// Makes elements of a vector categories: whole numbers from 0 to n - 1 without an order.
+    ///
+    /// `categories` has n for each element; 0 leaves a number. Bounds of categories follow from n. A network has an input for
+    /// each category, as for a one-hot vector.
+    ///
+    /// ```
+    /// use rl_envs::Space;
+    /// let space = Space::vector(&[-1.0, 0.0], &[1.0, 0.0]).with_categories(&[0, 500]);
+    /// assert_eq!((space.len(), space.n_inputs(), space.high()[1]), (2, 501, 499.0));
+    /// ```
+    ///
+    /// # Panics
+    /// If the elements are bytes, the lengths differ, or n is above [`MAX_CATEGORIES`].
+    #[must_use]
+    pub fn with_categories(mut self, categories: &[u32]) -> Self {
+        assert!(self.dtype == Dtype::F32 && self.shape == [categories.len()], "a number of categories for every element");
+        assert!(categories.iter().all(|&n| n <= MAX_CATEGORIES), "at most {MAX_CATEGORIES} categories");
+        for ((low, high), &n) in self.low.iter_mut().zip(&mut self.high).zip(categories).filter(|(_, n)| **n > 0) {
+            (*low, *high) = (0.0, (n - 1) as f32);
+        }
+        self.categories = if categories.iter().any(|&n| n > 0) { categories.into() } else { Vec::new() };
+        self
     }
 
     /// Creates a space of bytes from 0 to `high`.
@@ -50,7 +79,7 @@ impl Space {
     #[must_use]
     pub fn bytes(shape: &[usize], high: u8, scale: f32) -> Self {
         let len = shape.iter().product();
-        Self { shape: shape.into(), dtype: Dtype::U8, scale, stack: 1, low: vec![0.0; len], high: vec![f32::from(high); len] }
+        Self { shape: shape.into(), dtype: Dtype::U8, scale, stack: 1, low: vec![0.0; len], high: vec![f32::from(high); len], categories: Vec::new() }
     }
 
     /// Shape of one observation.
@@ -64,6 +93,18 @@ impl Space {
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// Number of categories of each element, 0 for a number; empty if all elements are numbers.
+    #[must_use]
+    pub fn categories(&self) -> &[u32] {
+        &self.categories
+    }
+
+    /// Number of inputs of a network: one for each number, and one for each category.
+    #[must_use]
+    pub fn n_inputs(&self) -> usize {
+        if self.categories.is_empty() { self.len() } else { self.categories.iter().map(|&n| n.max(1) as usize).sum() }
     }
 
     /// Element type.
@@ -103,13 +144,16 @@ impl Space {
     pub fn stacked(&self, k: usize) -> Self {
         let mut shape = self.shape.clone();
         shape.iter_mut().take(1).for_each(|axis| *axis *= k);
-        Self { shape, stack: k * self.stack, low: self.low.repeat(k), high: self.high.repeat(k), ..*self }
+        let categories = self.categories.repeat(k);
+        Self { shape, stack: k * self.stack, low: self.low.repeat(k), high: self.high.repeat(k), categories, ..*self }
     }
 
-    /// True if `obs` (D elements, not scaled) is within the bounds; NaN never is.
+    /// True if `obs` (D elements, not scaled) is within the bounds, and categories are whole numbers; NaN never is.
     #[must_use]
     pub fn contains(&self, obs: &[f32]) -> bool {
-        obs.len() == self.len() && obs.iter().zip(&self.low).zip(&self.high).all(|((x, low), high)| low <= x && x <= high)
+        obs.len() == self.len()
+            && obs.iter().zip(&self.low).zip(&self.high).all(|((x, low), high)| low <= x && x <= high)
+            && obs.iter().zip(&self.categories).all(|(x, &n)| n == 0 || x.fract() == 0.0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rl_envs::{ActionSlice, ActionSpace, Actions, ObsSliceMut, Space};
+use rl_envs::{ActionSlice, ActionSpace, Actions, MAX_CATEGORIES, ObsSliceMut, Space};
 use serde::Deserialize;
 
 /// Version of the protocol.
@@ -30,7 +30,7 @@ pub(super) const FAILED: u32 = 0xE000_0000;
 
 /// Largest text that a worker may send.
 pub(super) const MAX_JSON: usize = 64 << 20;
-/// Largest number of elements of an observation.
+/// Largest number of elements of an observation, and of the inputs that a network has for them.
 const MAX_LEN: usize = 1 << 26;
 /// Largest number of choices at once.
 const MAX_HEADS: usize = 1024;
@@ -60,6 +60,9 @@ struct ObservationSpace {
     low: Vec<Option<f32>>,
     #[serde(default)]
     high: Vec<Option<f32>>,
+    /// Number of categories of each element, 0 for a number; empty if all are numbers.
+    #[serde(default)]
+    categories: Vec<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -90,10 +93,28 @@ fn bounds(what: &str, low: &[Option<f32>], high: &[Option<f32>]) -> Result<(Vec<
     }
 }
 
+/// Makes elements of a space categories, or returns what is wrong with them.
+fn with_categories(space: Space, categories: &[u32]) -> Result<Space, String> {
+    if categories.is_empty() {
+        return Ok(space);
+    }
+    if categories.len() != space.len() {
+        return Err(format!("numbers of categories of {} of {} elements of an observation", categories.len(), space.len()));
+    }
+    if let Some((i, n)) = categories.iter().enumerate().find(|(_, n)| **n > MAX_CATEGORIES) {
+        return Err(format!("element {i} of the observations is one of {n} categories; f32 tells {MAX_CATEGORIES} apart at most"));
+    }
+    let n_inputs: u64 = categories.iter().map(|&n| u64::from(n.max(1))).sum();
+    if n_inputs > MAX_LEN as u64 {
+        return Err(format!("observations with {n_inputs} categories in all; {MAX_LEN} at most"));
+    }
+    Ok(space.with_categories(categories))
+}
+
 impl Hello {
     /// Returns the spaces, or what is wrong with them.
     pub(super) fn spaces(&self) -> Result<(Space, ActionSpace), String> {
-        let Self { protocol, observation: ObservationSpace { dtype, shape, low, high }, action, masked, .. } = self;
+        let Self { protocol, observation: ObservationSpace { dtype, shape, low, high, categories }, action, masked, .. } = self;
         if *protocol != PROTOCOL {
             return Err(format!("it speaks version {protocol} of the protocol, this program version {PROTOCOL}"));
         }
@@ -103,7 +124,7 @@ impl Hello {
             "u8" => Space::bytes(shape, u8::MAX, 1.0 / 255.0),
             "f32" if (low.len(), high.len()) == (len, len) => {
                 let (low, high) = bounds("an observation", low, high)?;
-                Space::vector(&low, &high)
+                with_categories(Space::vector(&low, &high), categories)?
             }
             "f32" => return Err(format!("{} and {} bounds of {len} elements of an observation", low.len(), high.len())),
             other => return Err(format!("observations of the type \"{other}\"; f32 or u8")),

@@ -97,12 +97,10 @@ def describe(space):
             shape = channels_first(space.shape)
             return {"dtype": "u8", "shape": shape, "low": [], "high": []}
         return {"dtype": "f32", "shape": list(space.shape), "low": bounds(space.low), "high": bounds(space.high)}
-    if isinstance(space, spaces.Discrete):
-        n = int(space.n)
-        return {"dtype": "f32", "shape": [n], "low": [0.0] * n, "high": [1.0] * n}
-    if isinstance(space, spaces.MultiDiscrete):
-        n = int(np.sum(space.nvec))
-        return {"dtype": "f32", "shape": [n], "low": [0.0] * n, "high": [1.0] * n}
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        sizes = [int(n) for n in category_bounds(space)[1]]
+        low, high = [0.0] * len(sizes), [n - 1.0 for n in sizes]
+        return {"dtype": "f32", "shape": [len(sizes)], "low": low, "high": high, "categories": sizes}
     if isinstance(space, spaces.MultiBinary):
         n = int(np.prod(space.shape))
         return {"dtype": "f32", "shape": [n], "low": [0.0] * n, "high": [1.0] * n}
@@ -112,8 +110,11 @@ def describe(space):
             if part["dtype"] == "u8":
                 n = int(np.prod(part["shape"]))
                 part["low"], part["high"] = [0.0] * n, [1.0] * n
-        n = sum(int(np.prod(part["shape"])) for part in parts)
-        return {"dtype": "f32", "shape": [n], "low": sum((p["low"] for p in parts), []), "high": sum((p["high"] for p in parts), [])}
+        for part in parts:
+            part.setdefault("categories", [0] * len(part["low"]))
+        all_of = lambda key: sum((part[key] for part in parts), [])
+        whole = {"dtype": "f32", "low": all_of("low"), "high": all_of("high"), "categories": all_of("categories")}
+        return {**whole, "shape": [len(whole["low"])]}
     advice = "make numbers of them in a gymnasium.ObservationWrapper"
     if isinstance(space, spaces.Dict):
         fit = [key for key, part in parts_of(space) if is_numeric(part)]
@@ -145,6 +146,13 @@ def describe_action(space):
             return {"kind": "multi_discrete", "sizes": sizes}
         raise TypeError(f"actions of the space {space} are not supported: they have more than 2^32 - 1 combinations")
     raise TypeError(f"actions of the space {space} are not supported: Discrete, MultiDiscrete, MultiBinary or a Box of floats")
+
+
+def category_bounds(space):
+    """Returns the first number of each category of a Discrete or MultiDiscrete space, and how many follow."""
+    if isinstance(space, spaces.Discrete):
+        return np.array([space.start]), np.array([space.n])
+    return np.broadcast_to(getattr(space, "start", 0), space.nvec.shape).ravel(), space.nvec.ravel()
 
 
 def head_sizes(space):
@@ -195,20 +203,35 @@ def writer(space, row):
 
         return write_scaled if is_picture(space) and row.dtype != np.uint8 else write_box
     if isinstance(space, spaces.Discrete):
-        eye, start = np.eye(int(space.n), dtype=row.dtype), int(space.start)
+        n, start = int(space.n), int(space.start)
 
-        def write_one_hot(obs):
-            row[...] = eye[int(obs) - start]
+        def write_category(obs):
+            try:
+                category = int(obs) - start
+                known = 0 <= category < n and category + start == obs
+            except (TypeError, ValueError, OverflowError):
+                known = False
+            if not known:
+                raise ValueError(f"observation {obs!r} is not in {space}: it must be a whole number from {start} to {start + n - 1}")
+            row[0] = category
 
-        return write_one_hot
+        return write_category
     if isinstance(space, spaces.MultiDiscrete):
-        first = np.concatenate(([0], np.cumsum(space.nvec.ravel())[:-1])) - space.start.ravel()
+        starts, sizes = category_bounds(space)
 
-        def write_one_hots(obs):
-            row[...] = 0
-            row[first + np.asarray(obs).ravel()] = 1
+        def write_categories(obs):
+            numbers = np.asarray(obs)
+            if numbers.shape != space.shape or numbers.dtype.kind not in "biuf":
+                raise ValueError(f"observation {obs!r} is not in {space}: it must be whole numbers of the shape {space.shape}")
+            categories = numbers.ravel() - starts
+            known = (0 <= categories) & (categories < sizes) & (categories == np.floor(categories))
+            if not known.all():
+                i = int(np.argmin(known))
+                bounds = f"from {starts[i]} to {starts[i] + sizes[i] - 1}"
+                raise ValueError(f"element {i} of the observation is {numbers.ravel()[i]}, not in {space}: it must be a whole number {bounds}")
+            row[...] = categories
 
-        return write_one_hots
+        return write_categories
     at, writers = 0, []
     for key, part in parts_of(space):
         writers.append((key, writer(part, row[at : at + size(part)])))
