@@ -56,9 +56,7 @@ pub(super) fn run(args: &MonitorArgs, json: bool) -> Result<ExitCode, Error> {
 
 /// Prints the latest row as JSON, and each that is the latest when it is looked for, until the run ends.
 fn follow(run: &Path, mut recorded: Recorded, steps: u64) {
-    if let Err(error) = signals::listen(None) {
-        print::err(&format!("warning: Ctrl-C ends the program at once: {error}"));
-    }
+    signals::listen();
     let print = |recorded: &mut Recorded| {
         let mut object = json!({"event": "monitor", "run": run.display().to_string(), "steps": steps});
         recorded.latest().for_each(|(name, value)| object[name] = Value::from(value));
