@@ -369,7 +369,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_directory_of_libraries_belongs_to_the_user_alone() {
-        use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+        use std::os::unix::fs::{PermissionsExt, chown, symlink};
         let dir = std::env::temp_dir().join(format!("rl-cuda-private-{}", std::process::id()));
         private_dir(&dir, false).unwrap();
         let kept = |name: &str| kept_dir(Some(dir.join(name).into()));

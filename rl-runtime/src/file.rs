@@ -213,7 +213,7 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many symbolic links"))
 }
 
-/// Follows the symbolic links of the parent of `path`, and not one at its last name.
+/// Follows the symbolic links of the parent of `path` alone.
 fn in_parent(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| io::Error::other("has no file name"))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -51,7 +51,8 @@ impl Axis {
     fn over(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), x| (from.min(x), to.max(x)));
         // Without a value.
-        let (from, to) = if from <= to { (from.max(-LARGEST), to.min(LARGEST)) } else { (0.0, 1.0) };
+        let (from, to) = if from <= to { (from, to) } else { (0.0, 1.0) };
+        let [from, to] = [from, to].map(|x| x.clamp(-LARGEST, LARGEST));
         let largest = from.abs().max(to.abs());
         // Numbers that are closer have no round ticks between them.
         let (from, to) = if to - from > 1e-9 * largest && to - from > 1e-300 {
