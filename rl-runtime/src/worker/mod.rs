@@ -301,7 +301,8 @@ impl Batches for Workers {
             if n == 0 {
                 return;
             }
-            let (of, their, are) = if n == 1 { ("a worker process".into(), "its", "is") } else { (format!("{n} worker processes"), "their", "are") };
+            let (of, their, are) =
+                if n == 1 { ("a worker process".into(), "its", "is") } else { (format!("{n} worker processes"), "their", "are") };
             let (waited, limit_s) = (begin.elapsed(), limit.as_secs_f64());
             if waited >= limit || interrupt::requested() && !was_asked {
                 print::err(&format!(
