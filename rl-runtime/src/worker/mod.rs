@@ -211,7 +211,7 @@ impl Workers {
         }
     }
 
-    /// Keeps a process for later, closes it if there are enough, or kills it if it is of no use.
+    /// Keeps a process, closes it if there are enough, or kills it if it is spent.
     fn put_back(&self, process: Process) {
         if process.is_spent() {
             return;
