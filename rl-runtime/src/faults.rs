@@ -18,7 +18,7 @@ pub struct FaultConfig {
     ///
     /// Beyond it the environment counts as hung.
     pub timeout: Duration,
-    /// Maximum duration of the first call of an environment, which starts it, if it is longer than `timeout`.
+    /// Maximum duration of an environment's first call, if longer than `timeout`.
     pub start_timeout: Duration,
     /// Maximum wait for environments that close.
     pub close_timeout: Duration,
@@ -59,7 +59,7 @@ impl Default for FaultConfig {
     }
 }
 
-/// Maximum duration of the start of an environment in a process of its own, unless a setting says otherwise.
+/// Default maximum duration of the start of an environment in another process.
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Failure of a call.

@@ -119,7 +119,7 @@ impl RunDir {
         self.undo()();
     }
 
-    /// Returns what removes a directory just created by this process, with newly created parents.
+    /// Returns a closure that removes a directory just created, with new parents.
     pub(crate) fn undo(&self) -> impl FnOnce() + Send + use<> {
         let (path, created, dirs) = (self.path.clone(), self.created.clone(), [self.checkpoints(), self.events()]);
         move || {

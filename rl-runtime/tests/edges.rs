@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use program::{load, metrics, newest, rl, signal, until, until_it_listens, wait};
+use program::{load, metrics, newest, rl, signal, until, wait};
 use rl_runtime::checkpoint;
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ fn small(dir: &Path, more: &[&str]) -> Command {
 /// Wraps `rl` so that no file may exceed `blocks` KiB, like a full disk.
 fn on_a_full_disk(command: &Command, blocks: u64) -> Command {
     let mut limited = Command::new("bash");
-    limited.arg("-c").arg(format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"")).arg("bash");
+    limited.arg("-c").arg(format!("ulimit -f {blocks}; exec \"$@\"")).arg("bash");
     limited.arg(command.get_program()).args(command.get_args());
     limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     limited
@@ -468,11 +468,46 @@ fn an_evaluation_is_interrupted_and_what_was_trained_is_saved() {
     assert_eq!(load(&newest(&run_dir)).unwrap().progress.env_steps, 64);
 
     let child = rl(&["eval", "--episodes", "1000000"]).arg(&run_dir).spawn().unwrap();
-    until_it_listens(child.id());
+    std::thread::sleep(Duration::from_secs(1));
     signal(child.id(), "-INT");
     let output = wait(child);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0));
     assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted: the evaluation is not complete"));
+}
+
+#[test]
+fn signals_within_a_second_are_one_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let child = small(&run_dir, &["--steps", "1e9", "--set", "ppo.n_epochs=3000"]).spawn().unwrap();
+    until("metrics.csv", || run_dir.join("metrics.csv").exists());
+    for name in ["-TERM", "-TERM", "-INT"] {
+        signal(child.id(), name);
+    }
+    let output = wait(child);
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    load(&newest(&run_dir)).unwrap();
+}
+
+#[test]
+fn the_first_signal_ends_what_has_nothing_to_save_and_nothing_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("new/run");
+    let wide = small(&run_dir, &["--set", "hidden=[6000,6000]"]).spawn().unwrap();
+    until("the run's directory", || run_dir.join("config.toml").exists());
+    let bench = rl(&["bench", "env", "cartpole", "--seconds", "1000"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    for child in [wide, bench] {
+        signal(child.id(), "-INT");
+        let output = wait(child);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(130) && said.contains("interrupted: nothing is kept"),
+            "{:?}: {said}",
+            output.status
+        );
+    }
+    assert_eq!(entries(dir.path()), 0, "the directories that were created are removed");
 }
 
 #[test]

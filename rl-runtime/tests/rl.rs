@@ -363,7 +363,7 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
 
     let (run, child) = start("two", "ppo.n_epochs=10000");
     signal(&child, "-INT");
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
     let output = wait(child);
     assert_eq!(output.status.code(), Some(131));

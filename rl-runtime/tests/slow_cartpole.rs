@@ -54,8 +54,7 @@ fn an_interrupt_does_not_wait_for_environments() {
         arguments.extend([&pipeline, "--run-dir", text(&run)]);
         for arguments in [&arguments[..], &["train", "--resume", text(&run)]] {
             let child = rl(arguments).spawn().unwrap();
-            program::until_it_listens(child.id());
-            std::thread::sleep(Duration::from_millis(300));
+            program::until_it_trains(child.id());
             let begin = Instant::now();
             program::signal(child.id(), "-INT");
             let (output, took) = (program::wait(child), begin.elapsed());

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use program::{finish, python, rl, text};
-use rl_envs::catalog::Entry;
+use rl_envs::catalog::{Entry, Limits};
 use rl_envs::{ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Steps, VecEnv};
 use rl_runtime::checkpoint;
 use rl_runtime::config::{Layers, PRESETS};
@@ -957,4 +957,159 @@ fn check_env_warns_of_what_trains_badly() {
         "{warning}"
     );
     assert_eq!(said(&check("gym:CartPole-v1", &[]).stderr), "");
+}
+
+/// Opens environments of `hostile_worker.py`, with short limits.
+fn hostile(fault: &str, argument: &str, start: Duration, max_restarts: u32) -> Result<Entry, rl_runtime::Error> {
+    let entry =
+        exec(&hostile_command(fault, argument), &WorkerOptions { start_timeout: Some(start), ..WorkerOptions::default() })?;
+    let limits = Limits { start, call: Duration::from_secs(1), close: Duration::from_secs(1), max_restarts };
+    entry.batches().unwrap().limit(&limits);
+    Ok(entry)
+}
+
+fn hostile_command(fault: &str, argument: &str) -> String {
+    format!("python3 {}/tests/hostile_worker.py {fault} '{argument}'", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Settings of a small run.
+const SMALL: &str = "--envs 2 --set hidden=[4] --set ppo.n_steps=8 --set ppo.batch_size=16 --set ppo.n_epochs=1 \
+                     --set eval_episodes=1 --set max_restarts=0 --run-dir run";
+
+/// Command that trains in `hostile_worker.py`.
+fn train_hostile(fault: &str, argument: &str, more: &str, dir: &Path) -> Command {
+    let env = format!("exec:{}", hostile_command(fault, argument));
+    let mut command = rl(&["train", &env]);
+    command.args(SMALL.split_whitespace()).args(more.split_whitespace()).current_dir(dir);
+    command
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_worker_that_sends_or_reads_too_slowly_hangs_at_its_limit_which_is_named() {
+    let begin = Instant::now();
+    let error = hostile("slow_greeting", "", Duration::from_secs(1), 0).unwrap_err().to_string();
+    assert!(error.contains("no answer within 1s (start_timeout_s)"), "{error}");
+    for (fault, start, what) in
+        [("slow", LONG, "within 1s (timeout_s)"), ("deaf", Duration::from_secs(3), "within 3s (start_timeout_s)")]
+    {
+        let mut envs = hostile(fault, "", start, 0).unwrap().slices(1, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        let error = envs.reset(0, &mut steps).and_then(|()| envs.step(&mut steps)).unwrap_err().to_string();
+        assert!(error.contains(what), "{fault}: {error}");
+    }
+    assert!(begin.elapsed() < LONG, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn each_byte_of_an_answer_is_checked_in_either_drive() {
+    let masks = "a mask of its environment 0";
+    for (fault, argument, what) in [
+        ("flag", "2", "a flag is 2; it must be 0 or 1"),
+        ("flag", "255", "a flag is 255; it must be 0 or 1"),
+        ("begin", "", "the episode of its environment 0 ends without a step"),
+        ("mask", "[1, 2]", masks),
+        ("mask", "[0, 0]", masks),
+    ] {
+        let entry = hostile(fault, argument, LONG, 0).unwrap();
+        let mut envs = entry.slices(1, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        let error = envs.reset(0, &mut steps).and_then(|()| envs.step(&mut steps)).unwrap_err().to_string();
+        assert!(error.contains("does not speak the protocol") && error.contains(what), "{fault}: {error}");
+        let MakeBlocking::F32(make) = entry.batches().unwrap().blocking().unwrap() else { unreachable!() };
+        let (mut alone, mut rng, mut obs) = (make(), Rng::new(0, 0, 0, Purpose::Reset), [0.0]);
+        let stepped = alone.reset(&mut rng, &mut obs).and_then(|()| alone.step(Actions::Discrete(0), &mut rng, &mut obs));
+        let error = stepped.unwrap_err().to_string();
+        assert!(error.contains("does not speak the protocol") && error.contains(what), "{fault}: {error}");
+    }
+}
+
+#[test]
+fn spaces_without_a_number_are_refused_with_the_greeting() {
+    for (action, what) in [
+        (json!({"kind": "box", "low": [0, 1], "high": [1, -1]}), "element 1 of an action has the bounds 1 and -1"),
+        (json!({"kind": "box", "low": [1e60], "high": [1e60]}), "element 0 of an action has the bounds inf and inf"),
+        (json!({"kind": "multi_discrete", "sizes": vec![1; 5000]}), "actions of 5000 choices; there may be 1 to 1024"),
+        (json!({"kind": "multi_discrete", "sizes": [65536, 65536]}), "with 1 to 2^32 - 1 combinations"),
+    ] {
+        let error = hostile("action", &action.to_string(), LONG, 0).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains(what), "{error}");
+    }
+    let wide = hostile("action", r#"{"kind": "multi_discrete", "sizes": [4294967295, 1]}"#, LONG, 0).unwrap();
+    assert_eq!(wide.spaces().1.len(), 1 << 32, "no overflow: the memory budget refuses it");
+}
+
+#[test]
+fn an_exception_that_comes_again_after_a_restart_ends_the_run() {
+    let mut envs = hostile("raise", "", LONG, 1000).unwrap().slices(1, 1, 1).unwrap().remove(0);
+    let mut steps = Steps::new(&*envs);
+    envs.reset(0, &mut steps).unwrap();
+    envs.step(&mut steps).unwrap();
+    assert_eq!(envs.faults().len(), 1);
+    envs.restart(0, rl_envs::ObsSliceMut::F32(&mut [0.0]), None).unwrap();
+    let error = envs.step(&mut steps).unwrap_err().to_string();
+    assert!(error.contains("fails in the same way after a restart: ValueError in step: always"), "{error}");
+}
+
+#[test]
+fn environments_are_closed_before_the_program_ends_and_what_is_cut_off_is_told() {
+    for drive in ["lockstep", "first_come"] {
+        for (limit, end, told) in [("60", "whole", "to close their environments"), ("0.5", "part", "may be cut off")] {
+            let dir = tempfile::tempdir().unwrap();
+            let more = format!("--steps 64 --set drive={drive} --set close_timeout_s={limit}");
+            let output = finish(&mut train_hostile("close", "3", &more, dir.path()));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && said.contains(told), "{drive}, {limit}: {said}");
+            let files = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path());
+            let ends: Vec<_> = files.filter_map(|path| path.extension().map(|end| end.to_owned())).collect();
+            assert!(ends.len() >= 2 && ends.iter().all(|found| found == end), "{drive}, {limit}: {ends:?}");
+        }
+    }
+}
+
+/// Processes with `mark` among their arguments.
+fn with_argument(mark: &str) -> Vec<String> {
+    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let arguments = |pid: &String| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    pids.filter(|pid| pid.parse::<u32>().is_ok() && arguments(pid).windows(mark.len()).any(|part| part == mark.as_bytes()))
+        .collect()
+}
+
+#[test]
+fn orphans_and_sessions_of_hung_workers_end_with_the_program_however_it_ends() {
+    for drive in ["lockstep", "first_come"] {
+        for (end, code) in [("limit", Some(5)), ("-INT", Some(130)), ("-TERM", Some(130)), ("-KILL", None)] {
+            let dir = tempfile::tempdir().unwrap();
+            let mark = format!("hostile-{drive}{end}-{}", std::process::id());
+            let more = format!("--steps 1000000 --set drive={drive} --set timeout_s={}", if end == "limit" { 2 } else { 1000 });
+            let child = train_hostile("hang", &mark, &more, dir.path()).spawn().unwrap();
+            // The program, two workers with a keeper each, and the two processes that each has started.
+            program::until("the workers hang", || with_argument(&mark).len() >= 9 || end == "limit");
+            if end != "limit" {
+                program::signal(child.id(), end);
+            }
+            let output = program::wait(child);
+            assert_eq!(output.status.code(), code, "{drive}, {end}: {}", String::from_utf8_lossy(&output.stderr));
+            program::until("no process is left", || with_argument(&mark).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_command_is_one_for_the_shell_and_what_cannot_run_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let walk = format!("python3 {}/examples/worker/walk.py", env!("CARGO_MANIFEST_DIR"));
+    for command in [format!("PLACE=1 {walk}"), format!("cd ..; {walk}")] {
+        assert!(exec(&command, &WorkerOptions::default()).is_ok(), "{command}");
+    }
+    let refused = exec("no_such_program --fast", &WorkerOptions::default()).unwrap_err();
+    assert!(refused.exit_code() == 2 && refused.to_string().contains("the shell cannot run the command of exec:no_such_program"));
+    for kwargs in ["[]", "null", "1", "\"x\""] {
+        let setting = format!("env.kwargs='{kwargs}'");
+        let output =
+            finish(rl(&["train", "gym:CartPole-v1", "--python", "no-python", "--set", &setting]).current_dir(dir.path()));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains("it must be a JSON object"), "{kwargs}: {said}");
+    }
 }

@@ -223,7 +223,7 @@ impl Envs {
         Ok(Self { all, python, start_timeout: Cell::default(), opened: RefCell::default() })
     }
 
-    /// Limits the start of the first worker process of environments opened from now on, in seconds.
+    /// Limits the start of workers opened from now on, in seconds.
     fn start_within(&self, timeout_s: Option<f64>) {
         self.start_timeout.set(timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()));
     }

@@ -21,7 +21,7 @@ const ONE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Removal of what a verb has written before it can save.
 type Undo = Box<dyn FnOnce() + Send>;
 
-/// Removal that the first signal causes before it ends the program; `None` if the signal asks to save.
+/// Removal before the first signal ends the program; `None` if it asks to save.
 static UNDO: Mutex<Option<Undo>> = Mutex::new(None);
 
 fn undo() -> MutexGuard<'static, Option<Undo>> {

@@ -546,7 +546,7 @@ impl Config {
         }
     }
 
-    /// Returns the handling of faults of the entry's environments, which start at once in this process.
+    /// Returns the handling of faults of an entry; only workers take time to start.
     #[must_use]
     pub(crate) fn faults_of(&self, entry: &Entry) -> FaultConfig {
         let faults = self.faults();

@@ -231,7 +231,7 @@ impl Workers {
         }
     }
 
-    /// Keeps a process for later, closes it if there are enough, or kills it if it is of no use.
+    /// Keeps a process, closes it if there are enough, or kills it if it is spent.
     fn put_back(&self, process: Process) {
         if process.is_spent() {
             return;
@@ -329,7 +329,8 @@ impl Batches for Workers {
             if n == 0 {
                 return;
             }
-            let (of, their, are) = if n == 1 { ("a worker process".into(), "its", "is") } else { (format!("{n} worker processes"), "their", "are") };
+            let (of, their, are) =
+                if n == 1 { ("a worker process".into(), "its", "is") } else { (format!("{n} worker processes"), "their", "are") };
             let (waited, limit_s) = (begin.elapsed(), limit.as_secs_f64());
             if waited >= limit || interrupt::requested() && !was_asked {
                 print::err(&format!(

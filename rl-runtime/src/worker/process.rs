@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const INTERRUPTED_LIMIT: Duration = Duration::from_millis(700);
 /// Bytes that are sent at once to a worker that reads slowly.
 const CHUNK: usize = 16 << 10;
-/// Time in which a process ends once it has closed its socket, or its keeper once asked.
+/// Longest wait for the end of a worker without a socket, or of its keeper.
 const END_LIMIT: Duration = Duration::from_secs(1);
 /// Largest picture of an environment.
 const MAX_PIXELS: u64 = 1 << 26;
@@ -181,7 +181,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Spawns a worker and sends it the text that `ask` makes of its parent, without waiting for the greeting.
+    /// Spawns a worker and sends it `ask` of its parent; does not wait for an answer.
     ///
     /// # Errors
     /// The errors of the system, such as a lack of processes.
@@ -252,7 +252,7 @@ impl Process {
         serde_json::from_slice(&body).map(Some).map_err(|error| Failure::Garbage(format!("greeting: {error}")))
     }
 
-    /// Sends a message and waits for a reply of at least `needed` bytes, all within `limit`.
+    /// Sends a message and reads a reply of at least `needed` bytes within `limit`.
     ///
     /// `len` computes the bytes of the whole reply from those, which begin with the tag.
     pub(super) fn call(
@@ -443,7 +443,7 @@ impl Process {
         }
     }
 
-    /// Time that the worker and its descendants have run, and have waited for a processor.
+    /// Time that the worker has run, and has waited for a processor.
     pub(super) fn cpu_times(&self) -> Option<[Duration; 2]> {
         let worker = children(self.pid.as_raw_nonzero().get())?.first().copied()?;
         cpu_times(worker)
@@ -499,7 +499,7 @@ impl Drop for Process {
     }
 }
 
-/// Makes a command a keeper: the next parent of orphans below it, and told when this program dies.
+/// Makes a command a subreaper, which gets USR2 when this program dies.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn keep(command: &mut Command) {
@@ -520,7 +520,7 @@ fn children(pid: i32) -> Option<Vec<i32>> {
     Some(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// Time that a process and its descendants have run, and have waited for a processor.
+/// Times run and waited for a processor, of a process and its descendants.
 fn cpu_times(pid: i32) -> Option<[Duration; 2]> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     let mut times = stat.split(' ').map_while(|time| time.parse().ok().map(Duration::from_nanos));

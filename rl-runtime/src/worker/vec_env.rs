@@ -151,7 +151,7 @@ impl WorkerVecEnv {
         }
         let repeats = matches!(failure, Failure::Raised(_) | Failure::Garbage(_)).then(|| failure.to_string());
         if repeats.is_some() && self.last == repeats {
-            self.workers.report(&which, failure, log, "it comes again after a restart, so there is no other");
+            self.workers.report(&which, failure, log, "it came again right after a restart, so its worker is given up");
             return Err(Error::Outside(format!("the worker of {which} fails in the same way after a restart: {failure}")));
         }
         self.last = repeats;

@@ -68,13 +68,10 @@ pub(crate) fn signal(id: u32, name: &str) {
     assert!(Command::new("kill").args([name, &id.to_string()]).status().unwrap().success());
 }
 
-/// Waits until the process handles SIGINT itself.
-pub(crate) fn until_it_listens(id: u32) {
-    until("it listens", || {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
-        u64::from_str_radix(mask, 16).unwrap() & 2 != 0
-    });
+/// Waits until the process has its metrics open, which it has while it trains.
+pub(crate) fn until_it_trains(id: u32) {
+    let files = || fs::read_dir(format!("/proc/{id}/fd")).unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+    until("it trains", || files().any(|file| file.ends_with("metrics.csv")));
 }
 
 /// Reads a pipe to its end on another thread.
