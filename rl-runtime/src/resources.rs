@@ -1,6 +1,6 @@
-//! Processor time, memory and threads of this process and its workers, and its GPU's sensors.
+//! Processor time, memory and threads of this process, and its GPU's sensors.
 //!
-//! The first three are read from `/proc`, which only Linux has; the sensors by NVML.
+//! Time and memory include those of worker processes. The first three are read from `/proc`, which only Linux has; the sensors by NVML.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +79,7 @@ fn of_process(dir: &Path) -> Option<[f64; 3]> {
     Some([cpu_s, 1024.0 * of("VmRSS:")?, of("Threads:")?])
 }
 
-/// Returns processor seconds and resident memory of all workers and what they have started.
+/// Returns processor seconds and memory of all workers and their children.
 ///
 /// Memory that several processes share counts for each of them.
 fn workers() -> [f64; 2] {
@@ -94,7 +94,7 @@ fn workers() -> [f64; 2] {
     all
 }
 
-/// Returns processor seconds and resident memory of a process; zeros if it has ended.
+/// Returns processor seconds and memory of a process; zeros if it has ended.
 pub(crate) fn of_worker(pid: u32) -> [f64; 2] {
     of_process(Path::new(&format!("/proc/{pid}"))).map_or([0.0; 2], |[cpu_s, rss, _]| [cpu_s, rss])
 }
