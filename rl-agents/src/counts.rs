@@ -1,4 +1,6 @@
-//! Work done by this process so far, for a program that shows progress within a rollout or an update.
+//! Work done by this process so far.
+//!
+//! A program shows it as progress within a rollout or an update.
 
 use std::sync::atomic::AtomicU64;
 

@@ -44,7 +44,7 @@ crate::settings! {
     pub struct DqnConfig, "dqn." {
         /// Transitions of the replay memory.
         buffer_size: usize = 100_000, Kind::Int(1, 1 << 32);
-        /// Transitions of a minibatch; "auto": 8 samples an env step, halved until they fit.
+        /// Transitions of a minibatch; "auto": 8 an env step, halved until they fit.
         batch_size: usize = 32, Kind::Int(1, 1 << 24);
         /// Env steps before the first update, with uniformly random actions.
         learning_starts: u64 = 1000, Kind::Int(0, MAX_STEPS);
@@ -122,9 +122,9 @@ impl DqnConfig {
         Ok(())
     }
 
-    /// Returns the minibatch with which each transition is learnt from 8 times on average, at least 32.
+    /// Returns the minibatch that learns from each transition 8 times on average.
     ///
-    /// 8 is the ratio of the paper, which has minibatches of 32 every 4 steps.
+    /// At least 32, at most the replay memory. The paper has the same ratio: minibatches of 32 every 4 steps.
     #[must_use]
     pub fn batch_at_usual_ratio(&self) -> usize {
         let samples = (8 * self.train_freq / self.gradient_steps).clamp(32, 1 << 24);

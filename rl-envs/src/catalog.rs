@@ -321,7 +321,7 @@ impl Entry {
         Ok(checks)
     }
 
-    /// Tests the environment as [`check`](Self::check) does, and passes each check to `each` once it is done.
+    /// Passes each of the checks of [`check`](Self::check) to `each` once it is done.
     ///
     /// # Errors
     /// Errors of [`check`](Self::check).

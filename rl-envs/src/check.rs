@@ -71,7 +71,7 @@ pub fn check_env<E: Env>(env: &E) -> Vec<Check> {
     checks
 }
 
-/// Checks `env` as [`check_env`] does, and passes each check to `each` once it is done.
+/// Passes each of the checks of [`check_env`] to `each` once it is done.
 pub(crate) fn check_env_each<E: Env>(env: &E, each: &mut dyn FnMut(Check)) {
     type Clause<E> = (&'static str, &'static str, fn(&E) -> Found);
     let clauses: [Clause<E>; 21] = [

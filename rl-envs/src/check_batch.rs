@@ -43,7 +43,7 @@ impl Seen {
     }
 }
 
-/// Checks the environments of `batches`, and passes each check to `each` once it is done.
+/// Passes each check of the environments of `batches` to `each` once it is done.
 pub(crate) fn check_batches(batches: &'static dyn Batches, each: &mut dyn FnMut(Check)) {
     type Clause = (&'static str, &'static str, fn(&'static dyn Batches) -> Found);
     let clauses: [Clause; 9] = [

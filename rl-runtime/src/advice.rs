@@ -28,7 +28,9 @@ pub(crate) struct Circumstances {
     pub(crate) workers: usize,
     /// Cores in use by this process and its workers; NaN if they are not measured.
     pub(crate) cores_in_use: f64,
-    /// Share of its time for which the learner's thread waited for a core; NaN if it is not measured.
+    /// Share of the time for which the learner's thread waited for a core.
+    ///
+    /// NaN if it is not measured.
     pub(crate) waited: f64,
 }
 
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn a_machine_that_others_keep_busy_is_named_before_any_setting() {
         let busy = Circumstances { waited: 0.6, cores_in_use: 0.5, cores: 2, ..RUN };
-        let shares = [(Phase::Update, 0.9), (Phase::Envs, 0.1)];
+        let shares = [(Phase::Update, 0.95), (Phase::Envs, 0.05)];
         check(&busy, &shares, &["the machine is busy", "got 0.5 of 2 cores", "60% of the time"], "minibatches");
         // A run that uses every core waits for its own threads.
         check(&Circumstances { cores_in_use: 1.9, ..busy.clone() }, &shares, &["the learner is the bottleneck"], "busy");

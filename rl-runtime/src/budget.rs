@@ -60,7 +60,7 @@ pub struct Budget {
     in_file: bool,
     /// Number of environments of an evaluation.
     episodes: u64,
-    /// Processes that step environments, and those of an evaluation; no more than there are environments.
+    /// Most processes that step environments, in training and in an evaluation.
     workers: [u64; 2],
     /// Estimated memory of such a process.
     bytes_per_worker: u64,

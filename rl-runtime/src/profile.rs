@@ -228,7 +228,9 @@ impl Profile {
         Track { begin: self.begin, timeline: self.timeline, thread, current: Arc::default() }
     }
 
-    /// Returns the phase that the learner's thread is in, of those that begin before they are measured.
+    /// Returns the phase that the learner's thread is in.
+    ///
+    /// `None` where a phase is only recorded once it has ended.
     #[cfg(feature = "cli")]
     pub(crate) fn current(&self) -> Option<Phase> {
         let threads = locked(&self.threads);

@@ -463,3 +463,12 @@ fn the_setting_of_threads_counts_not_the_environment_s() {
     assert_eq!(output.status.code(), Some(0), "{shown}");
     assert!(shown.contains("RAYON_NUM_THREADS is 4096; threads = 2 overrides it"), "{shown}");
 }
+
+#[test]
+fn a_dry_run_draws_no_networks() {
+    // Drawing them takes a minute.
+    let begin = std::time::Instant::now();
+    let output = finish(&mut rl(&["train", "cartpole", "--dry-run", "--set", "hidden=[4096,4096]"]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
+}

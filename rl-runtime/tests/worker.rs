@@ -948,12 +948,12 @@ fn check_env_warns_of_what_trains_badly() {
     for expected in ["action 0 is from 5 to 10", "RescaleAction", "normalize_obs = true", "rewards reach "] {
         assert!(warnings.contains(expected), "{expected}: {warnings}");
     }
-    let output = check("gym:tests.worker_envs:ChannelsLast", &["--json"]);
+    let output = check("gym:tests.worker_envs:Grey", &["--json"]);
     let events = said(&output.stdout);
     let mut events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let warning = events.find(|event| event["event"] == "warning").unwrap();
     assert!(
-        warning["text"].as_str().unwrap().starts_with("pictures are 64 x 48 x 3, and conv reads channels x rows x columns"),
+        warning["text"].as_str().unwrap().starts_with("pictures are 64 x 48, and conv reads channels x rows x columns"),
         "{warning}"
     );
     assert_eq!(said(&check("gym:CartPole-v1", &[]).stderr), "");

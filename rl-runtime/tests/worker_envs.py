@@ -455,11 +455,11 @@ class Unscaled(gym.Env):
         return self.observe(), float(self.np_random.normal() * 1000), self.t == 20, False, {}
 
 
-class ChannelsLast(Unscaled):
-    """Pictures of floats."""
+class Grey(Unscaled):
+    """Pictures without an axis of channels."""
 
-    observation_space = spaces.Box(0, 1, (64, 48, 3), np.float32)
+    observation_space = spaces.Box(0, 255, (64, 48), np.uint8)
     action_space = spaces.Discrete(2)
 
     def observe(self):
-        return self.np_random.random(self.observation_space.shape, np.float32)
+        return self.np_random.integers(0, 256, self.observation_space.shape, np.uint8)

@@ -92,6 +92,8 @@ pub(super) struct Board {
     pub(super) messages: Vec<String>,
     /// Time since the last row was written, where that is known.
     pub(super) age: Option<Duration>,
+    /// What the run has been doing for a while; empty if rows follow each other.
+    pub(super) status: String,
 }
 
 impl Board {
@@ -120,6 +122,7 @@ impl Board {
             envs: Vec::new(),
             messages: Vec::new(),
             age: None,
+            status: String::new(),
         }
     }
 
@@ -207,7 +210,8 @@ impl Board {
         let title = Line::from(vec![Span::styled(self.title.clone(), Modifier::BOLD), Span::raw(format!("  {}{age}", self.dir))]);
         frame.render_widget(Paragraph::new(title), rows[0]);
         frame.render_widget(line(self.progress(rows[1].width)).style(Color::Green), rows[1]);
-        frame.render_widget(line(self.numbers()), rows[2]);
+        let numbers = if self.status.is_empty() { self.numbers() } else { self.status.clone() };
+        frame.render_widget(line(numbers), rows[2]);
         let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(rows[3]);
         frame.render_widget(curves("return", &self.returns, &self.evaluations), left);
         frame.render_widget(curves("length", &self.lengths, &[]), right);
@@ -514,6 +518,8 @@ mod tests {
         assert!(!drawn(&board, 80, 24).contains("ago"));
         board.age = Some(Duration::from_secs(75));
         assert!(drawn(&board, 80, 24).contains("run, last row 1:15 ago"));
+        board.status = "collecting: 800 of 8,192 env steps (10 s since the last row)".into();
+        assert!(drawn(&board, 80, 24).contains("collecting: 800 of 8,192 env steps (10 s"));
     }
 
     #[test]

@@ -65,7 +65,8 @@ fn warnings(entry: &Entry) -> Result<Vec<String>, Error> {
             "pictures of {shape} are {numbers} numbers each: smaller grey ones, such as 84 x 84, train faster; training needs conv"
         )),
         None if obs.len() > LONG => warnings.push(format!(
-            "observations have {numbers} numbers, and a unit of the first layer has a weight for each: can they say the same with fewer?"
+            "observations have {numbers} numbers, and a unit of the first layer has a weight for each: send fewer, or pictures as \
+             bytes (uint8), which conv reads"
         )),
         _ => {}
     }

@@ -1,5 +1,6 @@
-//! Lines of a training between its rows: slow rollouts, slow updates, and requests to stop.
+//! Lines of a training between its rows.
 //!
+//! They tell of slow rollouts, slow updates, and requests to stop.
 //! A thread of its own reads counts that the training keeps anyway, so the training reads no clock for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +24,16 @@ const LOOK: Duration = Duration::from_millis(100);
 const SLOW: Duration = Duration::from_secs(60);
 
 /// Form of the lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Form {
     Text,
     Json,
-    /// A board shows progress: only warnings and requests to stop are printed.
-    Board,
+    /// The board shows the text; only warnings and requests to stop are printed.
+    Board(Status),
 }
+
+/// Text that a board shows in place of its numbers.
+pub(super) type Status = Arc<Mutex<String>>;
 
 /// Moments and counts that the training's thread passes on.
 #[derive(Debug, Default)]
@@ -53,9 +57,11 @@ pub(super) struct Heartbeat {
 
 impl Heartbeat {
     /// Begins to watch a training.
-    pub(super) fn start(config: &Config, profile: &Profile, form: Form) -> Self {
+    ///
+    /// Each of `n_ranks` ranks takes its share of the env steps.
+    pub(super) fn start(config: &Config, n_ranks: usize, profile: &Profile, form: Form) -> Self {
         let shared = Arc::new(Shared::default());
-        let mut watch = Watch::new(config, profile.clone(), form, shared.clone());
+        let mut watch = Watch::new(config, n_ranks, profile.clone(), form, shared.clone());
         // Without it, only these lines are missing.
         let thread = thread::spawn("heartbeat", move || watch.run()).ok();
         let heartbeat = Self { shared, thread };
@@ -98,9 +104,10 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(config: &Config, profile: Profile, form: Form, shared: Arc<Shared>) -> Self {
+    fn new(config: &Config, n_ranks: usize, profile: Profile, form: Form, shared: Arc<Shared>) -> Self {
         let (n_envs, log_interval) = (config.run.n_envs, config.run.log_interval);
         let samples = config.n_steps().saturating_mul(n_envs);
+        let own = samples.div_ceil(n_ranks);
         let minibatches = samples / config.algo.settings().figures(n_envs).minibatch.max(1);
         let steps = match &config.algo {
             AlgoConfig::Ppo(ppo) => minibatches * ppo.n_epochs,
@@ -112,8 +119,8 @@ impl Watch {
             profile,
             form,
             algo: config.algo.name(),
-            rollout: if config.algo.dqn().is_some() { 0 } else { samples as u64 },
-            per_row: [samples, steps].map(|n| (n as u64).saturating_mul(log_interval)),
+            rollout: if config.algo.dqn().is_some() { 0 } else { own as u64 },
+            per_row: [own, steps].map(|n| (n as u64).saturating_mul(log_interval)),
             acknowledged: false,
             warned: false,
         }
@@ -147,22 +154,24 @@ impl Watch {
         let done = [done(&ENV_STEPS, env_steps), done(&OPTIMIZER_STEPS, optimizer_steps)];
         let phase = self.profile.current();
         let text = self.text(phase, done, since);
-        match self.form {
+        match &self.form {
             Form::Text => print::out(&text),
             Form::Json => print::out(&json!({"event": "working", "seconds": since.as_secs_f64(), "text": text}).to_string()),
-            Form::Board => {}
+            Form::Board(status) => *status.lock().unwrap_or_else(PoisonError::into_inner) = text,
         }
         let warning = if self.warned { None } else { self.warning(phase, done[0], since) };
         if let Some(warning) = warning {
             self.warned = true;
-            if self.form == Form::Json {
+            if let Form::Json = self.form {
                 print::out(&json!({"event": "warning", "text": warning}).to_string());
             }
             print::err(&format!("warning: {warning}"));
         }
     }
 
-    /// Describes what the training does; `done` are env steps and optimizer steps since the last row.
+    /// Describes what the training does.
+    ///
+    /// `done` are env steps and optimizer steps since the last row.
     fn text(&self, phase: Option<Phase>, done: [u64; 2], since: Duration) -> String {
         let of = |i: usize, what: &str| match self.per_row[i] {
             0 => format!("{} {what}", grouped(done[i])),
@@ -173,7 +182,8 @@ impl Watch {
             Some(Phase::Checkpoint) => "saving a checkpoint".into(),
             Some(Phase::Targets | Phase::Update) if done[1] == 0 => "updating".into(),
             Some(Phase::Targets | Phase::Update) => format!("updating: {}", of(1, "minibatches")),
-            _ if done[0] == 0 => "collecting: no env step so far".into(),
+            // Devices and other processes do not count their env steps here.
+            _ if done[0] == 0 => "collecting".into(),
             _ => format!("collecting: {}", of(0, "env steps")),
         };
         format!("{what} ({:.0} s since the last row)", since.as_secs_f64())
@@ -208,14 +218,14 @@ mod tests {
             ["ppo.n_steps=256", "ppo.batch_size=64", "ppo.n_epochs=10"].iter().for_each(|setting| layers.add_assignment(setting));
         }
         let config = layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), algo).unwrap();
-        Watch::new(&config, Profile::new(false), Form::Text, Arc::default())
+        Watch::new(&config, 1, Profile::new(false), Form::Text, Arc::default())
     }
 
     #[test]
     fn a_line_says_how_far_a_rollout_or_an_update_is() {
         let (ppo, ten) = (watch(Algo::Ppo), Duration::from_secs(10));
         for (phase, done, expected) in [
-            (None, [0, 0], "collecting: no env step so far (10 s since the last row)"),
+            (None, [0, 0], "collecting (10 s since the last row)"),
             (None, [1280, 0], "collecting: 1,280 of 2,048 env steps (10 s since the last row)"),
             (Some(Phase::Envs), [4096, 0], "collecting: 2,048 of 2,048 env steps (10 s since the last row)"),
             (Some(Phase::Update), [2048, 0], "updating (10 s since the last row)"),

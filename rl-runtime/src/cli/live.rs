@@ -8,6 +8,7 @@ use ratatui::Terminal;
 
 use super::board::Board;
 use super::full_screen::{Ansi, FullScreen};
+use super::heartbeat::Status;
 use super::recorded::Recorded;
 use crate::metrics::{EVALUATION, Row};
 use crate::resources::ThreadMeter;
@@ -31,6 +32,7 @@ struct Inbox {
 #[derive(Debug)]
 pub(super) struct Live {
     shared: Arc<(Mutex<Inbox>, Condvar)>,
+    status: Status,
     painter: Option<Thread<()>>,
 }
 
@@ -42,12 +44,19 @@ impl Live {
     pub(super) fn open(config: &Config, dir: &Path) -> Result<Self, Error> {
         let shared: Arc<(Mutex<Inbox>, Condvar)> = Arc::default();
         let (board, dir, theirs) = (Board::new(config, dir.display().to_string()), dir.to_path_buf(), shared.clone());
+        let status = Status::default();
+        let shown = status.clone();
         let screen = FullScreen::open();
         let painter = thread::spawn("board", move || {
             let _screen = screen;
-            paint(board, &dir, &theirs);
+            paint(board, &dir, &theirs, &shown);
         });
-        Ok(Self { shared, painter: Some(painter?) })
+        Ok(Self { shared, status, painter: Some(painter?) })
+    }
+
+    /// Text that the board shows in place of the numbers, until the next row.
+    pub(super) fn status(&self) -> Status {
+        self.status.clone()
     }
 
     /// Adds a row, which the next picture shows.
@@ -77,7 +86,7 @@ fn locked(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
 }
 
 /// Draws the board until the training ends.
-fn paint(mut board: Board, dir: &Path, (inbox, changed): &(Mutex<Inbox>, Condvar)) {
+fn paint(mut board: Board, dir: &Path, (inbox, changed): &(Mutex<Inbox>, Condvar), status: &Status) {
     let (mut painter, mut threads) = (Painter::new(dir), ThreadMeter::default());
     loop {
         let (mut shared, _) =
@@ -88,6 +97,12 @@ fn paint(mut board: Board, dir: &Path, (inbox, changed): &(Mutex<Inbox>, Condvar
             return;
         }
         rows.iter().for_each(|row| board.push(|name| row.value(name)));
+        let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rows.is_empty() {
+            status.clear();
+        }
+        board.status.clone_from(&status);
+        drop(status);
         if let Some(busiest) = threads.busiest() {
             board.threads = busiest;
         }

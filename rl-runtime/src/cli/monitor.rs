@@ -54,7 +54,9 @@ pub(super) fn run(args: &MonitorArgs, json: bool) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the latest row as JSON, and each that is the latest when it is looked for, until the run ends.
+/// Prints the latest row as JSON, again and again until the run ends.
+///
+/// Rows between two looks are skipped.
 fn follow(run: &Path, mut recorded: Recorded, steps: u64) {
     signals::listen();
     let print = |recorded: &mut Recorded| {

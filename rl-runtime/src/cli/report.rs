@@ -66,14 +66,21 @@ impl Report {
     /// Shows the settings of the run.
     ///
     /// From now on, a line follows whenever there was none for a while.
-    pub(super) fn start(&mut self, (config, entry): (&Config, &Entry), device: &str, dir: &Path, from: u64, profile: &Profile) {
-        self.settings((config, entry), device, dir, from);
-        let form = match self.kind {
-            Kind::Board(_) => Form::Board,
+    pub(super) fn start(
+        &mut self,
+        run: (&Config, &Entry),
+        (device, n_ranks): (&str, usize),
+        dir: &Path,
+        from: u64,
+        profile: &Profile,
+    ) {
+        self.settings(run, device, dir, from);
+        let form = match &self.kind {
+            Kind::Board(live) => Form::Board(live.as_ref().map(Live::status).unwrap_or_default()),
             Kind::Lines { .. } => Form::Text,
             Kind::Json => Form::Json,
         };
-        self.heartbeat = Some(Heartbeat::start(config, profile, form));
+        self.heartbeat = Some(Heartbeat::start(run.0, n_ranks, profile, form));
     }
 
     fn settings(&mut self, (config, entry): (&Config, &Entry), device: &str, dir: &Path, from: u64) {

@@ -300,7 +300,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             }
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialize.
-            report.start((&config, entry), &device, dir.path(), 0, &profile);
+            report.start((&config, entry), (&device, n_ranks), dir.path(), 0, &profile);
             config.warnings(entry).iter().for_each(|warning| report.warn(warning));
             rounded(&config).filter(|_| has_steps).iter().for_each(|note| report.note(note));
             begin(&config, ranks)?;
@@ -330,7 +330,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             if let Err(error) = dir.replace_config(&config) {
                 notes.push(format!("{error}; a later --resume needs the settings given now again"));
             }
-            report.start((&config, &entry), &device, dir.path(), training.progress().env_steps, &profile);
+            report.start((&config, &entry), (&device, n_ranks), dir.path(), training.progress().env_steps, &profile);
             config.warnings(&entry).iter().for_each(|warning| report.warn(warning));
             let has_more = training.progress().env_steps < config.run.steps;
             rounded(&config).filter(|_| has_steps && has_more).iter().for_each(|note| report.note(note));
@@ -351,7 +351,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
-/// Describes the env steps of a run that ends with a whole rollout; `None` if those are its `steps`.
+/// Describes the env steps of a run whose last rollout goes beyond `steps`.
 fn rounded(config: &Config) -> Option<String> {
     let (steps, rollout) = (config.run.steps, (config.n_steps() * config.run.n_envs) as u64);
     let taken = steps.div_ceil(rollout).saturating_mul(rollout);

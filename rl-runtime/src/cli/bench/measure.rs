@@ -415,9 +415,9 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
         let FaultCounts { timeouts, failures, restarts, .. } = filled.faults;
         let share = |seconds: f64| seconds / elapsed;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (threads, mode) = (*threads, *mode);
+        let (threads, mode, nan) = (*threads, *mode, f64::NAN);
         let circumstances =
-            Circumstances { mode, blocks: true, n_envs, threads, collect_threads: 0, cores, workers: 0, cores_in_use: f64::NAN, waited: f64::NAN };
+            Circumstances { mode, blocks: true, n_envs, threads, collect_threads: 0, cores, workers: 0, cores_in_use: nan, waited: nan };
         result = json!({
             "event": "bench", "name": "pipeline", "value": rate, "unit": "env_steps/s", "min": rate, "max": rate, "envs": n_envs,
             "latency": latency.distribution, "latency_ms": 1e3 * latency.mean.as_secs_f64(), "work_ms": 1e3 * latency.work.as_secs_f64(),

@@ -373,7 +373,7 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the largest of million, thousand and one that is no larger than a rate, with its prefix.
+/// Returns the scale in which a rate is printed, and its prefix.
 fn scale(rate: f64) -> (f64, &'static str) {
     let scales = [(1e6, "M "), (1e3, "k ")];
     scales.into_iter().find(|(scale, _)| rate >= *scale).unwrap_or((1.0, ""))
