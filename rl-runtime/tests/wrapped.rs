@@ -52,7 +52,7 @@ fn a_resumed_run_in_wrappers_equals_an_uninterrupted_one() {
         let mut rows = rows.lines().map(|row| row.split(',').map(String::from).collect::<Vec<_>>());
         let column = rows.next().unwrap().iter().position(|name| name == "time/preprocessing").unwrap();
         let seconds: f64 = rows.next_back().unwrap()[column].parse().unwrap();
-        assert_eq!(seconds > 0.0, pixels != "env.pixels=0", "{algo}, {pixels}: {seconds} s of drawing");
+        assert!(seconds > 0.0, "{algo}, {pixels}: {seconds} s for stacks and pictures");
         let half = whole.join("checkpoints/ckpt-000000000128");
         run(&["train", "--resume", text(&half), "--run-dir", text(&halved)]);
         for file in ["params.safetensors", "optimizer.safetensors"] {

@@ -60,6 +60,8 @@ struct Number {
     /// Digits as they are written.
     digits: String,
     unit: Option<&'static str>,
+    /// True in brackets, where records have minimum and maximum.
+    in_brackets: bool,
 }
 
 impl Number {
@@ -71,8 +73,13 @@ impl Number {
         self.digits.replace(',', "").parse::<f64>().unwrap_or(f64::NAN) * self.scale()
     }
 
-    /// True if `other` is this number when it is rounded to as many digits.
+    /// True if `other` of a record is this number when it is rounded to as many digits.
+    ///
+    /// A bound in brackets is not a median.
     fn is_rounded(&self, other: &Self) -> bool {
+        if other.in_brackets && !self.in_brackets {
+            return false;
+        }
         let decimals = self.digits.split_once('.').map_or(0, |(_, fraction)| fraction.len());
         (self.value() - other.value()).abs() <= 0.500_001 * self.scale() * 10f64.powi(-(decimals as i32))
     }
@@ -237,7 +244,8 @@ fn numbers(text: &str) -> Vec<Number> {
             rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-'))
         };
         let unit = UNITS.into_iter().map(|(unit, _)| unit).find(|unit| fits(unit));
-        numbers.push(Number { place: (begin, end), digits: digits.into(), unit });
+        let in_brackets = before.matches('(').count() > before.matches(')').count();
+        numbers.push(Number { place: (begin, end), digits: digits.into(), unit, in_brackets });
     }
     for i in (1..numbers.len()).rev() {
         if numbers[i - 1].unit.is_none() && BETWEEN.contains(&&text[numbers[i - 1].place.1..numbers[i].place.0]) {
@@ -279,7 +287,7 @@ mod tests {
         assert!(!found(&PAGE.replace("9.1 ns", "9.1 us"), SOURCES, RECORD).is_empty(), "another unit");
         assert!(!found(&PAGE.replace("9.1 ns", "52.6 ns"), SOURCES, RECORD).is_empty(), "a figure of another row");
         assert!(!found(PAGE, SOURCES, &RECORD.replace("9.1 ns", "9.2 ns")).is_empty(), "the record is measured again");
-        assert!(!found(PAGE, SOURCES, &RECORD.replace("86.7 ns", "88.7 ns")).is_empty());
+        assert!(!found(PAGE, SOURCES, &RECORD.replace("86.7 ns", "88.7 ns (86.7 ns to 90.2 ns)")).is_empty(), "a minimum");
         assert!(!found(PAGE, SOURCES, &RECORD.replace("| 1024 |", "| 2048 |")).is_empty(), "the row is gone");
     }
 
