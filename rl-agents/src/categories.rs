@@ -38,6 +38,11 @@ impl Categories {
         (!sizes.is_empty()).then(|| Self { sizes: sizes.into(), first })
     }
 
+    /// Number of categories of each element, 0 for a number: (D).
+    pub(crate) fn sizes(&self) -> &[u32] {
+        &self.sizes
+    }
+
     /// Number of elements D of an observation.
     pub(crate) fn n_elements(&self) -> usize {
         self.sizes.len()
@@ -213,8 +218,7 @@ mod tests {
     }
 
     /// Spaces of categories, alone and among numbers, with inputs of one part of a sum and of many.
-    const SPACES: [&[u32]; 6] =
-        [&[1], &[16], &[500], &[3, 7, 2, 900, 33], &[0, 0, 5, 0], &[0, 70, 0, 0, 4, 0, 300, 1, 0]];
+    const SPACES: [&[u32]; 6] = [&[1], &[16], &[500], &[3, 7, 2, 900, 33], &[0, 0, 5, 0], &[0, 70, 0, 0, 4, 0, 300, 1, 0]];
 
     /// Returns a space with these categories, and the space of its one-hot vectors.
     fn spaces(categories: &[u32]) -> [Space; 2] {
@@ -264,8 +268,7 @@ mod tests {
             for (hidden, shared_trunk) in [(vec![], false), (vec![33], true), (vec![64, 8], false)] {
                 let net = NetConfig { hidden, shared_trunk, learner, ..NetConfig::default() };
                 let actions = ActionSpace::Discrete { n: 3, masked: false };
-                let [mut policy, mut expected] =
-                    [0, 1].map(|i| ActorCritic::new(&spaces[i], &actions, &net, 7).unwrap());
+                let [mut policy, mut expected] = [0, 1].map(|i| ActorCritic::new(&spaces[i], &actions, &net, 7).unwrap());
                 assert!(policy.params() == expected.params() && policy.layout() == expected.layout());
                 let mut rng = Rng::new(5, 0, 0, Purpose::Init);
                 let params: Vec<f32> = policy.params().iter().map(|p| p + 0.1 * rng.normal()).collect();
@@ -280,7 +283,9 @@ mod tests {
         for categories in SPACES {
             let (spaces, n) = (spaces(categories), 800);
             let obs = draw(categories, n);
-            for (hidden, activation) in [(vec![], Activation::Tanh), (vec![33], Activation::Relu), (vec![100, 8], Activation::Tanh)] {
+            for (hidden, activation) in
+                [(vec![], Activation::Tanh), (vec![33], Activation::Relu), (vec![100, 8], Activation::Tanh)]
+            {
                 let net = NetConfig { hidden, activation, ..NetConfig::default() };
                 let actions = ActionSpace::Discrete { n: 3, masked: false };
                 let policies = [0, 1].map(|i| ActorCritic::new(&spaces[i], &actions, &net, 7).unwrap());
@@ -295,8 +300,7 @@ mod tests {
                             let samples = network.samples(ObsSlice::F32(&obs[i]), None);
                             let (pool, mut gradient) = (Pool::new(2).unwrap(), vec![f32::NAN; policies[i].params().len()]);
                             let mut slices = Slices::new();
-                            let done =
-                                slices.gradient((isa, net, packed), samples, n, Threads::of(&pool), &loss, &mut gradient);
+                            let done = slices.gradient((isa, net, packed), samples, n, Threads::of(&pool), &loss, &mut gradient);
                             done.map(drop).unwrap();
                             bits(&gradient)
                         });

@@ -185,11 +185,6 @@ impl Dense {
         multiply::<S>(&mut grad[..rows * n], Stride(n), a, (b, PANEL), (rows, n, m), Init::Add);
     }
 
-    /// Categories among the elements that the layer reads.
-    pub(crate) fn categories(&self) -> Option<&Arc<Categories>> {
-        self.categories.as_ref()
-    }
-
     /// True if panel `q` of the inputs holds categories that none of the samples has: its gradient is 0.
     pub(crate) fn misses(&self, q: usize, input: Rows<'_>) -> bool {
         self.categories.as_ref().is_some_and(|categories| categories.misses(q, input))

@@ -259,7 +259,7 @@ impl ActingOnDevice<'_> {
         let Self { descent, net, episodes, clock, share, clipped } = self;
         let DeviceDescent { stream, kernels, targets, chains, obs_scale, normalizer, rollout, computed, params, log_std, .. } =
             &mut **descent;
-        let inputs = Inputs { kernels, targets, scale: *obs_scale, normalizer: normalizer.as_ref() };
+        let inputs = Inputs { kernels, targets, scale: *obs_scale, one_hot: None, normalizer: normalizer.as_ref() };
         let (columns, next_values) = match share {
             Some(DeviceShare { rollout, next_values, .. }) => (rollout, next_values),
             None => (rollout, &mut computed.next_values),

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
     ActionDistribution, Deviations, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
-    LossColumns, LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, PARTS, Terms, UpdateSettings,
-    UpdateTotals,
+    LossColumns, LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, OneHotInputs, PARTS, Terms,
+    UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, TargetKernels};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
@@ -161,6 +161,8 @@ pub(crate) struct DeviceDescent {
     net: DeviceNet,
     pub(crate) chains: [usize; 2],
     pub(crate) obs_scale: f32,
+    /// Inputs of observations with categories.
+    one_hot: Option<OneHotInputs>,
     pub(crate) normalizer: Option<DeviceNormalizer>,
     pub(crate) rollout: DeviceRollout,
     pub(crate) computed: Computed,
@@ -256,6 +258,7 @@ impl DeviceDescent {
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();
+        let one_hot = network.categories().map(|of| OneHotInputs::new(device, of.sizes())).transpose()?;
         Ok(Self {
             stream: device.stream()?,
             copies: device.stream()?,
@@ -265,7 +268,8 @@ impl DeviceDescent {
             net: DeviceNet::new(device, net, (held, batch_size), true)?,
             chains: [actor, critic],
             obs_scale: network.obs_scale(),
-            normalizer: network.normalizer().map(|_| DeviceNormalizer::new(device, shape)).transpose()?,
+            normalizer: network.normalizer().map(|_| DeviceNormalizer::new(device, shape, one_hot.as_ref())).transpose()?,
+            one_hot,
             rollout: DeviceRollout::new(device, shape)?,
             computed: Computed {
                 next_values: floats(len)?,
@@ -401,7 +405,13 @@ impl DeviceDescent {
     /// Its values replace the acting policy's; its log-probabilities are computed if they are needed.
     fn judge(&mut self) -> Result<(), Error> {
         let Self { stream, kernels, targets, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
-        let inputs = Inputs { kernels, targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
+        let inputs = Inputs {
+            kernels,
+            targets,
+            scale: self.obs_scale,
+            one_hot: self.one_hot.as_ref(),
+            normalizer: self.normalizer.as_ref(),
+        };
         let RolloutShape { n_steps, n_envs, obs_len: d, .. } = columns.shape();
         let ([actor, critic], params, len) = (self.chains, params.view(), n_steps * n_envs);
         let distribution = distribution(heads.as_ref(), params.slice(log_std.clone()));
@@ -410,7 +420,7 @@ impl DeviceDescent {
             let (n, has_actions) = (rows.len(), rows.end <= len);
             let of_rows = rows.start * d..rows.end * d;
             let obs = columns.obs().map(|obs| obs.slice(of_rows.clone()), |obs| obs.slice(of_rows.clone()));
-            inputs.write(stream, (&obs, d), None, &net.inputs.view_mut().into_slice(0..n * d))?;
+            inputs.write(stream, (&obs, d), None, &net.inputs_mut(n))?;
             let judges = has_actions && off_policy.refresh != Refresh::Values;
             net.forward((stream, kernels), &params, n, (!judges).then_some(actor))?;
             if judges {
@@ -451,7 +461,13 @@ impl DeviceDescent {
     /// Computes the values of the next observations, with those of the final ones.
     fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
         let Self { stream, kernels, targets, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
-        let inputs = Inputs { kernels, targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
+        let inputs = Inputs {
+            kernels,
+            targets,
+            scale: self.obs_scale,
+            one_hot: self.one_hot.as_ref(),
+            normalizer: self.normalizer.as_ref(),
+        };
         let RolloutShape { n_envs, obs_len: d, .. } = columns.shape();
         let ([actor, critic], values) = (self.chains, columns.values());
         let ends = rollout.final_at();
@@ -471,7 +487,7 @@ impl DeviceDescent {
                 }
                 _ => return Err(Error::ObsKind),
             };
-            inputs.write(stream, (&obs, d), None, &net.inputs.view_mut().into_slice(0..n * d))?;
+            inputs.write(stream, (&obs, d), None, &net.inputs_mut(n))?;
             net.forward((stream, kernels), &params.view(), n, Some(actor))?;
             let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
@@ -526,7 +542,13 @@ impl DeviceDescent {
         }
         // The loss of other ranks' samples is computed from stale outputs here, and replaced.
         let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
-        let inputs = Inputs { kernels, targets: &self.targets, scale: self.obs_scale, normalizer: self.normalizer.as_ref() };
+        let inputs = Inputs {
+            kernels,
+            targets: &self.targets,
+            scale: self.obs_scale,
+            one_hot: self.one_hot.as_ref(),
+            normalizer: self.normalizer.as_ref(),
+        };
         let write = |samples, x: &ViewMut<'_, f32>| inputs.write(stream, (&columns.obs(), d), Some(&rows.slice(samples)), x);
         net.forward_samples((stream, kernels), &params, own, write)?;
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);

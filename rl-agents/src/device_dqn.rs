@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use rl_buffer::{Batch, DeviceBatch, DeviceReplay, Memory, Pinned, ReplayBuffer};
 use rl_cuda::learner::{
-    LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, QLearningKernels, TD_TERMS, TdColumns, Terms,
-    UpdateSettings, UpdateTotals,
+    LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, OneHotInputs, QLearningKernels, TD_TERMS,
+    TdColumns, Terms, UpdateSettings, UpdateTotals,
 };
 use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Actions, Obs};
@@ -70,6 +70,8 @@ pub(crate) struct DeviceDqn {
     heads: Heads,
     obs_len: usize,
     obs_scale: f32,
+    /// Inputs of observations with categories.
+    one_hot: Option<OneHotInputs>,
     params: Buffer<f32>,
     target: Buffer<f32>,
     moments: [Buffer<f32>; 2],
@@ -132,6 +134,7 @@ impl DeviceDqn {
             heads: chains.1.map_or(Heads::Plain(chains.0), |value| Heads::Dueling([chains.0, value])),
             obs_len: shape.obs_len,
             obs_scale: network.obs_scale(),
+            one_hot: network.categories().map(|of| OneHotInputs::new(device, of.sizes())).transpose()?,
             params: floats(n_params)?,
             target: floats(n_params)?,
             moments: [floats(n_params)?, floats(n_params)?],
@@ -239,7 +242,7 @@ impl DeviceDqn {
     fn gradient(&mut self, slot: usize, double: bool) -> Result<(), Error> {
         let Self { stream, kernels, q_learning, slots, params, target, slices, .. } = self;
         let Slot { there, targets, .. } = &mut slots[slot];
-        let (batch, scale, d) = (there.columns(), self.obs_scale, self.obs_len);
+        let (batch, scale, one_hot, d) = (there.columns(), self.obs_scale, self.one_hot.as_ref(), self.obs_len);
         let (n, on, params) = (targets.len(), (&*stream, &*kernels), params.view());
         let net = &mut self.net;
         let [first, second] = &mut self.q;
@@ -247,7 +250,10 @@ impl DeviceDqn {
         let obs = |of: &Obs<View<'_, f32>, View<'_, u8>>, samples: Range<usize>, x: &ViewMut<'_, f32>| {
             let rows = samples.start * d..samples.end * d;
             let obs = of.as_ref().map(|obs| obs.slice(rows.clone()), |obs| obs.slice(rows.clone()));
-            kernels.samples(stream, (&obs, scale, d), None, x)
+            match (one_hot, &obs) {
+                (Some(one_hot), Obs::F32(obs)) => kernels.one_hot(stream, (obs, one_hot), None, x),
+                _ => kernels.samples(stream, (&obs, scale, d), None, x),
+            }
         };
         let next_obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.next_obs, samples, x);
         // The targets and the loss of other ranks' samples are computed from stale outputs here. Their loss is replaced.

@@ -40,7 +40,7 @@ pub(crate) struct DeviceNet {
     layers: Vec<DeviceLayer>,
     /// Layers of each chain.
     chains: Vec<Range<usize>>,
-    /// Observations, (H, D).
+    /// Inputs of the first layers, (H, I): observations, with one-hot vectors for categories.
     pub(crate) inputs: Buffer<f32>,
     outputs: Vec<Buffer<f32>>, // every layer's, (H, N), or (M, N) if no other reads it
     deltas: Vec<Buffer<f32>>,  // gradients of every layer's sums, as many
@@ -92,10 +92,6 @@ impl DeviceNet {
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
     pub(crate) fn new(device: &Device, net: &Net, (held, m): (usize, usize), learns: bool) -> Result<Self, Error> {
-        if net.layers.iter().any(|layer| layer.categories().is_some()) {
-            let allowed = "but no device learns from categories so far; use --device cpu";
-            return Err(Error::Setting { name: "device", value: "a GPU".into(), allowed });
-        }
         let convs = convs(device, net, held, learns)?;
         let layer = |(l, (layer, place)): (usize, (&crate::dense::Dense, &crate::net::Place))| DeviceLayer {
             dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
@@ -109,7 +105,7 @@ impl DeviceNet {
             layers.iter().map(|layer| Buffer::zeros(device, usize::from(needed) * len(layer))).collect::<Result<_, _>>()
         };
         Ok(Self {
-            inputs: Buffer::zeros(device, held * convs.first().map_or(net.n_in, |first| first.conv.shape().in_len()))?,
+            inputs: Buffer::zeros(device, held * convs.first().map_or(net.layers[0].n_in, |first| first.conv.shape().in_len()))?,
             convs,
             outputs: matrices(true)?,
             deltas: matrices(learns)?,
@@ -118,6 +114,12 @@ impl DeviceNet {
             chains: net.chains.iter().map(|chain| chain.layers.clone()).collect(),
             layers,
         })
+    }
+
+    /// Returns the inputs of the first `m` samples for writing.
+    pub(crate) fn inputs_mut(&mut self, m: usize) -> ViewMut<'_, f32> {
+        let len = m * (self.inputs.len() / self.held);
+        self.inputs.view_mut().into_slice(0..len)
     }
 
     /// Bytes of the activations and their gradients.

@@ -4,7 +4,7 @@
 //! only the moments of each slice of them come to the host.
 
 use rl_buffer::RolloutShape;
-use rl_cuda::learner::LearnerKernels;
+use rl_cuda::learner::{LearnerKernels, OneHotInputs};
 use rl_cuda::targets::{ObsSlices, TargetKernels};
 use rl_cuda::{Device, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, pool};
@@ -16,9 +16,9 @@ use crate::staged::Staged;
 /// Statistics of observations in device memory.
 #[derive(Debug)]
 pub(crate) struct DeviceNormalizer {
-    mean: Staged<f32>,    // (D)
-    inv_std: Staged<f32>, // (D)
-    /// Slices of environments on the device; `None` for bytes, which have no kernel.
+    mean: Staged<f32>,    // (I), of the inputs of the network
+    inv_std: Staged<f32>, // (I)
+    /// Slices of environments on the device; `None` for bytes and categories, which have no kernel.
     slices: Option<ObsSlices>,
     /// Steps times environments of each slice.
     counts: Vec<usize>,
@@ -27,13 +27,14 @@ pub(crate) struct DeviceNormalizer {
 }
 
 impl DeviceNormalizer {
-    pub(crate) fn new(device: &Device, shape: RolloutShape) -> Result<Self, rl_cuda::Error> {
+    pub(crate) fn new(device: &Device, shape: RolloutShape, one_hot: Option<&OneHotInputs>) -> Result<Self, rl_cuda::Error> {
         let slices = || pool::slices(shape.n_envs, MAX_SLICES, MIN_SLICE);
         let starts: Vec<u32> = std::iter::once(0).chain(slices().map(|columns| columns.end as u32)).collect();
-        let has_kernel = shape.obs == Dtype::F32;
+        let has_kernel = shape.obs == Dtype::F32 && one_hot.is_none();
+        let n_inputs = one_hot.map_or(shape.obs_len, OneHotInputs::len);
         Ok(Self {
-            mean: Staged::new(device, shape.obs_len)?,
-            inv_std: Staged::new(device, shape.obs_len)?,
+            mean: Staged::new(device, n_inputs)?,
+            inv_std: Staged::new(device, n_inputs)?,
             slices: has_kernel.then(|| ObsSlices::new(device, &starts, shape.obs_len)).transpose()?,
             counts: slices().map(|columns| columns.len() * shape.n_steps).collect(),
             is_empty: true,
@@ -47,7 +48,7 @@ impl DeviceNormalizer {
         self.inv_std.upload(stream, normalizer.inv_std().iter().copied())
     }
 
-    /// Computes the moments of each slice of observations (T, N, D); `None` for bytes.
+    /// Computes the moments of each slice of observations (T, N, D); `None` for bytes and categories.
     pub(crate) fn moments(
         &mut self,
         (stream, targets): (&Stream, &TargetKernels),
@@ -68,11 +69,13 @@ pub(crate) struct Inputs<'a> {
     pub(crate) targets: &'a TargetKernels,
     /// Factor that bytes are multiplied by.
     pub(crate) scale: f32,
+    /// Inputs of observations with categories.
+    pub(crate) one_hot: Option<&'a OneHotInputs>,
     pub(crate) normalizer: Option<&'a DeviceNormalizer>,
 }
 
 impl Inputs<'_> {
-    /// Writes the inputs (n, D) for observations (rows, D) at `rows`, or the first n.
+    /// Writes the inputs (n, I) for observations (rows, D) at `rows`, or the first n.
     pub(crate) fn write(
         &self,
         stream: &Stream,
@@ -80,7 +83,10 @@ impl Inputs<'_> {
         rows: Option<&View<'_, u32>>,
         inputs: &ViewMut<'_, f32>,
     ) -> Result<(), rl_cuda::Error> {
-        self.kernels.samples(stream, (obs, self.scale, d), rows, inputs)?;
+        match (self.one_hot, obs) {
+            (Some(one_hot), Obs::F32(obs)) => self.kernels.one_hot(stream, (obs, one_hot), rows, inputs)?,
+            _ => self.kernels.samples(stream, (obs, self.scale, d), rows, inputs)?,
+        }
         let Some(DeviceNormalizer { mean, inv_std, .. }) = self.normalizer else { return Ok(()) };
         self.targets.normalize(stream, inputs, &mean.there.view(), &inv_std.there.view())
     }

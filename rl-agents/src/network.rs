@@ -236,6 +236,11 @@ impl Network {
         self.obs_len
     }
 
+    /// Categories among the elements of an observation, if there are any.
+    pub(crate) fn categories(&self) -> Option<&Categories> {
+        self.shape.categories.as_deref()
+    }
+
     /// Factor that bytes of observations are multiplied by.
     pub(crate) fn obs_scale(&self) -> f32 {
         self.scale

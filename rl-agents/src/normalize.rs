@@ -12,6 +12,8 @@
 //! 1e-8)` with the variance of the running discounted return, both clipped to +-10. Difference: `VecNormalize` updates its
 //! statistics at every step, including the first.
 
+use std::borrow::Cow;
+
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Pool, Space, math, pool};
 use serde::{Deserialize, Serialize};
@@ -127,12 +129,23 @@ impl Normalizer {
         &self.moments
     }
 
-    pub(crate) fn mean(&self) -> &[f32] {
-        &self.mean
+    /// Means of the inputs of a network, in which each category has one.
+    pub(crate) fn mean(&self) -> Cow<'_, [f32]> {
+        self.of_inputs(&self.mean, 0.0)
     }
 
-    pub(crate) fn inv_std(&self) -> &[f32] {
-        &self.inv_std
+    /// Inverse standard deviations of the inputs of a network, in which each category has one.
+    pub(crate) fn inv_std(&self) -> Cow<'_, [f32]> {
+        self.of_inputs(&self.inv_std, 1.0)
+    }
+
+    /// Repeats statistics of elements for their inputs; inputs of categories have the given one.
+    fn of_inputs<'a>(&self, statistics: &'a [f32], of_category: f32) -> Cow<'a, [f32]> {
+        if self.categories.is_empty() {
+            return Cow::Borrowed(statistics);
+        }
+        let of = |(x, n): (&f32, &u32)| if *n == 0 { vec![*x] } else { vec![of_category; *n as usize] };
+        Cow::Owned(statistics.iter().zip(&self.categories).flat_map(of).collect())
     }
 
     /// Replaces the statistics; returns false, and changes nothing, if lengths differ.

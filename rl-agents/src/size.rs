@@ -78,7 +78,11 @@ impl NetworkShape {
                 let activations = conv.n_out() + conv.patches() + outputs;
                 // Products in 16 bits have rounded copies of their operands, sums and gradients.
                 let copies = if net.precision == Precision::F32 { 1 } else { 2 };
-                NetSize { tensors: copies * TENSORS * params, sample: copies * ACTIVATIONS * bytes(activations) + bytes(inputs), ..size }
+                NetSize {
+                    tensors: copies * TENSORS * params,
+                    sample: copies * ACTIVATIONS * bytes(activations) + bytes(inputs),
+                    ..size
+                }
             }
         }
     }

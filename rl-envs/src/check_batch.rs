@@ -164,7 +164,10 @@ fn observations_in_space(batches: &'static dyn Batches) -> Found {
         for obs in [Some(&seen.obs), seen.final_obs.as_ref()].into_iter().flatten() {
             let categories = space.categories().iter().zip(obs).enumerate();
             if let Some((i, (n, x))) = categories.filter(|(_, (n, _))| **n > 0).find(|(_, (_, x))| x.fract() != 0.0) {
-                return Err(format!("{place}: obs[{i}] is {x}, the space has the categories 0 to {}: send a whole number", n - 1));
+                return Err(format!(
+                    "{place}: obs[{i}] is {x}, the space has the categories 0 to {}: send a whole number",
+                    n - 1
+                ));
             }
             let outside = |i: &usize| obs[*i] < space.low()[*i] || obs[*i] > space.high()[*i];
             if let Some(i) = (0..obs.len()).find(outside) {

@@ -79,7 +79,15 @@ impl Space {
     #[must_use]
     pub fn bytes(shape: &[usize], high: u8, scale: f32) -> Self {
         let len = shape.iter().product();
-        Self { shape: shape.into(), dtype: Dtype::U8, scale, stack: 1, low: vec![0.0; len], high: vec![f32::from(high); len], categories: Vec::new() }
+        Self {
+            shape: shape.into(),
+            dtype: Dtype::U8,
+            scale,
+            stack: 1,
+            low: vec![0.0; len],
+            high: vec![f32::from(high); len],
+            categories: Vec::new(),
+        }
     }
 
     /// Shape of one observation.

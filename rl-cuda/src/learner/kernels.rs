@@ -51,6 +51,37 @@ pub struct Deviations<'a> {
     pub terms: ViewMut<'a, f32>,
 }
 
+/// Inputs of a network for observations with categories, in device memory.
+#[derive(Debug)]
+pub struct OneHotInputs {
+    places: Buffer<u32>, // (I, 2)
+    n_elements: usize,
+}
+
+impl OneHotInputs {
+    /// Lays out one input for each number (0 categories), and one for each category of the others.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn new(device: &Device, categories: &[u32]) -> Result<Self, Error> {
+        let of = |(element, &n): (usize, &u32)| {
+            let inputs = if n == 0 { u32::MAX..=u32::MAX } else { 0..=n - 1 };
+            inputs.flat_map(move |category| [element as u32, category])
+        };
+        let places: Vec<u32> = categories.iter().enumerate().flat_map(of).collect();
+        let mut there = Buffer::zeros(device, places.len())?;
+        device.stream()?.upload(&there.view_mut(), &places)?;
+        Ok(Self { places: there, n_elements: categories.len() })
+    }
+
+    /// Number of inputs I.
+    #[expect(clippy::len_without_is_empty, reason = "there is an input at least")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len() / 2
+    }
+}
+
 /// Sizes of a policy's independent categorical heads, in device memory.
 ///
 /// An action is a number in mixed radix whose last head is the fastest.
@@ -129,6 +160,7 @@ pub struct LossHeads<'a> {
 #[derive(Debug)]
 pub struct LearnerKernels {
     samples: [Kernel; 2],
+    one_hot: Kernel,
     pub(super) forward: Kernel,
     pub(super) input_gradient: Kernel,
     pub(super) weight_gradient: Kernel,
@@ -171,6 +203,7 @@ impl LearnerKernels {
         };
         Ok(Self {
             samples: [kernel("samples", "f32")?, kernel("samples", "u8")?],
+            one_hot: kernel("samples", "one_hot")?,
             forward: kernel("dense", "forward")?,
             input_gradient: kernel("dense", "input_gradient")?,
             weight_gradient: kernel("dense", "weight_gradient")?,
@@ -224,6 +257,36 @@ impl LearnerKernels {
         let args = args.push_long(x.address()).push(&[n as u32]).push(&[d as u32]).push_long((found / d.max(1)) as u64);
         // SAFETY: the parameters are those of `samples_*`; lengths were checked above, and the kernel bounds the rows.
         unsafe { kernel.launch(stream, x.len() as u64, BLOCK, args) }
+    }
+
+    /// Writes the inputs (n, I) of observations (rows, D) with categories at `rows`, or of the first of them, to `x`.
+    ///
+    /// A category becomes a one-hot vector. A row past the end counts as the last one.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn one_hot(
+        &self,
+        stream: &Stream,
+        (obs, inputs): (&View<'_, f32>, &OneHotInputs),
+        rows: Option<&View<'_, u32>>,
+        x: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let (d, n_inputs) = (inputs.n_elements, inputs.len());
+        let n = x.len() / n_inputs;
+        length("x", n * n_inputs, x.len())?;
+        match rows {
+            Some(rows) => length("rows", n, rows.len())?,
+            None => length("obs", n * d, obs.len().min(n * d))?,
+        }
+        length("obs", d, obs.len().min(d))?;
+        let args = Args::new().push_long(obs.address()).push_long(rows.map_or(0, View::address));
+        let args =
+            args.push_long(inputs.places.view().address()).push_long(x.address()).push(&[n as u32]).push(&[n_inputs as u32]);
+        let args = args.push(&[d as u32]).push_long((obs.len() / d) as u64);
+        // SAFETY: the parameters are those of `samples_one_hot`; lengths were checked above, the elements of the inputs when they
+        // were made, and the kernel bounds the rows.
+        unsafe { self.one_hot.launch(stream, x.len() as u64, BLOCK, args) }
     }
 
     /// Returns the length of the scratch memory for sums of `n` numbers.

@@ -20,7 +20,8 @@ mod state;
 pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
 pub use kernels::{
-    Deviations, HeadSizes, KL_PART, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective, PARTS, Terms,
+    Deviations, HeadSizes, KL_PART, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective, OneHotInputs, PARTS,
+    Terms,
 };
 pub use layer::{Activation, DenseLayer};
 pub use off_policy::{ActionDistribution, JudgedSamples, OffPolicyKernels};

@@ -102,7 +102,9 @@ fn with_categories(space: Space, categories: &[u32]) -> Result<Space, String> {
         return Err(format!("numbers of categories of {} of {} elements of an observation", categories.len(), space.len()));
     }
     if let Some((i, n)) = categories.iter().enumerate().find(|(_, n)| **n > MAX_CATEGORIES) {
-        return Err(format!("element {i} of the observations is one of {n} categories; f32 tells {MAX_CATEGORIES} apart at most"));
+        return Err(format!(
+            "element {i} of the observations is one of {n} categories; f32 tells {MAX_CATEGORIES} apart at most"
+        ));
     }
     let n_inputs: u64 = categories.iter().map(|&n| u64::from(n.max(1))).sum();
     if n_inputs > MAX_LEN as u64 {
