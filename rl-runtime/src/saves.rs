@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rl_agents::Agent;
 
-use crate::{Config, Error};
 use crate::checkpoint::{self, Checkpoint, WriteReplay};
 use crate::event::{Listener, warn};
 use crate::print::{grouped, quoted};
 use crate::run_dir::RunDir;
+use crate::{Config, Error};
 
 /// Consecutive failed saves after which training ends.
 const MAX_FAILED: u32 = 3;

@@ -267,10 +267,10 @@ fn an_edited_file_of_a_run_is_refused_with_its_name_and_key() {
         fs::write(&saved, before).unwrap();
         fs::write(&manifest, &good_manifest).unwrap();
     }
-    // What does not fit the environment, or names none.
+    // What does not fit the environment, or names none, contradicts the checkpoint, which is looked at first.
     for (key, value) in [("conv", "[[1, 1, 1]]"), ("env", "\"cartpool\"")] {
         fs::write(&file, edited(&good, key, value)).unwrap();
-        let error = ends(2, &["train", "--resume", text(&run), "--steps", "128"]);
+        let error = ends(3, &["train", "--resume", text(&run), "--steps", "128"]);
         assert!(error.contains(if key == "env" { "cartpool" } else { key }), "{key} = {value}: {error}");
     }
     // Several problems at once through the program, which reports all of them.
