@@ -9,6 +9,8 @@ use rl_agents::ranks::gather;
 use rl_envs::catalog::Entry;
 
 use super::report::Report;
+#[cfg(feature = "mpi")]
+use super::trust::Choice;
 use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::Mode;
 use crate::assemble::fit_batch;
@@ -203,7 +205,7 @@ fn follow(job: &crate::mpi::Job, envs: &Envs) -> Result<ExitCode, Error> {
             return job.supervise(&config, envs.python.as_deref()).map(|()| ExitCode::SUCCESS);
         }
         envs.start_within(Some(config.run.start_timeout_s));
-        let entry = envs.open(&config.env, false, threads(None))?;
+        let entry = envs.open(&config.env, Choice::Given, false, threads(None))?;
         Training::of_rank(&config, &entry, Some(ranks), true, Profile::new(false))?.follow()?;
     }
     Ok(ExitCode::SUCCESS)
@@ -217,7 +219,7 @@ pub(super) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
     }
     crate::mpi::work(|config| {
         envs.start_within(Some(config.run.start_timeout_s));
-        envs.open(&config.env, false, threads(None))
+        envs.open(&config.env, Choice::Given, false, threads(None))
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -263,10 +265,9 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
         None => {
             let none =
                 || Error::Config { problems: vec!["no environment given; `rl list` shows them, try `rl train cartpole`".into()] };
-            let env = layers.env()?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
             envs.start_within(layers.number("start_timeout_s"));
-            let entry = &envs.open(&env, false, threads(None))?;
+            let entry = &envs.open_chosen(&layers, threads(None))?.ok_or_else(none)?;
             let (auto_batch, has_steps) = (layers.auto_batch(), layers.has("steps"));
             let whole = with_absolute(layers.resolve(entry, algo)?);
             if !whole.run.offline.is_empty() {
