@@ -179,7 +179,7 @@ fn what_lies_in_the_directory_of_a_run_is_never_a_link_and_never_waited_for() {
             "{name}"
         );
         assert!(!path("elsewhere").exists(), "{name}");
-        ["run", "other"].map(|name| fs::remove_dir_all(path(name)).unwrap());
+        ["run", "other"].iter().for_each(|name| fs::remove_dir_all(path(name)).unwrap());
     }
     // A checkpoint that is a link is not passed over for an older one.
     let checkpoint = newest(&original);
