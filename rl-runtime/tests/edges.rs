@@ -145,7 +145,8 @@ fn what_lies_in_the_directory_of_a_run_is_never_a_link_and_never_waited_for() {
     assert_eq!(run(&mut small(&original, &["--set", "eval_every=32"])).0, Some(0));
     let (eval, resume): (&[&str], &[&str]) = (&["eval", "--episodes", "1"], &["train", "--steps", "128", "--resume"]);
     // Name, target of the link (none: a FIFO), command, exit code, what stderr says.
-    let cases: [(&str, Option<&str>, &[&str], i32, &str); 16] = [
+    type Case<'a> = (&'a str, Option<&'a str>, &'a [&'a str], i32, &'a str);
+    let cases: [Case<'_>; 16] = [
         ("lock", None, resume, 2, "lock: is a FIFO, not a regular file; remove it"),
         ("lock", Some("../precious"), resume, 2, "lock: is a symbolic link, not a regular file; remove it"),
         ("lock", Some("../elsewhere"), resume, 2, "lock: is a symbolic link"),
