@@ -145,7 +145,8 @@ fn what_lies_in_the_directory_of_a_run_is_never_a_link_and_never_waited_for() {
     assert_eq!(run(&mut small(&original, &["--set", "eval_every=32"])).0, Some(0));
     let (eval, resume): (&[&str], &[&str]) = (&["eval", "--episodes", "1"], &["train", "--steps", "128", "--resume"]);
     // Name, target of the link (none: a FIFO), command, exit code, what stderr says.
-    let cases: [(&str, Option<&str>, &[&str], i32, &str); 16] = [
+    type Case<'a> = (&'a str, Option<&'a str>, &'a [&'a str], i32, &'a str);
+    let cases: [Case<'_>; 16] = [
         ("lock", None, resume, 2, "lock: is a FIFO, not a regular file; remove it"),
         ("lock", Some("../precious"), resume, 2, "lock: is a symbolic link, not a regular file; remove it"),
         ("lock", Some("../elsewhere"), resume, 2, "lock: is a symbolic link"),
@@ -179,7 +180,7 @@ fn what_lies_in_the_directory_of_a_run_is_never_a_link_and_never_waited_for() {
             "{name}"
         );
         assert!(!path("elsewhere").exists(), "{name}");
-        ["run", "other"].map(|name| fs::remove_dir_all(path(name)).unwrap());
+        ["run", "other"].iter().for_each(|name| fs::remove_dir_all(path(name)).unwrap());
     }
     // A checkpoint that is a link is not passed over for an older one.
     let checkpoint = newest(&original);

@@ -131,7 +131,7 @@ fn plot_draws_runs_of_the_same_settings_as_one_curve_and_refuses_what_has_no_ret
 fn plot_leaves_out_an_axis_without_numbers_and_draws_huge_ones() {
     let dir = tempfile::tempdir().unwrap();
     let [odd, usual] = ["odd", "usual"].map(|name| dir.path().join(name));
-    [&odd, &usual].map(|path| train(path, &[]));
+    [&odd, &usual].iter().for_each(|path| train(path, &[]));
     let file = odd.join("metrics.csv");
     let text_of = fs::read_to_string(&file).unwrap();
     let plot = |args: &[&str]| {
