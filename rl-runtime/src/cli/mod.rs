@@ -79,6 +79,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// List environments, algorithms, presets and settings
+    #[command(after_help = "Example:\n  rl list")]
     List,
     /// Show the processor, the memory and the GPUs, with measured speeds
     #[command(after_help = "Example:\n  rl devices")]
