@@ -39,6 +39,7 @@ pub const GYM: &str = "gym:";
 pub const EXEC: &str = "exec:";
 
 /// True for the name of environments in worker processes.
+#[cfg(feature = "cli")]
 pub(crate) fn is_one(name: &str) -> bool {
     name.starts_with(GYM) || name.starts_with(EXEC)
 }
