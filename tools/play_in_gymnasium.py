@@ -4,7 +4,8 @@
     python3 tools/play_in_gymnasium.py runs/cartpole-ppo-seed0-1 CartPole-v1
 
 Reads config.toml and params.safetensors of a checkpoint, or of a run's newest one, and plays greedy episodes: dense networks without
-normalized observations. Prints the mean return and its standard deviation, as `rl eval RUN` does for our environment.
+normalized observations, which read a one-hot vector for each category of an observation. Prints the mean return and its standard deviation, as
+`rl eval RUN` does for our environment.
 
 Needs Python 3.11 with gymnasium and numpy.
 """
@@ -41,6 +42,17 @@ def tensors(path):
     }
 
 
+def flat(space, obs):
+    """Returns an observation as the inputs of a network, with a one-hot vector for each category."""
+    kinds = gymnasium.spaces
+    if isinstance(space, (kinds.Dict, kinds.Tuple)):
+        parts = space.spaces.items() if isinstance(space, kinds.Dict) else enumerate(space.spaces)
+        return np.concatenate([flat(part, obs[key]) for key, part in parts])
+    if isinstance(space, (kinds.Discrete, kinds.MultiDiscrete)):
+        return kinds.flatten(space, obs).astype(np.float32)
+    return np.asarray(obs, np.float32).ravel()
+
+
 class Policy:
     """Greedy policy of a checkpoint."""
 
@@ -62,9 +74,9 @@ class Policy:
             x = x if ends and i == n - 1 else self.activation(x)
         return x
 
-    def act(self, obs, space):
+    def act(self, obs, env):
         """Returns the mean, clipped to the space, or the action of the greatest logit or value."""
-        features = self.chain("trunk", np.asarray(obs, np.float32).ravel(), ends=False)
+        features, space = self.chain("trunk", flat(env.observation_space, obs), ends=False), env.action_space
         outputs = self.chain(self.head, features, ends=True)
         return np.clip(outputs, space.low, space.high) if self.is_continuous else int(np.argmax(outputs))
 
@@ -82,7 +94,7 @@ def main():
         obs, _ = env.reset(seed=args.seed + episode)
         total, ended = 0.0, False
         while not ended:
-            obs, reward, terminated, truncated, _ = env.step(policy.act(obs, env.action_space))
+            obs, reward, terminated, truncated, _ = env.step(policy.act(obs, env))
             total, ended = total + float(reward), terminated or truncated
         returns.append(total)
     print(f"{args.env}: {len(returns)} greedy episodes, return {np.mean(returns):.1f} +- {np.std(returns):.1f}")

@@ -174,3 +174,21 @@ pub(crate) fn bad_step(reward: f32, obs: ObsSlice<'_>) -> Option<String> {
 pub(crate) fn text(action: Action<'_>) -> String {
     action.either(|action| action.to_string(), |action| format!("{action:?}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_category_between_two_numbers_is_outside_of_its_space() {
+        let bounds = Bounds::new(&Space::vector(&[-1.0, 0.0], &[1.0, 0.0]).with_categories(&[0, 3]));
+        assert!(bounds.hold(ObsSlice::F32(&[0.5, 2.0, -0.5, 0.0])));
+        for (obs, what) in [
+            ([0.5, 1.5], "element 1 of the observation is 1.5, not one of the categories 0 to 2"),
+            ([0.5, 3.0], "element 1 of the observation is 3, outside of [0, 2]"),
+        ] {
+            assert!(!bounds.hold(ObsSlice::F32(&obs)));
+            assert_eq!(bounds.outside(ObsSlice::F32(&obs)).unwrap(), what);
+        }
+    }
+}

@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 
 use program::{finish, python, rl, text};
 use rl_envs::catalog::{Entry, Limits};
-use rl_envs::{ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Steps, VecEnv};
+use rl_envs::{
+    ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Steps, VecEnv,
+};
+use rl_runtime::budget::Budget;
 use rl_runtime::checkpoint;
 use rl_runtime::config::{Layers, PRESETS};
 use rl_runtime::profile::Profile;
@@ -32,7 +35,7 @@ fn open(id: &str, kwargs: &Value) -> Entry {
 }
 
 fn try_open(id: &str, kwargs: &Value) -> Result<Entry, rl_runtime::Error> {
-    let is_own = ["Spaces", "Faulty", "Multi", "Slow", "Unfit", "wrapped"].iter().any(|own| id.starts_with(own));
+    let is_own = ["Spaces", "Faulty", "Multi", "Slow", "Table", "Unfit", "wrapped"].iter().any(|own| id.starts_with(own));
     let id = if is_own { format!("tests.worker_envs:{id}") } else { id.into() };
     gym(&id, &WorkerOptions { kwargs: kwargs.to_string(), python: python(), ..WorkerOptions::default() })
 }
@@ -47,6 +50,16 @@ fn numbers(rows: &ObsRows, i: usize, d: usize) -> Vec<f64> {
         ObsRows::F32(rows) => rows[i * d..][..d].iter().map(|&x| f64::from(x)).collect(),
         ObsRows::U8(rows) => rows[i * d..][..d].iter().map(|&x| f64::from(x)).collect(),
     }
+}
+
+/// Writes an observation as Gymnasium flattens it: a one-hot vector for each category.
+fn flat(space: &Space, row: &[f64]) -> Vec<f64> {
+    let categories = space.categories();
+    let of = |(i, &x): (usize, &f64)| match categories.get(i) {
+        None | Some(0) => vec![x],
+        Some(&n) => (0..n).map(|category| f64::from(u8::from(f64::from(category) == x))).collect(),
+    };
+    row.iter().enumerate().flat_map(of).collect()
 }
 
 fn f32s(rows: &ObsRows, i: usize, d: usize) -> Vec<f32> {
@@ -79,7 +92,8 @@ fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
     ] {
         let (entry, n, seed) = (open(id, &json!({})), 3, 11);
         let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
-        let (d, a) = (envs.observation_space().len(), envs.action_space().len());
+        let (space, d, a) = (entry.spaces().0, envs.observation_space().len(), envs.action_space().len());
+        let numbers = |rows: &ObsRows, i: usize, d: usize| flat(&space, &numbers(rows, i, d));
         let mut random = RandomActions::new(5, n, envs.action_space());
         let mut steps = Steps::new(&*envs);
         envs.reset(seed, &mut steps).unwrap();
@@ -135,6 +149,120 @@ fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
         }
         assert!(ends > 0 || ["Acrobot-v1", "Taxi-v4"].contains(&id), "{id}: episodes end");
         assert_eq!(steps.masks.is_some(), id == "Taxi-v4");
+    }
+}
+
+#[test]
+fn categories_cross_the_socket_as_numbers() {
+    if python().is_none() {
+        return;
+    }
+    let space = |id: &str, kwargs| open(id, &kwargs).spaces().0;
+    assert_eq!((space("FrozenLake-v1", json!({})).len(), space("FrozenLake-v1", json!({})).n_inputs()), (1, 16));
+    // A tuple of Discrete(3) and MultiBinary(2), MultiDiscrete([2, 3]), a box of 2 x 2.
+    assert_eq!(space("Spaces-mixed-v0", json!({})).categories(), [3, 0, 0, 2, 3, 0, 0, 0, 0]);
+    let (entry, n) = (open("Table", &json!({"n": 100_000})), 3);
+    assert_eq!((entry.spaces().0.categories(), entry.spaces().0.high()), (&[100_000][..], &[99_999.0][..]));
+    let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
+    let mut steps = Steps::new(&*envs);
+    envs.reset(1, &mut steps).unwrap();
+    for _ in 0..30 {
+        envs.step(&mut steps).unwrap();
+        let seen: Vec<f64> = (0..n).map(|i| numbers(&steps.obs, i, 1)[0]).collect();
+        assert!(seen.iter().all(|x| x.fract() == 0.0 && (0.0..100_000.0).contains(x)), "{seen:?}");
+    }
+    let error = gym("tests.worker_envs:Table", &WorkerOptions {
+        kwargs: json!({"n": 1 << 25}).to_string(),
+        python: python(),
+        ..WorkerOptions::default()
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("element 0 of the observations is one of 33554432 categories"), "{error}");
+}
+
+#[test]
+fn an_observation_that_is_no_category_is_a_fault_that_names_the_value_and_the_bounds() {
+    if python().is_none() {
+        return;
+    }
+    for (bad, why) in [
+        (json!(7), "observation 7 is not in Discrete(7): it must be a whole number from 0 to 6"),
+        (json!(-1), "observation -1 is not in"),
+        (json!(2.5), "observation 2.5 is not in"),
+        (Value::Null, "observation None is not in"),
+        (json!([1, 2]), "observation [1, 2] is not in"),
+    ] {
+        let mut envs = open("Table", &json!({"n": 7, "bad": [bad]})).slices(1, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(1, &mut steps).unwrap();
+        while envs.faults().is_empty() {
+            envs.step(&mut steps).unwrap();
+        }
+        let fault = &envs.faults()[0].1;
+        assert!(fault.contains(why), "{fault}");
+    }
+    let mut envs = open("Table", &json!({"n": [2, 3], "bad": [[1, 3]]})).slices(1, 1, 1).unwrap().remove(0);
+    let mut steps = Steps::new(&*envs);
+    envs.reset(1, &mut steps).unwrap();
+    while envs.faults().is_empty() {
+        envs.step(&mut steps).unwrap();
+    }
+    let (fault, why) = (&envs.faults()[0].1, "element 1 of the observation is 3, not in MultiDiscrete([2 3])");
+    assert!(fault.contains(why) && fault.contains("it must be a whole number from 0 to 2"), "{fault}");
+}
+
+/// Peak resident set of a process in bytes; 0 once it has ended.
+fn peak(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    1024 * line.unwrap_or(0)
+}
+
+#[test]
+fn a_table_of_20000_states_trains_in_the_memory_of_its_budget() {
+    let Some(python) = python() else { return };
+    let (dir, kwargs) = (tempfile::tempdir().unwrap(), r#"env.kwargs={"n": 20000}"#);
+    let settings = ["n_envs=4", "workers=1", "ppo.n_steps=32", "ppo.batch_size=128", "ppo.n_epochs=1", "eval_episodes=1", kwargs];
+    let mut layers = Layers::default();
+    settings.iter().chain(&["steps=512"]).for_each(|setting| layers.add_assignment(setting));
+    let entry = open("Table", &json!({"n": 20_000}));
+    let budget = Budget::training(&layers.resolve(&entry, Algo::Ppo).unwrap(), &entry).bytes().unwrap();
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let args = ["train", "gym:tests.worker_envs:Table", "--steps", "512", "--run-dir", "run", "--python", text(&python)];
+    let mut command = rl(&[&args[..], &settings].concat());
+    let command = command.env("PYTHONPATH", with_tests()).current_dir(dir.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let (mut own, mut workers) = (0, 0);
+    while child.try_wait().unwrap().is_none() {
+        own = own.max(peak(child.id()));
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).into_iter().flatten().flatten();
+        let children: String = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok()).collect();
+        workers = workers.max(children.split_whitespace().map(|pid| peak(pid.parse().unwrap())).max().unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(child.wait().unwrap().success());
+    assert!(u128::from(own) <= budget && budget < 200 << 20, "{budget} bytes by the budget, {own} at the peak");
+    // Python and numpy, without a table of n x n numbers.
+    assert!((1..200 << 20).contains(&workers), "{workers} bytes of a worker");
+}
+
+#[test]
+fn categories_train_alike_on_the_cpu_and_on_a_device() {
+    let Some(python) = python().filter(|_| program::can_compare()) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let ppo = ["ppo.n_steps=32", "ppo.batch_size=64", "ppo.n_epochs=2", "normalize_obs=true"];
+    for (algo, settings) in [("ppo", &ppo[..]), ("dqn", &["dqn.learning_starts=100", "dqn.buffer_size=1000"])] {
+        let settings = settings.iter().chain(&["hidden=[16]", "eval_episodes=1"]).flat_map(|setting| ["--set", setting]);
+        let settings: Vec<&str> = settings.collect();
+        let [cpu, device] = ["cpu", "emulated"].map(|device| {
+            let run = format!("{algo}-{device}");
+            let args = ["train", "gym:tests.worker_envs:mixed", "--algo", algo, "--device", device, "--envs", "8", "--steps", "1024"];
+            let args = [&args[..], &["--python", text(&python), "--run-dir", &run], &settings].concat();
+            let output = finish(rl(&args).env("PYTHONPATH", with_tests()).current_dir(dir.path()));
+            assert!(output.status.success(), "{run}: {}", String::from_utf8_lossy(&output.stderr));
+            fs::read(dir.path().join(run).join("checkpoints/ckpt-000000001024/params.safetensors")).unwrap()
+        });
+        assert!(cpu == device, "{algo}");
     }
 }
 

@@ -57,6 +57,34 @@ for name, space in {
     gym.register(f"Spaces-{name}-v0", lambda space=space: Spaces(space), disable_env_checker=True)
 
 
+def mixed():
+    """An environment whose observations have categories among numbers."""
+    return gym.make("Spaces-mixed-v0")
+
+
+class Table(gym.Env):
+    """A table of n states, whose observation is the number of a state; the fifth is the first of `bad` if there is one."""
+
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, n, bad=()):
+        self.observation_space = spaces.MultiDiscrete(n) if isinstance(n, list) else spaces.Discrete(n)
+        self.bad = bad
+
+    def observe(self):
+        self.observation_space.seed(int(self.np_random.integers(1 << 30)))
+        return self.bad[0] if self.bad and self.t == 5 else self.observation_space.sample()
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.observe(), float(action == 1), False, self.t == 10, {}
+
+
 class Faulty(gym.Env):
     """An environment whose step 20 has a fault, in one process of a run at least."""
 

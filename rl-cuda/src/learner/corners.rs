@@ -345,6 +345,15 @@ fn sums_and_samples_agree_on_any_numbers() {
                     bench.digest.floats(&bench.stream, &x);
                 }
             }
+            let categories = [0, bench.corners.pick(&[1, 2, 7, 300]), 0, bench.corners.pick(&[1, 5])];
+            let inputs = OneHotInputs::new(bench.stream.device(), &categories).unwrap();
+            let obs: Vec<f32> = (0..4 * len).map(|_| bench.corners.pick(&[0.0, 1.0, 4.0, 5.0, 0.5, -1.0, f32::NAN])).collect();
+            let obs = bench.upload(&obs);
+            let mut x = bench.zeros(n * inputs.len());
+            for rows in [None, Some(&rows)] {
+                bench.kernels.one_hot(&bench.stream, (&obs.view(), &inputs), rows, &x.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &x);
+            }
         }
         bench.digest
     });
