@@ -766,7 +766,7 @@ fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, Un
     };
     let mut chosen = choose(path, best)?;
     for _ in 0..MAX_LOOKUPS {
-        match read(&chosen, &load) {
+        match read(&chosen, load) {
             Err(error) => match choose(path, best)? {
                 again if again == chosen => return Err(error),
                 again => chosen = again,
@@ -814,7 +814,9 @@ impl Checkpoint {
     }
 }
 
-/// Orders tensors into the parameter vector of `layout`, the network for the spaces that `env` has now.
+/// Orders tensors into the parameter vector of `layout`.
+///
+/// `layout` is of the network for the spaces that `env` has now.
 fn in_order(layout: &Layout, tensors: Tensors, env: &str) -> Result<Vec<f32>, Unusable> {
     let foreign = |what: String| {
         let why = format!("{PARAMS}: {what}; were its settings or the spaces of {env} changed since it was saved?");
