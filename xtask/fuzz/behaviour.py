@@ -16,6 +16,7 @@ FORKS = {
     "fork-session": "exec setsid sleep 300",
     "fork-daemon": "setsid -f sleep 300",
     "fork-deaf": "trap '' HUP INT TERM; exec sleep 300",
+    "fork-bare": "exec setsid env -i sleep 300 $RL_MARK",
     "fork-tree": "sleep 300 & setsid sleep 300 & exec sleep 300",
 }
 

@@ -1,4 +1,4 @@
-//! Hostile input that comes from others: messages of workers, recordings, directories of runs and sweeps.
+//! Hostile input of others: messages of workers, recordings, runs and sweeps.
 
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ const OWN_FILES: [&str; 13] = [
     "sweep sweep.toml --dir sw --parallel 2",
 ];
 
-/// Names that the program chooses in a run's or a sweep's directory, some of which only later.
+/// Names that the program chooses in a run's or a sweep's directory.
 const CHOSEN: [&str; 22] = [
     "run/config.toml",
     "run/lock",

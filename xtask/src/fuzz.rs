@@ -24,7 +24,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use crate::foreign::{KINDS, MARKER, OUTSIDE, WORKER};
-use crate::process::{Options, Process, left, newest_checkpoint, scratch};
+use crate::process::{Options, Process, left, mark, newest_checkpoint, scratch};
 
 /// Documented exit codes.
 const CODES: [i32; 8] = [0, 1, 2, 3, 4, 5, 130, 131];
@@ -264,7 +264,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
     result
 }
 
-/// Program with directories of its own, in which it remembers nothing of the user's.
+/// Command of a program with a home of its own.
 fn at_home(program: impl AsRef<OsStr>, home: &Path) -> Result<Command> {
     let mut command = Command::new(program);
     command.env("HOME", home).env("RL_XTASK", std::env::current_exe()?);
@@ -289,7 +289,7 @@ fn fuzz(root: &Path, program: &Path, (home, work): (&Path, &Path), time: Duratio
             if !input.kind.starts_with(kind) {
                 continue;
             }
-            let (code, failure, stderr) = execute(program, &input, &work.join(i.to_string()))?;
+            let (code, failure, stderr) = execute(program, &input, &work.join(i.to_string()), index)?;
             let mut tally = lock();
             tally.inputs += 1;
             *tally.codes.entry((input.shown_kind(), code)).or_default() += 1;
@@ -340,7 +340,7 @@ fn replay(program: &Path, work: &Path, file: &Path) -> Result<()> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let input = Input::from_json(&serde_json::from_str(&text)?).with_context(|| format!("{}: not an input", file.display()))?;
     println!("rl {}", input.args.iter().map(|arg| format!("{arg:?}")).collect::<Vec<_>>().join(" "));
-    let (code, failure, stderr) = execute(program, &input, &work.join("replay"))?;
+    let (code, failure, stderr) = execute(program, &input, &work.join("replay"), 0)?;
     println!("{stderr}\nexit: {code}");
     failure.map_or(Ok(()), |failure| bail!("{failure}"))
 }
@@ -348,7 +348,7 @@ fn replay(program: &Path, work: &Path, file: &Path) -> Result<()> {
 /// Runs an input in an empty directory.
 ///
 /// Returns the exit code in words, the failure if any, and the end of stderr.
-fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<String>, String)> {
+fn execute(program: &Path, input: &Input, dir: &Path, number: u64) -> Result<(String, Option<String>, String)> {
     let _ = fs::remove_dir_all(dir);
     let cwd = dir.join("cwd");
     fs::create_dir_all(&cwd)?;
@@ -367,9 +367,9 @@ fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<
         fs::create_dir_all(path.parent().unwrap_or(&cwd))?;
         crate::bench::run(Command::new("mkfifo").arg(path))?;
     }
-    let mark = format!("RL_FUZZ={}-{}", std::process::id(), dir.file_name().unwrap_or_default().display());
+    let mark = mark(number);
     let mut command = at_home("sh", dir)?;
-    command.env("RL_FUZZ", &mark["RL_FUZZ=".len()..]);
+    command.env("RL_MARK", &mark["RL_MARK=".len()..]);
     command.args(["-c", &format!("ulimit -c 0; ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"")]).arg(program).args(&input.args);
     let mut process = Process::start(command.current_dir(&cwd), &dir.join("stderr"))?;
     let stops = ["", " after SIGTERM", " after two SIGTERM"];
@@ -383,7 +383,7 @@ fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<
     let stopped = stops[signals];
     process.kill();
     let orphans = left(&mark, LEFT);
-    let stderr = process.complaint();
+    let stderr = process.stderr();
     let verb = input.args.first().and_then(|arg| arg.to_str()).unwrap_or_default();
     let (code, failure) = match status {
         None => ("hangs".into(), Some("it hangs".into())),
@@ -401,8 +401,9 @@ fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<
     };
     let panic = stderr.lines().find(|line| line.contains("panicked at")).map(String::from);
     let failure = panic.or(failure).or_else(|| input.broken(&cwd, &orphans, &stderr));
+    let complaint = process.complaint();
     let _ = fs::remove_dir_all(dir);
-    Ok((code, failure, stderr))
+    Ok((code, failure, complaint))
 }
 
 impl Input {

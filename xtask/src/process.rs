@@ -97,11 +97,16 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Returns the end of the process's stderr.
-    pub(crate) fn complaint(&self) -> String {
+    /// Returns the process's stderr, up to a MiB.
+    pub(crate) fn stderr(&self) -> String {
         let mut bytes = Vec::new();
         let _ = File::open(&self.stderr).map(|file| file.take(1 << 20).read_to_end(&mut bytes));
-        let text = String::from_utf8_lossy(&bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Returns the end of the process's stderr.
+    pub(crate) fn complaint(&self) -> String {
+        let text = self.stderr();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
@@ -138,15 +143,26 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     processes().filter(|&id| stat(id).is_some_and(|(state, of)| of == parent && state != "Z")).collect()
 }
 
-/// Running processes with `mark`, such as `NAME=value`, in their environment variables.
+/// Running processes with the environment variable `mark`, `NAME=value`.
 ///
-/// Descendants inherit it, in whichever group or session they are.
+/// Descendants inherit it, in whichever group or session they are. Those without variables may have the value as an argument.
 pub(crate) fn marked(mark: &str) -> Vec<u32> {
+    let value = mark.split_once('=').map_or(mark, |(_, value)| value);
     let has_mark = |id: &u32| {
-        let environ = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-        environ.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
+        let has = |file: &str, text: &str| {
+            let bytes = fs::read(format!("/proc/{id}/{file}")).unwrap_or_default();
+            bytes.split(|&byte| byte == 0).any(|part| part == text.as_bytes())
+        };
+        has("environ", mark) || has("cmdline", value)
     };
     processes().filter(has_mark).filter(|&id| stat(id).is_some_and(|(state, _)| state != "Z")).collect()
+}
+
+/// Mark of run `index` of a harness, for the variable `RL_MARK`.
+///
+/// A number, which `sleep` takes as an argument.
+pub(crate) fn mark(index: u64) -> String {
+    format!("RL_MARK=0.{:08}{index:08}", std::process::id())
 }
 
 /// Waits up to `limit` for the end of all processes with `mark`.

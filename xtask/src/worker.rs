@@ -1,6 +1,7 @@
-//! A worker process that misbehaves as planned: the hidden command `cargo xtask worker PLAN`, for `exec:`.
+//! A worker process that misbehaves as planned.
 //!
-//! It steps walks on a line as `docs/worker-protocol.md` asks. `PLAN` is a JSON object:
+//! `cargo xtask worker PLAN`, a hidden command for `exec:`, steps walks on a line as `docs/worker-protocol.md` asks. `PLAN` is a
+//! JSON object:
 //!
 //! | field | is |
 //! |---|---|
@@ -38,10 +39,10 @@ const FAILED: u32 = 0xE000_0000;
 /// Time after which a worker that hangs ends, in case that nothing else ends it.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Phases with an answer that may be wrong, and `start`, before the worker reads anything.
+/// Phases with an answer; `start` is before the worker reads anything.
 pub(crate) const PHASES: [&str; 8] = ["start", "hello", "begin", "step", "restart", "step_one", "render", "close"];
 
-/// Deviations that `rl` must bear without a fault: late or slow answers, a noisy log, processes started.
+/// Deviations that are no fault: late or slow answers, a noisy log.
 pub(crate) const HARMLESS: [&str; 5] = ["none", "late", "pieces", "drip", "stderr"];
 
 /// Faults that `rl` must notice and count.
@@ -51,8 +52,11 @@ pub(crate) const FAULTS: [&str; 13] =
 /// Deviations that may be a fault or not.
 pub(crate) const DOUBTFUL: [&str; 6] = ["mutate", "numbers", "json", "length", "flags", "nan"];
 
-/// Processes that a worker starts: in its group, a group or session of their own, or out of reach of signals.
-pub(crate) const FORKS: [&str; 6] = ["fork-child", "fork-group", "fork-session", "fork-daemon", "fork-deaf", "fork-tree"];
+/// Processes that a worker starts.
+///
+/// In its group, a group or a session of their own, deaf to signals, or without environment variables.
+pub(crate) const FORKS: [&str; 7] =
+    ["fork-child", "fork-group", "fork-session", "fork-daemon", "fork-deaf", "fork-tree", "fork-bare"];
 
 /// Lengths of the messages of a greeting's spaces.
 #[derive(Clone, Copy, Default)]
@@ -334,6 +338,8 @@ fn start(fork: &Value) -> io::Result<()> {
         Some("fork-daemon") => "setsid -f sleep 300",
         Some("fork-deaf") => "trap '' HUP INT TERM; exec sleep 300",
         Some("fork-tree") => "sleep 300 & setsid sleep 300 & exec sleep 300",
+        // The argument marks it as a process of this run.
+        Some("fork-bare") => "exec setsid env -i sleep 300 $RL_MARK",
         _ => "exec sleep 300",
     };
     let mut command = Command::new("sh");
