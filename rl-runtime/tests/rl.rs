@@ -360,7 +360,7 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
     assert!(stdout(&output).contains(&format!("rl train --resume {}", run.display())), "{}", stdout(&output));
     load(&newest(&run)).unwrap();
 
-    let (run, child) = start("two", "ppo.n_epochs=10000");
+    let (run, child) = start("two", "ppo.n_epochs=1000000");
     signal(&child, "-INT");
     std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
