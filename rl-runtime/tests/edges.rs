@@ -482,9 +482,8 @@ fn signals_within_a_second_are_one_request() {
     let run_dir = dir.path().join("run");
     let child = small(&run_dir, &["--steps", "1e9", "--set", "ppo.n_epochs=3000"]).spawn().unwrap();
     until("metrics.csv", || run_dir.join("metrics.csv").exists());
-    for name in ["-TERM", "-TERM", "-INT"] {
-        signal(child.id(), name);
-    }
+    let kill = format!("kill -TERM {0}; sleep 0.05; kill -TERM {0}; kill -INT {0}", child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().is_ok());
     let output = wait(child);
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
     load(&newest(&run_dir)).unwrap();

@@ -24,7 +24,7 @@ def read(n):
 
 def write(data, slow=False):
     while data:
-        time.sleep(0.05 if slow else 0)
+        time.sleep(0.1 if slow else 0)
         data = data[os.write(0, data[: 1 if slow else None]) :]
 
 

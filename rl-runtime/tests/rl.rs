@@ -342,9 +342,9 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
     let signal = |child: &Child, name: &str| {
         assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
     };
-    let start = |name: &str, epochs: &str| {
+    let start = |name: &str, epochs: &str, hidden: &str| {
         let run = dir.path().join(name);
-        let more = ["--steps", "1e9", "--set", "checkpoint_every=1000000000", "--set", epochs];
+        let more = ["--steps", "1e9", "--set", "checkpoint_every=1000000000", "--set", epochs, "--set", hidden];
         let child = rl(&small_args(text(&run), &more)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let begin = Instant::now();
         while !run.join("metrics.csv").exists() {
@@ -354,14 +354,14 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
         std::thread::sleep(Duration::from_millis(50));
         (run, child)
     };
-    let (run, child) = start("one", "ppo.n_epochs=1");
+    let (run, child) = start("one", "ppo.n_epochs=1", "hidden=[8]");
     signal(&child, "-INT");
     let output = wait(child);
     assert_eq!(output.status.code(), Some(130));
     assert!(stdout(&output).contains(&format!("rl train --resume {}", run.display())), "{}", stdout(&output));
     load(&newest(&run)).unwrap();
 
-    let (run, child) = start("two", "ppo.n_epochs=10000");
+    let (run, child) = start("two", "ppo.n_epochs=10000", "hidden=[256,256]");
     signal(&child, "-INT");
     std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
@@ -370,7 +370,7 @@ fn an_interrupt_saves_and_says_how_to_go_on_and_a_second_one_ends_at_once() {
     assert!(stderr(&output).contains("nothing was saved since the last checkpoint"), "{}", stderr(&output));
     assert!(checkpoint::list(&run.join("checkpoints")).unwrap().is_empty(), "the update was far from its end");
 
-    let (_, child) = start("three", "ppo.n_epochs=1");
+    let (_, child) = start("three", "ppo.n_epochs=1", "hidden=[8]");
     signal(&child, "-TERM");
     assert_eq!(wait(child).status.code(), Some(130), "SIGTERM saves too");
 }
