@@ -61,13 +61,18 @@ fn machine() -> (String, usize) {
     (cpu(), std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Returns the path of the file of a device, in the user's cache directory.
-fn path(device: &str) -> Option<PathBuf> {
+/// Returns the program's directory within the user's cache directory.
+pub(crate) fn cache_dir() -> Option<PathBuf> {
     // The specification of XDG_CACHE_HOME has programs ignore relative paths.
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("rl"))
+}
+
+/// Returns the path of the file of a device.
+fn path(device: &str) -> Option<PathBuf> {
     let name: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    Some(cache.join("rl").join(format!("crossover-{name}.json")))
+    Some(cache_dir()?.join(format!("crossover-{name}.json")))
 }
 
 /// Reads the measurement of a device; the error says why there is none.

@@ -6,7 +6,11 @@
 //! - any other failure of stdout, such as a full disk, is reported once on stderr, and the program finally exits with 1
 //!   ([`lost`]);
 //! - a stderr that cannot be written is ignored.
+//!
+//! Lines contain names, messages and logs of environments, which may be somebody else's. Every line passes through [`shown`], so
+//! none of them sends a sequence of its own to the terminal.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
@@ -48,6 +52,25 @@ fn held() -> MutexGuard<'static, Option<VecDeque<(bool, String)>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Replaces characters that steer a terminal by their code, such as `\u001b`.
+///
+/// These are control characters except newlines and tabs, marks that turn the direction of text, and those that XML rejects. The
+/// form is JSON's, so a line of JSON keeps its meaning.
+#[must_use]
+pub fn shown(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| match c {
+        '\n' | '\t' => false,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        '\u{fffe}' | '\u{ffff}' => true,
+        _ => c.is_control(),
+    };
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let code = |c: char| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
+    text.chars().map(code).collect::<String>().into()
+}
+
 /// Holds a line back; returns false if lines are printed.
 fn is_held(line: &str, to_stderr: bool) -> bool {
     let mut held = held();
@@ -61,6 +84,7 @@ fn is_held(line: &str, to_stderr: bool) -> bool {
 
 /// Writes a line to stdout.
 pub fn out(line: &str) {
+    let line = &*shown(line);
     if is_held(line, false) {
         return;
     }
@@ -88,6 +112,7 @@ pub fn failed(error: &io::Error) {
 
 /// Writes a line to stderr.
 pub fn err(line: &str) {
+    let line = &*shown(line);
     if is_held(line, true) {
         return;
     }
@@ -163,6 +188,17 @@ mod tests {
         ] {
             assert_eq!(quoted(Path::new(path)), expected);
         }
+    }
+
+    #[test]
+    fn characters_that_steer_a_terminal_are_shown_and_lines_stay() {
+        assert!(matches!(shown("a\n\tb \u{e9} \u{4e2d} \u{1f600} \\u001b"), Cow::Borrowed(_)));
+        assert_eq!(shown("\x1b]0;title\x07\r\x08\0\x7f"), r"\u001b]0;title\u0007\u000d\u0008\u0000\u007f");
+        assert_eq!(shown("\u{9b}31m\u{85} \u{202e}\u{2066}\u{200f} \u{ffff}"), r"\u009b31m\u0085 \u202e\u2066\u200f \uffff");
+        let text = "a\x1b[2J\u{9b}\x7f\u{202e}\nb";
+        let json = serde_json::to_string(text).unwrap();
+        assert!(!shown(&json).contains(char::is_control));
+        assert_eq!(serde_json::from_str::<String>(&shown(&json)).unwrap(), text);
     }
 
     #[test]

@@ -47,8 +47,8 @@ impl Source {
     /// Finds the run or checkpoint at `path`; `new_run` requests a new run.
     ///
     /// # Errors
-    /// [`Error::RunDir`] if it is neither a run nor a checkpoint, or in use; [`Error::Checkpoint`] if checkpoints have been lost;
-    /// [`Error::Config`] if `new_run` does not fit.
+    /// [`Error::RunDir`] if it is neither a run nor a checkpoint, or in use; [`Error::Checkpoint`] if checkpoints have been lost
+    /// or are another run's; [`Error::Config`] if `new_run` does not fit.
     pub fn open(path: &Path, new_run: bool) -> Result<Self, Error> {
         if !checkpoint::is_one(path) {
             if new_run {
@@ -57,14 +57,16 @@ impl Source {
             }
             let (dir, saved) = RunDir::open(path)?;
             let newest = checkpoint::list(&dir.checkpoints())?.pop();
-            if newest.is_none() {
-                refuse_lost(&dir, &saved)?;
+            match &newest {
+                Some(checkpoint) => refuse_others(checkpoint, &saved)?,
+                None => refuse_lost(&dir, &saved)?,
             }
             return Ok(Self { saved, run: Some(dir), checkpoint: newest });
         }
         if let Some(run) = run_of(path).filter(|run| !new_run && is_newest(path, run)) {
             let (dir, saved) = RunDir::open(&run)?;
             if is_newest(path, &run) {
+                refuse_others(path, &saved)?;
                 return Ok(Self { saved, run: Some(dir), checkpoint: Some(path.into()) });
             }
         }
@@ -90,7 +92,7 @@ impl Source {
     /// [`RunDir::replace_config`].
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if it is damaged or another run's; errors of [`Training::new`] and [`RunDir::create`].
+    /// [`Error::Checkpoint`] if it is damaged; errors of [`Training::new`] and [`RunDir::create`].
     pub fn begin(
         self,
         config: &Config,
@@ -100,18 +102,13 @@ impl Source {
         profile: Profile,
         ranks: Option<&Arc<dyn Peers>>,
     ) -> Result<Resumed, Error> {
-        let Self { saved, run, checkpoint } = self;
+        let Self { run, checkpoint, .. } = self;
         let Some(path) = checkpoint else {
             let training = Training::of_rank(config, entry, ranks, true, profile)?;
             let dir = run.ok_or_else(|| Error::config("a run or a checkpoint is needed"))?;
             let notes = vec!["the run was stopped before its first checkpoint: it starts from the beginning".into()];
             return Ok(Resumed { dir, training, notes });
         };
-        let differences = checkpoint::config(&path, false)?.differences(&saved);
-        if !differences.is_empty() {
-            let why = format!("it belongs to another run:{differences}");
-            return Err(Error::Checkpoint { path, why });
-        }
         let fits = Budget::playing(config, entry, 0).check();
         fits.map_err(|error| Error::Checkpoint { path: path.clone(), why: format!("config.toml: {error}") })?;
         let mut training = Training::of_rank(config, entry, ranks, false, profile)?;
@@ -180,6 +177,15 @@ fn run_of(path: &Path) -> Option<PathBuf> {
 fn is_newest(path: &Path, run: &Path) -> bool {
     let newest = checkpoint::list(&run.join("checkpoints")).ok().and_then(|mut all| all.pop());
     newest.is_some_and(|newest| std::path::absolute(path).is_ok_and(|path| path.file_name() == newest.file_name()))
+}
+
+/// Rejects a checkpoint of another run, before anything of either is started.
+fn refuse_others(checkpoint: &Path, saved: &Config) -> Result<(), Error> {
+    let differences = checkpoint::config(checkpoint, false)?.differences(saved);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Checkpoint { path: checkpoint.into(), why: format!("it belongs to another run:{differences}") })
 }
 
 /// Rejects a fresh start of a run whose checkpoints must have been lost.

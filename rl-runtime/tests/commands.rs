@@ -55,7 +55,7 @@ fn every_command_of_the_readme_and_the_docs_works_as_written() {
         let dir = tempfile::tempdir().unwrap();
         for command in commands(&page) {
             let run = format!("{} {}", env!("CARGO_BIN_EXE_rl"), shortened(&command));
-            let output = finish(Command::new("sh").args(["-c", &run]).current_dir(dir.path()));
+            let output = finish(Command::new("sh").args(["-c", &run]).env("XDG_CACHE_HOME", dir.path()).current_dir(dir.path()));
             let said = String::from_utf8_lossy(&output.stderr);
             let is_parsed = ONLY_PARSED.iter().any(|part| command.contains(part)) && !said.contains("Usage:");
             assert!(output.status.success() || is_parsed, "{}: rl {command}: {}\n{said}", page.display(), output.status);

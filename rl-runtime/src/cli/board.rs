@@ -15,7 +15,7 @@ use super::chart::{Point, short};
 use crate::Config;
 use crate::advice::Circumstances;
 use crate::metrics::{EVALUATION, LAGS, PHASES};
-use crate::print::grouped;
+use crate::print::{grouped, shown};
 use crate::profile::Phase;
 
 /// Seconds over which rates and shares are taken.
@@ -106,8 +106,8 @@ impl Board {
             run.seed
         );
         Self {
-            title,
-            dir,
+            title: shown(&title).into(),
+            dir: shown(&dir).into(),
             config: config.clone(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             returns: Vec::new(),
@@ -432,6 +432,17 @@ mod tests {
         let text = drawn(&board(&[], &readings[..2]), 80, 24);
         assert!(text.contains("GPU     93% busy, 71.2 GB "), "{text}");
         assert!(!drawn(&board(&[], &[]), 80, 24).contains("GPU"));
+    }
+
+    #[test]
+    fn names_directories_and_messages_send_nothing_to_the_terminal() {
+        let mut config = board(&[], &[]).config;
+        config.env.name = "exec:\x1b]0;name\x07".into();
+        let mut board = Board::new(&config, "runs/\x1b[2J\u{202e}".into());
+        board.messages = vec!["a message \x1b[2J\u{9b}2J".into()];
+        let text = drawn(&board, 200, 30);
+        assert!(text.contains("exec:\\u001b]0;name\\u0007, ppo") && text.contains("runs/\\u001b[2J\\u202e"), "{text}");
+        assert!(text.contains("a message ") && !text.replace('\n', "").contains(char::is_control), "{text}");
     }
 
     #[test]

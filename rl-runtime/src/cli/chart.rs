@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::print;
+
 /// Colours that colour-blind readers can tell apart (Okabe and Ito).
 const COLORS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
@@ -144,7 +146,7 @@ pub(super) fn short(value: f64) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    print::shown(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -162,6 +164,11 @@ mod tests {
             let axis = Axis::over(values.into_iter());
             assert_eq!(axis.ticks().map(short).collect::<Vec<_>>(), ticks);
         }
+    }
+
+    #[test]
+    fn names_that_xml_rejects_are_shown_by_their_codes() {
+        assert_eq!(escaped("a\x1b]0;t\x07\0&\u{ffff}\u{202e}"), r"a\u001b]0;t\u0007\u0000&amp;\uffff\u202e");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod site;
 mod sweep;
 mod trace;
 mod train;
+mod trust;
 mod tune;
 mod watch;
 
@@ -36,10 +37,12 @@ use rl_envs::catalog::{ENVS, Entry, find_among};
 
 use crate::assemble::limit_faults;
 use crate::checkpoint::{self, SavedPolicy};
-use crate::config::EnvConfig;
+use crate::config::{EnvConfig, Layers};
 use crate::print::did_you_mean;
 use crate::worker::{self, WorkerOptions};
 use crate::{Error, catalog, print};
+
+use self::trust::{Choice, Trust};
 
 /// Reinforcement learning that keeps the hardware busy.
 #[derive(Parser)]
@@ -63,6 +66,12 @@ struct Cli {
     /// Python of gym: environments [default: RL_PYTHON, the active venv, python3]
     #[arg(long, global = true, value_name = "FILE")]
     python: Option<PathBuf>,
+    /// Execute the command or the module that a run, a checkpoint or a file names as its environment, without asking
+    #[arg(long, global = true)]
+    trust: bool,
+    /// Hash of what the process that has started this one was allowed to execute
+    #[arg(long, global = true, value_name = "HASH", hide = true)]
+    trusted: Vec<String>,
 }
 
 #[derive(Subcommand)]
@@ -138,11 +147,11 @@ pub fn main(own: &[Entry]) -> ExitCode {
             print_panic(panic);
         }
     }));
-    let Cli { verb, json, python } = match Cli::try_parse() {
+    let Cli { verb, json, python, trust, trusted } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let result = Envs::new(own, python).and_then(|envs| match verb {
+    let result = Envs::new(own, python, Trust::new(trust, trusted)).and_then(|envs| match verb {
         Verb::List => list::run(&envs, json),
         Verb::Devices => devices::run(json),
         Verb::Train(args) => train::run(args, &envs, json),
@@ -171,6 +180,7 @@ pub fn main(own: &[Entry]) -> ExitCode {
 struct Envs {
     all: Vec<Entry>,
     python: Option<PathBuf>,
+    trust: Trust,
     /// Environments in worker processes that were found.
     opened: RefCell<Vec<Entry>>,
 }
@@ -179,7 +189,7 @@ impl Envs {
     /// Adds `own` to the built-in environments.
     ///
     /// Rejects a name that is taken or cannot be part of a path.
-    fn new(own: &[Entry], python: Option<PathBuf>) -> Result<Self, Error> {
+    fn new(own: &[Entry], python: Option<PathBuf>, trust: Trust) -> Result<Self, Error> {
         let mut all: Vec<Entry> = ENVS.iter().copied().chain(catalog::entries()).collect();
         let built_in = all.len();
         for entry in own {
@@ -193,26 +203,39 @@ impl Envs {
             }
             all.push(*entry);
         }
-        Ok(Self { all, python, opened: RefCell::default() })
+        Ok(Self { all, python, trust, opened: RefCell::default() })
     }
 
-    /// Returns the environment called `name`.
+    /// Returns the environment that the command line calls `name`.
     fn find(&self, name: &str) -> Result<Entry, Error> {
-        self.open(&EnvConfig::new(name), false, 0)
+        self.open(&EnvConfig::new(name), Choice::Given, false, 0)
+    }
+
+    /// Returns the environment of settings, if they choose one; see [`Envs::open`].
+    fn open_chosen(&self, layers: &Layers, ahead: usize) -> Result<Option<Entry>, Error> {
+        let choice = layers.env_in_file().map_or(Choice::Given, Choice::Found);
+        layers.env()?.map(|env| self.open(&env, choice, false, ahead)).transpose()
     }
 
     /// Returns the environment of a saved run in `path`; see [`Envs::open`].
     fn open_saved(&self, env: &EnvConfig, path: &Path, render: bool, ahead: usize) -> Result<Entry, Error> {
-        self.open(env, render, ahead).map_err(|error| match error {
-            Error::Config { problems } => Error::config(format!("{}: {}", path.display(), problems.join("\n"))),
-            failed => failed,
-        })
+        self.open(env, Choice::Found(&path.display().to_string()), render, ahead)
     }
 
     /// Returns an environment with its settings.
     ///
-    /// `render` and `ahead` are for worker processes.
-    fn open(&self, env: &EnvConfig, render: bool, ahead: usize) -> Result<Entry, Error> {
+    /// The one door to environments that execute code: it asks for what `choice` has found. `render` and `ahead` are for worker
+    /// processes.
+    fn open(&self, env: &EnvConfig, choice: Choice<'_>, render: bool, ahead: usize) -> Result<Entry, Error> {
+        self.trust.check(std::slice::from_ref(env), choice)?;
+        self.start(env, render, ahead).map_err(|error| match (error, choice) {
+            (Error::Config { problems }, Choice::Found(place)) => Error::config(format!("{place}: {}", problems.join("\n"))),
+            (failed, _) => failed,
+        })
+    }
+
+    /// Starts an environment that [`Envs::open`] has accepted.
+    fn start(&self, env: &EnvConfig, render: bool, ahead: usize) -> Result<Entry, Error> {
         let EnvConfig { name, kwargs, settings, .. } = env;
         if let Some(entry) = catalog::open(name, settings) {
             return entry.map_err(|error| Error::config(error.to_string()));
@@ -299,15 +322,16 @@ mod tests {
 
     #[test]
     fn an_own_environment_is_found_and_a_name_that_is_taken_or_no_name_is_refused() {
+        let envs = |own: &[Entry]| Envs::new(own, None, Trust::new(false, Vec::new()));
         let of = |name| Entry::of::<CartPole>(name, "mine");
-        assert_eq!(Envs::new(&[of("mine")], None).unwrap().find("mine").unwrap().about, "mine");
+        assert_eq!(envs(&[of("mine")]).unwrap().find("mine").unwrap().about, "mine");
         for (own, why) in [
             (vec![of("cartpole")], "a built-in environment is called \"cartpole\", too"),
             (vec![of("mine"), of("mine")], "another environment is called \"mine\", too"),
             (vec![of("a/b")], "the environment \"a/b\" needs a name of letters, digits and _"),
             (vec![of("")], "needs a name"),
         ] {
-            let error = Envs::new(&own, None).err().unwrap();
+            let error = envs(&own).err().unwrap();
             assert!(error.to_string().contains(why) && error.exit_code() == 2, "{error}");
         }
     }

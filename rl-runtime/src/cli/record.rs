@@ -11,7 +11,7 @@ use rl_envs::Pool;
 use super::{Envs, parse_count, saved_policy, signals, threads};
 use crate::assemble::collector;
 use crate::checkpoint::SavedPolicy;
-use crate::config::{Config, EnvConfig};
+use crate::config::Config;
 use crate::file::Draft;
 use crate::print::grouped;
 use crate::profile::Profile;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode
         let SavedPolicy { config, entry, policy, .. } = saved_policy(args.of.as_ref(), false, threads, envs, false)?;
         (config, entry, policy)
     } else {
-        let entry = envs.open(&EnvConfig::new(&args.of), false, 0)?;
+        let entry = envs.find(&args.of)?;
         let (obs, actions) = entry.spaces();
         // All weights are zero: discrete actions are uniform over the legal ones, continuous ones are drawn from a Gaussian of
         // mean 0.

@@ -23,14 +23,17 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use super::recorded::Recorded;
+use super::trust::{Choice, hash};
 use super::{Envs, chart, plot, signals, threads};
-use crate::config::{self, Layers, MAX_FILE, layers};
+use crate::config::{self, EnvConfig, Layers, MAX_FILE, layers};
 use crate::file::write_whole;
 use crate::run_dir::lock;
 use crate::{Algo, Error, checkpoint, interrupt, print};
 
 /// Draws of one trial until its settings are allowed.
 const DRAWS: u64 = 1000;
+/// Setting with the arguments of an environment.
+const KWARGS: &str = "env.kwargs";
 /// Column of the env steps in metrics.csv.
 const STEPS: &str = "time/total_timesteps";
 /// Maximum wait for a process of a killed sweep.
@@ -165,6 +168,8 @@ struct Scored {
 /// A sweep, with all that its directory knows.
 struct Sweep {
     dir: PathBuf,
+    /// Environment of the file.
+    env: EnvConfig,
     trials: Vec<Trial>,
     /// Env steps of each rung.
     rungs: Vec<u64>,
@@ -218,8 +223,13 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     };
     let given = with(&[])?;
     let env = given.env()?.ok_or_else(|| bad("names no environment: env = \"cartpole\"".into()))?;
+    let mut chosen = vec![env.clone()];
+    if let Some(Values::Choice(kwargs)) = plan.settings.get(KWARGS) {
+        chosen.extend(kwargs.iter().filter_map(Value::as_str).map(|kwargs| EnvConfig { kwargs: kwargs.into(), ..env.clone() }));
+    }
+    envs.trust.check(&chosen, Choice::Found(&name))?;
     let algo = Algo::find(&given.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
-    let entry = &envs.open(&env, false, 0)?;
+    let entry = &envs.open(&env, Choice::Found(&name), false, 0)?;
     let first = given.resolve(entry, algo)?;
     let rungs = rungs(first.run.steps, plan.halving, plan.min_steps).map_err(bad)?;
     let stem = args.file.file_stem().map_or_else(|| "sweep".into(), |stem| stem.to_string_lossy().into_owned());
@@ -239,7 +249,7 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let parallel = args.parallel.map_or_else(|| threads(None), |n| n as usize).min(trainings);
     let threads = (threads(None) / parallel).max(1);
     let halving = plan.halving.unwrap_or(1);
-    let mut sweep = Sweep { dir, trials, rungs, halving, threads, parallel, json, lock: None };
+    let mut sweep = Sweep { dir, env, trials, rungs, halving, threads, parallel, json, lock: None };
     sweep.begin(&text, &base)?;
     Ok(sweep)
 }
@@ -470,6 +480,12 @@ impl Sweep {
         }
         command.args(["--steps", &steps.to_string(), "--threads", &self.threads.to_string(), "--plain"]);
         command.args(["--parent", &std::process::id().to_string()]);
+        // What was accepted is this environment, not what the directory's files may name by now.
+        let drawn = trial.drawn.iter().find(|(key, _)| key == KWARGS).and_then(|(_, kwargs)| kwargs.as_str());
+        let kwargs = drawn.map_or_else(|| self.env.kwargs.clone(), String::from);
+        if let Some(hash) = hash(&EnvConfig { kwargs, ..self.env.clone() }) {
+            command.args(["--trusted", &hash]);
+        }
         let path = trial.log(seed);
         let log = File::create(&path).map_err(Error::io(path))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

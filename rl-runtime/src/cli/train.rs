@@ -10,6 +10,8 @@ use rl_envs::catalog::Entry;
 
 use super::full_screen;
 use super::report::Report;
+#[cfg(feature = "mpi")]
+use super::trust::Choice;
 use super::{Envs, parse_count, set_matrix_threads, signals, threads};
 use crate::Mode;
 use crate::assemble::fit_batch;
@@ -205,7 +207,7 @@ fn follow(job: &crate::mpi::Job, envs: &Envs) -> Result<ExitCode, Error> {
         if config.run.mpi.has_actors() {
             return job.supervise(&config, envs.python.as_deref()).map(|()| ExitCode::SUCCESS);
         }
-        let entry = envs.open(&config.env, false, threads(None))?;
+        let entry = envs.open(&config.env, Choice::Given, false, threads(None))?;
         Training::of_rank(&config, &entry, Some(ranks), true, Profile::new(false))?.follow()?;
     }
     Ok(ExitCode::SUCCESS)
@@ -217,7 +219,7 @@ pub(super) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
     if !lives_with(parent) {
         return Ok(ExitCode::FAILURE);
     }
-    crate::mpi::work(|config| envs.open(&config.env, false, threads(None)))?;
+    crate::mpi::work(|config| envs.open(&config.env, Choice::Given, false, threads(None)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -262,9 +264,8 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
         None => {
             let none =
                 || Error::Config { problems: vec!["no environment given; `rl list` shows them, try `rl train cartpole`".into()] };
-            let env = layers.env()?.ok_or_else(none)?;
             let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
-            let entry = &envs.open(&env, false, threads(None))?;
+            let entry = &envs.open_chosen(&layers, threads(None))?.ok_or_else(none)?;
             let auto_batch = layers.auto_batch();
             let whole = with_absolute(layers.resolve(entry, algo)?);
             if !whole.run.offline.is_empty() {

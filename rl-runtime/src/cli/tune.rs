@@ -117,8 +117,7 @@ pub(super) fn run(args: &TuneArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     for (key, value) in [("n_envs", args.envs), ("threads", args.threads)] {
         value.into_iter().for_each(|value| given.add(key, value, "the command line".into()));
     }
-    let env = given.env()?.ok_or_else(|| Error::config("no environment given"))?;
-    let entry = &envs.open(&env, false, threads(None))?;
+    let entry = &envs.open_chosen(&given, threads(None))?.ok_or_else(|| Error::config("no environment given"))?;
     let preset = given.clone().resolve(entry, algo)?;
     let file = args.out.clone().unwrap_or_else(|| {
         let name: String =

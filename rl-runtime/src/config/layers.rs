@@ -46,6 +46,8 @@ fn is_auto_batch(key: &str, value: &Value) -> bool {
 struct Setting {
     value: Value,
     origin: String,
+    /// True if a file or a preset has set it.
+    is_from_file: bool,
 }
 
 /// Settings in layers, with the problems found so far.
@@ -91,10 +93,10 @@ impl Layers {
                 for (inner, value) in section {
                     let inner_span = spanned.get_ref().as_table().and_then(|t| t.get_key_value(&**inner));
                     let at = inner_span.map_or(at, |(key, _)| key.span().start);
-                    self.add(&format!("{key}.{inner}"), value.clone(), format!("{name}:{}", line(at)));
+                    self.set(&format!("{key}.{inner}"), value.clone(), format!("{name}:{}", line(at)), true);
                 }
             } else {
-                self.add(&key, value, format!("{name}:{}", line(at)));
+                self.set(&key, value, format!("{name}:{}", line(at)), true);
             }
         }
         Ok(())
@@ -115,8 +117,19 @@ impl Layers {
 
     /// Adds one setting.
     pub fn add(&mut self, key: &str, value: impl Into<Value>, origin: String) {
+        self.set(key, value.into(), origin, false);
+    }
+
+    fn set(&mut self, key: &str, value: Value, origin: String, is_from_file: bool) {
         let key = if key == "env.name" { "env" } else { key };
-        self.settings.insert(key.into(), Setting { value: value.into(), origin });
+        self.settings.insert(key.into(), Setting { value, origin, is_from_file });
+    }
+
+    /// Returns the line of a file that chooses the environment or its arguments, if one does.
+    #[cfg(feature = "cli")]
+    pub(crate) fn env_in_file(&self) -> Option<&str> {
+        let mut chosen = ["env", "env.kwargs"].iter().filter_map(|key| self.settings.get(*key));
+        chosen.find(|setting| setting.is_from_file).map(|setting| &*setting.origin)
     }
 
     /// True if `batch_size` is "auto".
@@ -136,7 +149,7 @@ impl Layers {
     /// # Errors
     /// [`Error::Config`] if the value is not a text.
     pub fn text(&self, key: &str) -> Result<Option<String>, Error> {
-        let Some(Setting { value, origin }) = self.settings.get(key) else { return Ok(None) };
+        let Some(Setting { value, origin, .. }) = self.settings.get(key) else { return Ok(None) };
         let text = value.as_str().map(String::from);
         let bad = || Error::config(format!("{origin}: {key} is {value}; it must be a name in quotes; `rl list` shows them all"));
         text.ok_or_else(bad).map(Some)
@@ -180,7 +193,7 @@ impl Layers {
     /// [`Error::Config`] with all problems.
     pub fn over(mut self, base: &Config, entry: &Entry) -> Result<Config, Error> {
         for (key, ours) in [("env", base.env.name.as_str()), ("algo", base.algo.name())] {
-            if let Some(Setting { value, origin }) = self.settings.remove(key)
+            if let Some(Setting { value, origin, .. }) = self.settings.remove(key)
                 && value.as_str() != Some(ours)
             {
                 self.problems.push(format!("{origin}: {key} is {value}, this run's is \"{ours}\""));
@@ -200,7 +213,7 @@ impl Layers {
     /// Adds a problem for each of the others, and returns their keys.
     fn apply(&mut self, algo: Algo, table: &mut Table) -> BTreeSet<String> {
         let mut refused = BTreeSet::new();
-        for (key, Setting { value, origin }) in std::mem::take(&mut self.settings) {
+        for (key, Setting { value, origin, .. }) in std::mem::take(&mut self.settings) {
             let value = if is_auto_batch(&key, &value) { 0.into() } else { value };
             let section = key.split_once('.').map(|(section, _)| section);
             let problem = match keys().find(|known| known.name == key) {
