@@ -28,6 +28,7 @@ use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::budget::Budget;
+use crate::config::{MAX_FILE, read_small};
 use crate::file::sync_dir;
 use crate::{Config, Error, Progress};
 
@@ -292,12 +293,13 @@ pub fn save_best(
 
 /// Returns the mean return of the best checkpoint in `dir`, if there is one.
 ///
+/// `config` is the run's.
+///
 /// # Errors
-/// [`Error::Checkpoint`] if it is damaged, [`Error::Io`] if `dir` cannot be read.
-pub fn best_return(dir: &Path) -> Result<Option<f64>, Error> {
+/// [`Error::Checkpoint`] if it is damaged or another run's, [`Error::Io`] if `dir` cannot be read.
+pub fn best_return(dir: &Path, config: &Config) -> Result<Option<f64>, Error> {
     let Some(path) = list(&dir.join(BEST))?.pop() else { return Ok(None) };
-    let opened = Opened::new(&path).map_err(|why| Error::Checkpoint { path: path.clone(), why })?;
-    Ok(opened.manifest.return_mean)
+    read(&path, |opened| opened.check_run(config).map(|()| opened.manifest.return_mean))
 }
 
 /// Copies the loaded checkpoint `from` into `dir`, named after its `env_steps`.
@@ -550,6 +552,22 @@ fn open_regular(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, len))
 }
 
+/// Reason why a checkpoint is of no use.
+enum Unusable {
+    /// A part is missing, cut, changed or forged.
+    Damaged(String),
+    /// It is whole, and belongs to something else.
+    Foreign(String),
+    /// It is whole, and does not fit into memory.
+    TooLarge(Error),
+}
+
+impl From<String> for Unusable {
+    fn from(why: String) -> Self {
+        Self::Damaged(why)
+    }
+}
+
 /// A checkpoint with its manifest.
 struct Opened<'a> {
     dir: &'a Path,
@@ -612,16 +630,22 @@ impl<'a> Opened<'a> {
         Ok(head)
     }
 
-    fn policy(&self, entry: &Entry) -> Result<SavedPolicy, String> {
+    /// Refuses a checkpoint that a run with the settings `run` cannot have saved.
+    fn check_run(&self, run: &Config) -> Result<(), Unusable> {
+        let differences = self.config()?.differences(run);
+        if differences.is_empty() { Ok(()) } else { Err(Unusable::Foreign(format!("it belongs to another run:{differences}"))) }
+    }
+
+    fn policy(&self, entry: &Entry) -> Result<SavedPolicy, Unusable> {
         let config = self.config()?;
         if config.env.name != entry.name {
-            return Err(format!("it belongs to the environment {}, not {}", config.env.name, entry.name));
+            return Err(Unusable::Foreign(format!("it belongs to the environment {}, not {}", config.env.name, entry.name)));
         }
-        Budget::playing(&config, entry, 0).check().map_err(|e| format!("{CONFIG}: {e}"))?;
+        Budget::playing(&config, entry, 0).check().map_err(Unusable::TooLarge)?;
         let tensors = self.read(PARAMS, read_tensors)?;
         let Head { progress, counters, statistics } = self.head()?;
         let layout = config.layout(entry).map_err(|e| e.to_string())?;
-        let params = in_order(&layout, tensors).map_err(|e| format!("{PARAMS}: {e}"))?;
+        let params = in_order(&layout, tensors, &config.env.name)?;
         let snapshot = Snapshot { params, moments: Vec::new(), statistics, counters };
         snapshot.check().map_err(|e| e.to_string())?;
         let policy = config.policy(entry, &snapshot).map_err(|e| e.to_string())?;
@@ -632,7 +656,7 @@ impl<'a> Opened<'a> {
         Ok(SavedPolicy { path: self.dir.into(), config, entry, progress, policy, lacks_replay })
     }
 
-    fn all(&self, layout: &Layout) -> Result<Checkpoint, String> {
+    fn all(&self, layout: &Layout) -> Result<Checkpoint, Unusable> {
         let config = self.config()?;
         let params = self.read(PARAMS, read_tensors)?;
         let moments = self.read(OPTIMIZER, read_tensors)?;
@@ -649,7 +673,7 @@ impl<'a> Opened<'a> {
         })?;
         let replay = self.manifest.files.contains_key(REPLAY).then(|| self.read(REPLAY, |_, _| Ok(self.dir.join(REPLAY))));
 
-        let params = in_order(layout, params).map_err(|e| format!("{PARAMS}: {e}"))?;
+        let params = in_order(layout, params, &config.env.name)?;
         let moments = moments.into_iter().map(|(name, _, values)| (name, values)).collect();
         let State { progress, counters, statistics, collector, ahead } = state;
         let agent = Snapshot { params, moments, statistics, counters };
@@ -692,23 +716,36 @@ pub fn policy(path: &Path, best: bool, entry: &Entry) -> Result<SavedPolicy, Err
 /// # Errors
 /// Errors of [`policy`].
 pub fn config(path: &Path, best: bool) -> Result<Config, Error> {
-    newest(path, best, |opened| opened.config())
+    newest(path, best, |opened| Ok(opened.config()?))
 }
 
-fn read<T>(path: &Path, read: impl Fn(&Opened<'_>) -> Result<T, String>) -> Result<T, Error> {
-    Opened::new(path).and_then(|opened| read(&opened)).map_err(|why| {
-        let why = format!("{why}; remove this directory to go back to the checkpoint before it");
-        Error::Checkpoint { path: path.into(), why }
+fn read<T>(path: &Path, read: impl Fn(&Opened<'_>) -> Result<T, Unusable>) -> Result<T, Error> {
+    Opened::new(path).map_err(Unusable::Damaged).and_then(|opened| read(&opened)).map_err(|unusable| match unusable {
+        Unusable::Damaged(why) => {
+            let why = format!("{why}; remove this directory to go back to the checkpoint before it");
+            Error::Checkpoint { path: path.into(), why }
+        }
+        Unusable::Foreign(why) => Error::Checkpoint { path: path.into(), why },
+        Unusable::TooLarge(error) => Error::config(format!("checkpoint {}: {error}", path.display())),
     })
 }
 
 /// Reads the checkpoint at `path`, or a run's newest or best one.
 ///
-/// A checkpoint that vanishes because the run continues is looked up again.
-fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, String>) -> Result<T, Error> {
+/// A checkpoint that vanishes because the run continues is looked up again. One that is found in a run must be that run's.
+fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, Unusable>) -> Result<T, Error> {
+    let run = |chosen: &Path| {
+        let dir = chosen.ancestors().nth(if best { 3 } else { 2 }).filter(|_| chosen != path)?;
+        let text = read_small(&dir.join(CONFIG), MAX_FILE).ok()?;
+        Config::from_toml(&text, CONFIG).ok()
+    };
+    let load = |opened: &Opened<'_>| {
+        run(opened.dir).map_or(Ok(()), |run| opened.check_run(&run))?;
+        load(opened)
+    };
     let mut chosen = choose(path, best)?;
     for _ in 0..MAX_LOOKUPS {
-        match read(&chosen, &load) {
+        match read(&chosen, load) {
             Err(error) => match choose(path, best)? {
                 again if again == chosen => return Err(error),
                 again => chosen = again,
@@ -754,18 +791,24 @@ impl Checkpoint {
 }
 
 /// Orders tensors into the parameter vector of `layout`.
-fn in_order(layout: &Layout, tensors: Tensors) -> Result<Vec<f32>, String> {
+///
+/// `layout` is of the network for the spaces that `env` has now.
+fn in_order(layout: &Layout, tensors: Tensors, env: &str) -> Result<Vec<f32>, Unusable> {
+    let foreign = |what: String| {
+        let why = format!("{PARAMS}: {what}; were its settings or the spaces of {env} changed since it was saved?");
+        Err(Unusable::Foreign(why))
+    };
     let mut params = vec![0.0; layout.len()];
     let mut tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)> = tensors.into_iter().map(|(n, s, v)| (n, (s, v))).collect();
     for tensor in layout.tensors() {
         match tensors.remove(&tensor.name) {
             Some((shape, values)) if shape == tensor.shape => params[tensor.range.clone()].copy_from_slice(&values),
-            Some((shape, _)) => return Err(format!("{} is {shape:?}, this network has {:?}", tensor.name, tensor.shape)),
-            None => return Err(format!("{} is missing", tensor.name)),
+            Some((shape, _)) => return foreign(format!("{} is {shape:?}, this network has {:?}", tensor.name, tensor.shape)),
+            None => return foreign(format!("{} is missing", tensor.name)),
         }
     }
     match tensors.keys().next() {
-        Some(name) => Err(format!("{name} is not a tensor of this network")),
+        Some(name) => foreign(format!("{name} is not a tensor of this network")),
         None => Ok(params),
     }
 }

@@ -28,6 +28,10 @@ impl Progress {
         if let Some(count) = [env_steps, iterations, episodes].into_iter().find(|count| **count > u64::MAX / 4) {
             return Err(format!("it counts {count} steps or episodes, which no run reaches"));
         }
+        // Every rollout has a step at least.
+        if iterations > env_steps {
+            return Err(format!("it counts {iterations} rollouts of {env_steps} steps, which cannot be"));
+        }
         if recent.len() > WINDOW || !elapsed_s.is_finite() || *elapsed_s < 0.0 {
             return Err(format!("{} recent episodes after {elapsed_s} seconds cannot be", recent.len()));
         }
@@ -44,5 +48,19 @@ impl Progress {
     #[must_use]
     pub fn length_mean(&self) -> f64 {
         self.recent.iter().map(|e| f64::from(e.length)).sum::<f64>() / self.recent.len() as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_that_no_run_reaches_is_refused() {
+        let of = |env_steps, iterations| Progress { env_steps, iterations, ..Progress::default() }.check();
+        assert_eq!([of(0, 0), of(64, 64)], [Ok(()), Ok(())]);
+        // A resumed run would save its checkpoint again until it has as many steps.
+        assert_eq!(of(64, 1 << 40), Err("it counts 1099511627776 rollouts of 64 steps, which cannot be".into()));
+        assert!(of(u64::MAX, 1).is_err() && Progress { elapsed_s: f64::NAN, ..Progress::default() }.check().is_err());
     }
 }

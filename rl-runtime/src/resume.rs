@@ -109,8 +109,7 @@ impl Source {
             let notes = vec!["the run was stopped before its first checkpoint: it starts from the beginning".into()];
             return Ok(Resumed { dir, training, notes });
         };
-        let fits = Budget::playing(config, entry, 0).check();
-        fits.map_err(|error| Error::Checkpoint { path: path.clone(), why: format!("config.toml: {error}") })?;
+        Budget::playing(config, entry, 0).check()?;
         let mut training = Training::of_rank(config, entry, ranks, false, profile)?;
         let checkpoint = Checkpoint::load(&path, training.agent().layout())?;
         let env_steps = checkpoint.progress.env_steps;

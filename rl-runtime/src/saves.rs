@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rl_agents::Agent;
 
-use crate::Error;
 use crate::checkpoint::{self, Checkpoint, WriteReplay};
 use crate::event::{Listener, warn};
 use crate::print::{grouped, quoted};
 use crate::run_dir::RunDir;
+use crate::{Config, Error};
 
 /// Consecutive failed saves after which training ends.
 const MAX_FAILED: u32 = 3;
@@ -43,9 +43,9 @@ impl Saves {
     }
 
     /// Removes half-written checkpoints, and reads the best one's return.
-    pub(crate) fn begin(&mut self, dir: &RunDir, listener: Listener<'_>) {
+    pub(crate) fn begin(&mut self, dir: &RunDir, config: &Config, listener: Listener<'_>) {
         warn_of_stuck(&checkpoint::clean(&dir.checkpoints()), listener);
-        self.best = checkpoint::best_return(&dir.checkpoints()).unwrap_or_else(|error| {
+        self.best = checkpoint::best_return(&dir.checkpoints(), config).unwrap_or_else(|error| {
             warn(listener, &format!("the best checkpoint is not known any more, the next evaluation replaces it: {error}"));
             None
         });

@@ -220,7 +220,7 @@ struct Part<'a> {
 
 impl<'a> Part<'a> {
     fn new(run: &'a mut Run, agent: &dyn Agent, dir: &'a RunDir, listener: Listener<'a>) -> Self {
-        run.saves.begin(dir, listener);
+        run.saves.begin(dir, &run.config, listener);
         let RunConfig { steps, n_envs, max_lag, tensorboard, eval_every, target_return, .. } = run.config.run;
         let log = Log::new(&dir.metrics(), run.progress.iterations);
         let env_log = Log::new(&dir.envs(), run.progress.iterations);

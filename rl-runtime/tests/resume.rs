@@ -278,8 +278,8 @@ fn the_best_evaluation_is_kept_evaluated_and_known_after_a_resume() {
             all.extend(evaluations(&out));
         }
         let (best, at) = best_of(&all);
-        assert_eq!(checkpoint::best_return(&checkpoints).unwrap(), Some(best));
         let saved = saved_policy(&run_dir, true).unwrap();
+        assert_eq!(checkpoint::best_return(&checkpoints, &saved.config).unwrap(), Some(best));
         assert_eq!(saved.progress.env_steps, at);
         assert!(saved.path.starts_with(checkpoints.join("best")));
         assert_eq!(checkpoint::list(&checkpoints).unwrap().len(), 1, "others are pruned");
@@ -322,13 +322,13 @@ fn a_crash_while_the_best_is_replaced_leaves_the_old_or_the_new_one() {
     for (stop_at, env_steps) in (1..=steps).flat_map(|stop_at| [(stop_at, 96), (stop_at, 64), (stop_at, 32)]) {
         let into = dir.path().join(format!("stop-{stop_at}-{env_steps}"));
         assert!(save(&into, 1.0, 64, 0).0 && !save(&into, 2.0, env_steps, stop_at).0);
-        let mean = checkpoint::best_return(&into).unwrap();
+        let mean = checkpoint::best_return(&into, &original.config).unwrap();
         assert!(mean == Some(1.0) || mean == Some(2.0), "stopped at {stop_at}: {mean:?}");
         let found = saved_policy(&into.join("best"), false).unwrap();
         assert_eq!(found.progress.env_steps, if mean == Some(1.0) { 64 } else { env_steps });
         assert!(checkpoint::clean(&into).is_empty());
         assert!(save(&into, 3.0, 16, 0).0);
-        assert_eq!(checkpoint::best_return(&into).unwrap(), Some(3.0));
+        assert_eq!(checkpoint::best_return(&into, &original.config).unwrap(), Some(3.0));
         assert_eq!(fs::read_dir(into.join("best")).unwrap().count(), 1, "nothing is left over");
     }
 }
@@ -372,6 +372,64 @@ fn with_header(bytes: &[u8], change: impl FnOnce(&mut String)) -> Vec<u8> {
     let mut header = String::from_utf8(bytes[8..8 + n].to_vec()).unwrap();
     change(&mut header);
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes[8 + n..]].concat()
+}
+
+#[test]
+fn a_checkpoint_of_another_run_is_neither_played_nor_the_best_to_beat() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+    train(&ours, "ppo", &["eval_every=64"]);
+    let settings = PPO.iter().chain(&["eval_every=64"]).flat_map(|setting| ["--set", *setting]);
+    let args: Vec<&str> = ["train", "acrobot", "--run-dir", text(&theirs)].into_iter().chain(settings).collect();
+    assert_eq!(run(&args).0, 0);
+    let best = |run: &Path| run.join("checkpoints/best");
+    fs::remove_dir_all(best(&theirs)).unwrap();
+    fs::rename(best(&ours), best(&theirs)).unwrap();
+    for args in [&["eval", text(&theirs), "--best"][..], &["watch", text(&theirs), "--best"]] {
+        let (code, _, err) = run(args);
+        assert!(code == 3 && err.contains("/best/ckpt-000000000064: it belongs to another run:\n"), "{code}: {err}");
+        assert!(err.contains("\n  env.name: \"cartpole\" here, \"acrobot\" there\n"), "{err}");
+        assert!(!err.contains("remove this directory"), "{err}");
+    }
+    assert_eq!(run(&["eval", text(&theirs), "--episodes", "1"]).0, 0, "its own newest one");
+    // Its mean return, which Acrobot cannot reach, is not the one to beat.
+    let (code, _, err) = run(&["train", "--resume", text(&theirs), "--steps", "256"]);
+    assert!(code == 0 && err.contains("the best checkpoint is not known any more"), "{code}: {err}");
+    let (code, out, err) = run(&["eval", text(&theirs), "--best", "--episodes", "1"]);
+    assert!(code == 0 && out.starts_with("acrobot, "), "{out}{err}");
+    fs::rename(newest(&ours), theirs.join("checkpoints/ckpt-000000000999")).unwrap();
+    assert_eq!(run(&["eval", text(&theirs)]).0, 3);
+}
+
+#[test]
+fn a_whole_checkpoint_is_not_advised_to_be_removed_where_the_environment_has_changed() {
+    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return eprintln!("skipped: no python3");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (walk, run_dir) = (dir.path().join("walk.py"), dir.path().join("run"));
+    let source = fs::read_to_string("examples/worker/walk.py").unwrap();
+    fs::write(&walk, &source).unwrap();
+    let env = format!("exec:python3 {}", text(&walk));
+    let settings = PPO.iter().flat_map(|setting| ["--set", *setting]);
+    let args: Vec<&str> = ["train", &env, "--run-dir", text(&run_dir)].into_iter().chain(settings).collect();
+    let (code, _, err) = run(&args);
+    assert_eq!(code, 0, "{err}");
+    // Two numbers an observation.
+    let space =
+        source.replace("\"shape\": [1], \"low\": [-5], \"high\": [5]", "\"shape\": [2], \"low\": [-5, -5], \"high\": [5, 5]");
+    let obs = "*(walk.place for walk in walks), *final";
+    let twice = format!("*(place for place in [{obs}] for _ in range(2))");
+    let changed = space.replace(&format!("{{k + len(final)}}f\", {obs}"), &format!("{{2 * (k + len(final))}}f\", {twice}"));
+    assert!(changed.contains(&twice) && space != source);
+    fs::write(&walk, changed).unwrap();
+    for args in [&["eval", text(&run_dir)][..], &["train", "--resume", text(&run_dir), "--steps", "256"]] {
+        let (code, _, err) = run(args);
+        assert!(code == 3 && err.contains("actor.0.weight is [1, 2], this network has [2, 2]"), "{code}: {err}");
+        assert!(err.contains("or the spaces of exec:python3 ") && !err.contains("remove this directory"), "{err}");
+    }
+    fs::write(&walk, source).unwrap();
+    assert_eq!(run(&["train", "--resume", text(&run_dir), "--steps", "256"]).0, 0);
 }
 
 #[test]

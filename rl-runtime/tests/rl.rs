@@ -193,7 +193,7 @@ fn a_save_stopped_at_any_step_leaves_a_complete_checkpoint() {
     let layout = original.config.layout(entry(&original.config)).unwrap();
     let save = |into: &Path, env_steps: u64, stop_at: usize| {
         let mut state = original.clone();
-        state.progress.env_steps = env_steps;
+        (state.progress.env_steps, state.progress.iterations) = (env_steps, env_steps);
         let mut step = 0;
         // Unwinding acts like a crash: no cleanup runs afterwards.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -1,4 +1,6 @@
-//! Somebody else's runs, files and workers: what they would execute is asked for, and what they say is shown.
+//! Runs, files and workers of somebody else.
+//!
+//! What they would execute is asked for, and what they say is shown.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]
@@ -63,7 +65,7 @@ impl Place {
         fs::remove_file(self.path("PWNED")).is_ok()
     }
 
-    /// Checks that a command of the victim is refused in a sentence, with nothing executed.
+    /// Checks that a command of the victim is refused, with nothing executed.
     fn refuses(&self, args: &[&str]) {
         let output = self.run("victim", args);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -201,7 +203,9 @@ fn trainings_of_a_sweep_inherit_what_was_accepted_and_nothing_else() {
     assert!(log.contains(" would execute exec:touch PWNED; "), "{log}");
 }
 
-/// Runs `rl` in a terminal in which `typed` is typed; returns its exit code and what it shows.
+/// Runs `rl` in a terminal in which `typed` is typed.
+///
+/// Returns its exit code and what it shows.
 fn in_a_terminal(place: &Place, typed: &str, args: &[&str]) -> Option<(i32, String)> {
     if Command::new("script").arg("--version").output().is_err() {
         eprintln!("skipped: no script of util-linux");
@@ -234,7 +238,9 @@ fn at_a_terminal_it_is_asked_once_and_anything_but_yes_is_no() {
 /// Sequence that sets a terminal's title, as in names and messages of the tests.
 const TITLE: &str = "\x1b]0;title\x07";
 
-/// Writes a worker that says [`TITLE`] wherever it can; its argument is the way in which it fails.
+/// Writes a worker that says [`TITLE`] wherever it can.
+///
+/// Its argument is the way in which it fails.
 fn loud(place: &Place) -> String {
     let walk = fs::read_to_string("examples/worker/walk.py").unwrap();
     let title = "TITLE = '\\x1b]0;title\\x07\\x9b2J\\u202e'\n";

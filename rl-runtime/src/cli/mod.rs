@@ -66,7 +66,7 @@ struct Cli {
     /// Python of gym: environments [default: RL_PYTHON, the active venv, python3]
     #[arg(long, global = true, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// Execute the command or the module that a run, a checkpoint or a file names as its environment, without asking
+    /// Execute the environment that a run, a checkpoint or a file names, unasked
     #[arg(long, global = true)]
     trust: bool,
     /// Hash of what the process that has started this one was allowed to execute

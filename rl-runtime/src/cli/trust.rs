@@ -1,4 +1,4 @@
-//! Environments that files choose: what they would execute is shown and asked for, once.
+//! Environments that files choose: shown and asked for before they are executed.
 //!
 //! A run, a checkpoint, settings and a sweep are data, which may come from somebody else. An environment `exec:COMMAND` or
 //! `gym:MODULE:CALLABLE` in them is code of the file's choice. It is started if the command line names it, if `--trust` is given,
@@ -37,7 +37,7 @@ pub(super) enum Choice<'a> {
 pub(super) struct Trust {
     /// Accepts everything.
     all: bool,
-    /// Hashes of what has been accepted, here or by the process that has started this one.
+    /// Hashes of what has been accepted, here or by the parent process.
     accepted: RefCell<BTreeSet<String>>,
     /// Directory of what is remembered, if there is a place for it.
     memory: Option<PathBuf>,
@@ -59,13 +59,15 @@ pub(super) fn hash(env: &EnvConfig) -> Option<String> {
     Some(blake3::hash(json!([env.name, env.kwargs, dir.to_string_lossy()]).to_string().as_bytes()).to_string())
 }
 
-/// True if a directory is this user's, and nobody else can write to it.
+/// True if a directory is this user's, and no other user can write to it.
 fn is_private(dir: &Path) -> bool {
     fs::metadata(dir).is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0)
 }
 
 impl Trust {
-    /// Creates the decisions of a command line: `--trust`, and what the process that has started this one has accepted.
+    /// Creates the decisions of a command line.
+    ///
+    /// `all` is `--trust`; `accepted` are the hashes of what the process that has started this one has accepted.
     pub(super) fn new(all: bool, accepted: Vec<String>) -> Self {
         let memory = cache_dir().map(|cache| cache.join("trusted"));
         Self { all, accepted: RefCell::new(accepted.into_iter().collect()), memory }
@@ -74,7 +76,7 @@ impl Trust {
     /// Accepts environments, or asks for those that execute code which is not known.
     ///
     /// # Errors
-    /// [`Error::Config`] if the answer is no, or nobody can be asked; [`rl_envs::Error::Stopped`] after an interrupt.
+    /// [`Error::Config`] if the answer is no, or there is no terminal to ask at; [`rl_envs::Error::Stopped`] after an interrupt.
     pub(super) fn check(&self, envs: &[EnvConfig], choice: Choice<'_>) -> Result<(), Error> {
         let codes: BTreeMap<String, String> = envs.iter().filter_map(|env| Some((hash(env)?, code(env)?))).collect();
         let unknown: Vec<&str> = codes.iter().filter(|(hash, _)| !self.knows(hash)).map(|(_, code)| code.as_str()).collect();

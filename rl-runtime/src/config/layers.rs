@@ -125,7 +125,7 @@ impl Layers {
         self.settings.insert(key.into(), Setting { value, origin, is_from_file });
     }
 
-    /// Returns the line of a file that chooses the environment or its arguments, if one does.
+    /// Returns the line of a file that chooses the environment or its arguments.
     #[cfg(feature = "cli")]
     pub(crate) fn env_in_file(&self) -> Option<&str> {
         let mut chosen = ["env", "env.kwargs"].iter().filter_map(|key| self.settings.get(*key));
