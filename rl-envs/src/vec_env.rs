@@ -552,7 +552,9 @@ pub trait Batches: Debug + Sync {
         Ok(None)
     }
 
-    /// Directory in which the program of the environments was found, if another directory lacks it; else empty.
+    /// Directory in which the environments' program was found; empty for any.
+    ///
+    /// A program that each directory finds is in no certain one.
     fn path(&self) -> &str {
         ""
     }

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::config::MAX_FILE;
 use crate::file::read_own;
 use crate::print::quoted;
-use crate::run_dir::cpu;
+use crate::resources::cpu;
 
 /// Version of the file; files of other versions are ignored.
 const VERSION: u32 = 1;

@@ -1,6 +1,7 @@
 //! Processor time, memory and threads of this process, and its GPU's sensors.
 //!
-//! Time and memory include those of worker processes. The first three are read from `/proc`, which only Linux has; the sensors by NVML.
+//! Time and memory include those of worker processes. The first three, and the processor's name, are read from `/proc`, which only
+//! Linux has; the sensors by NVML.
 
 use std::fs;
 use std::path::Path;
@@ -79,13 +80,13 @@ fn of_process(dir: &Path) -> Option<[f64; 3]> {
     Some([cpu_s, 1024.0 * of("VmRSS:")?, of("Threads:")?])
 }
 
-/// Returns processor seconds and resident memory of all workers and what they have started.
+/// Returns processor seconds and resident memory of all workers' trees.
 fn workers() -> [f64; 2] {
     let pids = WORKERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     of_trees(pids)
 }
 
-/// Returns processor seconds and resident memory of processes and what they have started.
+/// Returns processor seconds and resident memory of trees of processes.
 ///
 /// Memory that several processes share counts for each of them. A process that has ended counts as zeros.
 pub(crate) fn of_trees(mut pids: Vec<u32>) -> [f64; 2] {
@@ -102,6 +103,13 @@ pub(crate) fn of_trees(mut pids: Vec<u32>) -> [f64; 2] {
 /// Resident memory of all workers, in bytes.
 pub(crate) fn workers_rss() -> u64 {
     workers()[1] as u64
+}
+
+/// Name of the processor, where the system reports it.
+pub(crate) fn cpu() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    line.map_or_else(|| "unknown".into(), |(_, name)| name.trim().into())
 }
 
 /// Returns the processor seconds in the text of a file `stat`.

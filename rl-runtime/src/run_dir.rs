@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::file::{is_draft_of, own, own_dir, read_own, refused, write_own};
 use crate::print::quoted;
+use crate::resources::cpu;
 use crate::{Config, Error, checkpoint, config};
 
 /// A run directory, locked until it is dropped.
@@ -54,9 +55,7 @@ pub(crate) fn lock(dir: &Path) -> Result<File, Error> {
 #[cfg(feature = "cli")]
 pub(crate) fn is_in_use(dir: &Path) -> bool {
     let file = dir.join("lock");
-    // Asked before it is opened: opening a FIFO waits for a writer.
-    let lock = file.symlink_metadata().ok().filter(fs::Metadata::is_file).and_then(|_| File::open(&file).ok());
-    lock.is_some_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    own(&file, |options| options.read(true)).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 impl RunDir {
@@ -318,11 +317,4 @@ fn clean(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten().filter(is_remnant) {
         let _ = fs::remove_file(entry.path());
     }
-}
-
-/// Name of the processor, where the system reports it.
-pub(crate) fn cpu() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    line.map_or_else(|| "unknown".into(), |(_, name)| name.trim().into())
 }

@@ -7,7 +7,7 @@ use rl_envs::check::{Check, Outcome};
 use rl_envs::{ActionSpace, Actions, Dtype, RandomActions, Steps, VecEnv};
 use serde_json::json;
 
-use crate::config::{pictures, unfit_for_conv};
+use crate::config::effects::{pictures, unfit_for_conv};
 use crate::print::grouped;
 use crate::{Error, print};
 

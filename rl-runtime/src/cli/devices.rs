@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::bench;
 use crate::budget::in_words;
-use crate::run_dir::cpu;
+use crate::resources::cpu;
 use crate::{Error, print};
 
 /// Bytes that are copied to measure the memory, unless there are fewer.

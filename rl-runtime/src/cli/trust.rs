@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::config::EnvConfig;
 use crate::crossover::cache_dir;
+use crate::file::write_own;
 use crate::worker::{EXEC, GYM};
 use crate::{Error, interrupt, print};
 
@@ -104,7 +105,7 @@ impl Trust {
     fn remember(&self, hash: &str, code: &str) {
         if let Some(dir) = self.memory.as_ref().filter(|_| !self.knows(hash)) {
             let _ = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            let _ = fs::write(dir.join(hash), format!("{code}\n"));
+            let _ = write_own(&dir.join(hash), format!("{code}\n").as_bytes());
         }
     }
 }

@@ -3,6 +3,7 @@
 //! [`Layers`] says where a choice comes from. One check serves all layers, and the files of runs and checkpoints too: every value
 //! against [`keys`], then the values together, before any work. All problems are reported at once.
 
+pub(crate) mod effects;
 pub(crate) mod layers;
 mod presets;
 
@@ -22,12 +23,11 @@ use toml::{Table, Value};
 use crate::Error;
 use crate::Mode;
 use crate::algo::{Algo, AlgoConfig, Build, Concern};
+use crate::catalog;
 use crate::faults::{FaultConfig, START_TIMEOUT};
 use crate::first_come::FirstComeConfig;
 use crate::mapped;
-use crate::print::grouped;
 use crate::worker;
-use crate::{auto, catalog};
 
 pub use crate::file::read_small;
 pub use layers::Layers;
@@ -314,27 +314,6 @@ fn is_json_object(text: &str) -> bool {
 /// Returns the number of cores that this process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Describes the shape of observations that are pictures; `None` for any others.
-///
-/// Pictures have two axes of 16 or more, with 1,024 pixels or more.
-pub(crate) fn pictures(obs: &Space) -> Option<String> {
-    let mut axes = obs.shape().to_vec();
-    axes.sort_unstable_by_key(|axis| std::cmp::Reverse(*axis));
-    let is_picture = (2..=3).contains(&axes.len()) && axes[1] >= 16 && axes[0] * axes[1] >= 1024;
-    is_picture.then(|| obs.shape().iter().map(ToString::to_string).collect::<Vec<_>>().join(" x "))
-}
-
-/// Says why convolutions cannot read pictures as such.
-pub(crate) fn unfit_for_conv(obs: &Space) -> Option<&'static str> {
-    match *obs.shape() {
-        [_, _] => Some("conv reads channels x rows x columns: add an axis of one channel in front"),
-        [rows, columns, channels] if channels < rows.min(columns) => {
-            Some("conv reads channels x rows x columns: move the channels to the front")
-        }
-        _ => None,
-    }
 }
 
 /// Everything that decides a run.
@@ -768,73 +747,6 @@ impl Config {
         }
         let stacks = self.algo.dqn().is_some() && entry.spaces().0.stack() > 1;
         stacks.then(|| "mpi is actors, and dqn remembers stacked frames of environments in step only".into())
-    }
-
-    /// Finds settings that could be trained with, but to no purpose.
-    ///
-    /// Older runs with such settings can still be read.
-    fn pointless(&self, entry: &Entry) -> Vec<Concern> {
-        let mut found = Vec::new();
-        if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.learning_starts >= self.run.steps) {
-            let (starts, steps) = (dqn.learning_starts, self.run.steps);
-            let text = format!(
-                "dqn.learning_starts is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps"
-            );
-            found.push((vec!["dqn.learning_starts", "steps"], text));
-        }
-        let size = self.algo.settings().figures(self.run.n_envs).micro_batch;
-        let has_no_effect = size > 0 && self.net.learner == Learner::Fused;
-        if let (true, (Device::Cpu, why)) = (has_no_effect, auto::choose(self, entry, 1))
-            && let Some(key) = self.algo.algo().keys().iter().find(|key| key.field() == "micro_batch")
-        {
-            let cpu = why.map_or("the CPU".into(), |why| format!("the CPU, which auto chooses ({why}),"));
-            let text = "only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
-            found.push((vec![key.name, "learner", "device"], format!("{} is {size}, but on {cpu} {text}", key.name)));
-        }
-        found
-    }
-
-    /// Returns warnings of settings that are allowed and may surprise.
-    #[must_use]
-    pub fn warnings(&self, entry: &Entry) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.target_update_interval < self.run.n_envs as u64) {
-            warnings.push(format!(
-                "dqn.target_update_interval is {} env steps, but a step of {} environments is as many: the target network is updated \
-                 once each of them",
-                dqn.target_update_interval, self.run.n_envs
-            ));
-        }
-        let on_device = [
-            ("env_device = learner", self.run.env_device == "learner"),
-            ("dqn.replay_on_device = true", self.algo.dqn().is_some_and(|dqn| dqn.replay_on_device)),
-        ];
-        for (setting, _) in on_device.into_iter().filter(|(_, is_set)| *is_set) {
-            if auto::choose(self, entry, 1).0 == Device::Cpu {
-                warnings.push(format!("{setting} has no effect: the CPU learns"));
-            }
-        }
-        let (obs, _) = self.wrapped(entry).spaces();
-        if let Some(shape) = pictures(&obs).filter(|_| self.net.conv.is_empty()) {
-            let elsewhere = "; make pictures small and grey as well, with Gymnasium's AtariPreprocessing, or ResizeObservation and \
-                             GrayscaleObservation, in a function that gym:MODULE:CALLABLE names";
-            let unfit = unfit_for_conv(&obs).map_or(String::new(), |why| format!("; {why}"));
-            warnings.push(format!(
-                "observations are pictures of {shape}, and conv is empty: every unit of the first layer has a weight for each of \
-                 {} numbers; set conv, such as --set conv=[[32,8,4],[64,4,2],[64,3,1]] --set hidden=[512]{unfit}{}",
-                grouped(obs.len() as u64),
-                if entry.batches().is_some() { elsewhere } else { "" }
-            ));
-        }
-        let cores = cores();
-        if entry.batches().is_some() && !self.blocks(entry) && self.workers() > cores {
-            warnings.push(format!(
-                "workers is {}, but there are {cores} cores: more workers than cores pay only where environments wait; try --set \
-                 workers={cores}",
-                self.workers()
-            ));
-        }
-        warnings
     }
 
     /// Returns the settings as a table, in which the environment is a table too.

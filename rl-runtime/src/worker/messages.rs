@@ -30,7 +30,7 @@ pub(super) const FAILED: u32 = 0xE000_0000;
 
 /// Largest text that a worker may send.
 pub(super) const MAX_JSON: usize = 64 << 20;
-/// Largest number of elements of an observation, and of the inputs that a network has for them.
+/// Largest number of elements of an observation, and of a network's inputs.
 const MAX_LEN: usize = 1 << 26;
 /// Largest number of choices at once.
 const MAX_HEADS: usize = 1024;
@@ -42,7 +42,9 @@ pub(super) struct Hello {
     /// Versions of the programs involved, for people.
     #[serde(default)]
     pub(super) worker: String,
-    /// Directory in which the environment's module was found; empty if it is not the current one or that of `env.path`.
+    /// Directory in which the environment's module was found.
+    ///
+    /// Empty if it is neither the current one nor that of `env.path`.
     #[serde(default)]
     pub(super) path: String,
     observation: ObservationSpace,

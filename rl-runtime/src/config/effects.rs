@@ -1,0 +1,100 @@
+//! Settings that are allowed, and have no effect or may surprise.
+
+use rl_agents::Learner;
+use rl_envs::Space;
+use rl_envs::catalog::Entry;
+
+use super::{Config, Device, cores};
+use crate::algo::Concern;
+use crate::auto;
+use crate::print::grouped;
+
+/// Describes the shape of observations that are pictures; `None` for any others.
+///
+/// Pictures have two axes of 16 or more, with 1,024 pixels or more.
+pub(crate) fn pictures(obs: &Space) -> Option<String> {
+    let mut axes = obs.shape().to_vec();
+    axes.sort_unstable_by_key(|axis| std::cmp::Reverse(*axis));
+    let is_picture = (2..=3).contains(&axes.len()) && axes[1] >= 16 && axes[0] * axes[1] >= 1024;
+    is_picture.then(|| obs.shape().iter().map(ToString::to_string).collect::<Vec<_>>().join(" x "))
+}
+
+/// Says why convolutions cannot read pictures as such.
+pub(crate) fn unfit_for_conv(obs: &Space) -> Option<&'static str> {
+    match *obs.shape() {
+        [_, _] => Some("conv reads channels x rows x columns: add an axis of one channel in front"),
+        [rows, columns, channels] if channels < rows.min(columns) => {
+            Some("conv reads channels x rows x columns: move the channels to the front")
+        }
+        _ => None,
+    }
+}
+
+impl Config {
+    /// Finds settings that could be trained with, but to no purpose.
+    ///
+    /// Older runs with such settings can still be read.
+    pub(super) fn pointless(&self, entry: &Entry) -> Vec<Concern> {
+        let mut found = Vec::new();
+        if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.learning_starts >= self.run.steps) {
+            let (starts, steps) = (dqn.learning_starts, self.run.steps);
+            let text = format!(
+                "dqn.learning_starts is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps"
+            );
+            found.push((vec!["dqn.learning_starts", "steps"], text));
+        }
+        let size = self.algo.settings().figures(self.run.n_envs).micro_batch;
+        let has_no_effect = size > 0 && self.net.learner == Learner::Fused;
+        if let (true, (Device::Cpu, why)) = (has_no_effect, auto::choose(self, entry, 1))
+            && let Some(key) = self.algo.algo().keys().iter().find(|key| key.field() == "micro_batch")
+        {
+            let cpu = why.map_or("the CPU".into(), |why| format!("the CPU, which auto chooses ({why}),"));
+            let text = "only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
+            found.push((vec![key.name, "learner", "device"], format!("{} is {size}, but on {cpu} {text}", key.name)));
+        }
+        found
+    }
+
+    /// Returns warnings of settings that are allowed and may surprise.
+    #[must_use]
+    pub fn warnings(&self, entry: &Entry) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.target_update_interval < self.run.n_envs as u64) {
+            warnings.push(format!(
+                "dqn.target_update_interval is {} env steps, but a step of {} environments is as many: the target network is updated \
+                 once each of them",
+                dqn.target_update_interval, self.run.n_envs
+            ));
+        }
+        let on_device = [
+            ("env_device = learner", self.run.env_device == "learner"),
+            ("dqn.replay_on_device = true", self.algo.dqn().is_some_and(|dqn| dqn.replay_on_device)),
+        ];
+        for (setting, _) in on_device.into_iter().filter(|(_, is_set)| *is_set) {
+            if auto::choose(self, entry, 1).0 == Device::Cpu {
+                warnings.push(format!("{setting} has no effect: the CPU learns"));
+            }
+        }
+        let (obs, _) = self.wrapped(entry).spaces();
+        if let Some(shape) = pictures(&obs).filter(|_| self.net.conv.is_empty()) {
+            let elsewhere = "; make pictures small and grey as well, with Gymnasium's AtariPreprocessing, or ResizeObservation and \
+                             GrayscaleObservation, in a function that gym:MODULE:CALLABLE names";
+            let unfit = unfit_for_conv(&obs).map_or(String::new(), |why| format!("; {why}"));
+            warnings.push(format!(
+                "observations are pictures of {shape}, and conv is empty: every unit of the first layer has a weight for each of \
+                 {} numbers; set conv, such as --set conv=[[32,8,4],[64,4,2],[64,3,1]] --set hidden=[512]{unfit}{}",
+                grouped(obs.len() as u64),
+                if entry.batches().is_some() { elsewhere } else { "" }
+            ));
+        }
+        let cores = cores();
+        if entry.batches().is_some() && !self.blocks(entry) && self.workers() > cores {
+            warnings.push(format!(
+                "workers is {}, but there are {cores} cores: more workers than cores pay only where environments wait; try --set \
+                 workers={cores}",
+                self.workers()
+            ));
+        }
+        warnings
+    }
+}
