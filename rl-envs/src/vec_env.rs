@@ -552,9 +552,9 @@ pub trait Batches: Debug + Sync {
         Ok(None)
     }
 
-    /// Directory in which the environments' program was found; empty for any.
+    /// Directory that holds the environments' module.
     ///
-    /// A program that each directory finds is in no certain one.
+    /// Empty if the module is found from every directory.
     fn path(&self) -> &str {
         ""
     }
