@@ -137,8 +137,8 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
         "spin_us": WORKER_SPIN_US,
     });
     let Value::Object(ask) = ask else { unreachable!("an object") };
-    let mut config = FaultConfig::default();
-    config.start_timeout = options.start_timeout.unwrap_or(START_TIMEOUT);
+    let start_timeout = options.start_timeout.unwrap_or(START_TIMEOUT);
+    let config = FaultConfig { start_timeout, ..FaultConfig::default() };
     let spawn = || spawn(&launch, &ask).map_err(|error| Error::config(format!("cannot run a shell: {error}")));
     let mut first = spawn()?;
     let more: Vec<Process> = (1..options.ahead).map_while(|_| spawn().ok()).collect();
