@@ -14,16 +14,21 @@ def release():  # in a forked child, which would otherwise keep both open after 
 
 
 def guard():
-    """Forks a process that kills this process group, with whatever environments have started, after this process."""
+    """Forks a process that kills this process group, with whatever environments have started, after this process.
+
+    It is a child's child, for an environment that waits for its own children would wait for a child, too."""
     worker = os.getpid()
-    if os.fork() == 0:
-        release()
-        for fd in (0, 1, 2):
-            os.close(fd)
-        os.read(GUARDED, 1)
-        if os.getpgrp() == worker:
-            os.killpg(worker, 9)
+    child = os.fork()
+    if child == 0:
+        if os.fork() == 0:
+            release()
+            for fd in (0, 1, 2):
+                os.close(fd)
+            os.read(GUARDED, 1)
+            if os.getpgrp() == worker:
+                os.killpg(worker, 9)
         os._exit(0)
+    os.waitpid(child, 0)
     os.close(GUARDED)
 
 
