@@ -547,7 +547,7 @@ pub trait Batches: Debug + Sync {
         Ok(None)
     }
 
-    /// Directory in which the program of the environments was found, if another directory lacks it; else empty.
+    /// Directory of the environments' program that a run remembers; else empty.
     fn path(&self) -> &str {
         ""
     }

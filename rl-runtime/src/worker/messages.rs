@@ -38,7 +38,7 @@ pub(super) struct Hello {
     /// Versions of the programs involved, for people.
     #[serde(default)]
     pub(super) worker: String,
-    /// Directory in which the environment's module was found; empty if it is not the current one or that of `env.path`.
+    /// Directory of the environment's module: `env.path` or the current one; or empty.
     #[serde(default)]
     pub(super) path: String,
     observation: ObservationSpace,
