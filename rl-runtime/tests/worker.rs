@@ -794,7 +794,7 @@ fn an_environment_s_simulator_starts_processes_as_without_a_worker() {
 }
 
 #[test]
-fn a_worker_sets_nothing_that_decides_about_drawing() {
+fn an_environment_sees_neither_variables_about_drawing_nor_children_of_its_worker() {
     if python().is_none() {
         return;
     }

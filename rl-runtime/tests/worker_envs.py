@@ -387,15 +387,19 @@ def masked_in_a_wrapper():
 
 
 class Looks(Slow):
-    """An environment that observes which of the variables that decide about drawing it has."""
+    """An environment that observes whether it has variables that decide about drawing, or children of the worker."""
 
     def __init__(self):
         super().__init__("sleeps")
 
     def step(self, action):
         _, reward, terminated, truncated, info = super().step(action)
-        names = [name for name in os.environ if name.startswith("SDL_") and name != "SDL_VIDEO_X11_WMCLASS"]
-        return np.array([len(names)], np.float32), reward, terminated, truncated, info
+        found = sum(name.startswith("SDL_") for name in os.environ)
+        try:
+            found += 10 if os.waitpid(-1, os.WNOHANG) else 0
+        except ChildProcessError:
+            pass
+        return np.array([found], np.float32), reward, terminated, truncated, info
 
 
 def simulator(conn, method):

@@ -42,9 +42,7 @@ pub(super) struct Hello {
     /// Versions of the programs involved, for people.
     #[serde(default)]
     pub(super) worker: String,
-    /// Directory in which the environment's module was found.
-    ///
-    /// Empty if it is neither the current one nor that of `env.path`.
+    /// Directory of the environment's module: `env.path` or the current one; or empty.
     #[serde(default)]
     pub(super) path: String,
     observation: ObservationSpace,
