@@ -1,6 +1,7 @@
 //! Processor time, memory and threads of this process, and its GPU's sensors.
 //!
-//! Time and memory include those of worker processes. The first three are read from `/proc`, which only Linux has; the sensors by NVML.
+//! Time and memory include those of worker processes. The first three are read from `/proc`, which only Linux has; the sensors
+//! by NVML.
 
 use std::fs;
 use std::path::Path;
