@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use rl_agents::Learner;
 use rl_envs::catalog::Entry;
 
+use crate::algo::Concern;
 use crate::config::{Device, parse_device};
 use crate::crossover::{self, Crossover};
 use crate::{Config, Error, print};
@@ -42,6 +43,30 @@ pub(crate) fn or_on_cpu<T>(
         }
         built => built,
     }
+}
+
+/// Finds a setting that has no effect on the device to train on.
+pub(crate) fn without_effect(config: &Config, entry: &Entry) -> Option<Concern> {
+    let size = config.algo.settings().figures(config.run.n_envs).micro_batch;
+    let key = config.algo.algo().keys().iter().find(|key| key.field() == "micro_batch")?;
+    if size == 0 || config.net.learner != Learner::Fused {
+        return None;
+    }
+    let (Device::Cpu, why) = choose(config, entry, 1) else { return None };
+    let cpu = why.map_or("the CPU".into(), |why| format!("the CPU, which auto chooses ({why}),"));
+    let text = "only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
+    Some((vec![key.name, "learner", "device"], format!("{} is {size}, but on {cpu} {text}", key.name)))
+}
+
+/// Returns warnings of settings of a device where the CPU learns.
+#[cfg(feature = "cli")]
+pub(crate) fn warnings(config: &Config, entry: &Entry) -> Vec<String> {
+    let on_device = [
+        ("env_device = learner", config.run.env_device == "learner"),
+        ("dqn.replay_on_device = true", config.algo.dqn().is_some_and(|dqn| dqn.replay_on_device)),
+    ];
+    let set = on_device.into_iter().filter(|(_, is_set)| *is_set && choose(config, entry, 1).0 == Device::Cpu);
+    set.map(|(setting, _)| format!("{setting} has no effect: the CPU learns")).collect()
 }
 
 /// Returns why a GPU pays for a run; the error is the reason for the CPU.
@@ -154,6 +179,19 @@ mod tests {
             let config = config(algo, &[setting]);
             let why = unsupported(&config, entry).or_else(|| unmeasured(&config, entry));
             assert_eq!(why.as_deref(), Some(expected), "{setting}");
+        }
+    }
+
+    #[cfg(feature = "cli")]
+    #[test]
+    fn settings_of_a_device_are_warned_of_where_the_cpu_learns() {
+        let entry = find("cartpole").unwrap();
+        for (algo, setting, device, n) in [
+            (Algo::Ppo, "env_device=learner", "device=cpu", 1),
+            (Algo::Ppo, "env_device=learner", "device=emulated", 0),
+            (Algo::Dqn, "dqn.replay_on_device=true", "device=cpu", 1),
+        ] {
+            assert_eq!(warnings(&config(algo, &[setting, device]), entry).len(), n, "{setting} {device}");
         }
     }
 

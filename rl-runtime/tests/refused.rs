@@ -210,9 +210,6 @@ fn settings_without_effect_are_refused_and_surprising_ones_are_warned_of() {
     for (env, algo, settings, expected) in [
         ("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=31"][..], "dqn.target_update_interval is 31"),
         ("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=32"], ""),
-        ("cartpole", Algo::Ppo, &["env_device=learner", "device=cpu"], "env_device = learner has no effect: the CPU learns"),
-        ("cartpole", Algo::Dqn, &["dqn.replay_on_device=true", "device=cpu"], "dqn.replay_on_device = true has no effect"),
-        ("cartpole", Algo::Ppo, &["env_device=learner", "device=emulated"], ""),
         // Pictures need convolutions, a board of 12 x 12 does not.
         ("cartpole", Algo::Ppo, &["env.pixels=84"], "pictures of 1 x 84 x 84, and conv is empty"),
         ("cartpole", Algo::Ppo, &["env.pixels=84", "conv=[[16,8,4]]"], ""),

@@ -92,7 +92,7 @@ pub(super) struct Board {
     pub(super) messages: Vec<String>,
     /// Time since the last row was written, where that is known.
     pub(super) age: Option<Duration>,
-    /// Work in progress that has taken a while; empty if rows follow each other.
+    /// Work of the run since its last row; empty if rows follow each other.
     pub(super) status: String,
 }
 

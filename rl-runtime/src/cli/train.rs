@@ -22,7 +22,7 @@ use crate::recording::Playback;
 use crate::resume::{Resumed, Source};
 use crate::run_dir::RunDir;
 use crate::train::{self, End, Peers, Training};
-use crate::{Algo, Config, Error, interrupt, print};
+use crate::{Algo, Config, Error, auto, interrupt, print};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -290,7 +290,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                 // Parameters that are not drawn take the same memory.
                 let training = Training::of_rank(&config, entry, None, false, profile)?;
                 let device = if config.n_devices() > 1 { format!("each of {device}") } else { device };
-                config.warnings(entry).iter().for_each(|warning| report.warn(warning));
+                warnings(&config, entry).iter().for_each(|warning| report.warn(warning));
                 report.memory(&device, &budget.parts()?, &training.agent().device_memory());
                 send(ranks, None)?;
                 return Ok(ExitCode::SUCCESS);
@@ -302,7 +302,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialize.
             report.start((&config, entry), (&device, n_ranks), dir.path(), 0, &profile);
-            config.warnings(entry).iter().for_each(|warning| report.warn(warning));
+            warnings(&config, entry).iter().for_each(|warning| report.warn(warning));
             rounded(&config).filter(|_| has_steps).iter().for_each(|note| report.note(note));
             begin(&config, ranks)?;
             match Training::of_rank(&config, entry, ranks, true, profile.clone()) {
@@ -332,7 +332,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                 notes.push(format!("{error}; a later --resume needs the settings given now again"));
             }
             report.start((&config, &entry), (&device, n_ranks), dir.path(), training.progress().env_steps, &profile);
-            config.warnings(&entry).iter().for_each(|warning| report.warn(warning));
+            warnings(&config, &entry).iter().for_each(|warning| report.warn(warning));
             let has_more = training.progress().env_steps < config.run.steps;
             rounded(&config).filter(|_| has_steps && has_more).iter().for_each(|note| report.note(note));
             (config, dir, training, notes, timeline)
@@ -350,6 +350,11 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
     }
     report.done(&outcome, dir.path());
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
+}
+
+/// Returns warnings of settings that are allowed and may surprise.
+fn warnings(config: &Config, entry: &Entry) -> Vec<String> {
+    [config.warnings(entry), auto::warnings(config, entry)].concat()
 }
 
 /// Describes the env steps of a run whose last rollout goes beyond `steps`.

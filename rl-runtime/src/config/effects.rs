@@ -1,12 +1,10 @@
 //! Settings that are allowed, and have no effect or may surprise.
 
-use rl_agents::Learner;
 use rl_envs::Space;
 use rl_envs::catalog::Entry;
 
-use super::{Config, Device, cores};
+use super::{Config, cores};
 use crate::algo::Concern;
-use crate::auto;
 use crate::print::grouped;
 
 /// Describes the shape of observations that are pictures; `None` for any others.
@@ -34,7 +32,7 @@ impl Config {
     /// Finds settings that could be trained with, but to no purpose.
     ///
     /// Older runs with such settings can still be read.
-    pub(super) fn pointless(&self, entry: &Entry) -> Vec<Concern> {
+    pub(super) fn pointless(&self) -> Vec<Concern> {
         let mut found = Vec::new();
         if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.learning_starts >= self.run.steps) {
             let (starts, steps) = (dqn.learning_starts, self.run.steps);
@@ -42,15 +40,6 @@ impl Config {
                 "dqn.learning_starts is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps"
             );
             found.push((vec!["dqn.learning_starts", "steps"], text));
-        }
-        let size = self.algo.settings().figures(self.run.n_envs).micro_batch;
-        let has_no_effect = size > 0 && self.net.learner == Learner::Fused;
-        if let (true, (Device::Cpu, why)) = (has_no_effect, auto::choose(self, entry, 1))
-            && let Some(key) = self.algo.algo().keys().iter().find(|key| key.field() == "micro_batch")
-        {
-            let cpu = why.map_or("the CPU".into(), |why| format!("the CPU, which auto chooses ({why}),"));
-            let text = "only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
-            found.push((vec![key.name, "learner", "device"], format!("{} is {size}, but on {cpu} {text}", key.name)));
         }
         found
     }
@@ -65,15 +54,6 @@ impl Config {
                  once each of them",
                 dqn.target_update_interval, self.run.n_envs
             ));
-        }
-        let on_device = [
-            ("env_device = learner", self.run.env_device == "learner"),
-            ("dqn.replay_on_device = true", self.algo.dqn().is_some_and(|dqn| dqn.replay_on_device)),
-        ];
-        for (setting, _) in on_device.into_iter().filter(|(_, is_set)| *is_set) {
-            if auto::choose(self, entry, 1).0 == Device::Cpu {
-                warnings.push(format!("{setting} has no effect: the CPU learns"));
-            }
         }
         let (obs, _) = self.wrapped(entry).spaces();
         if let Some(shape) = pictures(&obs).filter(|_| self.net.conv.is_empty()) {

@@ -13,7 +13,7 @@ use super::{Config, EnvConfig, Key, keys};
 use crate::algo::{Algo, AlgoConfig};
 use crate::file::read_small;
 use crate::print::did_you_mean;
-use crate::{Error, catalog};
+use crate::{Error, auto, catalog};
 
 /// Largest configuration file.
 pub(crate) const MAX_FILE: u64 = 1 << 20;
@@ -227,7 +227,8 @@ impl Layers {
         if let (true, AlgoConfig::Dqn(dqn)) = (auto_batch, &mut config.algo) {
             dqn.batch_size = dqn.batch_at_usual_ratio();
         }
-        let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless(entry));
+        let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless());
+        let concerns = concerns.chain(auto::without_effect(&config, entry));
         self.problems.extend(concerns.filter(|(keys, _)| keys.iter().all(|key| !refused.contains(*key))).map(|(_, text)| text));
         if self.problems.is_empty() { Ok(config) } else { Err(Error::Config { problems: self.problems }) }
     }
