@@ -1,8 +1,10 @@
 //! Hostile input for the `rl` program.
 //!
-//! `cargo xtask fuzz --minutes N` mutates configurations, run directories, checkpoints with valid hashes, traces and command
-//! lines. Each input runs in its own process with limits on time and memory. A panic, an undocumented exit code and a process
-//! that does not end are failures; each is written to a file that `--replay FILE` runs again.
+//! `cargo xtask fuzz --minutes N` mutates configurations, run directories, checkpoints with valid hashes, traces, command lines,
+//! and what comes from others: messages of workers, recordings, runs and sweeps that name commands or hold links and FIFOs. Each
+//! input runs in its own process with limits on time and memory. Failures are a panic, an undocumented exit code, a process that
+//! does not end by its deadline or leaves others, a process that a file has started, a file outside that is changed. Each is
+//! written to a file that `--replay FILE` runs again.
 //!
 //! An input is a function of the seed, its index and the corpus. The corpus is the files in `xtask/fuzz` and runs that the
 //! program itself makes.
@@ -21,7 +23,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use crate::process::{Options, Process, newest_checkpoint, scratch};
+use crate::foreign::{KINDS, MARKER, OUTSIDE, WORKER};
+use crate::process::{Options, Process, left, mark, newest_checkpoint, scratch};
 
 /// Documented exit codes.
 const CODES: [i32; 8] = [0, 1, 2, 3, 4, 5, 130, 131];
@@ -29,6 +32,8 @@ const CODES: [i32; 8] = [0, 1, 2, 3, 4, 5, 130, 131];
 const LIMIT: Duration = Duration::from_secs(10);
 /// Address space limit of a process, in KiB.
 const MEMORY_KIB: u64 = 4 << 20;
+/// Time in which the processes that a process has started must have ended after it.
+const LEFT: Duration = Duration::from_secs(5);
 /// Configurations of the corpus; two at a time are spliced and altered by line.
 const TOMLS: [&str; 4] = ["ppo.toml", "a2c.toml", "dqn.toml", "snake.toml"];
 
@@ -52,6 +57,17 @@ const RUNS: [(&str, &str); 6] = [
     ),
     ("snake", "snake --set n_envs=2 --set conv=[[2,3,1]] --set ppo.n_steps=16 --set ppo.batch_size=16"),
 ];
+
+/// Environments of recordings.
+const RECORDED: [&str; 4] = ["cartpole", "mountain_car", "snake", "breakout"];
+
+/// Sweep of the corpus.
+const SWEEP: &str = "env = \"cartpole\"\nsteps = 64\nn_envs = 2\nhidden = [4]\neval_episodes = 1\nthreads = 1\nppo.n_steps = 8\n\
+                     ppo.batch_size = 16\n\n[sweep]\ntrials = 2\n\n[sweep.settings]\n\"ppo.learning_rate\" = [1e-3, 1e-4]\n";
+
+/// Greeting of the run whose environment is a worker, without faults.
+pub(crate) const PLAN: &str = r#"{"greeting": {"protocol": 1, "worker": "a walk", "action": {"kind": "discrete", "n": 2},
+    "observation": {"dtype": "f32", "shape": [1], "low": [-5], "high": [5]}}, "faults": [], "processes": [0, 0]}"#;
 
 /// Numbers that tend to break programs, as text.
 const NUMBERS: [&str; 26] = [
@@ -128,7 +144,7 @@ impl Random {
         Self { key: mix(mix(seed) ^ index), n: 0 }
     }
 
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.n += 1;
         mix(self.key.wrapping_add(self.n.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
     }
@@ -137,11 +153,11 @@ impl Random {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    fn percent(&mut self, p: usize) -> bool {
+    pub(crate) fn percent(&mut self, p: usize) -> bool {
         self.below(100) < p
     }
 
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
@@ -183,39 +199,54 @@ fn mix(mut x: u64) -> u64 {
 type Files = Vec<(String, Vec<u8>)>;
 
 /// Run of the corpus: the files under `run`, and the path of the newest checkpoint.
-struct CorpusRun {
-    files: Files,
-    checkpoint: String,
+pub(crate) struct CorpusRun {
+    pub(crate) files: Files,
+    pub(crate) checkpoint: String,
 }
 
 /// Material for inputs.
-struct Corpus {
-    tomls: Vec<String>,
+pub(crate) struct Corpus {
+    pub(crate) tomls: Vec<String>,
     lines: Vec<Vec<String>>,
     traces: Vec<(String, Value)>,
     /// Settings: name, and description of the allowed values.
     keys: Vec<(String, String)>,
-    runs: Vec<CorpusRun>,
+    pub(crate) runs: Vec<CorpusRun>,
+    /// Run whose environment is a worker.
+    pub(crate) exec: CorpusRun,
+    /// Environments and recordings of them.
+    pub(crate) recordings: Vec<(String, Vec<u8>)>,
+    /// `sweep.toml` and the files under `sw`.
+    pub(crate) sweep: Files,
+    /// True if the program has `--trust`.
+    pub(crate) trusts: bool,
+    /// Arguments that limit the start of workers, if the program has such a setting.
+    pub(crate) start_limit: String,
 }
 
 /// Command line and the files of its working directory.
-struct Input {
-    kind: &'static str,
-    args: Vec<OsString>,
-    files: Files,
+pub(crate) struct Input {
+    pub(crate) kind: &'static str,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) files: Files,
+    /// Symbolic links: name and target.
+    pub(crate) links: Vec<(String, String)>,
+    pub(crate) fifos: Vec<String>,
+    /// SIGTERM signals that the process may wait for.
+    pub(crate) signals: usize,
 }
 
 /// Exit codes and failures so far.
 #[derive(Default)]
 struct Tally {
-    codes: BTreeMap<(&'static str, String), u64>,
+    codes: BTreeMap<(String, String), u64>,
     failures: Vec<String>,
     inputs: u64,
 }
 
 /// Fuzzes, or replays one input.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    let options = Options::parse(args, &["--minutes", "--seed", "--program", "--replay"])?;
+    let options = Options::parse(args, &["--minutes", "--seed", "--kind", "--program", "--replay"])?;
     let program = options.program(root, &[])?;
     let home = root.join("target/fuzz");
     let work = scratch(root, "fuzz")?;
@@ -224,14 +255,27 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
         None => {
             let minutes: f64 = options.get("--minutes")?.context("--minutes: how long?")?;
             let seed = options.get("--seed")?.unwrap_or(0);
-            fuzz(root, &program, &home, &work, Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6)), seed)
+            let kind: String = options.get("--kind")?.unwrap_or_default();
+            let time = Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6));
+            fuzz(root, &program, (&home, &work), time, seed, &kind)
         }
     };
     let _ = fs::remove_dir_all(&work);
     result
 }
 
-fn fuzz(root: &Path, program: &Path, home: &Path, work: &Path, time: Duration, seed: u64) -> Result<()> {
+/// Command of a program with a home of its own.
+fn at_home(program: impl AsRef<OsStr>, home: &Path) -> Result<Command> {
+    let mut command = Command::new(program);
+    command.env("HOME", home).env("RL_XTASK", std::env::current_exe()?);
+    for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"] {
+        command.env_remove(name);
+    }
+    Ok(command)
+}
+
+/// Fuzzes with inputs whose kind begins with `kind`.
+fn fuzz(root: &Path, program: &Path, (home, work): (&Path, &Path), time: Duration, seed: u64, kind: &str) -> Result<()> {
     let failures = home.join("failures");
     let _ = fs::remove_dir_all(&failures);
     fs::create_dir_all(&failures)?;
@@ -242,10 +286,13 @@ fn fuzz(root: &Path, program: &Path, home: &Path, work: &Path, time: Duration, s
         while begin.elapsed() < time {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let input = corpus.input(&mut Random::new(seed, index));
-            let (code, failure, stderr) = execute(program, &input, &work.join(i.to_string()))?;
+            if !input.kind.starts_with(kind) {
+                continue;
+            }
+            let (code, failure, stderr) = execute(program, &input, &work.join(i.to_string()), index)?;
             let mut tally = lock();
             tally.inputs += 1;
-            *tally.codes.entry((input.kind, code)).or_default() += 1;
+            *tally.codes.entry((input.shown_kind(), code)).or_default() += 1;
             if let Some(failure) = failure {
                 let file = failures.join(format!("{seed}-{index}.json"));
                 fs::write(&file, input.to_json(seed, index, &failure, &stderr).to_string())?;
@@ -293,7 +340,7 @@ fn replay(program: &Path, work: &Path, file: &Path) -> Result<()> {
     let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let input = Input::from_json(&serde_json::from_str(&text)?).with_context(|| format!("{}: not an input", file.display()))?;
     println!("rl {}", input.args.iter().map(|arg| format!("{arg:?}")).collect::<Vec<_>>().join(" "));
-    let (code, failure, stderr) = execute(program, &input, &work.join("replay"))?;
+    let (code, failure, stderr) = execute(program, &input, &work.join("replay"), 0)?;
     println!("{stderr}\nexit: {code}");
     failure.map_or(Ok(()), |failure| bail!("{failure}"))
 }
@@ -301,7 +348,7 @@ fn replay(program: &Path, work: &Path, file: &Path) -> Result<()> {
 /// Runs an input in an empty directory.
 ///
 /// Returns the exit code in words, the failure if any, and the end of stderr.
-fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<String>, String)> {
+fn execute(program: &Path, input: &Input, dir: &Path, number: u64) -> Result<(String, Option<String>, String)> {
     let _ = fs::remove_dir_all(dir);
     let cwd = dir.join("cwd");
     fs::create_dir_all(&cwd)?;
@@ -310,20 +357,33 @@ fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<
         fs::create_dir_all(path.parent().unwrap_or(&cwd))?;
         fs::write(path, bytes)?;
     }
-    let mut command = Command::new("sh");
+    for (name, target) in &input.links {
+        let path = cwd.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&cwd))?;
+        std::os::unix::fs::symlink(target, path)?;
+    }
+    for name in &input.fifos {
+        let path = cwd.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&cwd))?;
+        crate::bench::run(Command::new("mkfifo").arg(path))?;
+    }
+    let mark = mark(number);
+    let mut command = at_home("sh", dir)?;
+    command.env("RL_MARK", &mark["RL_MARK=".len()..]);
     command.args(["-c", &format!("ulimit -c 0; ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"")]).arg(program).args(&input.args);
     let mut process = Process::start(command.current_dir(&cwd), &dir.join("stderr"))?;
-    let mut stopped = "";
+    let stops = ["", " after SIGTERM", " after two SIGTERM"];
+    let mut signals = 0;
     let mut status = process.ended_within(LIMIT)?;
-    for signal in [" after SIGTERM", " after two SIGTERM"] {
-        if status.is_none() {
-            stopped = signal;
-            process.terminate()?;
-            status = process.ended_within(LIMIT)?;
-        }
+    while status.is_none() && signals < 2 {
+        signals += 1;
+        process.terminate()?;
+        status = process.ended_within(LIMIT)?;
     }
+    let stopped = stops[signals];
     process.kill();
-    let stderr = process.complaint();
+    let orphans = left(&mark, LEFT);
+    let stderr = process.stderr();
     let verb = input.args.first().and_then(|arg| arg.to_str()).unwrap_or_default();
     let (code, failure) = match status {
         None => ("hangs".into(), Some("it hangs".into())),
@@ -332,27 +392,72 @@ fn execute(program: &Path, input: &Input, dir: &Path) -> Result<(String, Option<
             ("SIGTERM".to_string(), None)
         }
         Some(status) => match status.code() {
-            Some(code) if CODES.contains(&code) => (format!("{code}{stopped}"), None),
+            Some(code) if CODES.contains(&code) => {
+                let late = signals > input.signals;
+                (format!("{code}{stopped}"), late.then(|| format!("it passes its deadline and ends{stopped}")))
+            }
             _ => (format!("{status}{stopped}"), Some(format!("it ends with {status}{stopped}"))),
         },
     };
     let panic = stderr.lines().find(|line| line.contains("panicked at")).map(String::from);
+    let failure = panic.or(failure).or_else(|| input.broken(&cwd, &orphans, &stderr));
+    let complaint = process.complaint();
     let _ = fs::remove_dir_all(dir);
-    Ok((code, panic.or(failure), stderr))
+    Ok((code, failure, complaint))
 }
 
 impl Input {
+    /// Input of regular files, whose process may take two signals.
+    pub(crate) fn new(kind: &'static str, args: Vec<OsString>, files: Files) -> Self {
+        Self { kind, args, files, links: Vec::new(), fifos: Vec::new(), signals: 2 }
+    }
+
+    /// Kind in tables: with the verb, unless that is mutated.
+    fn shown_kind(&self) -> String {
+        let verb = self.args.first().filter(|_| self.kind != "command line");
+        format!("{} {}", self.kind, verb.map_or("".into(), |verb| verb.to_string_lossy())).trim_end().into()
+    }
+
+    /// Finds what a process must not do, whatever its exit code.
+    fn broken(&self, cwd: &Path, orphans: &[String], stderr: &str) -> Option<String> {
+        if cwd.join(MARKER).exists() {
+            return Some("a file has started a process".into());
+        }
+        let (mut before, mut after) = (Files::new(), Files::new());
+        before.extend(self.files.iter().filter(|(name, _)| name.starts_with(OUTSIDE)).cloned());
+        let outside = OUTSIDE.trim_end_matches('/');
+        if !before.is_empty() && (collect(&cwd.join(outside), outside, &mut after).is_err() || before != after) {
+            return Some("a file outside is changed".into());
+        }
+        if !orphans.is_empty() {
+            return Some("processes are left".into());
+        }
+        // Only a worker has escape sequences to send.
+        (self.kind.starts_with("worker") && stderr.contains('\u{1b}'))
+            .then(|| "escape sequences of a worker reach the terminal".into())
+    }
+
     fn to_json(&self, seed: u64, index: u64, failure: &str, stderr: &str) -> Value {
         let args: Vec<String> = self.args.iter().map(|arg| hex(arg.as_bytes())).collect();
         let files: Vec<Value> = self.files.iter().map(|(name, bytes)| json!([name, hex(bytes)])).collect();
         let shown: Vec<_> = self.args.iter().map(|arg| arg.to_string_lossy()).collect();
-        json!({"seed": seed, "index": index, "failure": failure, "stderr": stderr, "shown": shown, "args": args, "files": files})
+        json!({"seed": seed, "index": index, "failure": failure, "stderr": stderr, "shown": shown, "args": args, "files": files,
+            "kind": self.kind, "links": self.links, "fifos": self.fifos, "signals": self.signals})
     }
 
     fn from_json(json: &Value) -> Option<Self> {
         let args = json["args"].as_array()?.iter().map(|arg| Some(OsString::from_vec(from_hex(arg.as_str()?)?)));
         let files = json["files"].as_array()?.iter().map(|file| Some((file[0].as_str()?.into(), from_hex(file[1].as_str()?)?)));
-        Some(Self { kind: "replay", args: args.collect::<Option<_>>()?, files: files.collect::<Option<_>>()? })
+        let text = |value: &Value| value.as_str().map(String::from);
+        let links = json["links"].as_array()?.iter().map(|link| Some((text(&link[0])?, text(&link[1])?)));
+        Some(Self {
+            kind: KINDS.into_iter().find(|kind| json["kind"] == *kind).unwrap_or("replay"),
+            args: args.collect::<Option<_>>()?,
+            files: files.collect::<Option<_>>()?,
+            links: links.collect::<Option<_>>()?,
+            fifos: json["fifos"].as_array()?.iter().map(text).collect::<Option<_>>()?,
+            signals: json["signals"].as_u64()? as usize,
+        })
     }
 }
 
@@ -364,8 +469,28 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-fn words(text: &str) -> impl Iterator<Item = OsString> {
+pub(crate) fn words(text: &str) -> impl Iterator<Item = OsString> {
     text.split_whitespace().map(OsString::from)
+}
+
+impl CorpusRun {
+    /// Trains in `work`, and reads the run.
+    fn new(program: &Path, work: &Path, name: &str, args: impl Iterator<Item = OsString>) -> Result<Self> {
+        let dir = work.join(name);
+        let mut command = at_home(program, work)?;
+        crate::bench::run(command.arg("train").args(args).arg("--run-dir").arg(&dir).current_dir(work))?;
+        let (checkpoint, _) = newest_checkpoint(&dir).context("a run without a checkpoint")?;
+        let checkpoint = format!("run/{}", checkpoint.strip_prefix(&dir)?.display());
+        let mut files = Vec::new();
+        collect(&dir, "run", &mut files)?;
+        Ok(Self { files, checkpoint })
+    }
+}
+
+/// Replay memory of a run.
+fn replay_memory(runs: &[CorpusRun]) -> Option<Vec<u8>> {
+    let mut files = runs.iter().flat_map(|run| &run.files);
+    files.find(|(name, _)| name.ends_with("/replay.bin")).map(|(_, bytes)| bytes.clone())
 }
 
 impl Corpus {
@@ -375,37 +500,58 @@ impl Corpus {
         let keys =
             list.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter(|line| line["event"] == "setting");
         let traces: BTreeMap<String, Value> = serde_json::from_str(&read("traces.json")?)?;
-        let mut runs = Vec::new();
-        for (name, args) in RUNS {
-            let dir = work.join(name);
-            let mut command = Command::new(program);
-            command.arg("train").args(args.split_whitespace());
-            let settings = ["hidden=[4]", "steps=64", "checkpoint_every=32", "eval_episodes=1", "threads=1"];
-            command.args(settings.iter().flat_map(|setting| ["--set", setting])).arg("--run-dir").arg(&dir);
-            crate::bench::run(&mut command)?;
-            let (checkpoint, _) = newest_checkpoint(&dir).context("a run without a checkpoint")?;
-            let checkpoint = format!("run/{}", checkpoint.strip_prefix(&dir)?.display());
-            let mut files = Vec::new();
-            collect(&dir, "run", &mut files)?;
-            runs.push(CorpusRun { files, checkpoint });
-        }
+        let runs = RUNS.iter().map(|(name, args)| {
+            let more = "--set hidden=[4] --set steps=64 --set checkpoint_every=32 --set eval_episodes=1 --set threads=1";
+            CorpusRun::new(program, work, name, words(args).chain(words(more)))
+        });
+        let runs: Vec<_> = runs.collect::<Result<_>>()?;
+        fs::write(work.join("plan.json"), PLAN)?;
+        let small =
+            "--set hidden=[4] --set steps=64 --set checkpoint_every=32 --set eval_episodes=1 --set threads=1 --set n_envs=2";
+        let exec = CorpusRun::new(program, work, "exec", std::iter::once(WORKER.into()).chain(words(small)))?;
+        let record = |env: &&str| {
+            let mut command = at_home(program, work)?;
+            command.args(["record", env, "--out", "file.steps", "--steps", "64", "--envs", "2"]);
+            crate::bench::run(command.current_dir(work))?;
+            Ok(((*env).to_string(), fs::read(work.join("file.steps"))?))
+        };
+        let mut recordings = RECORDED.iter().map(record).collect::<Result<Vec<_>>>()?;
+        let replay = replay_memory(&runs).context("a run with its replay memory")?;
+        recordings.push(("mountain_car".into(), replay));
+        let mut sweep = vec![("sweep.toml".into(), SWEEP.into())];
+        fs::write(work.join("sweep.toml"), SWEEP)?;
+        crate::bench::run(at_home(program, work)?.args(["sweep", "sweep.toml", "--dir", "sw"]).current_dir(work))?;
+        collect(&work.join("sw"), "sw", &mut sweep)?;
+        let help = crate::bench::run(Command::new(program).args(["eval", "--help"]))?;
+        let keys: Vec<(String, String)> =
+            keys.filter_map(|line| Some((line["name"].as_str()?.into(), line["allowed"].as_str()?.into()))).collect();
+        let start = keys.iter().find(|(name, _)| name.contains("start") && name.contains("timeout"));
         Ok(Self {
             tomls: TOMLS.iter().map(|name| read(name)).collect::<Result<_>>()?,
             lines: read("lines.txt")?.lines().map(|line| line.split_whitespace().map(String::from).collect()).collect(),
             traces: traces.into_iter().collect(),
-            keys: keys.filter_map(|line| Some((line["name"].as_str()?.into(), line["allowed"].as_str()?.into()))).collect(),
+            start_limit: start.map_or(String::new(), |(name, _)| format!("--set {name}=2")),
+            keys,
             runs,
+            exec,
+            recordings,
+            sweep,
+            trusts: help.contains("--trust"),
         })
     }
 
     fn input(&self, random: &mut Random) -> Input {
         match random.below(100) {
-            0..20 => self.toml(random),
-            20..35 => self.set(random),
-            35..45 => self.run_config(random),
-            45..75 => self.checkpoint(random),
-            75..85 => self.trace(random),
-            _ => self.line(random),
+            0..10 => self.toml(random),
+            10..18 => self.set(random),
+            18..24 => self.run_config(random),
+            24..40 => self.checkpoint(random),
+            40..45 => self.trace(random),
+            45..55 => self.line(random),
+            55..70 => self.worker(random),
+            70..80 => self.recording(random),
+            80..90 => self.command(random),
+            _ => self.irregular(random),
         }
     }
 
@@ -415,7 +561,7 @@ impl Corpus {
         let files = vec![("c.toml".into(), self.mutate_toml(text, random))];
         let small = "train --config c.toml --run-dir new --steps 64 --set eval_episodes=1";
         let more = if random.percent(70) { " --threads 1 --envs 2 --set hidden=[4]" } else { "" };
-        Input { kind: "configuration", args: words(small).chain(words(more)).collect(), files }
+        Input::new("configuration", words(small).chain(words(more)).collect(), files)
     }
 
     /// Builds settings on the command line.
@@ -432,7 +578,7 @@ impl Corpus {
         for _ in 0..1 + random.below(3) {
             args.extend(["--set".into(), self.assignment(random, "=").into()]);
         }
-        Input { kind: "settings", args, files: Vec::new() }
+        Input::new("settings", args, Vec::new())
     }
 
     /// Builds a run with a mutated configuration, to be resumed.
@@ -445,7 +591,7 @@ impl Corpus {
             *bytes = self.mutate_toml(String::from_utf8_lossy(bytes).into_owned(), random);
         }
         let args = if random.percent(80) { "train --resume run --steps 128" } else { "eval run --episodes 2" };
-        Input { kind: "run configuration", args: words(args).collect(), files }
+        Input::new("run configuration", words(args).collect(), files)
     }
 
     /// Builds a damaged checkpoint whose hashes match.
@@ -478,7 +624,7 @@ impl Corpus {
             5..9 => format!("eval {path} --episodes 2 --threads 1"),
             _ => format!("watch {path} --gif out.gif --size 16"),
         };
-        Input { kind: "checkpoint", args: words(&args).collect(), files }
+        Input::new("checkpoint", words(&args).collect(), files)
     }
 
     /// Builds mutated states and actions.
@@ -502,7 +648,7 @@ impl Corpus {
         }
         let env = if random.percent(95) { env.as_str() } else { "snake" };
         let args = format!("trace {env} --init init.json --actions actions.json");
-        Input { kind: "trace", args: words(&args).collect(), files }
+        Input::new("trace", words(&args).collect(), files)
     }
 
     /// Builds a mutated command line, and the files that it may name.
@@ -546,7 +692,7 @@ impl Corpus {
         let trace = &self.traces.iter().find(|(name, _)| name == "cartpole").map_or(&Value::Null, |(_, trace)| trace);
         files.push(("init.json".into(), trace["init"].to_string().into_bytes()));
         files.push(("actions.json".into(), trace["actions"].to_string().into_bytes()));
-        Input { kind: "command line", args: args.iter().map(|arg| stay_here(arg)).collect(), files }
+        Input::new("command line", args.iter().map(|arg| stay_here(arg)).collect(), files)
     }
 
     /// Draws a setting and a value, more often a valid one than not.
@@ -623,7 +769,7 @@ fn stay_here(arg: &OsStr) -> OsString {
     OsString::from_vec(bytes)
 }
 
-fn mutate_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
+pub(crate) fn mutate_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..1 + random.below(4) {
         let (at, range) = (random.below(bytes.len()), random.range(bytes.len()));
         match random.below(6) {
@@ -644,7 +790,7 @@ fn mutate_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
 }
 
 /// Mutates numbers in a fixed layout.
-fn mutate_numbers(bytes: &mut Vec<u8>, random: &mut Random) {
+pub(crate) fn mutate_numbers(bytes: &mut Vec<u8>, random: &mut Random) {
     if random.percent(15) || bytes.len() < 8 {
         return mutate_bytes(bytes, random);
     }
@@ -673,7 +819,7 @@ fn mutate_safetensors(bytes: &mut Vec<u8>, random: &mut Random) {
     *bytes = [&length.to_le_bytes()[..], &header, &data].concat();
 }
 
-fn mutate_json_text(text: &[u8], random: &mut Random) -> Vec<u8> {
+pub(crate) fn mutate_json_text(text: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = match serde_json::from_slice::<Value>(text) {
         Ok(mut json) => {
             (0..1 + random.below(3)).for_each(|_| mutate_json(&mut json, random));
@@ -745,6 +891,11 @@ mod tests {
             traces: vec![("cartpole".into(), json!({"init": {"x": 0.5}, "actions": [0, 1]}))],
             keys: vec![("ppo.gamma".into(), "a number from 0 to 1".into())],
             runs: vec![CorpusRun { files, checkpoint: "run/c".into() }],
+            exec: CorpusRun { files: Vec::new(), checkpoint: "run/c".into() },
+            recordings: vec![("cartpole".into(), [b"rlrecord", &8u64.to_le_bytes()[..], &[1; 100]].concat())],
+            sweep: vec![("sweep.toml".into(), SWEEP.into()), ("sw/lock".into(), Vec::new())],
+            trusts: true,
+            start_limit: String::new(),
         };
         let text = |index| corpus.input(&mut Random::new(5, index)).to_json(5, index, "", "").to_string();
         let mut kinds = std::collections::BTreeSet::new();
@@ -753,9 +904,10 @@ mod tests {
             let (input, json) = (corpus.input(&mut Random::new(5, index)), serde_json::from_str(&text(index)).expect("is JSON"));
             let again = Input::from_json(&json).expect("reads back");
             assert_eq!((again.args, again.files), (input.args, input.files));
+            assert_eq!((again.links, again.fifos, again.signals), (input.links, input.fifos, input.signals));
             kinds.insert(input.kind);
         }
-        assert_eq!(kinds.len(), 6);
+        assert_eq!(kinds.len(), 9 + KINDS.len());
         assert_ne!(text(1), text(2));
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::fuzz::Random;
-use crate::process::{Options, Process, newest_checkpoint, scratch};
+use crate::process::{Options, Process, children, marked, newest_checkpoint, scratch};
 
 /// Longest time from a kill to the next steps, and to the end of orphans.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -188,31 +188,4 @@ impl Run {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-}
-
-/// Processes of this machine.
-fn processes() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-/// State and parent of a process.
-fn stat(id: u32) -> Option<(String, u32)> {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    let mut fields = stat.rsplit(") ").next()?.split(' ');
-    Some((fields.next()?.into(), fields.next()?.parse().ok()?))
-}
-
-/// Running children of a process.
-fn children(parent: u32) -> Vec<u32> {
-    processes().filter(|&id| stat(id).is_some_and(|(state, of)| of == parent && state != "Z")).collect()
-}
-
-/// Running processes with `mark` in their environment variables.
-fn marked(mark: &str) -> Vec<u32> {
-    let has_mark = |id: &u32| {
-        let environ = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-        environ.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
-    };
-    processes().filter(has_mark).filter(|&id| stat(id).is_some_and(|(state, _)| state != "Z")).collect()
 }

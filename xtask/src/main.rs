@@ -1,11 +1,13 @@
 //! Development tasks; `cargo xtask test` runs every check.
 
 mod actors;
+mod behaviours;
 mod bench;
 mod board;
 mod candle_cuda;
 mod circles;
 mod counts;
+mod foreign;
 mod full_disk;
 mod fuzz;
 mod gpu_bundle;
@@ -35,6 +37,7 @@ mod source;
 mod standin;
 mod study;
 mod tidy;
+mod worker;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -94,13 +97,18 @@ usage: cargo xtask <command>
   gpu-bundle     pack GPU tests and benchmarks into target/gpu-bundle.tar.gz, for a machine that has only a driver
   gpu-record DIR
                  write bench/gpu-NAME.md and its picture from the bundle's results in DIR
-  fuzz --minutes N [--seed S] [--program FILE]
-                 run rl on mutated configurations, checkpoints, traces and command lines; fails on a panic, a hang or an
-                 undocumented exit code. --replay FILE runs a failed input again; the default program is the release build
+  fuzz --minutes N [--seed S] [--kind NAME] [--program FILE]
+                 run rl on mutated configurations, checkpoints, traces and command lines, with workers and recordings that lie, and on
+                 runs and sweeps of others; fails on a panic, a hang, an undocumented exit code, a process that is left or that a file
+                 has started, and a changed file outside. --kind takes the inputs whose kind in the table at the end begins so, --replay FILE
+                 runs a failed input again; the default program is the release build, the Python of gym: environments that of RL_PYTHON
   kill9 --kills N [--seed S] [--program FILE]
                  kill runs at random moments, resume them, and compare with uninterrupted runs
   kills --kills N [--seed S] [--program FILE] [--python FILE]
                  kill workers, programs and a website at random moments; runs must go on within ten seconds, without orphans
+  behaviours --runs N [--seed S] [--program FILE] [--python FILE]
+                 train with workers that misbehave at random, and send signals; fails on a process that is left, a hang, a wrong exit code
+                 or count. --index I runs one of them again; with --python, some are environments of Gymnasium
   full-disk [--program FILE]
                  run on a disk that is full at the start, while saving, while logging, and at resume
   soak --hours N [--crawl yes] [--program FILE]
@@ -151,6 +159,9 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(&root(), &args()),
         Some("kill9") => kill9::run(&root(), &args()),
         Some("kills") => kills::run(&root(), &args()),
+        Some("behaviours") => behaviours::run(&root(), &args()),
+        // What `fuzz` and `behaviours` start as environments.
+        Some("worker") => worker::serve(Path::new(&args().concat())),
         Some("full-disk") => full_disk::run(&root(), &args()),
         Some("soak") => soak::measure(&root(), &args()),
         Some("tidy") => match std::env::args().nth(2).as_deref() {
@@ -270,6 +281,7 @@ fn test() -> Result<()> {
     for (harness, args) in [
         (fuzz::run as fn(&Path, &[String]) -> Result<()>, "--minutes 1 --seed 1 --program target/debug/rl"),
         (kill9::run, "--kills 12 --program target/debug/rl"),
+        (behaviours::run, "--runs 30 --seed 1 --program target/debug/rl"),
         (full_disk::run, "--program target/debug/rl"),
     ] {
         println!("\n==> {args}");

@@ -88,8 +88,7 @@ impl Process {
 
     /// Sends SIGTERM.
     pub(crate) fn terminate(&self) -> Result<()> {
-        let status = Command::new("kill").args(["-TERM", &self.id().to_string()]).status().context("kill")?;
-        if status.success() { Ok(()) } else { bail!("kill -TERM {} failed", self.id()) }
+        signal(self.id(), "TERM")
     }
 
     /// Sends SIGKILL and waits.
@@ -98,11 +97,16 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Returns the end of the process's stderr.
-    pub(crate) fn complaint(&self) -> String {
+    /// Returns the process's stderr, up to a MiB.
+    pub(crate) fn stderr(&self) -> String {
         let mut bytes = Vec::new();
         let _ = File::open(&self.stderr).map(|file| file.take(1 << 20).read_to_end(&mut bytes));
-        let text = String::from_utf8_lossy(&bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Returns the end of the process's stderr.
+    pub(crate) fn complaint(&self) -> String {
+        let text = self.stderr();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
@@ -111,6 +115,74 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Sends a process the signal `name`, for instance `TERM`.
+pub(crate) fn signal(id: u32, name: &str) -> Result<()> {
+    let status =
+        Command::new("kill").args([&format!("-{name}"), &id.to_string()]).stderr(Stdio::null()).status().context("kill")?;
+    if status.success() { Ok(()) } else { bail!("kill -{name} {id} failed") }
+}
+
+/// Processes of this machine.
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// State and parent of a process.
+fn stat(id: u32) -> Option<(String, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = stat.rsplit(") ").next()?.split(' ');
+    Some((fields.next()?.into(), fields.next()?.parse().ok()?))
+}
+
+/// Running children of a process.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    processes().filter(|&id| stat(id).is_some_and(|(state, of)| of == parent && state != "Z")).collect()
+}
+
+/// Running processes with the environment variable `mark`, `NAME=value`.
+///
+/// Descendants inherit it, in whichever group or session they are. Those without variables may have the value as an argument.
+pub(crate) fn marked(mark: &str) -> Vec<u32> {
+    let value = mark.split_once('=').map_or(mark, |(_, value)| value);
+    let has_mark = |id: &u32| {
+        let has = |file: &str, text: &str| {
+            let bytes = fs::read(format!("/proc/{id}/{file}")).unwrap_or_default();
+            bytes.split(|&byte| byte == 0).any(|part| part == text.as_bytes())
+        };
+        has("environ", mark) || has("cmdline", value)
+    };
+    processes().filter(has_mark).filter(|&id| stat(id).is_some_and(|(state, _)| state != "Z")).collect()
+}
+
+/// Mark of run `index` of a harness, for the variable `RL_MARK`.
+///
+/// A number, which `sleep` takes as an argument.
+pub(crate) fn mark(index: u64) -> String {
+    format!("RL_MARK=0.{:08}{index:08}", std::process::id())
+}
+
+/// Waits up to `limit` for the end of all processes with `mark`.
+///
+/// Kills those that are left, and returns their command lines.
+pub(crate) fn left(mark: &str, limit: Duration) -> Vec<String> {
+    let begin = Instant::now();
+    loop {
+        let ids = marked(mark);
+        if ids.is_empty() || begin.elapsed() > limit {
+            let line = |id: &u32| {
+                let bytes = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+                String::from_utf8_lossy(&bytes).replace('\0', " ").trim_end().to_string()
+            };
+            let lines = ids.iter().map(line).collect();
+            // One that has ended in between needs no signal.
+            ids.iter().for_each(|&id| drop(signal(id, "KILL")));
+            return lines;
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
