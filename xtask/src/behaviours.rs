@@ -3,8 +3,8 @@
 //! `cargo xtask behaviours --runs N` trains in worker processes that misbehave: late, short, long and wrong bytes, hangs,
 //! crashes, closed sockets, slow ends, ignored signals, processes of their own. Trainings are in lock-step or first come, and get
 //! no signal, INT, TERM or KILL at a random moment, once or twice. Afterwards no process may be left; the program must have ended
-//! in time, with a documented exit code, and must have counted each fault. With `--python FILE`, every fourth run has environments
-//! of Gymnasium.
+//! in time, with a documented exit code, and must have counted each fault. With `--python FILE`, every fourth run has
+//! environments of Gymnasium.
 //!
 //! A behaviour is a function of the seed and its index: `--index I` runs one again.
 
@@ -303,8 +303,12 @@ impl Behaviour {
             (_, true) => "exec:sh -c 'trap \"\" HUP INT TERM; exec \"$RL_XTASK\" worker plan.json'",
         };
         let mut command = Command::new(program);
-        // A training that gets a signal does not end before.
-        let steps = if self.signals.is_some() { "100_000_000" } else { "256" };
+        // A training does not end before its signal, nor, first come, before the slower environment's fault.
+        let steps = match (&self.signals, self.drive) {
+            (Some(_), _) => "100_000_000",
+            (None, "lockstep") => "256",
+            (None, _) => "8192",
+        };
         command.args(["train", env, "--run-dir", "run", "--steps", steps]).args(COMMON.split(' '));
         command.args(["--set".into(), format!("drive={}", self.drive)]).args(["--set".into(), format!("timeout_s={TIMEOUT_S}")]);
         command.args(["--set".into(), format!("max_restarts={}", self.max_restarts)]);
