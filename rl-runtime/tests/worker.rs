@@ -16,9 +16,7 @@ use std::time::{Duration, Instant};
 
 use program::{finish, python, rl, text};
 use rl_envs::catalog::Entry;
-use rl_envs::{
-    ActionSpace, Actions, BlockingEnv as _, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Steps, VecEnv,
-};
+use rl_envs::{ActionSpace, Actions, BlockingEnv as _, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Steps, VecEnv};
 use rl_runtime::budget::Budget;
 use rl_runtime::checkpoint;
 use rl_runtime::config::{Layers, PRESETS};
@@ -43,7 +41,7 @@ fn numbers(rows: &ObsRows, i: usize, d: usize) -> Vec<f64> {
     }
 }
 
-/// Writes an observation as Gymnasium flattens it: a one-hot vector for each category.
+/// Writes an observation as Gymnasium flattens it, with one-hot vectors.
 fn flat(space: &Space, row: &[f64]) -> Vec<f64> {
     let categories = space.categories();
     let of = |(i, &x): (usize, &f64)| match categories.get(i) {
@@ -158,11 +156,10 @@ fn categories_cross_the_socket_as_numbers() {
         let seen: Vec<f64> = (0..n).map(|i| numbers(&steps.obs, i, 1)[0]).collect();
         assert!(seen.iter().all(|x| x.fract() == 0.0 && (0.0..100_000.0).contains(x)), "{seen:?}");
     }
-    let error = gym("tests.worker_envs:Table", &WorkerOptions {
-        kwargs: json!({"n": 1 << 25}).to_string(),
-        python: python(),
-        ..WorkerOptions::default()
-    });
+    let error = gym(
+        "tests.worker_envs:Table",
+        &WorkerOptions { kwargs: json!({"n": 1 << 25}).to_string(), python: python(), ..WorkerOptions::default() },
+    );
     let error = error.unwrap_err().to_string();
     assert!(error.contains("element 0 of the observations is one of 33554432 categories"), "{error}");
 }
@@ -243,7 +240,8 @@ fn categories_train_alike_on_the_cpu_and_on_a_device() {
         let settings: Vec<&str> = settings.collect();
         let [cpu, device] = ["cpu", "emulated"].map(|device| {
             let run = format!("{algo}-{device}");
-            let args = ["train", "gym:tests.worker_envs:mixed", "--algo", algo, "--device", device, "--envs", "8", "--steps", "1024"];
+            let args =
+                ["train", "gym:tests.worker_envs:mixed", "--algo", algo, "--device", device, "--envs", "8", "--steps", "1024"];
             let args = [&args[..], &["--python", text(&python), "--run-dir", &run], &settings].concat();
             let output = finish(rl(&args).env("PYTHONPATH", with_tests()).current_dir(dir.path()));
             assert!(output.status.success(), "{run}: {}", String::from_utf8_lossy(&output.stderr));

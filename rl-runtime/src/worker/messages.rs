@@ -28,7 +28,7 @@ pub(super) const FAILED: u32 = 0xE000_0000;
 
 /// Largest text that a worker may send.
 pub(super) const MAX_JSON: usize = 64 << 20;
-/// Largest number of elements of an observation, and of the inputs that a network has for them.
+/// Largest number of elements of an observation, and of a network's inputs.
 const MAX_LEN: usize = 1 << 26;
 
 /// Greeting of a worker: its environments' spaces.
