@@ -69,7 +69,9 @@ impl Anomalies {
 pub(crate) struct Bounds {
     low: Vec<f32>,
     high: Vec<f32>,
-    /// Number of categories of each element, 0 for a number; empty if all elements are numbers.
+    /// Number of categories of each element, 0 for a number.
+    ///
+    /// Empty if all elements are numbers.
     categories: Vec<u32>,
     pub(crate) d: usize,
 }
@@ -83,7 +85,9 @@ impl Bounds {
         Self { low: low.repeat(n), high: high.repeat(n), categories: space.categories().into(), d: space.len() }
     }
 
-    /// Returns true if all of these observations are finite and within bounds, and categories are whole numbers.
+    /// Returns true if all of these observations are finite and within bounds.
+    ///
+    /// Categories must be whole numbers.
     pub(crate) fn hold(&self, obs: ObsSlice<'_>) -> bool {
         match obs {
             ObsSlice::F32(obs) => {
@@ -106,7 +110,7 @@ impl Bounds {
         self.categories.get(dim).is_none_or(|&n| n == 0) || x.fract() == 0.0
     }
 
-    /// Describes the first element of an observation that is outside of its bounds, or no category.
+    /// Describes the first element of an observation outside of its space.
     pub(crate) fn outside(&self, obs: ObsSlice<'_>) -> Option<String> {
         (0..self.d).find_map(|dim| {
             let x = match obs {

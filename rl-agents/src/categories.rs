@@ -10,8 +10,7 @@ use candle_core::Tensor;
 use rl_envs::Space;
 use rl_envs::isa::{Set, Work, dispatch};
 
-use crate::dense::Rows;
-use crate::gemm::{PANEL, part_of};
+use crate::gemm::{PANEL, Rows, part_of};
 use crate::samples::TILE;
 
 /// Marks the end of a list of samples.
@@ -60,7 +59,7 @@ impl Categories {
         }
     }
 
-    /// Computes some rows of a panel of outputs: biases plus the weights of each row's inputs.
+    /// Computes some rows of a panel of outputs from gathered weights.
     ///
     /// The weights (in, n) and biases (n) are the panel's.
     #[inline(always)]
@@ -76,7 +75,7 @@ impl Categories {
         dispatch(S::ISA, Scatter { categories: self, q, input, dz, grad });
     }
 
-    /// True if none of the samples has an input in panel `q` of the inputs that is not 0.
+    /// True if all inputs of the samples in panel `q` of the inputs are 0.
     pub(crate) fn misses(&self, q: usize, input: Rows<'_>) -> bool {
         let (inputs, elements) = self.panel(q);
         let hit = |e, s| self.input(e, input.at(s, e)).is_some_and(|(i, _)| inputs.contains(&i));
@@ -91,7 +90,9 @@ impl Categories {
         (inputs.clone(), begin..first.partition_point(|&first| first < inputs.end))
     }
 
-    /// Returns the inputs (B, in) of observations (B, D) as candle operations, with a one-hot vector for each category.
+    /// Returns the inputs (B, in) of observations (B, D) as candle operations.
+    ///
+    /// Each category becomes a one-hot vector.
     pub(crate) fn one_hot(&self, obs: &Tensor) -> candle_core::Result<Tensor> {
         let (mut parts, mut element) = (Vec::new(), 0);
         for run in self.sizes.chunk_by(|a, b| (*a, *b) == (0, 0)) {

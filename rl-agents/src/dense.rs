@@ -12,51 +12,13 @@ use rl_envs::isa::Set;
 
 use crate::activation::Activation;
 use crate::categories::Categories;
-use crate::gemm::{Init, Matrix, PANEL, PanelColumns, Stride, add_rows, multiply, pad, panels, reserve, width};
+use crate::gemm::{Init, Matrix, PANEL, Rows, Stride, add_rows, multiply, pad, panels, reserve, width};
 use crate::mlp::Linear;
 
 /// Maximum numbers of a block of the gradient.
 pub(crate) const BLOCK: usize = PANEL * PANEL;
 /// Rows of the transpose that stay in the cache while they are written.
 const PACKED_ROWS: usize = 64;
-
-/// Rows of a matrix in panels, one for each sample.
-#[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    /// Data of all panels from the first of these rows on.
-    pub(crate) data: &'a [f32],
-    /// Number of rows that each panel has in the data.
-    pub(crate) height: usize,
-    /// Number of these rows.
-    pub(crate) m: usize,
-}
-
-impl<'a> Rows<'a> {
-    /// A range of the rows of a matrix with `height` rows.
-    pub(crate) fn new(matrix: &'a [f32], height: usize, range: Range<usize>) -> Self {
-        Self { data: &matrix[range.start * PANEL..], height, m: range.len() }
-    }
-
-    /// A range of these rows.
-    pub(crate) fn part(self, range: Range<usize>) -> Self {
-        Self { data: &self.data[range.start * PANEL..], m: range.len(), ..self }
-    }
-
-    /// Rows of panel `p`, 64 numbers each.
-    pub(crate) fn panel(self, p: usize) -> &'a [f32] {
-        &self.data[p * PANEL * self.height..][..self.m * PANEL]
-    }
-
-    /// Number in column `j` of row `i`.
-    #[inline(always)]
-    pub(crate) fn at(self, i: usize, j: usize) -> f32 {
-        self.data[(j / PANEL * self.height + i) * PANEL + j % PANEL]
-    }
-
-    fn matrix(self) -> Matrix<'a, Stride, PanelColumns> {
-        Matrix { data: self.data, rows: Stride(PANEL), columns: PanelColumns(self.height) }
-    }
-}
 
 /// A part of a layer's gradient.
 #[derive(Clone, Copy)]
@@ -102,7 +64,7 @@ pub(crate) struct Dense {
     grad_bias: usize,
     /// True if blocks are (out, padded in) instead of (in, padded out).
     transposed: bool,
-    /// Categories among the elements that the layer reads, if it reads observations that have some.
+    /// Categories among the elements of the observations that the layer reads.
     ///
     /// Its inputs are those of the elements. The layer has no transpose: nothing needs the gradient of its inputs.
     categories: Option<Arc<Categories>>,
@@ -185,7 +147,9 @@ impl Dense {
         multiply::<S>(&mut grad[..rows * n], Stride(n), a, (b, PANEL), (rows, n, m), Init::Add);
     }
 
-    /// True if panel `q` of the inputs holds categories that none of the samples has: its gradient is 0.
+    /// True if panel `q` of the inputs holds categories that no sample has.
+    ///
+    /// Its gradient is 0.
     pub(crate) fn misses(&self, q: usize, input: Rows<'_>) -> bool {
         self.categories.as_ref().is_some_and(|categories| categories.misses(q, input))
     }

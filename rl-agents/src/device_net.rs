@@ -40,7 +40,7 @@ pub(crate) struct DeviceNet {
     layers: Vec<DeviceLayer>,
     /// Layers of each chain.
     chains: Vec<Range<usize>>,
-    /// Inputs of the first layers, (H, I): observations, with one-hot vectors for categories.
+    /// Inputs of the first layers, (H, I): one-hot vectors for categories.
     pub(crate) inputs: Buffer<f32>,
     outputs: Vec<Buffer<f32>>, // every layer's, (H, N), or (M, N) if no other reads it
     deltas: Vec<Buffer<f32>>,  // gradients of every layer's sums, as many

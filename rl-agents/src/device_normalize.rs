@@ -18,7 +18,9 @@ use crate::staged::Staged;
 pub(crate) struct DeviceNormalizer {
     mean: Staged<f32>,    // (I), of the inputs of the network
     inv_std: Staged<f32>, // (I)
-    /// Slices of environments on the device; `None` for bytes and categories, which have no kernel.
+    /// Slices of environments on the device.
+    ///
+    /// `None` for bytes and categories, which have no kernel.
     slices: Option<ObsSlices>,
     /// Steps times environments of each slice.
     counts: Vec<usize>,
@@ -48,7 +50,9 @@ impl DeviceNormalizer {
         self.inv_std.upload(stream, normalizer.inv_std().iter().copied())
     }
 
-    /// Computes the moments of each slice of observations (T, N, D); `None` for bytes and categories.
+    /// Computes the moments of each slice of observations (T, N, D).
+    ///
+    /// `None` for bytes and categories.
     pub(crate) fn moments(
         &mut self,
         (stream, targets): (&Stream, &TargetKernels),

@@ -89,7 +89,9 @@ pub(crate) fn reserve(len: &mut usize, more: usize) -> usize {
     std::mem::replace(len, *len + more)
 }
 
-/// Part of a sum of `k` terms that a term belongs to: [`multiply`] adds up the sums of the parts.
+/// Part of a sum of `k` terms that a term belongs to.
+///
+/// [`multiply`] adds up the sums of the parts.
 #[inline(always)]
 pub(crate) fn part_of(term: usize, k: usize) -> usize {
     if k > LONG { term / TERMS } else { 0 }
@@ -213,6 +215,45 @@ pub(crate) struct Matrix<'a, R, C> {
     pub(crate) data: &'a [f32],
     pub(crate) rows: R,
     pub(crate) columns: C,
+}
+
+/// Rows of a matrix in panels, one for each sample.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// Data of all panels from the first of these rows on.
+    pub(crate) data: &'a [f32],
+    /// Number of rows that each panel has in the data.
+    pub(crate) height: usize,
+    /// Number of these rows.
+    pub(crate) m: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// A range of the rows of a matrix with `height` rows.
+    pub(crate) fn new(matrix: &'a [f32], height: usize, range: Range<usize>) -> Self {
+        Self { data: &matrix[range.start * PANEL..], height, m: range.len() }
+    }
+
+    /// A range of these rows.
+    pub(crate) fn part(self, range: Range<usize>) -> Self {
+        Self { data: &self.data[range.start * PANEL..], m: range.len(), ..self }
+    }
+
+    /// Rows of panel `p`, 64 numbers each.
+    pub(crate) fn panel(self, p: usize) -> &'a [f32] {
+        &self.data[p * PANEL * self.height..][..self.m * PANEL]
+    }
+
+    /// Number in column `j` of row `i`.
+    #[inline(always)]
+    pub(crate) fn at(self, i: usize, j: usize) -> f32 {
+        self.data[(j / PANEL * self.height + i) * PANEL + j % PANEL]
+    }
+
+    /// The rows as a matrix of a product.
+    pub(crate) fn matrix(self) -> Matrix<'a, Stride, PanelColumns> {
+        Matrix { data: self.data, rows: Stride(PANEL), columns: PanelColumns(self.height) }
+    }
 }
 
 /// Initial value of a product.

@@ -9,8 +9,8 @@ use std::ops::Range;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::aligned::Aligned;
-use crate::dense::{BLOCK, Dense, GradPart, Rows};
-use crate::gemm::{Init, PANEL, panels};
+use crate::dense::{BLOCK, Dense, GradPart};
+use crate::gemm::{Init, PANEL, Rows, panels};
 use crate::net::Net;
 use crate::probe::{Stage, Threads};
 use crate::samples::{Samples, TILE};

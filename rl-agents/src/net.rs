@@ -57,7 +57,9 @@ pub(crate) struct Net {
     pub(crate) places: Vec<Place>,
     pub(crate) chains: Vec<Chain>,
     pub(crate) activation: Activation,
-    /// Number of elements that a first chain reads: the observation's, or padded features.
+    /// Number of elements that a first chain reads.
+    ///
+    /// They are the observation's, or padded features.
     pub(crate) n_in: usize,
     pub(crate) packed_len: usize,
     pub(crate) grad_len: usize,

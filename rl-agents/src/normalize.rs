@@ -115,7 +115,9 @@ pub(crate) struct Normalizer {
     moments: Moments,
     mean: Vec<f32>,
     inv_std: Vec<f32>,
-    /// Number of categories of each element, 0 for a number; empty if all elements are numbers.
+    /// Number of categories of each element, 0 for a number.
+    ///
+    /// Empty if all elements are numbers.
     categories: Vec<u32>,
 }
 
@@ -129,17 +131,23 @@ impl Normalizer {
         &self.moments
     }
 
-    /// Means of the inputs of a network, in which each category has one.
+    /// Means of the inputs of a network.
+    ///
+    /// Each category has an input.
     pub(crate) fn mean(&self) -> Cow<'_, [f32]> {
         self.of_inputs(&self.mean, 0.0)
     }
 
-    /// Inverse standard deviations of the inputs of a network, in which each category has one.
+    /// Inverse standard deviations of the inputs of a network.
+    ///
+    /// Each category has an input.
     pub(crate) fn inv_std(&self) -> Cow<'_, [f32]> {
         self.of_inputs(&self.inv_std, 1.0)
     }
 
-    /// Repeats statistics of elements for their inputs; inputs of categories have the given one.
+    /// Repeats statistics of elements for their inputs.
+    ///
+    /// Inputs of categories have the given one.
     fn of_inputs<'a>(&self, statistics: &'a [f32], of_category: f32) -> Cow<'a, [f32]> {
         if self.categories.is_empty() {
             return Cow::Borrowed(statistics);

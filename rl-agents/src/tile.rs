@@ -14,8 +14,7 @@ use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::aligned::Aligned;
 use crate::conv::ConvWorkspace;
-use crate::dense::Rows;
-use crate::gemm::{Init, PANEL, panels};
+use crate::gemm::{Init, PANEL, Rows, panels};
 use crate::net::{Chain, Net};
 use crate::probe::{Probe, Stage, report};
 use crate::samples::{Samples, TILE};

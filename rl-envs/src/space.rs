@@ -32,7 +32,9 @@ pub struct Space {
     categories: Vec<u32>,
 }
 
-/// Maximum number of categories of an element: f32 holds every whole number below exactly.
+/// Maximum number of categories of an element.
+///
+/// f32 holds every whole number below exactly.
 pub const MAX_CATEGORIES: u32 = 1 << 24;
 
 impl Space {
@@ -49,9 +51,9 @@ impl Space {
         Self { shape, dtype: Dtype::F32, scale: 1.0, stack: 1, low, high, categories }
     }
 
-    /// Makes elements of a vector categories: whole numbers from 0 to n - 1 without an order.
+    /// Makes elements of a vector categories: whole numbers without an order.
     ///
-    /// `categories` has n for each element; 0 leaves a number. Bounds of categories follow from n. A network has an input for
+    /// `categories` has n for each element, whose numbers are 0 to n - 1; n = 0 leaves a number. A network has an input for
     /// each category, as for a one-hot vector.
     ///
     /// ```
@@ -103,7 +105,9 @@ impl Space {
         self.shape.iter().product()
     }
 
-    /// Number of categories of each element, 0 for a number; empty if all elements are numbers.
+    /// Number of categories of each element, 0 for a number.
+    ///
+    /// Empty if all elements are numbers.
     #[must_use]
     pub fn categories(&self) -> &[u32] {
         &self.categories
@@ -156,7 +160,9 @@ impl Space {
         Self { shape, stack: k * self.stack, low: self.low.repeat(k), high: self.high.repeat(k), categories, ..*self }
     }
 
-    /// True if `obs` (D elements, not scaled) is within the bounds, and categories are whole numbers; NaN never is.
+    /// True if `obs` (D elements, not scaled) is within the bounds; NaN never is.
+    ///
+    /// Categories must be whole numbers.
     #[must_use]
     pub fn contains(&self, obs: &[f32]) -> bool {
         obs.len() == self.len()

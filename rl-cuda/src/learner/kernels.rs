@@ -59,7 +59,9 @@ pub struct OneHotInputs {
 }
 
 impl OneHotInputs {
-    /// Lays out one input for each number (0 categories), and one for each category of the others.
+    /// Lays out one input for each number, and one for each category.
+    ///
+    /// A number has 0 categories.
     ///
     /// # Errors
     /// Errors of the device.
@@ -259,9 +261,10 @@ impl LearnerKernels {
         unsafe { kernel.launch(stream, x.len() as u64, BLOCK, args) }
     }
 
-    /// Writes the inputs (n, I) of observations (rows, D) with categories at `rows`, or of the first of them, to `x`.
+    /// Writes the inputs (n, I) of observations (rows, D) with categories to `x`.
     ///
-    /// A category becomes a one-hot vector. A row past the end counts as the last one.
+    /// The observations are those at `rows`, or the first ones. A category becomes a one-hot vector. A row past the end counts as
+    /// the last one.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
