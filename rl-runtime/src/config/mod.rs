@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use rl_agents::settings::{MAX_STEPS, OnNonfinite, key};
 use rl_agents::{Layout, Learner, MAX_EVAL_STEPS, NetConfig, Policy, Snapshot, settings};
-use rl_envs::Space;
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
 use serde::de::DeserializeOwned;

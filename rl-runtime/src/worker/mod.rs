@@ -146,14 +146,16 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let hello: Hello = hello.expect("the first greeting");
     let spaces = hello.spaces().map_err(|what| Error::config(format!("{name}: {what}")))?;
     let rss = first.rss();
-    if std::env::current_dir().is_ok_and(|current| !hello.path.is_empty() && current != Path::new(&hello.path)) {
-        print::err(&format!("note: the module of {name} is that in {}, the env.path of the run", hello.path));
+    // Another program finds its environments by its own rules.
+    let path = if matches!(launch, Launch::Python(_)) { hello.path } else { String::new() };
+    if std::env::current_dir().is_ok_and(|current| !path.is_empty() && current != Path::new(&path)) {
+        print::err(&format!("note: the module of {name} is that in {path}, the env.path of the run"));
     }
     let workers = Workers {
         launch,
         ask,
         spaces,
-        path: hello.path,
+        path,
         rss,
         config: Mutex::new(config),
         idle: Mutex::new(more.into_iter().chain([first]).collect()),
