@@ -164,7 +164,7 @@ mod tests {
     use crate::learner::{
         ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, HeadSizes, JudgedSamples,
         LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective,
-        OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
+        OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -234,6 +234,8 @@ mod tests {
         let number = one.view();
         kernels.samples(stream, (&Obs::F32(number), 1.0, 1), None, &floats.view_mut().into_slice(0..1))?;
         kernels.samples(stream, (&Obs::U8(bytes.view()), 1.0, 1), Some(&words.view()), &floats.view_mut().into_slice(0..1))?;
+        let one_hot = OneHotInputs::new(device, &[1])?;
+        kernels.one_hot(stream, (&number, &one_hot), None, &floats.view_mut().into_slice(0..1))?;
         kernels.forward(stream, layer, &others.view(), &number, &floats.view_mut().into_slice(0..1))?;
         kernels.input_gradient(stream, (layer, &others.view()), &number, None, false, &floats.view_mut().into_slice(0..1))?;
         kernels.gradient(stream, (layer, &slices), &number, &number, (&floats.view_mut(), 2))?;

@@ -197,10 +197,9 @@ fn trainings_of_a_sweep_inherit_what_was_accepted_and_nothing_else() {
     fs::remove_dir_all(dir.join("trial-001-seed-0")).unwrap();
     let trial = fs::read_to_string(dir.join("trial-001.toml")).unwrap();
     fs::write(dir.join("trial-001.toml"), trial.replace("exec:", "exec:touch PWNED; ")).unwrap();
-    place.run("victim", &["sweep", "sweep.toml", "--trust"]);
-    assert!(!place.was_executed());
-    let log = fs::read_to_string(dir.join("trial-001-seed-0.log")).unwrap();
-    assert!(log.contains(" would execute exec:touch PWNED; "), "{log}");
+    let output = place.run("victim", &["sweep", "sweep.toml", "--trust"]);
+    assert!(output.status.success() && !place.was_executed());
+    assert_eq!(fs::read_to_string(dir.join("trial-001.toml")).unwrap(), trial, "the sweep's file counts");
 }
 
 /// Runs `rl` in a terminal in which `typed` is typed.
@@ -224,7 +223,9 @@ fn at_a_terminal_it_is_asked_once_and_anything_but_yes_is_no() {
     let Some(place) = Place::new() else { return };
     place.accepts("owner", &[&["train", &place.evil(), "--run-dir", "run"], &SMALL[..]].concat());
     let eval = ["eval", "run", "--episodes", "1"];
-    for (typed, code, expected) in [("\\n", 2, "was not accepted"), ("n\\n", 2, "was not accepted"), ("\\003", 130, "stop")] {
+    for (typed, code, expected) in
+        [("\\n", 2, "was not accepted"), ("n\\n", 2, "was not accepted"), ("\\003", 130, "nothing is kept")]
+    {
         let Some((found, said)) = in_a_terminal(&place, typed, &eval) else { return };
         assert!(found == code && said.contains("Do you trust it? [y/N]") && said.contains(expected), "{typed}: {found}, {said}");
         assert!(said.contains("\n  exec:sh -c 'touch PWNED; ") && !place.was_executed(), "{typed}: {said}");

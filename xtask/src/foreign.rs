@@ -14,6 +14,7 @@ pub(crate) const WORKER: &str = "exec:\"$RL_XTASK\" worker plan.json";
 
 /// Settings of trainings that end soon.
 const SMALL: &str = "--steps 64 --envs 2 --threads 2 --set hidden=[4] --set eval_episodes=1";
+const PPO: &str = "--set ppo.n_steps=16 --set ppo.batch_size=32 --set ppo.n_epochs=1";
 const DQN: &str = "--algo dqn --set dqn.buffer_size=100 --set dqn.learning_starts=8 --set dqn.batch_size=8 --set dqn.train_freq=4 \
                    --set dqn.gradient_steps=1";
 
@@ -161,7 +162,7 @@ impl Corpus {
             2 => ("eval run --episodes 2 --threads 1".into(), run.files.clone()),
             3 => ("train --resume run --steps 128".into(), run.files.clone()),
             _ => {
-                let algo = if is_discrete { *random.pick(&["", "--algo a2c", DQN]) } else { "" };
+                let algo = if is_discrete { *random.pick(&[PPO, "--algo a2c", DQN]) } else { PPO };
                 let drive = if restarts { "lockstep --set workers=1" } else { random.pick(&["lockstep", "first_come"]) };
                 let nonfinite = if restarts || random.percent(30) { "truncate" } else { "error" };
                 let more = random.below(3);
@@ -171,12 +172,12 @@ impl Corpus {
         };
         let trains = args.starts_with("train ENV");
         let trust = if self.trusts && !args.contains("ENV") { " --trust" } else { "" };
-        let start = if trains { self.start_limit.as_str() } else { "" };
+        let limits = if trains { self.limits.as_str() } else { "" };
         let args =
-            words(&format!("{args}{trust} {start}")).map(|word| if word == "ENV" { WORKER.into() } else { word }).collect();
+            words(&format!("{args}{trust}{limits}")).map(|word| if word == "ENV" { WORKER.into() } else { word }).collect();
         let files = files.into_iter().chain([("plan.json".into(), plan.to_string().into_bytes())]).collect();
         // Starts, pictures and verbs without a setting for it wait longer; while every environment fails, a run first come waits.
-        let waits = ["start", "hello", "begin", "render"].contains(&phase) && start.is_empty() || !trains || !first;
+        let waits = ["start", "hello", "begin", "render"].contains(&phase) && limits.is_empty() || !trains || !first;
         Input { signals: usize::from(waits), ..Input::new(kind, args, files) }
     }
 

@@ -220,8 +220,8 @@ pub(crate) struct Corpus {
     pub(crate) sweep: Files,
     /// True if the program has `--trust`.
     pub(crate) trusts: bool,
-    /// Arguments that limit the start of workers, if the program has such a setting.
-    pub(crate) start_limit: String,
+    /// Arguments that limit the start and the end of workers.
+    pub(crate) limits: String,
 }
 
 /// Command line and the files of its working directory.
@@ -525,12 +525,12 @@ impl Corpus {
         let help = crate::bench::run(Command::new(program).args(["eval", "--help"]))?;
         let keys: Vec<(String, String)> =
             keys.filter_map(|line| Some((line["name"].as_str()?.into(), line["allowed"].as_str()?.into()))).collect();
-        let start = keys.iter().find(|(name, _)| name.contains("start") && name.contains("timeout"));
+        let limits = keys.iter().filter(|(name, _)| ["start_timeout_s", "close_timeout_s"].contains(&&**name));
         Ok(Self {
             tomls: TOMLS.iter().map(|name| read(name)).collect::<Result<_>>()?,
             lines: read("lines.txt")?.lines().map(|line| line.split_whitespace().map(String::from).collect()).collect(),
             traces: traces.into_iter().collect(),
-            start_limit: start.map_or(String::new(), |(name, _)| format!("--set {name}=2")),
+            limits: limits.map(|(name, _)| format!(" --set {name}=2")).collect(),
             keys,
             runs,
             exec,
@@ -895,7 +895,7 @@ mod tests {
             recordings: vec![("cartpole".into(), [b"rlrecord", &8u64.to_le_bytes()[..], &[1; 100]].concat())],
             sweep: vec![("sweep.toml".into(), SWEEP.into()), ("sw/lock".into(), Vec::new())],
             trusts: true,
-            start_limit: String::new(),
+            limits: String::new(),
         };
         let text = |index| corpus.input(&mut Random::new(5, index)).to_json(5, index, "", "").to_string();
         let mut kinds = std::collections::BTreeSet::new();

@@ -33,6 +33,8 @@ pub(super) struct Animation {
     index: HashMap<Color, u8>,
     /// Compressed frames.
     frames: Vec<Frame<'static>>,
+    /// Number of pictures that are no frames.
+    left_out: usize,
 }
 
 impl Animation {
@@ -50,6 +52,7 @@ impl Animation {
             palette: Vec::new(),
             index: HashMap::new(),
             frames: Vec::new(),
+            left_out: 0,
         })
     }
 
@@ -57,6 +60,12 @@ impl Animation {
     #[must_use]
     pub(super) fn frames(&self) -> usize {
         self.frames.len()
+    }
+
+    /// Number of pictures that do not fit the first one.
+    #[must_use]
+    pub(super) fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// Width and height in pixels; 0 before the first frame.
@@ -67,18 +76,19 @@ impl Animation {
 
     /// Appends a frame, unless there are [`MAX_FRAMES`] already.
     ///
-    /// # Panics
-    /// If the canvas is empty, larger than 65,535 pixels, or differs in size from the first one.
+    /// Counts a picture that is empty, larger than 65,535 pixels or of another size than the first one, and leaves it out.
     pub(super) fn push(&mut self, canvas: &Canvas) {
         let i = self.frames.len() as u32;
         if self.frames.len() == MAX_FRAMES {
             return;
         }
-        if i == 0 {
-            assert!(!canvas.is_empty() && canvas.width().max(canvas.height()) <= usize::from(u16::MAX), "a picture");
-            (self.width, self.height) = (canvas.width(), canvas.height());
+        let size = (canvas.width(), canvas.height());
+        let is_odd = if i == 0 { canvas.width().max(canvas.height()) > usize::from(u16::MAX) } else { self.size() != size };
+        if canvas.is_empty() || is_odd {
+            self.left_out += 1;
+            return;
         }
-        assert_eq!((self.width, self.height), (canvas.width(), canvas.height()), "one size for all frames");
+        (self.width, self.height) = size;
         let (columns, rows) = self.changed(canvas.pixels());
         let row = |row: usize| &canvas.pixels()[(row * self.width + columns.start) * 3..][..columns.len() * 3];
         let pixels: Vec<u8> = rows.clone().flat_map(row).copied().collect();
@@ -195,6 +205,21 @@ mod tests {
             canvas.rect(i as f32..i as f32 + 1.0, 0.0..5.0, color);
         }
         canvas
+    }
+
+    #[test]
+    fn a_picture_that_is_empty_or_of_another_size_is_left_out_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("odd.gif");
+        let mut animation = Animation::create(&path, 10).unwrap();
+        let empty = Canvas::new(0, 0);
+        let mut wide = Canvas::new(16, 16);
+        wide.picture(2, 1, &[0; 6]);
+        for picture in [&empty, &gradient(0), &empty, &wide, &gradient(1)] {
+            animation.push(picture);
+        }
+        assert_eq!((animation.frames(), animation.left_out()), (2, 3));
+        animation.finish().unwrap();
     }
 
     #[test]

@@ -12,17 +12,13 @@ use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
 use crate::config::EnvConfig;
 use crate::crossover::cache_dir;
 use crate::file::write_own;
 use crate::worker::{EXEC, GYM};
-use crate::{Error, interrupt, print};
-
-/// Poll interval for an interrupt while an answer is awaited.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+use crate::{Error, print};
 
 /// Origin of the choice of an environment.
 #[derive(Clone, Copy, Debug)]
@@ -119,14 +115,8 @@ fn ask(place: &str, codes: &[&str]) -> Result<(), Error> {
     print::err(&format!("{place} executes code that was not started from here before:"));
     codes.iter().for_each(|code| print::err(&format!("  {code}")));
     print::err("Do you trust it? [y/N]");
-    let stdin = io::stdin();
-    while !matches!(poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK)), Ok(1..)) {
-        if interrupt::requested() {
-            return Err(rl_envs::Error::Stopped.into());
-        }
-    }
     let mut answer = String::new();
-    stdin.read_line(&mut answer).map_err(Error::io("stdin"))?;
+    io::stdin().read_line(&mut answer).map_err(Error::io("stdin"))?;
     match answer.trim().to_lowercase().as_str() {
         "y" | "yes" => Ok(()),
         _ => Err(refused(", which was not accepted; nothing was started")),

@@ -95,6 +95,13 @@ pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     }
     let frames = animation.as_ref().map_or(0, Animation::frames);
     let (width, height) = animation.as_ref().map_or((0, 0), Animation::size);
+    let left_out = animation.as_ref().map_or(0, Animation::left_out);
+    if left_out > 0 {
+        print::err(&format!("warning: {left_out} states are not in the GIF: they have no picture, or one of another size"));
+    }
+    if animation.is_some() && frames == 0 {
+        return Err(rl_envs::Error::Outside(format!("{} has drawn no picture; no GIF is written", entry.name)).into());
+    }
     let bytes = animation.map(Animation::finish).transpose()?;
     if json {
         let mut object = evaluation_json(&Evaluation::new(&played, 0));
@@ -111,7 +118,7 @@ pub(super) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
         let bytes = grouped(bytes as u64);
         print::out(&format!("{}: {frames} frames of {width} x {height} pixels, {bytes} bytes", gif.display()));
         let steps: u64 = played.iter().map(|episode| u64::from(episode.length)).sum();
-        if steps > frames as u64 {
+        if steps > (frames + left_out) as u64 {
             print::out(&format!("the GIF holds the first {} of {} steps", grouped(frames as u64), grouped(steps)));
         }
     }
