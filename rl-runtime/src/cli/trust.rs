@@ -6,7 +6,7 @@
 //! the environment, its arguments and the directory in which its command or module is looked up.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -43,18 +43,20 @@ pub(super) struct Trust {
 /// Describes what a file's choice of an environment executes.
 ///
 /// `None` for environments of the catalog and of Gymnasium's registry, which execute nothing of the file's choice.
-fn code(EnvConfig { name, kwargs, .. }: &EnvConfig) -> Option<String> {
+fn code(EnvConfig { name, kwargs, path, .. }: &EnvConfig) -> Option<String> {
     let is_code = name.starts_with(EXEC) || name.strip_prefix(GYM).is_some_and(|id| id.contains(':'));
-    let text = if kwargs.is_empty() { name.clone() } else { format!("{name} with env.kwargs = {kwargs}") };
+    let place = if path.is_empty() { String::new() } else { format!(" in {path}") };
+    let arguments = if kwargs.is_empty() { String::new() } else { format!(" with env.kwargs = {kwargs}") };
+    let text = format!("{name}{place}{arguments}");
     is_code.then(|| print::shown(&text).replace('\n', "\\n").replace('\t', "\\t"))
 }
 
 /// Returns the hash by which an environment that executes code is remembered.
 pub(super) fn hash(env: &EnvConfig) -> Option<String> {
     code(env)?;
-    // The directory that the run has found the module in.
-    let dir = if env.name.starts_with(GYM) { PathBuf::from(&env.path) } else { PathBuf::new() };
-    let dir = std::env::current_dir().unwrap_or_default().join(dir);
+    let dir = std::env::current_dir().unwrap_or_default();
+    // A run names the directory in which it has found the module.
+    let dir = if env.name.starts_with(GYM) && !env.path.is_empty() { dir.join(&env.path) } else { dir };
     Some(blake3::hash(json!([env.name, env.kwargs, dir.to_string_lossy()]).to_string().as_bytes()).to_string())
 }
 
@@ -77,7 +79,8 @@ impl Trust {
     /// # Errors
     /// [`Error::Config`] if the answer is no, or there is no terminal to ask at; [`rl_envs::Error::Stopped`] after an interrupt.
     pub(super) fn check(&self, envs: &[EnvConfig], choice: Choice<'_>) -> Result<(), Error> {
-        let codes: BTreeMap<String, String> = envs.iter().filter_map(|env| Some((hash(env)?, code(env)?))).collect();
+        let mut codes: Vec<(String, String)> = envs.iter().filter_map(|env| Some((hash(env)?, code(env)?))).collect();
+        codes.dedup();
         let unknown: Vec<&str> = codes.iter().filter(|(hash, _)| !self.knows(hash)).map(|(_, code)| code.as_str()).collect();
         if let Choice::Found(place) = choice
             && !self.all
