@@ -168,7 +168,7 @@ impl Work for Scatter<'_> {
             // Lists of the samples of each input, in order: a tile's sum is made before it is added.
             let (mut heads, mut tails, mut next) = ([END; PANEL], [END; PANEL], [END; TILE]);
             let mut values = [0.0; TILE];
-            for s in 0..input.m {
+            for (s, value) in values.iter_mut().enumerate().take(input.m) {
                 let found = categories.input(element, input.at(s, element)).filter(|(i, _)| inputs.contains(i));
                 let Some((i, x)) = found else { continue };
                 let (head, tail) = (&mut heads[i - inputs.start], &mut tails[i - inputs.start]);
@@ -176,7 +176,7 @@ impl Work for Scatter<'_> {
                     END => *head = s as u8,
                     last => next[last as usize] = s as u8,
                 }
-                (*tail, values[s]) = (s as u8, x);
+                (*tail, *value) = (s as u8, x);
             }
             for (head, grad) in heads.into_iter().zip(grad.chunks_exact_mut(n)).filter(|(head, _)| *head != END) {
                 let (mut sums, mut s) = ([0.0; PANEL], head);
