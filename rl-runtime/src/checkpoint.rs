@@ -768,7 +768,8 @@ fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, Un
     for _ in 0..MAX_LOOKUPS {
         match read(&chosen, load) {
             Err(error) => match choose(path, best)? {
-                again if again == chosen => return Err(error),
+                // A listing may name a directory that is removed a moment later.
+                again if again == chosen && chosen.is_dir() => return Err(error),
                 again => chosen = again,
             },
             loaded => return loaded,
