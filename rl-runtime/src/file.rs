@@ -5,7 +5,7 @@
 //!
 //! Files are regular files, so that no read or write waits for another process or never ends. A path that the user names may
 //! lead through symbolic links ([`Draft::create`], [`read_small`]). The program's own files, whose names it chooses inside a
-//! directory, such as `lock` or `metrics.csv` in a run's, are never links ([`Draft::own`]): the directory may be somebody
+//! directory, such as `lock` or `metrics.csv` in a run's, are never links (`Draft::own`): the directory may be somebody
 //! else's, and a link in it would lead the program to any file of the user's.
 
 use std::ffi::OsString;
