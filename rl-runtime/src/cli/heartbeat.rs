@@ -121,7 +121,8 @@ impl Watch {
             algo: config.algo.name(),
             rollout: if config.algo.dqn().is_some() { 0 } else { own as u64 },
             per_row: [own, steps].map(|n| (n as u64).saturating_mul(log_interval)),
-            acknowledged: false,
+            // mpirun sends TERM to all ranks when one has failed: that is no request.
+            acknowledged: n_ranks > 1,
             warned: false,
         }
     }
