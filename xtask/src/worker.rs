@@ -11,9 +11,9 @@
 //! | `close_ms` | time that closing takes |
 //! | `stubborn` | true if the worker stays when its socket closes |
 //!
-//! The `nth` answer of a phase (start, hello, begin, step, restart, step_one, render, close) misbehaves by [`FAULTS`]. The working
-//! directory gets a file for each process, `committed` with a line for each fault, and `closed` with a line for each worker that
-//! has closed in time.
+//! The `nth` answer of a phase (start, hello, begin, step, restart, step_one, render, close) misbehaves by [`FAULTS`]. The
+//! working directory gets a file for each process, `committed` with a line for each fault, and `closed` with a line for each
+//! worker that has closed in time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
