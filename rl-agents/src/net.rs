@@ -59,7 +59,7 @@ pub(crate) struct Net {
     pub(crate) activation: Activation,
     /// Number of elements that a first chain reads.
     ///
-    /// They are the observation's, or padded features.
+    /// An input is an element of the observation, or a padded feature.
     pub(crate) n_in: usize,
     pub(crate) packed_len: usize,
     pub(crate) grad_len: usize,

@@ -54,7 +54,7 @@ fn held() -> MutexGuard<'static, Option<VecDeque<(bool, String)>>> {
 
 /// Replaces characters that steer a terminal by their code, such as `\u001b`.
 ///
-/// These are control characters except newlines and tabs, marks that turn the direction of text, and those that XML rejects. The
+/// Escapes control characters except newlines and tabs, marks that turn the direction of text, and those that XML rejects. The
 /// form is JSON's, so a line of JSON keeps its meaning.
 #[must_use]
 pub fn shown(text: &str) -> Cow<'_, str> {

@@ -1,6 +1,6 @@
 //! Runs, files and workers of somebody else.
 //!
-//! What they would execute is asked for, and what they say is shown.
+//! `rl` asks before it executes their commands, and shows their messages without escape sequences.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(target_os = "linux")]

@@ -139,7 +139,7 @@ pub(crate) fn check(path: &str, document: &str, sources: &Sources, read: &dyn Fn
 /// Numbers in the block of a record that `source` names.
 ///
 /// # Errors
-/// What is wrong with the name; empty if `source` names no record.
+/// Problem with the record's name; empty if `source` names no record.
 fn numbers_of(source: &str, read: &dyn Fn(&str) -> String) -> Result<Vec<Number>, String> {
     let Some((record, words)) = source.split_once(".md: ") else { return Err(String::new()) };
     let record = read(&format!("bench/{record}.md"));

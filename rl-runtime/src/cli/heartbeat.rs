@@ -1,6 +1,6 @@
 //! Lines of a training between its rows.
 //!
-//! They tell of slow rollouts, slow updates, and requests to stop.
+//! The lines report slow rollouts, slow updates and requests to stop.
 //! A thread of its own reads counts that the training keeps anyway, so the training reads no clock for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
