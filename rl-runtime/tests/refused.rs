@@ -347,6 +347,9 @@ fn a_configuration_file_that_is_no_small_text_is_refused() {
         let error = ends(2, &["train", "--config", text(&file)]);
         assert!(error.contains(&format!("my.toml:1: {key} is 5; it must be a name in quotes")), "{error}");
     }
+    fs::write(&file, format!("n_envs = '{}'", "x".repeat(100_000))).unwrap();
+    let error = ends(2, &["train", "cartpole", "--config", text(&file)]);
+    assert!(error.contains("xx..; it must be a whole number") && error.len() < 1000, "{} bytes: {error:.1000}", error.len());
 }
 
 #[cfg(target_os = "linux")]

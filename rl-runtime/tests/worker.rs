@@ -530,17 +530,23 @@ fn what_cannot_be_opened_is_refused_with_what_to_do() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     };
-    let refused = |id: &str, python: &Path, code: i32, what: &str| {
-        let output = finish(rl(&["train", id, "--steps", "100", "--python", text(python)]).current_dir(dir.path()));
+    let refused_with = |more: &[&str], id: &str, python: &Path, code: i32, what: &str| {
+        let output = finish(rl(&["train", id, "--steps", "100", "--python", text(python)]).args(more).current_dir(dir.path()));
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(code) && said.contains(what), "{id}, {}: {said}", output.status);
         assert!(!dir.path().join("runs").exists());
     };
+    let refused = |id: &str, python: &Path, code: i32, what: &str| refused_with(&[], id, python, code, what);
     refused("gym:CartPole-v1", &dir.path().join("none"), 2, "name one with --python or the variable RL_PYTHON");
     let hello =
         r#"{"protocol":2,"observation":{"dtype":"f32","shape":[1],"low":[0],"high":[1]},"action":{"kind":"discrete","n":2}}"#;
     let greet = format!("printf '\\000\\000\\000\\240\\{:03o}\\000\\000\\000%s' '{hello}' >&0", hello.len());
-    refused("gym:CartPole-v1", &script("other", &greet), 2, "it speaks version 2 of the protocol, this program version 1");
+    let speaks = "it speaks version 2 of the protocol, this program version 1";
+    refused("gym:CartPole-v1", &script("other", &greet), 2, speaks);
+    // One that has ended, and left more unread than a socket holds.
+    let long = dir.path().join("long.toml");
+    fs::write(&long, format!("[env]\nkwargs = '{{\"name\": \"{}\"}}'\n", "x".repeat(1_000_000))).unwrap();
+    refused_with(&["--config", text(&long), "--trust"], "gym:CartPole-v1", &script("deaf", &greet), 2, speaks);
     refused("gym:CartPole-v1", &script("garbage", "echo Hello there >&0"), 5, "its answer begins with \"Hello there\\n\"");
     refused("gym:CartPole-v1", &script("silent", "echo what a pity >&2; exit 3"), 5, "has ended: exit status: 3\nwhat a pity");
     let Some(python) = python() else { return };

@@ -36,6 +36,16 @@ pub(crate) fn in_words(settings: &[(String, Value)]) -> String {
     settings.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
+/// Formats a value for a message, which a long one would drown.
+fn in_short(value: &Value) -> String {
+    const MAX: usize = 200;
+    let text = value.to_string();
+    match text.char_indices().nth(MAX) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text,
+    }
+}
+
 /// True for a minibatch that `rl train` halves until it fits.
 ///
 /// It begins as the whole rollout, or as [`rl_agents::DqnConfig::batch_at_usual_ratio`].
@@ -166,7 +176,7 @@ impl Layers {
             "env.kwargs" => "a JSON object in quotes",
             _ => "a name in quotes; `rl list` shows them all",
         };
-        let bad = || Error::config(format!("{origin}: {key} is {value}; it must be {what}"));
+        let bad = || Error::config(format!("{origin}: {key} is {}; it must be {what}", in_short(value)));
         text.ok_or_else(bad).map(Some)
     }
 
@@ -216,7 +226,7 @@ impl Layers {
             if let Some(Setting { value, origin, .. }) = self.settings.remove(key)
                 && value.as_str() != Some(ours)
             {
-                self.problems.push(format!("{origin}: {key} is {value}, this run's is \"{ours}\""));
+                self.problems.push(format!("{origin}: {key} is {}, this run's is \"{ours}\"", in_short(&value)));
             }
         }
         let mut table = base.table()?;
@@ -253,7 +263,7 @@ impl Layers {
                     format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all")
                 }
                 Some(known) if !known.kind.allows(&value) => {
-                    format!("{origin}: {key} is {value}; it must be {}", known.kind.allowed())
+                    format!("{origin}: {key} is {}; it must be {}", in_short(&value), known.kind.allowed())
                 }
                 Some(_) if section.is_some_and(|section| section != "env" && section != algo.name()) => {
                     format!("{origin}: {key} has no effect, the algorithm is {}", algo.name())

@@ -244,9 +244,8 @@ impl Process {
         }
         let (mut head, deadline) = ([0; 4], &mut Deadline::new(limit));
         let unsent = std::mem::take(&mut self.unsent);
-        if !unsent.is_empty() {
-            self.send(&unsent, deadline)?;
-        }
+        // A process that ends before it has read everything may have greeted.
+        self.push(&unsent, deadline)?;
         self.fill(&mut head, 0, 4, Duration::ZERO, deadline)?;
         let body = self.json(HELLO, u32::from_le_bytes(head), &[], deadline)?;
         serde_json::from_slice(&body).map(Some).map_err(|error| Failure::Garbage(format!("greeting: {error}")))
@@ -346,21 +345,26 @@ impl Process {
 
     /// Sends all of `message`.
     fn send(&self, message: &[u8], deadline: &mut Deadline) -> Result<(), Failure> {
+        // A report may wait in the socket.
+        if self.push(message, deadline)? { Ok(()) } else { Err(self.last_words()) }
+    }
+
+    /// Sends all of `message`; false if the process reads no more.
+    fn push(&self, message: &[u8], deadline: &mut Deadline) -> Result<bool, Failure> {
         let mut left = match send(&self.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(n) => &message[n..],
             Err(Errno::AGAIN) => message,
-            // A report may wait in the socket.
-            Err(_) => return Err(self.last_words()),
+            Err(_) => return Ok(false),
         };
         while !left.is_empty() {
             match (&self.socket).write(&left[..left.len().min(CHUNK)]) {
                 Ok(n) => left = &left[n..],
                 Err(error) if is_timeout(&error) => {}
-                Err(_) => return Err(self.last_words()),
+                Err(_) => return Ok(false),
             }
             deadline.check()?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads from byte `got` until `buffer` holds `needed`; returns the number held.
