@@ -21,7 +21,7 @@ use crate::{
 pub use crate::vec_env::{Batches, Limits};
 
 /// All environments. A new one adds its line here.
-pub const ENVS: &[Entry] = &[
+pub static ENVS: &[Entry] = &[
     Entry::lanes::<cartpole::Params, _, _>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)").twinned(),
     Entry::lanes::<mountain_car::Params, _, _>("mountain_car", "drive out of a valley (Gymnasium's MountainCar-v0)").twinned(),
     Entry::lanes::<mountain_car_continuous::Params, _, _>(

@@ -139,6 +139,19 @@ impl Rng {
         word
     }
 
+    /// Fills `words` with the next words of the stream.
+    pub fn fill(&mut self, words: &mut [u32]) {
+        let left = self.left.min(words.len());
+        let (first, words) = words.split_at_mut(left);
+        first.fill_with(|| self.next_u32());
+        let (blocks, last) = words.as_chunks_mut();
+        for (words, i) in blocks.iter_mut().zip(self.next_block..) {
+            *words = block(self.seed, self.index, self.step, self.purpose, i & 0x00FF_FFFF);
+        }
+        self.next_block = (self.next_block + blocks.len() as u32) & 0x00FF_FFFF;
+        last.fill_with(|| self.next_u32());
+    }
+
     /// Returns a uniform number in [0, 1), a multiple of 2^-24.
     #[inline]
     pub fn uniform(&mut self) -> f32 {
@@ -189,6 +202,18 @@ mod tests {
         let words: Vec<u32> = (0..12).map(|_| rng.next_u32()).collect();
         assert_eq!(words[8..], expected);
         assert_eq!(word(seed, index, 11, Purpose::Policy), block(seed, index, 2, Purpose::Policy, 0)[3]);
+    }
+
+    #[test]
+    fn filling_takes_the_words_one_by_one() {
+        for (before, n) in [(0, 0), (0, 3), (0, 33), (1, 2), (1, 31), (3, 65)] {
+            let [mut one, mut many] = [Rng::new(1, 2, 3, Purpose::Policy), Rng::new(1, 2, 3, Purpose::Policy)];
+            (0..before).for_each(|_| assert_eq!(one.next_u32(), many.next_u32()));
+            let mut words = vec![0; n];
+            many.fill(&mut words);
+            words.push(many.next_u32());
+            assert!(words.into_iter().all(|word| word == one.next_u32()), "{n} words after {before}");
+        }
     }
 
     #[test]

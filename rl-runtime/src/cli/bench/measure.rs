@@ -13,7 +13,7 @@ use rl_buffer::{
 use rl_cuda::measure;
 use rl_cuda::{ActionSource, CudaVecEnv, Device};
 use rl_envs::catalog::Entry;
-use rl_envs::{Dtype, Pool, Purpose, RandomActions, VecEnv, rng};
+use rl_envs::{Dtype, Pool, Purpose, RandomActions, Rng, VecEnv, rng};
 use serde_json::{Value, json};
 
 use crate::Mode;
@@ -262,10 +262,7 @@ pub(super) fn replay((capacity, dir): (usize, &str), batch: usize, prioritized: 
     };
     let mut draws = 0;
     let mut fill = |words: &mut [u32]| {
-        for (block, words) in words.chunks_mut(4).enumerate() {
-            let random = rng::block(0, 0, draws, Purpose::Shuffle, block as u32);
-            words.copy_from_slice(&random[..words.len()]);
-        }
+        Rng::new(0, 0, draws, Purpose::Shuffle).fill(words);
         draws += 1;
     };
     let mut words = vec![0; (REPLAY_ENVS * REPLAY_OBS).max(batch)];
