@@ -15,7 +15,7 @@ use crate::net::Net;
 use crate::probe::{Stage, Threads};
 use crate::samples::{Samples, TILE};
 use crate::slices::{BatchSlice, MAX_SLICES};
-use crate::tile::{Stats, Tile, TileLoss};
+use crate::tile::{SliceLoss, Stats, Tile, TileLoss, visit};
 
 /// Length of packed parameters from which networks pass layer by layer.
 const WIDE: usize = 1 << 17;
@@ -180,7 +180,11 @@ impl Layered {
             all.push((stats, of_slice));
         }
         threads.each(Stage::Loss, &mut all, &|(stats, tiles)| {
-            dispatch(isa, LossPass { net, loss, outputs: (outputs, height), start, tiles, stats: &mut **stats });
+            for (tile, grads) in tiles {
+                let outputs = (&**outputs, height, tile.samples.start - start);
+                let tile = Tile { net, outputs, out_grads: (grads, TILE, 0), samples: tile.samples.clone() };
+                visit(isa, tile, &mut SliceLoss { loss, stats: &mut **stats });
+            }
         });
         for (c, chain) in net.chains.iter().enumerate().filter(|(_, chain)| !chain.activated) {
             for (tile, grads) in chunk.iter().zip(&*out_grads) {
@@ -259,32 +263,6 @@ impl Work for Forward<'_, '_> {
     fn run<S: Set>(self) {
         let Self { net, packed, input, unit: Unit { layer, panel, to, .. } } = self;
         net.layers[*layer].forward::<S>(*panel, packed, input, net.places[*layer].activation, to);
-    }
-}
-
-/// The loss of a slice's tiles.
-struct LossPass<'a, 'b, S, L> {
-    net: &'a Net,
-    loss: &'a L,
-    /// Outputs of every layer, and the height of their panels.
-    outputs: (&'a [Aligned], usize),
-    /// First sample of the chunk.
-    start: usize,
-    /// Tiles, with the gradients of every chain's outputs.
-    tiles: &'a mut [(&'b SliceTile, &'b mut Vec<Aligned>)],
-    stats: &'a mut S,
-}
-
-impl<S, L: TileLoss<S>> Work for LossPass<'_, '_, S, L> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Set>(self) {
-        let Self { net, loss, outputs: (outputs, height), start, tiles, stats } = self;
-        for (tile, grads) in tiles {
-            let outputs = (outputs, height, tile.samples.start - start);
-            loss.tile(&mut Tile { net, outputs, out_grads: (grads, TILE, 0), samples: tile.samples.clone() }, stats);
-        }
     }
 }
 

@@ -59,6 +59,11 @@ impl Workspace {
         let input_grads = if conv.is_some() { matrix(net.n_in) } else { Aligned::default() };
         Self { out_grads, delta: widest, conv, input_grads, ..Self::forward(net) }
     }
+
+    /// The tile of samples `range`, which the networks have passed.
+    fn tile<'a>(&'a mut self, net: &'a Net, range: Range<usize>) -> Tile<'a> {
+        Tile { net, outputs: (&self.outputs, TILE, 0), out_grads: (&mut self.out_grads, TILE, 0), samples: range }
+    }
 }
 
 /// A tile between forward and backward: the networks' outputs and their gradients.
@@ -149,9 +154,9 @@ pub(crate) trait TileLoss<S>: Sync {
 }
 
 /// A loss with the statistics of one slice.
-struct SliceLoss<'a, L, S> {
-    loss: &'a L,
-    stats: &'a mut S,
+pub(crate) struct SliceLoss<'a, L, S> {
+    pub(crate) loss: &'a L,
+    pub(crate) stats: &'a mut S,
 }
 
 impl<S, L: TileLoss<S>> EachTile for SliceLoss<'_, L, S> {
@@ -170,9 +175,13 @@ pub(crate) fn forward<F: EachTile>(
     n: usize,
     skip: Option<usize>,
     workspace: &mut Workspace,
-    read: F,
+    mut read: F,
 ) {
-    dispatch(isa, Pass { net, packed, samples, range: 0..n, workspace, each: read, skip, grads: None, probe: None });
+    for start in (0..n).step_by(TILE) {
+        let range = start..(start + TILE).min(n);
+        dispatch(isa, TileForward { net, packed, samples, range: range.clone(), workspace, skip, learning: false, probe: None });
+        visit(isa, workspace.tile(net, range), &mut read);
+    }
 }
 
 /// Runs a slice forward, through the loss and backward.
@@ -186,70 +195,104 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
     loss: &L,
     probe: Option<&Probe>,
 ) {
-    let (each, range) = (SliceLoss { loss, stats }, range.clone());
-    dispatch(isa, Pass { net, packed, samples, range, workspace, each, skip: None, grads: Some(grads), probe });
+    grads.fill(0.0);
+    for start in range.clone().step_by(TILE) {
+        let range = start..(start + TILE).min(range.end);
+        dispatch(isa, TileForward { net, packed, samples, range: range.clone(), workspace, skip: None, learning: true, probe });
+        visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
+        report(probe, Stage::Loss);
+        dispatch(isa, TileBackward { net, packed, samples, range, workspace, grads });
+        report(probe, Stage::Backward);
+    }
 }
 
-/// A range of samples on their way forward and, for learning, backward.
-struct Pass<'a, F> {
+/// Passes a tile to its reader or its loss, compiled for an instruction set.
+pub(crate) fn visit<F: EachTile>(isa: Isa, tile: Tile<'_>, each: &mut F) {
+    dispatch(isa, Visit { tile, each });
+}
+
+/// A tile and its visitor.
+///
+/// Apart from [`TileForward`] and [`TileBackward`], which each visitor would compile once more.
+struct Visit<'a, 'b, F> {
+    tile: Tile<'a>,
+    each: &'b mut F,
+}
+
+impl<F: EachTile> Work for Visit<'_, '_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(mut self) {
+        self.each.tile(&mut self.tile);
+    }
+}
+
+/// A tile on its way forward.
+struct TileForward<'a> {
     net: &'a Net,
     packed: &'a [f32],
     samples: Samples<'a>,
     range: Range<usize>,
     workspace: &'a mut Workspace,
-    /// The loss, or the reader of the outputs.
-    each: F,
     skip: Option<usize>,
-    /// Gradient of the range, for a backward pass.
-    grads: Option<&'a mut [f32]>,
+    /// True if a backward pass follows.
+    learning: bool,
     probe: Option<&'a Probe>,
 }
 
-impl<F: EachTile> Work for Pass<'_, F> {
+impl Work for TileForward<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, samples, range, workspace, mut each, skip, mut grads, probe } = self;
-        if let Some(grads) = &mut grads {
-            grads.fill(0.0);
+        let Self { net, packed, samples, range, workspace, skip, learning, probe } = self;
+        let m = range.len();
+        match (&net.conv, &mut workspace.conv) {
+            (Some(conv), Some(conv_workspace)) => {
+                conv.forward::<S>(&samples, range, packed, learning, conv_workspace, &mut workspace.inputs);
+                report(probe, Stage::Forward);
+            }
+            _ => {
+                for (p, panel) in workspace.inputs.chunks_exact_mut(TILE * PANEL).enumerate() {
+                    samples.copy(range.clone(), net.n_in, p * PANEL..net.n_in.min((p + 1) * PANEL), PANEL, panel);
+                }
+                report(probe, Stage::Inputs);
+            }
         }
-        for start in range.clone().step_by(TILE) {
-            let tile = start..(start + TILE).min(range.end);
-            let m = tile.len();
-            match (&net.conv, &mut workspace.conv) {
-                (Some(conv), Some(conv_workspace)) => {
-                    let features = &mut workspace.inputs;
-                    conv.forward::<S>(&samples, tile.clone(), packed, grads.is_some(), conv_workspace, features);
-                }
-                _ => {
-                    for (p, panel) in workspace.inputs.chunks_exact_mut(TILE * PANEL).enumerate() {
-                        samples.copy(tile.clone(), net.n_in, p * PANEL..net.n_in.min((p + 1) * PANEL), PANEL, panel);
-                    }
-                }
-            }
-            report(probe, if net.conv.is_some() { Stage::Forward } else { Stage::Inputs });
-            for (_, chain) in net.chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
-                chain_forward::<S>(net, chain, packed, m, workspace);
-            }
-            report(probe, Stage::Forward);
-            let Workspace { outputs, out_grads, .. } = &mut *workspace;
-            each.tile(&mut Tile { net, outputs: (outputs, TILE, 0), out_grads: (out_grads, TILE, 0), samples: tile.clone() });
-            report(probe, Stage::Loss);
-            if let Some(grads) = &mut grads {
-                for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
-                    grad.fill(0.0);
-                }
-                workspace.input_grads.fill(0.0);
-                for index in (0..net.chains.len()).rev() {
-                    chain_backward::<S>(net, index, packed, m, workspace, grads);
-                }
-                let Workspace { inputs, conv: conv_workspace, input_grads, .. } = &mut *workspace;
-                if let (Some(conv), Some(conv_workspace)) = (&net.conv, conv_workspace) {
-                    conv.backward::<S>(&samples, tile, packed, inputs, input_grads, conv_workspace, grads);
-                }
-                report(probe, Stage::Backward);
-            }
+        for (_, chain) in net.chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
+            chain_forward::<S>(net, chain, packed, m, workspace);
+        }
+        report(probe, Stage::Forward);
+    }
+}
+
+/// A tile on its way backward: adds its gradient to the slice's.
+struct TileBackward<'a> {
+    net: &'a Net,
+    packed: &'a [f32],
+    samples: Samples<'a>,
+    range: Range<usize>,
+    workspace: &'a mut Workspace,
+    grads: &'a mut [f32],
+}
+
+impl Work for TileBackward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, samples, range, workspace, grads } = self;
+        for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
+            grad.fill(0.0);
+        }
+        workspace.input_grads.fill(0.0);
+        for index in (0..net.chains.len()).rev() {
+            chain_backward::<S>(net, index, packed, range.len(), workspace, grads);
+        }
+        let Workspace { inputs, conv: conv_workspace, input_grads, .. } = workspace;
+        if let (Some(conv), Some(conv_workspace)) = (&net.conv, conv_workspace) {
+            conv.backward::<S>(&samples, range, packed, inputs, input_grads, conv_workspace, grads);
         }
     }
 }
