@@ -1,13 +1,16 @@
-//! Compiles the calls of MPI for the feature `mpi`; does nothing without it.
+//! Names the commit for `rl --version`, and compiles the calls of MPI for the feature `mpi`.
 //!
 //! MPI's own compiler `mpicc` (or the command in `MPICC`) knows the headers and libraries. rsmpi is not used: its bindgen needs
 //! libclang, and changes the features of syn, so that every dependency would be compiled once more.
 
 use std::env;
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-env=RL_TARGET={}", env::var("TARGET").expect("cargo sets it"));
+    println!("cargo::rustc-env=RL_COMMIT={}", commit());
     if env::var_os("CARGO_FEATURE_MPI").is_none() {
         return;
     }
@@ -34,6 +37,37 @@ fn main() {
             println!("cargo::rustc-link-lib=dylib={name}");
         }
     }
+}
+
+/// Short hash of the commit, with "+" after it if files have changed since.
+///
+/// Unoptimised builds, those of developers, are "unreleased": each commit would compile the crate once more.
+fn commit() -> String {
+    if env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+        return "unreleased".into();
+    }
+    // What `cargo package` writes.
+    let packaged = std::fs::read_to_string(".cargo_vcs_info.json").unwrap_or_default();
+    if let Some((_, hash)) = packaged.split_once("\"sha1\": \"") {
+        return hash.chars().take_while(char::is_ascii_hexdigit).take(7).collect();
+    }
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(hash) = git(&["rev-parse", "--short=7", "HEAD"]) else { return "unknown commit".into() };
+    // The log of HEAD changes with each commit; all sources may change the answer.
+    for path in
+        [git(&["rev-parse", "--git-path", "logs/HEAD"]), git(&["rev-parse", "--show-toplevel"]).map(|top| top + "/Cargo.lock")]
+            .into_iter()
+            .flatten()
+            .chain(["rl-envs", "rl-cuda", "rl-buffer", "rl-agents", "rl-runtime"].map(|name| format!("../{name}/src")))
+            .filter(|path| Path::new(path).exists())
+    {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    let is_clean = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changed| changed.is_empty());
+    if is_clean { hash } else { hash + "+" }
 }
 
 fn run(program: &str, args: &[&str]) {

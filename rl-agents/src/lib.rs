@@ -99,3 +99,8 @@ pub use rl_envs::Isa;
 pub use size::NetSize;
 pub use sums::ARITHMETIC;
 pub use targets::Targets;
+
+/// Examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -57,3 +57,8 @@ pub use rollout::{ActColumns, Rollout, RolloutColumns, RolloutShape, StepColumns
 pub use slab::{ALIGN, Block, Host, Memory};
 pub use sum_tree::SumTree;
 pub use transition::TransitionShape;
+
+/// Examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,8 +2,7 @@
 
 use std::alloc::{self, Layout};
 
-use cudarc::driver::result;
-
+use crate::api::result;
 use crate::driver::Driver;
 
 /// Memory of a dropped buffer.

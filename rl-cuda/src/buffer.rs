@@ -4,9 +4,8 @@ use std::alloc::{self, Layout};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use cudarc::driver::result;
-
 use crate::allocation::Allocation;
+use crate::api::result;
 use crate::driver::Driver;
 use crate::{Device, Error};
 

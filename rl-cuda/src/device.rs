@@ -6,9 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{CudaContext, result, sys};
-
 use crate::allocation::{Allocation, Graphs};
+use crate::api::{CudaContext, result, sys};
 use crate::driver::Driver;
 use crate::emulated::Emulated;
 use crate::{Error, Sensors, driver, sources};

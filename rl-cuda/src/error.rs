@@ -1,7 +1,6 @@
 //! Errors of the device.
 
-use cudarc::driver::DriverError;
-use cudarc::driver::sys::CUresult;
+use crate::api::{DriverError, sys::CUresult};
 
 /// Error of this crate; each variant carries the facts.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +149,13 @@ impl Error {
 }
 
 /// Returns the driver's name and text of an error.
+#[cfg(not(feature = "driver"))]
+pub(crate) fn said(error: DriverError) -> String {
+    format!("{error:?}")
+}
+
+/// Returns the driver's name and text of an error.
+#[cfg(feature = "driver")]
 pub(crate) fn said(error: DriverError) -> String {
     match (error.error_name(), error.error_string()) {
         (Ok(name), Ok(text)) => format!("{}: {}", name.to_string_lossy(), text.to_string_lossy()),

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use cudarc::driver::{CudaGraph, sys};
-
+use crate::api::{CudaGraph, sys};
 use crate::emulated::Work;
 use crate::stream::Raw;
 use crate::{Device, Error, Stream};

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::sync::PoisonError;
 
-use cudarc::driver::{CudaFunction, result, sys};
-use cudarc::nvrtc::Ptx;
-
+use crate::api::{CudaFunction, DriverError, Ptx, result, sys};
 use crate::args::Args;
 use crate::driver::Driver;
 use crate::emulated::{HostKernel, Work};
@@ -88,7 +86,7 @@ impl Kernel {
         extern "C" fn no_shared_memory(_: i32) -> usize {
             0
         }
-        let ask = || -> Result<_, cudarc::driver::DriverError> {
+        let ask = || -> Result<_, DriverError> {
             let (_, block) = function.occupancy_max_potential_block_size(no_shared_memory, 0, 0, None)?;
             Ok(KernelInfo {
                 registers: function.num_regs()?,

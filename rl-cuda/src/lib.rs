@@ -12,6 +12,7 @@
 //! ```
 
 mod allocation;
+mod api;
 mod args;
 mod buffer;
 #[cfg(test)]
@@ -26,6 +27,8 @@ mod kernel;
 pub mod learner;
 pub mod measure;
 mod pinned;
+#[cfg(feature = "driver")]
+mod probe;
 mod sensors;
 mod sources;
 mod stream;
@@ -46,3 +49,8 @@ pub use twins::Constants;
 pub use vec_env::{
     ActionSource, ActionViews, CudaVecEnv, DeviceActions, DeviceObs, DeviceSteps, ObsViews, RolloutGraph, StepViews, StepsGraph,
 };
+
+/// Examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

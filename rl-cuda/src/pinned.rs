@@ -5,8 +5,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::{result, sys};
-
+use crate::api::{result, sys};
 use crate::buffer::Element;
 use crate::driver::Driver;
 use crate::{Device, Error, Event, Stream, View, ViewMut};

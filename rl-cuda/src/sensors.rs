@@ -2,18 +2,21 @@
 //!
 //! NVML (`libnvidia-ml.so.1`) comes with the driver and is loaded at the first use.
 
+#[cfg(feature = "driver")]
 use std::sync::OnceLock;
 
-use nvml_wrapper::Nvml;
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
-use nvml_wrapper::error::NvmlError;
+#[cfg(feature = "driver")]
+use nvml_wrapper::{Nvml, enum_wrappers::device::TemperatureSensor, error::NvmlError};
 
 use crate::Error;
 
 /// Sensors of one GPU.
 #[derive(Debug)]
 pub struct Sensors {
+    #[cfg(feature = "driver")]
     gpu: nvml_wrapper::Device<'static>,
+    #[cfg(not(feature = "driver"))]
+    gpu: crate::api::Absent,
 }
 
 /// Readings at one moment; NaN where a sensor is missing or cannot be read.
@@ -31,6 +34,21 @@ pub struct Reading {
     pub temperature_c: f64,
 }
 
+#[cfg(not(feature = "driver"))]
+impl Sensors {
+    /// Finds no sensors.
+    pub(crate) fn of(_address: &str) -> Result<Self, Error> {
+        Err(Error::NoSensors("this program was compiled without the feature `cuda`".into()))
+    }
+
+    /// Reads all sensors.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        match self.gpu {}
+    }
+}
+
+#[cfg(feature = "driver")]
 impl Sensors {
     /// Finds the sensors of the GPU with the PCI address `address`.
     pub(crate) fn of(address: &str) -> Result<Self, Error> {
@@ -66,10 +84,12 @@ impl Reading {
     }
 }
 
+#[cfg(feature = "driver")]
 fn or_nan(value: Result<f64, NvmlError>) -> f64 {
     value.unwrap_or(f64::NAN)
 }
 
+#[cfg(feature = "driver")]
 fn said(error: &NvmlError) -> Error {
     Error::NoSensors(error.to_string())
 }

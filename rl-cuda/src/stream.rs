@@ -3,8 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use cudarc::driver::{CudaEvent, CudaStream, result, sys};
-
+use crate::api::{CudaEvent, CudaStream, result, sys};
 use crate::buffer::Element;
 use crate::driver::Driver;
 use crate::emulated::Work;

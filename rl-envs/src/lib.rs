@@ -64,3 +64,8 @@ pub use space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Space};
 pub use steps::{StepLens, StepSlices, StepSlicesMut, Steps};
 pub use trace::TraceStep;
 pub use vec_env::{PooledVecEnv, SyncVecEnv, VecEnv};
+
+/// Examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

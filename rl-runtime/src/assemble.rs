@@ -11,7 +11,6 @@ use rl_envs::catalog::{Entry, Limits};
 use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
 use crate::algo::{AlgoConfig, Build, Built};
-use crate::budget::Budget;
 use crate::config::Drive;
 use crate::faults::FaultConfig;
 use crate::pipeline::Collect;
@@ -144,7 +143,7 @@ pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Resul
 /// True if a training fits into the memory of host and device.
 #[cfg(feature = "cli")]
 fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> Result<bool, Error> {
-    if Budget::training(config, entry).check().is_err() {
+    if crate::budget::Budget::training(config, entry).check().is_err() {
         return Ok(false);
     }
     let Some(device) = device.cloned() else { return Ok(true) };

@@ -22,6 +22,7 @@ struct Known {
     name: &'static str,
     keys: &'static [Key],
     defaults: fn() -> Table,
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program alone opens them"))]
     entry: fn(Table) -> Result<Entry, toml::de::Error>,
     typed: fn(Table) -> Result<Table, toml::de::Error>,
 }

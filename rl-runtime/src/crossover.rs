@@ -148,6 +148,7 @@ impl Crossover {
     /// Says whether the other device would help a run.
     ///
     /// `None` if no size near the run's was measured, or if the run is on the GPU and that is the faster one.
+    #[cfg(feature = "cli")]
     pub(crate) fn advice(&self, size: [usize; 3], on_gpu: bool) -> Option<String> {
         let ratio = self.ratio(size)?;
         let measured = format!("was measured {ratio:.2} times as fast as the CPU");

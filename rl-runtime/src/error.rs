@@ -66,13 +66,8 @@ pub enum Error {
     #[error("{0}; use --device cpu")]
     Device(#[from] rl_cuda::Error),
     /// Thread that cannot be spawned, or that has ended early.
-    #[error("the thread \"{name}\" {cause}")]
-    Thread {
-        /// Name of the thread.
-        name: String,
-        /// Cause, as the rest of a sentence about the thread.
-        cause: String,
-    },
+    #[error(transparent)]
+    Thread(#[from] crate::thread::ThreadError),
     /// Losses that stayed non-finite.
     #[error("{divergence}, in iteration {iteration} after {env_steps} env steps\n  {dump}\n  {advice}")]
     Diverged {
@@ -170,7 +165,7 @@ impl Error {
         match self {
             Self::Config { .. } | Self::RunDir { .. } => 2,
             Self::Checkpoint { .. } => 3,
-            Self::Io { .. } | Self::NotSaved { .. } | Self::Thread { .. } | Self::Device(_) | Self::DeviceMemory { .. } => 1,
+            Self::Io { .. } | Self::NotSaved { .. } | Self::Thread(_) | Self::Device(_) | Self::DeviceMemory { .. } => 1,
             Self::Agent(Agent::Buffer(rl_buffer::Error::Device(_))) => 1,
             Self::Agent(
                 Agent::BatchSize { .. }

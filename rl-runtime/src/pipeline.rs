@@ -39,7 +39,7 @@ use crate::calls::Calls;
 use crate::faults::FaultCounts;
 use crate::profile::{Phase, Profile, Track};
 use crate::ring::{Stage, ring};
-use crate::thread::{Thread, spawn};
+use crate::thread::{Thread, ThreadError, spawn};
 use crate::{Error, Mode};
 
 /// Rollout in flight from a producer to the learner.
@@ -328,7 +328,7 @@ impl<C: Collect> Producer<C> {
     }
 
     fn lost(&self) -> Error {
-        Error::Thread { name: self.name.clone(), cause: "has ended".into() }
+        ThreadError { name: self.name.clone(), cause: "has ended".into() }.into()
     }
 }
 
@@ -582,7 +582,7 @@ impl<C: Collect> Pipeline<C> {
     pub fn collectors(&mut self) -> Result<Vec<&mut C>, Error> {
         self.producers.iter_mut().try_for_each(Producer::join)?;
         let collectors = self.producers.iter_mut().map(|producer| producer.collector.as_mut());
-        collectors.collect::<Option<_>>().ok_or_else(|| Error::Thread { name: "collect".into(), cause: "has ended".into() })
+        collectors.collect::<Option<_>>().ok_or_else(|| ThreadError { name: "collect".into(), cause: "has ended".into() }.into())
     }
 
     /// Returns the older policies of the next rollouts, oldest first.

@@ -62,6 +62,7 @@ impl SlowCartPole {
     }
 
     /// Returns the spaces of the environment.
+    #[cfg(feature = "cli")]
     #[must_use]
     pub(crate) fn spaces() -> (Space, ActionSpace) {
         (CartPole::default().observation_space(), CartPole::default().action_space())

@@ -4,7 +4,15 @@ use std::thread::JoinHandle;
 
 use rl_envs::pool::panic_text;
 
-use crate::Error;
+/// Thread that cannot be spawned, or that has ended early.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the thread \"{name}\" {cause}")]
+pub struct ThreadError {
+    /// Name of the thread.
+    pub name: String,
+    /// Cause, as the rest of a sentence about the thread.
+    pub cause: String,
+}
 
 /// Named thread.
 #[derive(Debug)]
@@ -16,10 +24,10 @@ pub struct Thread<R> {
 /// Spawns a named thread.
 ///
 /// # Errors
-/// [`Error::Thread`] if the system refuses.
-pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 'static) -> Result<Thread<R>, Error> {
+/// [`ThreadError`] if the system refuses.
+pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 'static) -> Result<Thread<R>, ThreadError> {
     let handle = std::thread::Builder::new().name(name.into()).spawn(work);
-    let handle = handle.map_err(|error| Error::Thread { name: name.into(), cause: format!("cannot be spawned: {error}") })?;
+    let handle = handle.map_err(|error| ThreadError { name: name.into(), cause: format!("cannot be spawned: {error}") })?;
     Ok(Thread { name: name.into(), handle })
 }
 
@@ -27,9 +35,9 @@ impl<R> Thread<R> {
     /// Waits for the thread to end.
     ///
     /// # Errors
-    /// [`Error::Thread`] if the thread has panicked.
-    pub fn join(self) -> Result<R, Error> {
+    /// [`ThreadError`] if the thread has panicked.
+    pub fn join(self) -> Result<R, ThreadError> {
         let Self { name, handle } = self;
-        handle.join().map_err(|panic| Error::Thread { name, cause: format!("panicked: {}", panic_text(&*panic)) })
+        handle.join().map_err(|panic| ThreadError { name, cause: format!("panicked: {}", panic_text(&*panic)) })
     }
 }

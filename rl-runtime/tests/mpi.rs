@@ -4,14 +4,15 @@
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod program;
+#[path = "program/harness.rs"]
+mod harness;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use program::{finish, load, metrics, newest, text};
+use harness::{finish, load, metrics, newest, text};
 use rl_envs::codec;
 use rl_runtime::Progress;
 use rl_runtime::checkpoint::Checkpoint;
@@ -19,7 +20,7 @@ use rl_runtime::checkpoint::Checkpoint;
 /// Command for the program as `n_ranks` ranks, or as one process without MPI.
 fn rl(n_ranks: usize, args: &[&str]) -> Command {
     if n_ranks == 1 {
-        return program::rl(args);
+        return harness::rl(args);
     }
     let mut command = Command::new("mpirun");
     command.args(["--quiet", "--oversubscribe", "--bind-to", "none", "-n", &n_ranks.to_string(), env!("CARGO_BIN_EXE_rl")]);
@@ -163,16 +164,16 @@ fn signalled(run: &Path, rank: usize, signal: &str, args: &[&str]) -> Output {
     let mut job = rl(3, &all).spawn().unwrap();
     let begin = Instant::now();
     while !run.join("checkpoints").is_dir() || fs::read_dir(run.join("checkpoints")).unwrap().next().is_none() {
-        assert!(job.try_wait().unwrap().is_none() && begin.elapsed() < program::TIME_LIMIT, "no checkpoint");
+        assert!(job.try_wait().unwrap().is_none() && begin.elapsed() < harness::TIME_LIMIT, "no checkpoint");
         std::thread::sleep(Duration::from_millis(20));
     }
     let ranks = pids(run);
     let pid = ranks[rank].to_string();
     assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     let begin = Instant::now();
-    let output = program::wait(job);
+    let output = harness::wait(job);
     while !pids(run).is_empty() || !processes_of(&ranks).is_empty() {
-        assert!(begin.elapsed() < program::TIME_LIMIT, "processes are left");
+        assert!(begin.elapsed() < harness::TIME_LIMIT, "processes are left");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(begin.elapsed() < Duration::from_secs(10), "{signal} to rank {rank}: {:?}", begin.elapsed());
@@ -298,7 +299,7 @@ fn actors_collect_for_a_learner_and_the_same_seed_gives_the_same_bits() {
 
 #[test]
 fn a_learner_on_a_device_with_actors_leaves_the_files_of_the_cpu() {
-    if !has_mpi() || !program::can_compare() {
+    if !has_mpi() || !harness::can_compare() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -344,7 +345,7 @@ fn the_process_of_an_actor_that_dies_or_hangs_is_replaced_and_counted() {
         let of_actors = processes_of(&ranks);
         assert_eq!(of_actors.len(), 2, "{of_actors:?}");
         assert!(Command::new("kill").args([signal, &of_actors[0].to_string()]).status().unwrap().success());
-        let output = program::wait(job);
+        let output = harness::wait(job);
         let said = said(&output);
         let why = if signal == "-KILL" { "was killed by signal 9" } else { "has not been heard of for 6 seconds" };
         assert!(output.status.success() && said.lines().count() == 1 && said.contains(why), "{signal}: {said}");
@@ -358,7 +359,7 @@ fn the_process_of_an_actor_that_dies_or_hangs_is_replaced_and_counted() {
 fn await_rows(run: &Path) {
     let begin = Instant::now();
     while fs::read_to_string(run.join("metrics.csv")).unwrap_or_default().lines().count() < 3 {
-        assert!(begin.elapsed() < program::TIME_LIMIT, "no metrics");
+        assert!(begin.elapsed() < harness::TIME_LIMIT, "no metrics");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -394,7 +395,7 @@ fn the_learner_acts_in_the_environments_of_actors_and_outlives_a_killed_process(
         // The first actor has three environments, the second four.
         let of_second = processes_of(&ranks[2..]);
         assert!(Command::new("kill").args(["-KILL", &of_second[0].to_string()]).status().unwrap().success());
-        let output = program::wait(job);
+        let output = harness::wait(job);
         let said = said(&output);
         let warned = said.matches("the process of actor 2 was killed by signal 9; it is replaced").count();
         assert!(output.status.success() && warned == 1, "{name}: {said}");
@@ -488,7 +489,7 @@ fn two_machines_leave_the_files_of_one_process() {
         args.into_iter().map(String::from).collect::<Vec<_>>()
     };
     let [alone, apart] = ["alone", "apart"].map(|name| dir.path().join(name));
-    assert!(finish(&mut program::rl(&train_args(&alone))).status.success());
+    assert!(finish(&mut harness::rl(&train_args(&alone))).status.success());
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &machines.0[0], "mpirun", "--quiet", "--host", "10.231.0.1,10.231.0.2", "-n", "2"]);
     command.args([
@@ -535,7 +536,7 @@ fn an_actor_that_fails_too_often_ends_the_job_and_what_was_learnt_is_saved() {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let output = program::wait(job);
+    let output = harness::wait(job);
     let said = said(&output);
     assert!(
         output.status.code() == Some(5)

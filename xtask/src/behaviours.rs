@@ -126,6 +126,9 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
                 *counts.problems.entry((kind.into(), format!("{}, {signal}", behaviour.group()))).or_default() += 1;
                 println!("FAILED seed {seed}, index {index} ({}): {problem}", behaviour.shown());
             }
+            if counts.runs.is_multiple_of(50) {
+                println!("{} of {runs} behaviours, {} failed", counts.runs, counts.failed);
+            }
             if runs == 1 {
                 println!("{}\n{details}", behaviour.shown());
             }

@@ -7,6 +7,7 @@ mod board;
 mod candle_cuda;
 mod circles;
 mod counts;
+mod dist;
 mod figures;
 mod foreign;
 mod full_disk;
@@ -21,6 +22,7 @@ mod kills;
 mod lag;
 mod learning;
 mod nvrtc;
+mod packages;
 mod pipeline;
 mod plot;
 mod presets;
@@ -95,6 +97,8 @@ usage: cargo xtask <command>
                  remove each wait of rl-cuda in turn: a test must notice it
   candle-cuda    build `rl` with candle's CUDA backend in target/candle-cuda, by a CUDA toolkit that is installed into target; needs
                  minutes, and no GPU
+  dist           pack the program for Linux machines without Rust, with completions, manual pages and licences, into target/dist; tries
+                 the archive in an empty root
   gpu-bundle     pack GPU tests and benchmarks into target/gpu-bundle.tar.gz, for a machine that has only a driver
   gpu-record DIR
                  write bench/gpu-NAME.md and its picture from the bundle's results in DIR
@@ -152,6 +156,7 @@ fn main() -> ExitCode {
         },
         Some("standin") => standin::run(&root(), &args()),
         Some("candle-cuda") => candle_cuda::build(&root()),
+        Some("dist") => dist::pack(&root()),
         Some("gpu-bundle") => gpu_bundle::pack(&root()),
         Some("gpu-record") => match std::env::args().nth(2) {
             Some(dir) => gpu_record::write(&root(), Path::new(&dir)),
@@ -213,20 +218,19 @@ fn has(subcommand: &str) -> bool {
     installed
 }
 
-/// Checks that rl-runtime without `cli` compiles no crate for a terminal.
-fn without_a_terminal(dir: &Path) -> Result<()> {
-    println!("\n==> cargo tree in {}", dir.display());
+/// Checks that a selection of `cargo tree` in `dir` has no forbidden crate.
+fn compiles_no(dir: &Path, tree: &str, forbidden: &[&str]) -> Result<()> {
+    println!("\n==> cargo {tree} in {}", dir.display());
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let tree = Command::new(cargo).args(["tree", "--edges", "normal", "--prefix", "none"]).current_dir(dir).output()?;
-    let tree = String::from_utf8(tree.stdout)?;
-    let crates: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    if !crates.contains(&"rl-runtime") {
-        bail!("cargo tree does not list rl-runtime");
+    let args = format!("{tree} --edges normal --prefix none");
+    let output = Command::new(cargo).args(args.split(' ')).current_dir(dir).output()?;
+    let listed = String::from_utf8(output.stdout)?;
+    let crates: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    if !crates.contains(&"rl-envs") {
+        bail!("cargo {tree} in {} does not list rl-envs: {}", dir.display(), String::from_utf8_lossy(&output.stderr));
     }
-    // Not strsim: a macro that candle uses brings it.
-    let terminal = ["clap", "console", "gif", "ratatui", "signal-hook"];
-    match crates.iter().find(|name| terminal.contains(name)) {
-        Some(name) => bail!("{} depends on {name}", dir.display()),
+    match crates.iter().find(|name| forbidden.contains(name)) {
+        Some(name) => bail!("{} ({tree}) compiles {name}", dir.display()),
         None => Ok(()),
     }
 }
@@ -277,7 +281,13 @@ fn test() -> Result<()> {
     for name in ["envs", "cuda", "buffer", "agents", "pipeline"] {
         cargo(&outside.join(name), &["check"], &env)?;
     }
-    without_a_terminal(&outside.join("pipeline"))?;
+    compiles_no(&outside.join("pipeline"), "tree", &["candle-core", "clap", "cudarc", "rl-agents", "rl-cuda"])?;
+    compiles_no(&outside.join("buffer"), "tree", &["candle-core", "cudarc", "nvml-wrapper"])?;
+    compiles_no(&outside.join("agents"), "tree", &["cudarc", "nvml-wrapper"])?;
+    // Not strsim: a macro that candle uses brings it.
+    let library = "tree -p rl-runtime --no-default-features --features train";
+    compiles_no(&root, library, &["clap", "console", "cudarc", "gif", "nvml-wrapper", "ratatui", "signal-hook"])?;
+    packages::check(&root)?;
     // The tests above have built this program.
     for (harness, args) in [
         (fuzz::run as fn(&Path, &[String]) -> Result<()>, "--minutes 1 --seed 1 --program target/debug/rl"),

@@ -15,24 +15,33 @@ const REQUIRED: [&str; 2] = ["RL_REQUIRE_GYM", "RL_REQUIRE_TENSORBOARD"];
 ///
 /// Installs them if necessary. `None` if that fails, unless a variable of [`REQUIRED`] is set.
 pub(crate) fn python_path(root: &Path) -> Result<Option<PathBuf>> {
-    let packages = PACKAGES.join(", ");
-    let dir = root.join("target").join(PACKAGES.join("-").replace("==", "-"));
+    match install(root, &PACKAGES) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(why) if REQUIRED.iter().any(|name| std::env::var_os(name).is_some()) => Err(why),
+        Err(why) => {
+            println!("{why:#}: tests of worker processes and event files are skipped");
+            Ok(None)
+        }
+    }
+}
+
+/// Installs Python packages into a directory below target, and returns it.
+///
+/// Packages that are there are kept.
+pub(crate) fn install(root: &Path, packages: &[&str]) -> Result<PathBuf> {
+    let dir = root.join("target").join(packages.join("-").replace("==", "-"));
     // Written last, so that it shows a complete installation.
     let done = dir.join("installed");
     if !done.exists() {
-        println!("\n==> installing {packages} into {}", dir.display());
+        let all = packages.join(", ");
+        println!("\n==> installing {all} into {}", dir.display());
         let pip = "-m pip install --quiet --disable-pip-version-check --retries 1 --upgrade --target";
-        let output = Command::new("python3").args(pip.split(' ')).arg(&dir).args(PACKAGES).output().context("python3")?;
+        let output = Command::new("python3").args(pip.split(' ')).arg(&dir).args(packages).output().context("python3")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            let why = format!("pip cannot install {packages}: {}", said.lines().last().unwrap_or_default());
-            if REQUIRED.iter().any(|name| std::env::var_os(name).is_some()) {
-                bail!("{why}");
-            }
-            println!("{why}: tests of worker processes and event files are skipped");
-            return Ok(None);
+            bail!("pip cannot install {all}: {}", said.lines().last().unwrap_or_default());
         }
         std::fs::write(&done, "").with_context(|| done.display().to_string())?;
     }
-    Ok(Some(dir))
+    Ok(dir)
 }

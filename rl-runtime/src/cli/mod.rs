@@ -26,6 +26,7 @@ mod trace;
 mod train;
 mod trust;
 mod tune;
+mod version;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -49,7 +50,9 @@ use self::trust::{Choice, Trust};
 /// Reinforcement learning that keeps the hardware busy.
 #[derive(Parser)]
 #[command(
-    version,
+    name = "rl",
+    version = version::SHORT.as_str(),
+    long_version = version::LONG.as_str(),
     after_help = "\
 Examples:
   rl train cartpole
@@ -110,6 +113,19 @@ enum Verb {
     Trace(trace::TraceArgs),
     /// Serve websites to crawl
     Site(site::SiteArgs),
+    /// Print the completions of a shell
+    #[command(after_help = "Example:\n  rl completions bash > rl.bash && source rl.bash")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages
+    #[cfg(feature = "man")]
+    #[command(hide = true)]
+    Man {
+        /// Directory of the pages
+        dir: PathBuf,
+    },
     /// Collect for an actor of mpirun, which starts this
     #[cfg(feature = "mpi")]
     #[command(name = crate::mpi::VERB, hide = true)]
@@ -172,6 +188,12 @@ pub fn main(own: &[Entry]) -> ExitCode {
         Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
         Verb::Trace(args) => trace::run(&args, &envs),
         Verb::Site(args) => site::run(&args, json),
+        Verb::Completions { shell } => {
+            version::completions(shell);
+            Ok(ExitCode::SUCCESS)
+        }
+        #[cfg(feature = "man")]
+        Verb::Man { dir } => version::man(&dir).map(|()| ExitCode::SUCCESS),
         #[cfg(feature = "mpi")]
         Verb::ActorProcess { parent } => train::collect(parent, &envs),
         Verb::Bench { what } => bench::run(what, &envs, json),

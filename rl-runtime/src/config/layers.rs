@@ -62,6 +62,7 @@ struct Setting {
     value: Value,
     origin: String,
     /// True if a file or a preset has set it.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program alone asks"))]
     is_from_file: bool,
 }
 

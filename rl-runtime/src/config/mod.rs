@@ -908,7 +908,7 @@ mod tests {
 
     #[test]
     fn every_preset_and_every_default_is_allowed() {
-        // Those of Gymnasium's environments need a Python: tests/worker.rs.
+        // Those of Gymnasium's environments need a Python: tests/program/worker.rs.
         for (env, algo, _) in PRESETS.iter().filter(|(env, ..)| !env.starts_with(worker::GYM)) {
             let entry = catalog::open(env, &Table::new()).map_or_else(|| *find(env).unwrap(), Result::unwrap);
             Layers::default().resolve(&entry, *algo).unwrap();

@@ -4,21 +4,16 @@
 //! After a change that is meant to change bits, raise [`rl_agents::ARITHMETIC`] once a release and record again:
 //!
 //! ```text
-//! RL_RECORD_BITS=1 cargo test --workspace --test bits
+//! RL_RECORD_BITS=1 cargo test --workspace --test program bits::
 //! ```
 //!
 //! The hashes hold on every machine with fused multiply-add, and for any number of threads. The reference learner is left out,
 //! because the sums of candle depend on the machine.
 
-#![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use program::{finish, newest, rl, text};
+use crate::harness::{finish, newest, rl, text};
 use rl_envs::Isa;
 
 /// Numbers of threads, of which each training takes the next.

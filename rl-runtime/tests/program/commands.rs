@@ -1,17 +1,12 @@
-//! Every `rl` command of the README and the pages in docs, run as written.
+//! Every `rl` command of the README and docs as written; version, completions.
 //!
 //! Long ones get fewer steps or seconds. Those that need a GPU, a package or a file that is not here are only parsed.
-
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
-mod program;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use program::{finish, text};
+use crate::harness::{finish, rl, text};
 
 /// Parts of commands that cannot run everywhere.
 const ONLY_PARSED: [&str; 5] = ["gym:", "--device cuda", "mine.toml", "RUN", "walk"];
@@ -63,4 +58,36 @@ fn every_command_of_the_readme_and_the_docs_works_as_written() {
         }
     }
     assert!(n > 20, "{n} commands");
+}
+
+#[test]
+fn the_version_names_commit_features_instructions_and_target() {
+    let said = |args: &[&str]| String::from_utf8(finish(&mut rl(args)).stdout).unwrap();
+    let lines = said(&["--version"]);
+    let lines: Vec<&str> = lines.lines().collect();
+    assert_eq!(lines[0], concat!("rl ", env!("CARGO_PKG_VERSION"), " (unreleased)"));
+    assert!(lines[1].starts_with("features: ") && lines[1].contains("cuda"), "{lines:?}");
+    let isa = format!("instruction set: {:?}", rl_envs::Isa::best()).to_lowercase();
+    assert_eq!((lines[2], lines.len()), (isa.as_str(), 4));
+    assert!(lines[3].starts_with("target: ") && lines[3].contains(std::env::consts::ARCH), "{lines:?}");
+    assert_eq!(said(&["-V"]).trim(), lines[0]);
+}
+
+#[test]
+fn completions_are_scripts_of_their_shell_with_every_verb() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = finish(&mut rl(&["completions", shell]));
+        let script = String::from_utf8(output.stdout).unwrap();
+        for verb in ["train", "check-env", "completions", "--target-return"] {
+            assert!(script.contains(verb.trim_start_matches("--")), "{shell}: {verb}");
+        }
+        // Not every machine has every shell.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("script");
+        fs::write(&path, script).unwrap();
+        if let Ok(status) = Command::new(shell).arg("-n").arg(&path).status() {
+            assert!(status.success(), "{shell}");
+        }
+    }
+    assert_eq!(finish(&mut rl(&["completions", "cmd"])).status.code(), Some(2));
 }

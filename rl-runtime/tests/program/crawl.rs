@@ -1,16 +1,12 @@
 //! `rl site` and `rl train crawl`: a site is crawled by an agent that learns.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use program::{TIME_LIMIT, finish, rl, text};
+use crate::harness::{TIME_LIMIT, finish, rl, text};
 use rl_runtime::crawl::{CrawlConfig, Search, crawl};
 use rl_runtime::site::{Distribution, Site, SiteConfig};
 use serde_json::Value;
@@ -119,7 +115,7 @@ fn a_site_that_is_killed_and_comes_back_costs_episodes_and_not_the_run() {
     std::thread::sleep(Duration::from_millis(700));
     assert!(child.try_wait().unwrap().is_none(), "the run has ended with its site");
     let (mut site, _) = spawn_site(url.rsplit(':').next().unwrap().parse().unwrap());
-    let output = program::wait(child);
+    let output = crate::harness::wait(child);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let warned = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(warned.contains("Connection refused"), "{warned}");

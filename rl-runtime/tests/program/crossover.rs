@@ -1,14 +1,10 @@
 //! `rl bench crossover`, and the device that `auto` chooses by its measurement.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
 
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use program::{can_compare, finish, newest, rl, text};
+use crate::harness::{can_compare, finish, newest, rl, text};
 use serde_json::{Value, json};
 
 fn said(bytes: &[u8]) -> String {
@@ -134,7 +130,7 @@ fn auto_takes_a_gpu_where_its_measurement_says_that_it_pays() {
     let config = fs::read_to_string(machine.dir.path().join("pays/config.toml")).unwrap();
     assert!(config.contains("device = \"auto\""), "{config}");
     let learnt = |run: &str| fs::read(newest(&machine.dir.path().join(run)).join("params.safetensors")).unwrap();
-    assert!(!program::can_compare() || learnt("pays") == learnt("first"));
+    assert!(!crate::harness::can_compare() || learnt("pays") == learnt("first"));
     let (given, output) = machine.train("given", &["--device", "cpu", "--profile"], &[]);
     assert_eq!(given, "cpu");
     assert!(advice(&output).ends_with("; the GPU was measured 5.00 times as fast as the CPU: try --device cuda"));

@@ -1,14 +1,10 @@
 //! `rl train` with a learner on a device leaves the files that the CPU leaves.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use program::{can_compare, finish, load, metrics, newest, python, rl, text};
+use crate::harness::{can_compare, finish, load, metrics, newest, python, rl, text};
 use rl_envs::codec;
 use rl_runtime::Progress;
 use rl_runtime::checkpoint::Checkpoint;

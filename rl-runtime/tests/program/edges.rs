@@ -1,10 +1,5 @@
 //! Edge cases of the `rl` program: odd files, full disks, closed pipes, signals.
 
-#![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use program::{load, metrics, newest, rl, signal, until, wait};
+use crate::harness::{load, metrics, newest, rl, signal, until, wait};
 use rl_runtime::checkpoint;
 use serde_json::Value;
 
@@ -438,19 +433,20 @@ fn each_signal_saves_and_stops_and_an_ignored_hup_stays_ignored() {
         let run_dir = dir.path().join(name);
         let endless = small(&run_dir, &["--steps", "1e9", "--set", "log_interval=1000"]);
         let mut command = Command::new("bash");
-        command.arg("-c").arg(format!("{first} exec \"$@\"")).arg("bash").arg(endless.get_program()).args(endless.get_args());
+        // The tests themselves may ignore HUP, as by nohup.
+        command.args(["-c", &format!("{first} \"$@\""), "bash"]).arg(endless.get_program()).args(endless.get_args());
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         until("metrics.csv", || run_dir.join("metrics.csv").exists());
         (run_dir, child)
     };
     for name in ["-INT", "-TERM", "-HUP", "-USR1"] {
-        let (run_dir, child) = start(name, "");
+        let (run_dir, child) = start(name, "exec env --default-signal=HUP");
         signal(child.id(), name);
         let output = wait(child);
         assert_eq!(output.status.code(), Some(130), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         load(&newest(&run_dir)).unwrap();
     }
-    let (_, mut child) = start("nohup", "trap '' HUP;");
+    let (_, mut child) = start("nohup", "trap '' HUP; exec");
     signal(child.id(), "-HUP");
     std::thread::sleep(Duration::from_millis(150));
     assert!(child.try_wait().unwrap().is_none(), "nohup");

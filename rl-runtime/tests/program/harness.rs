@@ -1,6 +1,6 @@
 //! Shared code of the `rl` program's tests: running it, and reading its files.
 
-#![allow(clippy::unwrap_used, dead_code, reason = "each of the tests uses some of it")]
+#![allow(clippy::unwrap_used, dead_code, reason = "tests of MPI use some of it")]
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,15 +1,10 @@
 //! The newcomer's page, docs/your-environment.md, followed to the end.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
-mod program;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use program::{finish, rl, text};
+use crate::harness::{finish, rl, text};
 use serde_json::Value;
 
 /// Returns the page's blocks of code in a language.

@@ -1,13 +1,9 @@
 //! `rl record`, and training from what it wrote, from outside.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::fs;
 use std::path::Path;
 
-use program::{finish, load, newest, rl, text};
+use crate::harness::{finish, load, newest, rl, text};
 use serde_json::Value;
 
 /// Runs `rl`, which must exit with `code`; returns stdout and stderr.

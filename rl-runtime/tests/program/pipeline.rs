@@ -1,9 +1,5 @@
 //! Overlapped collecting and learning, compared with the plain loop.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::any::Any;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -23,11 +19,11 @@ use rl_runtime::pipeline::{Collect, Filled, Flow, Pipeline};
 use rl_runtime::profile::{Profile, Track};
 use rl_runtime::ring::{Closed, ring};
 use rl_runtime::run_dir::RunDir;
-use rl_runtime::thread::spawn;
+use rl_runtime::thread::{ThreadError, spawn};
 use rl_runtime::train::Training;
 use rl_runtime::{Algo, AlgoConfig, Config, Error};
 
-use program::{entry, load};
+use crate::harness::{entry, load};
 
 /// Time limit of every wait.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -228,7 +224,7 @@ impl Collect for Odd {
         filled.learnt.fill(learnt);
         if self.done == self.at {
             (self.what)();
-            return Err(Error::Thread { name: "odd".into(), cause: "came to its end".into() });
+            return Err(ThreadError { name: "odd".into(), cause: "came to its end".into() }.into());
         }
         self.done += 1;
         Ok(())

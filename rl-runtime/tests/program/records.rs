@@ -1,16 +1,12 @@
 //! Records of a run: what other programs read of it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::BufRead as _;
 use std::path::Path;
 use std::process::Command;
 
-use program::{finish, python_with, rl, text};
+use crate::harness::{finish, python_with, rl, text};
 use rl_runtime::checkpoint;
 
 /// Values by env steps.
@@ -175,7 +171,7 @@ fn monitor_follows_a_run_as_json_until_it_ends() {
     let path = dir.path().join("run");
     let small = ["--set", "hidden=[2]", "--set", "ppo.n_steps=8", "--set", "ppo.batch_size=16", "--set", "eval_episodes=1"];
     let run = rl(&[&["train", "cartpole", "--steps", "1e9", "--run-dir", text(&path)], &small[..]].concat()).spawn().unwrap();
-    program::until("a row is written", || {
+    crate::harness::until("a row is written", || {
         fs::read_to_string(path.join("metrics.csv")).is_ok_and(|text| text.lines().count() > 1)
     });
     let mut monitor = rl(&["monitor", text(&path), "--json"]).spawn().unwrap();
@@ -190,8 +186,8 @@ fn monitor_follows_a_run_as_json_until_it_ends() {
         if steps.len() == 3
             && let Some(run) = run.take()
         {
-            program::signal(run.id(), "-INT");
-            assert_eq!(program::wait(run).status.code(), Some(130));
+            crate::harness::signal(run.id(), "-INT");
+            assert_eq!(crate::harness::wait(run).status.code(), Some(130));
         }
     }
     assert!(monitor.wait().unwrap().success() && steps.len() >= 3, "{steps:?}");

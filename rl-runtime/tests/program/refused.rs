@@ -1,14 +1,10 @@
 //! Checks of settings from every source, which report all problems at once.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use program::{finish, load, rl, text};
+use crate::harness::{finish, load, rl, text};
 use rl_agents::settings::{Key, Kind, OnNonfinite};
 use rl_agents::{A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Learner, NetConfig, Ppo, PpoConfig, QNetwork};
 use rl_runtime::checkpoint;

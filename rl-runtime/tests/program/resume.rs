@@ -1,17 +1,12 @@
 //! Checkpoints that are resumed, lost, forged, forked and compared.
 
-#![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use program::{TIME_LIMIT, entry, load, metrics, newest, rl, saved_policy, text, wait};
+use crate::harness::{TIME_LIMIT, entry, load, metrics, newest, rl, saved_policy, text, wait};
 use rl_agents::Episode;
 use rl_envs::codec;
 use rl_runtime::checkpoint;

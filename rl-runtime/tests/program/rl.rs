@@ -1,16 +1,12 @@
 //! The `rl` program and its files, from outside.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::fs;
 use std::io::BufRead as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use program::{TIME_LIMIT, entry, finish, load, metrics, newest, rl, text, wait};
+use crate::harness::{TIME_LIMIT, entry, finish, load, metrics, newest, rl, text, wait};
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
 use rl_runtime::run_dir::RunDir;
@@ -778,7 +774,7 @@ fn a_rollout_that_takes_long_shows_progress_and_a_request_to_stop_is_acknowledge
         let line = lines.find(|line| line.as_ref().unwrap().contains("collecting: ")).unwrap().unwrap();
         let line = if json { serde_json::from_str::<Value>(&line).unwrap()["text"].as_str().unwrap().to_owned() } else { line };
         assert!(line.contains(" of 100 env steps (") && line.ends_with(" s since the last row)"), "{line}");
-        program::signal(child.id(), "-TERM");
+        crate::harness::signal(child.id(), "-TERM");
         assert!(lines.map(Result::unwrap).any(|line| line.contains("interrupted")));
         let output = wait(child);
         let said = stderr(&output);

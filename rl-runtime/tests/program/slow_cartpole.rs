@@ -1,13 +1,9 @@
 //! `rl train slow_cartpole`: an environment that blocks, with a setting of its own.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::fs;
 use std::time::{Duration, Instant};
 
-use program::{TIME_LIMIT, finish, newest, rl, text};
+use crate::harness::{TIME_LIMIT, finish, newest, rl, text};
 use rl_runtime::checkpoint;
 use serde_json::Value;
 
@@ -54,10 +50,10 @@ fn an_interrupt_does_not_wait_for_environments() {
         arguments.extend([&pipeline, "--run-dir", text(&run)]);
         for arguments in [&arguments[..], &["train", "--resume", text(&run)]] {
             let child = rl(arguments).spawn().unwrap();
-            program::until_it_trains(child.id());
+            crate::harness::until_it_trains(child.id());
             let begin = Instant::now();
-            program::signal(child.id(), "-INT");
-            let (output, took) = (program::wait(child), begin.elapsed());
+            crate::harness::signal(child.id(), "-INT");
+            let (output, took) = (crate::harness::wait(child), begin.elapsed());
             let said = String::from_utf8_lossy(&output.stdout);
             assert_eq!(output.status.code(), Some(130), "{said}{}", String::from_utf8_lossy(&output.stderr));
             assert!(took < Duration::from_secs(10) && said.contains("interrupted and saved"), "{took:?}: {said}");

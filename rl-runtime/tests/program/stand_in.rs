@@ -1,14 +1,10 @@
 //! `rl` with `--device cuda`: on the stand-in, and on drivers that are no use.
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use program::{finish, load, newest, rl, text};
+use crate::harness::{finish, load, newest, rl, text};
 use serde_json::Value;
 
 /// Runs `rl bench env` on the device of a driver in `dir`.

@@ -2,17 +2,12 @@
 //!
 //! `rl` asks before it executes their commands, and shows their messages without escape sequences.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
-mod program;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use program::{finish, newest, rl, text};
+use crate::harness::{finish, newest, rl, text};
 
 const SMALL: [&str; 12] = [
     "--set",

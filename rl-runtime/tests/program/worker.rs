@@ -2,11 +2,6 @@
 //!
 //! Needs a Python with Gymnasium: `RL_PYTHON`, or `python3`. `RL_REQUIRE_GYM=1` turns a skip into a failure.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-#![cfg(target_os = "linux")]
-
-mod program;
-
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use program::{finish, python, rl, text};
+use crate::harness::{finish, python, rl, text};
 use rl_envs::catalog::{Entry, Limits};
 use rl_envs::{
     ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Steps, VecEnv,
@@ -247,7 +242,7 @@ fn a_table_of_20000_states_trains_in_the_memory_of_its_budget() {
 
 #[test]
 fn categories_train_alike_on_the_cpu_and_on_a_device() {
-    let Some(python) = python().filter(|_| program::can_compare()) else { return };
+    let Some(python) = python().filter(|_| crate::harness::can_compare()) else { return };
     let dir = tempfile::tempdir().unwrap();
     let ppo = ["ppo.n_steps=32", "ppo.batch_size=64", "ppo.n_epochs=2", "normalize_obs=true"];
     for (algo, settings) in [("ppo", &ppo[..]), ("dqn", &["dqn.learning_starts=100", "dqn.buffer_size=1000"])] {
@@ -910,11 +905,11 @@ fn an_interrupt_does_not_wait_for_workers() {
         let is_sleep = |pid: &String| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n");
         wait_until_marked(&mark, 60, |_| marked(&mark).iter().filter(|pid| is_sleep(pid)).count() == 2);
         let begin = Instant::now();
-        program::signal(child.id(), "-INT");
-        let output = program::wait(child);
+        crate::harness::signal(child.id(), "-INT");
+        let output = crate::harness::wait(child);
         assert_eq!(output.status.code(), Some(130), "{drive}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(begin.elapsed() < Duration::from_secs(10), "{drive} takes {:?}", begin.elapsed());
-        checkpoint::config(&program::newest(&dir.path().join("run")), false).unwrap();
+        checkpoint::config(&crate::harness::newest(&dir.path().join("run")), false).unwrap();
         wait_until_marked(&mark, 10, |n| n == 0);
     }
 }
@@ -1228,13 +1223,13 @@ fn orphans_and_sessions_of_hung_workers_end_with_the_program_however_it_ends() {
             let more = format!("--steps 1000000 --set drive={drive} --set timeout_s={}", if end == "limit" { 2 } else { 1000 });
             let child = train_hostile("hang", &mark, &more, dir.path()).spawn().unwrap();
             // The program, two workers with a keeper each, and the two processes that each has started.
-            program::until("the workers hang", || with_argument(&mark).len() >= 9 || end == "limit");
+            crate::harness::until("the workers hang", || with_argument(&mark).len() >= 9 || end == "limit");
             if end != "limit" {
-                program::signal(child.id(), end);
+                crate::harness::signal(child.id(), end);
             }
-            let output = program::wait(child);
+            let output = crate::harness::wait(child);
             assert_eq!(output.status.code(), code, "{drive}, {end}: {}", String::from_utf8_lossy(&output.stderr));
-            program::until("no process is left", || with_argument(&mark).is_empty());
+            crate::harness::until("no process is left", || with_argument(&mark).is_empty());
         }
     }
 }

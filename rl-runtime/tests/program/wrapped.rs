@@ -1,14 +1,10 @@
 //! Wrappers as settings of any environment, from command line to checkpoint.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod program;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use program::{newest, text};
+use crate::harness::{newest, text};
 use rl_envs::catalog::{self, ENVS};
 use rl_envs::wrappers::Wrappers;
 use rl_runtime::config::Layers;

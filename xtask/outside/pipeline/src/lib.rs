@@ -3,9 +3,8 @@
 //! A producer, a transform and a consumer run on a thread each, and four buffers circulate between them.
 
 use rl_envs::{Action, Env as _, Purpose, Rng, pendulum::Pendulum};
-use rl_runtime::Error;
 use rl_runtime::ring::ring;
-use rl_runtime::thread::spawn;
+use rl_runtime::thread::{ThreadError, spawn};
 
 /// One episode of Pendulum.
 #[derive(Clone, Default)]
@@ -17,7 +16,7 @@ struct Episode {
 }
 
 /// Returns the best first action of `n` random episodes, and its return.
-pub fn best_of(n: u64) -> Result<(f32, f32), Error> {
+pub fn best_of(n: u64) -> Result<(f32, f32), ThreadError> {
     let [source, transform, sink] = ring(vec![Episode::default(); 4]);
 
     let producer = spawn("play", move || {
