@@ -97,6 +97,10 @@ struct Slot<O> {
     steps: u64,
     /// Successful steps since the last start.
     since_start: u64,
+    /// Successful starts since the last fault.
+    n_starts: u64,
+    /// Steps and text of the last fault, if it was in the first episode after the fault before.
+    last: Option<(u64, String)>,
     restarts: Restarts,
     /// `None` while the environment has it.
     cell: Option<Cell<O>>,
@@ -255,7 +259,18 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         for env in 0..n_envs {
             let (cell, calls) = (Some(envs.cell()), envs.thread(env, 0)?);
             let (state, restarts) = (SlotState::Idle, Restarts::default());
-            envs.slots.push(Slot { calls, generation: 0, state, starts: true, steps: 0, since_start: 0, restarts, cell });
+            envs.slots.push(Slot {
+                calls,
+                generation: 0,
+                state,
+                starts: true,
+                steps: 0,
+                since_start: 0,
+                n_starts: 0,
+                last: None,
+                restarts,
+                cell,
+            });
             envs.ask(env, Request::Reset);
         }
         Ok(envs)
@@ -420,6 +435,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
                 }
                 slot.state = SlotState::Idle;
                 slot.since_start = if ask == Request::Step { slot.since_start + 1 } else { 0 };
+                slot.n_starts += u64::from(ask == Request::Reset);
                 self.breaker.success();
                 events.push((env, if ask == Request::Step { EnvEvent::Stepped(step) } else { EnvEvent::Started }));
                 Ok(())
@@ -436,10 +452,13 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         let outage = self.breaker.open_for(now).filter(|_| self.reached);
         self.counts.breaker_opened += u64::from(self.breaker.fault(now));
         let slot = &mut self.slots[env];
-        // Restart an environment that answers and has taken a step since its last start; replace any other.
-        let replaced = !matches!(fault, Fault::Failed(_)) || ask == Request::Reset || slot.since_start == 0;
+        // Restart an environment that answers and has taken a step since its last start; replace any other. One that fails alike
+        // after each start would be restarted forever, for nothing.
+        let this = (slot.n_starts <= 1).then(|| (slot.since_start, fault.to_string()));
+        let is_alike = this.is_some() && this == slot.last;
+        let replaced = !matches!(fault, Fault::Failed(_)) || ask == Request::Reset || slot.since_start == 0 || is_alike;
         slot.steps += 1;
-        slot.since_start = 0;
+        (slot.since_start, slot.n_starts, slot.last) = (0, 0, this);
         events.push((env, EnvEvent::Faulted));
         if !replaced {
             slot.state = SlotState::Down;

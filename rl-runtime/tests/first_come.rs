@@ -371,6 +371,41 @@ fn beyond_the_cap_the_run_ends_and_names_the_environment() {
 }
 
 #[test]
+fn failing_alike_after_each_start_is_no_progress_and_failing_otherwise_is() {
+    let config = FaultConfig { max_restarts: 3, backoff: Duration::from_millis(1), ..FaultConfig::default() };
+    fn failure(cause: &str) -> Result<Duration, EnvError> {
+        Err(EnvError { cause: cause.into(), may_repeat: false })
+    }
+    let run = |trouble: Trouble, n: u64| {
+        let mut ready =
+            FirstComeCollector::new(envs(vec![trouble, fine], config.clone()), 4, FirstComeConfig::default()).unwrap();
+        let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+        let mut filled = filled(ready.shape(4));
+        loop {
+            let collected = ready.collect(&policy, 0, &mut filled, &track);
+            let counts = ready.counts();
+            if collected.is_err() || counts.failures >= n {
+                return (collected.map_err(|error| error.to_string()), counts);
+            }
+        }
+    };
+    // A start and two steps, then a failure: the first two are not known to be alike.
+    let (error, counts) = run(|call| if call % 4 == 0 { failure("no luck") } else { Ok(Duration::ZERO) }, 100);
+    assert!(error.unwrap_err().contains("replaced too often, last because: no luck"));
+    assert_eq!((counts.failures, counts.restarts, counts.quarantined), (5, 3, 1));
+    // After other numbers of steps, with other texts, or in a later episode.
+    let otherwise: [Trouble; 3] = [
+        |call| if call % 9 == 4 || call % 9 == 0 { failure("no luck") } else { Ok(Duration::ZERO) },
+        |call| if call % 4 == 0 { failure(["a", "b"][(call / 4 % 2) as usize]) } else { Ok(Duration::ZERO) },
+        |call| if call % 11 == 0 { failure("no luck") } else { Ok(Duration::ZERO) },
+    ];
+    for trouble in otherwise {
+        let (collected, counts) = run(trouble, 20);
+        assert_eq!((collected, counts.restarts), (Ok(()), 0), "{counts:?}");
+    }
+}
+
+#[test]
 fn while_all_of_them_fail_one_at_a_time_tries_again() {
     let down: Trouble =
         |call| if call <= 6 { Err(EnvError { cause: "down".into(), may_repeat: false }) } else { Ok(Duration::ZERO) };

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{packages, python};
+use crate::{cargo, python};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Version of glibc that Debian 11 has.
@@ -22,6 +22,8 @@ const GLIBC: &str = "2.31";
 const MAX_BYTES: u64 = 30_000_000;
 /// Zig as a linker, and what lets cargo use it.
 const LINKER: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.15.2"];
+/// Version of cargo-about, which collects licences (Apache-2.0 or MIT, maintained, used by many).
+const ABOUT: &str = "0.9.3";
 const SHELLS: [(&str, &str); 3] = [("bash", "rl"), ("zsh", "_rl"), ("fish", "rl.fish")];
 
 /// Libraries of glibc that the program may load, from the machine that tries it.
@@ -38,7 +40,9 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
     fs::create_dir_all(dir.join("man"))?;
     fs::create_dir_all(dir.join("completions"))?;
     let program = dir.join("rl");
-    fs::copy(build(root)?, &program)?;
+    // Zig's linker leaves the symbols in.
+    output(Command::new("strip").arg("-o").arg(&program).arg(build(root)?))
+        .context("strip comes with the C compiler's linker")?;
     let glibc = newest_glibc(&program)?;
     println!("needs glibc {glibc} or newer");
     ensure!(parts(&glibc) <= parts(GLIBC), "glibc {glibc} is newer than {GLIBC}");
@@ -46,8 +50,7 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
         fs::write(dir.join("completions").join(file), output(Command::new(&program).args(["completions", shell]))?)?;
     }
     output(Command::new(&program).arg("man").arg(dir.join("man")))?;
-    let features = "--features crawl";
-    fs::write(dir.join("LICENCES.txt"), packages::licences(root, &format!("-p rl-runtime {features} --target {TARGET}"))?)?;
+    fs::write(dir.join("LICENCES.txt"), licences(root)?)?;
     for file in ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         fs::copy(root.join(file), dir.join(file))?;
     }
@@ -74,6 +77,20 @@ fn build(root: &Path) -> Result<PathBuf> {
     command.env("PATH", format!("{}/bin:{path}", tools.display())).env("PYTHONPATH", &tools);
     ensure!(command.status().context("cargo-zigbuild")?.success(), "cargo {args} failed");
     Ok(root.join("target").join(TARGET).join("dist/rl"))
+}
+
+/// Texts of the licences of all crates that the program is built from.
+///
+/// Fails on a licence that `xtask/dist/about.toml` does not accept.
+fn licences(root: &Path) -> Result<String> {
+    let tool = root.join("target").join(format!("cargo-about-{ABOUT}"));
+    if !tool.exists() {
+        let to = tool.to_string_lossy();
+        cargo(root, &["install", "cargo-about", "--version", ABOUT, "--features", "cli", "--locked", "--root", &to], &[])?;
+    }
+    let mut command = Command::new(tool.join("bin/cargo-about"));
+    command.args(["generate", "--offline", "--features", "crawl", "--target", TARGET]).current_dir(root.join("rl-runtime"));
+    output(command.arg("--config").arg(root.join("xtask/dist/about.toml")).arg(root.join("xtask/dist/licences.hbs")))
 }
 
 /// Newest version of glibc whose symbols a program needs.

@@ -1,13 +1,11 @@
-//! The library crates as packages, and the licences of what they depend on.
+//! The library crates as packages.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context as _, Result, ensure};
 
 use crate::cargo;
 
@@ -43,56 +41,4 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     fs::write(dir.join("src/lib.rs"), "//! Depends on the packages.\n")?;
     fs::copy(root.join("Cargo.lock"), dir.join("Cargo.lock"))?;
     cargo(&dir, &["check"], &[("CARGO_TARGET_DIR", &root.join("target").to_string_lossy())])
-}
-
-/// Texts of the licences of the packages that the program is built from.
-///
-/// `select` are arguments of `cargo tree`. Our own packages are left out. A package without a file of its licence has its name
-/// alone.
-pub(crate) fn licences(root: &Path, select: &str) -> Result<String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let run = |args: &str| -> Result<String> {
-        let output = Command::new(&cargo).args(args.split(' ')).current_dir(root).output().context("cargo")?;
-        ensure!(output.status.success(), "cargo {args}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
-    };
-    let tree = run(&format!("tree {select} --edges normal --prefix none --format {{p}} --locked"))?;
-    let used: BTreeSet<(&str, &str)> = tree
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split(' ');
-            Some((words.next()?, words.next()?.strip_prefix('v')?))
-        })
-        .collect();
-    let metadata: Value = serde_json::from_str(&run("metadata --format-version 1 --locked")?)?;
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    let mut all = String::from("Licences of the packages that the program is built from.\n");
-    for (name, version) in used.into_iter().filter(|(name, _)| !PACKAGES.contains(name)) {
-        let is_it = |package: &&Value| package["name"] == name && package["version"] == version;
-        let package = packages.iter().find(is_it).with_context(|| format!("cargo metadata lacks {name} {version}"))?;
-        let Some(licence) = package["license"].as_str().or(package["license_file"].as_str()) else {
-            bail!("{name} {version} names no licence");
-        };
-        writeln!(all, "\n{}\n{name} {version}: {licence}", "=".repeat(80))?;
-        let manifest = Path::new(package["manifest_path"].as_str().context("manifest_path")?);
-        for file in licence_files(manifest.parent().context("a manifest is in a directory")?)? {
-            let text = fs::read(&file).with_context(|| file.display().to_string())?;
-            writeln!(all, "\n{}", String::from_utf8_lossy(&text).trim())?;
-        }
-    }
-    Ok(all)
-}
-
-/// Files of a directory that hold licences or notices.
-fn licence_files(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
-        let is_licence =
-            ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE", "COPYRIGHT"].iter().any(|word| name.starts_with(word));
-        files.extend((is_licence && path.is_file()).then_some(path));
-    }
-    files.sort();
-    Ok(files)
 }
