@@ -99,7 +99,9 @@ struct Slot<O> {
     since_start: u64,
     /// Successful starts since the last fault.
     n_starts: u64,
-    /// Steps and text of the last fault, if it was in the first episode after the fault before.
+    /// Steps before the last fault, and its text.
+    ///
+    /// `None` unless it was in the first episode after the fault before.
     last: Option<(u64, String)>,
     restarts: Restarts,
     /// `None` while the environment has it.

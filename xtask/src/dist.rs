@@ -22,7 +22,7 @@ const GLIBC: &str = "2.31";
 const MAX_BYTES: u64 = 30_000_000;
 /// Zig as a linker, and what lets cargo use it.
 const LINKER: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.15.2"];
-/// Version of cargo-about, which collects licences (Apache-2.0 or MIT, maintained, used by many).
+/// Version of cargo-about, which collects licences.
 const ABOUT: &str = "0.9.3";
 const SHELLS: [(&str, &str); 3] = [("bash", "rl"), ("zsh", "_rl"), ("fish", "rl.fish")];
 
