@@ -36,7 +36,10 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         writeln!(dependencies, "{name} = \"{version}\"")?;
         writeln!(patches, "{name} = {{ path = \"{unpacked}\" }}")?;
     }
-    manifest += &format!("{dependencies}{patches}");
+    // With the profile of our workspace, what is compiled there serves here, too.
+    let workspace: toml::Table = fs::read_to_string(root.join("Cargo.toml"))?.parse()?;
+    let profile = toml::Table::from_iter([("profile".to_string(), workspace["profile"].clone())]);
+    manifest += &format!("{dependencies}{patches}{profile}");
     fs::write(dir.join("Cargo.toml"), manifest)?;
     fs::write(dir.join("src/lib.rs"), "//! Depends on the packages.\n")?;
     fs::copy(root.join("Cargo.lock"), dir.join("Cargo.lock"))?;
