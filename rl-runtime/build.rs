@@ -41,7 +41,7 @@ fn main() {
 
 /// Short hash of the commit, with "+" after it if files have changed since.
 ///
-/// Unoptimised builds, those of developers, are "unreleased": each commit would compile the crate once more.
+/// "unreleased" in the dev profile, where naming the commit would compile the crate again after each one.
 fn commit() -> String {
     if env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
         return "unreleased".into();
@@ -55,7 +55,9 @@ fn commit() -> String {
         let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let Some(hash) = git(&["rev-parse", "--short=7", "HEAD"]) else { return "unknown commit".into() };
+    // These sources may lie inside of another repository.
+    let hash = git(&["ls-files", "--error-unmatch", "build.rs"]).and_then(|_| git(&["rev-parse", "--short=7", "HEAD"]));
+    let Some(hash) = hash else { return "unknown commit".into() };
     // The log of HEAD changes with each commit; all sources may change the answer.
     for path in
         [git(&["rev-parse", "--git-path", "logs/HEAD"]), git(&["rev-parse", "--show-toplevel"]).map(|top| top + "/Cargo.lock")]
@@ -66,7 +68,8 @@ fn commit() -> String {
     {
         println!("cargo::rerun-if-changed={path}");
     }
-    let is_clean = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changed| changed.is_empty());
+    let is_clean =
+        git(&["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"]).is_some_and(|changed| changed.is_empty());
     if is_clean { hash } else { hash + "+" }
 }
 

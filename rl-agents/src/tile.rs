@@ -213,7 +213,7 @@ pub(crate) fn visit<F: EachTile>(isa: Isa, tile: Tile<'_>, each: &mut F) {
 
 /// A tile and its visitor.
 ///
-/// Apart from [`TileForward`] and [`TileBackward`], which each visitor would compile once more.
+/// Separate from [`TileForward`] and [`TileBackward`], so that they are not compiled again for each visitor.
 struct Visit<'a, 'b, F> {
     tile: Tile<'a>,
     each: &'b mut F,

@@ -9,6 +9,10 @@ pub(crate) use cudarc::driver::{
 #[cfg(feature = "driver")]
 pub(crate) use cudarc::nvrtc::Ptx;
 
+/// Message of a program without a driver.
+#[cfg(not(feature = "driver"))]
+pub(crate) const NO_DRIVER: &str = "this program was compiled without the feature `cuda` (`driver` of rl-cuda)";
+
 /// The names of cudarc that this crate uses, for types without values.
 ///
 /// [`probe`](crate::driver::probe) fails first, so that no function of a device is called.

@@ -27,7 +27,7 @@ pub(crate) enum Driver {
 /// Checks that the driver library loads, is new enough and complete.
 #[cfg(not(feature = "driver"))]
 pub(crate) fn probe() -> Result<(), Error> {
-    Err(Error::NoDriver("this program was compiled without the feature `cuda`".into()))
+    Err(Error::NoDriver(crate::api::NO_DRIVER.into()))
 }
 
 /// Loads the stand-in driver as the driver of this process.

@@ -38,7 +38,7 @@ pub struct Reading {
 impl Sensors {
     /// Finds no sensors.
     pub(crate) fn of(_address: &str) -> Result<Self, Error> {
-        Err(Error::NoSensors("this program was compiled without the feature `cuda`".into()))
+        Err(Error::NoSensors(crate::api::NO_DRIVER.into()))
     }
 
     /// Reads all sensors.

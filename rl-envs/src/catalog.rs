@@ -21,6 +21,8 @@ use crate::{
 pub use crate::vec_env::{Batches, Limits};
 
 /// All environments. A new one adds its line here.
+///
+/// A static: a constant is copied into each crate that uses it, which would compile every environment again.
 pub static ENVS: &[Entry] = &[
     Entry::lanes::<cartpole::Params, _, _>("cartpole", "balance a pole on a cart (Gymnasium's CartPole-v1)").twinned(),
     Entry::lanes::<mountain_car::Params, _, _>("mountain_car", "drive out of a valley (Gymnasium's MountainCar-v0)").twinned(),

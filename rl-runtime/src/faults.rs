@@ -1,8 +1,9 @@
 //! Faults of blocking environments: retries, restarts, quarantine, circuit breaker.
 //!
 //! A fault ends an episode as truncated, never as terminated. Afterwards an environment that still answers is restarted. One that
-//! hangs or has panicked is replaced on a new thread, because a thread cannot be killed, after a wait that doubles each time. An
-//! environment that is replaced too often is quarantined; too many in quarantine end the run. While all environments fail, a
+//! hangs, has panicked, or has failed with the same text after the same number of steps in the first episode after each of two
+//! restarts, is replaced on a new thread, because a thread cannot be killed, after a wait that doubles each time. An environment
+//! that is replaced too often is quarantined; too many in quarantine end the run. While all environments fail, a
 //! circuit breaker lets only one at a time retry, in rotation; these retries do not count. A run thus survives an outage of a
 //! service that all environments use. Nothing here reads a clock; callers pass the time in.
 

@@ -44,7 +44,7 @@ impl<const FIRST: u32, const PERIOD: u32> BlockingEnv for Remote<FIRST, PERIOD> 
         self.calls += 1;
         std::thread::sleep(Duration::from_micros(100));
         if self.calls % PERIOD == FIRST {
-            return Err(EnvError { cause: "the line is down".into(), may_repeat: false });
+            return Err(EnvError { cause: format!("the line is down at call {}", self.calls), may_repeat: false });
         }
         Ok(self.env.step(action, rng, obs))
     }

@@ -15,6 +15,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{cargo, python};
 
+/// Features: websites as environments, and the verb that writes manual pages.
+const FEATURES: &str = "crawl man";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Version of glibc that Debian 11 has.
 const GLIBC: &str = "2.31";
@@ -31,9 +33,13 @@ const LIBRARIES: [&str; 5] = ["ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", 
 
 /// Builds and packs the program, and trains CartPole from the archive.
 pub(crate) fn pack(root: &Path) -> Result<()> {
+    for (tool, package) in [("strip", "binutils"), ("objdump", "binutils"), ("sha256sum", "coreutils"), ("unshare", "util-linux")]
+    {
+        output(Command::new(tool).arg("--version")).with_context(|| format!("{tool} comes with Debian's package {package}"))?;
+    }
     let version = env!("CARGO_PKG_VERSION");
     let name = format!("rl-{version}-x86_64-linux");
-    let dir = root.join("target/dist").join(&name);
+    let dir = root.join("target/archive").join(&name);
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
     }
@@ -57,11 +63,11 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
     let bytes = size(&dir)?;
     println!("{}: {:.1} MB unpacked", dir.display(), bytes as f64 * 1e-6);
     ensure!(bytes <= MAX_BYTES, "more than {:.0} MB", MAX_BYTES as f64 * 1e-6);
-    let archive = root.join("target/dist").join(format!("{name}.tar.gz"));
+    let archive = root.join("target/archive").join(format!("{name}.tar.gz"));
     let tar = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-czf"];
-    output(Command::new("tar").arg("-C").arg(root.join("target/dist")).args(tar).arg(&archive).arg(&name))?;
-    let sum = output(Command::new("sha256sum").arg(format!("{name}.tar.gz")).current_dir(root.join("target/dist")))?;
-    fs::write(root.join("target/dist").join(format!("{name}.tar.gz.sha256")), &sum)?;
+    output(Command::new("tar").arg("-C").arg(root.join("target/archive")).args(tar).arg(&archive).arg(&name))?;
+    let sum = output(Command::new("sha256sum").arg(format!("{name}.tar.gz")).current_dir(root.join("target/archive")))?;
+    fs::write(root.join("target/archive").join(format!("{name}.tar.gz.sha256")), &sum)?;
     print!("{sum}");
     try_it(root, &archive, &name)
 }
@@ -69,7 +75,8 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
 /// Builds the program with the profile `dist`; returns its path.
 fn build(root: &Path) -> Result<PathBuf> {
     let tools = python::install(root, &LINKER)?;
-    let args = format!("zigbuild --locked --profile dist --target {TARGET}.{GLIBC} -p rl-runtime --bin rl --features crawl,man");
+    let features = FEATURES.replace(' ', ",");
+    let args = format!("zigbuild --locked --profile dist --target {TARGET}.{GLIBC} -p rl-runtime --bin rl --features {features}");
     println!("\n==> cargo {args}");
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(tools.join("bin/cargo-zigbuild"));
@@ -89,7 +96,7 @@ fn licences(root: &Path) -> Result<String> {
         cargo(root, &["install", "cargo-about", "--version", ABOUT, "--features", "cli", "--locked", "--root", &to], &[])?;
     }
     let mut command = Command::new(tool.join("bin/cargo-about"));
-    command.args(["generate", "--offline", "--features", "crawl", "--target", TARGET]).current_dir(root.join("rl-runtime"));
+    command.args(["generate", "--offline", "--features", FEATURES, "--target", TARGET]).current_dir(root.join("rl-runtime"));
     output(command.arg("--config").arg(root.join("xtask/dist/about.toml")).arg(root.join("xtask/dist/licences.hbs")))
 }
 
@@ -115,7 +122,7 @@ fn size(dir: &Path) -> Result<u64> {
 
 /// Trains CartPole from the archive, in a root that has nothing but glibc.
 fn try_it(root: &Path, archive: &Path, name: &str) -> Result<()> {
-    let empty = root.join("target/dist/empty-root");
+    let empty = root.join("target/archive/empty-root");
     if empty.exists() {
         fs::remove_dir_all(&empty)?;
     }

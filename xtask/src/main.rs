@@ -97,7 +97,7 @@ usage: cargo xtask <command>
                  remove each wait of rl-cuda in turn: a test must notice it
   candle-cuda    build `rl` with candle's CUDA backend in target/candle-cuda, by a CUDA toolkit that is installed into target; needs
                  minutes, and no GPU
-  dist           pack the program for Linux machines without Rust, with completions, manual pages and licences, into target/dist; tries
+  dist           pack the program for Linux machines without Rust, with completions, manual pages and licences, into target/archive; tries
                  the archive in an empty root
   gpu-bundle     pack GPU tests and benchmarks into target/gpu-bundle.tar.gz, for a machine that has only a driver
   gpu-record DIR
@@ -218,6 +218,46 @@ fn has(subcommand: &str) -> bool {
     installed
 }
 
+/// Checks documentation, crates outside the workspace, features and packages.
+fn documentation_and_crates(root: &Path) -> Result<()> {
+    cargo(root, &["test", "--workspace", "--doc"], &[])?;
+    cargo(root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+    let outside = root.join("xtask/outside");
+    // Use the versions of the workspace's lock file.
+    std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;
+    // Dependencies compiled for the workspace serve here, too.
+    let target = root.join("target");
+    let env = [("CARGO_TARGET_DIR", &*target.to_string_lossy())];
+    cargo(&outside, &["test", "--workspace"], &env)?;
+    // Each crate alone gets no feature that another has asked for.
+    for name in ["envs", "cuda", "buffer", "agents", "pipeline"] {
+        cargo(&outside.join(name), &["check"], &env)?;
+    }
+    compiles_no(&outside.join("pipeline"), "tree", &["candle-core", "clap", "cudarc", "rl-agents", "rl-cuda"])?;
+    compiles_no(&outside.join("buffer"), "tree", &["candle-core", "cudarc", "nvml-wrapper"])?;
+    compiles_no(&outside.join("agents"), "tree", &["cudarc", "nvml-wrapper"])?;
+    // Not strsim: a macro that candle uses brings it.
+    let library = "tree -p rl-runtime --no-default-features --features train";
+    compiles_no(root, library, &["clap", "console", "cudarc", "gif", "nvml-wrapper", "ratatui", "signal-hook"])?;
+    packages::check(root)
+}
+
+/// Runs the harnesses on the program of a plain build.
+///
+/// Prints the output of each at its end.
+fn harnesses() -> Result<()> {
+    for harness in ["fuzz --minutes 1 --seed 1", "kill9 --kills 12", "behaviours --runs 30 --seed 1", "full-disk"] {
+        let args = format!("{harness} --program target/debug/rl-plain");
+        let output = Command::new(std::env::current_exe()?).args(args.split(' ')).current_dir(root()).output()?;
+        let [stdout, stderr] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        println!("\n==> {args}\n{stdout}{stderr}");
+        if !output.status.success() {
+            bail!("{args} failed");
+        }
+    }
+    Ok(())
+}
+
 /// Checks that a selection of `cargo tree` in `dir` has no forbidden crate.
 fn compiles_no(dir: &Path, tree: &str, forbidden: &[&str]) -> Result<()> {
     println!("\n==> cargo {tree} in {}", dir.display());
@@ -268,38 +308,14 @@ fn test() -> Result<()> {
     cargo(&root, &["test", "--workspace", "--all-targets"], &gym)?;
     standin::check(&root)?;
     ptx_runs::counts(&root, false)?;
-    cargo(&root, &["test", "--workspace", "--doc"], &[])?;
-    cargo(&root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    let outside = root.join("xtask/outside");
-    // Use the versions of the workspace's lock file.
-    std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;
-    // Dependencies compiled for the workspace serve here, too.
-    let target = root.join("target");
-    let env = [("CARGO_TARGET_DIR", &*target.to_string_lossy())];
-    cargo(&outside, &["test", "--workspace"], &env)?;
-    // Each crate alone gets no feature that another has asked for.
-    for name in ["envs", "cuda", "buffer", "agents", "pipeline"] {
-        cargo(&outside.join(name), &["check"], &env)?;
-    }
-    compiles_no(&outside.join("pipeline"), "tree", &["candle-core", "clap", "cudarc", "rl-agents", "rl-cuda"])?;
-    compiles_no(&outside.join("buffer"), "tree", &["candle-core", "cudarc", "nvml-wrapper"])?;
-    compiles_no(&outside.join("agents"), "tree", &["cudarc", "nvml-wrapper"])?;
-    // Not strsim: a macro that candle uses brings it.
-    let library = "tree -p rl-runtime --no-default-features --features train";
-    compiles_no(&root, library, &["clap", "console", "cudarc", "gif", "nvml-wrapper", "ratatui", "signal-hook"])?;
-    packages::check(&root)?;
-    // The tests above have built this program.
-    for (harness, args) in [
-        (fuzz::run as fn(&Path, &[String]) -> Result<()>, "--minutes 1 --seed 1 --program target/debug/rl"),
-        (kill9::run, "--kills 12 --program target/debug/rl"),
-        (behaviours::run, "--runs 30 --seed 1 --program target/debug/rl"),
-        (full_disk::run, "--program target/debug/rl"),
-    ] {
-        println!("\n==> {args}");
-        harness(&root, &args.split(' ').map(String::from).collect::<Vec<_>>())?;
-    }
-    // After those who need the program of a plain build.
-    mpi(&root)?;
+    // They mostly wait, while the rest mostly compiles. The feature mpi replaces the program that the tests above have built.
+    let program = root.join("target/debug/rl-plain");
+    std::fs::copy(root.join("target/debug/rl"), &program).with_context(|| program.display().to_string())?;
+    let harnesses = std::thread::spawn(harnesses);
+    let others = documentation_and_crates(&root).and_then(|()| mpi(&root));
+    // Not before they have ended: they would go on alone.
+    harnesses.join().expect("harnesses return errors")?;
+    others?;
     println!("\nall checks passed");
     Ok(())
 }

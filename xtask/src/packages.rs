@@ -30,9 +30,14 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         let file = root.join("target/package").join(format!("{unpacked}.crate"));
         let status = Command::new("tar").arg("-C").arg(&dir).arg("-xzf").arg(&file).status().context("tar")?;
         ensure!(status.success(), "tar cannot unpack {}", file.display());
-        for file in ["README.md", "Cargo.toml.orig"] {
+        for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
             ensure!(dir.join(&unpacked).join(file).exists(), "the package {unpacked} has no {file}");
         }
+        let package: toml::Table = fs::read_to_string(dir.join(&unpacked).join("Cargo.toml"))?.parse()?;
+        let keywords = package["package"]["keywords"].as_array().context("keywords")?;
+        // What crates.io refuses, but `cargo package` does not.
+        let fits = |keyword: &toml::Value| keyword.as_str().is_some_and(|keyword| keyword.len() <= 20);
+        ensure!(keywords.len() <= 5 && keywords.iter().all(fits), "{unpacked}: at most 5 keywords of at most 20 characters");
         writeln!(dependencies, "{name} = \"{version}\"")?;
         writeln!(patches, "{name} = {{ path = \"{unpacked}\" }}")?;
     }
