@@ -112,7 +112,7 @@ impl ActorRank<'_> {
                     }
                 }
             };
-            spawn("heard", pass_on).map_err(failed)?;
+            spawn("heard", pass_on).map_err(|error| failed(error.into()))?;
         }
         self.process = Some(process);
         Ok(())
