@@ -39,7 +39,8 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
     }
     let version = env!("CARGO_PKG_VERSION");
     let name = format!("rl-{version}-x86_64-linux");
-    let dir = root.join("target/archive").join(&name);
+    let folder = root.join("target/archive");
+    let dir = folder.join(&name);
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
     }
@@ -47,8 +48,7 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
     fs::create_dir_all(dir.join("completions"))?;
     let program = dir.join("rl");
     // Zig's linker leaves the symbols in.
-    output(Command::new("strip").arg("-o").arg(&program).arg(build(root)?))
-        .context("strip comes with the C compiler's linker")?;
+    output(Command::new("strip").arg("-o").arg(&program).arg(build(root)?))?;
     let glibc = newest_glibc(&program)?;
     println!("needs glibc {glibc} or newer");
     ensure!(parts(&glibc) <= parts(GLIBC), "glibc {glibc} is newer than {GLIBC}");
@@ -63,13 +63,13 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
     let bytes = size(&dir)?;
     println!("{}: {:.1} MB unpacked", dir.display(), bytes as f64 * 1e-6);
     ensure!(bytes <= MAX_BYTES, "more than {:.0} MB", MAX_BYTES as f64 * 1e-6);
-    let archive = root.join("target/archive").join(format!("{name}.tar.gz"));
+    let archive = folder.join(format!("{name}.tar.gz"));
     let tar = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-czf"];
-    output(Command::new("tar").arg("-C").arg(root.join("target/archive")).args(tar).arg(&archive).arg(&name))?;
-    let sum = output(Command::new("sha256sum").arg(format!("{name}.tar.gz")).current_dir(root.join("target/archive")))?;
-    fs::write(root.join("target/archive").join(format!("{name}.tar.gz.sha256")), &sum)?;
+    output(Command::new("tar").arg("-C").arg(&folder).args(tar).arg(&archive).arg(&name))?;
+    let sum = output(Command::new("sha256sum").arg(format!("{name}.tar.gz")).current_dir(&folder))?;
+    fs::write(folder.join(format!("{name}.tar.gz.sha256")), &sum)?;
     print!("{sum}");
-    try_it(root, &archive, &name)
+    try_it(&folder, &archive, &name)
 }
 
 /// Builds the program with the profile `dist`; returns its path.
@@ -121,8 +121,8 @@ fn size(dir: &Path) -> Result<u64> {
 }
 
 /// Trains CartPole from the archive, in a root that has nothing but glibc.
-fn try_it(root: &Path, archive: &Path, name: &str) -> Result<()> {
-    let empty = root.join("target/archive/empty-root");
+fn try_it(folder: &Path, archive: &Path, name: &str) -> Result<()> {
+    let empty = folder.join("empty-root");
     if empty.exists() {
         fs::remove_dir_all(&empty)?;
     }
