@@ -14,7 +14,7 @@ fn main() {
     if env::var_os("CARGO_FEATURE_MPI").is_none() {
         return;
     }
-    let source = "src/mpi/calls.c";
+    let source = "src/ranks/mpi/calls.c";
     println!("cargo::rerun-if-changed={source}");
     println!("cargo::rerun-if-env-changed=MPICC");
     let mpicc = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());

@@ -9,9 +9,9 @@ use rl_buffer::{Memory, Rollout};
 use rl_envs::Pool;
 use serde::{Deserialize, Serialize};
 
-use crate::device_times::DeviceWatch;
-use crate::normalize::Statistics;
-use crate::optim::{self, Optimizer, StepCount};
+use crate::device::times::DeviceWatch;
+use crate::learner::optim::{self, Optimizer, StepCount};
+use crate::network::normalize::Statistics;
 use crate::probe::Probe;
 use crate::ranks::Ranks;
 use crate::{Error, Layout, Policy, Weights};

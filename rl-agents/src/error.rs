@@ -1,8 +1,8 @@
 //! Errors of agents.
 
 use crate::Divergence;
-use crate::anomaly::Anomaly;
-use crate::slices::{MAX_SLICES, MIN_SLICE};
+use crate::collect::anomaly::Anomaly;
+use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]

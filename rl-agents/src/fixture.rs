@@ -2,10 +2,10 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use rl_buffer::{ActionKind, Rollout, RolloutShape};
-use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole};
+use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole, visit};
 
-use crate::batch::{Batch, Minibatch};
-use crate::targets::Targets;
+use crate::learner::batch::{Batch, Minibatch};
+use crate::learner::targets::Targets;
 use crate::{ActorCritic, Collector, Learner, NetConfig, Precision};
 
 /// Kind of actions.
@@ -166,7 +166,7 @@ fn masked(rollout: &mut Rollout) -> Rollout {
         masks.as_mut().unwrap()[0][[t, 2 * n + a]] = u8::from(legal);
     }
     let both = to.steps.zip(from.steps).unwrap();
-    let _ = both.map(|(mut to, from)| to.assign(&from), |(mut to, from)| to.assign(&from), |(mut to, from)| to.assign(&from));
+    let _ = visit!(Steps, both, |(mut to, from)| to.assign(&from));
     to.log_probs.assign(&from.log_probs);
     to.values.assign(&from.values);
     copy

@@ -4,8 +4,8 @@
 //!
 //! Every rank holds the same agent and updates it from the same rollout. It collects only the columns of its own share of the
 //! environments' slices. It computes the gradients of its share of a minibatch's slices, already summed over whole subtrees of
-//! the [tree of slices](crate::slices). All ranks gather these sums and add them by the rest of the tree, so the bits do not
-//! depend on the number of ranks.
+//! the [tree of slices](crate::kernel::slices). All ranks gather these sums and add them by the rest of the tree, so the bits do
+//! not depend on the number of ranks.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -26,37 +26,29 @@
 //! assert_eq!(advantages, array![[1.0], [4.0]]); // [1 + 0.5 * 2 - 3 + 0.5 * 4, 1 + 0.5 * 10 - 2]
 //! ```
 
-pub mod returns;
-
-mod batch;
-mod device;
-mod device_replay;
-mod error;
-mod frames;
 pub mod memory;
+
+mod error;
 mod pinned;
-mod prioritized;
 mod replay;
 mod rollout;
 mod slab;
-mod snapshot;
-mod sum_tree;
 #[cfg(test)]
 mod testing;
-mod transition;
 
-pub use batch::{Batch, DeviceBatch, TransitionSlices, TransitionViews, Transitions};
-pub use device::{DeviceRollout, DeviceStep};
-pub use device_replay::DeviceReplay;
 pub use error::Error;
 pub use pinned::{Pinned, Streamed};
-pub use prioritized::PrioritizedReplayBuffer;
 pub use replay::ReplayBuffer;
+pub use replay::batch::{Batch, DeviceBatch, TransitionSlices, TransitionViews, Transitions};
+pub use replay::device::DeviceReplay;
+pub use replay::prioritized::PrioritizedReplayBuffer;
+pub use replay::sum_tree::SumTree;
+pub use replay::transition::TransitionShape;
 pub use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, StepSlices};
+pub use rollout::device::{DeviceRollout, DeviceStep};
+pub use rollout::returns;
 pub use rollout::{ActColumns, Rollout, RolloutColumns, RolloutShape, StepColumns};
 pub use slab::{ALIGN, Block, Host, Memory};
-pub use sum_tree::SumTree;
-pub use transition::TransitionShape;
 
 /// Examples of the README, as tests.
 #[cfg(doctest)]

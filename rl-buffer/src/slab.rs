@@ -4,6 +4,7 @@
 //! multiple of [`ALIGN`] bytes. The kind of memory is a value: [`Host`], or any other [`Memory`] that hands out aligned blocks.
 
 use std::fmt::Debug;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
@@ -118,18 +119,18 @@ impl Slab {
 
     /// Returns a column.
     #[inline]
-    pub(crate) fn get<T: Pod>(&self, span: Span) -> &[T] {
+    pub(crate) fn get<T: Pod>(&self, span: Span<T>) -> &[T] {
         cast_slice(&self.block.bytes()[span.at..][..span.len() * size_of::<T>()])
     }
 
     /// Returns a column for writing.
     #[inline]
-    pub(crate) fn get_mut<T: Pod>(&mut self, span: Span) -> &mut [T] {
+    pub(crate) fn get_mut<T: Pod>(&mut self, span: Span<T>) -> &mut [T] {
         cast_slice_mut(&mut self.block.bytes_mut()[span.at..][..span.len() * size_of::<T>()])
     }
 
     /// Returns a column as an array of its rows.
-    pub(crate) fn array<T: Pod>(&self, span: Span) -> ArrayView2<'_, T> {
+    pub(crate) fn array<T: Pod>(&self, span: Span<T>) -> ArrayView2<'_, T> {
         ArrayView2::from_shape((span.rows, span.width), self.get(span)).expect(FITS)
     }
 
@@ -168,15 +169,16 @@ impl Clone for Slab {
 
 const FITS: &str = "a column is its rows";
 
-/// Position of a column: byte offset, number of rows, elements per row.
+/// Position of a column of `T`: byte offset, number of rows, elements per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct Span<T> {
     at: usize,
     pub(crate) rows: usize,
     pub(crate) width: usize,
+    element: PhantomData<T>,
 }
 
-impl Span {
+impl<T: Copy> Span<T> {
     /// Number of elements.
     #[inline]
     pub(crate) fn len(self) -> usize {
@@ -189,7 +191,10 @@ impl Span {
     }
 
     /// Returns the column of a slab in a device's memory.
-    pub(crate) fn of<T: Element>(self, slab: View<'_, u8>) -> View<'_, T> {
+    pub(crate) fn of(self, slab: View<'_, u8>) -> View<'_, T>
+    where
+        T: Element,
+    {
         slab.column(self.at, self.len())
     }
 }
@@ -205,11 +210,11 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Appends a column of `rows` rows of `width` elements.
-    pub(crate) fn push<T: Pod>(&mut self, rows: usize, width: usize) -> Span {
+    pub(crate) fn push<T: Pod>(&mut self, rows: usize, width: usize) -> Span<T> {
         let at = self.bytes;
         let end = rows.saturating_mul(width).saturating_mul(size_of::<T>()).saturating_add(at);
         self.bytes = end.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX);
-        Span { at, rows, width }
+        Span { at, rows, width, element: PhantomData }
     }
 }
 
@@ -224,7 +229,7 @@ impl<'a> Cut<'a> {
     ///
     /// # Panics
     /// If a later column of the slab was taken before.
-    pub(crate) fn take<T: Pod>(&mut self, span: Span) -> &'a mut [T] {
+    pub(crate) fn take<T: Pod>(&mut self, span: Span<T>) -> &'a mut [T] {
         let len = span.len() * size_of::<T>();
         let (_, rest) = std::mem::take(&mut self.rest).split_at_mut(span.at - self.at);
         let (column, rest) = rest.split_at_mut(len);
@@ -236,7 +241,7 @@ impl<'a> Cut<'a> {
     ///
     /// # Panics
     /// As [`Cut::take`].
-    pub(crate) fn array<T: Pod>(&mut self, span: Span) -> ArrayViewMut2<'a, T> {
+    pub(crate) fn array<T: Pod>(&mut self, span: Span<T>) -> ArrayViewMut2<'a, T> {
         ArrayViewMut2::from_shape((span.rows, span.width), self.take(span)).expect(FITS)
     }
 }
@@ -248,19 +253,20 @@ mod tests {
     #[test]
     fn columns_are_aligned_and_do_not_overlap() {
         let mut layout = Layout::default();
-        let spans = [layout.push::<u8>(3, 5), layout.push::<u32>(1, 17), layout.push::<u64>(2, 0), layout.push::<u64>(2, 2)];
-        assert_eq!((layout.bytes, spans.map(|span| span.at)), (256, [0, 64, 192, 192]));
+        let (bytes, words) = (layout.push::<u8>(3, 5), layout.push::<u32>(1, 17));
+        let (none, longs) = (layout.push::<u64>(2, 0), layout.push::<u64>(2, 2));
+        assert_eq!((layout.bytes, [bytes.at, words.at, none.at, longs.at]), (256, [0, 64, 192, 192]));
         let mut slab = Slab::new(&layout, &<dyn Memory>::host()).expect("fits");
         let mut cut = slab.cut();
-        cut.take::<u8>(spans[0]).fill(1);
-        cut.take::<u32>(spans[1]).fill(2);
-        assert!(cut.take::<u64>(spans[2]).is_empty());
-        cut.array::<u64>(spans[3])[[1, 0]] = 3;
+        cut.take(bytes).fill(1);
+        cut.take(words).fill(2);
+        assert!(cut.take(none).is_empty());
+        cut.array(longs)[[1, 0]] = 3;
         for slab in [&slab, &slab.clone()] {
-            assert_eq!(slab.get::<u8>(spans[0]), [1; 15]);
-            assert_eq!(slab.get::<u32>(spans[1]), [2; 17]);
-            assert_eq!(slab.array::<u64>(spans[3]), ndarray::array![[0, 0], [3, 0]]);
-            assert!(slab.get::<u32>(spans[1]).as_ptr().addr().is_multiple_of(ALIGN));
+            assert_eq!(slab.get(bytes), [1; 15]);
+            assert_eq!(slab.get(words), [2; 17]);
+            assert_eq!(slab.array(longs), ndarray::array![[0, 0], [3, 0]]);
+            assert!(slab.get(words).as_ptr().addr().is_multiple_of(ALIGN));
         }
     }
 

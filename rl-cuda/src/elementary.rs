@@ -2,7 +2,7 @@
 //!
 //! Tests compare the results with the functions of rl-envs.
 
-use crate::args::Args;
+use crate::driver::args::Args;
 use crate::{Buffer, Device, Error};
 
 /// An elementary function of the kernels, named as in [`rl_envs::math`].

@@ -1,6 +1,6 @@
 //! Errors of the device.
 
-use crate::api::{DriverError, sys::CUresult};
+use crate::driver::api::{DriverError, sys::CUresult};
 
 /// Error of this crate; each variant carries the facts.
 #[derive(Debug, thiserror::Error)]

@@ -11,44 +11,31 @@
 //! }
 //! ```
 
-mod allocation;
-mod api;
-mod args;
-mod buffer;
-#[cfg(test)]
-mod corners;
-mod device;
-mod driver;
 pub mod elementary;
-mod emulated;
-mod error;
-mod graph;
-mod kernel;
 pub mod learner;
 pub mod measure;
-mod pinned;
-#[cfg(feature = "driver")]
-mod probe;
-mod sensors;
-mod sources;
-mod stream;
 pub mod targets;
-mod twins;
-mod vec_env;
 
-pub use buffer::{Buffer, Element, View, ViewMut};
-pub use device::Device;
-pub use error::Error;
-pub use graph::Graph;
-pub use kernel::KernelInfo;
-pub use pinned::{CpuAccess, PinnedSlab};
-pub use sensors::{Reading, Sensors};
-pub use sources::Module;
-pub use stream::{Event, Stream};
-pub use twins::Constants;
-pub use vec_env::{
+#[cfg(test)]
+mod corners;
+mod driver;
+mod envs;
+mod error;
+mod sensors;
+
+pub use driver::buffer::{Buffer, Element, View, ViewMut};
+pub use driver::device::Device;
+pub use driver::graph::Graph;
+pub use driver::kernel::KernelInfo;
+pub use driver::pinned::{CpuAccess, PinnedSlab};
+pub use driver::sources::Module;
+pub use driver::stream::{Event, Stream};
+pub use envs::twins::Constants;
+pub use envs::vec_env::{
     ActionSource, ActionViews, CudaVecEnv, DeviceActions, DeviceObs, DeviceSteps, ObsViews, RolloutGraph, StepViews, StepsGraph,
 };
+pub use error::Error;
+pub use sensors::{Reading, Sensors};
 
 /// Examples of the README, as tests.
 #[cfg(doctest)]

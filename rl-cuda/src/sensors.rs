@@ -16,7 +16,7 @@ pub struct Sensors {
     #[cfg(feature = "driver")]
     gpu: nvml_wrapper::Device<'static>,
     #[cfg(not(feature = "driver"))]
-    gpu: crate::api::Absent,
+    gpu: crate::driver::api::Absent,
 }
 
 /// Readings at one moment; NaN where a sensor is missing or cannot be read.
@@ -38,7 +38,7 @@ pub struct Reading {
 impl Sensors {
     /// Finds no sensors.
     pub(crate) fn of(_address: &str) -> Result<Self, Error> {
-        Err(Error::NoSensors(crate::api::NO_DRIVER.into()))
+        Err(Error::NoSensors(crate::driver::api::NO_DRIVER.into()))
     }
 
     /// Reads all sensors.

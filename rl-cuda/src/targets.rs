@@ -5,8 +5,8 @@ mod corners;
 
 use std::ops::Range;
 
-use crate::args::{Args, long};
-use crate::kernel::Kernel;
+use crate::driver::args::{Args, long};
+use crate::driver::kernel::Kernel;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Threads per block.

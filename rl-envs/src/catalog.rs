@@ -6,19 +6,19 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::breakout::Breakout;
+use crate::batch::lanes::{Dynamics, Lane, LanesVecEnv};
+use crate::batch::wrappers::Wrappers;
+use crate::check::batch::check_batches;
+use crate::check::trace::{TraceStep, trace};
 use crate::check::{Check, check_env_each};
-use crate::check_batch::check_batches;
-use crate::lanes::{Dynamics, Lane, LanesVecEnv};
-use crate::snake::Snake;
-use crate::trace::{TraceStep, trace};
-use crate::wrappers::Wrappers;
+use crate::envs::breakout::Breakout;
+use crate::envs::snake::Snake;
 use crate::{
     ActionSpace, BlockingEnv, Canvas, Constructor, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, Steps, SyncVecEnv,
-    VecEnv, acrobot, cartpole, mountain_car, mountain_car_continuous, pendulum, pool,
+    VecEnv, batch::pool, envs::acrobot, envs::cartpole, envs::mountain_car, envs::mountain_car_continuous, envs::pendulum,
 };
 
-pub use crate::vec_env::{Batches, Limits};
+pub use crate::batch::vec_env::{Batches, Limits};
 
 /// All environments. A new one adds its line here.
 ///
@@ -229,7 +229,7 @@ impl Entry {
 
     /// True if the environment draws itself.
     ///
-    /// [`Pixels`](crate::wrappers::Pixels) needs that. False for environments that block or are made elsewhere.
+    /// [`Pixels`](crate::batch::wrappers::Pixels) needs that. False for environments that block or are made elsewhere.
     ///
     /// # Errors
     /// The errors of a reset.

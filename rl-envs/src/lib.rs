@@ -21,49 +21,34 @@
 //! # Ok::<(), rl_envs::Error>(())
 //! ```
 
-pub mod acrobot;
-pub mod breakout;
-pub mod cartpole;
 pub mod catalog;
 pub mod check;
-pub mod codec;
-pub mod isa;
-pub mod lanes;
-pub mod math;
-pub mod mountain_car;
-pub mod mountain_car_continuous;
-pub mod pendulum;
-pub mod pool;
-pub mod rng;
-pub mod snake;
-pub mod wrappers;
 
+mod batch;
 mod canvas;
-mod check_batch;
-mod columns;
-mod env;
-mod error;
-mod permutation;
-mod random_actions;
-mod space;
-mod steps;
-mod trace;
-mod vec_env;
+mod contract;
+mod envs;
+mod numerics;
 
+pub use batch::isa::Isa;
+pub use batch::pool::Pool;
+pub use batch::random_actions::RandomActions;
+pub use batch::vec_env::{PooledVecEnv, SyncVecEnv, VecEnv};
+pub use batch::{isa, lanes, pool, wrappers};
 pub use canvas::{Canvas, Color};
 pub use check::check_env;
-pub use columns::{Action, ActionRows, ActionSlice, ActionSliceMut, Actions, Element, Obs, ObsRows, ObsSlice, ObsSliceMut};
-pub use env::{BlockingEnv, BoxedEnv, Constructor, Env, EnvError, MakeBlocking, Step};
-pub use error::Error;
-pub use isa::Isa;
-pub use permutation::Permutation;
-pub use pool::Pool;
-pub use random_actions::RandomActions;
-pub use rng::{Purpose, Rng};
-pub use space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Space};
-pub use steps::{StepLens, StepSlices, StepSlicesMut, Steps};
-pub use trace::TraceStep;
-pub use vec_env::{PooledVecEnv, SyncVecEnv, VecEnv};
+pub use check::trace::TraceStep;
+pub use contract::columns::{
+    Action, ActionRows, ActionSlice, ActionSliceMut, Actions, Element, Obs, ObsRows, ObsSlice, ObsSliceMut,
+};
+pub use contract::env::{BlockingEnv, BoxedEnv, Constructor, Env, EnvError, MakeBlocking, Step};
+pub use contract::error::Error;
+pub use contract::space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Space};
+pub use contract::steps::{StepLens, StepSlices, StepSlicesMut, Steps};
+pub use envs::{acrobot, breakout, cartpole, mountain_car, mountain_car_continuous, pendulum, snake};
+pub use numerics::permutation::Permutation;
+pub use numerics::rng::{Purpose, Rng};
+pub use numerics::{codec, math, rng};
 
 /// Examples of the README, as tests.
 #[cfg(doctest)]

@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
+/// Largest configuration file.
+pub(crate) const MAX_FILE: u64 = 1 << 20;
+
 /// Maximum length of a chain of symbolic links, as in Linux.
 const MAX_LINKS: usize = 40;
 

@@ -12,107 +12,55 @@
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-#[cfg(feature = "train")]
-pub mod blocking;
-#[cfg(feature = "train")]
-pub mod budget;
-#[cfg(feature = "train")]
-pub mod calls;
-#[cfg(feature = "train")]
-pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "train")]
 pub mod config;
-#[cfg(feature = "crawl")]
-pub mod crawl;
-#[cfg(feature = "train")]
-pub mod evaluation;
-#[cfg(feature = "train")]
-pub mod event;
-#[cfg(feature = "train")]
-pub mod faults;
 #[cfg(feature = "train")]
 pub mod file;
 #[cfg(feature = "train")]
-pub mod first_come;
-#[cfg(feature = "train")]
 pub mod interrupt;
-#[cfg(feature = "train")]
-pub mod metrics;
 #[cfg(feature = "train")]
 pub mod pipeline;
 #[cfg(feature = "train")]
 pub mod print;
-#[cfg(feature = "train")]
-pub mod profile;
-#[cfg(feature = "train")]
-pub mod resume;
 pub mod ring;
-#[cfg(feature = "train")]
-pub mod run_dir;
-#[cfg(feature = "train")]
-pub mod site;
 pub mod thread;
-#[cfg(feature = "train")]
-pub mod train;
-#[cfg(feature = "train")]
-pub mod watch;
-#[cfg(all(unix, feature = "train"))]
-pub mod worker;
 
-#[cfg(feature = "cli")]
-mod advice;
-#[cfg(feature = "train")]
-mod algo;
-#[cfg(feature = "train")]
-mod assemble;
-#[cfg(feature = "train")]
-mod auto;
-#[cfg(feature = "train")]
-mod catalog;
 mod channel;
-#[cfg(feature = "train")]
-mod crew;
-#[cfg(feature = "train")]
-mod crossover;
-#[cfg(feature = "train")]
-mod diverged;
-#[cfg(feature = "train")]
-mod env_settings;
 #[cfg(feature = "train")]
 mod error;
 #[cfg(feature = "train")]
-mod latency;
+mod ranks;
 #[cfg(feature = "train")]
-mod mapped;
+mod report;
 #[cfg(feature = "train")]
-mod mode;
-#[cfg(feature = "mpi")]
-mod mpi;
+mod run;
 #[cfg(feature = "train")]
-mod progress;
-#[cfg(feature = "train")]
-mod recording;
-#[cfg(feature = "train")]
-mod resources;
-#[cfg(feature = "train")]
-mod saves;
-#[cfg(feature = "train")]
-mod slow_cartpole;
-#[cfg(feature = "train")]
-mod tensorboard;
+mod sources;
 
 #[cfg(feature = "train")]
-pub use algo::{Algo, AlgoConfig};
+pub use config::algo::{Algo, AlgoConfig};
 #[cfg(feature = "train")]
-pub use config::Config;
+pub use config::{Config, budget};
 #[cfg(feature = "train")]
 pub use error::Error;
 #[cfg(feature = "train")]
-pub use mode::Mode;
+pub use pipeline::mode::Mode;
 #[cfg(feature = "train")]
-pub use progress::Progress;
+pub use pipeline::{blocking, calls, faults, first_come};
+#[cfg(feature = "train")]
+pub use report::{metrics, profile};
+#[cfg(feature = "train")]
+pub use run::progress::Progress;
+#[cfg(feature = "train")]
+pub use run::{checkpoint, evaluation, event, resume, run_dir, train, watch};
+#[cfg(feature = "crawl")]
+pub use sources::crawl;
+#[cfg(feature = "train")]
+pub use sources::site;
+#[cfg(all(unix, feature = "train"))]
+pub use sources::worker;
 
 /// Examples of the README, as tests.
 #[cfg(all(doctest, feature = "cli"))]

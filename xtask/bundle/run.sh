@@ -51,7 +51,7 @@ for stage in "$@"; do
         for test in "$here"/bin/test-*; do
             # Only the host compiles sources, so mistakes can only be planted there.
             only=
-            case $(basename "$test") in *-lib) only=device_ ;; esac
+            case $(basename "$test") in *-lib) only=device:: ;; esac
             try 300 "$(basename "$test")" "$test" $only --test-threads=1 --nocapture --skip planted
         done
         ;;

@@ -1,4 +1,4 @@
-"""A walk on a line that misbehaves as `plan.json` of the working directory says; xtask/src/worker.rs describes plans."""
+"""A walk on a line that misbehaves as `plan.json` of the working directory says; xtask/src/chaos/worker.rs describes plans."""
 
 import ctypes
 import json

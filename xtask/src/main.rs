@@ -1,51 +1,23 @@
 //! Development tasks; `cargo xtask test` runs every check.
 
-mod actors;
-mod behaviours;
 mod bench;
-mod board;
-mod candle_cuda;
-mod circles;
-mod counts;
+mod chaos;
+mod checks;
 mod dist;
-mod figures;
-mod foreign;
-mod full_disk;
-mod fuzz;
-mod gpu_bundle;
-mod gpu_record;
-mod grids;
-mod growth;
-mod http;
-mod kill9;
-mod kills;
-mod lag;
-mod learning;
-mod nvrtc;
-mod packages;
-mod pipeline;
 mod plot;
-mod presets;
 mod process;
-mod ptx;
-mod ptx_mutations;
-mod ptx_runs;
-mod public;
+mod proof;
 mod python;
-mod ranks;
-mod sb3;
-mod scale;
-mod soak;
-mod source;
-mod standin;
-mod study;
-mod tidy;
-mod worker;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::bench::{actors, board, grids, growth, http, lag, learning, peers, pipeline, presets, ranks, sb3, scale, study};
+use crate::chaos::{behaviours, full_disk, fuzz, kill9, kills, soak, worker};
+use crate::checks::{counts, packages, tidy};
+use crate::proof::{candle_cuda, gpu_bundle, gpu_record, ptx, ptx_mutations, ptx_runs, standin};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -129,7 +101,7 @@ fn main() -> ExitCode {
     let result = match std::env::args().nth(1).as_deref() {
         Some("test") => test(),
         Some("bench") => match std::env::args().nth(2).as_deref() {
-            Some("--peers") => bench::peers(&root(), std::env::args().nth(3).as_deref()),
+            Some("--peers") => peers::peers(&root(), std::env::args().nth(3).as_deref()),
             Some("--growth") => growth::measure(&root()),
             Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
             Some("--lag") => lag::measure(&root()),
@@ -219,9 +191,9 @@ fn has(subcommand: &str) -> bool {
 }
 
 /// Checks documentation, crates outside the workspace, features and packages.
-fn documentation_and_crates(root: &Path) -> Result<()> {
-    cargo(root, &["test", "--workspace", "--doc"], &[])?;
-    cargo(root, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
+fn documentation_and_crates(root: &Path, features: &[&str]) -> Result<()> {
+    cargo(root, &[&["test", "--workspace", "--doc"], features].concat(), &[])?;
+    cargo(root, &[&["doc", "--workspace", "--no-deps"], features].concat(), &[("RUSTDOCFLAGS", "-D warnings")])?;
     let outside = root.join("xtask/outside");
     // Use the versions of the workspace's lock file.
     std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;
@@ -242,12 +214,12 @@ fn documentation_and_crates(root: &Path) -> Result<()> {
     packages::check(root)
 }
 
-/// Runs the harnesses on the program of a plain build.
+/// Runs the harnesses on the program that the tests have built.
 ///
 /// Prints the output of each at its end.
 fn harnesses() -> Result<()> {
     for harness in ["fuzz --minutes 1 --seed 1", "kill9 --kills 12", "behaviours --runs 30 --seed 1", "full-disk"] {
-        let args = format!("{harness} --program target/debug/rl-plain");
+        let args = format!("{harness} --program target/debug/rl");
         let output = Command::new(std::env::current_exe()?).args(args.split(' ')).current_dir(root()).output()?;
         let [stdout, stderr] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
         println!("\n==> {args}\n{stdout}{stderr}");
@@ -275,22 +247,16 @@ fn compiles_no(dir: &Path, tree: &str, forbidden: &[&str]) -> Result<()> {
     }
 }
 
-/// Lints and tests the feature `mpi`, if there is an MPI installation.
-fn mpi(root: &Path) -> Result<()> {
-    if !Command::new("mpicc").arg("-v").output().is_ok_and(|output| output.status.success()) {
-        if std::env::var_os("RL_REQUIRE_MPI").is_some_and(|value| value == "1") {
-            bail!("RL_REQUIRE_MPI=1, but there is no mpicc");
-        }
+/// True if there is an MPI installation, which the feature `mpi` needs.
+fn has_mpi() -> Result<bool> {
+    let has = Command::new("mpicc").arg("-v").output().is_ok_and(|output| output.status.success());
+    if !has && std::env::var_os("RL_REQUIRE_MPI").is_some_and(|value| value == "1") {
+        bail!("RL_REQUIRE_MPI=1, but there is no mpicc");
+    }
+    if !has {
         println!("\n==> no MPI installation: the feature mpi is skipped");
-        return Ok(());
     }
-    // All members, so that dependencies have the features that they were compiled with.
-    let with = ["--workspace", "--features", "mpi"];
-    if has("clippy") {
-        cargo(root, &[&["clippy"], &with[..], &["--all-targets", "--", "-D", "warnings"]].concat(), &[])?;
-    }
-    cargo(root, &[&["test"], &with[..], &["--test", "mpi"]].concat(), &[])?;
-    cargo(root, &[&["test"], &with[..], &["--lib", "mpi::"]].concat(), &[])
+    Ok(has)
 }
 
 fn test() -> Result<()> {
@@ -300,19 +266,21 @@ fn test() -> Result<()> {
     if has("fmt") {
         cargo(&root, &["fmt", "--all", "--check"], &[])?;
     }
+    // The crates outside of the workspace compile the program without this feature.
+    let features: &[&str] = if has_mpi()? { &["--features", "mpi"] } else { &[] };
+    let all = ["--workspace", "--all-targets"];
     if has("clippy") {
-        cargo(&root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
+        cargo(&root, &[&["clippy"], &all[..], features, &["--", "-D", "warnings"]].concat(), &[])?;
     }
     let python = python::python_path(&root)?.map(|path| path.to_string_lossy().into_owned());
     let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
-    cargo(&root, &["test", "--workspace", "--all-targets"], &gym)?;
+    // More threads than cores, as many tests wait for processes.
+    cargo(&root, &[&["test"], &all[..], features, &["--", "--test-threads", "4"]].concat(), &gym)?;
     standin::check(&root)?;
     ptx_runs::counts(&root, false)?;
-    // They mostly wait, while the rest mostly compiles. The feature mpi replaces the program that the tests above have built.
-    let program = root.join("target/debug/rl-plain");
-    std::fs::copy(root.join("target/debug/rl"), &program).with_context(|| program.display().to_string())?;
+    // They mostly wait, while the rest mostly compiles.
     let harnesses = std::thread::spawn(harnesses);
-    let others = documentation_and_crates(&root).and_then(|()| mpi(&root));
+    let others = documentation_and_crates(&root, features);
     // Not before they have ended: they would go on alone.
     harnesses.join().expect("harnesses return errors")?;
     others?;

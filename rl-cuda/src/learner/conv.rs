@@ -4,8 +4,8 @@ use super::dense::blocks;
 use super::kernels::{BLOCK, length};
 use super::layer::Activation;
 use super::slices::MinibatchSlices;
-use crate::args::Args;
-use crate::kernel::Kernel;
+use crate::driver::args::Args;
+use crate::driver::kernel::Kernel;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Shape of a convolution with a square kernel and no padding.

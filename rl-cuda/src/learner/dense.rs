@@ -3,7 +3,7 @@
 use super::kernels::{BLOCK, LearnerKernels, length};
 use super::layer::{Activation, DenseLayer};
 use super::slices::MinibatchSlices;
-use crate::args::Args;
+use crate::driver::args::Args;
 use crate::{Error, Stream, View, ViewMut};
 
 /// Rows and columns that a block of a product computes, with 128 threads.

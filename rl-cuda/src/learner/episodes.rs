@@ -1,8 +1,8 @@
 //! Statistics of the episodes of environments on a device.
 
 use super::kernels::{BLOCK, length};
-use crate::args::{Args, long};
-use crate::kernel::Kernel;
+use crate::driver::args::{Args, long};
+use crate::driver::kernel::Kernel;
 use crate::{Buffer, Device, Error, Stream, View};
 
 /// Threads of the block that finds the latest episodes.

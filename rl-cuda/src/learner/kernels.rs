@@ -4,8 +4,8 @@ use rl_envs::{Actions, Obs};
 
 use super::slices::MinibatchSlices;
 use super::state::LearnerState;
-use crate::args::{Args, long};
-use crate::kernel::Kernel;
+use crate::driver::args::{Args, long};
+use crate::driver::kernel::Kernel;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Number of parts of a loss.

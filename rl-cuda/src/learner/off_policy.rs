@@ -3,8 +3,8 @@
 use rl_envs::Actions;
 
 use super::kernels::{BLOCK, HeadSizes, length};
-use crate::args::{Args, long};
-use crate::kernel::Kernel;
+use crate::driver::args::{Args, long};
+use crate::driver::kernel::Kernel;
 use crate::targets::Steps;
 use crate::{Device, Error, Stream, View, ViewMut};
 

@@ -2,7 +2,7 @@
 
 use super::kernels::{BLOCK, LearnerKernels, length};
 use super::state::LearnerState;
-use crate::args::Args;
+use crate::driver::args::Args;
 use crate::{Error, Stream, View, ViewMut};
 
 #[allow(unsafe_code)]

@@ -3,8 +3,8 @@
 use super::kernels::{BLOCK, length};
 use super::slices::MinibatchSlices;
 use super::state::LearnerState;
-use crate::args::Args;
-use crate::kernel::Kernel;
+use crate::driver::args::Args;
+use crate::driver::kernel::Kernel;
 use crate::{Device, Error, Stream, View, ViewMut};
 
 /// Number of terms of a transition's loss: the weighted loss, and Q.

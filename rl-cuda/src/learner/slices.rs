@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::args::long;
+use crate::driver::args::long;
 
 /// Samples of a tile: the part of a gradient that is summed from zero.
 pub const TILE: usize = 96;

@@ -29,12 +29,12 @@ fn undo() -> MutexGuard<'static, Option<Undo>> {
 }
 
 /// Lets the first signal ask to save, from now on.
-pub(super) fn listen() {
+pub(crate) fn listen() {
     *undo() = None;
 }
 
 /// Lets the first signal end the program after `remove`, until [`listen`].
-pub(super) fn end_at_once(remove: impl FnOnce() + Send + 'static) {
+pub(crate) fn end_at_once(remove: impl FnOnce() + Send + 'static) {
     *undo() = Some(Box::new(remove));
 }
 
@@ -45,7 +45,7 @@ pub(super) fn end_at_once(remove: impl FnOnce() + Send + 'static) {
 /// # Errors
 /// The operating system's message.
 #[cfg(unix)]
-pub(super) fn start(restore: fn()) -> Result<(), String> {
+pub(crate) fn start(restore: fn()) -> Result<(), String> {
     use std::sync::Arc;
     use std::time::Instant;
 
@@ -82,7 +82,7 @@ pub(super) fn start(restore: fn()) -> Result<(), String> {
 /// # Errors
 /// Always, with a message.
 #[cfg(not(unix))]
-pub(super) fn start(_restore: fn()) -> Result<(), String> {
+pub(crate) fn start(_restore: fn()) -> Result<(), String> {
     Err("signals are handled on Unix only".into())
 }
 

@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::config::EnvConfig;
-use crate::crossover::cache_dir;
+use crate::config::crossover::cache_dir;
 use crate::file::write_own;
-use crate::worker::{EXEC, GYM};
+use crate::sources::worker::{EXEC, GYM};
 use crate::{Error, print};
 
 /// Origin of the choice of an environment.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Choice<'a> {
+pub(crate) enum Choice<'a> {
     /// The command line, or the process of ours that has sent the settings.
     Given,
     /// A file or directory, or a line of a file.
@@ -31,7 +31,7 @@ pub(super) enum Choice<'a> {
 
 /// Decisions of the user about what files may execute.
 #[derive(Debug)]
-pub(super) struct Trust {
+pub(crate) struct Trust {
     /// Accepts everything.
     all: bool,
     /// Hashes of what has been accepted, here or by the parent process.
@@ -52,7 +52,7 @@ fn code(EnvConfig { name, kwargs, path, .. }: &EnvConfig) -> Option<String> {
 }
 
 /// Returns the hash by which an environment that executes code is remembered.
-pub(super) fn hash(env: &EnvConfig) -> Option<String> {
+pub(crate) fn hash(env: &EnvConfig) -> Option<String> {
     code(env)?;
     let dir = std::env::current_dir().unwrap_or_default();
     // A run names the directory in which it has found the module.
@@ -69,7 +69,7 @@ impl Trust {
     /// Creates the decisions of a command line.
     ///
     /// `all` is `--trust`; `accepted` are the hashes of what the process that has started this one has accepted.
-    pub(super) fn new(all: bool, accepted: Vec<String>) -> Self {
+    pub(crate) fn new(all: bool, accepted: Vec<String>) -> Self {
         let memory = cache_dir().map(|cache| cache.join("trusted"));
         Self { all, accepted: RefCell::new(accepted.into_iter().collect()), memory }
     }
@@ -78,7 +78,7 @@ impl Trust {
     ///
     /// # Errors
     /// [`Error::Config`] if the answer is no, or there is no terminal to ask at; [`rl_envs::Error::Stopped`] after an interrupt.
-    pub(super) fn check(&self, envs: &[EnvConfig], choice: Choice<'_>) -> Result<(), Error> {
+    pub(crate) fn check(&self, envs: &[EnvConfig], choice: Choice<'_>) -> Result<(), Error> {
         let mut codes: Vec<(String, String)> = envs.iter().filter_map(|env| Some((hash(env)?, code(env)?))).collect();
         codes.dedup();
         let unknown: Vec<&str> = codes.iter().filter(|(hash, _)| !self.knows(hash)).map(|(_, code)| code.as_str()).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
 use rl_envs::Isa;
 
@@ -17,10 +17,10 @@ const FEATURES: [(&str, bool); 4] = [
 ];
 
 /// Version and commit.
-pub(super) static SHORT: LazyLock<String> = LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("RL_COMMIT")));
+pub(crate) static SHORT: LazyLock<String> = LazyLock::new(|| format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("RL_COMMIT")));
 
 /// Version, commit, features, instruction set and target.
-pub(super) static LONG: LazyLock<String> = LazyLock::new(|| {
+pub(crate) static LONG: LazyLock<String> = LazyLock::new(|| {
     let features: Vec<&str> = FEATURES.into_iter().filter_map(|(name, has)| has.then_some(name)).collect();
     let features = if features.is_empty() { "none".into() } else { features.join(", ") };
     let isa = format!("{:?}", Isa::best()).to_lowercase();
@@ -28,14 +28,14 @@ pub(super) static LONG: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Prints the completions of a shell.
-pub(super) fn completions(shell: Shell) {
+pub(crate) fn completions(shell: Shell, mut program: Command) {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut super::Cli::command(), "rl", &mut script);
+    clap_complete::generate(shell, &mut program, "rl", &mut script);
     print::raw(&String::from_utf8_lossy(&script));
 }
 
 /// Writes a manual page for each verb to a directory.
 #[cfg(feature = "man")]
-pub(super) fn man(dir: &std::path::Path) -> Result<(), crate::Error> {
-    clap_mangen::generate_to(super::Cli::command(), dir).map_err(crate::Error::io(dir))
+pub(crate) fn man(dir: &std::path::Path, program: Command) -> Result<(), crate::Error> {
+    clap_mangen::generate_to(program, dir).map_err(crate::Error::io(dir))
 }

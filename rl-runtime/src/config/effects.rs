@@ -4,7 +4,7 @@ use rl_envs::Space;
 use rl_envs::catalog::Entry;
 
 use super::{Config, cores};
-use crate::algo::Concern;
+use crate::config::algo::Concern;
 use crate::print::grouped;
 
 /// Describes the shape of observations that are pictures; `None` for any others.

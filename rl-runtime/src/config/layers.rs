@@ -10,13 +10,10 @@ use toml::{Table, Value};
 
 use super::presets::{PRESETS, WORKLOADS};
 use super::{Config, EnvConfig, Key, keys};
-use crate::algo::{Algo, AlgoConfig};
-use crate::file::read_small;
+use crate::config::algo::{Algo, AlgoConfig};
+use crate::file::{MAX_FILE, read_small};
 use crate::print::did_you_mean;
-use crate::{Error, auto, catalog};
-
-/// Largest configuration file.
-pub(crate) const MAX_FILE: u64 = 1 << 20;
+use crate::{Error, config::auto, sources::catalog};
 
 /// Sets a setting, such as `ppo.n_steps`, in the table of a file.
 #[cfg(feature = "cli")]

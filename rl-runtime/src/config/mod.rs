@@ -3,6 +3,11 @@
 //! [`Layers`] says where a choice comes from. One check serves all layers, and the files of runs and checkpoints too: every value
 //! against [`keys`], then the values together, before any work. All problems are reported at once.
 
+pub mod budget;
+
+pub(crate) mod algo;
+pub(crate) mod auto;
+pub(crate) mod crossover;
 pub(crate) mod effects;
 pub(crate) mod layers;
 mod presets;
@@ -21,16 +26,15 @@ use toml::{Table, Value};
 
 use crate::Error;
 use crate::Mode;
-use crate::algo::{Algo, AlgoConfig, Build, Concern};
-use crate::catalog;
-use crate::faults::{FaultConfig, START_TIMEOUT};
-use crate::first_come::FirstComeConfig;
-use crate::mapped;
-use crate::worker;
+use crate::config::algo::{Algo, AlgoConfig, Build, Concern};
+use crate::pipeline::faults::{FaultConfig, START_TIMEOUT};
+use crate::pipeline::first_come::FirstComeConfig;
+use crate::run::mapped;
+use crate::sources::catalog;
+use crate::sources::worker;
 
 pub use crate::file::read_small;
 pub use layers::Layers;
-pub(crate) use layers::MAX_FILE;
 pub use presets::{PRESETS, WORKLOADS};
 pub use rl_agents::settings::{Key, Kind};
 

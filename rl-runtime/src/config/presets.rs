@@ -1,6 +1,6 @@
 //! Settings that suit an environment and an algorithm.
 
-use crate::algo::Algo;
+use crate::config::algo::Algo;
 
 /// Workloads for any environment: name, TOML.
 ///

@@ -8,27 +8,18 @@
 mod bits;
 #[cfg(target_os = "linux")]
 mod commands;
-mod crawl;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod crossover;
-mod device;
+mod devices;
 #[cfg(unix)]
 mod edges;
 mod harness;
 #[cfg(target_os = "linux")]
 mod newcomer;
-mod offline;
 mod pipeline;
 mod records;
 mod refused;
 #[cfg(unix)]
 mod resume;
 mod rl;
-mod slow_cartpole;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod stand_in;
+mod sources;
 #[cfg(target_os = "linux")]
 mod trust;
-#[cfg(target_os = "linux")]
-mod worker;
-mod wrapped;

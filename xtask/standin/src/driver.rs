@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::counts::{self, Counter, Counts};
-use crate::exec::{self, Launch, Nothing};
-use crate::fault::{Fault, Kind};
-use crate::memory::{Actor, How, MAX_STREAMS, Memory};
-use crate::mutants::Mutants;
+use crate::fault::{Fault, How, Kind};
 use crate::pinned::{Direction, Slab};
 use crate::ptx::Kernel;
+use crate::run::counts::{self, Counter, Counts};
+use crate::run::exec::{self, Launch, Nothing};
+use crate::run::memory::{Actor, MAX_STREAMS, Memory};
+use crate::run::mutants::Mutants;
 use crate::settings::{Schedule, Settings};
 
 /// Error code of the driver.

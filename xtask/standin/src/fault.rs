@@ -2,6 +2,14 @@
 
 use std::fmt;
 
+/// Way of accessing memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    Read,
+    Write,
+    Atomic,
+}
+
 /// Kind of a fault; its text is what tests look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -22,26 +22,19 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod api;
-mod constants;
-pub mod counts;
 mod decoy;
 mod driver;
-mod exec;
 mod fault;
-mod machine;
-mod memory;
-mod mutants;
 mod nvml;
-mod opcode;
-mod operand;
 mod pinned;
 mod ptx;
+mod run;
 mod settings;
-mod shared;
 
 pub use api::FUNCTIONS;
 pub use decoy::{DECOYS, Decoy};
 pub use fault::{Fault, Kind};
-pub use machine::Machine;
-pub use opcode::Arithmetic;
+pub use ptx::opcode::Arithmetic;
 pub use ptx::{Access, Instruction, Kernel, Operation, Param, PtxError, Space, alone, parse, with_line};
+pub use run::counts;
+pub use run::machine::Machine;

@@ -9,13 +9,14 @@ use serde_json::json;
 use toml::Value;
 
 use super::measure::spread;
-use super::{Envs, parse_seconds, parse_units, set_matrix_threads, threads};
+use crate::cli::args::{parse_seconds, parse_units, set_matrix_threads, threads};
+use crate::cli::envs::Envs;
 use crate::cli::signals;
+use crate::config::crossover::{Crossover, CrossoverPoint, PAYS};
 use crate::config::{Device, Layers, parse_device};
-use crate::crossover::{Crossover, CrossoverPoint, PAYS};
 use crate::print::{grouped, quoted};
-use crate::profile::Profile;
-use crate::train::Training;
+use crate::report::profile::Profile;
+use crate::run::train::Training;
 use crate::{Algo, Config, Error, interrupt, print};
 
 /// Alternating measurements of the CPU and the device, of which the median counts.
@@ -49,7 +50,7 @@ fn parse_learner(text: &str) -> Result<Device, String> {
 }
 
 #[derive(Args)]
-pub(in crate::cli) struct CrossoverArgs {
+pub(crate) struct CrossoverArgs {
     /// cuda, cuda:i or emulated
     #[arg(long, default_value = "cuda", value_parser = |text: &str| parse_learner(text).map(|_| text.to_owned()))]
     device: String,

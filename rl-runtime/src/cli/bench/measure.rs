@@ -17,18 +17,18 @@ use rl_envs::{Dtype, Pool, Purpose, RandomActions, Rng, VecEnv, rng};
 use serde_json::{Value, json};
 
 use crate::Mode;
-use crate::advice::Circumstances;
-use crate::blocking::{BlockingEnvs, Make};
-use crate::budget::Budget;
-use crate::faults::{FaultConfig, FaultCounts};
+use crate::config::budget::Budget;
 use crate::file::Draft;
-use crate::first_come::{FirstComeCollector, FirstComeConfig};
-use crate::mapped;
-use crate::metrics::LagHistogram;
+use crate::pipeline::blocking::{BlockingEnvs, Make};
+use crate::pipeline::faults::{FaultConfig, FaultCounts};
+use crate::pipeline::first_come::{FirstComeCollector, FirstComeConfig};
 use crate::pipeline::{Flow, Pipeline};
-use crate::profile::{Phase, Profile};
-use crate::resources::Resources;
-use crate::slow_cartpole::{Latency, SlowCartPole, spin};
+use crate::report::advice::Circumstances;
+use crate::report::metrics::LagHistogram;
+use crate::report::profile::{Phase, Profile};
+use crate::report::resources::Resources;
+use crate::run::mapped;
+use crate::sources::slow_cartpole::{Latency, SlowCartPole, spin};
 use crate::{Error, print};
 
 /// Steps of the rollout that the bench writes: enough to leave the cache.

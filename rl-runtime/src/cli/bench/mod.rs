@@ -9,17 +9,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 use rl_agents::{Activation, Isa, Learner, NetConfig, PpoConfig};
 
 use self::crossover::CrossoverArgs;
 pub(super) use self::update::ceiling;
 use self::update::{MeasuredNets, Noise, ObsSource};
-use super::{Envs, set_matrix_threads, threads};
 use crate::Mode;
-use crate::first_come::FirstComeConfig;
-use crate::latency::Distribution;
-use crate::slow_cartpole::Latency;
+use crate::cli::args::{
+    parse_conv, parse_minibatch, parse_ms, parse_name, parse_seconds, parse_share, parse_units, set_matrix_threads, threads,
+};
+use crate::cli::envs::Envs;
+use crate::pipeline::first_come::FirstComeConfig;
+use crate::sources::latency::Distribution;
+use crate::sources::slow_cartpole::Latency;
 use crate::{Error, print};
 
 /// Device to measure on.
@@ -240,39 +242,6 @@ Training with device = auto then takes the GPU where it was at least 1.1 times a
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
     },
-}
-
-/// Parses an enum by its name in settings.
-pub(super) fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_value(text.into()).map_err(|error| error.to_string())
-}
-
-fn parse_conv(text: &str) -> Result<[usize; 3], String> {
-    let size = |size: &str| size.parse().ok().filter(|size| (1..=MAX_CONV as usize).contains(size));
-    let sizes: Option<Vec<usize>> = text.split('x').map(size).collect();
-    let sizes = sizes.and_then(|sizes| sizes.try_into().ok());
-    sizes.ok_or_else(|| format!("not CHANNELSxKERNELxSTRIDE, such as 16x3x1, with numbers from 1 to {MAX_CONV}"))
-}
-
-fn parse_units(text: &str) -> Result<usize, String> {
-    let units = text.parse().ok().filter(|units| (1..=MAX_UNITS as usize).contains(units));
-    units.ok_or_else(|| format!("not a whole number from 1 to {MAX_UNITS}"))
-}
-
-fn parse_minibatch(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| (2..=1 << 20).contains(n)).ok_or_else(|| "not a whole number from 2 to 1048576".into())
-}
-
-pub(super) fn parse_ms(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|ms| (0.0..=3.6e6).contains(ms)).ok_or_else(|| "not a number from 0 to 3600000".into())
-}
-
-pub(super) fn parse_share(text: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|share| (0.0..1.0).contains(share)).ok_or_else(|| "not a number from 0 to below 1".into())
-}
-
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|s| (0.01..=86_400.0).contains(s)).ok_or_else(|| "not a number from 0.01 to 86400".into())
 }
 
 pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Error> {

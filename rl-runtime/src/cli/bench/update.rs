@@ -14,11 +14,11 @@ use serde_json::{Map, Value, json};
 
 use super::measure::{PARTS, spread};
 use crate::Error;
-use crate::budget::Budget;
+use crate::config::budget::Budget;
 
 /// An environment whose observations are random bytes of any shape.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Noise {
+pub(crate) struct Noise {
     /// Channels, rows and columns, or fewer.
     shape: Vec<usize>,
 }
@@ -252,7 +252,7 @@ pub(super) fn act(nets: &MeasuredNets, n_envs: usize, seconds: f64) -> Result<Va
 }
 
 /// Measures floating-point operations per second of multiply-adds on all threads.
-pub(in crate::cli) fn ceiling(isa: Isa, pool: &Pool) -> f64 {
+pub(crate) fn ceiling(isa: Isa, pool: &Pool) -> f64 {
     const ROUNDS: u64 = 1_000_000;
     let begin = Instant::now();
     let mut sums = vec![0.0; pool.n_threads()];

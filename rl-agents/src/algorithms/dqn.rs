@@ -1,0 +1,1276 @@
+//! Deep Q-learning (DQN) with its common extensions.
+//!
+//! Paper: Mnih et al., "Human-level control through deep reinforcement learning", 2015. Extensions: double (van Hasselt et al.,
+//! 2016), dueling (Wang et al., 2016), n-step (Sutton, 1988) and prioritized replay (Schaul et al., 2016).
+//!
+//! Discrete actions, with or without masks. Settings and metrics have the meanings of Stable-Baselines3: Huber loss of width 1,
+//! Adam, and uniformly random actions until `learning_starts`. Differences: counters are env steps, summed over environments;
+//! after each step of N environments all due updates are done, `gradient_steps` for every `train_freq` env steps beyond
+//! `learning_starts`, for any N; the target network follows every `target_update_interval` env steps; epsilon falls in env steps,
+//! and may differ between environments as in Ape-X (Horgan et al., 2018); a resumed run whose replay memory was not saved refills
+//! it with `learning_starts` env steps of the trained policy, epsilon-greedily, before it learns again (Stable-Baselines3 learns
+//! at once from the few transitions there are).
+//!
+//! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor, Var};
+use rl_buffer::{
+    ActionKind, ActionSlice, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape,
+};
+use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space, either, visit};
+
+use crate::agent::{Divergence, NamedTensor};
+use crate::device::dqn::{DeviceDqn, Repeated};
+use crate::device::times::DeviceWatch;
+use crate::kernel::gradient::Slices;
+use crate::kernel::samples::TILE;
+use crate::kernel::tile::{Stats, Tile, TileLoss};
+use crate::learner::descent::{StepSums, check_continues};
+use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::policy::mask_rows;
+use crate::policy::q_network::best;
+use crate::probe::{self, Probe, Stage, Threads};
+use crate::ranks::Ranks;
+use crate::settings::{self, Kind, MAX_STEPS};
+use crate::{
+    Agent, Counters, Error, Layout, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent, Watch,
+};
+
+crate::settings! {
+    /// Settings of DQN.
+    pub struct DqnConfig, "dqn." {
+        /// Transitions of the replay memory.
+        buffer_size: usize = 100_000, Kind::Int(1, 1 << 32);
+        /// Transitions of a minibatch; "auto": 8 an env step, halved until they fit.
+        batch_size: usize = 32, Kind::Int(1, 1 << 24);
+        /// Env steps before the first update, with uniformly random actions.
+        learning_starts: u64 = 1000, Kind::Int(0, MAX_STEPS);
+        /// Env steps (summed over environments) between updates.
+        train_freq: u64 = 4, Kind::Int(1, 1 << 24);
+        /// Updates for every train_freq env steps.
+        ///
+        /// Samples per insert: `gradient_steps * batch_size / train_freq`.
+        gradient_steps: u64 = 1, Kind::Int(1, 1 << 16);
+        /// Env steps between updates of the target network.
+        target_update_interval: u64 = 1000, Kind::Int(1, MAX_STEPS), resumable;
+        /// Step of the target network towards the online network; 1: a copy.
+        ///
+        /// `target += tau (online - target)`.
+        tau: f32 = 1.0, Kind::Float(1e-9, 1.0), resumable;
+        /// Discount of future rewards.
+        gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
+        /// Steps of a return before the bootstrap.
+        n_steps: usize = 1, Kind::Int(1, 64);
+        /// Double DQN: the online network picks the action, the target network its value.
+        double: bool = true, Kind::Bool;
+        /// Dueling network: a value and advantages instead of action values.
+        dueling: bool = false, Kind::Bool;
+        /// Samples transitions in proportion to their errors.
+        prioritized: bool = false, Kind::Bool;
+        /// Exponent of priorities.
+        priority_alpha: f32 = 0.6, Kind::Float(0.0, 1.0);
+        /// Exponent of importance weights at the start; it rises to 1.
+        priority_beta: f32 = 0.4, Kind::Float(0.0, 1.0);
+        /// Fraction of training over which epsilon falls.
+        exploration_fraction: f32 = 0.1, Kind::Float(0.0, 1.0);
+        /// Epsilon at the start.
+        exploration_initial_eps: f32 = 1.0, Kind::Float(0.0, 1.0);
+        /// Epsilon at the end.
+        exploration_final_eps: f32 = 0.05, Kind::Float(0.0, 1.0);
+        /// Spread of exploration: environment i of N has epsilon^(1 + spread i / (N - 1)).
+        exploration_spread: f32 = 0.0, Kind::Float(0.0, 100.0);
+        /// Largest norm of a gradient; longer ones are scaled down.
+        max_grad_norm: f32 = 10.0, Kind::Float(1e-9, 1e9), resumable;
+        /// Learning rate of Adam.
+        learning_rate: Schedule = Schedule::Constant(1e-4), Kind::Schedule(0.0, 10.0), resumable;
+        /// Transitions whose activations are held at the same time; 0: the minibatch.
+        ///
+        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the
+        /// micro-batches add up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and
+        /// the bits do not depend on it.
+        micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
+        /// Saves the replay memory in checkpoints.
+        ///
+        /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning
+        /// continues.
+        save_replay: bool = false, Kind::Bool;
+        /// Keeps a copy of the replay memory on the device that learns.
+        ///
+        /// Minibatches are then gathered there. Otherwise the CPU gathers minibatches, and each is copied to the device.
+        #[serde(default)]
+        replay_on_device: bool = false, Kind::Bool, resumable;
+    }
+}
+
+impl DqnConfig {
+    /// DQN's optimizer.
+    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+
+    /// Checks every range, and conditions between settings.
+    ///
+    /// # Errors
+    /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
+    pub fn check(&self) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
+        if self.batch_size > self.buffer_size {
+            let value = self.batch_size.to_string();
+            return Err(Error::Setting { name: "batch_size", value, allowed: "a minibatch fits into buffer_size" });
+        }
+        Ok(())
+    }
+
+    /// Returns the minibatch that learns from each transition 8 times on average.
+    ///
+    /// At least 32, at most the replay memory. The paper has the same ratio: minibatches of 32 every 4 steps.
+    #[must_use]
+    pub fn batch_at_usual_ratio(&self) -> usize {
+        let samples = (8 * self.train_freq / self.gradient_steps).clamp(32, 1 << 24);
+        usize::try_from(samples).map_or(32, |samples| samples.min(self.buffer_size))
+    }
+
+    /// Steps of a rollout: those of each environment between updates.
+    #[must_use]
+    pub fn rollout_steps(&self, n_envs: usize) -> usize {
+        (self.train_freq as usize / n_envs).max(1)
+    }
+
+    /// Returns the share of random actions after the fraction `done` of training.
+    #[must_use]
+    pub fn epsilon(&self, done: f32) -> f32 {
+        let fallen = if self.exploration_fraction > 0.0 { (done / self.exploration_fraction).min(1.0) } else { 1.0 };
+        self.exploration_initial_eps + fallen * (self.exploration_final_eps - self.exploration_initial_eps)
+    }
+}
+
+/// Constant added to errors, so that every transition can be replayed.
+const PRIORITY_EPSILON: f32 = 1e-6;
+
+/// Name of the target network's parameters in a snapshot.
+const TARGET: &str = "target";
+
+/// A replay memory.
+enum Replay {
+    Uniform(ReplayBuffer),
+    Prioritized(PrioritizedReplayBuffer),
+}
+
+impl Replay {
+    /// Returns the transitions.
+    fn transitions(&self) -> &ReplayBuffer {
+        match self {
+            Self::Uniform(replay) => replay,
+            Self::Prioritized(replay) => replay.replay(),
+        }
+    }
+}
+
+/// The DQN agent.
+///
+/// ```
+/// use rl_agents::{Agent, Collector, Dqn, DqnConfig, NetConfig, QNetwork};
+/// use rl_envs::{Pool, cartpole::CartPole};
+///
+/// let (n_envs, n_steps, steps, pool) = (4, 8, 256, Pool::new(1)?);
+/// let config = DqnConfig { learning_starts: 64, ..DqnConfig::default() };
+/// let mut collector = Collector::new(n_envs, &CartPole::default(), &pool, 0)?;
+/// let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+/// let network = QNetwork::new(&obs, &actions, &NetConfig::default(), config.dueling, 0)?;
+/// let mut agent = Dqn::new(network, config, &obs, &actions, n_envs, 0)?;
+/// let mut rollout = collector.rollout(n_steps)?;
+/// for env_steps in (0..steps).step_by(n_envs * n_steps) {
+///     let remaining = 1.0 - env_steps as f32 / steps as f32;
+///     collector.collect(agent.acting(remaining), &mut rollout)?;
+///     agent.update(&rollout, remaining, &pool)?;
+/// }
+/// # Ok::<(), rl_agents::Error>(())
+/// ```
+pub struct Dqn {
+    network: QNetwork,
+    target: QNetwork,
+    config: DqnConfig,
+    n_envs: usize,
+    optimizer: Optimizer,
+    replay: Replay,
+    seed: u64,
+    env_steps: u64,
+    /// Number of env steps when the replay memory was last empty.
+    empty_at: u64,
+    /// Number of env steps without updates so far.
+    credit: u64,
+    updates: u64,
+    memory: Memory,
+    watch: Option<Watch>,
+    probe: Option<Probe>,
+    /// The device that learns, if any.
+    ///
+    /// The online network here is a copy of its own; moments and target network lag behind.
+    device: Option<DeviceDqn>,
+}
+
+/// Reusable memory of updates.
+struct Memory {
+    words: Vec<u32>, // (B)
+    batch: Batch,
+    final_obs: ObsRows,   // (N, D)
+    final_masks: Vec<u8>, // (N, A), or empty without masks
+    next_q: Vec<f32>,     // (B, A)
+    online_q: Vec<f32>,   // (B, A)
+    targets: Vec<f32>,    // (B)
+    errors: Vec<f32>,     // (B)
+    scratches: Vec<Scratch>,
+    gradient: Vec<f32>, // (P)
+    slices: Slices<TdSums>,
+}
+
+/// Sums over updates.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    n: f32,
+    loss: f32,
+    q: f32,
+    steps: StepSums,
+}
+
+/// Computes `mean w H(Q(s, a) - y)` with the Huber loss H, mean Q, and the errors.
+///
+/// Errors beyond 1 count linearly; Q is the mean.
+fn loss(
+    network: &QNetwork,
+    params: &Tensor,
+    obs: &Tensor,
+    actions: &Tensor,
+    targets: &Tensor,
+    weights: &Tensor,
+) -> candle_core::Result<(Tensor, Tensor, Tensor)> {
+    let q = network.forward(params, obs)?.gather(&actions.unsqueeze(1)?, 1)?.squeeze(1)?;
+    let error = (&q - targets)?;
+    let size = error.abs()?;
+    let near = size.minimum(1.0)?;
+    let huber = ((near.sqr()? * 0.5)? + (&size - &near)?)?;
+    Ok(((huber * weights)?.mean_all()?, q.mean_all()?, error))
+}
+
+/// [`loss`] for the tile kernel.
+struct TdLoss<'a> {
+    network: &'a QNetwork,
+    actions: &'a [u32],
+    targets: &'a [f32],
+    weights: &'a [f32],
+}
+
+/// Sums over the tiles of a slice, with the errors of its transitions.
+#[derive(Clone, Default)]
+struct TdSums {
+    loss: f64,
+    q: f64,
+    errors: Vec<f32>,
+    columns: Vec<f32>, // (2, A, TILE): Q and its gradient
+}
+
+impl Stats for TdSums {
+    fn reset(&mut self) {
+        (self.loss, self.q) = (0.0, 0.0);
+        self.errors.clear();
+    }
+
+    fn write(&self, message: &mut Vec<u8>) {
+        [self.loss, self.q].iter().for_each(|sum| message.extend(sum.to_le_bytes()));
+        self.errors.iter().for_each(|error| message.extend(error.to_le_bytes()));
+    }
+
+    fn read(&mut self, message: &[u8]) {
+        let (sums, errors) = message.split_at(2 * size_of::<f64>());
+        let mut sums = sums.as_chunks().0.iter().map(|&sum| f64::from_le_bytes(sum));
+        (self.loss, self.q) = (sums.next().unwrap_or_default(), sums.next().unwrap_or_default());
+        self.errors.clear();
+        self.errors.extend(errors.as_chunks().0.iter().map(|&error| f32::from_le_bytes(error)));
+    }
+}
+
+impl TileLoss<TdSums> for TdLoss<'_> {
+    fn stats_len(&self, n_samples: usize) -> usize {
+        2 * size_of::<f64>() + n_samples * size_of::<f32>()
+    }
+
+    #[inline(always)]
+    fn tile(&self, tile: &mut Tile<'_>, sums: &mut TdSums) {
+        let range = tile.samples();
+        let (m, a) = (range.len(), self.network.n_actions());
+        let share = 1.0 / self.targets.len() as f32;
+        sums.columns.resize(2 * a * TILE, 0.0);
+        let (q, d_q) = sums.columns.split_at_mut(a * TILE);
+        let (q, d_q) = (&mut q[..a * m], &mut d_q[..a * m]);
+        self.network.read(tile, q);
+        d_q.fill(0.0);
+        for (s, i) in range.enumerate() {
+            let at = self.actions[i] as usize * m + s;
+            let (error, weight) = (q[at] - self.targets[i], self.weights[i]);
+            let size = error.abs();
+            let near = size.min(1.0);
+            d_q[at] = error.clamp(-1.0, 1.0) * weight * share;
+            sums.loss += f64::from((0.5 * near * near + (size - near)) * weight);
+            sums.q += f64::from(q[at]);
+            sums.errors.push(error);
+        }
+        self.network.write_gradient(tile, d_q);
+    }
+}
+
+/// Returns the actions of a minibatch.
+fn actions(batch: &Batch) -> Result<&[u32], Error> {
+    match batch.columns().actions {
+        ActionSlice::Discrete(actions) => Ok(actions),
+        ActionSlice::Continuous(_) => Err(Error::ActionKind),
+    }
+}
+
+/// Returns a minibatch as tensors, for a dump.
+fn tensors(network: &QNetwork, batch: &Batch, targets: &[f32]) -> Result<Vec<NamedTensor>, Error> {
+    let (actions, batch, network) = (actions(batch)?, batch.columns(), network.network());
+    let column = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu);
+    let tensors = [
+        ("obs", network.features(batch.obs)?),
+        ("actions", Tensor::from_slice(actions, actions.len(), &Device::Cpu)?),
+        ("rewards", column(batch.rewards)?),
+        ("discounts", column(batch.discounts)?),
+        ("next_obs", network.features(batch.next_obs)?),
+        ("targets", column(targets)?),
+        ("weights", column(batch.weights)?),
+    ];
+    Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
+}
+
+impl Dqn {
+    fn clear_replay(&mut self) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.clear(),
+            Replay::Prioritized(replay) => replay.clear(),
+        }
+        self.device.iter_mut().for_each(DeviceDqn::clear_replay);
+    }
+
+    /// Creates an agent from a network, for `n_envs` environments with these spaces.
+    ///
+    /// `seed` determines which transitions are replayed.
+    ///
+    /// # Errors
+    /// Errors of [`DqnConfig::check`]; [`Error::Setting`] for a network that contradicts `dueling`; [`Error::ActionKind`] for
+    /// continuous actions; [`Error::Buffer`] if the replay memory does not fit.
+    pub fn new(
+        network: QNetwork,
+        config: DqnConfig,
+        obs: &Space,
+        actions: &ActionSpace,
+        n_envs: usize,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        Self::new_in(network, config, (obs, actions), n_envs, seed, &<dyn rl_buffer::Memory>::host())
+    }
+
+    /// Creates an agent whose replay memory is of the given kind.
+    ///
+    /// # Errors
+    /// Those of [`Dqn::new`].
+    pub fn new_in(
+        mut network: QNetwork,
+        config: DqnConfig,
+        (obs, actions): (&Space, &ActionSpace),
+        n_envs: usize,
+        seed: u64,
+        replay: &Arc<dyn rl_buffer::Memory>,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        if config.dueling != network.is_dueling() {
+            let allowed = "but the network is not of that kind; pass config.dueling to QNetwork::new";
+            return Err(Error::Setting { name: "dueling", value: config.dueling.to_string(), allowed });
+        }
+        let &ActionSpace::Discrete { n, masked } = actions else { return Err(Error::ActionKind) };
+        let a = n as usize;
+        let shape = TransitionShape {
+            n_envs,
+            obs_len: obs.len(),
+            obs: obs.dtype(),
+            actions: ActionKind::Discrete { masked: masked.then_some(a) },
+            n_step: config.n_steps,
+            stack: if obs.dtype() == Dtype::U8 { obs.stack() } else { 1 },
+            gamma: config.gamma,
+        };
+        let replay = if config.prioritized {
+            let priorities = (config.priority_alpha, PRIORITY_EPSILON);
+            Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, config.buffer_size, priorities, replay)?)
+        } else {
+            Replay::Uniform(ReplayBuffer::new_in(shape, config.buffer_size, replay)?)
+        };
+        let (b, rows) = (config.batch_size, n_envs * obs.len());
+        let memory = Memory {
+            words: vec![0; b],
+            batch: Batch::new(&shape, b)?,
+            final_obs: ObsRows::zeros(obs.dtype(), rows),
+            final_masks: vec![0; if masked { n_envs * a } else { 0 }],
+            next_q: vec![0.0; b * a],
+            online_q: vec![0.0; b * a],
+            targets: vec![0.0; b],
+            errors: Vec::with_capacity(b),
+            scratches: Vec::new(),
+            gradient: vec![0.0; network.params().len()],
+            slices: Slices::new(),
+        };
+        let mut optimizer = Optimizer::new(DqnConfig::RULE, network.params().len());
+        optimizer.set_precision(network.network().precision());
+        let target = network.clone();
+        network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
+        let (env_steps, empty_at, credit, updates) = (0, 0, 0, 0);
+        let mut agent = Self {
+            network,
+            target,
+            config,
+            n_envs,
+            optimizer,
+            replay,
+            seed,
+            env_steps,
+            empty_at,
+            credit,
+            updates,
+            memory,
+            watch: None,
+            probe: None,
+            device: None,
+        };
+        agent.acting(1.0);
+        Ok(agent)
+    }
+
+    /// Learns on `device`.
+    ///
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. Transitions are kept in the host's memory,
+    /// and the policy to act with is a copy there.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for
+    /// instance without memory.
+    pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
+        if self.network.network_mut().move_to(device)? {
+            self.target.network_mut().move_to(device)?;
+            return Ok(self);
+        }
+        let (replay, sizes) = (self.replay.transitions(), (self.config.batch_size, self.config.micro_batch));
+        self.device = Some(DeviceDqn::new(device, &self.network, (replay, self.config.replay_on_device), sizes)?);
+        self.load_device()?;
+        Ok(self)
+    }
+
+    /// Copies the state to the device, if one learns.
+    fn load_device(&mut self) -> Result<(), Error> {
+        let Self { device, network, target, optimizer, .. } = self;
+        device.as_mut().map_or(Ok(()), |device| device.load(network, target, optimizer))
+    }
+
+    /// Adds step `t` of a rollout to the replay memory, of all columns or of one.
+    ///
+    /// `ended` are the episodes that it ended, by step, column and index of the final observation.
+    fn remember(
+        &mut self,
+        rollout: &Rollout,
+        t: usize,
+        column: Option<usize>,
+        ended: &[(usize, usize, usize)],
+    ) -> Result<(), Error> {
+        let (n, d) = (rollout.shape().n_envs, rollout.shape().obs_len);
+        let Memory { final_obs, final_masks, .. } = &mut self.memory;
+        let a = final_masks.len() / self.n_envs;
+        for &(_, column, i) in ended {
+            let to = visit!(Obs, final_obs.as_mut(), |obs| &mut obs[column * d..][..d]);
+            let both = to.zip(rollout.final_obs().row(i, d));
+            let both = both.ok_or(Error::ObsKind)?;
+            either!(Obs, both, |(to, from)| to.copy_from_slice(from));
+            final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
+        }
+        let step = rollout.step(t);
+        let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..n * a]]);
+        let final_obs = final_obs.as_slice().rows(0..n, d);
+        let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs, masks, ..step });
+        match (&mut self.replay, column) {
+            (Replay::Uniform(replay), None) => replay.push(obs, &step)?,
+            (Replay::Prioritized(replay), None) => replay.push(obs, &step)?,
+            (replay, Some(column)) => {
+                let (env_idx, obs, step) = (rollout.env_idx()[column] as usize, obs.row(column, d), step.env(column));
+                match replay {
+                    Replay::Uniform(replay) => replay.push_env(env_idx, obs, &step)?,
+                    Replay::Prioritized(replay) => replay.push_env(env_idx, obs, &step)?,
+                }
+            }
+        };
+        probe::report(self.probe.as_ref(), Stage::Adding);
+        Ok(())
+    }
+
+    /// Drops the waiting steps of an environment with a gap in its trajectory.
+    fn forget_waiting_of(&mut self, env_idx: usize) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.forget_waiting_of(env_idx),
+            Replay::Prioritized(replay) => replay.forget_waiting_of(env_idx),
+        }
+    }
+
+    /// Does all updates that are due after another N env steps.
+    fn catch_up(&mut self, n_envs: u64, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
+        let before = self.env_steps;
+        self.env_steps += n_envs;
+        if self.env_steps - self.empty_at > self.config.learning_starts && !self.replay.transitions().is_empty() {
+            self.credit += n_envs;
+        }
+        while self.credit >= self.config.train_freq {
+            self.credit -= self.config.train_freq;
+            for _ in 0..self.config.gradient_steps {
+                self.learn(done, sums, pool)?;
+            }
+        }
+        let interval = self.config.target_update_interval;
+        if before / interval < self.env_steps / interval {
+            let tau = self.config.tau;
+            if let Some(device) = &mut self.device {
+                return device.follow(tau);
+            }
+            let online = self.network.params();
+            self.target.network_mut().change(|params| {
+                if tau == 1.0 {
+                    params.copy_from_slice(online);
+                } else {
+                    params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
+                }
+            });
+            probe::report(self.probe.as_ref(), Stage::Optimizer);
+        }
+        Ok(())
+    }
+
+    /// Does one update: draws a minibatch, takes a step, and updates priorities.
+    fn learn(&mut self, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
+        if self.device.is_some() {
+            return self.learn_on_device(done, sums);
+        }
+        self.draw(done, None)?;
+        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
+        self.set_targets(pool)?;
+        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
+        probe::report(self.probe.as_ref(), Stage::Targets);
+        let (loss, q) = match self.network.learner() {
+            Learner::Fused => self.fused(pool)?,
+            Learner::Reference => self.reference()?,
+        };
+        let learning_rate = self.config.learning_rate.at(1.0 - done);
+        let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
+        let max_norm = self.config.max_grad_norm;
+        let norm = if loss.is_finite() {
+            let threads = Threads { pool, probe: self.probe.as_ref() };
+            let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, learning_rate, max_norm);
+            self.network.network_mut().change_on(threads, step)
+        } else {
+            optimizer.skip();
+            None
+        };
+        if optimizer.has_diverged() {
+            let losses = [("loss", loss), ("q_mean", q)];
+            let minibatch = tensors(&self.network, &self.memory.batch, &self.memory.targets)?;
+            let divergence = Divergence::new(&self.optimizer, &self.memory.gradient, learning_rate, &losses, minibatch);
+            return Err(Error::Diverged(Box::new(divergence)));
+        }
+        if let Replay::Prioritized(replay) = &mut self.replay {
+            let Memory { batch, errors, .. } = &mut self.memory;
+            // A transition without a finite error is replayed rarely.
+            errors.iter_mut().filter(|error| !error.is_finite()).for_each(|error| *error = 0.0);
+            replay.update_priorities(batch.columns().indices, batch.drawn_at(), errors)?;
+            probe::report(self.probe.as_ref(), Stage::Drawing);
+        }
+        sums.n += 1.0;
+        sums.loss += loss;
+        sums.q += q;
+        sums.steps.push(norm);
+        Ok(())
+    }
+
+    /// Draws the next minibatch, into a slot of the device's if there is one.
+    fn draw(&mut self, done: f32, slot: Option<usize>) -> Result<(), Error> {
+        let Self { memory, replay, device, config, .. } = self;
+        let mut rng = Rng::new(self.seed, 0, self.updates, Purpose::Replay);
+        self.updates += 1;
+        let beta = config.priority_beta + done * (1.0 - config.priority_beta);
+        let Memory { batch, words, .. } = memory;
+        words.iter_mut().for_each(|word| *word = rng.next_u32());
+        let batch = device.as_mut().zip(slot).map_or(batch, |(device, slot)| device.batch(slot));
+        match (replay, slot.is_some() && config.replay_on_device) {
+            (Replay::Uniform(replay), false) => replay.sample(words, batch)?,
+            (Replay::Uniform(replay), true) => replay.draw(words, batch)?,
+            (Replay::Prioritized(replay), false) => replay.sample(words, beta, batch)?,
+            (Replay::Prioritized(replay), true) => replay.draw(words, beta, batch)?,
+        }
+        probe::report(self.probe.as_ref(), Stage::Drawing);
+        Ok(())
+    }
+
+    /// [`Dqn::learn`] on the device, waited for only if priorities follow.
+    fn learn_on_device(&mut self, done: f32, sums: &mut Sums) -> Result<(), Error> {
+        let (slot, double) = ((self.updates % 2) as usize, self.config.double);
+        self.check_on_device(slot, done)?;
+        probe::report(self.probe.as_ref(), Stage::Waiting);
+        if let (Some(device), 0.0) = (&mut self.device, sums.n) {
+            let rate = self.config.learning_rate.at(1.0 - done);
+            device.begin(rate, self.config.max_grad_norm, self.optimizer.rule())?;
+        }
+        sums.n += 1.0;
+        self.draw(done, Some(slot))?;
+        let replay = self.replay.transitions();
+        self.device.as_mut().map_or(Ok(()), |device| device.learn(slot, double, replay))?;
+        probe::report(self.probe.as_ref(), Stage::Waiting);
+        let Replay::Prioritized(_) = &self.replay else { return Ok(()) };
+        self.check_on_device(slot, done)?;
+        probe::report(self.probe.as_ref(), Stage::Waiting);
+        if let (Replay::Prioritized(replay), Some(device)) = (&mut self.replay, &mut self.device) {
+            let errors = &mut self.memory.errors;
+            errors.clear();
+            errors.extend(device.errors(slot)?.iter().map(|&error| if error.is_finite() { error } else { 0.0 }));
+            let batch = device.batch(slot);
+            replay.update_priorities(batch.columns().indices, batch.drawn_at(), errors)?;
+            probe::report(self.probe.as_ref(), Stage::Drawing);
+        }
+        Ok(())
+    }
+
+    /// Waits for the update with a slot's minibatch, if there was one.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`], or [`Error::Device`].
+    fn check_on_device(&mut self, slot: usize, done: f32) -> Result<(), Error> {
+        let Some(device) = &mut self.device else { return Ok(()) };
+        if !device.has_diverged(slot)? {
+            return Ok(());
+        }
+        let (_, counters) = device.results()?;
+        device.fetch(&counters, &mut self.network)?;
+        self.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(slot, self.config.double)?;
+        let minibatch = tensors(&self.network, batch, &targets)?;
+        let losses = [("loss", loss), ("q_mean", q_mean)];
+        let learning_rate = self.config.learning_rate.at(1.0 - done);
+        Err(Error::Diverged(Box::new(Divergence::new(&self.optimizer, &gradient, learning_rate, &losses, minibatch))))
+    }
+
+    /// Waits for the device's updates, and copies the online network to act with.
+    fn fetch(&mut self, done: f32, sums: &mut Sums) -> Result<(), Error> {
+        let next = (self.updates % 2) as usize;
+        for slot in [next, 1 - next] {
+            self.check_on_device(slot, done)?;
+        }
+        let (Some(device), true) = (&mut self.device, sums.n > 0.0) else { return Ok(()) };
+        let (totals, counters) = device.results()?;
+        device.fetch(&counters, &mut self.network)?;
+        self.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        *sums = Sums { n: totals.minibatches, loss: totals.policy, q: totals.value, steps: StepSums::of(&totals) };
+        Ok(())
+    }
+
+    /// Computes `y = r + discount Q_target(s', a')`.
+    ///
+    /// a' is the best legal action by the online network if `double`, else by the target network.
+    fn set_targets(&mut self, pool: &Pool) -> Result<(), Error> {
+        let Memory { batch, next_q, online_q, targets, scratches, .. } = &mut self.memory;
+        let (batch, a) = (batch.columns(), self.network.n_actions());
+        self.target.q_values(batch.next_obs, pool, scratches, next_q)?;
+        if self.config.double {
+            self.network.q_values(batch.next_obs, pool, scratches, online_q)?;
+        }
+        let by = if self.config.double { online_q } else { &*next_q };
+        for (i, target) in targets.iter_mut().enumerate() {
+            let mask = mask_rows(batch.next_masks, i..i + 1, a);
+            let (action, _) = best(by[i * a..(i + 1) * a].iter().copied(), mask);
+            *target = batch.rewards[i] + batch.discounts[i] * next_q[i * a + action];
+        }
+        Ok(())
+    }
+
+    /// Computes a minibatch's gradient with the tile kernel; returns loss and mean Q.
+    fn fused(&mut self, pool: &Pool) -> Result<(f32, f32), Error> {
+        let Self { network, memory, probe, .. } = self;
+        let threads = Threads { pool, probe: probe.as_ref() };
+        let Memory { batch, targets, errors, gradient, slices, .. } = memory;
+        let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
+        let kernel = network.network().kernel().ok_or_else(not_here)?;
+        let (actions, batch) = (actions(batch)?, batch.columns());
+        let loss = TdLoss { network, actions, targets, weights: batch.weights };
+        let n = targets.len();
+        let (mut total, mut q) = (0.0, 0.0);
+        errors.clear();
+        let samples = network.network().samples(batch.obs, None);
+        for slice in slices.gradient(kernel, samples, n, threads, &loss, gradient)? {
+            total += slice.loss;
+            q += slice.q;
+            errors.extend_from_slice(&slice.errors);
+        }
+        Ok(((total / n as f64) as f32, (q / n as f64) as f32))
+    }
+
+    /// Computes a minibatch's gradient with candle operations; returns loss and mean Q.
+    fn reference(&mut self) -> Result<(f32, f32), Error> {
+        let device = self.network.network().device();
+        let n = self.memory.targets.len();
+        let obs = self.network.network().features(self.memory.batch.columns().obs)?;
+        let micro_batch = if self.config.micro_batch == 0 { n } else { self.config.micro_batch };
+        let (mut total, mut mean_q, mut gradient, mut errors) = (0.0, 0.0, vec![0.0; self.network.params().len()], Vec::new());
+        for start in (0..n).step_by(micro_batch) {
+            let len = micro_batch.min(n - start);
+            let of = |all: &[f32]| Tensor::from_slice(&all[start..start + len], len, device);
+            let actions = Tensor::from_slice(&actions(&self.memory.batch)?[start..start + len], len, device)?;
+            let params = Var::from_slice(self.network.params(), self.network.params().len(), device)?;
+            let (targets, weights) = (of(&self.memory.targets)?, of(self.memory.batch.columns().weights)?);
+            let (loss, q, error) = loss(&self.network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
+            let share = len as f32 / n as f32;
+            probe::report(self.probe.as_ref(), Stage::Forward);
+            let grads = self.optimizer.gradient(&params, &(&loss * f64::from(share))?)?;
+            probe::report(self.probe.as_ref(), Stage::Backward);
+            gradient.iter_mut().zip(grads).for_each(|(sum, grad)| *sum += grad);
+            total += share * loss.to_scalar::<f32>()?;
+            mean_q += share * q.to_scalar::<f32>()?;
+            errors.extend(error.to_vec1::<f32>()?);
+        }
+        (self.memory.gradient, self.memory.errors) = (gradient, errors);
+        Ok((total, mean_q))
+    }
+}
+
+impl Agent for Dqn {
+    fn policy(&self) -> &dyn Policy {
+        &self.network
+    }
+
+    fn acting(&mut self, remaining: f32) -> &dyn Policy {
+        self.network.explore(self.config.epsilon(1.0 - remaining), self.config.exploration_spread, self.n_envs);
+        &self.network
+    }
+
+    fn layout(&self) -> &Layout {
+        self.network.layout()
+    }
+
+    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        check_continues(rollout, "n-step returns and stacked frames continue")?;
+        if rollout.cut_before {
+            self.gap();
+        }
+        let (n_steps, n_envs) = rollout.rewards().dim();
+        let done = 1.0 - remaining;
+        let mut ended: Vec<_> = rollout.final_at().iter().enumerate().map(|(i, &(t, n))| (t, n, i)).collect();
+        ended.sort_unstable();
+        let mut sums = Sums::default();
+        if rollout.contiguous {
+            for t in 0..n_steps {
+                let from = ended.partition_point(|&(at, ..)| at < t);
+                let to = ended.partition_point(|&(at, ..)| at <= t);
+                self.remember(rollout, t, None, &ended[from..to])?;
+                self.catch_up(n_envs as u64, done, &mut sums, pool)?;
+            }
+        } else {
+            // An environment may have filled several columns, one after the other.
+            for n in 0..n_envs {
+                if !rollout.continues[n] {
+                    self.forget_waiting_of(rollout.env_idx()[n] as usize);
+                }
+                for t in 0..n_steps {
+                    let from = ended.partition_point(|&(at, column, _)| (at, column) < (t, n));
+                    let to = ended.partition_point(|&(at, column, _)| (at, column) <= (t, n));
+                    self.remember(rollout, t, Some(n), &ended[from..to])?;
+                    self.catch_up(1, done, &mut sums, pool)?;
+                }
+            }
+        }
+        self.fetch(done, &mut sums)?;
+        let mut metrics = Metrics::default();
+        metrics.push("train/loss", sums.loss / sums.n);
+        metrics.push("train/q_mean", sums.q / sums.n);
+        sums.steps.report(&mut metrics);
+        metrics.push("rollout/exploration_rate", self.config.epsilon(done));
+        metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
+        metrics.push("train/n_updates", self.optimizer.steps().taken as f32);
+        Ok(metrics)
+    }
+
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter_mut().for_each(|device| device.share(ranks.clone()));
+        self.memory.slices.share(ranks);
+    }
+
+    fn device_memory(&self) -> Vec<(&'static str, usize)> {
+        self.device.as_ref().map_or_else(Vec::new, DeviceDqn::memory_use)
+    }
+
+    fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.probe = Some(probe);
+    }
+
+    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
+        self.device.as_ref().map_or(Ok(()), |device| device.watch(watch))
+    }
+
+    fn gap(&mut self) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.forget_waiting(),
+            Replay::Prioritized(replay) => replay.forget_waiting(),
+        }
+    }
+
+    fn save(&self) -> Result<Snapshot, Error> {
+        let mut moments = self.optimizer.moments();
+        moments.push((TARGET.into(), self.target.params().to_vec()));
+        if let Some(device) = &self.device {
+            moments.iter_mut().zip(device.moments()?).for_each(|((_, here), there)| *here = there);
+        }
+        let network = Snapshot::from(self.network.weights());
+        let counters = Counters {
+            epochs: self.updates,
+            steps: self.optimizer.steps(),
+            env_steps: self.env_steps,
+            credit: self.credit,
+            empty_at: self.empty_at,
+            ..network.counters
+        };
+        Ok(Snapshot { moments, counters, ..network })
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        snapshot.check()?;
+        let (target, moments): (Vec<_>, Vec<_>) = snapshot.moments.iter().cloned().partition(|(name, _)| name == TARGET);
+        let fits = |params: &[f32]| params.len() == self.network.params().len();
+        let target = match &target[..] {
+            [(_, target)] if fits(target) && fits(&snapshot.params) => target,
+            _ => return Err(Error::Snapshot("its networks do not fit this agent".into())),
+        };
+        let Counters { version, epochs, steps, env_steps, credit, .. } = snapshot.counters;
+        if credit >= self.config.train_freq {
+            let train_freq = self.config.train_freq;
+            return Err(Error::Snapshot(format!("{credit} env steps wait for their updates, of which {train_freq} cannot wait")));
+        }
+        self.optimizer.load(&moments, steps)?;
+        self.network.network_mut().set_params(&snapshot.params, version)?;
+        self.target.network_mut().set_params(target, 0)?;
+        self.clear_replay();
+        (self.updates, self.env_steps, self.credit, self.empty_at) = (epochs, env_steps, credit, env_steps);
+        self.load_device()
+    }
+
+    fn saves_replay(&self) -> bool {
+        self.config.save_replay
+    }
+
+    fn save_replay(&self, mut out: &mut dyn Write) -> Result<(), Error> {
+        match &self.replay {
+            Replay::Uniform(replay) => replay.save(&mut out)?,
+            Replay::Prioritized(replay) => replay.save(&mut out)?,
+        }
+        Ok(())
+    }
+
+    fn load_replay(&mut self, snapshot: &Snapshot, mut input: &mut dyn Read) -> Result<(), Error> {
+        self.device.iter_mut().for_each(DeviceDqn::clear_replay);
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.restore(&mut input)?,
+            Replay::Prioritized(replay) => replay.restore(&mut input)?,
+        }
+        let max = self.replay.transitions().max_action();
+        let n = self.network.n_actions();
+        if max as usize >= n {
+            self.clear_replay();
+            return Err(Error::Snapshot(format!("the replay memory holds action {max}; there are {n} actions, from 0 on")));
+        }
+        self.empty_at = snapshot.counters.empty_at;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Acted, Acting, Choice, Collector, NetConfig, Precision};
+    use rl_buffer::ObsSlice;
+    use rl_envs::cartpole::CartPole;
+    use rl_envs::snake::Snake;
+    use rl_envs::wrappers::FrameStack;
+
+    #[test]
+    fn a_saved_replay_memory_with_an_action_that_does_not_exist_is_refused() {
+        for prioritized in [false, true] {
+            let config = || DqnConfig { buffer_size: 64, prioritized, save_replay: true, ..DqnConfig::default() };
+            let saved = agent(Learner::Fused, config());
+            let mut bytes = Vec::new();
+            saved.save_replay(&mut bytes).unwrap();
+            let snapshot = saved.save().unwrap();
+            let mut loaded = agent(Learner::Fused, config());
+            loaded.load_replay(&snapshot, &mut &bytes[..]).unwrap();
+            // Rows follow 14 numbers of 8 bytes; Snake's observations are bytes, so that a row of words begins with its action.
+            bytes[14 * 8..][..4].copy_from_slice(&4u32.to_le_bytes());
+            let error = loaded.load_replay(&snapshot, &mut &bytes[..]).unwrap_err();
+            assert!(error.to_string().contains("holds action 4; there are 4 actions"), "{error}");
+        }
+    }
+
+    /// An agent with a replay memory of masked Snake on a small board, and a drawn batch.
+    fn agent(learner: Learner, config: DqnConfig) -> Dqn {
+        agent_of(&NetConfig { hidden: vec![17, 9], learner, ..NetConfig::default() }, config)
+    }
+
+    /// [`agent`] with other networks.
+    fn agent_of(net: &NetConfig, config: DqnConfig) -> Dqn {
+        let pool = Pool::new(1).unwrap();
+        let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
+        let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+        let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+        let network = QNetwork::new(&obs, &actions, net, config.dueling, 5).unwrap();
+        let mut agent =
+            Dqn::new(network, DqnConfig { learning_starts: MAX_STEPS as u64, ..config }, &obs, &actions, 4, 7).unwrap();
+        let mut rollout = collector.rollout(20).unwrap();
+        for _ in 0..5 {
+            collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+            agent.update(&rollout, 0.5, &pool).unwrap();
+        }
+        agent
+    }
+
+    #[test]
+    fn a_network_of_the_other_kind_than_the_settings_say_is_refused() {
+        let (obs, actions) = (Space::vector(&[-1.0; 2], &[1.0; 2]), ActionSpace::Discrete { n: 3, masked: false });
+        for (built, set) in [(false, true), (true, false), (false, false), (true, true)] {
+            let network = QNetwork::new(&obs, &actions, &NetConfig::default(), built, 1).unwrap();
+            let config = DqnConfig { dueling: set, buffer_size: 100, ..DqnConfig::default() };
+            let refused = match Dqn::new(network, config, &obs, &actions, 4, 1) {
+                Ok(_) => false,
+                Err(Error::Setting { name: "dueling", .. }) => true,
+                Err(error) => panic!("{error}"),
+            };
+            assert_eq!(refused, built != set, "built {built}, set {set}");
+        }
+    }
+
+    /// Returns what an agent remembers of two rollouts, sorted.
+    ///
+    /// `columns` gives the order of columns if they were filled first-come, and whether those of the second rollout continue the
+    /// first.
+    fn remembered_of(columns: Option<(&[usize], bool)>, n_steps: usize, prioritized: bool) -> Vec<Vec<u32>> {
+        let (env, pool) = (rl_envs::cartpole::CartPole::default(), Pool::new(1).unwrap());
+        let mut collector = Collector::new(5, &env, &pool, 1).unwrap();
+        let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+        let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+        let config = DqnConfig { n_steps, prioritized, learning_starts: 1_000_000, ..DqnConfig::default() };
+        let mut agent = Dqn::new(network, config, &obs, &actions, 5, 7).unwrap();
+        let (mut rollout, mut mixed) = (collector.rollout(20).unwrap(), collector.rollout(20).unwrap());
+        for i in 0..2 {
+            collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+            if let Some((order, continues)) = columns {
+                mixed.clear();
+                mixed.contiguous = false;
+                order.iter().enumerate().for_each(|(n, &from)| mixed.copy_column(n, &rollout, from));
+                mixed.continues.extend([i == 1 && continues; 5]);
+                agent.update(&mixed, 0.5, &pool).unwrap();
+            } else {
+                agent.update(&rollout, 0.5, &pool).unwrap();
+            }
+        }
+        let replay = agent.replay.transitions();
+        let mut batch = replay.batch(replay.len()).unwrap();
+        replay.sample_distinct(&vec![0; replay.len()], &mut batch).unwrap();
+        let (batch, d) = (batch.columns(), obs.len());
+        let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (batch.obs, batch.next_obs) else { panic!("f32") };
+        let row = |i: usize| {
+            let numbers = obs[i * d..][..d].iter().chain(&next_obs[i * d..][..d]).chain([&batch.rewards[i], &batch.discounts[i]]);
+            numbers.map(|x| x.to_bits()).collect()
+        };
+        let mut rows: Vec<Vec<u32>> = (0..batch.rewards.len()).map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    #[test]
+    fn columns_filled_first_come_are_remembered_as_those_filled_in_step() {
+        for n_steps in [1, 3, 7] {
+            for prioritized in [false, true] {
+                let expected = remembered_of(None, n_steps, prioritized);
+                assert!(expected.len() > 170, "{}", expected.len());
+                assert_eq!(remembered_of(Some((&[3, 0, 4, 2, 1], true)), n_steps, prioritized), expected, "{n_steps} steps");
+                let cut = remembered_of(Some((&[3, 0, 4, 2, 1], false)), n_steps, prioritized);
+                // Each trajectory that went on loses the steps that waited, and nothing is joined across the cut.
+                assert_eq!(cut.len(), expected.len() - 5 * (n_steps - 1), "{n_steps} steps");
+                assert!(cut.iter().all(|row| expected.contains(row)));
+            }
+        }
+    }
+
+    #[test]
+    fn columns_that_do_not_run_on_are_refused() {
+        let mut agent = agent(Learner::Fused, DqnConfig::default());
+        let pool = Pool::new(1).unwrap();
+        let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
+        let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+        let mut rollout = collector.rollout(3).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+        rollout.contiguous = false;
+        let before = agent.save().unwrap();
+        let error = agent.update(&rollout, 0.5, &pool).unwrap_err();
+        assert!(matches!(error, Error::Columns(_)), "{error}");
+        assert_eq!(agent.save().unwrap().counters.env_steps, before.counters.env_steps, "nothing has been remembered");
+    }
+
+    #[test]
+    fn steps_that_wait_are_forgotten_where_an_episode_was_given_up_between_rollouts() {
+        let remembered = |cut_before: bool| {
+            let (env, pool) = (rl_envs::cartpole::CartPole::default(), Pool::new(1).unwrap());
+            let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+            let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+            let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+            let mut agent = Dqn::new(network, DqnConfig { n_steps: 3, ..DqnConfig::default() }, &obs, &actions, 4, 7).unwrap();
+            let mut rollout = collector.rollout(2).unwrap();
+            for i in 0..2 {
+                collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+                rollout.cut_before = cut_before && i == 1;
+                agent.update(&rollout, 0.5, &pool).unwrap();
+            }
+            agent.replay.transitions().len()
+        };
+        // Two of four steps in each of four environments begin complete transitions.
+        assert_eq!((remembered(false), remembered(true)), (8, 0));
+    }
+
+    #[test]
+    fn frames_kept_once_are_learnt_from_as_whole_stacks_are() {
+        let pool = Pool::new(1).unwrap();
+        let env = FrameStack::new(Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 }), 3);
+        let learnt = |stacked: bool| {
+            let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+            let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+            let whole = Space::bytes(obs.shape(), 255, obs.scale());
+            let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+            let config = DqnConfig { learning_starts: 40, buffer_size: 1000, ..DqnConfig::default() };
+            let mut agent = Dqn::new(network, config, if stacked { &obs } else { &whole }, &actions, 4, 7).unwrap();
+            let mut rollout = collector.rollout(20).unwrap();
+            for _ in 0..5 {
+                collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+                agent.update(&rollout, 0.5, &pool).unwrap();
+            }
+            let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
+            assert_eq!(replay.shape().stack, if stacked { 3 } else { 1 });
+            agent.network.params().to_vec()
+        };
+        assert_eq!(learnt(true), learnt(false));
+    }
+
+    #[test]
+    fn the_kernel_s_gradient_is_candle_s() {
+        for dueling in [false, true] {
+            for double in [false, true] {
+                for b in [1, 31, 33, 65, 200] {
+                    let config =
+                        DqnConfig { dueling, double, batch_size: b, prioritized: true, n_steps: 2, ..DqnConfig::default() };
+                    let [fused, reference] = [(Learner::Fused, 0), (Learner::Reference, 16)].map(|(learner, micro_batch)| {
+                        let mut agent = agent(learner, DqnConfig { micro_batch, ..config.clone() });
+                        let pool = Pool::new(2).unwrap();
+                        agent.target.network_mut().change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
+                        let Memory { batch, words, .. } = &mut agent.memory;
+                        words.iter_mut().zip(0u32..).for_each(|(word, i)| *word = i.wrapping_mul(0x9E37_79B9));
+                        let Replay::Prioritized(replay) = &mut agent.replay else { panic!("prioritized") };
+                        replay.sample(words, 0.5, batch).unwrap();
+                        agent.set_targets(&pool).unwrap();
+                        let (loss, q) = match learner {
+                            Learner::Fused => agent.fused(&pool).unwrap(),
+                            Learner::Reference => agent.reference().unwrap(),
+                        };
+                        (loss, q, agent.memory.gradient, agent.memory.errors)
+                    });
+                    assert!((fused.0 - reference.0).abs() < 1e-5 * reference.0.max(1.0), "{} {}", fused.0, reference.0);
+                    assert!((fused.1 - reference.1).abs() < 1e-5);
+                    let norm = reference.2.iter().map(|x| x * x).sum::<f32>().sqrt();
+                    let error = fused.2.iter().zip(&reference.2).map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt();
+                    assert!(error < 1e-5 * norm, "dueling {dueling}, B = {b}: {error} of {norm}");
+                    assert!(fused.3.len() == b && fused.3.iter().zip(&reference.3).all(|(a, b)| (a - b).abs() < 1e-5));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_gradient_of_16_bits_is_that_of_f32_but_for_rounding() {
+        for conv in [vec![], vec![[8, 3, 1]]] {
+            let gradient = |precision| {
+                let net = NetConfig {
+                    conv: conv.clone(),
+                    hidden: vec![17, 9],
+                    learner: Learner::Reference,
+                    precision,
+                    ..NetConfig::default()
+                };
+                let mut agent = agent_of(&net, DqnConfig { batch_size: 65, dueling: true, ..DqnConfig::default() });
+                agent.draw(0.0, None).unwrap();
+                agent.set_targets(&Pool::new(1).unwrap()).unwrap();
+                agent.reference().unwrap();
+                // An overflow is no divergence while losses are scaled.
+                let overflow = vec![f32::INFINITY; agent.memory.gradient.len()];
+                agent.optimizer.step(&mut overflow.clone(), &overflow, 0.0, 1.0);
+                assert_eq!(agent.optimizer.steps().skipped, u64::from(precision != Precision::F16));
+                agent.memory.gradient
+            };
+            let expected = gradient(Precision::F32);
+            for precision in [Precision::Bf16, Precision::F16] {
+                crate::fixture::assert_rounded(precision, &gradient(precision), &expected);
+            }
+        }
+    }
+
+    #[test]
+    fn targets_follow_the_definition() {
+        // Q_target(s') = (5, 7, 9, 1), of which 2 and 3 are illegal; Q_online(s') = (3, 2, 8, 9): double takes action 0.
+        let rows = [[5.0f32, 7.0, 9.0, 1.0], [3.0, 2.0, 8.0, 9.0]];
+        let mask = [1, 1, 0, 0];
+        let action = |by: [f32; 4]| best(by.into_iter(), &mask).0;
+        assert_eq!(1.0 + 0.5 * rows[0][action(rows[1])], 3.5);
+        assert_eq!(1.0 + 0.5 * rows[0][action(rows[0])], 4.5);
+        // The same in the agent, one transition at a time, against the network itself.
+        for double in [false, true] {
+            let mut agent = agent(Learner::Fused, DqnConfig { double, batch_size: 8, ..DqnConfig::default() });
+            agent.target.network_mut().change(|params| params.iter_mut().rev().for_each(|x| *x = 0.5 - *x));
+            let pool = Pool::new(1).unwrap();
+            let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
+            replay.sample(&[0, 1 << 29, 1 << 30, 3 << 29, 1 << 31, 5 << 29, 3 << 30, u32::MAX], &mut agent.memory.batch).unwrap();
+            agent.set_targets(&pool).unwrap();
+            let batch = agent.memory.batch.columns();
+            let ObsSlice::U8(next) = batch.next_obs else { panic!("bytes") };
+            for i in 0..8 {
+                let of = |network: &QNetwork| {
+                    let mut q = [0.0; 4];
+                    network.q_values(ObsSlice::U8(&next[i * 100..][..100]), &pool, &mut Vec::new(), &mut q).unwrap();
+                    q
+                };
+                let legal = &batch.next_masks[i * 4..][..4];
+                let by = if double { of(&agent.network) } else { of(&agent.target) };
+                let chosen = (0..4).filter(|&j| legal[j] == 1).max_by(|&a, &b| by[a].total_cmp(&by[b])).unwrap_or(0);
+                let expected = batch.rewards[i] + batch.discounts[i] * of(&agent.target)[chosen];
+                assert_eq!(agent.memory.targets[i], expected, "double {double}, transition {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn updates_keep_to_the_ratio_and_the_target_follows_in_env_steps() {
+        for (n_envs, n_steps) in [(1, 4), (8, 3), (3, 5)] {
+            let pool = Pool::new(1).unwrap();
+            let mut collector = Collector::new(n_envs, &rl_envs::cartpole::CartPole::default(), &pool, 1).unwrap();
+            let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+            let net = NetConfig { hidden: vec![4], ..NetConfig::default() };
+            let config = DqnConfig {
+                learning_starts: 50,
+                train_freq: 4,
+                gradient_steps: 3,
+                target_update_interval: 40,
+                batch_size: 8,
+                ..DqnConfig::default()
+            };
+            let network = QNetwork::new(&obs, &actions, &net, false, 1).unwrap();
+            let mut agent = Dqn::new(network, config, &obs, &actions, n_envs, 1).unwrap();
+            let mut rollout = collector.rollout(n_steps).unwrap();
+            let mut env_steps = 0;
+            let mut followed = 0;
+            while env_steps < 700 {
+                collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+                agent.update(&rollout, 0.5, &pool).unwrap();
+                env_steps += (n_envs * n_steps) as u64;
+                // Steps count from the first one beyond learning_starts.
+                let first = 50 / n_envs as u64 * n_envs as u64;
+                let due = env_steps.saturating_sub(first) / 4 * 3;
+                assert_eq!(agent.updates, due, "{n_envs} environments, {env_steps} env steps");
+                if agent.target.version() != followed {
+                    followed = agent.target.version();
+                }
+            }
+            assert_eq!(followed, env_steps / 40, "the target network follows every 40 env steps");
+        }
+    }
+
+    #[test]
+    fn actions_are_uniform_until_learning_starts_and_greedy_for_the_rest_after() {
+        let (obs, actions) = (Space::vector(&[-1.0; 2], &[1.0; 2]), ActionSpace::Discrete { n: 3, masked: false });
+        let config =
+            DqnConfig { learning_starts: 1001, exploration_fraction: 0.0, exploration_final_eps: 0.0, ..DqnConfig::default() };
+        let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 1).unwrap();
+        let mut agent = Dqn::new(network, config, &obs, &actions, 4, 1).unwrap();
+        // Copies that act in lagging rollouts, made in all ways.
+        let mut refreshed = agent.policy().copy();
+        let mut replaced: Box<dyn Policy> = Box::new(QNetwork::new(&obs, &actions, &NetConfig::default(), false, 2).unwrap());
+        agent.acting(0.9);
+        agent.policy().copy_to(&mut refreshed);
+        agent.policy().copy_to(&mut replaced);
+        for policy in [agent.policy(), &*agent.policy().copy(), &*refreshed, &*replaced] {
+            let mut scratch = Scratch::default();
+            let mut act = |choice| {
+                let (mut actions, mut rest) = ([0; 4], [0.0; 8]);
+                let (log_probs, values) = rest.split_at_mut(4);
+                let obs = ObsSlice::F32(&[0.1, 0.2, -0.5, 0.3, 0.9, -0.9, 0.0, 1.0]);
+                let acted = Acted { actions: rl_envs::Actions::Discrete(&mut actions[..]), log_probs, values };
+                policy.act(Acting { obs, masks: &[], choice }, acted, &mut scratch).unwrap();
+                actions.to_vec()
+            };
+            let greedy = act(Choice::Greedy);
+            let mut counts = [0; 3];
+            for step in 0..300 {
+                let chosen = act(Choice::Sample { seed: 7, step, first_env: 0 });
+                if step < 251 {
+                    chosen.into_iter().for_each(|action: u32| counts[action as usize] += 1);
+                } else {
+                    assert_eq!(chosen, greedy, "step {step}: 251 steps of 4 environments are 1001 env steps at least");
+                }
+            }
+            // Binomial with mean 335 and standard deviation 15.
+            assert!(counts.iter().all(|n| (275..395).contains(n)), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_transition_that_cannot_be_learnt_from_is_replayed_rarely() {
+        let pool = Pool::new(1).unwrap();
+        let mut collector = Collector::new(4, &CartPole::default(), &pool, 2).unwrap();
+        let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+        let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+        let config = DqnConfig { prioritized: true, batch_size: 128, learning_starts: MAX_STEPS as u64, ..DqnConfig::default() };
+        let mut agent = Dqn::new(network, config, &obs, &actions, 4, 7).unwrap();
+        let mut rollout = collector.rollout(101).unwrap();
+        collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+        let rl_envs::Obs::F32(mut obs) = rollout.columns().steps.obs else { panic!("CartPole's observations are f32") };
+        obs[[101, 2 * 4]] = f32::NAN; // the next observation of one transition
+        agent.update(&rollout, 0.5, &pool).unwrap();
+        // 404 transitions with the same priority: the first draws of 128 soon include the bad one, and each of its draws costs an
+        // update.
+        let params = agent.network.params().to_vec();
+        let (mut sums, mut skipped) = (Sums::default(), 0);
+        for _ in 0..60 {
+            agent.learn(0.5, &mut sums, &pool).unwrap();
+            skipped += u32::from(agent.optimizer.steps().skipped > 0);
+        }
+        assert!((1..=2).contains(&skipped), "{skipped} of 60 updates were skipped");
+        let mut metrics = Metrics::default();
+        sums.steps.report(&mut metrics);
+        assert_eq!(metrics.get("train/skipped_updates"), Some(skipped as f32));
+        assert!(metrics.get("train/grad_norm").unwrap().is_finite() && agent.network.params() != params);
+    }
+
+    #[test]
+    fn epsilon_falls_in_the_given_share_of_training_and_spreads() {
+        let config = DqnConfig { exploration_fraction: 0.2, exploration_final_eps: 0.1, ..DqnConfig::default() };
+        assert_eq!(config.epsilon(0.0), 1.0);
+        assert!((config.epsilon(0.1) - 0.55).abs() < 1e-6);
+        assert!((config.epsilon(0.7) - 0.1).abs() < 1e-6);
+        assert_eq!(config.rollout_steps(1), 4);
+        assert_eq!(config.rollout_steps(256), 1);
+        assert!(DqnConfig { batch_size: 65, buffer_size: 64, ..DqnConfig::default() }.check().is_err());
+    }
+}

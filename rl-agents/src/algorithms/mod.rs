@@ -1,0 +1,5 @@
+//! The algorithms, one file each.
+
+pub mod a2c;
+pub mod dqn;
+pub mod ppo;

@@ -1,0 +1,686 @@
+//! Proximal policy optimization (PPO).
+//!
+//! Paper: Schulman et al., "Proximal Policy Optimization Algorithms", 2017.
+//!
+//! Discrete or continuous actions. With the details of Huang et al. ("The 37 Implementation Details of PPO", 2022) that apply:
+//! orthogonal initialization, Adam with epsilon 1e-5, advantages normalized per minibatch, clipping of the gradient's norm,
+//! optionally falling learning rate and clip range, optional clipping of values, optional stop at a KL divergence. Settings,
+//! losses and metrics have the meanings of Stable-Baselines3 (value loss without the factor 1/2; clipped values replace the
+//! others, without a maximum of both losses; `approx_kl` is the mean over the last epoch, `loss` the last minibatch's,
+//! `n_updates` counts epochs). Differences: truncated steps are bootstrapped from the final observation's value within the
+//! advantage, instead of changing the reward. For a rollout of an older policy, ratios and their clip range are relative to that
+//! policy, values to the policy at the start of the update. If `target_kl` is set, `approx_kl` too is relative to the policy at
+//! the start of the update, at the cost of one more pass.
+//!
+//! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use rl_buffer::{Memory, Rollout, RolloutShape};
+use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
+use rl_envs::{Pool, math};
+
+use crate::device::descent::Plan;
+use crate::device::times::DeviceWatch;
+use crate::learner::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
+use crate::learner::descent::{Descent, StepSums, add_minibatch};
+use crate::learner::optim::Rule;
+use crate::learner::targets::{Refresh, Targets};
+use crate::probe::{self, Probe, Stage, Threads};
+use crate::ranks::Ranks;
+use crate::settings::{self, Kind};
+use crate::{
+    ActorCritic, Agent, DeviceCollector, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch,
+};
+
+crate::settings! {
+    /// Settings of PPO.
+    pub struct PpoConfig, "ppo." {
+        /// Steps of a rollout.
+        n_steps: usize = 2048, Kind::Int(1, 1 << 24);
+        /// Samples of a minibatch; divides n_steps x n_envs; 0: the whole rollout.
+        ///
+        /// `rl train` also takes "auto": the whole rollout, halved until the training fits into memory.
+        batch_size: usize = 64, Kind::Int(0, 1 << 32);
+        /// Passes over a rollout.
+        n_epochs: usize = 10, Kind::Int(1, 10_000);
+        /// Discount of future rewards.
+        gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
+        /// Lambda of generalized advantage estimation.
+        gae_lambda: f32 = 0.95, Kind::Float(0.0, 1.0);
+        /// Clip range of the probability ratio around 1.
+        clip_range: Schedule = Schedule::Constant(0.2), Kind::Schedule(0.0, 100.0), resumable;
+        /// Clip range of values around the old values; 0: off.
+        clip_range_vf: f32 = 0.0, Kind::Float(0.0, 1e9);
+        /// Divides rewards by the running standard deviation of discounted returns.
+        normalize_reward: bool = false, Kind::Bool;
+        /// Normalizes advantages per minibatch.
+        normalize_advantage: bool = true, Kind::Bool;
+        /// Weight of the entropy in the loss.
+        ent_coef: f32 = 0.0, Kind::Float(0.0, 1e3), resumable;
+        /// Weight of the value loss.
+        vf_coef: f32 = 0.5, Kind::Float(0.0, 1e3), resumable;
+        /// Largest norm of a gradient; longer ones are scaled down.
+        max_grad_norm: f32 = 0.5, Kind::Float(1e-9, 1e9), resumable;
+        /// Learning rate of Adam.
+        learning_rate: Schedule = Schedule::Constant(3e-4), Kind::Schedule(0.0, 10.0), resumable;
+        /// Samples whose activations are held at the same time; 0: the minibatch.
+        ///
+        /// On a device or with learner = "reference"; the CPU's tile kernel holds few activations anyway. Gradients of the
+        /// micro-batches add up. On a device a micro-batch has whole slices of the minibatch, of which there are at most 16, and
+        /// the bits do not depend on it.
+        micro_batch: usize = 0, Kind::Int(0, 1 << 32), resumable;
+        /// KL divergence that ends an update when exceeded 1.5 times; 0: off.
+        target_kl: f32 = 0.0, Kind::Float(0.0, 1e9), resumable;
+    }
+}
+
+impl PpoConfig {
+    /// PPO's optimizer.
+    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
+
+    /// Checks every range, and conditions between settings.
+    ///
+    /// # Errors
+    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first that fails.
+    pub fn check(&self, n_envs: usize) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
+        let n_steps = self.n_steps;
+        let rollout = n_steps.saturating_mul(n_envs);
+        let batch_size = self.samples(rollout);
+        if rollout == 0 || !rollout.is_multiple_of(batch_size) {
+            return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });
+        }
+        if self.normalize_advantage && batch_size == 1 {
+            let allowed = "normalize_advantage needs at least 2 samples";
+            return Err(Error::Setting { name: "batch_size", value: "1".into(), allowed });
+        }
+        Ok(())
+    }
+
+    /// Samples of a minibatch, for a rollout of `rollout` samples.
+    #[must_use]
+    pub fn samples(&self, rollout: usize) -> usize {
+        if self.batch_size == 0 { rollout } else { self.batch_size }
+    }
+
+    /// Returns what the latest policy computes for a rollout of an older one.
+    ///
+    /// The ratios of the surrogate correct for the older policy, but its values are stale.
+    fn refresh(&self) -> Refresh {
+        if self.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values }
+    }
+}
+
+/// The PPO agent.
+pub struct Ppo {
+    descent: Descent,
+    config: PpoConfig,
+}
+
+/// The loss of a minibatch and its parts, all scalars except for the ratio.
+struct PpoTerms {
+    total: Tensor,
+    policy: Tensor,
+    value: Tensor,
+    entropy: Tensor,
+    ratio: Tensor, // (B), without gradient
+}
+
+/// Computes `L = L_policy + ent_coef L_entropy + vf_coef L_value`.
+///
+/// That is eq. 9 with the signs of a loss. `L_policy = -mean min(r A, clip(r, 1 - c, 1 + c) A)` (eq. 7), `r = pi(a|s) /
+/// pi_old(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
+fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig, clip: f64) -> candle_core::Result<PpoTerms> {
+    let (outputs, values) = policy.forward(params, &batch.obs)?;
+    let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
+    let ratio = (distribution.log_prob(&batch.actions)? - &batch.log_probs)?.exp()?;
+    let unclipped = (&ratio * &batch.advantages)?;
+    let clipped = (ratio.clamp(1.0 - clip, 1.0 + clip)? * &batch.advantages)?;
+    let policy_loss = unclipped.minimum(&clipped)?.mean_all()?.neg()?;
+
+    let clip_vf = f64::from(config.clip_range_vf);
+    let values = if clip_vf > 0.0 { (&batch.values + (values - &batch.values)?.clamp(-clip_vf, clip_vf)?)? } else { values };
+    let value_loss = candle_nn::loss::mse(&values, &batch.returns)?;
+    let entropy_loss = distribution.entropy()?.mean_all()?.neg()?;
+    let total = ((&policy_loss + (&entropy_loss * f64::from(config.ent_coef))?)? + (&value_loss * f64::from(config.vf_coef))?)?;
+    Ok(PpoTerms { total, policy: policy_loss, value: value_loss, entropy: entropy_loss, ratio: ratio.detach() })
+}
+
+/// KL divergence from the policy with ratio 1 to the one with these ratios.
+///
+/// Schulman's estimator: `mean r - 1 - ln r`.
+fn divergence(ratios: impl ExactSizeIterator<Item = f32>) -> f32 {
+    let n = ratios.len() as f32;
+    ratios.map(|r| (r - 1.0) - r.ln()).sum::<f32>() / n
+}
+
+/// [`loss`] for the tile kernel.
+struct PpoLoss<'a> {
+    config: &'a PpoConfig,
+    clip: f32,
+}
+
+impl SampleLoss for PpoLoss<'_> {
+    #[inline(always)]
+    fn derivatives(&self, columns: &Columns<'_>, out: &mut Derivatives<'_>) {
+        let Self { config, clip } = *self;
+        let (low, high) = (1.0 - clip, 1.0 + clip);
+        let reach = if config.clip_range_vf > 0.0 { config.clip_range_vf } else { f32::INFINITY };
+        for s in 0..columns.log_probs.len() {
+            let (log_ratio, advantage) = (columns.log_probs[s] - columns.old_log_probs[s], columns.advantages[s]);
+            let ratio = math::exp(log_ratio);
+            let unclipped = ratio * advantage;
+            let clipped = math::clamp(ratio, low, high) * advantage;
+            let free = unclipped <= clipped;
+            out.policy_loss[s] = -(if free { unclipped } else { clipped });
+            out.log_prob[s] = if free { -unclipped } else { 0.0 };
+            out.kl[s] = (ratio - 1.0) - log_ratio;
+            out.clipped[s] = if (ratio - 1.0).abs() > clip { 1.0 } else { 0.0 };
+
+            let moved = columns.values[s] - columns.old_values[s];
+            let kept = math::clamp(moved, -reach, reach);
+            let error = if moved == kept { columns.values[s] } else { columns.old_values[s] + kept } - columns.returns[s];
+            out.value_loss[s] = error * error;
+            out.value[s] = if moved == kept { 2.0 * config.vf_coef * error } else { 0.0 };
+        }
+        for (s, start) in columns.start_log_probs.into_iter().flatten().enumerate() {
+            let log_ratio = columns.log_probs[s] - start;
+            out.kl[s] = (math::exp(log_ratio) - 1.0) - log_ratio;
+        }
+    }
+}
+
+impl Ppo {
+    /// Creates an agent from a policy, for rollouts of `n_envs` environments.
+    ///
+    /// `seed` determines the order of samples.
+    ///
+    /// # Errors
+    /// Errors of [`PpoConfig::check`].
+    pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
+        config.check(n_envs)?;
+        Ok(Self { descent: Descent::new(policy, PpoConfig::RULE, seed, config.normalize_reward), config })
+    }
+
+    /// Learns on `device`, from rollouts of this shape.
+    ///
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. The policy to act with is a copy in the
+    /// host's memory.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.
+    pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
+        let Self { descent, config } = self;
+        let sizes = (config.samples(shape.n_steps * shape.n_envs), config.micro_batch);
+        Ok(Self { descent: descent.on_device(device, shape, sizes, config.refresh())?, config })
+    }
+
+    /// Computes the gradient of a minibatch with the tile kernel.
+    fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
+        let Descent { policy, slices, gradient, probe, .. } = &mut self.descent;
+        let threads = Threads { pool, probe: probe.as_ref() };
+        minibatch.gradient(policy, PpoLoss { config: &self.config, clip }, threads, slices, gradient)
+    }
+
+    /// Creates environments of the type `env` on the device that learns.
+    ///
+    /// Their rollouts are learnt from where they are. `seed` is the environments' and the acting policy's.
+    /// With `ranks`, creates this rank's share of the environments; every rank has the rollouts of all.
+    ///
+    /// # Errors
+    /// [`Error::Device`], for instance if the environment has no kernels.
+    pub fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
+        self.descent.collector(env, seed, ranks)
+    }
+
+    /// [`Agent::update`] on the device: the same steps.
+    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        let Self { descent, config } = self;
+        let (clip, learning_rate) = (config.clip_range.at(remaining), config.learning_rate.at(remaining));
+        let settings = UpdateSettings {
+            learning_rate,
+            max_norm: config.max_grad_norm,
+            ent_coef: config.ent_coef,
+            vf_coef: config.vf_coef,
+            target_kl: config.target_kl,
+            clip,
+            clip_value: if config.clip_range_vf > 0.0 { config.clip_range_vf } else { f32::INFINITY },
+            ..UpdateSettings::default()
+        };
+        let plan = Plan {
+            objective: Objective::ClippedSurrogate,
+            discounts: (config.gamma, config.gae_lambda),
+            n_epochs: config.n_epochs,
+            shuffled: true,
+            normalize: config.normalize_advantage,
+        };
+        let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
+        self.metrics(&totals, StepSums::of(&totals), learning_rate, clip)
+    }
+
+    /// Returns the metrics of an update.
+    fn metrics(&self, totals: &UpdateTotals, steps: StepSums, learning_rate: f32, clip: f32) -> Result<Metrics, Error> {
+        let n = totals.minibatches;
+        let mut metrics = Metrics::default();
+        metrics.push("train/loss", totals.loss);
+        metrics.push("train/policy_gradient_loss", totals.policy / n);
+        metrics.push("train/value_loss", totals.value / n);
+        metrics.push("train/entropy_loss", totals.entropy / n);
+        metrics.push("train/approx_kl", totals.approx_kl);
+        metrics.push("train/clip_fraction", totals.clip_fraction / n);
+        steps.report(&mut metrics);
+        metrics.push("train/explained_variance", totals.explained_variance);
+        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
+        metrics.push("train/learning_rate", learning_rate);
+        metrics.push("train/clip_range", clip);
+        metrics.push("train/n_updates", self.descent.epochs as f32);
+        Ok(metrics)
+    }
+
+    /// Computes the gradient of a minibatch with candle operations.
+    fn reference(&mut self, minibatch: &Minibatch<'_>, clip: f32) -> Result<Parts, Error> {
+        let Self { descent, config } = self;
+        let Minibatch { rollout, targets, rows, advantages, .. } = *minibatch;
+        let micro_batch = if config.micro_batch == 0 { rows.len() } else { config.micro_batch };
+        descent.gradient.fill(0.0);
+        let mut parts = Parts::default();
+        for (micro, advantages) in rows.chunks(micro_batch).zip(advantages.chunks(micro_batch)) {
+            let batch = Batch::gather(&descent.policy, rollout, targets, micro, advantages)?;
+            let params = descent.variable()?;
+            let loss = loss(&descent.policy, &params, &batch, config, f64::from(clip))?;
+            let share = micro.len() as f32 / rows.len() as f32;
+            probe::report(descent.probe.as_ref(), Stage::Forward);
+            descent.add_gradient(&params, &(&loss.total * f64::from(share))?)?;
+            probe::report(descent.probe.as_ref(), Stage::Backward);
+            let ratios = loss.ratio.to_vec1::<f32>()?;
+            let kl = if targets.log_probs.is_empty() {
+                divergence(ratios.iter().copied())
+            } else {
+                let old = batch.log_probs.to_vec1::<f32>()?;
+                let since_start =
+                    |((ratio, old), &row): ((&f32, f32), &u32)| ratio * (old - targets.log_probs[row as usize]).exp();
+                divergence(ratios.iter().zip(old).zip(micro).map(since_start))
+            };
+            let clip_fraction = ratios.iter().filter(|r| (*r - 1.0).abs() > clip).count() as f32 / ratios.len() as f32;
+            parts.policy += share * loss.policy.to_scalar::<f32>()?;
+            parts.value += share * loss.value.to_scalar::<f32>()?;
+            parts.entropy += share * loss.entropy.to_scalar::<f32>()?;
+            parts.kl += share * kl;
+            parts.clip_fraction += share * clip_fraction;
+        }
+        Ok(parts)
+    }
+}
+
+impl Agent for Ppo {
+    fn policy(&self) -> &dyn Policy {
+        &self.descent.policy
+    }
+
+    fn layout(&self) -> &Layout {
+        self.descent.policy.layout()
+    }
+
+    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        if self.descent.device.is_some() {
+            return self.update_on_device(rollout, remaining, pool);
+        }
+        let config = self.config.clone();
+        let clip = config.clip_range.at(remaining);
+        let learning_rate = config.learning_rate.at(remaining);
+        self.descent.report(UpdateEvent::StatisticsBegin);
+        let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
+        let is_first = self.descent.policy.awaits_obs();
+        if is_first {
+            self.descent.policy.network_mut().merge_obs(rollout, pool);
+        }
+        self.descent.report(UpdateEvent::StatisticsEnd);
+        self.descent.report(UpdateEvent::TargetsBegin);
+        let policy = &self.descent.policy;
+        let targets = if rollout.is_stale(policy.version()) {
+            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.refresh(), pool)?
+        } else {
+            Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
+        };
+        self.descent.report(UpdateEvent::TargetsEnd);
+        probe::report(self.descent.probe.as_ref(), Stage::Targets);
+        let mut rows = vec![0; rollout.len()];
+        let batch_size = config.samples(rollout.len());
+        let mut advantages = Vec::with_capacity(batch_size);
+        let explained_variance = targets.explained_variance();
+        let (mut totals, mut steps) = (UpdateTotals { explained_variance, ..UpdateTotals::default() }, StepSums::default());
+
+        'epochs: for _ in 0..config.n_epochs {
+            self.descent.shuffle(&mut rows, pool);
+            let (mut n_epoch, mut kl) = (0.0, 0.0);
+            for rows in rows.chunks_exact(batch_size) {
+                targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
+                probe::report(self.descent.probe.as_ref(), Stage::Shuffle);
+                let minibatch =
+                    Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: config.ent_coef };
+                let parts = match self.descent.policy.learner() {
+                    Learner::Fused => self.fused(&minibatch, clip, pool)?,
+                    Learner::Reference => self.reference(&minibatch, clip)?,
+                };
+                let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
+                add_minibatch(&mut totals, loss, &parts);
+                n_epoch += 1.0;
+                kl += parts.kl;
+                totals.approx_kl = kl / n_epoch;
+                if config.target_kl > 0.0 && parts.kl > 1.5 * config.target_kl {
+                    break 'epochs;
+                }
+                steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
+            }
+        }
+
+        if !is_first {
+            self.descent.report(UpdateEvent::StatisticsBegin);
+            self.descent.policy.network_mut().merge_obs(rollout, pool);
+            self.descent.report(UpdateEvent::StatisticsEnd);
+        }
+        self.metrics(&totals, steps, learning_rate, clip)
+    }
+
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.descent.share(ranks);
+    }
+
+    fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
+        self.descent.memory(overlapped)
+    }
+
+    fn device_memory(&self) -> Vec<(&'static str, usize)> {
+        self.descent.device_memory()
+    }
+
+    fn fetch_policy(&mut self) -> Result<(), Error> {
+        self.descent.fetch()
+    }
+
+    fn watch(&mut self, watch: Watch) {
+        self.descent.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.descent.probe = Some(probe);
+    }
+
+    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
+        self.descent.watch_device(watch)
+    }
+
+    fn gap(&mut self) {
+        self.descent.gap();
+    }
+
+    fn save(&self) -> Result<Snapshot, Error> {
+        self.descent.save()
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        self.descent.load(snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
+    use crate::ranks::share;
+    use crate::ranks::tests::{Counted, on_ranks};
+    use crate::{Collector, NetConfig, fixture};
+    use rl_envs::cartpole::CartPole;
+    use rl_envs::{SyncVecEnv, VecEnv, codec, pool};
+    use std::ops::Range;
+
+    #[test]
+    fn the_gradient_of_the_loss_equals_finite_differences() {
+        for clip_range_vf in [0.0, 0.3] {
+            let config = PpoConfig { ent_coef: 0.1, clip_range_vf, ..PpoConfig::default() };
+            fixture::check_gradient(|policy, params, batch| loss(policy, params, batch, &config, 0.2).unwrap().total);
+        }
+    }
+
+    #[test]
+    fn a_rollout_of_an_older_policy_is_learnt_from_with_the_values_of_today() {
+        let (_, rollout, _) = fixture::rollout();
+        let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
+        let (config, pool) = (PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() }, Pool::new(1).unwrap());
+        let (rewards, discounts) = (rollout.rewards(), (config.gamma, config.gae_lambda));
+        let now = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
+        let then = Targets::new(&policy(), &rollout, rewards, config.gamma, config.gae_lambda).unwrap();
+        assert_ne!(now.explained_variance(), then.explained_variance());
+        let metrics = Ppo::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();
+        assert_eq!(metrics.get("train/explained_variance"), Some(now.explained_variance()));
+    }
+
+    #[test]
+    fn the_ratio_is_one_before_the_first_update() {
+        for (case, rows) in [
+            (fixture::Case::Discrete, vec![31]),
+            (fixture::Case::Discrete, (0..32).rev().collect::<Vec<u32>>()),
+            (fixture::Case::Continuous, (0..32).rev().collect()),
+        ] {
+            let (policy, rollout, targets) = fixture::rollout_of(case);
+            let batch = {
+                let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
+                Batch::gather(&policy, &rollout, &targets, &rows, &advantages).unwrap()
+            };
+            let params = Tensor::new(policy.params(), &candle_core::Device::Cpu).unwrap();
+            let loss = loss(&policy, &params, &batch, &PpoConfig::default(), 0.2).unwrap();
+            for ratio in loss.ratio.to_vec1::<f32>().unwrap() {
+                assert!((ratio - 1.0).abs() < 1e-6, "{ratio}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kernel_s_loss_and_gradient_equal_candle_s_and_so_do_micro_batches() {
+        let cases = fixture::Case::ALL.into_iter().flat_map(|case| [(case, 0.0), (case, 0.3)]);
+        for (case, clip_range_vf) in cases {
+            fixture::with_minibatch(case, |minibatch| {
+                let agent = |learner, micro_batch| {
+                    let config = PpoConfig { ent_coef: 0.1, clip_range_vf, micro_batch, ..PpoConfig::default() };
+                    Ppo::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap()
+                };
+                let mut reference = agent(Learner::Reference, 0);
+                let expected = reference.reference(minibatch, 0.2).unwrap();
+                assert!(expected.clip_fraction > 0.1 && expected.clip_fraction < 0.9, "some are clipped");
+                let mut fused = agent(Learner::Fused, 0);
+                let got = fused.fused(minibatch, 0.2, &Pool::new(2).unwrap()).unwrap();
+                let mut micro = agent(Learner::Reference, 7);
+                let in_parts = micro.reference(minibatch, 0.2).unwrap();
+                for (gradient, parts) in [(&fused.descent.gradient, got), (&micro.descent.gradient, in_parts)] {
+                    fixture::assert_near(gradient, &reference.descent.gradient);
+                    let pairs = [
+                        (parts.policy, expected.policy),
+                        (parts.value, expected.value),
+                        (parts.entropy, expected.entropy),
+                        (parts.kl, expected.kl),
+                        (parts.clip_fraction, expected.clip_fraction),
+                    ];
+                    for (got, expected) in pairs {
+                        assert!((got - expected).abs() < 1e-5 * expected.abs().max(1.0), "{parts:?} is not {expected:?}");
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn the_ratio_of_a_policy_to_itself_is_exactly_one_with_the_kernel() {
+        for case in [fixture::Case::Discrete, fixture::Case::Continuous] {
+            let (policy, rollout, targets) = fixture::rollout_of(case);
+            let rows: Vec<u32> = (0..32).rev().collect();
+            let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
+            let minibatch =
+                Minibatch { rollout: &rollout, targets: &targets, rows: &rows, advantages: &advantages, ent_coef: 0.0 };
+            let config = PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() };
+            let parts = Ppo::new(policy, config, 4, 0).unwrap().fused(&minibatch, 0.0, &Pool::new(1).unwrap()).unwrap();
+            assert_eq!((parts.kl, parts.clip_fraction), (0.0, 0.0), "{case:?}: one ratio differs from 1, with a clip range of 0");
+        }
+    }
+
+    #[test]
+    fn divergence_equals_the_case_worked_out_by_hand() {
+        // mean of (1 - 1 - 0, 2 - 1 - ln 2)
+        let kl = divergence([1.0, 2.0].into_iter());
+        assert!((kl - (1.0 - 2f32.ln()) / 2.0).abs() < 1e-7);
+    }
+
+    #[test]
+    fn an_update_stops_at_the_target_kl() {
+        let updates = |target_kl| {
+            let (policy, rollout, _) = fixture::rollout();
+            let learning_rate = Schedule::Constant(0.1);
+            let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 10, target_kl, learning_rate, ..PpoConfig::default() };
+            let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
+            let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+            (agent.save().unwrap().counters.steps.taken, metrics)
+        };
+        assert_eq!(updates(0.0).0, 10);
+        let (steps, metrics) = updates(0.01);
+        assert!((1..10).contains(&steps), "{steps}");
+        // The epoch in which the update stops counts, and `approx_kl` covers it alone.
+        assert_eq!(metrics.get("train/n_updates"), Some(steps as f32 + 1.0));
+        assert!(metrics.get("train/approx_kl").unwrap() > 0.015);
+    }
+
+    #[test]
+    fn with_lag_an_update_stops_by_how_far_it_has_moved_the_policy_itself() {
+        for (learner, case) in [(Learner::Fused, fixture::Case::Discrete), (Learner::Reference, fixture::Case::Continuous)] {
+            let (_, rollout, _) = fixture::rollout_of(case);
+            let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 2, target_kl: 1e-4, ..PpoConfig::default() };
+            let mut agent = Ppo::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap();
+            let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+            assert!(metrics.get("train/clip_fraction").unwrap() > 0.1, "the policy that acted is far away");
+            assert!(agent.save().unwrap().counters.steps.taken > 0, "{learner:?}, {case:?}");
+            assert!(metrics.get("train/approx_kl").unwrap() < 0.01);
+        }
+    }
+
+    #[test]
+    fn metrics_have_the_meaning_of_stable_baselines_3() {
+        let run = |target_kl, n_epochs| {
+            let (policy, rollout, _) = fixture::rollout_of(fixture::Case::Continuous);
+            let learning_rate = Schedule::Constant(0.01);
+            let config = PpoConfig { n_steps: 8, batch_size: 16, n_epochs, target_kl, learning_rate, ..PpoConfig::default() };
+            let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
+            let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+            (agent, move |name: &str| metrics.get(name).unwrap())
+        };
+        let ((agent, one), (_, three)) = (run(0.0, 1), run(0.0, 3));
+        assert_eq!((one("train/n_updates"), three("train/n_updates")), (1.0, 3.0));
+        // The last of three epochs begins after four steps, the first after none: a mean over all would be far below the last's.
+        assert!(three("train/approx_kl") > 3.0 * one("train/approx_kl") && one("train/approx_kl") > 0.0);
+        let log_std = agent.descent.policy.params().last_chunk::<3>().unwrap();
+        let std = log_std.iter().map(|x| x.exp()).sum::<f32>() / 3.0;
+        assert!((one("train/std") - std).abs() < 1e-6 && (std - (-0.3f32).exp()).abs() > 1e-4);
+        assert_eq!(one("train/skipped_updates"), 0.0);
+        // A single step, after which the second minibatch stops the update: the norm is that step's.
+        let (agent, stopped) = run(1e-9, 1);
+        assert_eq!(agent.save().unwrap().counters.steps.taken, 1);
+        let (policy, rollout, targets) = fixture::rollout_of(fixture::Case::Continuous);
+        let mut order = rl_envs::Permutation::default();
+        order.set(32, 0, 0, rl_envs::Purpose::Shuffle);
+        let rows: Vec<u32> = (0..32).map(|i| order.at(i)).collect();
+        let mut advantages = Vec::new();
+        targets.advantages_of(&rows[..16], true, &mut advantages);
+        let minibatch =
+            Minibatch { rollout: &rollout, targets: &targets, rows: &rows[..16], advantages: &advantages, ent_coef: 0.0 };
+        let mut first = Ppo::new(policy, PpoConfig { n_steps: 8, batch_size: 16, ..PpoConfig::default() }, 4, 0).unwrap();
+        first.fused(&minibatch, 0.2, &Pool::new(1).unwrap()).unwrap();
+        assert_eq!(stopped("train/grad_norm"), crate::learner::optim::norm(&first.descent.gradient));
+    }
+
+    #[test]
+    fn an_update_that_stops_before_its_first_step_has_no_gradient_norm() {
+        // The step count can be 0 only if the first minibatch differs from the policy's own: its probabilities are changed by
+        // hand.
+        let (policy, mut rollout, _) = fixture::rollout();
+        rollout.columns().log_probs.mapv_inplace(|x| x - 1.0);
+        let config = PpoConfig { n_steps: 8, batch_size: 32, target_kl: 0.01, ..PpoConfig::default() };
+        let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
+        let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+        assert_eq!(agent.save().unwrap().counters.steps.taken, 0);
+        assert!(metrics.get("train/grad_norm").unwrap().is_nan());
+    }
+
+    #[test]
+    fn a_batch_size_that_does_not_fit_is_refused() {
+        let check = |n_steps, batch_size| PpoConfig { n_steps, batch_size, ..PpoConfig::default() }.check(4);
+        assert!(check(8, 16).is_ok());
+        for batch_size in [5, 64] {
+            assert!(matches!(check(8, batch_size), Err(Error::BatchSize { .. })));
+        }
+        assert!(check(8, 0).is_ok());
+        assert!(matches!(check(8, 1), Err(Error::Setting { name: "batch_size", .. })));
+        assert!(matches!(check(0, 1), Err(Error::Range { .. })));
+    }
+
+    #[test]
+    fn rewards_that_overflow_change_nothing_and_end_in_an_error() {
+        let (policy, mut rollout, _) = fixture::rollout();
+        rollout.columns().steps.rewards.fill(1e30);
+        let config = PpoConfig { n_steps: 8, batch_size: 16, n_epochs: 1, normalize_advantage: false, ..PpoConfig::default() };
+        let mut agent = Ppo::new(policy, config, 4, 0).unwrap();
+        let before = agent.save().unwrap();
+        let metrics = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()).unwrap();
+        assert_eq!(metrics.get("train/skipped_updates"), Some(2.0));
+        assert_eq!(agent.save().unwrap().params, before.params);
+        let Err(Error::Diverged(divergence)) = agent.update(&rollout, 1.0, &Pool::new(1).unwrap()) else { panic!("the third") };
+        assert_eq!(agent.save().unwrap().params, before.params);
+        assert_eq!((divergence.steps, divergence.skipped), (0, 3));
+        assert!(divergence.losses.iter().any(|(name, loss)| *name == "value_loss" && !loss.is_finite()), "{divergence}");
+        let column = |name| divergence.minibatch.iter().find(|tensor| tensor.name == name).unwrap();
+        assert_eq!((&column("obs").shape[..], &column("rewards").values[..]), (&[16, 4][..], &[1e30; 16][..]));
+    }
+
+    #[test]
+    fn ranks_that_collect_and_learn_are_one_agent_and_receive_the_bytes_of_the_formula() {
+        let (n_envs, n_steps, batch_size, n_epochs) = (12, 32, 192, 2);
+        let config = PpoConfig { n_steps, batch_size, n_epochs, ..PpoConfig::default() };
+        let pool = Pool::new(1).unwrap();
+        let learnt = |collector: &mut Collector, ranks: Option<Arc<dyn Ranks>>| {
+            let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), 0);
+            let mut agent = Ppo::new(policy.unwrap(), config.clone(), n_envs, 0).unwrap();
+            ranks.into_iter().for_each(|ranks| agent.share(ranks));
+            let mut rollout = collector.rollout(n_steps).unwrap();
+            let episodes = collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+            agent.update(&rollout, 1.0, &pool).unwrap();
+            (agent.save().unwrap(), codec::encode(&collector.save().unwrap()).unwrap(), episodes, rollout.final_at().to_vec())
+        };
+        let alone = learnt(&mut Collector::new(n_envs, &CartPole::default(), &pool, 0).unwrap(), None);
+        for n_ranks in [2, 3] {
+            let slices: Vec<_> = pool::slices(n_envs, MAX_SLICES, MIN_SLICE).collect();
+            assert_eq!(slices.len(), 3);
+            let all = on_ranks(n_ranks, |ranks| {
+                let counted = Arc::new(Counted::new(ranks));
+                let make = |range| Ok(Box::new(SyncVecEnv::slice(range, CartPole::default())) as Box<dyn VecEnv>);
+                let mut collector = Collector::of_rank(counted.clone(), &slices, make, &pool, 0).unwrap();
+                let learnt = learnt(&mut collector, Some(counted.clone()));
+                let state = learnt.1.len();
+                (learnt, (counted.rank(), counted.received(), state))
+            });
+            for (learnt, (rank, received, state)) in all {
+                assert!(learnt == alone, "rank {rank} of {n_ranks}");
+                let own = share(slices.len(), rank, n_ranks);
+                let n_own: usize = slices[own.clone()].iter().map(Range::len).sum();
+                // D = 4 numbers of 4 bytes, no masks, one action.
+                let rollout = (n_envs - n_own) * ((n_steps + 1) * 16 + n_steps * (4 + 14) + 4);
+                let is_own = |n: usize| slices[own.clone()].iter().any(|slice| slice.contains(&n));
+                let ends = learnt.3.iter().filter(|&&(_, n)| !is_own(n)).count() * (16 + 17 + 12);
+                // 2 slices of a minibatch: of 3 ranks, the first has none.
+                let (p, m, of_rank) =
+                    (learnt.0.params.len(), n_steps * n_envs / batch_size * n_epochs, share(2, rank, n_ranks).len());
+                let gradients = m * (2 - of_rank) * (4 * p + 40);
+                let formula = rollout + ends + gradients;
+                // The collector's state is gathered at the end.
+                assert!((formula..formula + 1000 * n_ranks + state).contains(&received), "{received} bytes, not {formula}");
+            }
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! Collecting on a device, where environments step beside the learner.
+//!
+//! The twin of [`Collector`](crate::Collector). Observations, actions and rewards never leave the device: the rollout is filled
+//! where it is learnt from, with the CPU's bits. Parameters are those of the learner.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use rl_buffer::{DeviceRollout, DeviceStep, ObsSlice, Rollout, RolloutShape};
+use rl_cuda::learner::Episodes;
+use rl_cuda::targets::PolicyStreams;
+use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
+use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, pool, visit};
+
+use crate::collect::lockstep::State;
+use crate::device::descent::{DeviceDescent, lock};
+use crate::device::net::DeviceNet;
+use crate::device::normalize::Inputs;
+use crate::device::share::{DeviceShare, MAX_LATEST};
+use crate::device::times::DevicePhase;
+use crate::kernel::net::Net;
+use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
+use crate::ranks::{self, Ranks, gather};
+use crate::{CollectorState, Episode, Error};
+
+/// Environments on a device, collected from without leaving it.
+#[derive(Debug)]
+pub struct DeviceCollector {
+    descent: Arc<Mutex<DeviceDescent>>,
+    envs: CudaVecEnv,
+    net: DeviceNet,
+    episodes: Episodes,
+    /// Seed of the policy's random numbers, and lifetime steps.
+    clock: Buffer<u64>,
+    /// Share of the rollout, if several devices have the environments.
+    share: Option<DeviceShare>,
+    /// Slices of these environments, by their indices.
+    slices: Vec<Range<usize>>,
+    /// Bounds of continuous actions, (2, A), and actions within them, (N, A).
+    clipped: Option<[Buffer<f32>; 2]>,
+    seed: u64,
+    /// Lifetime steps of each environment.
+    steps: u64,
+    /// Graph of a rollout, which is run once before it is captured.
+    graph: Option<StepsGraph>,
+    ran: bool,
+}
+
+impl DeviceCollector {
+    /// Creates environments of the type `name`, as many as the learner's rollouts have.
+    ///
+    /// With other ranks, those that are this rank's share.
+    pub(crate) fn new(
+        descent: &Arc<Mutex<DeviceDescent>>,
+        net: &Net,
+        name: &str,
+        seed: u64,
+        ranks: Option<&Arc<dyn Ranks>>,
+    ) -> Result<Self, Error> {
+        let learner = lock(descent);
+        let (device, shape) = (learner.stream.device(), learner.rollout.shape());
+        let mut slices: Vec<_> = pool::slices(shape.n_envs, MAX_SLICES, MIN_SLICE).collect();
+        let share = ranks.map(|ranks| DeviceShare::new(device, ranks, &slices, shape)).transpose()?;
+        if let Some(ranks) = ranks {
+            slices = slices.drain(ranks::share(slices.len(), ranks.rank(), ranks.n_ranks())).collect();
+        }
+        let n = share.as_ref().map_or(shape, |share| share.rollout.shape()).n_envs;
+        let envs = CudaVecEnv::new(device, name, n)?.with_first_env(slices[0].start as u32);
+        if RolloutShape::new(shape.n_steps, shape.n_envs, envs.observation_space(), envs.action_space()) != shape {
+            return Err(Error::Spaces);
+        }
+        let clipped = match envs.action_space() {
+            ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => None,
+            ActionSpace::Continuous { low, high } => {
+                let mut bounds = Buffer::zeros(device, 2 * low.len())?;
+                learner.stream.upload(&bounds.view_mut(), &[&low[..], high].concat())?;
+                Some([bounds, Buffer::zeros(device, n * low.len())?])
+            }
+        };
+        let mut clock = Buffer::zeros(device, 2)?;
+        learner.stream.upload(&clock.view_mut(), &[seed, 0])?;
+        let (net, episodes) = (DeviceNet::new(device, net, (n, n), false)?, Episodes::new(device, n, MAX_LATEST)?);
+        drop(learner);
+        let (descent, steps, graph, ran) = (descent.clone(), 0, None, false);
+        let mut collector = Self { descent, envs, net, episodes, clock, share, slices, clipped, seed, steps, graph, ran };
+        collector.reset(seed)?;
+        Ok(collector)
+    }
+
+    /// Begins new episodes.
+    ///
+    /// Their first observations are those after the last step of the rollout.
+    fn reset(&mut self, seed: u64) -> Result<(), Error> {
+        let mut descent = lock(&self.descent);
+        let DeviceDescent { stream, rollout, .. } = &mut *descent;
+        let (obs, masks) = own(rollout, &mut self.share).last();
+        self.envs.reset_on(stream, seed, &obs, masks.as_ref())?;
+        Ok(self.episodes.set_running(stream, &vec![(0.0, 0); self.envs.n_envs()])?)
+    }
+
+    /// Dimensions of the rollouts.
+    #[must_use]
+    pub fn shape(&self) -> RolloutShape {
+        lock(&self.descent).rollout.shape()
+    }
+
+    /// Fills the learner's rollout on the device with T steps of every environment.
+    ///
+    /// `rollout` stands for it, with the version of the policy. With other ranks it holds the columns of all of them, and blocks
+    /// until every rank has called this. Returns the number of episodes that ended, and the last ones in the order of their ends.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn collect(&mut self, version: u64, rollout: &mut Rollout) -> Result<(usize, Vec<Episode>), Error> {
+        let Self { descent, envs, net, episodes, clock, share, clipped, steps, graph, ran, .. } = self;
+        let descent = &mut *lock(descent);
+        let stream = descent.stream.clone();
+        rollout.clear();
+        // The first statistics include this rollout, so its final observations are valued after it was added to them.
+        let keeps_finals = descent.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
+        descent.times.mark(&stream, DevicePhase::Acting)?;
+        let mut acting = ActingOnDevice { descent, net, episodes, clock, share: share.as_mut(), clipped: clipped.as_mut() };
+        match graph {
+            _ if keeps_finals => acting.enqueue(envs, Some(rollout))?,
+            Some(graph) => envs.replay_steps(graph)?,
+            None if *ran => {
+                let captured = envs.capture_steps(&stream, |envs| acting.enqueue(envs, None))?;
+                envs.replay_steps(graph.insert(captured))?;
+            }
+            None => acting.enqueue(envs, None)?,
+        }
+        *ran = true;
+        acting.descent.times.mark(&stream, None)?;
+        *steps += acting.descent.rollout.shape().n_steps as u64;
+        envs.check_actions(&stream)?;
+        let (ended, latest) = episodes.ended(&stream)?;
+        let mut ended = (ended, latest.into_iter().map(episode).collect());
+        rollout.policy_version_mut().fill(version);
+        rollout.on_device = true;
+        if let Some(share) = share {
+            let all = (&mut descent.rollout, &descent.computed.next_values.view_mut());
+            ended = share.gather((&stream, &descent.times), rollout, all, ended)?;
+        } else if descent.computed.normalizes() {
+            // The statistics of rewards are the host's.
+            descent.times.mark(&stream, DevicePhase::Copies)?;
+            descent.rollout.download_rewards(&stream, rollout)?;
+            descent.times.mark(&stream, None)?;
+        }
+        descent.times.report()?;
+        Ok(ended)
+    }
+
+    /// Returns the state to continue from, that of all ranks' environments.
+    ///
+    /// A [`Collector`](crate::Collector) of as many environments can load it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] or [`Error::Env`].
+    pub fn save(&self) -> Result<CollectorState, Error> {
+        let descent = lock(&self.descent);
+        let DeviceDescent { stream, rollout, .. } = &*descent;
+        let rollout = self.share.as_ref().map_or(rollout, |share| &share.rollout);
+        let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
+        let mut obs = ObsRows::zeros(self.envs.observation_space().dtype(), n * d);
+        match (&mut obs, rollout.last_obs()) {
+            (ObsRows::F32(to), Obs::F32(from)) => stream.download(to, &from)?,
+            (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from)?,
+            _ => {}
+        }
+        let mut masks = Vec::new();
+        if let Some(from) = rollout.last_masks() {
+            masks.resize(from.len(), 0);
+            stream.download(&mut masks, &from)?;
+        }
+        let running: Vec<Episode> = self.episodes.running(stream)?.into_iter().map(episode).collect();
+        let first = self.slices[0].start;
+        let state = |slice: &Range<usize>| {
+            let range = slice.start - first..slice.end - first;
+            let mut rows = ObsRows::zeros(self.envs.observation_space().dtype(), 0);
+            rows.extend(obs.as_slice().rows(range.clone(), d));
+            let a = masks.len() / n;
+            State { obs: rows, masks: masks[range.start * a..range.end * a].to_vec(), running: running[range].to_vec() }
+        };
+        let saved = self.envs.save_ranges(self.slices.iter().cloned())?;
+        let slices = self.slices.iter().map(state).zip(saved.into_iter().map(Some)).collect();
+        let own = CollectorState { steps: self.steps, slices };
+        let Some(DeviceShare { ranks, .. }) = &self.share else { return Ok(own) };
+        let slices = gather(&**ranks, Ok(own))?.into_iter().flat_map(|state| state.slices).collect();
+        Ok(CollectorState { steps: self.steps, slices })
+    }
+
+    /// Restores the state of a collector.
+    ///
+    /// Environments that were not saved begin new episodes.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if it does not fit; [`Error::Device`] or [`Error::Env`].
+    pub fn load(&mut self, mut saved: CollectorState) -> Result<(), Error> {
+        self.steps = saved.steps;
+        lock(&self.descent).stream.upload(&self.clock.view_mut(), &[self.seed, saved.steps])?;
+        if !saved.has_envs() {
+            return self.reset(self.seed.wrapping_add(saved.steps));
+        }
+        if let Some(DeviceShare { ranks, .. }) = &self.share {
+            let own = ranks::share(saved.slices.len(), ranks.rank(), ranks.n_ranks());
+            saved.slices = saved.slices.drain(own).collect();
+        }
+        let other = || Error::Snapshot("it belongs to another batch of environments".into());
+        let mut descent = lock(&self.descent);
+        let DeviceDescent { stream, rollout, .. } = &mut *descent;
+        let ranges: Vec<&[u8]> = saved.slices.iter().filter_map(|(_, envs)| envs.as_deref()).collect();
+        self.envs.load_ranges(&ranges)?;
+        let mut obs = ObsRows::zeros(self.envs.observation_space().dtype(), 0);
+        let (mut masks, mut running) = (Vec::new(), Vec::new());
+        for (state, _) in &saved.slices {
+            if state.obs.as_slice().dtype() != obs.as_slice().dtype() {
+                return Err(other());
+            }
+            obs.extend(state.obs.as_slice());
+            masks.extend_from_slice(&state.masks);
+            running.extend(state.running.iter().map(|episode| (episode.episode_return, episode.length)));
+        }
+        let (to, to_masks) = own(rollout, &mut self.share).last();
+        if running.len() != self.envs.n_envs() || masks.len() != to_masks.as_ref().map_or(0, |masks| masks.len()) {
+            return Err(other());
+        }
+        match (to, obs.as_slice()) {
+            (Obs::F32(to), ObsSlice::F32(from)) if to.len() == from.len() => stream.upload(&to, from)?,
+            (Obs::U8(to), ObsSlice::U8(from)) if to.len() == from.len() => stream.upload(&to, from)?,
+            _ => return Err(other()),
+        }
+        if let Some(to) = to_masks {
+            stream.upload(&to, &masks)?;
+        }
+        Ok(self.episodes.set_running(stream, &running)?)
+    }
+}
+
+/// Returns the columns of these environments.
+fn own<'a>(all: &'a mut DeviceRollout, share: &'a mut Option<DeviceShare>) -> &'a mut DeviceRollout {
+    share.as_mut().map_or(all, |share| &mut share.rollout)
+}
+
+/// Memory and kernels of acting on a device.
+struct ActingOnDevice<'a> {
+    descent: &'a mut DeviceDescent,
+    net: &'a mut DeviceNet,
+    episodes: &'a mut Episodes,
+    clock: &'a mut Buffer<u64>,
+    share: Option<&'a mut DeviceShare>,
+    clipped: Option<&'a mut [Buffer<f32>; 2]>,
+}
+
+impl ActingOnDevice<'_> {
+    /// Enqueues a rollout.
+    ///
+    /// `finals` takes the final observations, for which the host waits at each step.
+    fn enqueue(&mut self, envs: &mut CudaVecEnv, mut finals: Option<&mut Rollout>) -> Result<(), Error> {
+        let Self { descent, net, episodes, clock, share, clipped } = self;
+        let DeviceDescent { stream, kernels, targets, chains, obs_scale, normalizer, rollout, computed, params, log_std, .. } =
+            &mut **descent;
+        let inputs = Inputs { kernels, targets, scale: *obs_scale, one_hot: None, normalizer: normalizer.as_ref() };
+        let (columns, next_values) = match share {
+            Some(DeviceShare { rollout, next_values, .. }) => (rollout, next_values),
+            None => (rollout, &mut computed.next_values),
+        };
+        let RolloutShape { n_steps, n_envs: n, obs_len: d, .. } = columns.shape();
+        let ([actor, critic], params) = (*chains, params.view());
+        columns.restart(stream)?;
+        for t in 0..n_steps {
+            let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
+            inputs.write(stream, (&obs, d), None, &net.inputs.view_mut())?;
+            net.forward((stream, kernels), &params, n, None)?;
+            stream.copy(&values, &net.outputs(critic, n))?;
+            let outputs = net.outputs(actor, n);
+            let streams = PolicyStreams { clock: clock.view(), t: 1 + t as u64, first_env: envs.first_env() };
+            match (&steps.actions, clipped.as_mut()) {
+                (Actions::Discrete(actions), None) => {
+                    targets.sample_categorical(stream, &outputs, masks.as_ref(), streams, actions, &log_probs)?;
+                }
+                (Actions::Continuous(actions), Some([bounds, clipped])) => {
+                    let (gaussian, clipped) = ((&outputs, &params.slice(log_std.clone()), &bounds.view()), clipped.view_mut());
+                    targets.sample_gaussian(stream, gaussian, streams, [actions, &clipped], &log_probs)?;
+                    steps.actions = Actions::Continuous(clipped);
+                }
+                _ => return Err(Error::ActionKind),
+            }
+            envs.step_on(stream, 1, ActionSource::Given, &steps)?;
+            let final_obs = visit!(Obs, steps.final_obs, |obs| obs.into_view());
+            inputs.write(stream, (&final_obs, d), None, &net.inputs.view_mut())?;
+            net.forward((stream, kernels), &params, n, Some(actor))?;
+            let ended = [&steps.terminated.into_view(), &steps.truncated.into_view()];
+            if let Some(rollout) = &mut finals {
+                push_finals((stream, t, d), envs.first_env(), ended, &final_obs, rollout)?;
+            }
+            let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
+            kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
+        }
+        inputs.write(stream, (&columns.last_obs(), d), None, &net.inputs.view_mut())?;
+        net.forward((stream, kernels), &params, n, Some(actor))?;
+        stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
+        let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
+        let values = (&columns.values(), &columns.last_values());
+        kernels.continued_values(stream, values, flags, &next_values.view_mut())?;
+        episodes.add(stream, &rewards, flags[0], flags[1])?;
+        Ok(targets.advance_clock(stream, &clock.view_mut(), n_steps as u64)?)
+    }
+}
+
+/// Copies the final observations of the episodes that step `t` ended to the host.
+fn push_finals(
+    (stream, t, d): (&Stream, usize, usize),
+    first_env: u32,
+    ended: [&View<'_, u8>; 2],
+    final_obs: &Obs<View<'_, f32>, View<'_, u8>>,
+    rollout: &mut Rollout,
+) -> Result<(), Error> {
+    let mut flags = [(); 2].map(|()| vec![0; ended[0].len()]);
+    flags.iter_mut().zip(ended).try_for_each(|(to, from)| stream.download(to, from))?;
+    let ends = |n: &usize| flags[0][*n] | flags[1][*n] != 0;
+    for n in (0..flags[0].len()).filter(ends) {
+        let mut row = ObsRows::zeros(rollout.shape().obs, d);
+        match (&mut row, final_obs) {
+            (ObsRows::F32(to), Obs::F32(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
+            (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
+            _ => {}
+        }
+        rollout.push_final(t, first_env as usize + n, row.as_slice(), &[]);
+    }
+    Ok(())
+}
+
+fn episode((episode_return, length): (f64, u32)) -> Episode {
+    Episode { episode_return, length }
+}
+
+#[cfg(test)]
+mod tests {
+    use rl_cuda::Device;
+    use rl_envs::catalog::{self, Entry};
+    use rl_envs::{Pool, Purpose, Rng, codec};
+
+    use super::*;
+    use crate::fixture::{bits, has_fma};
+    use crate::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
+
+    /// Trains on the CPU and on a device, and exchanges the environments' states on the way.
+    fn compare(device: &Device, entry: &Entry, (n, n_steps): (usize, usize), normalized: bool) {
+        let pool = Pool::new(2).unwrap();
+        let mut here = Collector::of(entry.slices(n, MAX_SLICES, MIN_SLICE).unwrap(), &pool, 1).unwrap();
+        let (obs, actions) = entry.spaces();
+        let net = NetConfig { hidden: vec![9], normalize_obs: normalized, ..NetConfig::default() };
+        let config = PpoConfig { n_steps, batch_size: n * n_steps, n_epochs: 2, ..PpoConfig::default() };
+        let config = PpoConfig { normalize_reward: normalized, ..config };
+        let agent = || Ppo::new(ActorCritic::new(&obs, &actions, &net, 3).unwrap(), config.clone(), n, 5).unwrap();
+        let (mut cpu, mut gpu) = (agent(), agent().on_device(device, here.shape(n_steps)).unwrap());
+        let mut there = gpu.collector(entry.name, 1, None).unwrap();
+        let [mut expected, mut found] = [here.rollout(n_steps).unwrap(), here.rollout(n_steps).unwrap()];
+        for iteration in 0..4 {
+            let context = format!("{device}, {}, {n} x {n_steps}, iteration {iteration}", entry.name);
+            let episodes = here.collect(cpu.policy(), &mut expected).unwrap();
+            let (ended, latest) = there.collect(gpu.policy().weights().version, &mut found).unwrap();
+            assert_eq!((ended, &latest[..]), (episodes.len(), &episodes[ended.saturating_sub(MAX_LATEST)..]), "{context}");
+            {
+                let descent = lock(&there.descent);
+                let mut copy = found.clone();
+                descent.rollout.download(&descent.stream, &mut copy).unwrap();
+                let all = |rollout: &Rollout| {
+                    let floats = [rollout.rewards(), rollout.log_probs(), rollout.values()];
+                    let flags =
+                        [rollout.terminated(), rollout.truncated()].map(|flags| flags.iter().copied().collect::<Vec<_>>());
+                    let actions = rollout.actions().either(
+                        |actions| actions.iter().copied().collect::<Vec<_>>(),
+                        |actions| actions.iter().map(|x| x.to_bits()).collect(),
+                    );
+                    let floats = floats.map(|column| column.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+                    (floats, flags, actions, bits(rollout.last_values()))
+                };
+                assert_eq!(all(&copy), all(&expected), "{context}");
+                assert_eq!(copy.obs(), expected.obs(), "{context}");
+                assert_eq!(copy.masks(), expected.masks(), "{context}");
+            }
+            let metrics = cpu.update(&expected, 1.0, &pool).unwrap();
+            assert_eq!(format!("{metrics:?}"), format!("{:?}", gpu.update(&found, 1.0, &pool).unwrap()), "{context}");
+            // Statistics begin with the first rollout, which is learnt from as that of an older policy.
+            let captured = (iteration > 0, iteration > usize::from(normalized));
+            assert_eq!((there.graph.is_some(), lock(&there.descent).is_captured()), captured, "{context}");
+            let (a, b) = (cpu.save().unwrap(), gpu.save().unwrap());
+            assert!(bits(&a.params) == bits(&b.params) && a.counters == b.counters && a.statistics == b.statistics, "{context}");
+            let states = [here.save().unwrap(), there.save().unwrap()];
+            let [a, b] = [&states[0], &states[1]].map(|state| codec::encode(state).unwrap());
+            assert!(a == b, "state of the environments: {context}");
+            if iteration == 1 {
+                let [a, b] = states;
+                here.load(b).unwrap();
+                there.load(a).unwrap();
+            } else if iteration == 2 {
+                // New episodes.
+                here.load(CollectorState::without_envs(77)).unwrap();
+                there.load(CollectorState::without_envs(77)).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn environments_on_a_device_fill_the_cpus_rollouts() {
+        if !has_fma() {
+            return;
+        }
+        for device in &Device::for_tests() {
+            for entry in catalog::ENVS {
+                compare(device, entry, (3, 5), false);
+            }
+            if device.is_stand_in() {
+                continue; // slow
+            }
+            let find = |name| catalog::find(name).unwrap();
+            compare(device, find("cartpole"), (65, 31), false);
+            compare(device, find("pendulum"), (33, 16), true);
+            // Episodes that end in the first rollout, and bytes.
+            compare(device, find("cartpole"), (9, 60), true);
+            compare(device, find("snake"), (5, 40), true);
+        }
+    }
+
+    /// Compares the statistics of episodes with sums of one step after the other.
+    fn compare_episodes(device: &Device) {
+        let stream = device.stream().unwrap();
+        let mut random = Rng::new(3, 0, 0, Purpose::Init);
+        for (t, n) in [(1, 1), (40, 33), (9, 65)] {
+            let keep = 20;
+            let mut episodes = Episodes::new(device, n, keep).unwrap();
+            let mut running = vec![(0.0, 0); n];
+            for round in 0..3 {
+                let rewards: Vec<f32> = (0..t * n).map(|_| random.normal()).collect();
+                let mut flags = || (0..t * n).map(|_| u8::from(random.below(9) == 0)).collect::<Vec<_>>();
+                let flags = [flags(), flags()];
+                let mut ended = Vec::new();
+                for at in 0..t * n {
+                    let (sum, length) = &mut running[at % n];
+                    (*sum, *length) = (*sum + f64::from(rewards[at]), *length + 1);
+                    if flags[0][at] | flags[1][at] == 1 {
+                        ended.push(std::mem::take(&mut running[at % n]));
+                    }
+                }
+                let mut there = Buffer::zeros(device, t * n).unwrap();
+                stream.upload(&there.view_mut(), &rewards).unwrap();
+                let flags = flags.map(|flags| {
+                    let mut there = Buffer::zeros(device, t * n).unwrap();
+                    stream.upload(&there.view_mut(), &flags).unwrap();
+                    there
+                });
+                episodes.add(&stream, &there.view(), &flags[0].view(), &flags[1].view()).unwrap();
+                let latest = ended[ended.len().saturating_sub(keep)..].to_vec();
+                assert_eq!(episodes.ended(&stream).unwrap(), (ended.len(), latest), "{device}: {t} x {n}, round {round}");
+                assert_eq!(episodes.running(&stream).unwrap(), running, "{device}: {t} x {n}, round {round}");
+            }
+        }
+    }
+
+    #[test]
+    fn episodes_on_a_device_are_those_of_the_steps() {
+        Device::for_tests().iter().for_each(compare_episodes);
+        let mistakes = [
+            ["running.lengths[at] : 0", "running.lengths[0] : 0"],
+            ["rank >= first", "rank > first"],
+            ["all - latest.keep", "all - latest.keep + 1"],
+            ["        length = 0;", ""],
+            ["at >= n_envs && !ended(rollout, at - n_envs)", "at >= n_envs"],
+            ["rollout.terminated[at] | rollout.truncated[at]", "rollout.truncated[at]"],
+        ];
+        let unnoticed = Device::unnoticed("episodes.cu", &mistakes, compare_episodes);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+}

@@ -1,0 +1,1112 @@
+//! Gradient descent of an actor-critic on a device.
+//!
+//! The twin of [`Descent`](crate::learner::descent) and [`Targets`](crate::Targets). Parameters, moments, the rollout and all
+//! that is computed from it stay in device memory, allocated once. Every kernel has the operations of the CPU's in the same
+//! order, so the parameters are the same, bit for bit, on a CPU with fused multiply-add.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
+use rl_cuda::learner::{
+    ActionDistribution, Deviations, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
+    LossColumns, LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, OneHotInputs, PARTS, Terms,
+    UpdateSettings, UpdateTotals,
+};
+use rl_cuda::targets::{Steps, TargetKernels};
+use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
+use rl_envs::{Dtype, Obs, visit};
+
+use crate::device::exchange::{DeviceExchange, SharedBuffers};
+use crate::device::net::{DeviceNet, parts};
+use crate::device::normalize::{DeviceNormalizer, Inputs};
+use crate::device::staged::Staged;
+use crate::device::times::{DevicePhase, DeviceTimes};
+use crate::kernel::slices;
+use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::targets::{CONTIGUOUS, Refresh};
+use crate::network::normalize::{Moments, normalized_reward};
+use crate::policy::distributions::Distribution;
+use crate::ranks::Ranks;
+use crate::{ActorCritic, Error};
+
+/// Maximum number of floats in the partial gradients of a minibatch.
+///
+/// Each tile has a partial gradient; above the maximum, each slice has one.
+pub(crate) const MAX_PARTIAL_FLOATS: usize = 1 << 26;
+
+/// Constants of an algorithm's update.
+///
+/// A captured graph is replaced when they change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) objective: Objective,
+    /// Discount of rewards, and lambda of generalized advantages.
+    pub(crate) discounts: (f32, f32),
+    pub(crate) n_epochs: usize,
+    /// True if an epoch shuffles the samples.
+    pub(crate) shuffled: bool,
+    /// True if advantages are normalized per minibatch.
+    pub(crate) normalize: bool,
+}
+
+/// Work that updates repeat, as a graph.
+#[derive(Clone, Copy, Debug)]
+enum GraphKind {
+    /// Learning from a rollout of the latest policy.
+    LearnFresh,
+    /// Learning from a rollout of an older one.
+    LearnStale,
+    /// Judging the latter by the latest policy.
+    Judge,
+}
+
+/// Graph of work that updates repeat, which is run once before it is captured.
+#[derive(Debug, Default)]
+struct UpdateGraph {
+    ran: Option<Plan>,
+    graph: Option<Graph>,
+}
+
+impl UpdateGraph {
+    /// Enqueues the work of a plan.
+    fn run(&mut self, stream: &Stream, plan: &Plan, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        if self.ran != Some(*plan) {
+            self.graph = None;
+            work()?;
+            self.ran = Some(*plan);
+            return Ok(());
+        }
+        let graph = match &mut self.graph {
+            Some(graph) => graph,
+            None => self.graph.insert(stream.capture(work)?),
+        };
+        Ok(graph.launch()?)
+    }
+}
+
+/// Numbers computed from a rollout, (T, N) each.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    pub(crate) next_values: Buffer<f32>,
+    advantages: Buffer<f32>,
+    returns: Buffer<f32>,
+    /// Normalized rewards, if they are normalized.
+    rewards: Option<Staged<f32>>,
+}
+
+impl Computed {
+    /// True if rewards are normalized.
+    pub(crate) fn normalizes(&self) -> bool {
+        self.rewards.is_some()
+    }
+}
+
+/// Corrections for rollouts in which an older policy acted.
+#[derive(Debug)]
+struct OffPolicy {
+    kernels: OffPolicyKernels,
+    refresh: Refresh,
+    /// True if an older policy acted in the rollout.
+    is_stale: bool,
+    /// Log-probabilities at the start of the update, (T N).
+    ///
+    /// Empty if values alone are computed.
+    log_probs: Buffer<f32>,
+    /// Weights of V-trace, and weighted advantages, (T N) each.
+    weights: [Buffer<f32>; 2],
+}
+
+impl OffPolicy {
+    fn new(device: &Device, refresh: Refresh, len: usize) -> Result<Self, rl_cuda::Error> {
+        let floats = |needed| Buffer::zeros(device, if needed { len } else { 0 });
+        let corrects = refresh == Refresh::VTrace;
+        Ok(Self {
+            kernels: OffPolicyKernels::new(device)?,
+            refresh,
+            is_stale: false,
+            log_probs: floats(refresh != Refresh::Values)?,
+            weights: [floats(corrects)?, floats(corrects)?],
+        })
+    }
+
+    /// Returns the correction for the rollout, if it is stale.
+    fn correction(&self) -> Option<Refresh> {
+        self.is_stale.then_some(self.refresh)
+    }
+
+    fn bytes(&self) -> usize {
+        self.log_probs.bytes() + self.weights.iter().map(Buffer::bytes).sum::<usize>()
+    }
+}
+
+/// Returns the distribution whose parameters are the policy's outputs.
+fn distribution<'a>(heads: Option<&'a HeadSizes>, log_std: View<'a, f32>) -> ActionDistribution<'a> {
+    match heads {
+        Some(heads) => ActionDistribution::Heads(heads),
+        None if log_std.is_empty() => ActionDistribution::Categorical,
+        None => ActionDistribution::Gaussian(log_std),
+    }
+}
+
+/// A policy and its optimizer on a device, with the memory of an update.
+#[derive(Debug)]
+pub(crate) struct DeviceDescent {
+    pub(crate) stream: Stream,
+    /// Stream of the copies of rollouts that are filled while the device learns.
+    copies: Stream,
+    rule: Rule,
+    pub(crate) kernels: LearnerKernels,
+    pub(crate) targets: TargetKernels,
+    net: DeviceNet,
+    pub(crate) chains: [usize; 2],
+    pub(crate) obs_scale: f32,
+    /// Inputs of observations with categories.
+    one_hot: Option<OneHotInputs>,
+    pub(crate) normalizer: Option<DeviceNormalizer>,
+    pub(crate) rollout: DeviceRollout,
+    pub(crate) computed: Computed,
+    off_policy: OffPolicy,
+    pub(crate) params: Buffer<f32>,
+    /// Range of the logarithmic standard deviations among the parameters.
+    ///
+    /// Empty for discrete actions.
+    pub(crate) log_std: Range<usize>,
+    /// Sizes of the action's heads, where there are several.
+    heads: Option<HeadSizes>,
+    moments: Vec<Buffer<f32>>, // as many as the optimizer has
+    gradient: Buffer<f32>,
+    partial: Buffer<f32>,
+    state: LearnerState,
+    order: Buffer<u32>, // (T N)
+    batch_size: usize,
+    slices: MinibatchSlices,
+    terms: Buffer<f32>,     // (5, B)
+    std_terms: Buffer<f32>, // (A, B), for a Gaussian policy
+    tiles: Buffer<f64>,     // (5 or A, tiles)
+    scratch: Buffer<f64>,   // of sums
+    sums: [Buffer<f64>; 3],
+    final_obs: Obs<Staged<f32>, Staged<u8>>, // (B, D)
+    final_at: Staged<u32>,                   // (B)
+    host_params: PinnedSlab<f32>,
+    /// One graph of each kind.
+    graphs: [UpdateGraph; 3],
+    pub(crate) times: DeviceTimes,
+    /// Exchange with the devices of other ranks, if there are any.
+    exchange: Option<DeviceExchange>,
+}
+
+/// Waits for the stream, and copies numbers to the host.
+pub(crate) fn download(stream: &Stream, from: &View<'_, f32>) -> Result<Vec<f32>, rl_cuda::Error> {
+    let mut to = vec![0.0; from.len()];
+    stream.download(&mut to, from).map(|()| to)
+}
+
+/// Appends the rest of a device's memory to its parts.
+pub(crate) fn with_rest(
+    mut parts: Vec<(&'static str, usize)>,
+    device: &Device,
+    rest: &'static str,
+) -> Vec<(&'static str, usize)> {
+    let named: usize = parts.iter().map(|(_, bytes)| bytes).sum();
+    parts.push((rest, device.allocated().saturating_sub(named)));
+    parts
+}
+
+/// Returns the number of samples whose activations are held at the same time.
+///
+/// A micro-batch has whole slices. 0: all samples of the minibatch.
+pub(crate) fn held(slices: &MinibatchSlices, micro_batch: usize) -> usize {
+    let n = slices.samples(0..slices.count()).len();
+    if micro_batch == 0 { n } else { micro_batch.clamp(slices.largest(), n) }
+}
+
+/// Locks a learner that its environments share.
+pub(crate) fn lock(device: &Mutex<DeviceDescent>) -> MutexGuard<'_, DeviceDescent> {
+    device.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Refuses a setting that has no kernels yet.
+pub(crate) fn unsupported(name: &'static str, value: String) -> Error {
+    Error::Setting { name, value, allowed: "but the device's kernels do not support it yet; use --device cpu" }
+}
+
+impl DeviceDescent {
+    /// Allocates memory for rollouts of this shape, and loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
+    pub(crate) fn new(
+        device: &Device,
+        (policy, rule): (&ActorCritic, Rule),
+        shape: RolloutShape,
+        (batch_size, micro_batch): (usize, usize),
+        (normalize_reward, refresh): (bool, Refresh),
+    ) -> Result<Self, Error> {
+        let network = policy.network();
+        let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
+        let log_std = match policy.distribution() {
+            Distribution::Categorical { .. } => 0..0,
+            Distribution::Gaussian { log_std } => log_std.clone(),
+        };
+        let heads = match policy.distribution() {
+            Distribution::Categorical { heads } if heads.len() > 1 => Some(HeadSizes::new(device, heads)?),
+            _ => None,
+        };
+        let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
+        let slices = MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, MAX_PARTIAL_FLOATS);
+        let floats = |len: usize| Buffer::<f32>::zeros(device, len);
+        let held = held(&slices, micro_batch);
+        let (actor, critic) = policy.chains();
+        let one_hot = network.categories().map(|of| OneHotInputs::new(device, of.sizes())).transpose()?;
+        Ok(Self {
+            stream: device.stream()?,
+            copies: device.stream()?,
+            rule,
+            kernels: LearnerKernels::new(device)?,
+            targets: TargetKernels::new(device)?,
+            net: DeviceNet::new(device, net, (held, batch_size), true)?,
+            chains: [actor, critic],
+            obs_scale: network.obs_scale(),
+            normalizer: network.normalizer().map(|_| DeviceNormalizer::new(device, shape, one_hot.as_ref())).transpose()?,
+            one_hot,
+            rollout: DeviceRollout::new(device, shape)?,
+            computed: Computed {
+                next_values: floats(len)?,
+                advantages: floats(len)?,
+                returns: floats(len)?,
+                rewards: normalize_reward.then(|| Staged::new(device, len)).transpose()?,
+            },
+            off_policy: OffPolicy::new(device, refresh, len)?,
+            params: floats(n_params)?,
+            moments: (0..rule.n_moments()).map(|_| floats(n_params)).collect::<Result<_, _>>()?,
+            gradient: floats(n_params)?,
+            partial: floats(slices.rows() * n_params)?,
+            state: LearnerState::new(device)?,
+            order: Buffer::zeros(device, len)?,
+            batch_size,
+            terms: floats(PARTS * batch_size)?,
+            std_terms: floats(log_std.len() * batch_size)?,
+            tiles: Buffer::zeros(device, PARTS.max(log_std.len()) * slices.tiles())?,
+            log_std,
+            heads,
+            scratch: Buffer::zeros(device, LearnerKernels::sum_scratch(batch_size.max(n_params)))?,
+            sums: [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?],
+            slices,
+            final_obs: match shape.obs {
+                Dtype::F32 => Obs::F32(Staged::new(device, held * shape.obs_len)?),
+                Dtype::U8 => Obs::U8(Staged::new(device, held * shape.obs_len)?),
+            },
+            final_at: Staged::new(device, held)?,
+            host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
+            graphs: Default::default(),
+            times: DeviceTimes::default(),
+            exchange: None,
+        })
+    }
+
+    /// Computes later gradients together with the devices of other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.exchange = Some(DeviceExchange::new(ranks));
+    }
+
+    /// Returns the memory of rollouts that are copied to the device without waiting.
+    pub(crate) fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
+        if overlapped { Arc::new(Streamed::new(self.copies.clone())) } else { Arc::new(Pinned(self.stream.device().clone())) }
+    }
+
+    /// Copies parameters, moments and counters to the device.
+    pub(crate) fn load(&mut self, policy: &ActorCritic, optimizer: &Optimizer, seed: u64, epochs: u64) -> Result<(), Error> {
+        let stream = &self.stream;
+        stream.upload(&self.params.view_mut(), policy.params())?;
+        for (to, from) in self.moments.iter_mut().zip(optimizer.vectors()) {
+            stream.upload(&to.view_mut(), from)?;
+        }
+        let StepCount { taken, skipped } = optimizer.steps();
+        let counters = LearnerCounters { seed, epochs, taken, skipped, changes: policy.version(), stop: 0 };
+        self.set_statistics(policy, &counters)
+    }
+
+    /// Copies the policy's statistics of observations and the counters to the device.
+    pub(crate) fn set_statistics(&mut self, policy: &ActorCritic, counters: &LearnerCounters) -> Result<(), Error> {
+        if let (Some(there), Some(here)) = (&mut self.normalizer, policy.network().normalizer()) {
+            there.set(&self.stream, here)?;
+        }
+        Ok(self.state.set_counters(&self.stream, counters)?)
+    }
+
+    /// Computes the moments of a rollout's observations by slices of environments.
+    ///
+    /// `None` for bytes.
+    pub(crate) fn moments(&mut self) -> Result<Option<Vec<Moments>>, Error> {
+        let Some(normalizer) = &mut self.normalizer else { return Ok(None) };
+        let RolloutShape { n_steps, n_envs, obs_len: d, .. } = self.rollout.shape();
+        let len = n_steps * n_envs * d;
+        let obs = visit!(Obs, self.rollout.obs(), |obs| obs.slice(0..len));
+        Ok(normalizer.moments((&self.stream, &self.targets), &obs)?)
+    }
+
+    /// Returns the counters.
+    pub(crate) fn counters(&self) -> Result<LearnerCounters, Error> {
+        Ok(self.state.counters(&self.stream)?)
+    }
+
+    /// Enqueues an update from `rollout`, without waiting.
+    ///
+    /// The device decides itself on steps that are skipped, and on the end of an update at a KL divergence. An older policy acted
+    /// in a rollout that `is_stale`. Rewards are normalized by `inv_std`, if there is one.
+    pub(crate) fn update(
+        &mut self,
+        (plan, settings): (&Plan, &UpdateSettings),
+        (rollout, is_stale): (&Rollout, bool),
+        inv_std: Option<f32>,
+    ) -> Result<(), Error> {
+        self.off_policy.is_stale = is_stale;
+        let settings = match self.rule {
+            Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..*settings },
+            Rule::RmsProp { alpha, epsilon } => UpdateSettings { beta2: alpha, epsilon, ..*settings },
+        };
+        self.times.mark(&self.stream, DevicePhase::Copies)?;
+        self.state.set_settings(&self.stream, &settings)?;
+        if !rollout.on_device {
+            self.rollout.upload(&self.stream, rollout)?;
+        }
+        if let (Some(normalized), Some(inv_std)) = (&mut self.computed.rewards, inv_std) {
+            let rewards = rollout.rewards().to_slice().expect(CONTIGUOUS);
+            normalized.upload(&self.stream, rewards.iter().map(|&reward| normalized_reward(reward, inv_std)))?;
+        }
+        if is_stale || !rollout.on_device {
+            self.times.mark(&self.stream, DevicePhase::Targets)?;
+            if is_stale {
+                self.repeat(GraphKind::Judge, plan, Self::judge)?;
+            }
+            self.next_values(rollout)?;
+        }
+        self.times.mark(&self.stream, DevicePhase::Learning)?;
+        if self.exchange.is_some() {
+            self.learn(plan)?; // gradients pass through the host, which no graph can wait for
+        } else {
+            let learn = if is_stale { GraphKind::LearnStale } else { GraphKind::LearnFresh };
+            self.repeat(learn, plan, |learner| learner.learn(plan))?;
+        }
+        Ok(self.times.mark(&self.stream, None)?)
+    }
+
+    /// Enqueues work that is the same in every update of a plan.
+    fn repeat(&mut self, kind: GraphKind, plan: &Plan, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
+        let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graphs[kind as usize]));
+        let enqueued = graph.run(&stream, plan, || work(self));
+        self.graphs[kind as usize] = graph;
+        enqueued
+    }
+
+    /// Judges a stale rollout by the latest policy.
+    ///
+    /// Its values replace the acting policy's; its log-probabilities are computed if they are needed.
+    fn judge(&mut self) -> Result<(), Error> {
+        let Self { stream, kernels, targets, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
+        let inputs = Inputs {
+            kernels,
+            targets,
+            scale: self.obs_scale,
+            one_hot: self.one_hot.as_ref(),
+            normalizer: self.normalizer.as_ref(),
+        };
+        let RolloutShape { n_steps, n_envs, obs_len: d, .. } = columns.shape();
+        let ([actor, critic], params, len) = (self.chains, params.view(), n_steps * n_envs);
+        let distribution = distribution(heads.as_ref(), params.slice(log_std.clone()));
+        // The observations after the last step have values, and no actions.
+        for rows in parts(0..len, net.held()).chain(parts(len..len + n_envs, net.held())) {
+            let (n, has_actions) = (rows.len(), rows.end <= len);
+            let of_rows = rows.start * d..rows.end * d;
+            let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
+            inputs.write(stream, (&obs, d), None, &net.inputs_mut(n))?;
+            let judges = has_actions && off_policy.refresh != Refresh::Values;
+            net.forward((stream, kernels), &params, n, (!judges).then_some(actor))?;
+            if judges {
+                let outputs = net.outputs(actor, n);
+                let a = outputs.len() / n;
+                let samples = JudgedSamples {
+                    outputs,
+                    distribution,
+                    rows: None,
+                    actions: columns
+                        .actions()
+                        .map(|actions| actions.slice(rows.clone()), |actions| actions.slice(rows.start * a..rows.end * a)),
+                    masks: columns.masks().map(|masks| masks.slice(rows.start * a..rows.end * a)),
+                };
+                off_policy.kernels.log_probs(stream, &samples, &off_policy.log_probs.view_mut().into_slice(rows.clone()))?;
+            }
+            let values = if has_actions { columns.values_mut() } else { columns.last_values_mut() };
+            let first = if has_actions { rows.start } else { rows.start - len };
+            stream.copy(&values.into_slice(first..first + n), &net.outputs(critic, n))?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues everything that is the same in every update.
+    fn learn(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.kernels.begin(&self.stream, &mut self.state)?;
+        self.targets(plan)?;
+        for _ in 0..plan.n_epochs {
+            self.kernels.epoch(&self.stream, &mut self.state, plan.shuffled, &self.order.view_mut())?;
+            for first in (0..self.order.len()).step_by(self.batch_size) {
+                self.gradient(plan, first..first + self.batch_size)?;
+                self.step()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the values of the next observations, with those of the final ones.
+    fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
+        let Self { stream, kernels, targets, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
+        let inputs = Inputs {
+            kernels,
+            targets,
+            scale: self.obs_scale,
+            one_hot: self.one_hot.as_ref(),
+            normalizer: self.normalizer.as_ref(),
+        };
+        let RolloutShape { n_envs, obs_len: d, .. } = columns.shape();
+        let ([actor, critic], values) = (self.chains, columns.values());
+        let ends = rollout.final_at();
+        let mut first = 0;
+        loop {
+            // As many final observations at a time as activations are held; without any, the values of the next rows alone.
+            let n = (ends.len() - first).min(net.held());
+            final_at.upload(stream, ends[first..first + n].iter().map(|&(t, env)| (t * n_envs + env) as u32))?;
+            let obs = match (&mut *final_obs, rollout.final_obs().rows(first..first + n, d)) {
+                (Obs::F32(to), ObsSlice::F32(from)) => {
+                    to.upload(stream, from.iter().copied())?;
+                    Obs::F32(to.there.view())
+                }
+                (Obs::U8(to), ObsSlice::U8(from)) => {
+                    to.upload(stream, from.iter().copied())?;
+                    Obs::U8(to.there.view())
+                }
+                _ => return Err(Error::ObsKind),
+            };
+            inputs.write(stream, (&obs, d), None, &net.inputs_mut(n))?;
+            net.forward((stream, kernels), &params.view(), n, Some(actor))?;
+            let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
+            let next_values = computed.next_values.view_mut();
+            if first == 0 {
+                kernels.next_values(stream, (&values, &columns.last_values()), ended, &next_values)?;
+            } else {
+                kernels.replace_values(stream, ended, &next_values)?;
+            }
+            first += n;
+            if first >= ends.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Computes advantages and returns; of a stale rollout by V-trace if that is set.
+    fn targets(&mut self, plan: &Plan) -> Result<(), Error> {
+        let Self { stream, kernels, rollout: columns, computed, off_policy, .. } = self;
+        let (values, n_envs) = (columns.values(), columns.shape().n_envs);
+        let Computed { next_values, advantages, returns, rewards } = computed;
+        let steps = Steps {
+            rewards: rewards.as_ref().map_or(columns.rewards(), |rewards| rewards.there.view()),
+            terminated: columns.terminated(),
+            truncated: columns.truncated(),
+            next_values: next_values.view(),
+            values,
+        };
+        if off_policy.correction() == Some(Refresh::VTrace) {
+            let OffPolicy { kernels, log_probs, weights: [weights, _], .. } = off_policy;
+            let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
+            kernels.vtrace(stream, (&steps, n_envs), [&log_probs.view(), &columns.log_probs()], plan.discounts, to)?;
+        } else {
+            let (gamma, lambda) = plan.discounts;
+            self.targets.gae(stream, &steps, n_envs, gamma, lambda, &advantages.view_mut())?;
+            kernels.returns(stream, (&advantages.view(), &values), &returns.view_mut())?;
+        }
+        Ok(kernels.explained_variance(stream, [&returns.view(), &values], &mut self.state)?)
+    }
+
+    /// Computes the gradient of the loss over a range of the order.
+    fn gradient(&mut self, plan: &Plan, range: Range<usize>) -> Result<(), Error> {
+        let Self { stream, kernels, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
+        let (n, d) = (range.len(), columns.shape().obs_len);
+        let (rows, params) = (self.order.view().slice(range), params.view());
+        let mut advantages = computed.advantages.view();
+        let refresh = off_policy.correction();
+        let [sum, squares, _] = &mut self.sums;
+        if plan.normalize {
+            let (scratch, of_rows) = (self.scratch.view_mut(), (&advantages, Some(&rows)));
+            kernels.sum(stream, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
+            kernels.sum(stream, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
+        }
+        // The loss of other ranks' samples is computed from stale outputs here, and replaced.
+        let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
+        let inputs = Inputs {
+            kernels,
+            targets: &self.targets,
+            scale: self.obs_scale,
+            one_hot: self.one_hot.as_ref(),
+            normalizer: self.normalizer.as_ref(),
+        };
+        let write = |samples, x: &ViewMut<'_, f32>| inputs.write(stream, (&columns.obs(), d), Some(&rows.slice(samples)), x);
+        net.forward_samples((stream, kernels), &params, own, write)?;
+        let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
+        if refresh == Some(Refresh::VTrace) {
+            let [weights, weighted] = &mut off_policy.weights;
+            off_policy.kernels.weigh(stream, &rows, (&advantages, moments), &weights.view(), &weighted.view_mut())?;
+            (advantages, moments) = (weighted.view(), None);
+        }
+        let len = columns.log_probs().len();
+        let minibatch = LossColumns {
+            rows,
+            actions: columns.actions(),
+            masks: columns.masks().map(|masks| masks.slice(0..masks.len() / (len + columns.shape().n_envs) * len)),
+            log_probs: columns.log_probs(),
+            advantages,
+            values: columns.values(),
+            returns: computed.returns.view(),
+            moments,
+        };
+        let ([outputs, values], [d_outputs, d_values]) = net.heads(self.chains, n);
+        let log_std = params.slice(self.log_std.clone());
+        let judged = distribution(self.heads.as_ref(), log_std);
+        let distribution = match judged {
+            ActionDistribution::Heads(heads) => LossDistribution::Heads(heads),
+            ActionDistribution::Categorical => LossDistribution::Categorical,
+            ActionDistribution::Gaussian(log_std) => {
+                LossDistribution::Gaussian(Deviations { log_std, terms: self.std_terms.view_mut() })
+            }
+        };
+        let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut(), distribution };
+        kernels.objective(stream, plan.objective, &minibatch, &heads, &self.state)?;
+        if refresh == Some(Refresh::LogProbs) {
+            let (rows, actions, masks) = (Some(rows), minibatch.actions, minibatch.masks);
+            let samples = JudgedSamples { outputs, distribution: judged, rows, actions, masks };
+            let kl = self.terms.view_mut().into_slice(KL_PART * n..(KL_PART + 1) * n);
+            off_policy.kernels.divergence(stream, &samples, &off_policy.log_probs.view(), &kl)?;
+        }
+        if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
+            let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
+            let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
+            exchange.gradient((stream, kernels), (net, &params), slices, buffers, write)?;
+        } else {
+            net.gradient((stream, kernels), &params, (0..slices.count(), slices), &mut self.partial.view_mut(), write)?;
+            kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
+        }
+        let n_tiles = slices.tiles();
+        let tiles = self.tiles.view_mut().into_slice(0..PARTS * n_tiles);
+        kernels.loss(stream, slices, &self.terms.view(), &tiles, &mut self.state)?;
+        if !self.log_std.is_empty() {
+            let tiles = self.tiles.view_mut().into_slice(0..self.log_std.len() * n_tiles);
+            let gradient = self.gradient.view_mut().into_slice(self.log_std.clone());
+            kernels.log_std(stream, slices, &self.std_terms.view(), &tiles, &gradient)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a step along the gradient, unless loss or gradient are not finite.
+    fn step(&mut self) -> Result<(), Error> {
+        let Self { stream, kernels, params, moments, gradient, state, scratch, sums: [.., squares], .. } = self;
+        let gradient = gradient.view();
+        kernels.sum(stream, (&gradient, None), Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
+        kernels.step(stream, &squares.view(), state)?;
+        match &mut moments[..] {
+            [m, v] => kernels.adam(stream, &gradient, &params.view_mut(), [&m.view_mut(), &v.view_mut()], state)?,
+            [v] => kernels.rms_prop(stream, &gradient, &params.view_mut(), &v.view_mut(), state)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Waits for the update, and returns its sums and the counters.
+    pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
+        let results = (self.state.totals(&self.stream)?, self.counters()?);
+        self.times.report()?;
+        Ok(results)
+    }
+
+    /// Bytes of the device's memory by purpose.
+    pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
+        let Computed { next_values, advantages, returns, rewards } = &self.computed;
+        let normalized = rewards.as_ref().map_or(0, |rewards| rewards.there.bytes());
+        let more = self.order.bytes() + self.off_policy.bytes();
+        let parts = vec![
+            ("rollout", self.rollout.bytes()),
+            ("targets", next_values.bytes() + advantages.bytes() + returns.bytes() + normalized + more),
+            ("parameters and moments", self.params.bytes() + self.moments.iter().map(Buffer::bytes).sum::<usize>()),
+            ("gradients", self.gradient.bytes() + self.partial.bytes()),
+            ("activations of a minibatch", self.net.bytes()),
+        ];
+        with_rest(parts, self.stream.device(), "environments, acting, sums, rollouts on their way")
+    }
+
+    /// True if updates are launches of a graph.
+    #[cfg(test)]
+    pub(crate) fn is_captured(&self) -> bool {
+        [GraphKind::LearnFresh, GraphKind::LearnStale].into_iter().any(|learn| self.graphs[learn as usize].graph.is_some())
+    }
+
+    /// Copies the parameters to a policy.
+    pub(crate) fn fetch(&mut self, policy: &mut ActorCritic) -> Result<(), Error> {
+        self.stream.download_async(&mut self.host_params, &self.params.view())?;
+        policy.set_params(self.host_params.read()?, policy.version())
+    }
+
+    /// Copies parameters and moments to the host.
+    pub(crate) fn saved(&self) -> Result<(Vec<f32>, Vec<Vec<f32>>), Error> {
+        let here = |from: &Buffer<f32>| download(&self.stream, &from.view());
+        Ok((here(&self.params)?, self.moments.iter().map(here).collect::<Result<_, _>>()?))
+    }
+
+    /// Copies the logarithms of the standard deviations to the host.
+    pub(crate) fn log_std(&self, to: &mut [f32]) -> Result<(), Error> {
+        Ok(self.stream.download(to, &self.params.view().slice(self.log_std.clone()))?)
+    }
+
+    /// Waits for the device, and copies its rollout to the host.
+    pub(crate) fn rollout_here(&self, rollout: &Rollout) -> Result<Rollout, Error> {
+        let mut rollout = rollout.clone();
+        self.rollout.download(&self.stream, &mut rollout)?;
+        Ok(rollout)
+    }
+
+    /// Waits for the update, and copies its rollout and its targets to the host.
+    pub(crate) fn here(&self, rollout: &Rollout) -> Result<(Rollout, crate::Targets), Error> {
+        let (stream, rollout) = (&self.stream, self.rollout_here(rollout)?);
+        let column = |from: View<'_, f32>| download(stream, &from);
+        let Computed { advantages, returns, .. } = &self.computed;
+        let (advantages, returns, values) = (column(advantages.view())?, column(returns.view())?, column(self.rollout.values())?);
+        let weights = if self.off_policy.is_stale { column(self.off_policy.weights[0].view())? } else { Vec::new() };
+        Ok((rollout, crate::Targets { advantages, weights, returns, values, log_probs: Vec::new() }))
+    }
+
+    /// Number of samples of a minibatch.
+    pub(crate) fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// Copies the gradient of the last minibatch to the host.
+    pub(crate) fn last_gradient(&self, gradient: &mut [f32]) -> Result<(), Error> {
+        Ok(self.stream.download(gradient, &self.gradient.view())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::fixture::{Choices, bits, has_fma};
+    use crate::{A2c, A2cConfig, Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
+    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, snake::Snake};
+
+    /// Algorithm, with its settings.
+    #[derive(Debug)]
+    enum Algorithm<'a> {
+        Ppo(&'a PpoConfig),
+        A2c(&'a A2cConfig),
+    }
+
+    impl Algorithm<'_> {
+        fn agent(&self, collector: &Collector, net: &NetConfig, device: Option<(&Device, RolloutShape)>) -> Box<dyn Agent> {
+            let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), net, 3).unwrap();
+            let n_envs = collector.n_envs();
+            match (self, device) {
+                (Self::Ppo(config), None) => Box::new(Ppo::new(policy, (*config).clone(), n_envs, 5).unwrap()),
+                (Self::A2c(config), None) => Box::new(A2c::new(policy, (*config).clone(), n_envs, 5).unwrap()),
+                (Self::Ppo(config), Some((device, shape))) => {
+                    Box::new(Ppo::new(policy, (*config).clone(), n_envs, 5).unwrap().on_device(device, shape).unwrap())
+                }
+                (Self::A2c(config), Some((device, shape))) => {
+                    Box::new(A2c::new(policy, (*config).clone(), n_envs, 5).unwrap().on_device(device, shape).unwrap())
+                }
+            }
+        }
+    }
+
+    /// Compares iterations of PPO on a device with the same ones on the CPU.
+    fn compare(device: &Device, collector: impl Fn() -> Collector, net: &NetConfig, config: &PpoConfig, n_iterations: usize) {
+        compare_agents(device, collector, net, &Algorithm::Ppo(config), n_iterations);
+    }
+
+    fn compare_agents(
+        device: &Device,
+        collector: impl Fn() -> Collector,
+        net: &NetConfig,
+        algorithm: &Algorithm<'_>,
+        n_iterations: usize,
+    ) {
+        compare_stale(device, collector, net, algorithm, (n_iterations, 0));
+    }
+
+    /// Compares iterations in whose rollouts the policy of `lag` updates before acted.
+    fn compare_stale(
+        device: &Device,
+        collector: impl Fn() -> Collector,
+        net: &NetConfig,
+        algorithm: &Algorithm<'_>,
+        (n_iterations, lag): (usize, usize),
+    ) {
+        let pool = Pool::new(2).unwrap();
+        let n_steps = match algorithm {
+            Algorithm::Ppo(config) => config.n_steps,
+            Algorithm::A2c(config) => config.n_steps,
+        };
+        let (mut here, mut there) = (collector(), collector());
+        let mut rollouts = [here.rollout(n_steps).unwrap(), there.rollout(n_steps).unwrap()];
+        let mut cpu = algorithm.agent(&here, net, None);
+        let mut gpu = algorithm.agent(&there, net, Some((device, rollouts[0].shape())));
+        let mut acting = VecDeque::new();
+        for iteration in 0..n_iterations {
+            let remaining = 1.0 - iteration as f32 / 10.0;
+            acting.push_back([cpu.acting(remaining).copy(), gpu.acting(remaining).copy()]);
+            let [of_cpu, of_gpu] = &acting[0];
+            here.collect(&**of_cpu, &mut rollouts[0]).unwrap();
+            there.collect(&**of_gpu, &mut rollouts[1]).unwrap();
+            if acting.len() > lag {
+                acting.pop_front();
+            }
+            assert_eq!(rollouts[0].is_stale(cpu.policy().weights().version), lag > 0 && iteration > 0);
+            let expected = cpu.update(&rollouts[0], remaining, &pool).unwrap();
+            let found = gpu.update(&rollouts[1], remaining, &pool).unwrap();
+            let (a, b) = (cpu.save().unwrap(), gpu.save().unwrap());
+            let context = format!("{device}, iteration {iteration}, {net:?}, {algorithm:?}\n{expected:?}\n{found:?}");
+            assert_eq!((&a.counters, &a.statistics), (&b.counters, &b.statistics), "{context}");
+            assert!(bits(&a.params) == bits(&b.params), "parameters: {context}");
+            for ((name, a), (_, b)) in a.moments.iter().zip(&b.moments) {
+                assert!(bits(a) == bits(b), "{name}: {context}");
+            }
+            assert!(expected.iter().map(|(name, _)| name).eq(found.iter().map(|(name, _)| name)), "{context}");
+            for ((name, expected), (_, found)) in expected.iter().zip(found.iter()) {
+                assert!(expected.to_bits() == found.to_bits(), "{name}: {context}");
+            }
+        }
+    }
+
+    fn cartpole(n_envs: usize) -> impl Fn() -> Collector {
+        move || Collector::new(n_envs, &CartPole::default(), &Pool::new(1).unwrap(), 1).unwrap()
+    }
+
+    fn small() -> PpoConfig {
+        PpoConfig { n_steps: 33, batch_size: 33, n_epochs: 2, ..PpoConfig::default() }
+    }
+
+    fn net(hidden: &[usize], shared_trunk: bool) -> NetConfig {
+        let activation = if hidden.len() == 1 { Activation::Relu } else { Activation::Tanh };
+        NetConfig { hidden: hidden.into(), shared_trunk, activation, ..NetConfig::default() }
+    }
+
+    #[test]
+    fn updates_on_a_device_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        for device in &Device::for_tests() {
+            for hidden in [&[][..], &[1], &[33, 16], &[65, 130], &[96, 64, 32]] {
+                for shared_trunk in [false, true] {
+                    compare(device, cartpole(3), &net(hidden, shared_trunk), &small(), 2);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn minibatches_of_any_size_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        for device in &Device::for_tests() {
+            // Slices of less than a tile, of several tiles, and of tiles of different numbers.
+            for (n_envs, n_steps, batch_size) in [(1, 2, 2), (5, 39, 195), (7, 41, 287), (4, 194, 388)] {
+                let config = PpoConfig { n_steps, batch_size, n_epochs: 2, ..PpoConfig::default() };
+                compare(device, cartpole(n_envs), &net(&[8], false), &config, 2);
+            }
+        }
+    }
+
+    #[test]
+    fn a_gaussian_policy_and_a2c_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let ppo = PpoConfig { n_steps: 39, batch_size: 195, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() };
+        let ppo = PpoConfig { normalize_reward: true, ..ppo };
+        let whole = A2cConfig { n_steps: 41, ent_coef: 0.1, ..A2cConfig::default() };
+        let parts = A2cConfig { batch_size: 41, normalize_advantage: true, gae_lambda: 0.9, ..whole.clone() };
+        for device in &Device::for_tests() {
+            for algorithm in [Algorithm::Ppo(&ppo), Algorithm::A2c(&whole), Algorithm::A2c(&parts)] {
+                compare_agents(device, pendulum, &net(&[16, 5], false), &algorithm, 2);
+                compare_agents(device, cartpole(5), &net(&[16, 5], true), &algorithm, 2);
+            }
+        }
+    }
+
+    fn compare_off_policy(device: &Device) {
+        let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let choices = || Collector::new(5, &Choices::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let (net, rate) = (net(&[16, 5], false), Schedule::Constant(0.01));
+        let n_steps = if device.is_stand_in() { 13 } else { 26 }; // it is slow
+        let ppo = PpoConfig { n_steps, batch_size: 65, n_epochs: 2, learning_rate: rate, ent_coef: 0.1, ..PpoConfig::default() };
+        let ppo = PpoConfig { clip_range_vf: 0.2, ..ppo };
+        let bounded = PpoConfig { target_kl: 0.03, n_epochs: 5, normalize_reward: true, ..ppo.clone() };
+        let a2c = A2cConfig { n_steps, batch_size: 65, normalize_advantage: true, gae_lambda: 0.9, ..A2cConfig::default() };
+        let a2c = A2cConfig { learning_rate: rate, ..a2c };
+        let whole = A2cConfig { batch_size: 0, normalize_advantage: false, ..a2c.clone() };
+        let uncorrected = A2cConfig { vtrace: false, ..a2c.clone() };
+        for algorithm in [Algorithm::Ppo(&ppo), Algorithm::Ppo(&bounded), Algorithm::A2c(&a2c), Algorithm::A2c(&whole)] {
+            compare_stale(device, cartpole(5), &net, &algorithm, (4, 2));
+            compare_stale(device, pendulum, &net, &algorithm, (3, 1));
+            compare_stale(device, choices, &net, &algorithm, (3, 1));
+        }
+        for algorithm in [
+            Algorithm::Ppo(&PpoConfig { batch_size: 39, ..bounded }),
+            Algorithm::A2c(&A2cConfig { batch_size: 39, ..a2c.clone() }),
+        ] {
+            compare_stale(device, snake, &net, &algorithm, (3, 1));
+        }
+        compare_stale(device, cartpole(5), &net, &Algorithm::A2c(&uncorrected), (3, 1));
+    }
+
+    #[test]
+    fn rollouts_of_older_policies_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        Device::for_tests().iter().for_each(compare_off_policy);
+        let mistakes = [
+            ["judged.rows ? judged.rows[i] : i", "i"],
+            ["judgement.start[row]", "judgement.start[i]"],
+            ["- 1.0f) - log_ratio", "- 1.0f)"],
+            ["mask && mask[j] == 0 ? MASKED : logits[j]) - max", "logits[j]) - max"],
+            ["f32 logit = mask && mask[j] == 0 ? MASKED : logits[j];", "f32 logit = logits[j];"],
+            ["masks + row * a", "masks + i * a"],
+            ["chosen - max - math::ln(sum)", "chosen - (max + math::ln(sum))"],
+            ["log_prob += logits[chosen]", "log_prob = logits[chosen]"],
+            ["actions[row] / radix % size", "actions[row] % size"],
+            ["math::exp(-log_std[j])", "math::exp(log_std[j])"],
+            ["ratio < 1.0f, ratio, 1.0f", "ratio < 2.0f, ratio, 1.0f"],
+            ["next = weight * advantage", "next = advantage"],
+            ["returns[at] = value + next", "returns[at] = value + advantage"],
+            ["goes_on ? gamma", "has_future ? gamma"],
+            ["advantage - (f32)mean", "advantage"],
+            ["weighted[row] = advantage * weights[row]", "weighted[row] = advantage"],
+        ];
+        let unnoticed = Device::unnoticed("off_policy.cu", &mistakes, compare_off_policy);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
+    #[test]
+    fn micro_batches_leave_the_cpus_bits_and_take_less_memory() {
+        if !has_fma() {
+            return;
+        }
+        let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let conv = NetConfig { conv: vec![[4, 3, 3], [16, 2, 1]], ..net(&[8], true) };
+        for device in &Device::for_tests() {
+            // Eight slices of 64 and 65 samples: one, two and four at a time.
+            let ppo = PpoConfig { n_steps: 103, batch_size: 515, n_epochs: 1, ..PpoConfig::default() };
+            let activations = [0, 300, 140, 1].map(|micro_batch| {
+                let ppo = PpoConfig { micro_batch, ..ppo.clone() };
+                compare(device, cartpole(5), &net(&[16, 5], true), &ppo, 2);
+                let collector = cartpole(5)();
+                let shape = collector.rollout(103).unwrap().shape();
+                let agent = Algorithm::Ppo(&ppo).agent(&collector, &net(&[16, 5], true), Some((device, shape)));
+                let memory = agent.device_memory();
+                memory.into_iter().find(|(name, _)| name.starts_with("activations")).unwrap().1
+            });
+            assert!(activations.is_sorted_by(|more, less| more > less), "{activations:?}");
+            let a2c = A2cConfig { n_steps: 41, micro_batch: 110, ..A2cConfig::default() };
+            compare_stale(device, pendulum, &net(&[16, 5], false), &Algorithm::A2c(&a2c), (3, 1));
+            let config = PpoConfig { n_steps: 97, batch_size: 291, micro_batch: 80, n_epochs: 1, ..PpoConfig::default() };
+            compare(device, snake, &conv, &config, 2);
+        }
+    }
+
+    #[test]
+    fn normalized_observations_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let pendulum = || Collector::new(5, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let ppo = PpoConfig { n_steps: 26, batch_size: 26, n_epochs: 2, normalize_reward: true, ..PpoConfig::default() };
+        let a2c = A2cConfig { n_steps: 26, batch_size: 26, ..A2cConfig::default() };
+        let net = NetConfig { normalize_obs: true, ..net(&[16, 5], false) };
+        for device in &Device::for_tests() {
+            for algorithm in [Algorithm::Ppo(&ppo), Algorithm::A2c(&a2c)] {
+                compare_stale(device, cartpole(5), &net, &algorithm, (3, 0));
+                compare_stale(device, pendulum, &net, &algorithm, (3, 1));
+                compare_stale(device, snake, &net, &algorithm, (2, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn several_heads_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let choices = || Collector::new(5, &Choices::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let ppo = PpoConfig { n_steps: 39, batch_size: 195, n_epochs: 3, ent_coef: 0.1, ..PpoConfig::default() };
+        let a2c = A2cConfig { n_steps: 41, ent_coef: 0.1, ..A2cConfig::default() };
+        let compare = |device: &Device| {
+            for algorithm in [Algorithm::Ppo(&ppo), Algorithm::A2c(&a2c)] {
+                compare_agents(device, choices, &net(&[16, 5], false), &algorithm, 3);
+            }
+        };
+        Device::for_tests().iter().for_each(compare);
+        let mistakes = [
+            ["action / radix % size", "action % size"],
+            ["(of_action + of_head)", "(of_action + entropy)"],
+            ["entropy += of_head;", "entropy = of_head;"],
+        ];
+        let unnoticed = Device::unnoticed("actor_critic.cuh", &mistakes, compare);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
+    #[test]
+    fn every_setting_of_the_loss_leaves_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        let clipped = PpoConfig { clip_range_vf: 0.05, ent_coef: 0.1, max_grad_norm: 1e9, normalize_advantage: false, ..small() };
+        let falling = PpoConfig { clip_range: Schedule::Linear(0.3), learning_rate: Schedule::Linear(0.01), ..small() };
+        let stopped = PpoConfig { target_kl: 1e-4, learning_rate: Schedule::Constant(0.01), n_epochs: 10, ..small() };
+        for device in &Device::for_tests() {
+            for config in [&clipped, &falling, &stopped] {
+                compare(device, cartpole(3), &net(&[8, 5], false), config, 3);
+            }
+        }
+    }
+
+    #[test]
+    fn a_divergence_on_a_device_is_the_cpus() {
+        if !has_fma() {
+            return;
+        }
+        let config = PpoConfig { batch_size: 11, ..small() };
+        let pool = Pool::new(1).unwrap();
+        for device in &Device::for_tests() {
+            let mut collector = cartpole(3)();
+            let mut rollout = collector.rollout(config.n_steps).unwrap();
+            let agent = || {
+                let (obs, actions) = (collector.observation_space(), collector.action_space());
+                Ppo::new(ActorCritic::new(obs, actions, &net(&[8, 5], false), 3).unwrap(), config.clone(), 3, 5).unwrap()
+            };
+            let (mut cpu, mut gpu) = (agent(), agent().on_device(device, rollout.shape()).unwrap());
+            collector.collect(cpu.acting(1.0), &mut rollout).unwrap();
+            rollout.columns().steps.rewards[[30, 1]] = f32::NAN;
+            let errors = [cpu.update(&rollout, 1.0, &pool), gpu.update(&rollout, 1.0, &pool)].map(|result| match result {
+                Err(crate::Error::Diverged(divergence)) => divergence,
+                other => panic!("{device}: {other:?}"),
+            });
+            assert_eq!(errors[0].to_string(), errors[1].to_string(), "{device}");
+            assert_eq!(format!("{:?}", errors[0].minibatch), format!("{:?}", errors[1].minibatch), "{device}");
+            assert_eq!(cpu.save().unwrap().counters, gpu.save().unwrap().counters, "{device}");
+        }
+    }
+
+    /// Compares updates of convolutions over Snake's board, whose observations are planes of 12 by 12.
+    fn compare_convolutions(device: &Device, conv: &[[usize; 3]], shared_trunk: bool, config: &PpoConfig) {
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let net = NetConfig { conv: conv.into(), ..net(&[8], shared_trunk) };
+        compare(device, snake, &net, config, 2);
+    }
+
+    #[test]
+    fn convolutions_on_a_device_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        for device in &Device::for_tests() {
+            // Kernels that overlap, touch and leave gaps; long sums of terms and of outputs; channels that are padded on the CPU.
+            let nets: [&[[usize; 3]]; 4] =
+                [&[[16, 3, 2]], &[[5, 3, 2], [16, 2, 2]], &[[100, 2, 5], [32, 3, 1]], &[[7, 4, 2], [97, 3, 1], [16, 2, 1]]];
+            for conv in nets {
+                compare_convolutions(device, conv, true, &PpoConfig { n_epochs: 1, ..small() });
+            }
+            // Several slices, tiles, and groups of a tile.
+            let config = PpoConfig { n_steps: 97, batch_size: 291, n_epochs: 1, ..PpoConfig::default() };
+            compare_convolutions(device, &[[4, 3, 3], [16, 2, 1]], false, &config);
+        }
+    }
+
+    #[test]
+    fn features_that_are_padded_on_the_cpu_are_refused_on_a_device() {
+        let collector = Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let net = NetConfig { conv: vec![[12, 3, 1]], ..net(&[8], true) };
+        let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 3).unwrap();
+        let shape = collector.rollout(33).unwrap().shape();
+        for device in &Device::for_tests() {
+            let error = Ppo::new(policy.clone(), small(), 3, 5).unwrap().on_device(device, shape).err().unwrap().to_string();
+            assert!(error.contains("conv is of 12 channels, but on a device"), "{error}");
+        }
+    }
+
+    fn compare_sums(device: &Device) {
+        let (stream, kernels) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap());
+        let mut rng = rl_envs::Rng::new(3, 0, 0, rl_envs::Purpose::Init);
+        for n in [1, 31, 256, 257, 9_155, 65_537] {
+            let x: Vec<f32> = (0..n).map(|_| 3.0 + rng.normal()).collect();
+            let mut there = Buffer::zeros(device, n).unwrap();
+            stream.upload(&there.view_mut(), &x).unwrap();
+            let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n)).unwrap();
+            let [mut sum, mut squares, mut distances] = [(); 3].map(|()| Buffer::<f64>::zeros(device, 1).unwrap());
+            let all = (&there.view(), None);
+            kernels.sum(&stream, all, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
+            kernels.sum(&stream, all, Terms::Squares, &scratch.view_mut(), &squares.view_mut()).unwrap();
+            let about = Terms::SquaredDistances(sum.view());
+            kernels.sum(&stream, all, about, &scratch.view_mut(), &distances.view_mut()).unwrap();
+            let mean = crate::kernel::sums::sum(&x) / n as f64;
+            let expected = [
+                crate::kernel::sums::sum(&x),
+                crate::kernel::sums::squared_distances(&x, 0.0),
+                crate::kernel::sums::squared_distances(&x, mean),
+            ];
+            let found = [sum, squares, distances].map(|sum| {
+                let mut to = [0.0];
+                stream.download(&mut to, &sum.view()).unwrap();
+                to[0]
+            });
+            assert_eq!(found, expected, "{device}: {n} numbers");
+        }
+    }
+
+    #[test]
+    fn sums_on_a_device_have_the_cpus_bits() {
+        Device::for_tests().iter().for_each(compare_sums);
+        let mistakes = [
+            ["term(t) + term(t + THREADS)", "term(2 * t) + term(2 * t + 1)"],
+            ["sums[t] += sums[t + half];", "sums[t] = sums[t + half] + sums[t] * 1.0000000000000002;"],
+            ["at < n ? x[at] : 0.0", "at + 1 < n ? x[at] : 0.0"],
+        ];
+        let unnoticed = Device::unnoticed("sums.cu", &mistakes, compare_sums);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
+    #[test]
+    fn mistakes_planted_into_the_learners_kernels_are_noticed() {
+        if !has_fma() {
+            return;
+        }
+        let compare = |device: &Device| {
+            let config = PpoConfig { n_steps: 140, batch_size: 280, n_epochs: 2, ent_coef: 0.1, ..PpoConfig::default() };
+            compare(device, cartpole(2), &net(&[100, 7], false), &config, 2);
+        };
+        let all: [(&str, &[[&str; 2]]); 5] = [
+            ("product.cuh", &[["const u32 LONG = 96;", "const u32 LONG = 128;"]]),
+            ("activation.cuh", &[["fmaf(-y, y, 1.0f)", "(1.0f - y * y)"], ["p = fmaf(p, r, 0.5f);", "p = p * r + 0.5f;"]]),
+            ("actor_critic.cuh", &[["(f64)n - 1.0", "(f64)n"], ["out.value * weight", "out.value / (f32)n"]]),
+            ("learner.cuh", &[["const u32 TILE = 96;", "const u32 TILE = 64;"], ["sum = two + sum;", "sum = one + sum;"]]),
+            ("learner.cu", &[["counters->epochs += 1;", ""], ["norm + 1e-6f", "norm"], ["(f64)settings->beta1", "0.9"]]),
+        ];
+        for (file, mistakes) in all {
+            let unnoticed = Device::unnoticed(file, mistakes, compare);
+            assert!(unnoticed.is_empty(), "{file}: {unnoticed:?}");
+        }
+    }
+}

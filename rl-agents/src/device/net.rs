@@ -1,0 +1,312 @@
+//! Networks on a device: the layers of [`Net`](crate::kernel::net::Net).
+//!
+//! One kernel for each layer and direction. Features, the outputs of the last convolution, take the observations' place before
+//! dense layers. Outputs that no layer reads, and their gradients, are held for all samples of a minibatch. The other activations
+//! may be held for fewer samples: one forward pass, part by part, gives the loss of all samples; then each part is computed again
+//! before its gradient.
+
+use std::ops::Range;
+
+use rl_cuda::learner::{self, ConvLayer, ConvShape, DenseLayer, LearnerKernels, MinibatchSlices};
+use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
+
+use crate::kernel::net::Net;
+use crate::{Activation, Error};
+
+/// A layer, with its place among the parameters and among the layers.
+#[derive(Clone, Debug)]
+struct DeviceLayer {
+    dense: DenseLayer,
+    params: Range<usize>,
+    /// Index of the layer that this layer reads; `None` for the observation.
+    source: Option<usize>,
+    /// True if another layer reads this one.
+    is_read: bool,
+}
+
+/// A convolution, with its place among the parameters.
+#[derive(Debug)]
+struct DeviceConv {
+    conv: ConvLayer,
+    params: Range<usize>,
+    outputs: Buffer<f32>, // (H, F)
+    deltas: Buffer<f32>,  // gradient of the sums, (H, F)
+}
+
+/// Layers with their activations for a minibatch, in device memory.
+#[derive(Debug)]
+pub(crate) struct DeviceNet {
+    convs: Vec<DeviceConv>,
+    layers: Vec<DeviceLayer>,
+    /// Layers of each chain.
+    chains: Vec<Range<usize>>,
+    /// Inputs of the first layers, (H, I): one-hot vectors for categories.
+    pub(crate) inputs: Buffer<f32>,
+    outputs: Vec<Buffer<f32>>, // every layer's, (H, N), or (M, N) if no other reads it
+    deltas: Vec<Buffer<f32>>,  // gradients of every layer's sums, as many
+    /// Number H of samples whose activations are held at the same time.
+    held: usize,
+    /// Samples whose activations are held.
+    holds: Range<usize>,
+}
+
+/// Cuts a range into parts of at most `len`.
+pub(crate) fn parts(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = all.end;
+    all.step_by(len).map(move |first| first..end.min(first + len))
+}
+
+/// The kernels' code of an activation.
+fn activation(activation: Option<Activation>) -> learner::Activation {
+    match activation {
+        None => learner::Activation::None,
+        Some(Activation::Tanh) => learner::Activation::Tanh,
+        Some(Activation::Relu) => learner::Activation::Relu,
+    }
+}
+
+/// Allocates the convolutions of a network.
+fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<DeviceConv>, Error> {
+    let Some(stage) = &net.conv else { return Ok(Vec::new()) };
+    let (channels, padded) = stage.features().1;
+    if channels != padded {
+        let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
+        return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });
+    }
+    let layer = |(l, shape): (usize, &crate::kernel::conv::ConvShape)| {
+        let crate::kernel::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
+        let (activation, together) = (activation(Some(stage.activation)), stage.together);
+        let planes = l == 0;
+        let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
+        let matrix = |needed: bool| Buffer::zeros(device, usize::from(needed) * held * conv.shape().out_len());
+        Ok(DeviceConv { params: shape.weight.start..shape.bias.end, outputs: matrix(true)?, deltas: matrix(learns)?, conv })
+    };
+    stage.shapes().enumerate().map(layer).collect()
+}
+
+impl DeviceNet {
+    /// Allocates memory for `m` samples, `held` at the same time.
+    ///
+    /// A network that learns has memory for gradients, too.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
+    pub(crate) fn new(device: &Device, net: &Net, (held, m): (usize, usize), learns: bool) -> Result<Self, Error> {
+        let convs = convs(device, net, held, learns)?;
+        let layer = |(l, (layer, place)): (usize, (&crate::kernel::dense::Dense, &crate::kernel::net::Place))| DeviceLayer {
+            dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
+            params: layer.weight.start..layer.bias.end,
+            source: place.source,
+            is_read: net.places.iter().any(|reader| reader.source == Some(l)),
+        };
+        let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect();
+        let len = |layer: &DeviceLayer| if layer.is_read { held } else { m } * layer.dense.n_out;
+        let matrices = |needed: bool| {
+            layers.iter().map(|layer| Buffer::zeros(device, usize::from(needed) * len(layer))).collect::<Result<_, _>>()
+        };
+        Ok(Self {
+            inputs: Buffer::zeros(device, held * convs.first().map_or(net.layers[0].n_in, |first| first.conv.shape().in_len()))?,
+            convs,
+            outputs: matrices(true)?,
+            deltas: matrices(learns)?,
+            held,
+            holds: 0..0,
+            chains: net.chains.iter().map(|chain| chain.layers.clone()).collect(),
+            layers,
+        })
+    }
+
+    /// Returns the inputs of the first `m` samples for writing.
+    pub(crate) fn inputs_mut(&mut self, m: usize) -> ViewMut<'_, f32> {
+        let len = m * (self.inputs.len() / self.held);
+        self.inputs.view_mut().into_slice(0..len)
+    }
+
+    /// Bytes of the activations and their gradients.
+    pub(crate) fn bytes(&self) -> usize {
+        let convs = self.convs.iter().flat_map(|conv| [&conv.outputs, &conv.deltas]);
+        self.inputs.bytes() + self.outputs.iter().chain(&self.deltas).chain(convs).map(Buffer::bytes).sum::<usize>()
+    }
+
+    /// Returns the outputs of a chain for the first `m` samples.
+    pub(crate) fn outputs(&self, chain: usize, m: usize) -> View<'_, f32> {
+        let last = self.chains[chain].end - 1;
+        self.outputs[last].view().slice(0..m * self.layers[last].dense.n_out)
+    }
+
+    /// Returns the gradient of a chain's outputs for writing.
+    pub(crate) fn gradient_mut(&mut self, chain: usize, m: usize) -> ViewMut<'_, f32> {
+        let last = self.chains[chain].end - 1;
+        self.deltas[last].view_mut().into_slice(0..m * self.layers[last].dense.n_out)
+    }
+
+    /// Returns the outputs of two chains, and their gradients for writing.
+    ///
+    /// # Panics
+    /// If the second chain does not follow the first.
+    pub(crate) fn heads(&mut self, [first, second]: [usize; 2], m: usize) -> ([View<'_, f32>; 2], [ViewMut<'_, f32>; 2]) {
+        let [a, b] = [first, second].map(|chain| self.chains[chain].end - 1);
+        let len = |l: usize| m * self.layers[l].dense.n_out;
+        let (before, from_b) = self.deltas.split_at_mut(b);
+        let deltas = [before[a].view_mut().into_slice(0..len(a)), from_b[0].view_mut().into_slice(0..len(b))];
+        ([self.outputs[a].view().slice(0..len(a)), self.outputs[b].view().slice(0..len(b))], deltas)
+    }
+
+    /// Returns the number of samples whose activations are held at the same time.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Runs the first `m` samples forward, except through chain `skip`.
+    ///
+    /// Their observations are in `inputs`. No other chain starts from that one.
+    pub(crate) fn forward(
+        &mut self,
+        on: (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        m: usize,
+        skip: Option<usize>,
+    ) -> Result<(), Error> {
+        self.forward_held(on, params, 0..m, skip)
+    }
+
+    /// Runs some samples of a minibatch forward.
+    ///
+    /// `write` writes the observations of a part of them.
+    pub(crate) fn forward_samples(
+        &mut self,
+        on: (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        samples: Range<usize>,
+        write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
+    ) -> Result<(), Error> {
+        parts(samples, self.held).try_for_each(|part| self.forward_part(on, params, part, &write))
+    }
+
+    fn forward_part(
+        &mut self,
+        on: (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        part: Range<usize>,
+        write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
+    ) -> Result<(), Error> {
+        let len = part.len() * (self.inputs.len() / self.held);
+        write(part.clone(), &self.inputs.view_mut().into_slice(0..len))?;
+        self.forward_held(on, params, part, None)
+    }
+
+    /// Writes partial gradients of some slices of a minibatch.
+    ///
+    /// The gradients fill the first rows of `partial`. The gradients of the outputs have been written, and
+    /// [`DeviceNet::forward_samples`] has run. `write` writes the same observations again.
+    pub(crate) fn gradient(
+        &mut self,
+        on: (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        (slices, minibatch): (Range<usize>, &MinibatchSlices),
+        partial: &mut ViewMut<'_, f32>,
+        write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
+    ) -> Result<(), Error> {
+        let row = |slice: usize| minibatch.first(slice - slices.start).rows() * params.len();
+        let together = (self.held / minibatch.largest()).max(1);
+        for (part, of) in parts(slices.clone(), together).flat_map(|slices| minibatch.parts(slices)) {
+            let samples = minibatch.samples(part.clone());
+            if samples.start < self.holds.start || samples.end > self.holds.end {
+                self.forward_part(on, params, samples.clone(), &write)?;
+            }
+            self.backward(on, params, (samples, &of), &mut partial.slice_mut(row(part.start)..row(part.end)))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the samples in `inputs` forward, except through chain `skip`.
+    fn forward_held(
+        &mut self,
+        (stream, kernels): (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        samples: Range<usize>,
+        skip: Option<usize>,
+    ) -> Result<(), Error> {
+        let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
+        self.holds = samples.clone();
+        let Self { convs, layers, chains, inputs, outputs, .. } = self;
+        for l in 0..convs.len() {
+            let (before, from_here) = convs.split_at_mut(l);
+            let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
+            let x = before.last().map_or(&*inputs, |before| &before.outputs).view().slice(of(conv.shape().in_len()));
+            let y = outputs.view_mut().into_slice(of(conv.shape().out_len()));
+            conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
+        }
+        let inputs = convs.last().map_or(&*inputs, |conv| &conv.outputs);
+        for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
+            for l in chain.clone() {
+                let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
+                // A layer reads one before it.
+                let (before, from_here) = outputs.split_at_mut(l);
+                let x = source.map_or(inputs.view(), |source| before[source].view()).slice(of(dense.n_in));
+                let y = from_here[0].view_mut().into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
+                kernels.forward(stream, *dense, &params.slice(range.clone()), &x, &y)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes partial gradients of some samples whose activations are held.
+    ///
+    /// `slices` are those of the samples, whose rows are the first ones of `partial`.
+    fn backward(
+        &mut self,
+        (stream, kernels): (&Stream, &LearnerKernels),
+        params: &View<'_, f32>,
+        (samples, slices): (Range<usize>, &MinibatchSlices),
+        partial: &mut ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let first = samples.start - self.holds.start;
+        let of = |len: usize| first * len..(first + samples.len()) * len;
+        let of_all = |len: usize| samples.start * len..samples.end * len;
+        let Self { convs, layers, chains, inputs, outputs, deltas, .. } = self;
+        let (stride, len) = (params.len(), partial.len());
+        let features = convs.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas));
+        let (mut features, inputs_of_dense) = match features {
+            Some((activation, outputs, deltas)) => (Some((activation, deltas)), outputs),
+            None => (None, &*inputs),
+        };
+        for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
+            let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
+            let x = source.map_or(inputs_of_dense.view(), |source| outputs[source].view()).slice(of(dense.n_in));
+            let (before, from_here) = deltas.split_at_mut(l);
+            let dz = from_here[0].view().slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
+            let to = partial.slice_mut(range.start..len);
+            kernels.gradient(stream, (*dense, slices), &x, &dz, (&to, stride))?;
+            let (activation, dx) = match (*source, &mut features) {
+                (Some(source), _) => (layers[source].dense.activation, &mut before[source]),
+                (None, Some((activation, dx))) => (*activation, &mut **dx),
+                (None, None) => continue,
+            };
+            // The layers that read one layer add up, the last one first; the derivative follows the first one.
+            let mut readers = (0..layers.len()).filter(|&reader| layers[reader].source == *source);
+            let (first, last) = (readers.next(), readers.next_back());
+            let derive = (first == Some(l)).then_some((activation, &x));
+            let dx = dx.view_mut().into_slice(of(dense.n_in));
+            let add = last.is_some_and(|last| last != l);
+            kernels.input_gradient(stream, (*dense, &params.slice(range.clone())), &dz, derive, add, &dx)?;
+        }
+        for l in (0..convs.len()).rev() {
+            let (before, from_here) = convs.split_at_mut(l);
+            let DeviceConv { conv, params: range, deltas, .. } = &from_here[0];
+            let (x, dx) = match before.last_mut() {
+                Some(source) => (&source.outputs, Some((source.conv.shape().activation, &mut source.deltas))),
+                None => (&*inputs, None),
+            };
+            let (n_in, n_out) = (of(conv.shape().in_len()), of(conv.shape().out_len()));
+            let (x, dz) = (x.view().slice(n_in.clone()), deltas.view().slice(n_out));
+            let to = partial.slice_mut(range.start..len);
+            conv.gradient(stream, slices, &x, &dz, (&to, stride))?;
+            if let Some((activation, dx)) = dx {
+                let weights = &params.slice(range.clone());
+                conv.input_gradient(stream, weights, &dz, (activation, &x), &dx.view_mut().into_slice(n_in))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! Normalization of observations on a device.
+//!
+//! The twin of [`normalize`](mod@crate::network::normalize). The statistics are the host's. Where the environments step on the
+//! device, only the moments of each slice of them come to the host.
+
+use rl_buffer::RolloutShape;
+use rl_cuda::learner::{LearnerKernels, OneHotInputs};
+use rl_cuda::targets::{ObsSlices, TargetKernels};
+use rl_cuda::{Device, Stream, View, ViewMut};
+use rl_envs::{Dtype, Obs, pool};
+
+use crate::device::staged::Staged;
+use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
+use crate::network::normalize::{Moments, Normalizer};
+
+/// Statistics of observations in device memory.
+#[derive(Debug)]
+pub(crate) struct DeviceNormalizer {
+    mean: Staged<f32>,    // (I), of the inputs of the network
+    inv_std: Staged<f32>, // (I)
+    /// Slices of environments on the device.
+    ///
+    /// `None` for bytes and categories, which have no kernel.
+    slices: Option<ObsSlices>,
+    /// Steps times environments of each slice.
+    counts: Vec<usize>,
+    /// True if there are no statistics yet.
+    pub(crate) is_empty: bool,
+}
+
+impl DeviceNormalizer {
+    pub(crate) fn new(device: &Device, shape: RolloutShape, one_hot: Option<&OneHotInputs>) -> Result<Self, rl_cuda::Error> {
+        let slices = || pool::slices(shape.n_envs, MAX_SLICES, MIN_SLICE);
+        let starts: Vec<u32> = std::iter::once(0).chain(slices().map(|columns| columns.end as u32)).collect();
+        let has_kernel = shape.obs == Dtype::F32 && one_hot.is_none();
+        let n_inputs = one_hot.map_or(shape.obs_len, OneHotInputs::len);
+        Ok(Self {
+            mean: Staged::new(device, n_inputs)?,
+            inv_std: Staged::new(device, n_inputs)?,
+            slices: has_kernel.then(|| ObsSlices::new(device, &starts, shape.obs_len)).transpose()?,
+            counts: slices().map(|columns| columns.len() * shape.n_steps).collect(),
+            is_empty: true,
+        })
+    }
+
+    /// Copies the host's statistics to the device.
+    pub(crate) fn set(&mut self, stream: &Stream, normalizer: &Normalizer) -> Result<(), rl_cuda::Error> {
+        self.is_empty = normalizer.moments().count() == 0.0;
+        self.mean.upload(stream, normalizer.mean().iter().copied())?;
+        self.inv_std.upload(stream, normalizer.inv_std().iter().copied())
+    }
+
+    /// Computes the moments of each slice of observations (T, N, D).
+    ///
+    /// `None` for bytes and categories.
+    pub(crate) fn moments(
+        &mut self,
+        (stream, targets): (&Stream, &TargetKernels),
+        obs: &Obs<View<'_, f32>, View<'_, u8>>,
+    ) -> Result<Option<Vec<Moments>>, rl_cuda::Error> {
+        let (Some(slices), Obs::F32(obs)) = (&mut self.slices, obs) else { return Ok(None) };
+        let (means, m2s) = targets.moments(stream, obs, slices)?;
+        let d = self.mean.there.len();
+        let parts = self.counts.iter().zip(means.chunks(d)).zip(m2s.chunks(d));
+        Ok(Some(parts.map(|((&count, mean), m2)| Moments::of(count as f64, mean, m2)).collect()))
+    }
+}
+
+/// Kernels and statistics that make a network's inputs of observations.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) kernels: &'a LearnerKernels,
+    pub(crate) targets: &'a TargetKernels,
+    /// Factor that bytes are multiplied by.
+    pub(crate) scale: f32,
+    /// Inputs of observations with categories.
+    pub(crate) one_hot: Option<&'a OneHotInputs>,
+    pub(crate) normalizer: Option<&'a DeviceNormalizer>,
+}
+
+impl Inputs<'_> {
+    /// Writes the inputs (n, I) for observations (rows, D) at `rows`, or the first n.
+    pub(crate) fn write(
+        &self,
+        stream: &Stream,
+        (obs, d): (&Obs<View<'_, f32>, View<'_, u8>>, usize),
+        rows: Option<&View<'_, u32>>,
+        inputs: &ViewMut<'_, f32>,
+    ) -> Result<(), rl_cuda::Error> {
+        match (self.one_hot, obs) {
+            (Some(one_hot), Obs::F32(obs)) => self.kernels.one_hot(stream, (obs, one_hot), rows, inputs)?,
+            _ => self.kernels.samples(stream, (obs, self.scale, d), rows, inputs)?,
+        }
+        let Some(DeviceNormalizer { mean, inv_std, .. }) = self.normalizer else { return Ok(()) };
+        self.targets.normalize(stream, inputs, &mean.there.view(), &inv_std.there.view())
+    }
+}

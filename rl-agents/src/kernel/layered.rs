@@ -1,0 +1,354 @@
+//! Wide networks: a minibatch passes layer by layer, and threads share every layer.
+//!
+//! In tiles, a network too wide for the cache would be read again for each of them, and each slice would need a gradient as large
+//! as the network. Here a thread computes a panel of a layer's outputs for some hundred samples, or a block of a layer's gradient
+//! for all samples. Each number has the operations of the [tile kernel](crate::kernel::tile) in the same order, so the bits are
+//! the same.
+
+use std::ops::Range;
+
+use rl_envs::isa::{Isa, Set, Work, dispatch};
+
+use crate::kernel::aligned::Aligned;
+use crate::kernel::dense::{BLOCK, Dense, GradPart};
+use crate::kernel::gemm::{Init, PANEL, Rows, panels};
+use crate::kernel::net::Net;
+use crate::kernel::samples::{Samples, TILE};
+use crate::kernel::slices::{BatchSlice, MAX_SLICES};
+use crate::kernel::tile::{SliceLoss, Stats, Tile, TileLoss, visit};
+use crate::probe::{Stage, Threads};
+
+/// Length of packed parameters from which networks pass layer by layer.
+const WIDE: usize = 1 << 17;
+/// Maximum samples of a chunk, whose panels stay in the cache of a core.
+pub(crate) const CHUNK: usize = 8 * TILE;
+/// Rows of a panel that are computed together.
+const ROWS: usize = 2 * TILE;
+/// Levels of the tree over slices.
+const LEVELS: usize = MAX_SLICES.ilog2() as usize + 1;
+
+/// Buffers of a chunk. Matrices are (height, columns), in panels.
+#[derive(Default)]
+pub(crate) struct Layered {
+    height: usize,
+    inputs: Aligned,
+    outputs: Vec<Aligned>,        // every layer's
+    deltas: Vec<Aligned>,         // gradients of every layer's sums
+    out_grads: Vec<Vec<Aligned>>, // each tile's, (TILE, columns) of every chain's outputs
+    sums: Aligned,                // levels of the tree, of every block of the gradient
+}
+
+/// A tile of a slice.
+struct SliceTile {
+    slice: usize,
+    samples: Range<usize>,
+    /// True for the first and the last tile of the slice.
+    first: bool,
+    last: bool,
+}
+
+/// Cuts slices into tiles, and these into chunks.
+fn chunks<'a>(slices: impl Iterator<Item = &'a Range<usize>>) -> Vec<Vec<SliceTile>> {
+    let mut chunks: Vec<Vec<SliceTile>> = Vec::new();
+    for (slice, range) in slices.enumerate() {
+        for start in range.clone().step_by(TILE) {
+            let samples = start..(start + TILE).min(range.end);
+            if chunks.last().is_none_or(|chunk| samples.end - chunk[0].samples.start > CHUNK) {
+                chunks.push(Vec::new());
+            }
+            let (first, last) = (start == range.start, samples.end == range.end);
+            chunks.last_mut().expect("a chunk was added").push(SliceTile { slice, samples, first, last });
+        }
+    }
+    chunks
+}
+
+/// Some rows of one panel of a layer.
+struct Unit<'a> {
+    layer: usize,
+    panel: usize,
+    first: usize,
+    to: &'a mut [f32],
+}
+
+impl Unit<'_> {
+    /// Range of the unit's samples within the chunk.
+    fn samples(&self) -> Range<usize> {
+        self.first..self.first + self.to.len() / PANEL
+    }
+}
+
+/// Cuts the first `n` rows of a matrix of `height` rows into units.
+fn units((height, n): (usize, usize), layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
+    matrix.chunks_exact_mut(height * PANEL).enumerate().flat_map(move |(panel, rows)| {
+        let rows = rows[..n * PANEL].chunks_mut(ROWS * PANEL).enumerate();
+        rows.map(move |(i, to)| Unit { layer, panel, first: i * ROWS, to })
+    })
+}
+
+/// Computes the matrices of the layers at one depth, unit by unit.
+///
+/// `compute` reads the matrices of the other layers.
+fn compute_depth(
+    (net, rows, threads): (&Net, (usize, usize), Threads<'_>),
+    (stage, depth): (Stage, usize),
+    matrices: &mut [Aligned],
+    compute: impl Fn(&mut Unit<'_>, &[Aligned]) + Sync,
+) {
+    let layers = (0..net.layers.len()).filter(|&l| net.places[l].depth == depth);
+    let mut taken: Vec<_> = layers.map(|l| (l, std::mem::take(&mut matrices[l]))).collect();
+    let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(rows, *l, matrix)).collect();
+    // A core keeps rows of the inputs in its cache, and reads panels of the weights.
+    all.sort_by_key(|unit| unit.first);
+    threads.each(stage, &mut all, &|unit| compute(unit, matrices));
+    taken.into_iter().for_each(|(l, matrix)| matrices[l] = matrix);
+}
+
+/// True if minibatches that fit pass the networks layer by layer.
+pub(crate) fn suits(net: &Net) -> bool {
+    net.conv.is_none() && net.lens().packed >= WIDE
+}
+
+impl Layered {
+    /// Makes the buffers fit one chunk of `height` rows, or several.
+    fn reserve(&mut self, net: &Net, height: usize, several: bool) {
+        let matrix = |columns: usize| Aligned::zeros(height * panels(columns) * PANEL);
+        if self.height < height {
+            let all = || net.layers.iter().map(|layer| matrix(layer.n_out)).collect();
+            *self = Self { height, inputs: matrix(net.n_in), outputs: all(), deltas: all(), ..Self::default() };
+        }
+        if several && self.sums.is_empty() {
+            self.sums = Aligned::zeros(sums_len(net));
+        }
+    }
+
+    /// Writes the gradient (P) of the summed loss of the samples of all slices.
+    pub(crate) fn gradient<S: Stats, L: TileLoss<S>>(
+        &mut self,
+        kernel: (Isa, &Net, &[f32]),
+        samples: Samples<'_>,
+        slices: &mut [BatchSlice<S>],
+        threads: Threads<'_>,
+        loss: &L,
+        gradient: &mut [f32],
+    ) {
+        let chunks = chunks(slices.iter().map(|slice| &slice.range));
+        let n = slices.iter().map(|slice| slice.range.len()).sum::<usize>();
+        self.reserve(kernel.1, n.min(CHUNK), chunks.len() > 1);
+        for (i, chunk) in chunks.iter().enumerate() {
+            self.activations(kernel, samples, slices, threads, loss, chunk);
+            self.weights(kernel, threads, chunk, (chunks.len() > 1, i + 1 == chunks.len()), gradient);
+        }
+    }
+
+    /// Computes a chunk's outputs, and the gradients of every layer's sums.
+    fn activations<S: Stats, L: TileLoss<S>>(
+        &mut self,
+        (isa, net, packed): (Isa, &Net, &[f32]),
+        samples: Samples<'_>,
+        slices: &mut [BatchSlice<S>],
+        threads: Threads<'_>,
+        loss: &L,
+        chunk: &[SliceTile],
+    ) {
+        let Self { height, inputs, outputs, deltas, out_grads, .. } = self;
+        let (height, start) = (*height, chunk[0].samples.start);
+        let n = chunk[chunk.len() - 1].samples.end - start;
+        let with = (net, (height, n), threads);
+
+        let mut all: Vec<_> = units((height, n), 0, inputs).collect();
+        threads.each(Stage::Inputs, &mut all, &|unit| {
+            let columns = unit.panel * PANEL..net.n_in.min((unit.panel + 1) * PANEL);
+            let range = start + unit.first..start + unit.samples().end;
+            samples.copy(range, net.n_in, columns, PANEL, unit.to);
+        });
+        for depth in 0..net.depth() {
+            compute_depth(with, (Stage::Forward, depth), outputs, |unit, outputs| {
+                let input = net.places[unit.layer].source.map_or(&*inputs, |source| &outputs[source]);
+                let input = Rows::new(input, height, unit.samples());
+                dispatch(isa, Forward { net, packed, input, unit });
+            });
+        }
+
+        while out_grads.len() < chunk.len() {
+            let heads = net.chains.iter().map(|chain| if chain.activated { 0 } else { net.layers[chain.last()].n_out });
+            out_grads.push(heads.map(|n_out| Aligned::zeros(TILE * panels(n_out) * PANEL)).collect());
+        }
+        let mut tiles = chunk.iter().zip(&mut *out_grads).peekable();
+        let mut all = Vec::new();
+        for (i, BatchSlice { stats, .. }) in slices.iter_mut().enumerate() {
+            let of_slice: Vec<_> = std::iter::from_fn(|| tiles.next_if(|(tile, _)| tile.slice == i)).collect();
+            all.push((stats, of_slice));
+        }
+        threads.each(Stage::Loss, &mut all, &|(stats, tiles)| {
+            for (tile, grads) in tiles {
+                let outputs = (&**outputs, height, tile.samples.start - start);
+                let tile = Tile { net, outputs, out_grads: (grads, TILE, 0), samples: tile.samples.clone() };
+                visit(isa, tile, &mut SliceLoss { loss, stats: &mut **stats });
+            }
+        });
+        for (c, chain) in net.chains.iter().enumerate().filter(|(_, chain)| !chain.activated) {
+            for (tile, grads) in chunk.iter().zip(&*out_grads) {
+                let rows = (tile.samples.start - start) * PANEL..(tile.samples.end - start) * PANEL;
+                let to = deltas[chain.last()].chunks_exact_mut(height * PANEL);
+                for (to, from) in to.zip(grads[c].chunks_exact(TILE * PANEL)) {
+                    to[rows.clone()].copy_from_slice(&from[..rows.len()]);
+                }
+            }
+        }
+
+        for depth in (0..net.depth() - 1).rev() {
+            compute_depth(with, (Stage::Backward, depth), deltas, |unit, deltas| {
+                let dz = |reader: usize| Rows::new(&deltas[reader], height, unit.samples());
+                let readers: Vec<_> = net.readers(unit.layer).map(|reader| (&net.layers[reader], dz(reader))).collect();
+                let y = Rows::new(&outputs[unit.layer], height, unit.samples()).panel(unit.panel);
+                dispatch(isa, Backward { net, packed, readers: &readers, y, unit });
+            });
+        }
+    }
+
+    /// Adds a chunk to the sums of the gradient.
+    ///
+    /// The gradient is complete after the last chunk.
+    fn weights(
+        &mut self,
+        (isa, net, _): (Isa, &Net, &[f32]),
+        threads: Threads<'_>,
+        chunk: &[SliceTile],
+        (several, last): (bool, bool),
+        gradient: &mut [f32],
+    ) {
+        let Self { height, inputs, outputs, deltas, sums, .. } = self;
+        let n = chunk[chunk.len() - 1].samples.end - chunk[0].samples.start;
+        let mut parts: Vec<_> = grad_parts(net).collect();
+        parts.sort_by_key(|(_, (range, _))| range.start);
+        let (mut rest, mut begin, mut sums) = (gradient, 0, &mut sums[..]);
+        let mut all = Vec::with_capacity(parts.len());
+        for (l, (range, part)) in parts {
+            let (to, more) = std::mem::take(&mut rest)[range.start - begin..].split_at_mut(range.len());
+            (rest, begin) = (more, range.end);
+            let layer = &net.layers[l];
+            let len = if several { panels(layer.n_out) * LEVELS * BLOCK } else { 0 };
+            let (levels, more) = std::mem::take(&mut sums).split_at_mut(len);
+            sums = more;
+            let input = net.places[l].source.map_or(&*inputs, |source| &outputs[source]);
+            let (input, dz) = (Rows::new(input, *height, 0..n), Rows::new(&deltas[l], *height, 0..n));
+            all.push(Gradient { layer, part, input, dz, chunk, last, levels, to });
+        }
+        threads.each(Stage::Backward, &mut all, &|part| dispatch(isa, part));
+    }
+}
+
+/// Parts of the gradients of all layers, each with the index of its layer.
+fn grad_parts(net: &Net) -> impl Iterator<Item = (usize, (Range<usize>, GradPart))> {
+    net.layers.iter().enumerate().flat_map(|(l, layer)| layer.grad_parts().map(move |part| (l, part)))
+}
+
+/// Length of the levels of all blocks.
+pub(crate) fn sums_len(net: &Net) -> usize {
+    grad_parts(net).map(|(l, _)| panels(net.layers[l].n_out) * LEVELS * BLOCK).sum()
+}
+
+/// Outputs of a unit.
+struct Forward<'a, 'b> {
+    net: &'a Net,
+    packed: &'a [f32],
+    input: Rows<'a>,
+    unit: &'a mut Unit<'b>,
+}
+
+impl Work for Forward<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, input, unit: Unit { layer, panel, to, .. } } = self;
+        net.layers[*layer].forward::<S>(*panel, packed, input, net.places[*layer].activation, to);
+    }
+}
+
+/// Gradients of the sums of a unit, from those of the layers that read it.
+struct Backward<'a, 'b> {
+    net: &'a Net,
+    packed: &'a [f32],
+    readers: &'a [(&'a Dense, Rows<'a>)],
+    /// Outputs of the unit.
+    y: &'a [f32],
+    unit: &'a mut Unit<'b>,
+}
+
+impl Work for Backward<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, readers, y, unit: Unit { panel, to, .. } } = self;
+        for (i, (layer, dz)) in readers.iter().enumerate() {
+            layer.input_grad::<S>(*panel, packed, *dz, if i == 0 { Init::Zero } else { Init::Add }, to);
+        }
+        // Layers without readers are heads, whose gradient is the loss's.
+        if !readers.is_empty() {
+            net.activation.derive::<S>(y, to);
+        }
+    }
+}
+
+/// A part of a layer's gradient, to which a chunk is added.
+struct Gradient<'a> {
+    layer: &'a Dense,
+    part: GradPart,
+    input: Rows<'a>,
+    dz: Rows<'a>,
+    chunk: &'a [SliceTile],
+    /// True for the last chunk.
+    last: bool,
+    /// Levels of the blocks' trees; empty if there is one chunk.
+    levels: &'a mut [f32],
+    to: &'a mut [f32],
+}
+
+impl Work for &mut Gradient<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Gradient { layer, part, input, dz, chunk, last, levels, to } = self;
+        if let GradPart::Inputs(q) = part
+            && levels.is_empty()
+            && layer.misses(*q, *input)
+        {
+            return to.fill(0.0);
+        }
+        // The tree of `slices::tree`: level i holds the sum of a subtree that waits for its neighbour.
+        let mut own = [[0.0f32; BLOCK]; LEVELS];
+        let mut kept = levels.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(LEVELS);
+        for p in 0..panels(layer.n_out) {
+            let levels = kept.next().unwrap_or(&mut own);
+            for tile in *chunk {
+                let mut level = tile.slice.count_ones() as usize;
+                if tile.first {
+                    levels[level].fill(0.0);
+                }
+                let rows = tile.samples.start - chunk[0].samples.start..tile.samples.end - chunk[0].samples.start;
+                let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level]);
+                match part {
+                    GradPart::Inputs(q) => layer.weight_grad::<S>((*q, p), input, dz, sum),
+                    GradPart::Bias => layer.bias_grad(p, dz, sum),
+                }
+                for _ in 0..if tile.last { tile.slice.trailing_ones() } else { 0 } {
+                    let (left, right) = levels.split_at_mut(level);
+                    level -= 1;
+                    left[level].iter_mut().zip(&right[0]).for_each(|(sum, x)| *sum += x);
+                }
+            }
+            match part {
+                _ if !*last => {}
+                GradPart::Inputs(q) => layer.unpack_block((*q, p), &levels[0], to),
+                GradPart::Bias => {
+                    let to = &mut to[p * PANEL..layer.n_out.min((p + 1) * PANEL)];
+                    to.copy_from_slice(&levels[0][..to.len()]);
+                }
+            }
+        }
+    }
+}

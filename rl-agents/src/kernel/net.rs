@@ -1,0 +1,223 @@
+//! Networks in the layouts of the kernel: chains of dense layers.
+//!
+//! A chain starts at the observation, at the features of the convolutions, or at the output of another chain (a shared trunk).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rl_envs::Pool;
+use rl_envs::isa::Isa;
+
+use crate::kernel::aligned::Aligned;
+use crate::kernel::categories::Categories;
+use crate::kernel::conv::{Conv, ConvStage};
+use crate::kernel::dense::{Dense, Part};
+use crate::kernel::gemm::{PANEL, pad, panels};
+use crate::kernel::samples::TILE;
+use crate::network::activation::Activation;
+use crate::network::mlp::Mlp;
+use crate::probe::{Stage, Threads};
+
+/// Length of packed parameters from which several threads pack them.
+const MANY: usize = 1 << 16;
+
+/// A sequence of dense layers.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    pub(crate) layers: Range<usize>,
+    /// Index of the chain that this chain starts from; `None` for the observation.
+    pub(crate) from: Option<usize>,
+    /// True if the activation follows the last layer too, as in a trunk.
+    pub(crate) activated: bool,
+}
+
+impl Chain {
+    /// Index of the last layer.
+    pub(crate) fn last(&self) -> usize {
+        self.layers.end - 1
+    }
+}
+
+/// Place of a layer among the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Index of the layer that this layer reads; `None` for the observation.
+    pub(crate) source: Option<usize>,
+    /// Number of layers before this one.
+    pub(crate) depth: usize,
+    /// Activation after this layer.
+    pub(crate) activation: Option<Activation>,
+}
+
+/// Networks in the layouts of the kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Net {
+    pub(crate) conv: Option<ConvStage>,
+    pub(crate) layers: Vec<Dense>,
+    pub(crate) places: Vec<Place>,
+    pub(crate) chains: Vec<Chain>,
+    pub(crate) activation: Activation,
+    /// Number of elements that a first chain reads.
+    ///
+    /// An input is an element of the observation, or a padded feature.
+    pub(crate) n_in: usize,
+    pub(crate) packed_len: usize,
+    pub(crate) grad_len: usize,
+}
+
+/// A piece of the packed parameters.
+enum Piece<'a> {
+    Conv(&'a ConvStage),
+    Dense(&'a Dense, Part),
+}
+
+impl Net {
+    /// Builds a chain for each network of `mlps`.
+    ///
+    /// Each network comes with the index of the network that it starts from; `None` is the features of `conv`, which without
+    /// layers are the observation, of which some elements may be `categories`. A network that another one starts from must be a
+    /// trunk.
+    pub(crate) fn new(
+        conv: &Conv,
+        categories: Option<&Arc<Categories>>,
+        mlps: &[(&Mlp, Option<usize>)],
+        activation: Activation,
+    ) -> Self {
+        let (mut packed_len, mut grad_len) = (0, 0);
+        let conv = ConvStage::new(conv, &mut packed_len, &mut grad_len);
+        let obs_len = categories.map_or(mlps[0].0.layers()[0].n_in, |categories| categories.n_elements());
+        let n_in = conv.as_ref().map_or(obs_len, |conv| conv.features().0);
+        let (mut layers, mut places, mut chains) = (Vec::new(), Vec::<Place>::new(), Vec::<Chain>::new());
+        for (mlp, from) in mlps {
+            let first = layers.len();
+            let mut source = from.map(|from| chains[from].last());
+            for (i, linear) in mlp.layers().iter().enumerate() {
+                let plain = (linear.n_in, (linear.n_in, pad(linear.n_in)));
+                let inputs = conv.as_ref().filter(|_| source.is_none()).map_or(plain, ConvStage::features);
+                let categories = categories.filter(|_| source.is_none()).cloned();
+                layers.push(Dense::new(linear, inputs, categories, &mut packed_len, &mut grad_len));
+                let activated = i + 1 < mlp.layers().len() || mlp.is_trunk();
+                let depth = source.map_or(0, |source| places[source].depth + 1);
+                places.push(Place { source, depth, activation: activated.then_some(activation) });
+                source = Some(layers.len() - 1);
+            }
+            chains.push(Chain { layers: first..layers.len(), from: *from, activated: mlp.is_trunk() });
+        }
+        Self { conv, layers, places, chains, activation, n_in, packed_len, grad_len }
+    }
+
+    /// Copies the parameters into the layouts of the kernel.
+    pub(crate) fn pack(&self, params: &[f32], packed: &mut [f32], threads: Threads<'_>) {
+        let pack = |(piece, to): &mut (Piece<'_>, &mut [f32])| match piece {
+            Piece::Conv(conv) => conv.pack(params, to),
+            Piece::Dense(layer, part) => layer.pack(*part, params, to),
+        };
+        if self.packed_len < MANY {
+            self.pieces(packed, |piece, to| pack(&mut (piece, to)));
+            threads.report(Stage::Packing);
+        } else {
+            let mut pieces = Vec::new();
+            self.pieces(packed, |piece, to| pieces.push((piece, to)));
+            threads.each(Stage::Packing, &mut pieces, &pack);
+        }
+    }
+
+    /// Cuts the packed parameters into pieces, and passes each to `take`.
+    fn pieces<'a>(&'a self, packed: &'a mut [f32], mut take: impl FnMut(Piece<'a>, &'a mut [f32])) {
+        let mut rest = packed;
+        if let Some(conv) = &self.conv {
+            let (to, more) = rest.split_at_mut(conv.packed_len());
+            take(Piece::Conv(conv), to);
+            rest = more;
+        }
+        for layer in &self.layers {
+            rest = layer.pieces(rest, |part, to| take(Piece::Dense(layer, part), to));
+        }
+    }
+
+    /// Copies a gradient from the layout of the kernel into the flat gradient.
+    pub(crate) fn unpack_gradient(&self, grads: &[f32], flat: &mut [f32]) {
+        if let Some(conv) = &self.conv {
+            conv.unpack_gradient(grads, flat);
+        }
+        self.layers.iter().for_each(|layer| layer.unpack(grads, flat));
+    }
+
+    /// Number of layers from the observation to the farthest output.
+    pub(crate) fn depth(&self) -> usize {
+        self.places.iter().map(|place| place.depth + 1).max().unwrap_or(0)
+    }
+
+    /// Indices of the layers that read layer `l`, the last one first.
+    pub(crate) fn readers(&self, l: usize) -> impl Iterator<Item = usize> {
+        (0..self.layers.len()).rev().filter(move |&reader| self.places[reader].source == Some(l))
+    }
+
+    /// Lengths of the buffers.
+    pub(crate) fn lens(&self) -> Lens {
+        let conv = |learning| self.conv.as_ref().map_or(0, |conv| conv.workspace_len(learning));
+        let columns = |n: usize| panels(n) * PANEL;
+        let outputs: usize = self.layers.iter().map(|layer| columns(layer.n_out)).sum();
+        let forward = TILE * (columns(self.n_in) + outputs);
+        let features = if self.conv.is_some() { TILE * columns(self.n_in) } else { 0 };
+        let gradients = TILE * columns(self.widest()) * (self.chains.len() + 1) + features + self.grad_len;
+        Lens {
+            packed: self.packed_len,
+            forward: forward + conv(false),
+            learning: forward + conv(true) + gradients,
+            sample: columns(self.n_in) + 2 * outputs,
+        }
+    }
+
+    /// Largest number of outputs of a layer.
+    pub(crate) fn widest(&self) -> usize {
+        self.layers.iter().map(|layer| layer.n_out).max().unwrap_or(1)
+    }
+}
+
+/// Lengths of buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lens {
+    /// Packed parameters.
+    pub(crate) packed: usize,
+    /// Workspace to act with.
+    pub(crate) forward: usize,
+    /// Workspace to learn from a slice with.
+    pub(crate) learning: usize,
+    /// One sample of a minibatch that passes layer by layer.
+    pub(crate) sample: usize,
+}
+
+/// Networks with their current parameters, and the instruction set to run with.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    pub(crate) isa: Isa,
+    pub(crate) net: Net,
+    packed: Aligned,
+}
+
+impl Kernel {
+    pub(crate) fn new(net: Net, params: &[f32]) -> Self {
+        let packed = Aligned::zeros(net.packed_len);
+        let mut kernel = Self { isa: Isa::best(), net, packed };
+        kernel.pack(params, Threads::of(&Pool::default()));
+        kernel
+    }
+
+    /// Copies the parameters and the instruction set of a kernel of the same network.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        self.isa = other.isa;
+        self.packed.copy_from_slice(&other.packed);
+    }
+
+    /// Replaces the parameters, on several threads if they are many.
+    pub(crate) fn pack(&mut self, params: &[f32], threads: Threads<'_>) {
+        self.net.pack(params, &mut self.packed, threads);
+    }
+
+    /// Returns the kernel as arguments of [`forward`](crate::kernel::tile::forward) and
+    /// [`Slices::gradient`](crate::kernel::gradient::Slices::gradient).
+    pub(crate) fn view(&self) -> (Isa, &Net, &[f32]) {
+        (self.isa, &self.net, &self.packed)
+    }
+}

@@ -1,0 +1,352 @@
+//! The network kernel: tiles of samples pass through networks and loss in cache.
+//!
+//! A tile goes forward, through the loss, and backward. Every product is [`multiply`](crate::kernel::gemm::multiply). Networks
+//! too wide for the cache pass [layer by layer](crate::kernel::layered) instead, with the same operations in the same order.
+//!
+//! The order of operations of one output depends on its layer alone: not on other rows, not on threads. Acting and learning
+//! therefore get the same bits, and the ratio of a policy to itself is exactly 1. A batch is cut into fixed slices. A tile's
+//! gradient starts at zero and is added to its slice's, tile after tile; the slices' are summed by a tree
+//! (docs/design/numerics.md). Only the presence of fused multiply-add changes the bits.
+
+use std::ops::Range;
+
+use rl_envs::isa::{Isa, Set, Work, dispatch};
+
+use crate::kernel::aligned::Aligned;
+use crate::kernel::conv::ConvWorkspace;
+use crate::kernel::gemm::{Init, PANEL, Rows, panels};
+use crate::kernel::net::{Chain, Net};
+use crate::kernel::samples::{Samples, TILE};
+use crate::kernel::slices::BatchSlice;
+use crate::probe::{Probe, Stage, report};
+
+/// Buffers of one thread that runs tiles through the networks.
+///
+/// Matrices are (TILE, columns), in panels.
+#[derive(Clone, Debug)]
+pub(crate) struct Workspace {
+    inputs: Aligned, // observations, or padded features
+    conv: Option<ConvWorkspace>,
+    outputs: Vec<Aligned>,   // every layer's
+    out_grads: Vec<Aligned>, // every chain's, as wide as the widest layer
+    delta: Aligned,          // as wide as the widest layer
+    input_grads: Aligned,    // of features, if there are convolutions
+}
+
+/// Allocates a matrix of a tile.
+fn matrix(columns: usize) -> Aligned {
+    Aligned::zeros(TILE * panels(columns) * PANEL)
+}
+
+impl Workspace {
+    /// Allocates buffers to act with.
+    pub(crate) fn forward(net: &Net) -> Self {
+        Self {
+            inputs: matrix(net.n_in),
+            conv: net.conv.as_ref().map(|conv| conv.workspace(false)),
+            outputs: net.layers.iter().map(|layer| matrix(layer.n_out)).collect(),
+            out_grads: Vec::new(),
+            delta: Aligned::default(),
+            input_grads: Aligned::default(),
+        }
+    }
+
+    /// Allocates buffers to learn with.
+    pub(crate) fn learning(net: &Net) -> Self {
+        let widest = matrix(net.widest());
+        let out_grads = vec![widest.clone(); net.chains.len()];
+        let conv = net.conv.as_ref().map(|conv| conv.workspace(true));
+        let input_grads = if conv.is_some() { matrix(net.n_in) } else { Aligned::default() };
+        Self { out_grads, delta: widest, conv, input_grads, ..Self::forward(net) }
+    }
+
+    /// The tile of samples `range`, which the networks have passed.
+    fn tile<'a>(&'a mut self, net: &'a Net, range: Range<usize>) -> Tile<'a> {
+        Tile { net, outputs: (&self.outputs, TILE, 0), out_grads: (&mut self.out_grads, TILE, 0), samples: range }
+    }
+}
+
+/// A tile between forward and backward: the networks' outputs and their gradients.
+pub(crate) struct Tile<'a> {
+    pub(crate) net: &'a Net,
+    /// Outputs of every layer, the height of their panels, and the tile's first row.
+    pub(crate) outputs: (&'a [Aligned], usize, usize),
+    /// Gradients of every chain's outputs, likewise.
+    pub(crate) out_grads: (&'a mut [Aligned], usize, usize),
+    pub(crate) samples: Range<usize>,
+}
+
+/// Offset of column `j` in panels of `height` rows, from row `first` on.
+#[inline(always)]
+fn column(j: usize, height: usize, first: usize) -> usize {
+    (j / PANEL * height + first) * PANEL + j % PANEL
+}
+
+impl Tile<'_> {
+    /// Range of the tile's samples within the batch.
+    pub(crate) fn samples(&self) -> Range<usize> {
+        self.samples.clone()
+    }
+
+    /// Copies output `j` of a chain, one number per sample.
+    #[inline(always)]
+    pub(crate) fn column(&self, chain: usize, j: usize, to: &mut [f32]) {
+        let (outputs, height, first) = self.outputs;
+        let outputs = &outputs[self.net.chains[chain].last()][column(j, height, first)..];
+        to.iter_mut().zip(outputs.iter().step_by(PANEL)).for_each(|(to, from)| *to = *from);
+    }
+
+    /// Sets the gradient of the loss with respect to output `j` of a chain.
+    ///
+    /// A loss must set every output of every chain that no other chain starts from.
+    #[inline(always)]
+    pub(crate) fn set_grad(&mut self, chain: usize, j: usize, from: &[f32]) {
+        let (grads, height, first) = &mut self.out_grads;
+        let grads = &mut grads[chain][column(j, *height, *first)..];
+        grads.iter_mut().step_by(PANEL).zip(from).for_each(|(to, from)| *to = *from);
+    }
+}
+
+/// A visitor of tiles between forward and backward.
+///
+/// A trait instead of a closure for the reason given in [`Work`].
+pub(crate) trait EachTile {
+    /// Reads the outputs and, before a backward pass, sets their gradients.
+    ///
+    /// Must be `inline(always)` in hot paths.
+    fn tile(&mut self, tile: &mut Tile<'_>);
+}
+
+impl<F: FnMut(&mut Tile<'_>)> EachTile for F {
+    #[inline(always)]
+    fn tile(&mut self, tile: &mut Tile<'_>) {
+        self(tile);
+    }
+}
+
+/// Statistics of a loss, summed over the tiles of a slice.
+pub(crate) trait Stats: Default + Clone + Send + Sync {
+    /// Resets the sums to zero and keeps the memory.
+    fn reset(&mut self);
+
+    /// Appends the sums to a message to other ranks; nothing if there are none.
+    fn write(&self, _message: &mut Vec<u8>) {}
+
+    /// Replaces the sums by those that another rank has written.
+    fn read(&mut self, _message: &[u8]) {}
+}
+
+impl Stats for () {
+    fn reset(&mut self) {}
+}
+
+/// A loss, tile by tile.
+pub(crate) trait TileLoss<S>: Sync {
+    /// Sets the gradients of a tile's outputs and adds to the statistics.
+    ///
+    /// Must be `inline(always)`.
+    fn tile(&self, tile: &mut Tile<'_>, stats: &mut S);
+
+    /// Returns the number of bytes of a slice's statistics in a message to other ranks.
+    fn stats_len(&self, _n_samples: usize) -> usize {
+        0
+    }
+}
+
+/// A loss with the statistics of one slice.
+pub(crate) struct SliceLoss<'a, L, S> {
+    pub(crate) loss: &'a L,
+    pub(crate) stats: &'a mut S,
+}
+
+impl<S, L: TileLoss<S>> EachTile for SliceLoss<'_, L, S> {
+    #[inline(always)]
+    fn tile(&mut self, tile: &mut Tile<'_>) {
+        self.loss.tile(tile, self.stats);
+    }
+}
+
+/// Runs samples forward and passes every tile to `read`.
+///
+/// Skips chain `skip`; no other chain may start from it.
+pub(crate) fn forward<F: EachTile>(
+    (isa, net, packed): (Isa, &Net, &[f32]),
+    samples: Samples<'_>,
+    n: usize,
+    skip: Option<usize>,
+    workspace: &mut Workspace,
+    mut read: F,
+) {
+    for start in (0..n).step_by(TILE) {
+        let range = start..(start + TILE).min(n);
+        dispatch(isa, TileForward { net, packed, samples, range: range.clone(), workspace, skip, learning: false, probe: None });
+        visit(isa, workspace.tile(net, range), &mut read);
+    }
+}
+
+/// Runs a slice forward, through the loss and backward.
+///
+/// Writes its gradient to `grads`, as the layers compute it.
+pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
+    (isa, net, packed): (Isa, &Net, &[f32]),
+    samples: Samples<'_>,
+    BatchSlice { range, stats }: &mut BatchSlice<S>,
+    (workspace, grads): (&mut Workspace, &mut [f32]),
+    loss: &L,
+    probe: Option<&Probe>,
+) {
+    grads.fill(0.0);
+    for start in range.clone().step_by(TILE) {
+        let range = start..(start + TILE).min(range.end);
+        dispatch(isa, TileForward { net, packed, samples, range: range.clone(), workspace, skip: None, learning: true, probe });
+        visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
+        report(probe, Stage::Loss);
+        dispatch(isa, TileBackward { net, packed, samples, range, workspace, grads });
+        report(probe, Stage::Backward);
+    }
+}
+
+/// Passes a tile to its reader or its loss, compiled for an instruction set.
+pub(crate) fn visit<F: EachTile>(isa: Isa, tile: Tile<'_>, each: &mut F) {
+    dispatch(isa, Visit { tile, each });
+}
+
+/// A tile and its visitor.
+///
+/// Separate from [`TileForward`] and [`TileBackward`], so that they are not compiled again for each visitor.
+struct Visit<'a, 'b, F> {
+    tile: Tile<'a>,
+    each: &'b mut F,
+}
+
+impl<F: EachTile> Work for Visit<'_, '_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(mut self) {
+        self.each.tile(&mut self.tile);
+    }
+}
+
+/// A tile on its way forward.
+struct TileForward<'a> {
+    net: &'a Net,
+    packed: &'a [f32],
+    samples: Samples<'a>,
+    range: Range<usize>,
+    workspace: &'a mut Workspace,
+    skip: Option<usize>,
+    /// True if a backward pass follows.
+    learning: bool,
+    probe: Option<&'a Probe>,
+}
+
+impl Work for TileForward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, samples, range, workspace, skip, learning, probe } = self;
+        let m = range.len();
+        match (&net.conv, &mut workspace.conv) {
+            (Some(conv), Some(conv_workspace)) => {
+                conv.forward::<S>(&samples, range, packed, learning, conv_workspace, &mut workspace.inputs);
+                report(probe, Stage::Forward);
+            }
+            _ => {
+                for (p, panel) in workspace.inputs.chunks_exact_mut(TILE * PANEL).enumerate() {
+                    samples.copy(range.clone(), net.n_in, p * PANEL..net.n_in.min((p + 1) * PANEL), PANEL, panel);
+                }
+                report(probe, Stage::Inputs);
+            }
+        }
+        for (_, chain) in net.chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
+            chain_forward::<S>(net, chain, packed, m, workspace);
+        }
+        report(probe, Stage::Forward);
+    }
+}
+
+/// A tile on its way backward: adds its gradient to the slice's.
+struct TileBackward<'a> {
+    net: &'a Net,
+    packed: &'a [f32],
+    samples: Samples<'a>,
+    range: Range<usize>,
+    workspace: &'a mut Workspace,
+    grads: &'a mut [f32],
+}
+
+impl Work for TileBackward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, samples, range, workspace, grads } = self;
+        for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
+            grad.fill(0.0);
+        }
+        workspace.input_grads.fill(0.0);
+        for index in (0..net.chains.len()).rev() {
+            chain_backward::<S>(net, index, packed, range.len(), workspace, grads);
+        }
+        let Workspace { inputs, conv: conv_workspace, input_grads, .. } = workspace;
+        if let (Some(conv), Some(conv_workspace)) = (&net.conv, conv_workspace) {
+            conv.backward::<S>(&samples, range, packed, inputs, input_grads, conv_workspace, grads);
+        }
+    }
+}
+
+/// The first `m` rows of a matrix of a tile.
+#[inline(always)]
+fn rows(data: &[f32], m: usize) -> Rows<'_> {
+    Rows { data, height: TILE, m }
+}
+
+/// The first `m` rows of each panel of a matrix of a tile.
+#[inline(always)]
+fn each_panel(data: &mut [f32], m: usize) -> impl Iterator<Item = (usize, &mut [f32])> {
+    data.chunks_exact_mut(TILE * PANEL).map(move |panel| &mut panel[..m * PANEL]).enumerate()
+}
+
+#[inline(always)]
+fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, workspace: &mut Workspace) {
+    for l in chain.layers.clone() {
+        // Layers are in order, so a layer reads one before it.
+        let (before, from_here) = workspace.outputs.split_at_mut(l);
+        let place = net.places[l];
+        let input = rows(place.source.map_or(&workspace.inputs, |source| &before[source]), m);
+        for (p, output) in each_panel(&mut from_here[0], m) {
+            net.layers[l].forward::<S>(p, packed, input, place.activation, output);
+        }
+    }
+}
+
+#[inline(always)]
+fn chain_backward<S: Set>(net: &Net, index: usize, packed: &[f32], m: usize, workspace: &mut Workspace, grads: &mut [f32]) {
+    let chain = &net.chains[index];
+    let Workspace { inputs, outputs, out_grads, delta: next, input_grads, .. } = workspace;
+    let (shared, own) = out_grads.split_at_mut(index);
+    let delta = &mut own[0];
+    if chain.activated {
+        for ((_, delta), y) in each_panel(delta, m).zip(outputs[chain.last()].chunks_exact(TILE * PANEL)) {
+            net.activation.derive::<S>(y, delta);
+        }
+    }
+    for l in chain.layers.clone().rev() {
+        let layer = &net.layers[l];
+        let input = net.places[l].source.map_or(&*inputs, |source| &outputs[source]);
+        let dz = rows(delta, m);
+        layer.grads::<S>(rows(input, m), dz, grads);
+        if l > chain.layers.start {
+            for ((q, dx), y) in each_panel(next, m).zip(input.chunks_exact(TILE * PANEL)) {
+                layer.input_grad::<S>(q, packed, dz, Init::Zero, dx);
+                net.activation.derive::<S>(y, dx);
+            }
+            std::mem::swap(delta, next);
+        } else if let Some(onto) = chain.from.map(|from| &mut shared[from]).or(net.conv.is_some().then_some(&mut *input_grads)) {
+            let n = panels(layer.n_in);
+            each_panel(onto, m).take(n).for_each(|(q, dx)| layer.input_grad::<S>(q, packed, dz, Init::Add, dx));
+        }
+    }
+}

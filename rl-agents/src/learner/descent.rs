@@ -1,0 +1,390 @@
+//! Gradient descent of an actor-critic: what PPO and A2C have in common.
+
+use std::sync::{Arc, Mutex};
+
+use candle_core::{Tensor, Var};
+use ndarray::{CowArray, Ix2};
+use rl_buffer::{Memory, Rollout, RolloutShape};
+use rl_cuda::learner::{LearnerCounters, UpdateSettings, UpdateTotals};
+use rl_envs::{Permutation, Pool, Purpose, math};
+
+use crate::agent::{Divergence, UpdateEvent, Watch};
+use crate::collect::device::DeviceCollector;
+use crate::device::descent::{DeviceDescent, Plan, lock};
+use crate::device::times::DeviceWatch;
+use crate::kernel::gradient::Slices;
+use crate::learner::batch::{Minibatch, Parts, TileSums};
+use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::targets::Refresh;
+use crate::network::normalize::{RunningReturns, Statistics, normalized_reward};
+use crate::policy::distributions::Distribution;
+use crate::probe::{Probe, Threads};
+use crate::ranks::Ranks;
+use crate::{ActorCritic, Counters, Error, Metrics, NamedTensor, Policy as _, Snapshot};
+
+/// Rejects a rollout whose columns do not continue trajectories, as `what` needs.
+pub(crate) fn check_continues(rollout: &Rollout, what: &'static str) -> Result<(), Error> {
+    let continues = rollout.contiguous || rollout.continues.len() == rollout.shape().n_envs;
+    if continues { Ok(()) } else { Err(Error::Columns(what)) }
+}
+
+/// A policy, its optimizer, and the counters of its randomness.
+pub(crate) struct Descent {
+    pub(crate) policy: ActorCritic,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) epochs: u64,
+    pub(crate) seed: u64,
+    /// Gradient of the current minibatch (P).
+    pub(crate) gradient: Vec<f32>,
+    pub(crate) slices: Slices<TileSums>,
+    order: Permutation,
+    /// Statistics that normalize rewards, if they are normalized.
+    returns: Option<RunningReturns>,
+    pub(crate) watch: Option<Watch>,
+    pub(crate) probe: Option<Probe>,
+    /// The device that learns, if any.
+    ///
+    /// The policy here is a copy, and the moments are not read.
+    pub(crate) device: Option<Arc<Mutex<DeviceDescent>>>,
+    /// True if the policy here has older parameters than the device's.
+    is_behind: bool,
+}
+
+impl Descent {
+    pub(crate) fn new(policy: ActorCritic, rule: Rule, seed: u64, normalize_reward: bool) -> Self {
+        let len = policy.params().len();
+        let mut optimizer = Optimizer::new(rule, len);
+        optimizer.set_precision(policy.network().precision());
+        Self {
+            policy,
+            optimizer,
+            epochs: 0,
+            seed,
+            gradient: vec![0.0; len],
+            slices: Slices::new(),
+            order: Permutation::default(),
+            returns: normalize_reward.then(RunningReturns::default),
+            watch: None,
+            probe: None,
+            device: None,
+            is_behind: false,
+        }
+    }
+
+    /// Moves learning to `device`, for rollouts of `shape`.
+    ///
+    /// The reference learner moves candle's tensors instead. `sizes` are `(batch_size, micro_batch)` in samples; `refresh` is
+    /// what the latest policy computes for a rollout of an older one.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
+    pub(crate) fn on_device(
+        mut self,
+        device: &rl_cuda::Device,
+        shape: RolloutShape,
+        sizes: (usize, usize),
+        refresh: Refresh,
+    ) -> Result<Self, Error> {
+        if self.policy.network_mut().move_to(device)? {
+            return Ok(self);
+        }
+        let learning = (&self.policy, self.optimizer.rule());
+        let device = DeviceDescent::new(device, learning, shape, sizes, (self.returns.is_some(), refresh))?;
+        self.device = Some(Arc::new(Mutex::new(device)));
+        self.load_device()?;
+        Ok(self)
+    }
+
+    /// Reports spans of later work on the device to `watch`, if one learns.
+    pub(crate) fn watch_device(&self, watch: DeviceWatch) -> Result<(), Error> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let device = lock(device);
+        Ok(device.times.begin(&device.stream, watch)?)
+    }
+
+    /// Computes later gradients together with other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter().for_each(|device| lock(device).share(ranks.clone()));
+        self.slices.share(ranks);
+    }
+
+    /// Copies the state to the device, if one learns.
+    fn load_device(&mut self) -> Result<(), Error> {
+        let Self { device, policy, optimizer, seed, epochs, .. } = self;
+        device.as_ref().map_or(Ok(()), |device| lock(device).load(policy, optimizer, *seed, *epochs))
+    }
+
+    /// Returns the rewards to learn from, (T, N), normalized if that is set.
+    ///
+    /// Their statistics include this rollout.
+    pub(crate) fn rewards<'a>(&mut self, rollout: &'a Rollout, gamma: f32, pool: &Pool) -> Result<CowArray<'a, f32, Ix2>, Error> {
+        let scale = self.reward_scale(rollout, gamma, pool)?;
+        let rewards = rollout.rewards();
+        Ok(scale.map_or(rewards.into(), |inv_std| rewards.mapv(|reward| normalized_reward(reward, inv_std)).into()))
+    }
+
+    /// Adds a rollout to the statistics of rewards.
+    ///
+    /// Returns their inverse standard deviation, or `None` if rewards are not normalized.
+    fn reward_scale(&mut self, rollout: &Rollout, gamma: f32, pool: &Pool) -> Result<Option<f32>, Error> {
+        let Some(returns) = &mut self.returns else { return Ok(None) };
+        check_continues(rollout, "normalize_reward sums returns")?;
+        returns.merge(rollout, gamma, pool);
+        Ok(Some(returns.inv_std()))
+    }
+
+    /// Reports an event of the update; without statistics, none of theirs.
+    pub(crate) fn report(&mut self, event: UpdateEvent) {
+        let of_statistics = matches!(event, UpdateEvent::StatisticsBegin | UpdateEvent::StatisticsEnd);
+        let normalizes = self.returns.is_some() || self.policy.obs_moments().is_some();
+        self.watch.iter_mut().filter(|_| normalizes || !of_statistics).for_each(|watch| watch(event));
+    }
+
+    /// Writes the order of samples of the next epoch.
+    pub(crate) fn shuffle(&mut self, rows: &mut [u32], pool: &Pool) {
+        self.order.set(rows.len() as u32, self.seed, self.epochs, Purpose::Shuffle);
+        self.order.write(rows, pool);
+        self.epochs += 1;
+    }
+
+    /// Returns the parameters as a variable with gradients.
+    pub(crate) fn variable(&self) -> candle_core::Result<Var> {
+        Var::from_slice(self.policy.params(), self.policy.params().len(), self.policy.network().device())
+    }
+
+    /// Adds the gradient of `loss` with respect to `params` to the minibatch's.
+    pub(crate) fn add_gradient(&mut self, params: &Var, loss: &Tensor) -> candle_core::Result<()> {
+        self.gradient.iter_mut().zip(self.optimizer.gradient(params, loss)?).for_each(|(sum, grad)| *sum += grad);
+        Ok(())
+    }
+
+    /// Takes one step along the gradient of `minibatch`, with the parts of its loss.
+    ///
+    /// Returns the gradient's norm before clipping, or `None` if the step was skipped because loss or gradient is not finite.
+    pub(crate) fn step(
+        &mut self,
+        minibatch: &Minibatch<'_>,
+        (loss, parts): (f32, &Parts),
+        learning_rate: f32,
+        max_norm: f32,
+        pool: &Pool,
+    ) -> Result<Option<f32>, Error> {
+        let Self { policy, optimizer, gradient, probe, .. } = self;
+        let threads = Threads { pool, probe: probe.as_ref() };
+        let norm = if loss.is_finite() {
+            let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, learning_rate, max_norm);
+            policy.network_mut().change_on(threads, step)
+        } else {
+            optimizer.skip();
+            None
+        };
+        if optimizer.has_diverged() {
+            let losses = [("policy_loss", parts.policy), ("value_loss", parts.value), ("entropy_loss", parts.entropy)];
+            let minibatch = minibatch.tensors(policy)?;
+            return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, learning_rate, &losses, minibatch))));
+        }
+        Ok(norm)
+    }
+
+    /// Kind of memory from which rollouts reach the learner fastest.
+    pub(crate) fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
+        self.device.as_ref().map_or_else(<dyn Memory>::host, |device| lock(device).memory(overlapped))
+    }
+
+    /// Creates environments of the type `env` on the device that learns.
+    ///
+    /// With other ranks, those that are this rank's share.
+    ///
+    /// # Errors
+    /// [`Error::Device`], for instance without memory or without kernels for the environment.
+    pub(crate) fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
+        match (&self.device, self.policy.network().kernel()) {
+            (Some(device), Some((_, net, _))) => DeviceCollector::new(device, net, env, seed, ranks),
+            _ => Err(Error::NoDevice),
+        }
+    }
+
+    /// Updates on the device, and copies the results to policy and optimizer.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] with the minibatch at which learning stopped; [`Error::Device`].
+    pub(crate) fn update_on_device(
+        &mut self,
+        rollout: &Rollout,
+        (plan, settings): (&Plan, &UpdateSettings),
+        pool: &Pool,
+    ) -> Result<UpdateTotals, Error> {
+        self.report(UpdateEvent::TargetsBegin);
+        let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
+        let device = self.device.clone().ok_or(Error::NoDevice)?;
+        let mut device = lock(&device);
+        let is_first = self.policy.awaits_obs();
+        if is_first {
+            self.merge_obs_on_device(&mut device, rollout, pool)?;
+        }
+        device.update((plan, settings), (rollout, rollout.is_stale(self.policy.version())), inv_std)?;
+        // The device computes targets and gradients while this thread waits for the results of both.
+        self.report(UpdateEvent::TargetsEnd);
+        let (totals, counters) = device.results()?;
+        self.epochs = counters.epochs;
+        // The policy that the update started from: its version changes below.
+        let diverged = counters.stop == LearnerCounters::DIVERGED;
+        let diverged = diverged.then(|| self.last_minibatch(&device, rollout, plan, totals.minibatches as usize)).transpose()?;
+        let Self { policy, optimizer, gradient, .. } = self;
+        policy.network_mut().set_version(counters.changes);
+        optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        self.is_behind = rollout.on_device && diverged.is_none();
+        if !self.is_behind {
+            device.fetch(policy)?;
+        }
+        if let Some(minibatch) = diverged {
+            device.last_gradient(gradient)?;
+            let [policy_loss, value_loss, entropy_loss] = totals.last;
+            let losses = [("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy_loss", entropy_loss)];
+            let rate = settings.learning_rate;
+            return Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &losses, minibatch))));
+        }
+        if !is_first {
+            self.merge_obs_on_device(&mut device, rollout, pool)?;
+        }
+        Ok(totals)
+    }
+
+    /// Returns the last of an update's minibatches as tensors, for a dump.
+    fn last_minibatch(
+        &mut self,
+        device: &DeviceDescent,
+        rollout: &Rollout,
+        plan: &Plan,
+        n_minibatches: usize,
+    ) -> Result<Vec<NamedTensor>, Error> {
+        let (rollout, targets) = device.here(rollout)?;
+        let mut order = vec![0; rollout.len()];
+        self.order.set(order.len() as u32, self.seed, self.epochs.saturating_sub(1), Purpose::Shuffle);
+        self.order.write(&mut order, &Pool::default());
+        let all: Vec<_> = order.chunks(device.batch_size()).collect();
+        let rows = all[n_minibatches.saturating_sub(1) % all.len()];
+        let mut advantages = Vec::new();
+        targets.advantages_of(rows, plan.normalize, &mut advantages);
+        let minibatch = Minibatch { rollout: &rollout, targets: &targets, rows, advantages: &advantages, ent_coef: 0.0 };
+        minibatch.tensors(&self.policy)
+    }
+
+    /// Adds a rollout's observations to the statistics, if they are normalized.
+    ///
+    /// The host's statistics are copied to the device.
+    fn merge_obs_on_device(&mut self, device: &mut DeviceDescent, rollout: &Rollout, pool: &Pool) -> Result<(), Error> {
+        let network = self.policy.network_mut();
+        if network.obs_moments().is_none() {
+            return Ok(());
+        }
+        let there = if rollout.on_device { device.moments()? } else { None };
+        match there {
+            Some(slices) => network.merge_moments(&slices),
+            None if rollout.on_device => network.merge_obs(&device.rollout_here(rollout)?, pool),
+            None => network.merge_obs(rollout, pool),
+        }
+        let counters = LearnerCounters { changes: self.policy.version(), ..device.counters()? };
+        device.set_statistics(&self.policy, &counters)
+    }
+
+    /// Bytes of the device's memory by purpose.
+    pub(crate) fn device_memory(&self) -> Vec<(&'static str, usize)> {
+        self.device.as_ref().map_or_else(Vec::new, |device| lock(device).memory_use())
+    }
+
+    /// Copies the policy from the device that learns, if it is behind.
+    pub(crate) fn fetch(&mut self) -> Result<(), Error> {
+        let (Some(device), true) = (&self.device, self.is_behind) else { return Ok(()) };
+        lock(device).fetch(&mut self.policy)?;
+        self.is_behind = false;
+        Ok(())
+    }
+
+    /// Mean standard deviation of continuous actions.
+    pub(crate) fn mean_std(&self) -> Result<Option<f32>, Error> {
+        let Distribution::Gaussian { log_std } = self.policy.distribution() else { return Ok(None) };
+        let mut numbers = self.policy.params()[log_std.clone()].to_vec();
+        if let (Some(device), true) = (&self.device, self.is_behind) {
+            lock(device).log_std(&mut numbers)?;
+        }
+        Ok(Some(numbers.iter().map(|&x| math::exp(x)).sum::<f32>() / numbers.len() as f32))
+    }
+
+    /// Ends the trajectories of the rollouts so far.
+    pub(crate) fn gap(&mut self) {
+        if let Some(returns) = &mut self.returns {
+            returns.forget_running();
+        }
+    }
+
+    pub(crate) fn save(&self) -> Result<Snapshot, Error> {
+        let mut policy = Snapshot::from(self.policy.weights());
+        let mut moments = self.optimizer.moments();
+        if let Some(device) = &self.device {
+            let (params, there) = lock(device).saved()?;
+            policy.params = params;
+            moments.iter_mut().zip(there).for_each(|((_, here), there)| *here = there);
+        }
+        Ok(Snapshot {
+            moments,
+            statistics: Statistics { returns: self.returns.clone(), ..policy.statistics },
+            counters: Counters { epochs: self.epochs, steps: self.optimizer.steps(), ..policy.counters },
+            ..policy
+        })
+    }
+
+    pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        snapshot.check()?;
+        let returns = &snapshot.statistics.returns;
+        if returns.is_some() != self.returns.is_some() || returns.as_ref().is_some_and(|returns| !returns.fits()) {
+            return Err(Error::Snapshot("its statistics of returns do not fit this agent".into()));
+        }
+        let mut policy = self.policy.clone();
+        policy.load(snapshot)?;
+        self.optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
+        self.policy = policy;
+        self.returns.clone_from(returns);
+        (self.epochs, self.is_behind) = (snapshot.counters.epochs, false);
+        self.load_device()
+    }
+}
+
+/// Adds a minibatch to the sums of an update.
+pub(crate) fn add_minibatch(totals: &mut UpdateTotals, loss: f32, parts: &Parts) {
+    totals.minibatches += 1.0;
+    totals.policy += parts.policy;
+    totals.value += parts.value;
+    totals.entropy += parts.entropy;
+    totals.clip_fraction += parts.clip_fraction;
+    totals.loss = loss;
+}
+
+/// Optimizer steps of an update.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepSums {
+    taken: u32,
+    skipped: u32,
+    norm: f32,
+}
+
+impl StepSums {
+    /// Returns those of an update on a device.
+    pub(crate) fn of(totals: &UpdateTotals) -> Self {
+        Self { taken: totals.taken as u32, skipped: totals.skipped as u32, norm: totals.norm }
+    }
+
+    /// Counts a step by its gradient's norm, or a skipped one.
+    pub(crate) fn push(&mut self, norm: Option<f32>) {
+        match norm {
+            Some(norm) => (self.taken, self.norm) = (self.taken + 1, self.norm + norm),
+            None => self.skipped += 1,
+        }
+    }
+
+    /// Reports the mean norm (NaN without steps) and the number of skipped steps.
+    pub(crate) fn report(self, metrics: &mut Metrics) {
+        metrics.push("train/grad_norm", self.norm / self.taken as f32);
+        metrics.push("train/skipped_updates", self.skipped as f32);
+    }
+}

@@ -1,0 +1,341 @@
+//! Targets of actor and critic: advantages and returns of a rollout.
+
+use ndarray::{Array1, Array2, ArrayView2};
+use rl_buffer::{ActionSlice, Rollout, returns};
+use rl_envs::{Actions, Pool, math, pool};
+
+use crate::kernel::samples::TILE;
+use crate::kernel::slices::MAX_SLICES;
+use crate::policy::distributions::{Distribution, log_prob_of, log_softmax_heads, standardize_columns};
+use crate::policy::network::TileScratch;
+use crate::{ActorCritic, Error, Policy, Scratch, kernel::sums};
+
+/// Reason why every array of a rollout has a slice.
+pub(crate) const CONTIGUOUS: &str = "a rollout's arrays are contiguous";
+
+/// Targets of actor and critic, row by row from (0, 0) to (T - 1, N - 1).
+pub struct Targets {
+    /// Advantages, not normalized.
+    pub advantages: Vec<f32>, // (T N)
+    /// V-trace weight of each advantage; empty if all are 1.
+    pub(crate) weights: Vec<f32>, // (T N)
+    /// Targets of the values.
+    pub returns: Vec<f32>, // (T N)
+    /// Values of the observations before the update.
+    pub values: Vec<f32>, // (T N)
+    /// Log-probabilities before the update, if another policy acted, or empty.
+    pub(crate) log_probs: Vec<f32>, // (T N)
+}
+
+/// Quantities that the learning policy computes for a stale rollout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Refresh {
+    Values,
+    /// Values and log-probabilities, which need a pass through the actor.
+    LogProbs,
+    /// V-trace: importance ratios weight the targets.
+    VTrace,
+}
+
+impl Targets {
+    /// Computes generalized advantages, and returns as their sum with the values.
+    ///
+    /// `rewards`, (T, N), are the rollout's or made from them. `lambda` 1 gives discounted returns minus values.
+    ///
+    /// # Errors
+    /// The errors of `policy`, which acted in the rollout.
+    pub fn new(
+        policy: &dyn Policy,
+        rollout: &Rollout,
+        rewards: ArrayView2<'_, f32>,
+        gamma: f32,
+        lambda: f32,
+    ) -> Result<Self, Error> {
+        let mut final_values = vec![0.0; rollout.final_at().len()];
+        policy.values(rollout.final_obs(), &mut final_values, &mut Scratch::default())?;
+        let mut next_values = Array2::zeros(rollout.values().dim());
+        rollout.next_values(&final_values, next_values.view_mut());
+        let mut advantages = Array2::zeros(rollout.values().dim());
+        let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
+        returns::gae(&steps, rollout.values(), gamma, lambda, advantages.view_mut());
+        let returns = &advantages + &rollout.values();
+        let [advantages, returns, values] = [advantages, returns, rollout.values().to_owned()].map(flat);
+        Ok(Self { advantages, weights: Vec::new(), returns, values, log_probs: Vec::new() })
+    }
+
+    /// Computes targets of another policy's rollout with current values of `policy`.
+    pub(crate) fn off_policy(
+        policy: &ActorCritic,
+        rollout: &Rollout,
+        rewards: ArrayView2<'_, f32>,
+        (gamma, lambda): (f32, f32),
+        refresh: Refresh,
+        pool: &Pool,
+    ) -> Result<Self, Error> {
+        let (log_probs, values) = judge(policy, rollout, refresh != Refresh::Values, pool)?;
+        let corrected = refresh == Refresh::VTrace;
+        let ratios = if corrected { ratios(&log_probs, rollout) } else { Array2::ones(rollout.values().dim()) };
+        let (n_steps, n_envs) = rollout.values().dim();
+        let mut scratch = Scratch::default();
+        let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
+        policy.values(rollout.final_obs(), &mut final_values, &mut scratch)?;
+        let last_obs = rollout.obs_rows(n_steps * n_envs..(n_steps + 1) * n_envs);
+        policy.values(last_obs, last_values.as_slice_mut().expect(CONTIGUOUS), &mut scratch)?;
+        let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((n_steps, n_envs)));
+        rollout.next_values_of(values.view(), last_values.view(), &final_values, next_values.view_mut());
+        let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
+        let discounts = (gamma, lambda);
+        returns::vtrace(&steps, values.view(), ratios.view(), discounts, advantages.view_mut(), returns.view_mut());
+        let weights = if corrected { flat(ratios.mapv(returns::rho)) } else { Vec::new() };
+        let [advantages, returns, values, log_probs] = [advantages, returns, values, log_probs].map(flat);
+        Ok(Self { advantages, weights, returns, values, log_probs })
+    }
+
+    /// Writes the advantages of `rows`, optionally normalized, then weighted.
+    pub(crate) fn advantages_of(&self, rows: &[u32], normalized: bool, advantages: &mut Vec<f32>) {
+        advantages.clear();
+        advantages.extend(rows.iter().map(|&row| self.advantages[row as usize]));
+        if normalized {
+            normalize(advantages);
+        }
+        if !self.weights.is_empty() {
+            advantages.iter_mut().zip(rows).for_each(|(advantage, &row)| *advantage *= self.weights[row as usize]);
+        }
+    }
+
+    /// Share of the returns' variance explained by the values.
+    ///
+    /// 1 is all, 0 no more than a constant explains, NaN without variance.
+    pub(crate) fn explained_variance(&self) -> f32 {
+        let all = variance(self.returns.iter().map(|&r| f64::from(r)));
+        let rest = variance(self.returns.iter().zip(&self.values).map(|(&r, &v)| f64::from(r) - f64::from(v)));
+        if all > 0.0 { (1.0 - rest / all) as f32 } else { f32::NAN }
+    }
+}
+
+/// Returns the variance of numbers, summed in 256 interleaved parts.
+///
+/// The second half of the parts is added to the first until one is left. The kernel `targets_explained_variance` has this order.
+fn variance(numbers: impl Iterator<Item = f64>) -> f64 {
+    let (mut n, mut sums) = (0usize, [[0.0; 2]; 256]);
+    for x in numbers {
+        let [sum, squares] = &mut sums[n % 256];
+        (*sum, *squares) = (*sum + x, *squares + x * x);
+        n += 1;
+    }
+    let mut half = 128;
+    while half > 0 {
+        let (first, second) = sums.split_at_mut(half);
+        first.iter_mut().zip(second).for_each(|(a, b)| *a = [a[0] + b[0], a[1] + b[1]]);
+        half /= 2;
+    }
+    let [sum, squares] = sums[0].map(|sum| sum / n as f64);
+    squares - sum * sum
+}
+
+/// Returns the elements in row-major order.
+fn flat(array: Array2<f32>) -> Vec<f32> {
+    array.into_iter().collect()
+}
+
+/// Importance ratios (T, N) of a rollout's actions: new over old probabilities.
+fn ratios(log_probs: &Array2<f32>, rollout: &Rollout) -> Array2<f32> {
+    let mut ratios = log_probs.clone();
+    ratios.zip_mut_with(&rollout.log_probs(), |new, old| *new = math::exp(*new - old));
+    ratios
+}
+
+/// Log-probabilities of a rollout's actions, and values, by `policy`, (T, N) each.
+///
+/// Log-probabilities are (0, 0) unless requested.
+fn judge(
+    policy: &ActorCritic,
+    rollout: &Rollout,
+    with_log_probs: bool,
+    pool: &Pool,
+) -> Result<(Array2<f32>, Array2<f32>), Error> {
+    let a = policy.n_actions();
+    let actions = chosen_actions(policy, rollout)?;
+    let masks = rollout.masks().map(|masks| masks.to_slice().expect(CONTIGUOUS));
+    let shape = rollout.values().dim();
+    let mut values = Array2::zeros(shape);
+    let mut log_probs = Array2::zeros(if with_log_probs { shape } else { (0, 0) });
+    let mut rest = (log_probs.as_slice_mut().expect(CONTIGUOUS), values.as_slice_mut().expect(CONTIGUOUS));
+    let mut work = Vec::with_capacity(MAX_SLICES);
+    for rows in pool::slices(rollout.len(), MAX_SLICES, TILE) {
+        let (log_probs, more_log_probs) = rest.0.split_at_mut(if with_log_probs { rows.len() } else { 0 });
+        let (values, more_values) = rest.1.split_at_mut(rows.len());
+        rest = (more_log_probs, more_values);
+        work.push((rows, log_probs, values, Scratch::default(), Ok(())));
+    }
+    pool.each(&mut work, &|(rows, log_probs, values, scratch, result)| {
+        let obs = rollout.obs_rows(rows.clone());
+        if !with_log_probs {
+            *result = policy.values(obs, values, scratch);
+            return;
+        }
+        let TileScratch { workspace, outputs, chosen, .. } = policy.network().tile_scratch(scratch, a);
+        *result = policy.each_tile((obs, rows.len()), workspace, outputs, values, &mut |range, outputs| {
+            let m = range.len();
+            let of_all = rows.start + range.start..rows.start + range.end;
+            let log_probs = &mut log_probs[range];
+            match actions {
+                Actions::Discrete((actions, heads)) => {
+                    let legal = masks.map_or(&[][..], |masks| &masks[of_all.start * a..of_all.end * a]);
+                    log_softmax_heads(outputs, m, heads, legal, &mut [0.0; 2 * TILE]);
+                    for (s, (log_prob, &action)) in log_probs.iter_mut().zip(&actions[of_all]).enumerate() {
+                        *log_prob = log_prob_of(outputs, m, s, heads, action);
+                    }
+                }
+                Actions::Continuous((actions, log_std)) => {
+                    let columns = &mut chosen[..a * m];
+                    for (s, row) in actions[of_all.start * a..of_all.end * a].chunks_exact(a).enumerate() {
+                        columns[s..].iter_mut().step_by(m).zip(row).for_each(|(to, &action)| *to = action);
+                    }
+                    standardize_columns(outputs, columns, m, log_std, log_probs);
+                }
+            }
+        });
+    });
+    work.into_iter().try_for_each(|(.., result)| result)?;
+    Ok((log_probs, values))
+}
+
+/// Actions of a rollout, with what their probabilities need: heads, or parameters.
+pub(crate) type ChosenActions<'a> = Actions<(&'a [u32], &'a [usize]), (&'a [f32], &'a [f32])>;
+
+pub(crate) fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<ChosenActions<'a>, Error> {
+    match (policy.distribution(), rollout.actions().to_slice()) {
+        (Distribution::Categorical { heads }, ActionSlice::Discrete(actions)) => Ok(Actions::Discrete((actions, heads))),
+        (Distribution::Gaussian { log_std }, ActionSlice::Continuous(actions)) => {
+            Ok(Actions::Continuous((actions, &policy.params()[log_std.clone()])))
+        }
+        _ => Err(Error::ActionKind),
+    }
+}
+
+/// Scales advantages to mean 0 and (unbiased) standard deviation 1.
+///
+/// Equal advantages become 0.
+fn normalize(advantages: &mut [f32]) {
+    let n = advantages.len() as f64;
+    let mean = sums::sum(advantages) / n;
+    let variance = sums::squared_distances(advantages, mean) / (n - 1.0);
+    let (mean, scale) = (mean as f32, (1.0 / (variance.sqrt() + 1e-8)) as f32);
+    advantages.iter_mut().for_each(|a| *a = (*a - mean) * scale);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::learner::batch::Batch;
+    use crate::{Collector, Learner};
+    use candle_core::{Device, Tensor};
+    use rl_envs::cartpole::CartPole;
+
+    #[test]
+    fn targets_of_the_policy_that_acted_are_the_same_with_v_trace() {
+        for case in fixture::Case::ALL {
+            let (policy, rollout, expected) = fixture::rollout_of(case);
+            let pool = Pool::new(2).unwrap();
+            let found = Targets::off_policy(&policy, &rollout, rollout.rewards(), (0.99, 0.95), Refresh::VTrace, &pool).unwrap();
+            fixture::assert_near(&found.advantages, &expected.advantages);
+            fixture::assert_near(&found.returns, &expected.returns);
+        }
+    }
+
+    #[test]
+    fn targets_of_an_older_policy_s_rollout_are_made_of_what_candle_says_now() {
+        let (pool, shape) = (Pool::new(2).unwrap(), (120, 4));
+        let mut collector = Collector::new(shape.1, &CartPole::default(), &pool, 1).unwrap();
+        let mut rollout = collector.rollout(shape.0).unwrap();
+        collector.collect(&fixture::rollout().0, &mut rollout).unwrap();
+        let policy = |learner| fixture::moved_policy(learner, fixture::Case::Discrete);
+        let (now, fused) = (policy(Learner::Reference), policy(Learner::Fused));
+        let valued = |obs, n| {
+            let mut values = vec![0.0; n];
+            now.values(obs, &mut values, &mut Scratch::default()).unwrap();
+            values
+        };
+        let n_ends = rollout.final_at().len();
+        assert!(n_ends > 4, "episodes end on the way");
+        let (all, finals) = (valued(rollout.obs_rows(0..121 * 4), 121 * 4), valued(rollout.final_obs(), n_ends));
+        let values = Array2::from_shape_fn(shape, |(t, n)| all[4 * t + n]);
+        let next_values = Array2::from_shape_fn(shape, |at| {
+            let end = rollout.final_at().iter().position(|end| *end == at);
+            end.map_or(all[4 * (at.0 + 1) + at.1], |i| finals[i])
+        });
+        let (log_probs, _) = judge(&now, &rollout, true, &pool).unwrap();
+        for refresh in [Refresh::Values, Refresh::LogProbs, Refresh::VTrace] {
+            let corrected = refresh == Refresh::VTrace;
+            let ratios = if corrected { ratios(&log_probs, &rollout) } else { Array2::ones(shape) };
+            let [mut advantages, mut returns] = [(); 2].map(|()| Array2::zeros(shape));
+            let steps = rollout.steps(next_values.view());
+            returns::vtrace(&steps, values.view(), ratios.view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
+            let rewards = rollout.rewards();
+            let found = Targets::off_policy(&fused, &rollout, rewards, (0.99, 0.95), refresh, &pool).unwrap();
+            fixture::assert_near(&found.advantages, advantages.as_slice().unwrap());
+            fixture::assert_near(&found.returns, returns.as_slice().unwrap());
+            fixture::assert_near(&found.values, values.as_slice().unwrap());
+            match refresh {
+                Refresh::Values => assert!(found.log_probs.is_empty()),
+                _ => fixture::assert_near(&found.log_probs, log_probs.as_slice().unwrap()),
+            }
+        }
+    }
+
+    #[test]
+    fn ratios_and_values_of_another_policy_are_candle_s() {
+        for case in fixture::Case::ALL {
+            fixture::with_minibatch(case, |minibatch| {
+                let policy = fixture::moved_policy(Learner::Reference, case);
+                let fused = fixture::moved_policy(Learner::Fused, case);
+                let rollout = minibatch.rollout;
+                let (log_probs, values) = judge(&fused, rollout, true, &Pool::new(2).unwrap()).unwrap();
+                let found = ratios(&log_probs, rollout);
+                let rows: Vec<u32> = (0..32).collect();
+                let batch = Batch::gather(&policy, rollout, minibatch.targets, &rows, &[0.0; 32]).unwrap();
+                let params = Tensor::new(policy.params(), &Device::Cpu).unwrap();
+                let (outputs, expected_values) = policy.forward(&params, &batch.obs).unwrap();
+                let distribution = policy.distribution().of_batch(&params, &outputs, batch.masks.as_ref()).unwrap();
+                let log_probs = distribution.log_prob(&batch.actions).unwrap();
+                let expected = (log_probs - &batch.log_probs).unwrap().exp().unwrap();
+                fixture::assert_near(found.as_slice().unwrap(), &expected.to_vec1::<f32>().unwrap());
+                fixture::assert_near(values.as_slice().unwrap(), &expected_values.to_vec1::<f32>().unwrap());
+                assert!(found.iter().any(|&ratio| ratio > 1.1) && found.iter().any(|&ratio| ratio < 0.9));
+            });
+        }
+    }
+
+    #[test]
+    fn normalized_advantages_equal_the_case_worked_out_by_hand() {
+        let mut advantages = [1.0, 2.0, 3.0]; // mean 2, unbiased standard deviation 1
+        normalize(&mut advantages);
+        assert!(advantages.iter().zip([-1.0, 0.0, 1.0]).all(|(g, e)| (g - e).abs() < 1e-6), "{advantages:?}");
+    }
+
+    #[test]
+    fn advantages_are_normalized_before_v_trace_weights_them() {
+        // Two actions, mu = (1/2, 1/2), pi = (0.6, 0.4): weights min(1, pi / mu) = (1, 0.8). Where both actions are equally good,
+        // there is nothing to learn: (0, 0). Normalized after the weighting, 0.01 and 0.008 would become +-0.71.
+        let of = |advantages: [f32; 2]| {
+            let (advantages, weights) = (advantages.to_vec(), vec![1.0, 0.8]);
+            let targets = Targets { advantages, weights, returns: Vec::new(), values: Vec::new(), log_probs: Vec::new() };
+            let mut found = Vec::new();
+            targets.advantages_of(&[0, 1], true, &mut found);
+            found
+        };
+        assert_eq!(of([0.01, 0.01]), [0.0, 0.0]);
+        // Mean 2, unbiased standard deviation sqrt(2): (-0.70711, 0.70711), weighted (-0.70711, 0.56569).
+        let found = of([1.0, 3.0]);
+        assert!((found[0] + 0.5f32.sqrt()).abs() < 1e-6 && (found[1] - 0.8 * 0.5f32.sqrt()).abs() < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn equal_advantages_become_zero_and_not_nan() {
+        let mut advantages = [5.0; 4];
+        normalize(&mut advantages);
+        assert_eq!(advantages, [0.0; 4]);
+    }
+}

@@ -1,0 +1,114 @@
+//! Multilayer perceptrons over slices of the flat parameter vector.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+
+use crate::Precision;
+use crate::network::activation::Activation;
+use crate::network::params::{Layout, orthogonal};
+
+/// A linear layer, `x W + b`, as ranges of the parameter vector.
+#[derive(Clone, Debug)]
+pub(crate) struct Linear {
+    pub(crate) weight: Range<usize>, // (n_in, n_out)
+    pub(crate) bias: Range<usize>,   // (n_out)
+    pub(crate) n_in: usize,
+    pub(crate) n_out: usize,
+}
+
+/// Linear layers with an activation after each but the last.
+///
+/// In a trunk, the activation follows the last layer too.
+#[derive(Clone, Debug)]
+pub(crate) struct Mlp {
+    layers: Vec<Linear>,
+    activation: Activation,
+    trunk: bool,
+}
+
+impl Mlp {
+    /// Creates layers of `sizes` (inputs first).
+    ///
+    /// Appends their tensors to `layout` as `name.0.weight`, `name.0.bias`, ...
+    pub(crate) fn new(layout: &mut Layout, name: &str, sizes: &[usize], activation: Activation) -> Self {
+        let layers = sizes.windows(2).enumerate().map(|(i, size)| Linear {
+            weight: layout.push(format!("{name}.{i}.weight"), size),
+            bias: layout.push(format!("{name}.{i}.bias"), &size[1..]),
+            n_in: size[0],
+            n_out: size[1],
+        });
+        Self { layers: layers.collect(), activation, trunk: false }
+    }
+
+    /// Adds an activation after the last layer.
+    pub(crate) fn into_trunk(self) -> Self {
+        Self { trunk: true, ..self }
+    }
+
+    /// Layers, in order.
+    pub(crate) fn layers(&self) -> &[Linear] {
+        &self.layers
+    }
+
+    /// True if the activation follows the last layer too.
+    pub(crate) fn is_trunk(&self) -> bool {
+        self.trunk
+    }
+
+    /// Draws orthogonal weights, and sets biases to zero.
+    ///
+    /// The gain is sqrt(2), in the last layer `last_gain`. `first_index` is the index of the first layer among all layers drawn
+    /// from one seed.
+    pub(crate) fn init(&self, params: &mut [f32], last_gain: f32, seed: u64, first_index: u32) {
+        for ((i, layer), index) in self.layers.iter().enumerate().zip(first_index..) {
+            let gain = if i + 1 == self.layers.len() { last_gain } else { std::f32::consts::SQRT_2 };
+            orthogonal(&mut params[layer.weight.clone()], layer.n_in, layer.n_out, gain, seed, index);
+            params[layer.bias.clone()].fill(0.0);
+        }
+    }
+
+    /// Number of layers.
+    pub(crate) fn n_layers(&self) -> u32 {
+        self.layers.len() as u32
+    }
+
+    /// Computes outputs (B, out) of inputs (B, in) with candle operations.
+    ///
+    /// `params` is the whole vector (P); `precision` is that of the products.
+    pub(crate) fn forward(&self, params: &Tensor, inputs: &Tensor, precision: Precision) -> candle_core::Result<Tensor> {
+        let mut x = inputs.clone();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let weight = params.narrow(0, layer.weight.start, layer.weight.len())?.reshape((layer.n_in, layer.n_out))?;
+            let bias = params.narrow(0, layer.bias.start, layer.bias.len())?;
+            x = precision.matmul(&x, &weight)?.broadcast_add(&bias)?;
+            if i + 1 < self.layers.len() || self.trunk {
+                x = self.activation.forward(&x)?;
+            }
+        }
+        Ok(x)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn a_network_equals_the_case_worked_out_by_hand() {
+        let mut layout = Layout::default();
+        let relu = Mlp::new(&mut layout, "net", &[2, 2, 1], Activation::Relu);
+        let names: Vec<&str> = layout.tensors().iter().map(|t| &*t.name).collect();
+        assert_eq!(names, ["net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias"]);
+        // Hidden: (1, 2) [[1, -1], [2, 1]] + (0.5, -3) = (5.5, -2); after ReLU (5.5, 0). Output: 5.5 * 2 + 0 * 7 + 1 = 12.
+        let params = [1.0f32, -1.0, 2.0, 1.0, 0.5, -3.0, 2.0, 7.0, 1.0];
+        let params = Tensor::from_slice(&params, 9, &Device::Cpu).unwrap();
+        let inputs = Tensor::from_slice(&[1.0f32, 2.0], (1, 2), &Device::Cpu).unwrap();
+        assert_eq!(relu.forward(&params, &inputs, Precision::F32).unwrap().to_vec2::<f32>().unwrap(), [[12.0]]);
+        let tanh = Mlp { activation: Activation::Tanh, ..relu };
+        let expected = 2.0 * 5.5f32.tanh() + 7.0 * (-2.0f32).tanh() + 1.0;
+        let got = tanh.forward(&params, &inputs, Precision::F32).unwrap().to_vec2::<f32>().unwrap()[0][0];
+        assert!((got - expected).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,356 @@
+//! A policy and a value function: two heads of a network.
+
+use std::ops::Range;
+
+use candle_core::Tensor;
+use rl_buffer::ObsSlice;
+use rl_envs::{ActionSpace, Actions, Isa, Purpose, Space, rng};
+
+use crate::kernel::fused::Fused;
+use crate::kernel::samples::TILE;
+use crate::kernel::tile::{self, Workspace};
+use crate::network::normalize::Moments;
+use crate::network::params::Layout;
+use crate::policy::distributions::{
+    Distribution, add_noise, greedy, log_prob_of, log_softmax_heads, sample, standardize_columns,
+};
+use crate::policy::mask_rows;
+use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile};
+use crate::{Acted, Acting, Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
+
+/// A policy and a value function, two heads of a network.
+///
+/// The networks `actor` and `critic` are separate, or follow a shared `trunk`; convolutions come first. The policy is categorical
+/// or Gaussian, as the action space is discrete or continuous; a Gaussian one has its `log_std` at the end of the parameters.
+///
+/// Initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last layer, 1 in the value function's; biases
+/// 0.
+#[derive(Debug)]
+pub struct ActorCritic {
+    network: Network,
+    distribution: Distribution,
+    n_actions: usize,
+}
+
+/// Index of the policy among the heads.
+const ACTOR: usize = 0;
+/// Index of the value function among the heads.
+const CRITIC: usize = 1;
+
+impl ActorCritic {
+    /// Memory of networks with these settings, computed without allocating.
+    ///
+    /// # Errors
+    /// Errors of [`NetConfig::check`].
+    pub fn size(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<NetSize, Error> {
+        let (shape, _) = Self::shape(observation_space, action_space, net)?;
+        Ok(shape.size(net, action_space.len()))
+    }
+
+    /// Lays out the networks without parameters.
+    fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<(NetworkShape, Distribution), Error> {
+        let n_actions = actions.len();
+        let mut shape = NetworkShape::new(obs, net, &[("actor", n_actions), ("critic", 1)], net.shared_trunk)?;
+        let distribution = match actions {
+            ActionSpace::Discrete { n, .. } => Distribution::Categorical { heads: vec![*n as usize] },
+            ActionSpace::MultiDiscrete { sizes } => {
+                Distribution::Categorical { heads: sizes.iter().map(|&size| size as usize).collect() }
+            }
+            ActionSpace::Continuous { .. } => {
+                Distribution::Gaussian { log_std: shape.layout.push("log_std".into(), &[n_actions]) }
+            }
+        };
+        Ok((shape, distribution))
+    }
+
+    /// Creates networks with random parameters.
+    ///
+    /// # Errors
+    /// Errors of [`NetConfig::check`].
+    pub fn new(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig, seed: u64) -> Result<Self, Error> {
+        let mut policy = Self::unset(observation_space, action_space, net)?;
+        policy.network.init(&[0.01, 1.0], seed);
+        Ok(policy)
+    }
+
+    /// Creates networks with parameters still to be loaded: weights and biases are 0.
+    ///
+    /// # Errors
+    /// Errors of [`ActorCritic::new`].
+    pub fn unset(observation_space: &Space, action_space: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
+        let (shape, distribution) = Self::shape(observation_space, action_space, net)?;
+        let mut network = Network::unset(shape, observation_space, net);
+        if let Distribution::Gaussian { log_std } = &distribution {
+            let mut params = network.params().to_vec();
+            params[log_std.clone()].fill(net.log_std_init);
+            network.set_params(&params, 0)?;
+        }
+        Ok(Self { network, distribution, n_actions: action_space.len() })
+    }
+
+    /// Replaces the instruction set, by default the best one.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if this machine does not have it.
+    pub fn with_isa(mut self, isa: Isa) -> Result<Self, Error> {
+        self.network.set_isa(isa)?;
+        Ok(self)
+    }
+
+    /// Implementation of losses, gradients and acting.
+    #[must_use]
+    pub fn learner(&self) -> Learner {
+        self.network.learner()
+    }
+
+    /// Networks under the two heads.
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Networks under the two heads, to change.
+    pub(crate) fn network_mut(&mut self) -> &mut Network {
+        &mut self.network
+    }
+
+    /// Distribution of the actions.
+    #[must_use]
+    pub fn distribution(&self) -> &Distribution {
+        &self.distribution
+    }
+
+    /// Floating-point operations of the networks to learn from one sample.
+    ///
+    /// Forward, gradients of the weights, and gradients of the inputs except for the first layers count two for each product.
+    #[must_use]
+    pub fn flops_per_sample(&self) -> usize {
+        self.network.flops_per_sample()
+    }
+
+    /// Running statistics of observations, if they are normalized.
+    #[must_use]
+    pub(crate) fn obs_moments(&self) -> Option<&Moments> {
+        self.network.obs_moments()
+    }
+
+    /// True if observations are normalized and no statistics exist yet.
+    pub(crate) fn awaits_obs(&self) -> bool {
+        self.obs_moments().is_some_and(|moments| moments.count() == 0.0)
+    }
+
+    /// Names, shapes and ranges of the parameters.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.network.layout()
+    }
+
+    /// Parameter vector (P).
+    #[must_use]
+    pub fn params(&self) -> &[f32] {
+        self.network.params()
+    }
+
+    /// Number of changes of parameters and statistics so far.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.network.version()
+    }
+
+    /// Loads parameters, statistics and version from a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
+    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        self.network.load(snapshot)
+    }
+
+    /// Changes the parameters, and with them the version.
+    pub fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
+        self.network.change(f)
+    }
+
+    /// Replaces the parameters.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if their number differs.
+    pub fn set_params(&mut self, params: &[f32], version: u64) -> Result<(), Error> {
+        self.network.set_params(params, version)
+    }
+
+    /// Computes logits or means (B, A) and values (B) with candle operations.
+    ///
+    /// The observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
+        let outputs = self.network.forward(params, obs)?;
+        Ok((outputs[ACTOR].clone(), outputs[CRITIC].squeeze(1)?))
+    }
+
+    /// Computes [`ActorCritic::forward`] on the tile kernel, for losses in candle.
+    ///
+    /// It is one operation. The gradient flows to `params`, not to `obs`.
+    ///
+    /// # Errors
+    /// Errors of candle; an error if the learner is the reference.
+    pub fn forward_fused(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
+        let Some((isa, net, _)) = self.network.kernel() else { candle_core::bail!("the reference learner has no kernel") };
+        let (n_actions, obs_len) = (self.n_actions, self.network.obs_len());
+        let op = Fused { isa, net: net.clone(), chains: self.chains(), n_actions, obs_len };
+        let outputs = params.apply_op2(obs, op)?;
+        Ok((outputs.narrow(1, 0, n_actions)?, outputs.narrow(1, n_actions, 1)?.squeeze(1)?))
+    }
+
+    fn act_discrete(
+        &self,
+        Acting { obs, masks, choice }: Acting<'_>,
+        heads: &[usize],
+        TileScratch { workspace, outputs, row, .. }: &mut TileScratch,
+        (actions, log_probs, values): (&mut [u32], &mut [f32], &mut [f32]),
+    ) -> Result<(), Error> {
+        let a = self.n_actions;
+        self.each_tile((obs, actions.len()), workspace, outputs, values, &mut |range, logits| {
+            let m = range.len();
+            let masks = mask_rows(masks, range.clone(), a);
+            log_softmax_heads(logits, m, heads, masks, &mut [0.0; 2 * TILE]);
+            for (s, i) in range.enumerate() {
+                row.iter_mut().zip(logits[s..].iter().step_by(m)).for_each(|(to, &log_prob)| *to = log_prob);
+                actions[i] = 0;
+                let mut rest = &row[..];
+                for (head, &n) in (0..).zip(heads) {
+                    let (log_probs, others) = rest.split_at(n);
+                    rest = others;
+                    let chosen = match choice {
+                        // Head h draws from block h: `rng::word` is the number of block 0.
+                        Choice::Sample { seed, step, first_env } => {
+                            let words = rng::block(seed, first_env + i as u32, step >> 2, Purpose::Policy, head);
+                            sample(log_probs, rng::uniform(words[(step & 3) as usize]))
+                        }
+                        Choice::Greedy => greedy(log_probs),
+                    };
+                    actions[i] = actions[i] * n as u32 + chosen;
+                }
+                log_probs[i] = log_prob_of(row, 1, 0, heads, actions[i]);
+            }
+        })
+    }
+
+    fn act_continuous(
+        &self,
+        Acting { obs, choice, .. }: Acting<'_>,
+        log_std: &[f32],
+        TileScratch { workspace, outputs, chosen, .. }: &mut TileScratch,
+        (actions, log_probs, values): (&mut [f32], &mut [f32], &mut [f32]),
+    ) -> Result<(), Error> {
+        let a = self.n_actions;
+        self.each_tile((obs, log_probs.len()), workspace, outputs, values, &mut |range, means| {
+            let m = range.len();
+            let chosen = &mut chosen[..a * m];
+            chosen.copy_from_slice(means);
+            if let Choice::Sample { seed, step, first_env } = choice {
+                add_noise(chosen, m, log_std, seed, step, first_env + range.start as u32);
+            }
+            standardize_columns(means, chosen, m, log_std, &mut log_probs[range.clone()]);
+            let rows = actions[range.start * a..range.end * a].chunks_exact_mut(a);
+            for (s, row) in rows.enumerate() {
+                row.iter_mut().zip(chosen[s..].iter().step_by(m)).for_each(|(to, &action)| *to = action);
+            }
+        })
+    }
+
+    /// Runs N observations forward, and passes the policy's outputs to `choose`.
+    ///
+    /// Writes the values (N), unless `values` is empty. `choose` gets the policy's outputs tile by tile, as columns (A, m).
+    pub(crate) fn each_tile(
+        &self,
+        (obs, n): (ObsSlice<'_>, usize),
+        workspace: &mut Option<Workspace>,
+        outputs: &mut [f32],
+        values: &mut [f32],
+        choose: &mut impl FnMut(Range<usize>, &mut [f32]),
+    ) -> Result<(), Error> {
+        let network = &self.network;
+        if let (Some(kernel), Some(workspace)) = (network.kernel(), workspace) {
+            let (actor, critic) = self.chains();
+            let skip = values.is_empty().then_some(critic);
+            tile::forward(kernel, network.samples(obs, None), n, skip, workspace, |tile: &mut tile::Tile<'_>| {
+                let range = tile.samples();
+                let outputs = &mut outputs[..self.n_actions * range.len()];
+                outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
+                if skip.is_none() {
+                    tile.column(critic, 0, &mut values[range.clone()]);
+                }
+                choose(range, outputs);
+            });
+        } else {
+            let (outputs, value) = self.forward(&network.params_tensor()?, &network.features(obs)?)?;
+            values.copy_from_slice(&value.to_vec1::<f32>()?);
+            each_reference_tile(&outputs, n, choose)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the kernel's chains of policy and value function.
+    pub(crate) fn chains(&self) -> (usize, usize) {
+        (self.network.chain(ACTOR), self.network.chain(CRITIC))
+    }
+
+    pub(crate) fn n_actions(&self) -> usize {
+        self.n_actions
+    }
+}
+
+impl Clone for ActorCritic {
+    fn clone(&self) -> Self {
+        Self { network: self.network.clone(), distribution: self.distribution.clone(), n_actions: self.n_actions }
+    }
+
+    /// Copies without allocating if one policy is a copy of the other.
+    fn clone_from(&mut self, source: &Self) {
+        self.network.clone_from(&source.network);
+        if self.distribution != source.distribution {
+            self.distribution.clone_from(&source.distribution);
+        }
+        self.n_actions = source.n_actions;
+    }
+}
+
+impl Policy for ActorCritic {
+    fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
+        let (scratch, Acted { actions, log_probs, values }) = (self.network.tile_scratch(scratch, self.n_actions), acted);
+        match (actions, &self.distribution) {
+            (Actions::Discrete(actions), Distribution::Categorical { heads }) => {
+                self.act_discrete(acting, heads, scratch, (actions, log_probs, values))
+            }
+            (Actions::Continuous(actions), Distribution::Gaussian { log_std }) => {
+                self.act_continuous(acting, &self.params()[log_std.clone()], scratch, (actions, log_probs, values))
+            }
+            _ => Err(Error::ActionKind),
+        }
+    }
+
+    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
+        let workspace = &mut self.network.tile_scratch(scratch, self.n_actions).workspace;
+        if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
+            let (actor, critic) = self.chains();
+            let samples = self.network.samples(obs, None);
+            tile::forward(kernel, samples, values.len(), Some(actor), workspace, |tile: &mut tile::Tile<'_>| {
+                tile.column(critic, 0, &mut values[tile.samples()]);
+            });
+        } else if !values.is_empty() {
+            let (_, value) = self.forward(&self.network.params_tensor()?, &self.network.features(obs)?)?;
+            values.copy_from_slice(&value.to_vec1::<f32>()?);
+        }
+        Ok(())
+    }
+
+    fn values_apart(&self) -> bool {
+        let (_, critic) = self.chains();
+        self.network.kernel().is_some_and(|(_, net, _)| net.conv.is_none() && net.chains[critic].from.is_none())
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        self.network.weights()
+    }
+}

@@ -1,0 +1,493 @@
+//! Networks over one parameter vector, shared by policies and action values.
+//!
+//! A [`Network`] holds layout, parameters, the kernel's copy of them, running statistics of observations, and the version.
+//! [`ActorCritic`](crate::ActorCritic) and [`QNetwork`](crate::QNetwork) are heads on it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use rl_buffer::{ObsSlice, Rollout};
+use rl_envs::{Isa, Pool, Space};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::categories::Categories;
+use crate::kernel::conv::Conv;
+use crate::kernel::net::{Kernel, Net};
+use crate::kernel::samples::{Samples, TILE};
+use crate::kernel::tile::Workspace;
+use crate::network::activation::Activation;
+use crate::network::mlp::{Linear, Mlp};
+use crate::network::normalize::{Moments, Normalizer};
+use crate::network::params::Layout;
+use crate::network::precision::candle_device;
+use crate::probe::Threads;
+use crate::settings::{self, Kind};
+use crate::{Error, Precision, Scratch, Snapshot, Weights};
+
+/// Implementation of losses, gradients and acting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Learner {
+    /// The tile kernel.
+    #[default]
+    Fused,
+    /// candle's operations: slow and obvious, the referee of the tile kernel.
+    Reference,
+}
+
+crate::settings! {
+    /// Settings of the networks.
+    pub struct NetConfig, "" {
+        /// Convolutions before the hidden layers, each [channels, kernel, stride].
+        ///
+        /// Policy and value function share them. Observations are planes (channels, height, width).
+        conv: Vec<[usize; 3]> = Vec::new(), Kind::Conv;
+        /// Sizes of the hidden layers of each network.
+        hidden: Vec<usize> = vec![64, 64], Kind::Sizes;
+        /// Activation after each hidden layer.
+        activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu"]);
+        /// Shares the hidden layers between policy and value function.
+        shared_trunk: bool = false, Kind::Bool;
+        /// Implementation of networks: fused: the tile kernel; reference: candle, slow.
+        learner: Learner = Learner::Fused, Kind::Choice(&["fused", "reference"]);
+        /// Precision of matrix products with learner = "reference"; all else is f32.
+        ///
+        /// Losses are scaled for f16.
+        #[serde(default)]
+        precision: Precision = Precision::F32, Kind::Choice(&["f32", "bf16", "f16"]), resumable;
+        /// Initial logarithm of the standard deviations of continuous actions.
+        log_std_init: f32 = 0.0, Kind::Float(-20.0, 20.0);
+        /// Normalizes observations by their running mean and variance.
+        normalize_obs: bool = false, Kind::Bool;
+    }
+}
+
+impl NetConfig {
+    /// Checks every range, and that learner, precision and convolutions fit.
+    ///
+    /// # Errors
+    /// [`Error::Range`] or [`Error::Setting`] if a setting is not allowed.
+    pub fn check(&self, obs: &Space) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
+        if self.precision != Precision::F32 && self.learner == Learner::Fused {
+            let allowed = "but the tile kernel computes in f32 only; leave it at f32, or set learner = \"reference\"";
+            let value = self.precision.dtype().as_str().into();
+            return Err(Error::Setting { name: "precision", value, allowed });
+        }
+        Conv::new(&mut Layout::default(), obs, &self.conv, self.activation).map(|_| ())
+    }
+}
+
+/// Layout of networks without parameters: `conv`, an optional trunk, heads.
+#[derive(Debug)]
+pub(crate) struct NetworkShape {
+    pub(crate) layout: Layout,
+    pub(crate) conv: Conv,
+    /// Categories among the elements of an observation, if there are any.
+    pub(crate) categories: Option<Arc<Categories>>,
+    trunk: Option<Mlp>,
+    heads: Vec<Mlp>,
+}
+
+impl NetworkShape {
+    /// Lays out a network for each of `heads`, a name and a number of outputs.
+    ///
+    /// If `shared`, the hidden layers are a trunk of all heads.
+    ///
+    /// # Errors
+    /// Errors of [`NetConfig::check`].
+    pub(crate) fn new(obs: &Space, net: &NetConfig, heads: &[(&str, usize)], shared: bool) -> Result<Self, Error> {
+        net.check(obs)?;
+        let mut layout = Layout::default();
+        let conv = Conv::new(&mut layout, obs, &net.conv, net.activation)?;
+        let body = [&[conv.n_out()], &net.hidden[..]].concat();
+        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
+        let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &body).into_trunk());
+        let inputs = if trunk.is_some() { &body[body.len() - 1..] } else { &body[..] };
+        let heads = heads.iter().map(|(name, n_out)| mlp(name, &[inputs, &[*n_out]].concat())).collect();
+        Ok(Self { layout, conv, categories: Categories::new(obs).map(Arc::new), trunk, heads })
+    }
+
+    /// Returns the networks in the layouts of the kernel.
+    pub(crate) fn kernel(&self, activation: Activation) -> Net {
+        Net::new(&self.conv, self.categories.as_ref(), &self.mlps(), activation)
+    }
+
+    /// Returns the networks in order, each with the index of the one that it follows.
+    pub(crate) fn mlps(&self) -> Vec<(&Mlp, Option<usize>)> {
+        let from = self.trunk.as_ref().map(|_| 0);
+        self.trunk.iter().map(|mlp| (mlp, None)).chain(self.heads.iter().map(|mlp| (mlp, from))).collect()
+    }
+}
+
+/// Networks with one parameter vector.
+#[derive(Debug)]
+pub(crate) struct Network {
+    /// Shared by all copies of a network.
+    shape: Arc<NetworkShape>,
+    params: Vec<f32>, // (P)
+    obs_len: usize,
+    scale: f32,
+    normalizer: Option<Normalizer>,
+    version: u64,
+    kernel: Option<Kernel>,
+    /// Precision of the reference learner.
+    precision: Precision,
+    /// Device of the reference learner.
+    device: Device,
+}
+
+impl Network {
+    /// Creates networks with zeros as parameters.
+    pub(crate) fn unset(shape: NetworkShape, obs: &Space, net: &NetConfig) -> Self {
+        let params = vec![0.0; shape.layout.len()];
+        let kernel = match net.learner {
+            Learner::Fused => Some(Kernel::new(shape.kernel(net.activation), &params)),
+            Learner::Reference => None,
+        };
+        let normalizer = net.normalize_obs.then(|| Normalizer::new(obs));
+        let (obs_len, scale) = (obs.len(), obs.scale());
+        Self {
+            shape: Arc::new(shape),
+            params,
+            obs_len,
+            scale,
+            normalizer,
+            version: 0,
+            kernel,
+            precision: net.precision,
+            device: Device::Cpu,
+        }
+    }
+
+    /// Draws orthogonal weights; biases are 0.
+    ///
+    /// The gain is sqrt(2) in hidden layers and that of `gains` in the last layer of each head.
+    pub(crate) fn init(&mut self, gains: &[f32], seed: u64) {
+        let Self { shape, params, .. } = self;
+        let NetworkShape { conv, trunk, heads, .. } = &**shape;
+        conv.init(params, seed);
+        let mut index = conv.n_layers();
+        let trunk = trunk.iter().map(|mlp| (mlp, std::f32::consts::SQRT_2));
+        for (mlp, gain) in trunk.chain(heads.iter().zip(gains.iter().copied())) {
+            mlp.init(params, gain, seed, index);
+            index += mlp.n_layers();
+        }
+        self.pack(Threads::of(&Pool::default()));
+    }
+
+    /// Replaces the instruction set, by default the best one.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if this machine does not have it.
+    pub(crate) fn set_isa(&mut self, isa: Isa) -> Result<(), Error> {
+        if !isa.supported() {
+            return Err(Error::Setting { name: "isa", value: format!("{isa:?}"), allowed: "this machine does not have it" });
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.isa = isa;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn learner(&self) -> Learner {
+        if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
+    }
+
+    /// Precision of the reference learner.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Device of the reference learner.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Moves the reference learner to a GPU.
+    ///
+    /// Returns false for the tile kernel, and for the emulated device, which candle does not know.
+    ///
+    /// # Errors
+    /// Errors of [`candle_device`].
+    pub(crate) fn move_to(&mut self, device: &rl_cuda::Device) -> Result<bool, Error> {
+        if self.kernel.is_some() || device.is_emulated() {
+            return Ok(false);
+        }
+        self.device = candle_device(device.ordinal())?;
+        Ok(true)
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.shape.layout
+    }
+
+    pub(crate) fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn obs_len(&self) -> usize {
+        self.obs_len
+    }
+
+    /// Categories among the elements of an observation, if there are any.
+    pub(crate) fn categories(&self) -> Option<&Categories> {
+        self.shape.categories.as_deref()
+    }
+
+    /// Factor that bytes of observations are multiplied by.
+    pub(crate) fn obs_scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// True if the heads follow a trunk.
+    pub(crate) fn has_trunk(&self) -> bool {
+        self.shape.trunk.is_some()
+    }
+
+    /// Returns the kernel's chain of a head.
+    #[inline(always)]
+    pub(crate) fn chain(&self, head: usize) -> usize {
+        head + usize::from(self.shape.trunk.is_some())
+    }
+
+    /// Changes the parameters, and with them the version.
+    pub(crate) fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
+        self.change_on(Threads::of(&Pool::default()), f)
+    }
+
+    /// Changes the parameters as [`Network::change`] does, on several threads.
+    pub(crate) fn change_on<R>(&mut self, threads: Threads<'_>, f: impl FnOnce(&mut [f32]) -> R) -> R {
+        let result = f(&mut self.params);
+        self.version += 1;
+        self.pack(threads);
+        result
+    }
+
+    /// Replaces parameters and version.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if the number of parameters differs.
+    pub(crate) fn set_params(&mut self, params: &[f32], version: u64) -> Result<(), Error> {
+        if params.len() != self.params.len() {
+            let (found, expected) = (params.len(), self.params.len());
+            return Err(Error::Snapshot(format!("it has {found} parameters, this network has {expected}")));
+        }
+        self.params.copy_from_slice(params);
+        self.version = version;
+        self.pack(Threads::of(&Pool::default()));
+        Ok(())
+    }
+
+    /// Replaces the version, for parameters that follow.
+    pub(crate) fn set_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
+    fn pack(&mut self, threads: Threads<'_>) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.pack(&self.params, threads);
+        }
+    }
+
+    /// Running statistics of observations, if they are normalized.
+    pub(crate) fn obs_moments(&self) -> Option<&Moments> {
+        self.normalizer.as_ref().map(Normalizer::moments)
+    }
+
+    pub(crate) fn normalizer(&self) -> Option<&Normalizer> {
+        self.normalizer.as_ref()
+    }
+
+    /// Adds a rollout's observations to the statistics, if they are normalized.
+    ///
+    /// The version changes, because the outputs do.
+    pub(crate) fn merge_obs(&mut self, rollout: &Rollout, pool: &Pool) {
+        if let Some(normalizer) = &mut self.normalizer {
+            normalizer.merge(rollout, self.scale, pool);
+            self.version += 1;
+        }
+    }
+
+    /// [`Network::merge_obs`] of moments by slices of environments.
+    pub(crate) fn merge_moments(&mut self, slices: &[Moments]) {
+        if let Some(normalizer) = &mut self.normalizer {
+            normalizer.merge_slices(slices);
+            self.version += 1;
+        }
+    }
+
+    /// Floating-point operations of learning from one sample.
+    ///
+    /// Forward, gradients of the weights, and gradients of the inputs except for the first layers count two for each product.
+    pub(crate) fn flops_per_sample(&self) -> usize {
+        let weights = |layer: &Linear| layer.weight.len();
+        let NetworkShape { conv, categories, trunk, heads, .. } = &*self.shape;
+        let dense: usize = trunk.iter().chain(heads).flat_map(Mlp::layers).map(|layer| 6 * weights(layer)).sum();
+        let convolutions: usize = conv.products().map(|products| 6 * products).sum();
+        let of_first = match (conv.products().next(), trunk) {
+            (Some(products), _) => products,
+            (None, Some(trunk)) => weights(&trunk.layers()[0]),
+            (None, None) => heads.iter().map(|mlp| weights(&mlp.layers()[0])).sum(),
+        };
+        // Of the weights of a category, those of one row are read and get a gradient.
+        let used = categories.as_ref().map_or(of_first, |categories| of_first / conv.n_out() * categories.n_elements());
+        convolutions + dense - 6 * of_first + 4 * used
+    }
+
+    /// Computes the outputs (B, out) of each head with candle operations.
+    ///
+    /// Observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
+    pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
+        let NetworkShape { conv, categories, trunk, heads, .. } = &*self.shape;
+        let inputs = categories.as_ref().map(|categories| categories.one_hot(obs)).transpose()?;
+        let features = conv.forward(params, inputs.as_ref().unwrap_or(obs), self.precision)?;
+        let features = match trunk {
+            Some(trunk) => trunk.forward(params, &features, self.precision)?,
+            None => features,
+        };
+        heads.iter().map(|head| head.forward(params, &features, self.precision)).collect()
+    }
+
+    /// Returns the kernel with the current parameters, if it is the learner.
+    pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
+        self.kernel.as_ref().map(Kernel::view)
+    }
+
+    /// Wraps observations as samples for the kernel.
+    pub(crate) fn samples<'a>(&'a self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
+        Samples { obs, scale: self.scale, normalizer: self.normalizer.as_ref(), rows }
+    }
+
+    /// Returns the parameters as a tensor without gradient.
+    pub(crate) fn params_tensor(&self) -> candle_core::Result<Tensor> {
+        Tensor::from_slice(&self.params, self.params.len(), &self.device)
+    }
+
+    /// Returns observations (B, D), scaled and normalized.
+    pub(crate) fn features(&self, obs: ObsSlice<'_>) -> candle_core::Result<Tensor> {
+        let mut features = Vec::new();
+        self.push_features(obs, &mut features);
+        let n = features.len() / self.obs_len;
+        Tensor::from_vec(features, (n, self.obs_len), &self.device)
+    }
+
+    /// Appends observations, scaled and normalized.
+    pub(crate) fn push_features(&self, obs: ObsSlice<'_>, features: &mut Vec<f32>) {
+        let begin = features.len();
+        match obs {
+            ObsSlice::F32(obs) => features.extend_from_slice(obs),
+            ObsSlice::U8(obs) => features.extend(obs.iter().map(|&x| f32::from(x) * self.scale)),
+        }
+        if let Some(normalizer) = &self.normalizer {
+            features[begin..].chunks_exact_mut(self.obs_len).for_each(|row| normalizer.apply(0, row));
+        }
+    }
+
+    /// Returns the memory to act with, for `n_actions` outputs.
+    pub(crate) fn tile_scratch<'a>(&self, scratch: &'a mut Scratch, n_actions: usize) -> &'a mut TileScratch {
+        let scratch: &mut TileScratch = scratch.get();
+        if !scratch.shape.as_ref().is_some_and(|shape| Arc::ptr_eq(shape, &self.shape)) {
+            let columns = vec![0.0; n_actions * TILE];
+            *scratch = TileScratch {
+                shape: Some(self.shape.clone()),
+                workspace: self.kernel.as_ref().map(|kernel| Workspace::forward(&kernel.net)),
+                outputs: columns.clone(),
+                row: vec![0.0; n_actions],
+                chosen: columns,
+            };
+        }
+        scratch
+    }
+
+    /// Returns parameters, version and statistics.
+    pub(crate) fn weights(&self) -> Weights<'_> {
+        Weights { version: self.version, params: Cow::Borrowed(&self.params), obs: self.obs_moments() }
+    }
+
+    /// Loads parameters, statistics and version from a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
+    pub(crate) fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let mut normalizer = self.normalizer.clone();
+        let fits = match (&mut normalizer, &snapshot.statistics.obs) {
+            (Some(normalizer), Some(moments)) => normalizer.set(moments),
+            (None, None) => true,
+            _ => false,
+        };
+        if !fits {
+            return Err(Error::Snapshot("the statistics of its observations are not those that this policy keeps".into()));
+        }
+        self.set_params(&snapshot.params, snapshot.counters.version)?;
+        self.normalizer = normalizer;
+        Ok(())
+    }
+}
+
+impl Clone for Network {
+    fn clone(&self) -> Self {
+        Self {
+            shape: self.shape.clone(),
+            params: self.params.clone(),
+            obs_len: self.obs_len,
+            scale: self.scale,
+            normalizer: self.normalizer.clone(),
+            version: self.version,
+            kernel: self.kernel.clone(),
+            precision: self.precision,
+            device: self.device.clone(),
+        }
+    }
+
+    /// Copies without allocating if one network is a copy of the other.
+    fn clone_from(&mut self, source: &Self) {
+        if !Arc::ptr_eq(&self.shape, &source.shape) {
+            *self = source.clone();
+            return;
+        }
+        self.params.copy_from_slice(&source.params);
+        self.version = source.version;
+        self.device = source.device.clone();
+        if let (Some(normalizer), Some(source)) = (&mut self.normalizer, &source.normalizer) {
+            normalizer.copy_from(source);
+        }
+        if let (Some(kernel), Some(source)) = (&mut self.kernel, &source.kernel) {
+            kernel.copy_from(source);
+        }
+    }
+}
+
+/// Memory of an acting network.
+#[derive(Debug, Default)]
+pub(crate) struct TileScratch {
+    /// Shape of the network that the memory fits.
+    shape: Option<Arc<NetworkShape>>,
+    pub(crate) workspace: Option<Workspace>,
+    pub(crate) outputs: Vec<f32>, // (A, TILE)
+    pub(crate) row: Vec<f32>,     // (A), of discrete actions
+    pub(crate) chosen: Vec<f32>,  // (A, TILE), of continuous ones
+}
+
+/// Passes the outputs (n, A) of candle operations to `choose`, tile by tile.
+///
+/// The outputs of a tile are columns (A, m), like the kernel's.
+pub(crate) fn each_reference_tile(
+    outputs: &Tensor,
+    n: usize,
+    choose: &mut impl FnMut(Range<usize>, &mut [f32]),
+) -> candle_core::Result<()> {
+    let all = outputs.t()?.contiguous()?.to_vec2::<f32>()?;
+    for start in (0..n).step_by(TILE) {
+        let range = start..(start + TILE).min(n);
+        let mut columns: Vec<f32> = all.iter().flat_map(|column| &column[range.clone()]).copied().collect();
+        choose(range, &mut columns);
+    }
+    Ok(())
+}

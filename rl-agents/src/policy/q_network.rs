@@ -1,0 +1,436 @@
+//! An action-value function, a head of a network, and its policy.
+
+use candle_core::Tensor;
+use rl_buffer::ObsSlice;
+use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, pool, rng};
+
+use crate::kernel::samples::TILE;
+use crate::kernel::tile;
+use crate::network::params::Layout;
+use crate::policy::mask_rows;
+use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile};
+use crate::{Acted, Acting, Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
+
+/// Minimum rows of a batch per thread.
+const MIN_SLICE: usize = TILE;
+/// Maximum number of slices of a batch.
+const MAX_SLICES: usize = 16;
+
+/// Q(s, a) for each of A discrete actions.
+///
+/// It is a network `q`, or a dueling one (Wang et al., 2016), where the networks `advantage` and `value` after a shared `trunk`
+/// give `Q = V + A - mean A`.
+///
+/// Convolutions come first, if there are any. A share epsilon of the actions is uniform over the legal ones, as are all of an
+/// agent's before learning starts; the others are greedy. Initialization: orthogonal, gain sqrt(2) in hidden layers, 1 in the
+/// last; biases 0.
+#[derive(Debug)]
+pub struct QNetwork {
+    network: Network,
+    n_actions: usize,
+    /// Epsilon of the first environment, and growth of its exponent per environment.
+    epsilon: (f32, f32),
+    /// Number of lifetime steps in which all actions of an environment are random.
+    random_steps: u64,
+}
+
+/// Index of Q, or of a dueling network's advantages, among the heads.
+const Q: usize = 0;
+/// Index of a dueling network's value among the heads.
+const VALUE: usize = 1;
+
+impl QNetwork {
+    /// Checks that these settings and spaces allow a network.
+    ///
+    /// # Errors
+    /// Errors of [`NetConfig::check`]; [`Error::ActionKind`] for continuous actions; [`Error::Setting`] for a dueling network
+    /// without a hidden layer, and for normalized observations.
+    pub fn check(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<(), Error> {
+        let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
+        if !matches!(actions, ActionSpace::Discrete { .. }) {
+            return Err(Error::ActionKind);
+        }
+        net.check(obs)?;
+        if net.normalize_obs {
+            return refuse("normalize_obs", "true".into(), "DQN does not normalize observations");
+        }
+        if dueling && net.hidden.is_empty() {
+            return refuse("hidden", "[]".into(), "a dueling network needs a hidden layer");
+        }
+        Ok(())
+    }
+
+    /// Memory of a network with these settings, computed without allocating.
+    ///
+    /// # Errors
+    /// Errors of [`QNetwork::check`].
+    pub fn size(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<NetSize, Error> {
+        Ok(Self::shape(obs, actions, net, dueling)?.size(net, actions.len()))
+    }
+
+    /// Lays out the networks without parameters.
+    fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<NetworkShape, Error> {
+        Self::check(obs, actions, net, dueling)?;
+        let (plain, parts) = ([("q", actions.len())], [("advantage", actions.len()), ("value", 1)]);
+        NetworkShape::new(obs, net, if dueling { &parts[..] } else { &plain }, dueling)
+    }
+
+    /// Creates a network with random parameters.
+    ///
+    /// # Errors
+    /// Errors of [`QNetwork::check`].
+    pub fn new(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool, seed: u64) -> Result<Self, Error> {
+        let mut network = Self::unset(obs, actions, net, dueling)?;
+        network.network.init(&[1.0, 1.0], seed);
+        Ok(network)
+    }
+
+    /// Creates a network with parameters still to be loaded: all are 0.
+    ///
+    /// # Errors
+    /// Errors of [`QNetwork::check`].
+    pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<Self, Error> {
+        let network = Network::unset(Self::shape(obs, actions, net, dueling)?, obs, net);
+        Ok(Self { network, n_actions: actions.len(), epsilon: (0.0, 0.0), random_steps: 0 })
+    }
+
+    /// Implementation of losses, gradients and acting.
+    #[must_use]
+    pub fn learner(&self) -> Learner {
+        self.network.learner()
+    }
+
+    /// Names, shapes and ranges of the parameters.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        self.network.layout()
+    }
+
+    /// Parameter vector (P).
+    #[must_use]
+    pub fn params(&self) -> &[f32] {
+        self.network.params()
+    }
+
+    /// Number of changes of the parameters so far.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.network.version()
+    }
+
+    /// Loads parameters and version from a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
+    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        self.network.load(snapshot)
+    }
+
+    /// Network under the head.
+    pub(crate) fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Network under the head, to change.
+    pub(crate) fn network_mut(&mut self) -> &mut Network {
+        &mut self.network
+    }
+
+    /// Sets exploration: environment i of N acts randomly with its own probability.
+    ///
+    /// It is `epsilon^(1 + spread i / (N - 1))`, where actions are sampled.
+    pub fn explore(&mut self, epsilon: f32, spread: f32, n_envs: usize) {
+        self.epsilon = (epsilon, if n_envs > 1 { spread / (n_envs - 1) as f32 } else { 0.0 });
+    }
+
+    /// Makes all actions random in the first `steps` lifetime steps of an environment.
+    pub(crate) fn act_randomly_until(&mut self, steps: u64) {
+        self.random_steps = steps;
+    }
+
+    /// Probability of a random action of an environment at a lifetime step.
+    fn epsilon_of(&self, env_idx: u32, step: u64) -> f32 {
+        match self.epsilon {
+            _ if step < self.random_steps => 1.0,
+            (epsilon, 0.0) => epsilon,
+            (epsilon, growth) => math::exp(math::ln(epsilon) * (1.0 + growth * env_idx as f32)),
+        }
+    }
+
+    pub(crate) fn n_actions(&self) -> usize {
+        self.n_actions
+    }
+
+    /// Computes Q (B, A) of scaled observations (B, D) with candle operations.
+    ///
+    /// Gradients flow to `params` (P).
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
+        let outputs = self.network.forward(params, obs)?;
+        let Some(value) = outputs.get(VALUE) else { return Ok(outputs[Q].clone()) };
+        let centered = outputs[Q].broadcast_sub(&outputs[Q].mean_keepdim(1)?)?;
+        centered.broadcast_add(value)
+    }
+
+    /// True if Q is the sum of a value and advantages.
+    pub(crate) fn is_dueling(&self) -> bool {
+        self.network.has_trunk()
+    }
+
+    /// Returns the kernel's chain of Q, or of the advantages, and that of the value.
+    pub(crate) fn chains(&self) -> (usize, Option<usize>) {
+        (self.network.chain(Q), self.is_dueling().then(|| self.network.chain(VALUE)))
+    }
+
+    /// Reads Q from a tile, as columns (A, m).
+    #[inline(always)]
+    pub(crate) fn read(&self, tile: &tile::Tile<'_>, q: &mut [f32]) {
+        let m = tile.samples().len();
+        let advantage = self.network.chain(Q);
+        q.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(advantage, j, column));
+        if self.is_dueling() {
+            let mut offset = [0.0; TILE];
+            let offset = &mut offset[..m];
+            for column in q.chunks_exact(m) {
+                offset.iter_mut().zip(column).for_each(|(sum, x)| *sum += x);
+            }
+            let mut value = [0.0; TILE];
+            tile.column(self.network.chain(VALUE), 0, &mut value[..m]);
+            let share = 1.0 / self.n_actions as f32;
+            offset.iter_mut().zip(&value).for_each(|(offset, value)| *offset = value - *offset * share);
+            for column in q.chunks_exact_mut(m) {
+                column.iter_mut().zip(&*offset).for_each(|(q, offset)| *q += offset);
+            }
+        }
+    }
+
+    /// Sets the gradient of a tile from the gradient with respect to Q, columns (A, m).
+    #[inline(always)]
+    pub(crate) fn write_gradient(&self, tile: &mut tile::Tile<'_>, d_q: &[f32]) {
+        let m = tile.samples().len();
+        if !self.is_dueling() {
+            d_q.chunks_exact(m).enumerate().for_each(|(j, column)| tile.set_grad(self.network.chain(Q), j, column));
+            return;
+        }
+        // dQ_k/dA_j = [j = k] - 1 / A, dQ_k/dV = 1.
+        let mut total = [0.0; TILE];
+        for column in d_q.chunks_exact(m) {
+            total.iter_mut().zip(column).for_each(|(sum, x)| *sum += x);
+        }
+        tile.set_grad(self.network.chain(VALUE), 0, &total[..m]);
+        let share = 1.0 / self.n_actions as f32;
+        let mut d = [0.0; TILE];
+        for (j, column) in d_q.chunks_exact(m).enumerate() {
+            d.iter_mut().zip(column).zip(&total).for_each(|((d, x), total)| *d = x - total * share);
+            tile.set_grad(self.network.chain(Q), j, &d[..m]);
+        }
+    }
+
+    /// Passes Q of all observations to `choose`, tile by tile, as columns (A, m).
+    fn each_tile(
+        &self,
+        obs: ObsSlice<'_>,
+        n: usize,
+        scratch: &mut Scratch,
+        choose: &mut impl FnMut(std::ops::Range<usize>, &mut [f32]),
+    ) -> Result<(), Error> {
+        let TileScratch { workspace, outputs, .. } = self.network.tile_scratch(scratch, self.n_actions);
+        if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
+            tile::forward(kernel, self.network.samples(obs, None), n, None, workspace, |tile: &mut tile::Tile<'_>| {
+                let range = tile.samples();
+                let q = &mut outputs[..self.n_actions * range.len()];
+                self.read(tile, q);
+                choose(range, q);
+            });
+        } else if n > 0 {
+            let q = self.forward(&self.network.params_tensor()?, &self.network.features(obs)?)?;
+            each_reference_tile(&q, n, choose)?;
+        }
+        Ok(())
+    }
+
+    /// Writes Q (n, A) of n observations, on the threads of `pool`.
+    ///
+    /// `scratches` keeps memory from call to call.
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub(crate) fn q_values(
+        &self,
+        obs: ObsSlice<'_>,
+        pool: &Pool,
+        scratches: &mut Vec<Scratch>,
+        q: &mut [f32],
+    ) -> Result<(), Error> {
+        let (a, d) = (self.n_actions, self.network.obs_len());
+        let n = q.len() / a;
+        let slices = pool::slices(n, MAX_SLICES, MIN_SLICE);
+        let mut work = Vec::with_capacity(MAX_SLICES);
+        let mut rest = q;
+        for (i, range) in slices.enumerate() {
+            if scratches.len() == i {
+                scratches.push(Scratch::default());
+            }
+            let (part, others) = rest.split_at_mut(range.len() * a);
+            rest = others;
+            work.push((range, part, Ok(())));
+        }
+        let mut work: Vec<_> = work.into_iter().zip(scratches).collect();
+        pool.each(&mut work, &|((range, part, result), scratch)| {
+            let obs = match obs {
+                ObsSlice::F32(obs) => ObsSlice::F32(&obs[range.start * d..range.end * d]),
+                ObsSlice::U8(obs) => ObsSlice::U8(&obs[range.start * d..range.end * d]),
+            };
+            *result = self.each_tile(obs, range.len(), scratch, &mut |samples, columns| {
+                let m = samples.len();
+                for (s, row) in part[samples.start * a..samples.end * a].chunks_exact_mut(a).enumerate() {
+                    row.iter_mut().zip(columns[s..].iter().step_by(m)).for_each(|(to, &q)| *to = q);
+                }
+            });
+        });
+        work.into_iter().try_for_each(|((.., result), _)| result)
+    }
+}
+
+/// Returns the legal action of greatest value, the first of equals, and its value.
+///
+/// An empty `mask` allows all actions.
+#[must_use]
+pub(crate) fn best(q: impl Iterator<Item = f32>, mask: &[u8]) -> (usize, f32) {
+    let legal = |j: usize| mask.get(j).is_none_or(|&legal| legal == 1);
+    let better =
+        |best: (usize, f32), (j, q): (usize, f32)| if legal(j) && (q > best.1 || best.0 == usize::MAX) { (j, q) } else { best };
+    let (action, value) = q.enumerate().fold((usize::MAX, 0.0), better);
+    if action == usize::MAX { (0, 0.0) } else { (action, value) }
+}
+
+impl Clone for QNetwork {
+    fn clone(&self) -> Self {
+        let &Self { ref network, n_actions, epsilon, random_steps } = self;
+        Self { network: network.clone(), n_actions, epsilon, random_steps }
+    }
+
+    /// Copies without allocating if one network is a copy of the other.
+    fn clone_from(&mut self, source: &Self) {
+        self.network.clone_from(&source.network);
+        (self.n_actions, self.epsilon, self.random_steps) = (source.n_actions, source.epsilon, source.random_steps);
+    }
+}
+
+impl Policy for QNetwork {
+    /// Writes actions, zeros for log-probabilities, and the greatest action values.
+    ///
+    /// An action is random if word 0 of block 0 of the environment's stream [`Purpose::Policy`] at this step, as a uniform
+    /// number, is below epsilon; word 1 selects it.
+    fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
+        let (Acting { obs, masks, choice }, Acted { actions, log_probs, values }) = (acting, acted);
+        let Actions::Discrete(actions) = actions else { return Err(Error::ActionKind) };
+        let a = self.n_actions;
+        log_probs.fill(0.0);
+        self.each_tile(obs, values.len(), scratch, &mut |range, q| {
+            let m = range.len();
+            for (s, i) in range.enumerate() {
+                let mask = mask_rows(masks, i..i + 1, a);
+                let (action, value) = best(q[s..].iter().step_by(m).copied(), mask);
+                (actions[i], values[i]) = (action as u32, value);
+                if let Choice::Sample { seed, step, first_env } = choice {
+                    let env_idx = first_env + i as u32;
+                    let words = rng::block(seed, env_idx, step, Purpose::Policy, 0);
+                    if rng::uniform(words[0]) < self.epsilon_of(env_idx, step) {
+                        actions[i] = uniform_legal(words[1], a as u32, mask);
+                    }
+                }
+            }
+        })
+    }
+
+    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
+        self.each_tile(obs, values.len(), scratch, &mut |range, q| {
+            let m = range.len();
+            for (s, i) in range.enumerate() {
+                values[i] = best(q[s..].iter().step_by(m).copied(), &[]).1;
+            }
+        })
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        self.network.weights()
+    }
+}
+
+/// Draws one of the legal actions of `n` uniformly; of all if none is legal.
+fn uniform_legal(word: u32, n: u32, mask: &[u8]) -> u32 {
+    let n_legal = mask.iter().filter(|&&legal| legal == 1).count() as u32;
+    if n_legal == 0 {
+        return rng::below(word, n);
+    }
+    let rank = rng::below(word, n_legal) as usize;
+    (0..n).filter(|&j| mask[j as usize] == 1).nth(rank).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_action_is_legal_and_the_first_of_equals() {
+        assert_eq!(best([1.0, 3.0, 3.0].into_iter(), &[]), (1, 3.0));
+        assert_eq!(best([1.0, 3.0, 3.0].into_iter(), &[1, 0, 0]), (0, 1.0));
+        assert_eq!(best([-5.0, 3.0].into_iter(), &[1, 0]), (0, -5.0));
+        assert_eq!(best([-5.0, 3.0].into_iter(), &[0, 0]), (0, 0.0), "the episode is over");
+    }
+
+    #[test]
+    fn an_unset_network_is_what_a_fresh_one_s_parameters_are_loaded_into() {
+        let (space, actions) = (Space::vector(&[-1.0; 3], &[1.0; 3]), ActionSpace::Discrete { n: 4, masked: false });
+        let net = NetConfig { hidden: vec![17, 33], ..NetConfig::default() };
+        let values = |policy: &dyn Policy| {
+            let (obs, mut values) = (ObsSlice::F32(&[0.3, -0.4, 0.5, 0.6, 0.7, -0.8]), [0.0; 2]);
+            policy.values(obs, &mut values, &mut Scratch::default()).unwrap();
+            values
+        };
+        let fresh = crate::ActorCritic::new(&space, &actions, &net, 3).unwrap();
+        let mut unset = crate::ActorCritic::unset(&space, &actions, &net).unwrap();
+        assert!(unset.params().iter().all(|&x| x == 0.0), "nothing is drawn");
+        unset.load(&fresh.weights().into()).unwrap();
+        assert_eq!(values(&unset), values(&fresh));
+        let fresh = QNetwork::new(&space, &actions, &net, true, 3).unwrap();
+        let mut unset = QNetwork::unset(&space, &actions, &net, true).unwrap();
+        assert!(unset.params().iter().all(|&x| x == 0.0), "nothing is drawn");
+        unset.load(&fresh.weights().into()).unwrap();
+        assert_eq!(values(&unset), values(&fresh));
+    }
+
+    #[test]
+    fn random_actions_are_uniform_over_the_legal_ones() {
+        let mut counts = [0; 5];
+        for step in 0..3000 {
+            let word = rng::word(0, 0, step, Purpose::Policy);
+            counts[uniform_legal(word, 5, &[1, 0, 1, 0, 1]) as usize] += 1;
+        }
+        // Binomial with mean 1000 and standard deviation 26.
+        assert!(counts[1] + counts[3] == 0 && [0, 2, 4].iter().all(|&j| (880..1120).contains(&counts[j])), "{counts:?}");
+    }
+
+    #[test]
+    fn the_kernel_agrees_with_candle_for_plain_and_dueling_networks() {
+        let space = Space::vector(&[-1.0; 3], &[1.0; 3]);
+        let actions = ActionSpace::Discrete { n: 4, masked: false };
+        for dueling in [false, true] {
+            let net = |learner| NetConfig { hidden: vec![17, 33], learner, ..NetConfig::default() };
+            let fused = QNetwork::new(&space, &actions, &net(Learner::Fused), dueling, 3).unwrap();
+            let reference = QNetwork::new(&space, &actions, &net(Learner::Reference), dueling, 3).unwrap();
+            assert_eq!(fused.params(), reference.params());
+            let obs: Vec<f32> = (0..3 * 200).map(|i| (i as f32 * 0.37).sin()).collect();
+            let pool = Pool::new(2).unwrap();
+            let [a, b] = [fused, reference].map(|network| {
+                let mut q = vec![0.0; 200 * 4];
+                network.q_values(ObsSlice::F32(&obs), &pool, &mut Vec::new(), &mut q).unwrap();
+                q
+            });
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "dueling {dueling}");
+        }
+    }
+}

@@ -1,0 +1,1005 @@
+//! Uniform replay: a ring of transitions, drawn with equal probability.
+//!
+//! Source: Lin, "Self-Improving Reactive Agents Based On Reinforcement Learning, Planning and Teaching", 1992.
+//!
+//! A transition is one row of 32-bit words, `obs, next_obs, action, reward, discount, next_mask`, so drawing it costs one or two
+//! cache lines. Byte observations are in separate rows, `obs, next_obs`. A transition takes
+//!
+//! | | f32 observations | bytes |
+//! |---|---|---|
+//! | observations | 8 D | 2 D |
+//! | action | 4, or 4 A of a continuous one | the same |
+//! | reward and discount | 8 | 8 |
+//! | mask | A rounded up to a multiple of 4 | the same |
+//!
+//! Observations that are stacks of k frames of F bytes each, which are kept once (`frames.rs`), take 8 k + 9/8 F + 8 in place of
+//! 2 D.
+//!
+//! Speed: with D = 4, a row is 44 bytes. A random row covers 1.7 lines of 64 bytes on average, so a draw reads 108 bytes, and
+//! writes 48 to the batch, which stays in the cache; an addition reads 44 bytes (and the row's lines before they are written) and
+//! writes 44. Lines in memory are some 100 ns away, and a core fetches a dozen or more at once if it knows them early enough: 10
+//! ns per transition. A short pass therefore first touches every line of the next rows, and other passes copy them. On one thread
+//! with a million transitions, that gave 42 M/s, a single pass 20 M/s. (A loop for this shape alone gave 24 M/s in one pass, 56
+//! to 66 M/s in two, and 59 to 71 M/s with prefetch instructions, which need unsafe code; rows padded to a line of 64 bytes gave
+//! 60 to 76 M/s, not worth the memory.) Additions reached 100 M/s, 4.5 GB/s.
+
+pub(crate) mod batch;
+pub(crate) mod device;
+pub(crate) mod frames;
+pub(crate) mod prioritized;
+pub(crate) mod snapshot;
+pub(crate) mod sum_tree;
+pub(crate) mod transition;
+
+use std::hint::black_box;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rl_envs::{ActionSliceMut, ObsSliceMut, rng};
+
+use crate::memory::check_against;
+use crate::replay::batch::TransitionSlicesMut;
+use crate::replay::frames::Frames;
+use crate::replay::transition::{Complete, Windows, assert_shape, next};
+use crate::rollout::returns::{discount, goes_on, has_future};
+use crate::slab::{Layout, Memory, Slab, Span};
+use crate::{ActionSlice, Batch, Dtype, Error, ObsSlice, StepSlices, TransitionShape, Transitions};
+
+/// Words of a cache line.
+const LINE: usize = 16;
+/// Words touched before they are copied: they stay in the first cache until then.
+const AHEAD: usize = 4096;
+
+/// A ring of transitions, the newest of which replace the oldest.
+#[derive(Clone, Debug)]
+pub struct ReplayBuffer {
+    shape: TransitionShape,
+    capacity: usize,
+    row: Row,
+    slab: Slab,
+    /// Rows of words, (C, `row.len`).
+    word_rows: Span<u32>,
+    /// Rows of byte observations, (C, 2 D).
+    byte_rows: Span<u8>,
+    /// Total number of transitions added.
+    pub(crate) added: u64,
+    /// Waiting steps, if n is more than 1.
+    pub(crate) windows: Option<Windows>,
+    /// Frames, if observations are stacked.
+    pub(crate) frames: Option<Frames>,
+    /// Number of the first transition held, where frames may run out.
+    pub(crate) oldest: u64,
+}
+
+/// Layout of a row of words.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// Words of an observation; 0 for byte observations.
+    obs: usize,
+    action: usize,
+    /// Offset of the reward, which the discount follows.
+    reward: usize,
+    mask: usize,
+    /// Bytes of a mask.
+    mask_len: usize,
+    /// Bytes of an observation; 0 for f32 observations.
+    bytes: usize,
+    len: usize,
+}
+
+impl Row {
+    fn new(shape: &TransitionShape) -> Self {
+        let (obs, bytes) = if shape.obs == Dtype::F32 { (shape.obs_len, 0) } else { (0, shape.obs_len) };
+        let action = 2 * obs;
+        let reward = action + shape.action_len();
+        let mask_len = shape.mask_len();
+        Self { obs, action, reward, mask: reward + 2, mask_len, bytes, len: reward + 2 + mask_len.div_ceil(4) }
+    }
+
+    /// Writes a transition as row `at`.
+    fn write(&self, at: usize, words: &mut [u32], bytes: &mut [u8], transition: &Complete<'_>) {
+        let words = &mut words[at * self.len..][..self.len];
+        match (transition.obs, transition.next_obs) {
+            (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) => {
+                store::<0>(words, obs);
+                store::<0>(&mut words[self.obs..], next_obs);
+            }
+            (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) => {
+                let bytes = &mut bytes[at * 2 * self.bytes..][..2 * self.bytes];
+                bytes[..self.bytes].copy_from_slice(obs);
+                bytes[self.bytes..].copy_from_slice(next_obs);
+            }
+            _ => unreachable!("both are of the shape's type"),
+        }
+        words[self.action..self.reward].copy_from_slice(transition.action);
+        words[self.reward] = transition.reward.to_bits();
+        words[self.reward + 1] = transition.discount.to_bits();
+        store_mask(&mut words[self.mask..], transition.next_mask);
+    }
+}
+
+/// Stores numbers as words; with D = 0, the length is that of the slices.
+#[inline(always)]
+fn store<const D: usize>(words: &mut [u32], numbers: &[f32]) {
+    let d = if D == 0 { numbers.len() } else { D };
+    words[..d].iter_mut().zip(&numbers[..d]).for_each(|(word, number)| *word = number.to_bits());
+}
+
+/// Loads numbers from words; with D = 0, the length is that of the slices.
+#[inline(always)]
+fn load<const D: usize>(numbers: &mut [f32], words: &[u32]) {
+    let d = if D == 0 { words.len() } else { D };
+    numbers[..d].iter_mut().zip(&words[..d]).for_each(|(number, word)| *number = f32::from_bits(*word));
+}
+
+fn store_mask(words: &mut [u32], mask: &[u8]) {
+    for (word, bytes) in words.iter_mut().zip(mask.chunks(4)) {
+        *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+    }
+}
+
+fn load_mask(mask: &mut [u8], words: &[u32]) {
+    for (bytes, word) in mask.chunks_mut(4).zip(words) {
+        bytes.iter_mut().zip(word.to_le_bytes()).for_each(|(byte, value)| *byte = value);
+    }
+}
+
+/// Indices in a ring of the items with these numbers, in two ranges.
+///
+/// The ranges cover at most the capacity.
+pub(crate) fn stretches(numbers: Range<u64>, capacity: usize) -> [Range<usize>; 2] {
+    let n = (numbers.end - numbers.start.min(numbers.end)).min(capacity as u64) as usize;
+    let start = (numbers.start % capacity as u64) as usize;
+    let end = (start + n).min(capacity);
+    [start..end, 0..start + n - end]
+}
+
+/// Calls `$self.$method::<D>(..)` with common observation lengths as constants.
+macro_rules! with_obs_len {
+    ($self:ident.$method:ident($($argument:expr),*)) => {
+        match $self.row.obs {
+            1 => $self.$method::<1>($($argument),*),
+            2 => $self.$method::<2>($($argument),*),
+            3 => $self.$method::<3>($($argument),*),
+            4 => $self.$method::<4>($($argument),*),
+            6 => $self.$method::<6>($($argument),*),
+            8 => $self.$method::<8>($($argument),*),
+            _ => $self.$method::<0>($($argument),*),
+        }
+    };
+}
+
+impl ReplayBuffer {
+    /// Creates an empty buffer for `capacity` transitions, with all of its memory.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] or [`Error::Setting`] if the shape is impossible, [`Error::Capacity`] for more than 2^32 - 1 transitions;
+    /// [`Error::OutOfMemory`], before anything is allocated, if the buffer does not fit into the available memory.
+    pub fn new(shape: TransitionShape, capacity: usize) -> Result<Self, Error> {
+        Self::new_in(shape, capacity, &<dyn Memory>::host())
+    }
+
+    /// Creates an empty buffer with its rows in memory of the given kind.
+    ///
+    /// # Errors
+    /// The errors of [`ReplayBuffer::new`], or [`Error::Block`] if the memory does not keep its promise.
+    pub fn new_in(shape: TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+        Self::with_more(shape, capacity, (0, 0), memory)
+    }
+
+    /// Creates a buffer that leaves room for other memory, per transition and in total.
+    pub(crate) fn with_more(
+        shape: TransitionShape,
+        capacity: usize,
+        (each, fixed): (u128, u128),
+        memory: &Arc<dyn Memory>,
+    ) -> Result<Self, Error> {
+        shape.check()?;
+        if capacity == 0 {
+            return Err(Error::Empty("transition of capacity"));
+        }
+        if capacity > u32::MAX as usize {
+            return Err(Error::Capacity { capacity, max: u32::MAX as usize });
+        }
+        let (stored, stacked) = (shape.stored(), shape.stack > 1);
+        let windows = if shape.n_step > 1 { Windows::bytes(&stored) } else { 0 };
+        let frames = if stacked { Frames::bytes_fixed(&shape) } else { 0 };
+        let fixed = windows.saturating_add(frames).saturating_add(fixed);
+        check_against(capacity, Self::bytes_each(&shape) + each, fixed, memory.available())?;
+        let row = Row::new(&stored);
+        let mut layout = Layout::default();
+        let (word_rows, byte_rows) = (layout.push(capacity, row.len), layout.push(capacity, 2 * row.bytes));
+        Ok(Self {
+            slab: Slab::new(&layout, memory)?,
+            word_rows,
+            byte_rows,
+            windows: if shape.n_step > 1 { Some(Windows::new(&stored)?) } else { None },
+            frames: if stacked { Some(Frames::new(&shape, capacity, memory)?) } else { None },
+            oldest: 0,
+            added: 0,
+            shape,
+            capacity,
+            row,
+        })
+    }
+
+    /// Bytes of memory of a buffer for `capacity` transitions.
+    #[must_use]
+    pub fn bytes(shape: &TransitionShape, capacity: usize) -> u128 {
+        let windows = if shape.n_step > 1 { Windows::bytes(&shape.stored()) } else { 0 };
+        let frames = if shape.stack > 1 { Frames::bytes_fixed(shape) } else { 0 };
+        (capacity as u128).saturating_mul(Self::bytes_each(shape)).saturating_add(windows).saturating_add(frames)
+    }
+
+    /// Bytes of the blocks in the memory that [`ReplayBuffer::new_in`] is given.
+    #[must_use]
+    pub fn block_bytes(shape: &TransitionShape, capacity: usize) -> u128 {
+        let rows = (capacity as u128).saturating_mul(Self::bytes_each(&shape.stored()));
+        if shape.stack > 1 { rows.saturating_add(Frames::block_bytes(shape, capacity)) } else { rows }
+    }
+
+    /// Bytes of a transition.
+    #[must_use]
+    pub fn bytes_per_transition(shape: &TransitionShape) -> usize {
+        usize::try_from(Self::bytes_each(shape)).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes of a transition's row, as in [`Row::new`], computed without overflow.
+    fn bytes_each(shape: &TransitionShape) -> u128 {
+        if shape.stack > 1 {
+            return Self::bytes_each(&shape.stored()) + Frames::bytes_each(shape);
+        }
+        let obs_size = shape.obs.size() as u128;
+        let words = shape.action_len() as u128 + 2 + shape.mask_len().div_ceil(4) as u128;
+        2 * obs_size * shape.obs_len as u128 + 4 * words
+    }
+
+    /// Shape of the transitions.
+    #[must_use]
+    pub fn shape(&self) -> &TransitionShape {
+        &self.shape
+    }
+
+    /// Maximum number of transitions.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Number of transitions held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.frames {
+            Some(_) => (self.added - self.oldest) as usize,
+            None => self.used(),
+        }
+    }
+
+    /// True if the buffer holds no transition.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of indices that have been written.
+    pub(crate) fn used(&self) -> usize {
+        usize::try_from(self.added).map_or(self.capacity, |added| added.min(self.capacity))
+    }
+
+    /// Index of the oldest transition held.
+    fn start(&self) -> usize {
+        (self.oldest % self.capacity as u64) as usize
+    }
+
+    /// True if there is a transition at `index`.
+    pub(crate) fn holds(&self, index: usize) -> bool {
+        let start = self.start();
+        index < self.capacity && (if index < start { index + self.capacity } else { index }) - start < self.len()
+    }
+
+    /// Indices of the transitions with these numbers, in two ranges.
+    pub(crate) fn stretches(&self, numbers: Range<u64>) -> [Range<usize>; 2] {
+        stretches(numbers, self.capacity)
+    }
+
+    /// Returns the layout of a row for the kernels of a device.
+    pub(crate) fn device_row(&self) -> rl_cuda::targets::Row {
+        let Row { obs, action, reward, mask_len, .. } = self.row;
+        rl_cuda::targets::Row { obs, action: reward - action, mask_len }
+    }
+
+    /// Returns the rows of words.
+    pub(crate) fn words(&self) -> &[u32] {
+        self.slab.get(self.word_rows)
+    }
+
+    /// Returns the rows of byte observations.
+    pub(crate) fn obs_bytes(&self) -> &[u8] {
+        self.slab.get(self.byte_rows)
+    }
+
+    /// Returns the rows of words and of byte observations for writing.
+    pub(crate) fn rows_mut(&mut self) -> (&mut [u32], &mut [u8]) {
+        let mut cut = self.slab.cut();
+        (cut.take(self.word_rows), cut.take(self.byte_rows))
+    }
+
+    /// Total number of transitions added.
+    #[must_use]
+    pub(crate) fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// Allocates a batch of `len` transitions of this buffer.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] if `len` is 0, [`Error::OutOfMemory`] if it does not fit.
+    pub fn batch(&self, len: usize) -> Result<Batch, Error> {
+        Batch::new(&self.shape, len)
+    }
+
+    /// Lengths in words and in bytes of the first `n` rows.
+    pub(crate) fn rows(&self, n: usize) -> (usize, usize) {
+        (n * self.row.len, n * 2 * self.row.bytes)
+    }
+
+    /// Frame indices of all transitions.
+    pub(crate) fn places(&self) -> impl Iterator<Item = u32> {
+        let rows = self.words().chunks_exact(self.row.len).take(self.used());
+        rows.flat_map(|words| words[..2 * self.row.obs].iter().copied())
+    }
+
+    /// Reward and discount of each transition.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (f32, f32)> {
+        let at = self.row.reward;
+        let rows = self.words().chunks_exact(self.row.len).take(self.used());
+        rows.map(move |words| (f32::from_bits(words[at]), f32::from_bits(words[at + 1])))
+    }
+
+    /// Returns the largest discrete action, including waiting steps; 0 if empty.
+    ///
+    /// Meaningless for continuous actions.
+    #[must_use]
+    pub fn max_action(&self) -> u32 {
+        let rows = self.words().chunks_exact(self.row.len).take(self.used()).map(|words| words[self.row.action]);
+        let waiting = self.windows.iter().flat_map(|windows| windows.actions.iter().copied());
+        rows.chain(waiting).max().unwrap_or(0)
+    }
+
+    /// Index of the next transition.
+    pub(crate) fn head(&self) -> usize {
+        (self.added % self.capacity as u64) as usize
+    }
+
+    /// Adds a step of N environments; returns the number of transitions added.
+    ///
+    /// If n is 1, these are N. Otherwise they are the transitions that the step completes, environment by environment: all
+    /// waiting ones where an episode ended.
+    ///
+    /// # Errors
+    /// [`Error::Reward`] if a reward is not finite; nothing has changed then.
+    ///
+    /// # Panics
+    /// If a type or a length differs from the shape's.
+    pub fn push(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
+        assert_shape(&self.shape, self.shape.n_envs, obs, step);
+        if let Some(env_idx) = step.rewards.iter().position(|reward| !reward.is_finite()) {
+            return Err(Error::Reward { env_idx, reward: step.rewards[env_idx] });
+        }
+        let before = self.added;
+        match self.frames.take() {
+            None => self.push_stored(0, obs, step),
+            Some(mut frames) => {
+                frames.take_in(obs, step, |obs, step| self.push_stored(0, obs, step));
+                self.oldest = frames.note(before..self.added, self.oldest);
+                self.frames = Some(frames);
+            }
+        }
+        Ok((self.added - before) as usize)
+    }
+
+    /// Adds a step of one environment; returns the number of transitions added.
+    ///
+    /// For environments that step at their own pace. The columns hold that environment alone.
+    ///
+    /// # Errors
+    /// [`Error::Reward`] if the reward is not finite, [`Error::Setting`] if observations are stacked: frames are kept for steps
+    /// of all environments. Nothing has changed then.
+    ///
+    /// # Panics
+    /// If a type or a length differs from the shape's, or there is no such environment.
+    pub fn push_env(&mut self, env_idx: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
+        assert_shape(&self.shape, 1, obs, step);
+        assert!(env_idx < self.shape.n_envs, "environment {env_idx} of {}", self.shape.n_envs);
+        if self.frames.is_some() {
+            let allowed = "1, where environments step at their own pace";
+            return Err(Error::Setting { what: "stack", value: self.shape.stack as f64, range: allowed });
+        }
+        if !step.rewards[0].is_finite() {
+            return Err(Error::Reward { env_idx, reward: step.rewards[0] });
+        }
+        let before = self.added;
+        self.push_stored(env_idx, obs, step);
+        Ok((self.added - before) as usize)
+    }
+
+    /// Adds a step of the environments from `first_env` on.
+    ///
+    /// Observations are as stored in rows.
+    fn push_stored(&mut self, first_env: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
+        match self.windows.take() {
+            None => with_obs_len!(self.push_single(obs, step)),
+            Some(mut windows) => {
+                let stored = self.shape.stored();
+                let (row, capacity, mut added) = (self.row, self.capacity as u64, self.added);
+                let (words, bytes) = self.rows_mut();
+                windows.push(&stored, first_env, obs, step, |transition| {
+                    row.write((added % capacity) as usize, words, bytes, &transition);
+                    added += 1;
+                });
+                self.added = added;
+                self.windows = Some(windows);
+            }
+        }
+    }
+
+    /// Drops the waiting steps, for environments that do not continue their episodes.
+    pub fn forget_waiting(&mut self) {
+        if let Some(windows) = &mut self.windows {
+            windows.clear();
+        }
+        if let Some(frames) = &mut self.frames {
+            frames.forget_current();
+        }
+    }
+
+    /// Drops the waiting steps of an environment that does not continue its episode.
+    ///
+    /// # Panics
+    /// If there is no such environment.
+    pub fn forget_waiting_of(&mut self, env_idx: usize) {
+        if let Some(windows) = &mut self.windows {
+            windows.clear_env(env_idx);
+        }
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        self.forget_waiting();
+        if let Some(frames) = &mut self.frames {
+            frames.clear();
+        }
+        self.added = 0;
+        self.oldest = 0;
+    }
+
+    /// Adds one-step transitions.
+    fn push_single<const D: usize>(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
+        let mut env = 0;
+        let n_envs = step.rewards.len();
+        while env < n_envs {
+            let at = self.head();
+            let n = (n_envs - env).min(self.capacity - at);
+            self.write_rows::<D>(at, obs, step, env..env + n);
+            env += n;
+            self.added += n as u64;
+        }
+    }
+
+    /// Writes rows from `at` on, without wrapping around.
+    fn write_rows<const D: usize>(&mut self, at: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>, envs: Range<usize>) {
+        let (row, a, gamma) = (self.row, self.shape.action_len(), self.shape.gamma);
+        let d = row.obs.max(row.bytes);
+        let (words, bytes) = self.rows_mut();
+        let words = words[at * row.len..].chunks_exact_mut(row.len);
+        for (words, env) in words.zip(envs.clone()) {
+            let ended = !goes_on(step.terminated[env], step.truncated[env]);
+            let (next_obs, masks) = next(step, ended);
+            if let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (obs, next_obs) {
+                let d = if D == 0 { d } else { D };
+                store::<D>(words, &obs[env * d..][..d]);
+                store::<D>(&mut words[d..], &next_obs[env * d..][..d]);
+            }
+            match step.actions {
+                ActionSlice::Discrete(actions) => words[row.action] = actions[env],
+                ActionSlice::Continuous(actions) => store::<0>(&mut words[row.action..], &actions[env * a..][..a]),
+            }
+            words[row.reward] = step.rewards[env].to_bits();
+            words[row.reward + 1] = discount(!has_future(step.terminated[env]), gamma, 1).to_bits();
+            if row.mask_len > 0 {
+                store_mask(&mut words[row.mask..], &masks[env * row.mask_len..][..row.mask_len]);
+            }
+        }
+        if row.bytes > 0 {
+            for (bytes, env) in bytes[at * 2 * d..].chunks_exact_mut(2 * d).zip(envs) {
+                let ended = !goes_on(step.terminated[env], step.truncated[env]);
+                if let (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) = (obs, next(step, ended).0) {
+                    bytes[..d].copy_from_slice(&obs[env * d..][..d]);
+                    bytes[d..].copy_from_slice(&next_obs[env * d..][..d]);
+                }
+            }
+        }
+    }
+
+    fn enough(&self, needed: usize) -> Result<(), Error> {
+        if self.len() < needed { Err(Error::TooFew { needed, held: self.len() }) } else { Ok(()) }
+    }
+
+    /// Draws a batch uniformly with replacement, with one random word per transition.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`] if the buffer is empty.
+    ///
+    /// # Panics
+    /// If the number of words differs from the batch size, or the batch has another shape.
+    pub fn sample(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
+        self.draw(words, batch)?;
+        self.gather(batch);
+        Ok(())
+    }
+
+    /// Draws the indices and weights of [`ReplayBuffer::sample`] alone.
+    ///
+    /// A [`DeviceReplay`](crate::DeviceReplay) gathers their transitions.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`] if the buffer is empty.
+    ///
+    /// # Panics
+    /// If the number of words differs from the batch size.
+    pub fn draw(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
+        self.enough(1)?;
+        assert_eq!(words.len(), batch.len(), "a word for each transition");
+        let n = self.len() as u32; // at most the capacity, which fits
+        let Transitions { weights, indices, .. } = batch.columns_mut();
+        indices.iter_mut().zip(words).for_each(|(index, &word)| *index = rng::below(word, n));
+        self.shift(indices);
+        weights.fill(1.0);
+        batch.drawn_at = self.added;
+        Ok(())
+    }
+
+    /// Copies neighbouring transitions of the ring to a batch, from index `first` on.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`] if there are not enough.
+    ///
+    /// # Panics
+    /// If the batch has another shape.
+    pub fn copy_to(&self, first: usize, batch: &mut Batch) -> Result<(), Error> {
+        self.enough(first.saturating_add(batch.len()))?;
+        let Transitions { weights, indices, .. } = batch.columns_mut();
+        indices.iter_mut().zip(first as u32..).for_each(|(index, number)| *index = number);
+        self.shift(indices);
+        weights.fill(1.0);
+        self.gather(batch);
+        Ok(())
+    }
+
+    /// Draws a batch uniformly without replacement, with one random word for each.
+    ///
+    /// Sets of transitions are equally likely, their orders are not (Floyd's algorithm; Bentley, "A Sample of Brilliance", 1987).
+    ///
+    /// # Errors
+    /// [`Error::TooFew`] if the buffer holds fewer transitions than the batch.
+    ///
+    /// # Panics
+    /// If the number of words differs from the batch size, or the batch has another shape.
+    pub fn sample_distinct(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
+        let len = batch.len();
+        self.enough(len)?;
+        assert_eq!(words.len(), len, "a word for each transition");
+        // A hash table of indices + 1 with open addressing, at most half full.
+        let slots = (2 * len).next_power_of_two();
+        let mut seen = std::mem::take(&mut batch.seen);
+        seen.clear();
+        seen.resize(slots, 0);
+        let shift = 32 - slots.trailing_zeros();
+        let mut insert = |index: u32| {
+            let mut slot = (index.wrapping_mul(0x9E37_79B9) >> shift) as usize;
+            while seen[slot] != 0 {
+                if seen[slot] == index + 1 {
+                    return false;
+                }
+                slot = (slot + 1) % slots;
+            }
+            seen[slot] = index + 1;
+            true
+        };
+        let first = self.len() - len;
+        let Transitions { weights, indices, .. } = batch.columns_mut();
+        for (i, (index, &word)) in indices.iter_mut().zip(words).enumerate() {
+            let drawn = rng::below(word, (first + i + 1) as u32);
+            *index = if insert(drawn) { drawn } else { (first + i) as u32 };
+            if *index != drawn {
+                insert(*index);
+            }
+        }
+        self.shift(indices);
+        weights.fill(1.0);
+        batch.seen = seen;
+        self.gather(batch);
+        Ok(())
+    }
+
+    /// Converts indices counted from the oldest transition to indices of the ring.
+    fn shift(&self, indices: &mut [u32]) {
+        let (start, capacity) = (self.start(), self.capacity);
+        if start > 0 {
+            for index in indices {
+                let at = *index as usize + start;
+                *index = if at < capacity { at } else { at - capacity } as u32;
+            }
+        }
+    }
+
+    /// Copies the transitions at the batch's indices, which must be held.
+    pub(crate) fn gather(&self, batch: &mut Batch) {
+        batch.drawn_at = self.added;
+        let mut batch = batch.columns_mut();
+        let all = self.words();
+        with_obs_len!(self.gather_words(all, &mut batch));
+        let (ObsSliceMut::U8(obs), ObsSliceMut::U8(next_obs)) = (batch.obs, batch.next_obs) else { return };
+        if let Some(frames) = &self.frames {
+            let (d, k) = (self.shape.obs_len, self.row.obs);
+            let stacks = obs.chunks_exact_mut(d).zip(next_obs.chunks_exact_mut(d));
+            for (&index, (obs, next_obs)) in batch.indices.iter().zip(stacks) {
+                let words = &all[index as usize * self.row.len..][..2 * k];
+                frames.copy(&words[..k], obs);
+                frames.copy(&words[k..], next_obs);
+            }
+        } else {
+            let (d, all) = (self.row.bytes, self.obs_bytes());
+            for (i, &index) in batch.indices.iter().enumerate() {
+                let bytes = &all[index as usize * 2 * d..][..2 * d];
+                obs[i * d..][..d].copy_from_slice(&bytes[..d]);
+                next_obs[i * d..][..d].copy_from_slice(&bytes[d..]);
+            }
+        }
+    }
+
+    fn gather_words<const D: usize>(&self, all: &[u32], batch: &mut TransitionSlicesMut<'_>) {
+        let row = self.row;
+        let d = if D == 0 { row.obs } else { D };
+        let a = row.reward - row.action;
+        let chunk = (AHEAD / row.len).clamp(1, 128);
+        for start in (0..batch.indices.len()).step_by(chunk) {
+            let end = (start + chunk).min(batch.indices.len());
+            let indices = &batch.indices[start..end];
+            self.touch(all, indices);
+            let rows = indices.iter().map(|&index| &all[index as usize * row.len..][..row.len]);
+            if let (ObsSliceMut::F32(obs), ObsSliceMut::F32(next_obs)) = (&mut batch.obs, &mut batch.next_obs) {
+                let obs = obs[start * d..end * d].chunks_exact_mut(d);
+                let next_obs = next_obs[start * d..end * d].chunks_exact_mut(d);
+                for ((words, obs), next_obs) in rows.clone().zip(obs).zip(next_obs) {
+                    load::<D>(obs, &words[..d]);
+                    load::<D>(next_obs, &words[d..2 * d]);
+                }
+            }
+            match &mut batch.actions {
+                ActionSliceMut::Discrete(actions) => {
+                    actions[start..end].iter_mut().zip(rows.clone()).for_each(|(action, words)| *action = words[row.action]);
+                }
+                ActionSliceMut::Continuous(actions) => {
+                    for (actions, words) in actions[start * a..end * a].chunks_exact_mut(a).zip(rows.clone()) {
+                        load::<0>(actions, &words[row.action..][..a]);
+                    }
+                }
+            }
+            let numbers = batch.rewards[start..end].iter_mut().zip(&mut batch.discounts[start..end]);
+            for ((reward, discount), words) in numbers.zip(rows.clone()) {
+                *reward = f32::from_bits(words[row.reward]);
+                *discount = f32::from_bits(words[row.reward + 1]);
+            }
+            if row.mask_len > 0 {
+                let masks = batch.next_masks[start * row.mask_len..].chunks_exact_mut(row.mask_len);
+                masks.zip(rows).for_each(|(mask, words)| load_mask(mask, &words[row.mask..]));
+            }
+        }
+    }
+
+    /// Reads a word of each line of the rows at `indices`, to fetch them all at once.
+    ///
+    /// A core fetches as many lines at once as instructions in flight ask for, so each row costs few of them.
+    #[inline(always)]
+    fn touch(&self, all: &[u32], indices: &[u32]) {
+        let len = self.row.len;
+        let ends = indices.iter().fold(0, |touched, &index| {
+            let first = index as usize * len;
+            touched ^ all[first] ^ all[first + len - 1]
+        });
+        black_box(ends);
+        if len > LINE {
+            let row = |index| &all[index as usize * len..][..len];
+            let inner = indices.iter().flat_map(|&index| row(index)[1..].iter().skip(LINE - 1).step_by(LINE));
+            black_box(inner.fold(0, |touched, word| touched ^ word));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ActionKind;
+    use crate::testing::{History, chi_square, random, shape};
+    use proptest::prelude::*;
+
+    #[test]
+    fn environments_at_their_own_pace_make_the_same_transitions() {
+        for n_step in [1, 3, 5] {
+            let shape = shape(3, n_step);
+            let (mut together, mut alone) =
+                (ReplayBuffer::new(shape, 400).expect("fits"), ReplayBuffer::new(shape, 400).expect("fits"));
+            let (mut history, mut steps) = (History::new(shape, 3, 0.1), Vec::new());
+            for _ in 0..40 {
+                history.step(|obs, step| {
+                    together.push(obs, step).expect("finite");
+                    let ObsSlice::F32(obs) = obs else { panic!("f32") };
+                    steps.push((obs.to_vec(), step.map(<[f32]>::to_vec, <[u8]>::to_vec, <[u32]>::to_vec)));
+                });
+            }
+            // One environment after the other.
+            for env in 0..3 {
+                for (obs, step) in &steps {
+                    alone.push_env(env, ObsSlice::F32(obs).row(env, 4), &step.view().env(env)).expect("finite");
+                }
+            }
+            let rows = |replay: &ReplayBuffer| {
+                let mut rows: Vec<Vec<u32>> =
+                    replay.words().chunks(replay.row.len).take(replay.len()).map(<[u32]>::to_vec).collect();
+                rows.sort();
+                rows
+            };
+            assert_eq!(rows(&together), rows(&alone), "{n_step} steps");
+            let (obs, step) = &steps[0];
+            let mut wrong = step.clone();
+            wrong.rewards[1] = f32::NAN;
+            let refused = alone.push_env(1, ObsSlice::F32(obs).row(1, 4), &wrong.view().env(1));
+            assert!(matches!(refused, Err(Error::Reward { env_idx: 1, .. })));
+        }
+    }
+
+    #[test]
+    fn the_waiting_steps_of_one_environment_are_forgotten_alone() {
+        let shape = shape(2, 3);
+        let mut replay = ReplayBuffer::new(shape, 100).expect("fits");
+        let mut history = History::new(shape, 3, 0.0);
+        (0..2).for_each(|_| _ = history.step(|obs, step| replay.push(obs, step).expect("finite")));
+        replay.forget_waiting_of(0);
+        let added: Vec<usize> = (0..3).map(|_| history.step(|obs, step| replay.push(obs, step).expect("finite"))).collect();
+        assert_eq!(added, [1, 1, 2], "environment 0 waits for three steps again");
+    }
+
+    #[test]
+    fn a_transition_takes_the_bytes_that_are_documented() {
+        let discrete = ActionKind::Discrete { masked: None };
+        let masked = ActionKind::Discrete { masked: Some(6) };
+        for (obs, d, actions, bytes) in
+            [(Dtype::F32, 4, discrete, 44), (Dtype::F32, 3, ActionKind::Continuous { len: 2 }, 40), (Dtype::U8, 84, masked, 188)]
+        {
+            let shape = TransitionShape { obs_len: d, obs, actions, ..shape(1, 1) };
+            let replay = ReplayBuffer::new(shape, 1000).expect("fits");
+            assert_eq!(ReplayBuffer::bytes_per_transition(&shape), bytes);
+            assert_eq!(4 * replay.words().len() + replay.obs_bytes().len(), 1000 * bytes);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_before_anything_is_allocated() {
+        let ok = shape(2, 3);
+        assert!(matches!(ReplayBuffer::new(ok, 0), Err(Error::Empty("transition of capacity"))));
+        assert!(matches!(ReplayBuffer::new(ok, 1 << 40), Err(Error::Capacity { .. })));
+        assert!(matches!(ReplayBuffer::new(TransitionShape { n_step: 0, ..ok }, 9), Err(Error::Empty(_))));
+        for gamma in [f32::NAN, -0.1, 1.1] {
+            assert!(matches!(ReplayBuffer::new(TransitionShape { gamma, ..ok }, 9), Err(Error::Setting { .. })));
+        }
+        let huge = TransitionShape { obs_len: 1 << 30, ..ok };
+        let Err(Error::OutOfMemory { needed, available, largest }) = ReplayBuffer::new(huge, 1 << 30) else { panic!("fits") };
+        assert!(needed > available && largest < 1 << 30);
+        assert!(
+            ReplayBuffer::new(TransitionShape { obs_len: usize::MAX, n_envs: usize::MAX, n_step: usize::MAX, ..ok }, 1 << 30)
+                .is_err()
+        );
+        assert!(ReplayBuffer::new(ok, 9).expect("fits").batch(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn n_step_transitions_equal_the_case_worked_out_by_hand() {
+        // One environment, observations 0, 1, 2, .., rewards 1, 2, 4, gamma 1/2, n = 3; the third step ends the episode with
+        // observation 100. Windows: 1 + 2 / 2 + 4 / 4 = 3 after 3 steps, 2 + 4 / 2 = 4 after 2, 4 after 1. The fourth step begins
+        // another episode, of which nothing is complete.
+        for (terminated, discounts) in [(0, [0.125, 0.25, 0.5]), (1, [0.0; 3])] {
+            let mut replay = ReplayBuffer::new(TransitionShape { gamma: 0.5, obs_len: 1, ..shape(1, 3) }, 8).expect("fits");
+            let mut added = Vec::new();
+            for (t, reward) in [1.0, 2.0, 4.0, 64.0].into_iter().enumerate() {
+                let ended = t == 2;
+                let (obs, actions, next_obs) = ([t as f32], [10 + t as u32], [t as f32 + 1.0]);
+                let step = StepSlices {
+                    obs: ObsSlice::F32(&next_obs),
+                    actions: ActionSlice::Discrete(&actions),
+                    rewards: &[reward],
+                    terminated: &[u8::from(ended) & terminated],
+                    truncated: &[u8::from(ended)], // both flags: terminated
+                    final_obs: ObsSlice::F32(&[100.0]),
+                    masks: None,
+                };
+                added.push(replay.push(ObsSlice::F32(&obs), &step).expect("finite"));
+            }
+            assert_eq!(added, [0, 0, 3, 0]);
+            let mut batch = replay.batch(3).expect("fits");
+            batch.columns_mut().indices.copy_from_slice(&[0, 1, 2]);
+            replay.gather(&mut batch);
+            let batch = batch.columns();
+            assert_eq!(batch.obs, ObsSlice::F32(&[0.0, 1.0, 2.0]));
+            assert_eq!(batch.actions, ActionSlice::Discrete(&[10, 11, 12]));
+            assert_eq!(batch.rewards, [3.0, 4.0, 4.0]);
+            assert_eq!(batch.discounts, discounts);
+            assert_eq!(batch.next_obs, ObsSlice::F32(&[100.0; 3]));
+        }
+    }
+
+    #[test]
+    fn a_transition_is_never_put_together_from_two_stretches() {
+        let mut replay = ReplayBuffer::new(shape(2, 3), 64).expect("fits");
+        let mut history = History::new(*replay.shape(), 5, 0.0);
+        for _ in 0..2 {
+            assert_eq!(history.step(|obs, step| replay.push(obs, step).expect("finite")), 0);
+        }
+        replay.forget_waiting();
+        for _ in 0..2 {
+            assert_eq!(history.step(|obs, step| replay.push(obs, step).expect("finite")), 0);
+        }
+        assert_eq!(history.step(|obs, step| replay.push(obs, step).expect("finite")), 2);
+    }
+
+    #[test]
+    fn a_reward_that_is_not_finite_is_refused_and_nothing_changes() {
+        for n_step in [1, 3] {
+            let shape = TransitionShape { obs_len: 1, n_step, ..shape(2, 1) };
+            let mut replay = ReplayBuffer::new(shape, 4).expect("fits");
+            let mut push = |rewards: &[f32]| {
+                let step = StepSlices {
+                    obs: ObsSlice::F32(&[1.0; 2]),
+                    actions: ActionSlice::Discrete(&[0; 2]),
+                    rewards,
+                    terminated: &[0; 2],
+                    truncated: &[0; 2],
+                    final_obs: ObsSlice::F32(&[0.0; 2]),
+                    masks: None,
+                };
+                replay.push(ObsSlice::F32(&[0.0; 2]), &step)
+            };
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                assert!(matches!(push(&[1.0, bad]), Err(Error::Reward { env_idx: 1, .. })));
+            }
+            assert_eq!((0..3).map(|_| push(&[1.0; 2]).expect("finite")).sum::<usize>(), if n_step == 1 { 6 } else { 2 });
+        }
+    }
+
+    #[test]
+    fn too_few_transitions_are_not_drawn_from() {
+        let mut replay = ReplayBuffer::new(shape(1, 1), 8).expect("fits");
+        let mut history = History::new(*replay.shape(), 5, 0.2);
+        let mut batch = replay.batch(2).expect("fits");
+        assert!(matches!(replay.sample(&[0, 0], &mut batch), Err(Error::TooFew { needed: 1, held: 0 })));
+        history.step(|obs, step| replay.push(obs, step).expect("finite"));
+        assert!(replay.sample(&[0, u32::MAX], &mut batch).is_ok());
+        assert!(matches!(replay.sample_distinct(&[0, 0], &mut batch), Err(Error::TooFew { needed: 2, held: 1 })));
+        history.step(|obs, step| replay.push(obs, step).expect("finite"));
+        assert!(replay.sample_distinct(&[0, 0], &mut batch).is_ok());
+    }
+
+    #[test]
+    fn every_set_of_distinct_transitions_is_drawn_as_often() {
+        let mut replay = ReplayBuffer::new(shape(5, 1), 5).expect("fits");
+        History::new(*replay.shape(), 5, 0.2).step(|obs, step| replay.push(obs, step).expect("finite"));
+        let (mut rng, mut counts) = (random(7), vec![0.0; 32]);
+        let mut batch = replay.batch(2).expect("fits");
+        for _ in 0..10_000 {
+            replay.sample_distinct(&[rng.next_u32(), rng.next_u32()], &mut batch).expect("enough");
+            counts[batch.columns().indices.iter().fold(0, |set, index| set | 1 << index)] += 1.0;
+        }
+        let pairs: Vec<f64> = (0..32usize).filter(|set| set.count_ones() == 2).map(|set| counts[set]).collect();
+        chi_square(&pairs, &[1000.0; 10]);
+    }
+
+    #[test]
+    fn every_transition_is_drawn_as_often() {
+        for capacity in [1, 31, 33, 65] {
+            let mut replay = ReplayBuffer::new(shape(1, 1), capacity).expect("fits");
+            let mut history = History::new(*replay.shape(), 5, 0.2);
+            (0..capacity + 3).for_each(|_| _ = history.step(|obs, step| replay.push(obs, step).expect("finite")));
+            let (mut rng, draws) = (random(7), 2000);
+            for distinct in [false, true] {
+                let len = if distinct { capacity.div_ceil(2) } else { 50 };
+                let mut batch = replay.batch(len).expect("fits");
+                let mut counts = vec![0.0; capacity];
+                for _ in 0..draws {
+                    let words: Vec<u32> = (0..len).map(|_| rng.next_u32()).collect();
+                    if distinct { replay.sample_distinct(&words, &mut batch) } else { replay.sample(&words, &mut batch) }
+                        .expect("enough");
+                    batch.columns().indices.iter().for_each(|&index| counts[index as usize] += 1.0);
+                    if distinct {
+                        let mut sorted = batch.columns().indices.to_vec();
+                        sorted.sort_unstable();
+                        sorted.dedup();
+                        assert_eq!(sorted.len(), len, "one is drawn twice");
+                    }
+                }
+                let expected = vec![(draws * len) as f64 / capacity as f64; capacity];
+                chi_square(&counts, &expected);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn a_buffer_holds_what_a_list_of_transitions_holds(
+            seed in any::<u64>(), n_envs in prop::sample::select(vec![1usize, 2, 31, 33, 65]), n_step in 1usize..6,
+            d in prop::sample::select(vec![1usize, 4, 5, 17, 33]), bytes in any::<bool>(), action in 0usize..6,
+            capacity in 1usize..200,
+            ends in 0.0..0.5f64, stack in 1usize..5, anew in 0usize..20,
+        ) {
+            let actions = match action {
+                0 => ActionKind::Discrete { masked: None },
+                1..=2 => ActionKind::Discrete { masked: Some(3 * action) },
+                _ => ActionKind::Continuous { len: action - 2 },
+            };
+            let obs = if bytes { Dtype::U8 } else { Dtype::F32 };
+            let stack = if bytes { stack } else { 1 };
+            let shape = TransitionShape { n_envs, obs_len: d * stack, obs, stack, actions, n_step, gamma: 0.9 };
+            let mut replay = ReplayBuffer::new(shape, capacity).expect("fits");
+            let mut history = History::new(shape, seed, ends);
+            let mut rng = random(seed);
+            for t in 0..12 {
+                if t == anew {
+                    replay.forget_waiting();
+                    history.start_anew();
+                }
+                let expected = history.made.len();
+                let added = history.step(|obs, step| replay.push(obs, step).expect("finite"));
+                prop_assert_eq!(added, history.made.len() - expected);
+                let held = history.made.len().min(capacity);
+                // Short episodes have more frames than fit.
+                prop_assert!(replay.len() == held || (stack > 1 && ends > 0.1 && replay.len() < held));
+                if replay.is_empty() || t % 3 != 2 {
+                    continue;
+                }
+                let mut batch = replay.batch(replay.len()).expect("fits");
+                let drawn: Vec<u32> = (0..batch.len()).map(|_| rng.next_u32()).collect();
+                replay.sample_distinct(&drawn, &mut batch).expect("enough");
+                history.assert_holds(&batch, capacity);
+                replay.sample(&drawn, &mut batch).expect("enough");
+                history.assert_holds(&batch, capacity);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_frames_and_batches_are_one_block_each_of_any_memory() {
+        for (obs, stack, blocks) in [(Dtype::F32, 1, 1), (Dtype::U8, 1, 1), (Dtype::U8, 2, 2)] {
+            let shape = TransitionShape { obs, stack, obs_len: 4, ..shape(7, 2) };
+            let pages = Arc::new(crate::testing::Pages::default());
+            let mut paged = ReplayBuffer::new_in(shape, 30, &(pages.clone() as Arc<dyn Memory>)).expect("fits");
+            let mut replay = ReplayBuffer::new(shape, 30).expect("fits");
+            let mut history = History::new(shape, 3, 0.2);
+            for _ in 0..9 {
+                history.step(|obs, step| {
+                    assert_eq!(paged.push(obs, step).expect("finite"), replay.push(obs, step).expect("finite"))
+                });
+            }
+            assert_eq!((paged.words(), paged.obs_bytes()), (replay.words(), replay.obs_bytes()));
+            assert_eq!(pages.counts(), (blocks, blocks));
+            let mut drawn = Batch::new_in(&shape, 9, &(pages.clone() as Arc<dyn Memory>)).expect("fits");
+            assert_eq!(pages.counts(), (blocks + 1, blocks + 1));
+            let mut expected = replay.batch(9).expect("fits");
+            let words = [u32::MAX / 9; 9].map(|word| word.wrapping_mul(5));
+            paged.sample(&words, &mut drawn).expect("enough");
+            replay.sample(&words, &mut expected).expect("enough");
+            assert_eq!(drawn.columns(), expected.columns());
+            drop((paged, drawn));
+            assert_eq!(pages.counts(), (blocks + 1, 0));
+        }
+    }
+}

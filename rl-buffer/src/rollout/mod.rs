@@ -1,0 +1,878 @@
+//! Rollouts: T steps of N environments in one slab, filled in place.
+
+pub(crate) mod device;
+pub mod returns;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ndarray::{ArrayView1, ArrayView2, ArrayView3, ArrayViewMut2, Axis, s};
+use rl_envs::{
+    ActionKind, ActionSlice, ActionSliceMut, ActionSpace, Actions, Dtype, Obs, ObsRows, ObsSlice, ObsSliceMut, Space, StepLens,
+    StepSlices, StepSlicesMut, Steps, visit,
+};
+
+use crate::Error;
+use crate::slab::{Layout, Memory, Slab, Span};
+
+/// Dimensions of a rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RolloutShape {
+    /// Number of steps T.
+    pub n_steps: usize,
+    /// Number of environments N.
+    pub n_envs: usize,
+    /// Number of elements D of an observation.
+    pub obs_len: usize,
+    /// Element type of observations.
+    pub obs: Dtype,
+    /// Kind of actions.
+    pub actions: ActionKind,
+}
+
+/// T steps of N environments.
+///
+/// A column is a segment of one environment's trajectory.
+///
+/// ```
+/// use rl_buffer::{Rollout, RolloutShape};
+/// use rl_envs::{SyncVecEnv, VecEnv, cartpole::CartPole};
+///
+/// let mut envs = SyncVecEnv::new(4, CartPole::default());
+/// let shape = RolloutShape::new(32, 4, envs.observation_space(), envs.action_space());
+/// let mut rollout = Rollout::new(shape)?;
+/// let mut columns = rollout.columns();
+/// let (obs, masks) = columns.start(0);
+/// envs.reset_into(7, obs, masks)?;
+/// for t in 0..32 {
+///     envs.step_into(rollout.columns().step(t))?; // all actions are 0
+///     rollout.record_ends(t);
+/// }
+/// assert!(rollout.final_at().len() > 4); // pushed to the left, a pole falls within 11 steps
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Columns in the order of the slab, each at a multiple of 64 bytes:
+///
+/// | column | shape | element |
+/// |---|---|---|
+/// | observations; step t acts on row t, row T follows the last step | (T + 1, N, D) | f32 or u8 |
+/// | actions of the policy, before they are clipped | (T, N) or (T, N, A) | u32 or f32 |
+/// | rewards | (T, N) | f32 |
+/// | terminated, truncated | (T, N) each | u8 |
+/// | final observations of the latest step, scratch of the environments | (N, D) | f32 or u8 |
+/// | legal actions at each observation, if there are masks | (T + 1, N, A) | u8 |
+/// | legal actions at the final observations of the latest step, if there are masks | (N, A) | u8 |
+/// | log-probabilities and values under the acting policy | (T, N) each | f32 |
+/// | values of the observations after the last step | (N) | f32 |
+/// | index of each column's environment | (N) | u32 |
+/// | version of the policy that acted in each column | (N) | u64 |
+///
+/// The lists of ended episodes are not part of the slab, because their lengths are known only afterwards.
+#[derive(Clone, Debug)]
+pub struct Rollout {
+    slab: Slab,
+    columns: Columns,
+    shape: RolloutShape,
+    /// True if every column continues the same environment's trajectory.
+    ///
+    /// False under first-come batching.
+    pub contiguous: bool,
+    /// True for each column that continues its environment's last column.
+    ///
+    /// The last column is an earlier one of this rollout, or of those before. Empty unless columns are filled first-come.
+    pub continues: Vec<bool>,
+    /// True if the learner's columns on a device are filled instead of these.
+    pub on_device: bool,
+    /// True if an episode was dropped between the previous rollout and this one.
+    ///
+    /// Waiting steps of n-step returns and stacked frames have no continuation then.
+    pub cut_before: bool,
+    /// Position (t, n) of each episode's end, in the order of `final_obs`.
+    final_at: Vec<(usize, usize)>,
+    /// Last observations of these episodes.
+    final_obs: ObsRows,
+    /// Legal actions at the last observations, A bytes each; empty without masks.
+    final_masks: Vec<u8>,
+}
+
+/// Positions of the columns in the slab.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Columns {
+    pub(crate) steps: Steps<Span<f32>, Span<u8>, Span<u32>>,
+    pub(crate) log_probs: Span<f32>,
+    pub(crate) values: Span<f32>,
+    pub(crate) last_values: Span<f32>,
+    env_idx: Span<u32>,
+    policy_version: Span<u64>,
+}
+
+/// Rows of the columns of a rollout: (T, n A), (T, n), and so on.
+pub type StepColumns<'a> = Steps<ArrayViewMut2<'a, f32>, ArrayViewMut2<'a, u8>, ArrayViewMut2<'a, u32>>;
+
+/// Columns that a policy writes: actions, log-probabilities, values.
+pub type ActColumns<'a> = (ActionSliceMut<'a>, &'a mut [f32], &'a mut [f32]);
+
+/// Neighbouring columns of a rollout, n of N, for one thread to fill.
+///
+/// Arrays are of rows: an observation is D neighbouring elements of a row. Observations and masks have T + 1 rows, those after
+/// the end of an episode one, the values after the last step one, all others T.
+#[derive(Debug)]
+pub struct RolloutColumns<'a> {
+    /// Columns that environments read and write.
+    pub steps: StepColumns<'a>,
+    /// Log-probabilities of the actions, (T, n).
+    pub log_probs: ArrayViewMut2<'a, f32>,
+    /// Values of the observations, (T, n).
+    pub values: ArrayViewMut2<'a, f32>,
+    /// Values of the observations after the last step, (1, n).
+    pub last_values: ArrayViewMut2<'a, f32>,
+}
+
+const CONTIGUOUS: &str = "a row of columns is contiguous";
+
+/// Returns row `t`.
+#[inline]
+fn row<'a, T>(columns: &'a ArrayViewMut2<'_, T>, t: usize) -> &'a [T] {
+    columns.row(t).to_slice().expect(CONTIGUOUS)
+}
+
+/// Returns row `t` for writing.
+#[inline]
+fn row_mut<'a, T>(columns: &'a mut ArrayViewMut2<'_, T>, t: usize) -> &'a mut [T] {
+    columns.row_mut(t).into_slice().expect(CONTIGUOUS)
+}
+
+impl RolloutColumns<'_> {
+    /// Number of steps T.
+    #[inline]
+    #[must_use]
+    pub fn n_steps(&self) -> usize {
+        self.steps.rewards.nrows()
+    }
+
+    /// Splits into the first `n` columns and the others.
+    ///
+    /// # Panics
+    /// If there are fewer columns.
+    #[must_use]
+    pub fn split_at(self, n: usize) -> (Self, Self) {
+        fn split<T>(columns: ArrayViewMut2<'_, T>, n: usize, of: usize) -> (ArrayViewMut2<'_, T>, ArrayViewMut2<'_, T>) {
+            let width = columns.ncols() / of.max(1);
+            columns.split_at(Axis(1), n * width)
+        }
+        let all = self.steps.rewards.ncols();
+        let (steps, other_steps) = visit!(Steps, self.steps, |column| split(column, n, all)).unzip();
+        let (log_probs, other_log_probs) = split(self.log_probs, n, all);
+        let (values, other_values) = split(self.values, n, all);
+        let (last_values, other_last_values) = split(self.last_values, n, all);
+        (
+            Self { steps, log_probs, values, last_values },
+            Self { steps: other_steps, log_probs: other_log_probs, values: other_values, last_values: other_last_values },
+        )
+    }
+
+    /// Visits the bytes of each row of each column, in a fixed order.
+    ///
+    /// Another process reads them in the same order. The scratch of the latest step is left out.
+    pub fn each_row(&mut self, visit: &mut dyn FnMut(&mut [u8])) {
+        fn rows<T: bytemuck::Pod>(columns: &mut ArrayViewMut2<'_, T>, visit: &mut dyn FnMut(&mut [u8])) {
+            for t in 0..columns.nrows() {
+                visit(bytemuck::cast_slice_mut(row_mut(columns, t)));
+            }
+        }
+        let Steps { obs, actions, rewards, terminated, truncated, final_obs: _, masks } = &mut self.steps;
+        match obs {
+            Obs::F32(obs) => rows(obs, visit),
+            Obs::U8(obs) => rows(obs, visit),
+        }
+        match actions {
+            Actions::Discrete(actions) => rows(actions, visit),
+            Actions::Continuous(actions) => rows(actions, visit),
+        }
+        for columns in [rewards, &mut self.log_probs, &mut self.values, &mut self.last_values] {
+            rows(columns, visit);
+        }
+        for columns in [terminated, truncated].into_iter().chain(masks.iter_mut().map(|[masks, _]| masks)) {
+            rows(columns, visit);
+        }
+    }
+
+    /// Returns the observations of row `t`, n D elements.
+    #[inline]
+    #[must_use]
+    pub fn obs(&self, t: usize) -> ObsSlice<'_> {
+        visit!(Obs, self.steps.obs.as_ref(), |obs| row(obs, t))
+    }
+
+    /// Returns the legal actions of row `t`, n A bytes; empty without masks.
+    #[inline]
+    #[must_use]
+    pub fn masks(&self, t: usize) -> &[u8] {
+        self.steps.masks.as_ref().map_or(&[], |[masks, _]| row(masks, t))
+    }
+
+    /// Returns the actions of row `t`, n or n A elements.
+    #[must_use]
+    pub fn actions(&self, t: usize) -> ActionSlice<'_> {
+        visit!(Actions, self.steps.actions.as_ref(), |actions| row(actions, t))
+    }
+
+    /// Returns the final observations that the latest step wrote, n D elements.
+    #[inline]
+    #[must_use]
+    pub fn final_obs(&self) -> ObsSlice<'_> {
+        visit!(Obs, self.steps.final_obs.as_ref(), |obs| row(obs, 0))
+    }
+
+    /// Returns the legal actions at the final observations; empty without masks.
+    #[inline]
+    #[must_use]
+    pub fn final_masks(&self) -> &[u8] {
+        self.steps.masks.as_ref().map_or(&[], |[_, masks]| row(masks, 0))
+    }
+
+    /// Returns observations and masks of row `t` for writing, as a reset does.
+    #[inline]
+    pub fn start(&mut self, t: usize) -> (ObsSliceMut<'_>, Option<&mut [u8]>) {
+        let obs = visit!(Obs, self.steps.obs.as_mut(), |obs| row_mut(obs, t));
+        (obs, self.steps.masks.as_mut().map(|[masks, _]| row_mut(masks, t)))
+    }
+
+    /// Returns what a policy reads and writes in step `t`.
+    ///
+    /// Observations and masks (empty without any) to read; actions, log-probabilities and values to write.
+    #[inline]
+    pub fn act(&mut self, t: usize) -> (ObsSlice<'_>, &[u8], ActColumns<'_>) {
+        let obs = visit!(Obs, self.steps.obs.as_ref(), |obs| row(obs, t));
+        let masks = self.steps.masks.as_ref().map_or(&[][..], |[masks, _]| row(masks, t));
+        let actions = visit!(Actions, self.steps.actions.as_mut(), |actions| row_mut(actions, t));
+        (obs, masks, (actions, row_mut(&mut self.log_probs, t), row_mut(&mut self.values, t)))
+    }
+
+    /// Returns what environments read and write in step `t`: `obs` is row t + 1.
+    #[inline]
+    pub fn step(&mut self, t: usize) -> StepSlicesMut<'_> {
+        let Steps { obs, actions, rewards, terminated, truncated, final_obs, masks } = &mut self.steps;
+        Steps {
+            obs: visit!(Obs, obs.as_mut(), |obs| row_mut(obs, t + 1)),
+            actions: visit!(Actions, actions.as_mut(), |actions| row_mut(actions, t)),
+            rewards: row_mut(rewards, t),
+            terminated: row_mut(terminated, t),
+            truncated: row_mut(truncated, t),
+            final_obs: visit!(Obs, final_obs.as_mut(), |obs| row_mut(obs, 0)),
+            masks: masks.as_mut().map(|[masks, final_masks]| [row_mut(masks, t + 1), row_mut(final_masks, 0)]),
+        }
+    }
+}
+
+impl RolloutShape {
+    /// Dimensions of `n_steps` steps of `n_envs` environments of these spaces.
+    #[must_use]
+    pub fn new(n_steps: usize, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Self {
+        Self { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() }
+    }
+
+    /// Bytes of a rollout; lists of final observations do not count.
+    #[must_use]
+    pub fn bytes(&self) -> u128 {
+        Columns::new(self).1.bytes as u128
+    }
+
+    /// Rejects `n` rollouts of this shape if they do not fit into memory together.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if they do not fit.
+    pub fn check_memory(&self, n: usize) -> Result<(), Error> {
+        crate::memory::check(n, self.bytes(), 0)
+    }
+}
+
+impl Columns {
+    /// Places the columns of a rollout in the order of [`Rollout::columns`].
+    pub(crate) fn new(shape: &RolloutShape) -> (Self, Layout) {
+        let RolloutShape { n_steps, n_envs, obs_len, obs, actions } = *shape;
+        let row = StepLens::rows(n_envs, (obs, obs_len), actions);
+        let after = n_steps.saturating_add(1);
+        let steps = |len: usize| (n_steps, len);
+        let of_rows = Steps {
+            obs: visit!(Obs, row.obs, |len| (after, len)),
+            actions: row.actions.map(steps, steps),
+            rewards: steps(row.rewards),
+            terminated: steps(row.terminated),
+            truncated: steps(row.truncated),
+            final_obs: visit!(Obs, row.final_obs, |len| (1, len)),
+            masks: row.masks.map(|[masks, final_masks]| [(after, masks), (1, final_masks)]),
+        };
+        let mut layout = Layout::default();
+        let columns = Self {
+            steps: visit!(Steps, of_rows, |(rows, len)| layout.push(rows, len)),
+            log_probs: layout.push(n_steps, n_envs),
+            values: layout.push(n_steps, n_envs),
+            last_values: layout.push(1, n_envs),
+            env_idx: layout.push(1, n_envs),
+            policy_version: layout.push(1, n_envs),
+        };
+        (columns, layout)
+    }
+}
+
+impl Rollout {
+    /// Creates an empty rollout in the host's memory.
+    ///
+    /// It is all zeros, for environments 0 to N - 1.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] if a dimension is 0, [`Error::TooLarge`] if it does not fit into memory.
+    pub fn new(shape: RolloutShape) -> Result<Self, Error> {
+        Self::new_in(shape, &<dyn Memory>::host())
+    }
+
+    /// Creates an empty rollout as [`Rollout::new`] does, in memory of the given kind.
+    ///
+    /// # Errors
+    /// The errors of [`Rollout::new`], or [`Error::Block`] if the memory does not keep its promise.
+    pub fn new_in(shape: RolloutShape, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+        let RolloutShape { n_steps, n_envs, obs_len, .. } = shape;
+        for (size, what) in [(n_steps, "step"), (n_envs, "environment"), (obs_len, "element of an observation")] {
+            if size == 0 {
+                return Err(Error::Empty(what));
+            }
+        }
+        let (columns, layout) = Columns::new(&shape);
+        let slab = Slab::new(&layout, memory).map_err(|error| match error {
+            Error::Refused { .. } => Error::TooLarge { n_steps, n_envs, bytes: layout.bytes as u128 },
+            error => error,
+        })?;
+        let mut rollout = Self {
+            slab,
+            columns,
+            shape,
+            contiguous: true,
+            continues: Vec::new(),
+            cut_before: false,
+            on_device: false,
+            final_at: Vec::new(),
+            final_obs: ObsRows::zeros(shape.obs, 0),
+            final_masks: Vec::new(),
+        };
+        rollout.env_idx_mut().iter_mut().zip(0..).for_each(|(to, env_idx)| *to = env_idx);
+        Ok(rollout)
+    }
+
+    /// Dimensions of the rollout.
+    #[must_use]
+    pub fn shape(&self) -> RolloutShape {
+        self.shape
+    }
+
+    /// Number of transitions, T times N.
+    #[expect(clippy::len_without_is_empty, reason = "a rollout has one step at least")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.n_steps * self.shape.n_envs
+    }
+
+    pub(crate) fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    pub(crate) fn column_mut<T: bytemuck::Pod>(&mut self, span: Span<T>) -> &mut [T] {
+        self.slab.get_mut(span)
+    }
+
+    pub(crate) fn slab_bytes(&mut self) -> &mut [u8] {
+        self.slab.bytes_mut()
+    }
+
+    /// Borrows all columns, to be split and filled by several threads.
+    pub fn columns(&mut self) -> RolloutColumns<'_> {
+        let Columns { steps, log_probs, values, last_values, .. } = self.columns;
+        let mut cut = self.slab.cut();
+        let steps = visit!(Steps, steps, |span| cut.array(span));
+        RolloutColumns { steps, log_probs: cut.array(log_probs), values: cut.array(values), last_values: cut.array(last_values) }
+    }
+
+    /// Removes the final observations, so that the rollout can be filled again.
+    pub fn clear(&mut self) {
+        self.cut_before = false;
+        self.on_device = false;
+        self.continues.clear();
+        self.final_at.clear();
+        self.final_masks.clear();
+        self.final_obs.clear();
+    }
+
+    /// Returns an array (rows, N, len) of a column.
+    fn array3<T: bytemuck::Pod>(&self, span: Span<T>) -> ArrayView3<'_, T> {
+        let n = self.shape.n_envs;
+        ArrayView3::from_shape((span.rows, n, span.width / n), self.slab.get(span)).expect("a column is its rows")
+    }
+
+    /// Returns the observations, (T + 1, N, D).
+    ///
+    /// Step t acts on row t; row T follows the last step.
+    #[must_use]
+    pub fn obs(&self) -> Obs<ArrayView3<'_, f32>, ArrayView3<'_, u8>> {
+        visit!(Obs, self.columns.steps.obs, |span| self.array3(span))
+    }
+
+    /// Returns the observations of `rows`, numbered from (0, 0) to (T, N - 1).
+    #[must_use]
+    pub fn obs_rows(&self, rows: Range<usize>) -> ObsSlice<'_> {
+        let obs: ObsSlice<'_> = visit!(Obs, self.columns.steps.obs, |span| self.slab.get(span));
+        obs.rows(rows, self.shape.obs_len)
+    }
+
+    /// Returns the columns of step `t`: its `obs` and `masks` are row t + 1.
+    ///
+    /// Final observations and masks are scratch: those of the latest step.
+    #[must_use]
+    pub fn step(&self, t: usize) -> StepSlices<'_> {
+        fn row<T: bytemuck::Pod>(slab: &Slab, span: Span<T>, t: usize) -> &[T] {
+            &slab.get(span)[t * span.width..][..span.width]
+        }
+        let (slab, steps) = (&self.slab, self.columns.steps);
+        Steps {
+            obs: visit!(Obs, steps.obs, |span| row(slab, span, t + 1)),
+            actions: visit!(Actions, steps.actions, |span| row(slab, span, t)),
+            rewards: row(slab, steps.rewards, t),
+            terminated: row(slab, steps.terminated, t),
+            truncated: row(slab, steps.truncated, t),
+            final_obs: visit!(Obs, steps.final_obs, |span| row(slab, span, 0)),
+            masks: steps.masks.map(|[masks, final_masks]| [row(slab, masks, t + 1), row(slab, final_masks, 0)]),
+        }
+    }
+
+    /// Returns the actions before they are clipped, (T, N) or (T, N, A).
+    #[must_use]
+    pub fn actions(&self) -> Actions<ArrayView2<'_, u32>, ArrayView3<'_, f32>> {
+        self.columns.steps.actions.map(|span| self.slab.array(span), |span| self.array3(span))
+    }
+
+    /// Returns the log-probabilities of the actions under the acting policy, (T, N).
+    #[must_use]
+    pub fn log_probs(&self) -> ArrayView2<'_, f32> {
+        self.slab.array(self.columns.log_probs)
+    }
+
+    /// Returns the values of the observations under the acting policy, (T, N).
+    #[must_use]
+    pub fn values(&self) -> ArrayView2<'_, f32> {
+        self.slab.array(self.columns.values)
+    }
+
+    /// Returns the rewards, (T, N).
+    #[must_use]
+    pub fn rewards(&self) -> ArrayView2<'_, f32> {
+        self.slab.array(self.columns.steps.rewards)
+    }
+
+    /// Returns 1 where a step ended the task, (T, N).
+    #[must_use]
+    pub fn terminated(&self) -> ArrayView2<'_, u8> {
+        self.slab.array(self.columns.steps.terminated)
+    }
+
+    /// Returns 1 where a step was cut off, (T, N).
+    #[must_use]
+    pub fn truncated(&self) -> ArrayView2<'_, u8> {
+        self.slab.array(self.columns.steps.truncated)
+    }
+
+    /// Returns the legal actions at each observation, (T + 1, N, A).
+    ///
+    /// `None` without masks.
+    #[must_use]
+    pub fn masks(&self) -> Option<ArrayView3<'_, u8>> {
+        self.columns.steps.masks.map(|[masks, _]| self.array3(masks))
+    }
+
+    /// Returns the values of the last observations, (N).
+    #[must_use]
+    pub fn last_values(&self) -> &[f32] {
+        self.slab.get(self.columns.last_values)
+    }
+
+    /// Returns the index of the environment of each column, (N).
+    #[must_use]
+    pub fn env_idx(&self) -> &[u32] {
+        self.slab.get(self.columns.env_idx)
+    }
+
+    /// Returns the environment of each column, (N), for writing.
+    pub fn env_idx_mut(&mut self) -> &mut [u32] {
+        self.slab.get_mut(self.columns.env_idx)
+    }
+
+    /// Returns the version of the policy that acted in each column, (N).
+    #[must_use]
+    pub fn policy_version(&self) -> &[u64] {
+        self.slab.get(self.columns.policy_version)
+    }
+
+    /// Returns the policy version of each column, (N), for writing.
+    pub fn policy_version_mut(&mut self) -> &mut [u64] {
+        self.slab.get_mut(self.columns.policy_version)
+    }
+
+    /// Begins to copy the rollout to its device.
+    ///
+    /// Does nothing unless the memory is [`Streamed`](crate::Streamed). A later
+    /// [`DeviceRollout::upload`](crate::DeviceRollout::upload) takes this copy, unless the rollout is written before.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn send(&mut self) -> Result<(), Error> {
+        Ok(self.slab.send()?)
+    }
+
+    /// True if a policy of another version acted in a column.
+    #[must_use]
+    pub fn is_stale(&self, latest: u64) -> bool {
+        self.policy_version().iter().any(|&version| version != latest)
+    }
+
+    /// Records the episodes that step `t`, the latest one, has ended.
+    ///
+    /// Called after each step of a [`VecEnv`](rl_envs::VecEnv), which resets an environment within the step that ends its
+    /// episode. Final observations and masks are read from the scratch, where the environments have written them; the next
+    /// step overwrites it.
+    ///
+    /// # Panics
+    /// If there is no such step.
+    pub fn record_ends(&mut self, t: usize) {
+        let d = self.shape.obs_len;
+        let Steps { obs: _, actions: _, rewards: _, terminated, truncated, final_obs, masks } = self.columns.steps;
+        let flags = |span: Span<u8>| &self.slab.get(span)[t * span.width..][..span.width];
+        let (terminated, truncated) = (flags(terminated), flags(truncated));
+        let obs: ObsSlice<'_> = visit!(Obs, final_obs, |span| self.slab.get(span));
+        let masks = masks.map(|[_, masks]| (self.slab.get::<u8>(masks), masks.width / self.shape.n_envs));
+        for n in (0..self.shape.n_envs).filter(|&n| (terminated[n] | truncated[n]) != 0) {
+            self.final_obs.extend(obs.row(n, d));
+            if let Some((masks, a)) = masks {
+                self.final_masks.extend_from_slice(&masks[n * a..][..a]);
+            }
+            self.final_at.push((t, n));
+        }
+    }
+
+    /// Records that step `t` ended an episode of column `n` with `obs` and `mask`.
+    ///
+    /// `mask` is empty without masks.
+    ///
+    /// # Panics
+    /// If type or length of `obs` differ from the rollout's.
+    pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>, mask: &[u8]) {
+        assert_eq!(obs.len(), self.shape.obs_len, "a final observation of another length");
+        self.final_obs.extend(obs);
+        self.final_masks.extend_from_slice(mask);
+        self.final_at.push((t, n));
+    }
+
+    /// Records that step `t` ended an episode of column `n`.
+    ///
+    /// The final observation is row t + 1, so the environment must not have been reset yet. After a step of a
+    /// [`VecEnv`](rl_envs::VecEnv), which resets within the step, that row is the next episode's first observation: use
+    /// [`Rollout::record_ends`].
+    ///
+    /// # Panics
+    /// If there is no such step.
+    pub fn end(&mut self, t: usize, n: usize) {
+        let (d, n_envs, Steps { obs, masks, .. }) = (self.shape.obs_len, self.shape.n_envs, self.columns.steps);
+        let obs: ObsSlice<'_> = visit!(Obs, obs, |span| self.slab.get(span));
+        self.final_obs.extend(obs.row((t + 1) * n_envs + n, d));
+        if let Some([masks, _]) = masks {
+            let a = masks.width / n_envs;
+            self.final_masks.extend_from_slice(&self.slab.get(masks)[(t + 1) * masks.width + n * a..][..a]);
+        }
+        self.final_at.push((t, n));
+    }
+
+    /// Position (t, n) of each episode's end, in the order of final observations.
+    #[must_use]
+    pub fn final_at(&self) -> &[(usize, usize)] {
+        &self.final_at
+    }
+
+    /// Returns the final observations of all ended episodes, D elements each.
+    #[must_use]
+    pub fn final_obs(&self) -> ObsSlice<'_> {
+        self.final_obs.as_slice()
+    }
+
+    /// Returns the legal actions at the final observations; empty without masks.
+    #[must_use]
+    pub fn final_masks(&self) -> &[u8] {
+        &self.final_masks
+    }
+
+    /// Writes the value of the observation after each step, (T, N).
+    ///
+    /// Where an episode ended, that is the final observation's value, never that of the next episode's first one.
+    ///
+    /// # Panics
+    /// If the number of `final_values` differs from that of final observations, or `next_values` is not (T, N).
+    pub fn next_values(&self, final_values: &[f32], next_values: ArrayViewMut2<'_, f32>) {
+        self.next_values_of(self.values(), self.last_values().into(), final_values, next_values);
+    }
+
+    /// Writes [`Rollout::next_values`] for the values of another policy.
+    ///
+    /// `values` are (T, N), `last_values` of the observations after the last step are (N).
+    ///
+    /// # Panics
+    /// If a shape or a number of values differs.
+    pub fn next_values_of(
+        &self,
+        values: ArrayView2<'_, f32>,
+        last_values: ArrayView1<'_, f32>,
+        final_values: &[f32],
+        mut next_values: ArrayViewMut2<'_, f32>,
+    ) {
+        assert_eq!(final_values.len(), self.final_at.len(), "a value for each final observation");
+        let t_last = self.shape.n_steps - 1;
+        next_values.slice_mut(s![..t_last, ..]).assign(&values.slice(s![1.., ..]));
+        next_values.row_mut(t_last).assign(&last_values);
+        for (&(t, n), &value) in self.final_at.iter().zip(final_values) {
+            next_values[[t, n]] = value;
+        }
+    }
+
+    /// Copies column `from_n` of another rollout into column `n`, with episodes' ends.
+    ///
+    /// # Panics
+    /// If a column is out of range, or the rollouts differ in steps or kinds.
+    pub fn copy_column(&mut self, n: usize, from: &Self, from_n: usize) {
+        fn copy<T: bytemuck::Pod>(
+            to: &mut Slab,
+            from: &Slab,
+            [to_span, from_span]: [Span<T>; 2],
+            [n, from_n]: [usize; 2],
+            of: [usize; 2],
+        ) {
+            let (width, from_width) = (to_span.width, from_span.width);
+            let len = width / of[0];
+            assert_eq!((to_span.rows, len), (from_span.rows, from_width / of[1]), "columns of one shape");
+            let (to, from) = (to.get_mut::<T>(to_span), from.get::<T>(from_span));
+            for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(from_width)) {
+                to[n * len..][..len].copy_from_slice(&from[from_n * len..][..len]);
+            }
+        }
+        let (at, of) = ([n, from_n], [self.shape.n_envs, from.shape.n_envs]);
+        let pairs = self.columns.steps.zip(from.columns.steps).expect("columns of one kind");
+        let _ = visit!(Steps, pairs, |(to, other)| copy(&mut self.slab, &from.slab, [to, other], at, of));
+        let (columns, others) = (self.columns, from.columns);
+        for both in
+            [[columns.log_probs, others.log_probs], [columns.values, others.values], [columns.last_values, others.last_values]]
+        {
+            copy::<f32>(&mut self.slab, &from.slab, both, at, of);
+        }
+        copy::<u32>(&mut self.slab, &from.slab, [columns.env_idx, others.env_idx], at, of);
+        copy::<u64>(&mut self.slab, &from.slab, [columns.policy_version, others.policy_version], at, of);
+        let (d, a) = (self.shape.obs_len, columns.steps.masks.map_or(0, |[_, masks]| masks.width / of[0]));
+        for (i, &(t, _)) in from.final_at.iter().enumerate().filter(|(_, (_, column))| *column == from_n) {
+            self.push_final(t, n, from.final_obs().row(i, d), &from.final_masks[i * a..(i + 1) * a]);
+        }
+    }
+
+    /// Returns the columns that targets are computed from.
+    #[must_use]
+    pub fn steps<'a>(&'a self, next_values: ArrayView2<'a, f32>) -> crate::rollout::returns::Steps<'a> {
+        crate::rollout::returns::Steps {
+            rewards: self.rewards(),
+            terminated: self.terminated(),
+            truncated: self.truncated(),
+            next_values,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Pages;
+    use ndarray::{Array2, array};
+    use rl_envs::{Action, Env, Rng, Step, SyncVecEnv, VecEnv};
+
+    const SHAPE: RolloutShape =
+        RolloutShape { n_steps: 3, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions: ActionKind::Discrete { masked: None } };
+
+    #[test]
+    fn the_value_after_an_end_is_that_of_the_final_observation() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        let mut columns = rollout.columns();
+        columns.values.assign(&array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+        columns.last_values.assign(&array![[7.0, 8.0]]);
+        rollout.push_final(0, 1, ObsSlice::F32(&[0.5]), &[]);
+        rollout.push_final(2, 0, ObsSlice::F32(&[0.25]), &[]);
+        let mut next_values = Array2::zeros((3, 2));
+        rollout.next_values(&[40.0, 70.0], next_values.view_mut());
+        assert_eq!(next_values, array![[3.0, 40.0], [5.0, 6.0], [70.0, 8.0]]);
+        assert!(matches!(rollout.final_obs(), ObsSlice::F32([0.5, 0.25])));
+    }
+
+    /// Counts its steps until action 0; action 1 is illegal on odd counts.
+    #[derive(Clone, Default)]
+    struct Count(u8);
+
+    impl Env for Count {
+        type Obs = u8;
+        type State = ();
+
+        fn observation_space(&self) -> Space {
+            Space::bytes(&[1], 255, 1.0)
+        }
+
+        fn action_space(&self) -> ActionSpace {
+            ActionSpace::Discrete { n: 2, masked: true }
+        }
+
+        fn reset(&mut self, _: &mut Rng, obs: &mut [u8]) {
+            self.0 = 0;
+            obs[0] = 0;
+        }
+
+        fn step(&mut self, action: Action<'_>, _: &mut Rng, obs: &mut [u8]) -> Step {
+            self.0 += 1;
+            obs[0] = self.0;
+            Step { reward: 1.0, terminated: action.discrete() == 0, truncated: false }
+        }
+
+        fn mask(&self, mask: &mut [u8]) {
+            mask.copy_from_slice(&[1, 1 - self.0 % 2]);
+        }
+
+        fn state(&self) -> Option<()> {
+            None
+        }
+
+        fn set_state(&mut self, (): ()) -> Result<(), rl_envs::Error> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn ends_after_a_reset_in_the_same_step_have_the_observations_before_it() {
+        let mut envs = SyncVecEnv::new(2, Count::default());
+        let mut rollout = Rollout::new(RolloutShape::new(4, 2, envs.observation_space(), envs.action_space())).expect("fits");
+        let mut columns = rollout.columns();
+        let (obs, masks) = columns.start(0);
+        envs.reset_into(0, obs, masks).expect("fits");
+        for (t, chosen) in [[1, 1], [1, 0], [0, 1], [1, 0]].into_iter().enumerate() {
+            let mut columns = rollout.columns();
+            let step = columns.step(t);
+            let ActionSliceMut::Discrete(actions) = step.actions else { panic!("discrete") };
+            actions.copy_from_slice(&chosen);
+            envs.step_into(columns.step(t)).expect("actions of the space");
+            rollout.record_ends(t);
+        }
+        assert_eq!(rollout.final_at(), [(1, 1), (2, 0), (3, 1)]);
+        assert_eq!(rollout.final_obs(), ObsSlice::U8(&[2, 3, 2]));
+        assert_eq!(rollout.final_masks(), [1, 1, 1, 0, 1, 1]);
+        // Row t + 1 is the next episode's.
+        let at = (1 + 1) * 2 + 1;
+        assert_eq!(rollout.obs_rows(at..at + 1), ObsSlice::U8(&[0]));
+    }
+
+    #[test]
+    fn a_copied_column_brings_its_ends_along() {
+        let (mut to, mut from) = (Rollout::new(SHAPE).expect("fits"), Rollout::new(SHAPE).expect("fits"));
+        let mut columns = from.columns();
+        columns.steps.rewards.assign(&array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+        columns.steps.truncated[[1, 1]] = 1;
+        from.env_idx_mut()[1] = 7;
+        from.policy_version_mut()[1] = 9;
+        from.push_final(0, 0, ObsSlice::F32(&[0.5]), &[]);
+        from.push_final(1, 1, ObsSlice::F32(&[0.25]), &[]);
+        to.copy_column(0, &from, 1);
+        assert_eq!(to.rewards(), array![[2.0, 0.0], [4.0, 0.0], [6.0, 0.0]]);
+        assert_eq!((to.truncated()[[1, 0]], to.env_idx()[0], to.policy_version()[0]), (1, 7, 9));
+        assert_eq!(to.final_at(), [(1, 0)]);
+        assert!(matches!(to.final_obs(), ObsSlice::F32([0.25])));
+    }
+
+    #[test]
+    fn columns_are_those_of_the_whole() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        let (mut a, mut b) = rollout.columns().split_at(1);
+        a.steps.rewards[[2, 0]] = 1.0;
+        b.steps.rewards[[2, 0]] = 2.0;
+        b.last_values[[0, 0]] = 3.0;
+        let (Obs::F32(a), Obs::F32(b)) = (a.step(2).obs, b.step(2).obs) else { panic!("f32") };
+        (a[0], b[0]) = (4.0, 5.0);
+        assert_eq!(rollout.rewards().row(2), array![1.0, 2.0]);
+        assert_eq!(rollout.last_values(), [0.0, 3.0]);
+        assert!(matches!(rollout.obs_rows(6..8), ObsSlice::F32([4.0, 5.0])));
+    }
+
+    #[test]
+    fn a_cleared_rollout_has_no_ends() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        rollout.push_final(0, 0, ObsSlice::F32(&[9.0]), &[]);
+        rollout.clear();
+        assert!(rollout.final_at().is_empty());
+        assert!(matches!(rollout.final_obs(), ObsSlice::F32([])));
+    }
+
+    #[test]
+    fn observations_are_read_by_row() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        let Obs::F32(mut obs) = rollout.columns().steps.obs else { panic!("f32") };
+        obs[[1, 1]] = 3.0;
+        obs[[3, 0]] = 6.0;
+        assert!(matches!(rollout.obs_rows(3..4), ObsSlice::F32([3.0])));
+        assert!(matches!(rollout.obs_rows(6..8), ObsSlice::F32([6.0, 0.0])));
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused_without_allocating() {
+        assert!(matches!(Rollout::new(RolloutShape { n_envs: 0, ..SHAPE }), Err(Error::Empty("environment"))));
+        for n_steps in [1 << 60, usize::MAX] {
+            assert!(matches!(Rollout::new(RolloutShape { n_steps, ..SHAPE }), Err(Error::TooLarge { .. })));
+        }
+    }
+
+    #[test]
+    fn a_rollout_is_one_block_of_any_memory() {
+        let shape = RolloutShape { n_envs: 33, obs_len: 5, actions: ActionKind::Discrete { masked: Some(3) }, ..SHAPE };
+        let pages = Arc::new(Pages::default());
+        let memory: Arc<dyn Memory> = pages.clone();
+        let mut rollout = Rollout::new_in(shape, &memory).expect("fits");
+        let mut other = Rollout::new(shape).expect("fits");
+        for rollout in [&mut rollout, &mut other] {
+            let mut columns = rollout.columns();
+            for t in 0..3 {
+                let step = columns.step(t);
+                step.rewards.fill(t as f32);
+                step.truncated[32] = 1;
+                step.masks.expect("masked")[0].fill(7);
+            }
+            rollout.push_final(2, 32, ObsSlice::F32(&[0.5; 5]), &[1, 0, 1]);
+        }
+        let copy = rollout.clone();
+        for rollout in [&rollout, &copy] {
+            assert_eq!((rollout.rewards(), rollout.truncated()), (other.rewards(), other.truncated()));
+            assert_eq!(rollout.masks(), other.masks());
+            let addresses = [
+                rollout.rewards().as_ptr().addr(),
+                rollout.truncated().as_ptr().addr(),
+                rollout.policy_version().as_ptr().addr(),
+            ];
+            assert!(addresses.iter().all(|address| address.is_multiple_of(64)), "{addresses:?}");
+            let within = addresses.iter().all(|address| address - addresses[0] < shape.bytes() as usize);
+            assert!(within, "{addresses:?}");
+        }
+        assert_eq!(pages.counts(), (2, 2), "one each");
+        drop((rollout, copy));
+        assert_eq!(pages.counts(), (2, 0));
+    }
+
+    #[test]
+    fn a_rollout_takes_the_bytes_of_its_columns() {
+        // T = 128, N = 8, D = 4: observations 129 * 8 * 16, actions, rewards, log-probabilities and values 128 * 8 * 4 each, two
+        // flags 128 * 8 each, final observations 8 * 16, last values and indices 32 each, rounded up to 64, versions 64.
+        let shape = RolloutShape { n_steps: 128, n_envs: 8, obs_len: 4, ..SHAPE };
+        assert_eq!(shape.bytes(), 16512 + 4 * 4096 + 2 * 1024 + 128 + 64 + 64 + 64);
+    }
+}

@@ -1,0 +1,48 @@
+// Activations: the twin of rl-agents/src/network/activation.rs, fused multiply-adds included.
+
+#pragma once
+
+#include "math.cuh"
+
+enum Activation : u32 {
+    ACTIVATION_NONE = 0,
+    ACTIVATION_TANH = 1,
+    ACTIVATION_RELU = 2,
+};
+
+// The hyperbolic tangent of networks; environments have another one, without fused operations.
+__device__ inline f32 fused_tanh(f32 x) {
+    const f32 LOG2_E = 1.44269504088896340736f;
+    const f32 LN_2_A = 0.6933594f;
+    const f32 LN_2_B = -2.1219444e-4f;
+    f32 z = -2.0f * math::abs(x);
+    z = math::select(z < -20.0f, -20.0f, z);
+    f32 shifted = fmaf(z, LOG2_E, math::ROUND);
+    f32 k = shifted - math::ROUND;
+    f32 r = fmaf(-k, LN_2_B, fmaf(-k, LN_2_A, z));
+    f32 p = fmaf(1.9875691e-4f, r, 1.3981999e-3f);
+    p = fmaf(p, r, 8.333452e-3f);
+    p = fmaf(p, r, 4.1665796e-2f);
+    p = fmaf(p, r, 1.6666665e-1f);
+    p = fmaf(p, r, 0.5f);
+    p = fmaf(p, r * r, r);
+    f32 scale = math::power_of_two((i32)(math::to_bits(shifted) & 0x007FFFFFu) - 0x00400000);
+    f32 e = fmaf(scale, p, scale - 1.0f);
+    f32 t = fmaf(scale, p, scale);
+    bool far = z < -1.1f;
+    f32 q = math::select(far, 2.0f * t, -e) / math::select(far, 1.0f + t, 2.0f + e);
+    f32 y = math::select(far, 1.0f - q, q);
+    return math::from_bits((math::to_bits(y) & 0x7FFFFFFFu) | (math::to_bits(x) & 0x80000000u));
+}
+
+__device__ inline f32 activate(u32 activation, f32 x) {
+    if (activation == ACTIVATION_NONE) return x;
+    if (activation == ACTIVATION_TANH) return fused_tanh(x);
+    return math::select(x > 0.0f, x, 0.0f);
+}
+
+// dx times the derivative of tanh or ReLU, computed from the activation's value y.
+__device__ inline f32 derive(u32 activation, f32 y, f32 dx) {
+    if (activation == ACTIVATION_TANH) return dx * fmaf(-y, y, 1.0f);
+    return math::select(y > 0.0f, dx, 0.0f);
+}

@@ -1,0 +1,138 @@
+// Dense layers and their gradients: the twin of rl-agents/src/kernel/dense.rs and of the products in gemm.rs.
+//
+// y = f(x W + b); dx = dz W^T f'(x); dW = x^T dz, db = sum of dz. Matrices are row-major: x (m, K), W (K, N), b (N), y and dz (m, N).
+//
+// The bias starts the first part of a sum over K terms (product.cuh). Gradients of weights have a part for each tile of 96 samples.
+
+#include "product.cuh"
+
+typedef Threads<Sums, THREADS> Block;
+
+struct Size {
+    u32 m, n_in, n_out, activation;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dense_forward(const f32* weight, const f32* bias, const f32* x, f32* y, Size size) {
+    __shared__ Operands operands;
+    Block threads;
+    Place place(blockIdx.x, size.n_out);
+    begin_at_bias(threads, place, bias, size.n_out);
+    auto a = [&](u32 row, u32 term) {
+        return place.row + row < size.m ? x[(u64)(place.row + row) * size.n_in + term] : 0.0f;
+    };
+    auto b = [&](u32 term, u32 column) {
+        return place.column + column < size.n_out ? weight[(u64)term * size.n_out + place.column + column] : 0.0f;
+    };
+    u32 len = part_len(size.n_in);
+    for (u32 first = 0; first < size.n_in; first += len) {
+        add_terms<true, false>(threads, operands, first, part_end(first, len, size.n_in), a, b);
+        end_part(threads, first == 0);
+    }
+    threads.each([&](u32 t, Sums& sums) {
+        each_inside(t, sums, place, size.m, size.n_out, [&](u32 row, u32 column, f32 total) {
+            y[(u64)row * size.n_out + column] = activate(size.activation, total);
+        });
+    });
+}
+HOST_PHASES(dense_forward)
+
+// Gradient dx (m, K) of a layer's inputs y, from the gradient dz (m, N) of its sums. With `add` the product is added to dx. The
+// derivative of the activation that made y is applied last; the activation is none where another product will be added.
+extern "C" __global__ void __launch_bounds__(THREADS)
+dense_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Size size, u32 add) {
+    __shared__ Operands operands;
+    Block threads;
+    Place place(blockIdx.x, size.n_in);
+    threads.each([&](u32 t, Sums& sums) {
+        each_number(t, sums, place, [&](u32 row, u32 column, f32& total, f32& part) {
+            total = add && row < size.m && column < size.n_in ? dx[(u64)row * size.n_in + column] : 0.0f;
+            part = 0.0f;
+        });
+    });
+    auto a = [&](u32 row, u32 term) {
+        return place.row + row < size.m ? dz[(u64)(place.row + row) * size.n_out + term] : 0.0f;
+    };
+    auto b = [&](u32 term, u32 column) {
+        return place.column + column < size.n_in ? weight[(u64)(place.column + column) * size.n_out + term] : 0.0f;
+    };
+    u32 len = part_len(size.n_out);
+    for (u32 first = 0; first < size.n_out; first += len) {
+        add_terms<true, true>(threads, operands, first, part_end(first, len, size.n_out), a, b);
+        end_part(threads, first == 0 && !add);
+    }
+    threads.each([&](u32 t, Sums& sums) {
+        each_inside(t, sums, place, size.m, size.n_in, [&](u32 row, u32 column, f32 total) {
+            u64 at = (u64)row * size.n_in + column;
+            dx[at] = size.activation == ACTIVATION_NONE ? total : derive(size.activation, y[at], total);
+        });
+    });
+}
+HOST_PHASES(dense_input_gradient)
+
+// Partial gradients of the weights, (K, N) each.
+extern "C" __global__ void __launch_bounds__(THREADS)
+dense_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slices slices) {
+    __shared__ Operands operands;
+    Block threads;
+    u32 blocks = (size.n_in + SIDE - 1) / SIDE * ((size.n_out + SIDE - 1) / SIDE);
+    u32 index = blockIdx.x / blocks;
+    Place place(blockIdx.x % blocks, size.n_out);
+    Group group(slices, index);
+    threads.each([&](u32 t, Sums& sums) {
+        each_number(t, sums, place, [&](u32, u32, f32& total, f32& part) { total = part = 0.0f; });
+    });
+    auto a = [&](u32 row, u32 term) {
+        return place.row + row < size.n_in ? x[(u64)term * size.n_in + place.row + row] : 0.0f;
+    };
+    auto b = [&](u32 term, u32 column) {
+        return place.column + column < size.n_out ? dz[(u64)term * size.n_out + place.column + column] : 0.0f;
+    };
+    for (u32 first = group.first; first < group.end; first += TILE) {
+        add_terms<false, false>(threads, operands, first, part_end(first, TILE, group.end), a, b);
+        end_part(threads, false);
+    }
+    f32* to = partial + index * slices.stride;
+    threads.each([&](u32 t, Sums& sums) {
+        each_inside(t, sums, place, size.n_in, size.n_out, [&](u32 row, u32 column, f32 total) {
+            to[(u64)row * size.n_out + column] = total;
+        });
+    });
+}
+HOST_PHASES(dense_weight_gradient)
+
+// Partial gradients of the biases, (N) each. One thread per number, samples ascending, tiles in order.
+extern "C" __global__ void dense_bias_gradient(const f32* dz, f32* partial, Size size, Slices slices) {
+    u64 i = thread_number();
+    if (i >= (u64)slices.count * slices.groups * size.n_out) return;
+    u32 index = (u32)(i / size.n_out), column = (u32)(i % size.n_out);
+    Group group(slices, index);
+    f32 total = 0.0f;
+    for (u32 first = group.first; first < group.end; first += TILE) {
+        u32 end = part_end(first, TILE, group.end);
+        f32 part = 0.0f;
+        for (u32 sample = first; sample < end; ++sample) {
+            part += dz[(u64)sample * size.n_out + column];
+        }
+        total += part;
+    }
+    partial[index * slices.stride + column] = total;
+}
+HOST_KERNEL(dense_bias_gradient)
+
+// Gradient (P) from partial gradients: the groups of a slice in order, then neighbouring slices, then neighbouring sums, until one is
+// left; the number of slices is a power of two up to 16. One thread per parameter.
+extern "C" __global__ void dense_sum_gradients(const f32* partial, f32* gradient, Slices slices, u64 len) {
+    u64 i = thread_number();
+    if (i >= len) return;
+    Tree<f32> tree;
+    for (u32 slice = 0; slice < slices.count; ++slice) {
+        f32 sum = 0.0f;
+        for (u32 group = 0; group < slices.groups; ++group) {
+            sum += partial[(u64)(slice * slices.groups + group) * slices.stride + i];
+        }
+        tree.add(slice, sum);
+    }
+    gradient[i] = tree.sum;
+}
+HOST_KERNEL(dense_sum_gradients)

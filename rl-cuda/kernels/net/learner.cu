@@ -1,0 +1,172 @@
+// Steps of a learner that one thread takes: the twin of `Descent::step` in rl-agents/src/learner/descent.rs and `Optimizer::step` in optim.rs,
+// and of the sums of an update's metrics.
+//
+// Deterministic: every number has one owner.
+
+#include "learner.cuh"
+#include "phases.cuh"
+
+// Begins an update.
+extern "C" __global__ void learner_begin(Counters* counters, Totals* totals) {
+    if (thread_number() > 0) return;
+    counters->stop = STOP_NOT;
+    *totals = Totals{};
+}
+HOST_KERNEL(learner_begin)
+
+// Counts an epoch, whose order has been written.
+extern "C" __global__ void learner_epoch(Counters* counters, Totals* totals) {
+    if (thread_number() > 0 || counters->stop != STOP_NOT) return;
+    counters->epochs += 1;
+    totals->kl = 0.0f;
+    totals->of_epoch = 0.0f;
+}
+HOST_KERNEL(learner_epoch)
+
+const u32 PARTS = 5; // policy loss, value loss, entropy, KL divergence, clipped
+const u32 LOSS_THREADS = 128;
+struct Nothing {};
+
+// Parts of the loss as means over a minibatch, from one number per sample: terms (5, n). A tile is summed in f32 in eight interleaved
+// parts, into `tiles` (5, slices, tiles of a slice), which are added in order in f64. Decides whether the optimizer steps.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
+learner_loss(const f32* terms, f64* tiles, Minibatch minibatch, const Settings* settings, Counters* counters, Totals* totals) {
+    __shared__ f32 parts[PARTS];
+    Threads<Nothing, LOSS_THREADS> threads;
+    u32 all = minibatch.slices * minibatch.tiles_of_slice;
+    threads.phase([&](u32 t, Nothing&) {
+        for (u32 i = t; i < PARTS * all; i += LOSS_THREADS) {
+            tiles[i] = tile_total(terms + (u64)(i / all) * minibatch.n, minibatch, i % all);
+        }
+    });
+    threads.phase([&](u32 t, Nothing&) {
+        if (t >= PARTS) return;
+        f64 sum = 0.0;
+        for (u32 slice = 0; slice < minibatch.slices; ++slice) {
+            f64 of_slice = 0.0;
+            for (u32 tile = 0; tile < minibatch.tiles_of_slice; ++tile) {
+                of_slice += tiles[(u64)t * all + slice * minibatch.tiles_of_slice + tile];
+            }
+            sum += of_slice;
+        }
+        parts[t] = (f32)(sum / (f64)minibatch.n);
+    });
+    threads.each([&](u32 t, Nothing&) {
+        if (t > 0) return;
+        totals->go = 0.0f;
+        if (counters->stop != STOP_NOT) return;
+        f32 policy = parts[0], value = parts[1], entropy = -parts[2], kl = parts[3];
+        totals->minibatches += 1.0f;
+        totals->of_epoch += 1.0f;
+        totals->policy += policy;
+        totals->value += value;
+        totals->entropy += entropy;
+        totals->clip_fraction += parts[4];
+        totals->kl += kl;
+        totals->approx_kl = totals->kl / totals->of_epoch;
+        totals->last_policy = policy;
+        totals->last_value = value;
+        totals->last_entropy = entropy;
+        totals->loss = policy + settings->ent_coef * entropy + settings->vf_coef * value;
+        if (settings->target_kl > 0.0f && kl > 1.5f * settings->target_kl) {
+            counters->stop = STOP_KL;
+            return;
+        }
+        totals->go = 1.0f;
+    });
+}
+HOST_PHASES(learner_loss)
+
+// Gradient of the logarithms of the standard deviations, (A), from one number per sample: terms (A, n). Tiles are summed as those of a
+// loss, slices by a tree in f64. One block per dimension.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
+learner_log_std(const f32* terms, f64* tiles, Minibatch minibatch, f32* gradient) {
+    Threads<Nothing, LOSS_THREADS> threads;
+    u32 all = minibatch.slices * minibatch.tiles_of_slice;
+    f64* own = tiles + (u64)blockIdx.x * all;
+    threads.phase([&](u32 t, Nothing&) {
+        for (u32 i = t; i < all; i += LOSS_THREADS) {
+            own[i] = tile_total(terms + (u64)blockIdx.x * minibatch.n, minibatch, i);
+        }
+    });
+    threads.each([&](u32 t, Nothing&) {
+        if (t > 0) return;
+        Tree<f64> tree;
+        for (u32 slice = 0; slice < minibatch.slices; ++slice) {
+            f64 of_slice = 0.0;
+            for (u32 tile = 0; tile < minibatch.tiles_of_slice; ++tile) {
+                of_slice += own[slice * minibatch.tiles_of_slice + tile];
+            }
+            tree.add(slice, of_slice);
+        }
+        gradient[blockIdx.x] = (f32)tree.sum;
+    });
+}
+HOST_PHASES(learner_log_std)
+
+// x to the power n >= 0, multiplied as Rust's `powi` does.
+__device__ inline f64 power(f64 x, u32 n) {
+    f64 y = 1.0;
+    while (true) {
+        if (n & 1) {
+            y *= x;
+        }
+        n >>= 1;
+        if (n == 0) return y;
+        x *= x;
+    }
+}
+
+// Decides on an optimizer step along a gradient with this sum of squares, and computes Adam's factors.
+extern "C" __global__ void learner_step(const f64* squares, const Settings* settings, Counters* counters, Totals* totals) {
+    if (thread_number() > 0 || totals->go == 0.0f) return;
+    f32 norm = (f32)sqrt(*squares);
+    bool finite_loss = is_finite(totals->loss);
+    counters->changes += finite_loss ? 1 : 0;
+    if (!finite_loss || !is_finite(norm)) {
+        totals->go = 0.0f;
+        totals->skipped += 1.0f;
+        counters->skipped += 1;
+        if (counters->skipped >= 3) {
+            counters->stop = STOP_DIVERGED;
+        }
+        return;
+    }
+    counters->skipped = 0;
+    counters->taken += 1;
+    totals->norm += norm;
+    totals->taken += 1.0f;
+    totals->scale = norm > settings->max_norm ? settings->max_norm / (norm + 1e-6f) : 1.0f;
+    u32 n = counters->taken < 0x7FFFFFFF ? (u32)counters->taken : 0x7FFFFFFF;
+    f64 correction1 = 1.0 - power((f64)settings->beta1, n);
+    f64 correction2 = 1.0 - power((f64)settings->beta2, n);
+    totals->rate = (f32)((f64)settings->learning_rate / correction1);
+    totals->root_scale = (f32)(1.0 / sqrt(correction2));
+}
+HOST_KERNEL(learner_step)
+
+// Adam (Kingma and Ba, 2015), unless the step is skipped. One thread per parameter.
+extern "C" __global__ void learner_adam(
+    const f32* gradient, f32* params, f32* m, f32* v, const Settings* settings, const Totals* totals, u64 len) {
+    u64 i = thread_number();
+    if (i >= len || totals->go == 0.0f) return;
+    f32 g = gradient[i] * totals->scale;
+    f32 first = settings->beta1 * m[i] + (1.0f - settings->beta1) * g;
+    f32 second = settings->beta2 * v[i] + (1.0f - settings->beta2) * (g * g);
+    m[i] = first;
+    v[i] = second;
+    params[i] -= totals->rate * first / (sqrtf(second) * totals->root_scale + settings->epsilon);
+}
+HOST_KERNEL(learner_adam)
+
+// RMSprop (Tieleman and Hinton, 2012), not centred, unless the step is skipped; beta2 is the decay. One thread per parameter.
+extern "C" __global__ void learner_rms_prop(
+    const f32* gradient, f32* params, f32* v, const Settings* settings, const Totals* totals, u64 len) {
+    u64 i = thread_number();
+    if (i >= len || totals->go == 0.0f) return;
+    f32 g = gradient[i] * totals->scale;
+    f32 second = settings->beta2 * v[i] + (1.0f - settings->beta2) * (g * g);
+    v[i] = second;
+    params[i] -= settings->learning_rate * g / (sqrtf(second) + settings->epsilon);
+}
+HOST_KERNEL(learner_rms_prop)

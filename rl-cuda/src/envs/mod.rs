@@ -1,0 +1,4 @@
+//! Environments on the device.
+
+pub(crate) mod twins;
+pub(crate) mod vec_env;

@@ -1,0 +1,765 @@
+//! N environments on the device, one thread each.
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod corners;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rl_envs::lanes::Dynamics;
+use rl_envs::{
+    ActionSpace, Actions, Canvas, Dtype, Obs, ObsSliceMut, Space, StepLens, StepSlicesMut, Steps, VecEnv, either, visit,
+};
+
+use crate::driver::args::{Args, long};
+use crate::driver::kernel::{Kernel, KernelInfo};
+use crate::envs::twins::{self, Constants, Twin};
+use crate::{Buffer, CpuAccess, Device, Element, Error, Graph, Module, PinnedSlab, Stream, View, ViewMut, driver::sources};
+
+/// Default number of threads per block.
+const BLOCK: u32 = 128;
+/// Maximum number of constants among a kernel's arguments.
+const MAX_CONSTANTS: usize = 48;
+/// Value of the fault word while every action was in range.
+const NO_FAULT: u32 = u32::MAX;
+
+/// Observations in device memory, (k, N, D).
+pub type DeviceObs = Obs<Buffer<f32>, Buffer<u8>>;
+
+/// Actions in device memory, (k, N) or (k, N, A).
+pub type DeviceActions = Actions<Buffer<u32>, Buffer<f32>>;
+
+/// Observations, borrowed for writing.
+pub type ObsViews<'a> = Obs<ViewMut<'a, f32>, ViewMut<'a, u8>>;
+
+/// Actions, read by a step or written where the kernel draws them.
+pub type ActionViews<'a> = Actions<ViewMut<'a, u32>, ViewMut<'a, f32>>;
+
+/// Columns of k steps in device memory, borrowed for writing.
+///
+/// Rewards are (k, N), observations (k, N, D), and so on.
+/// With the columns of one step, every step overwrites the step before.
+pub type StepViews<'a> = Steps<ViewMut<'a, f32>, ViewMut<'a, u8>, ViewMut<'a, u32>>;
+
+/// Columns of k steps of N environments, in device memory.
+#[derive(Debug)]
+pub struct DeviceSteps {
+    n_steps: usize,
+    /// Columns of k N rows.
+    pub columns: Steps<Buffer<f32>, Buffer<u8>, Buffer<u32>>,
+}
+
+/// The address of observations whose type, length and alignment are as expected.
+fn address(obs: &ObsViews<'_>, what: &'static str, dtype: Dtype, len: usize, align: u64) -> Result<u64, Error> {
+    if obs.dtype() != dtype {
+        return Err(Error::Kind { what, expected: if dtype == Dtype::F32 { "f32" } else { "u8" } });
+    }
+    let (found, address) = either!(Obs, obs.as_ref(), |obs| (obs.len(), obs.address()));
+    if found != len {
+        return Err(Error::Length { what, expected: len, found });
+    }
+    aligned(what, address, align)
+}
+
+fn aligned(what: &'static str, address: u64, align: u64) -> Result<u64, Error> {
+    let error = Error::Kind { what, expected: "memory aligned to the widest store of the kernels: whole steps of a buffer" };
+    if address.is_multiple_of(align) { Ok(address) } else { Err(error) }
+}
+
+impl DeviceSteps {
+    /// Allocates memory for `n_steps` steps of `n_envs` environments of these spaces.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] or [`Error::Driver`].
+    pub fn zeros(
+        device: &Device,
+        n_steps: usize,
+        n_envs: usize,
+        observation_space: &Space,
+        action_space: &ActionSpace,
+    ) -> Result<Self, Error> {
+        let lens = StepLens::batch(n_steps * n_envs, observation_space, action_space);
+        let columns =
+            lens.try_map(|len| Buffer::zeros(device, len), |len| Buffer::zeros(device, len), |len| Buffer::zeros(device, len))?;
+        Ok(Self { n_steps, columns })
+    }
+
+    /// Returns the number of steps.
+    #[must_use]
+    pub fn n_steps(&self) -> usize {
+        self.n_steps
+    }
+
+    /// Borrows the rows of `steps`.
+    ///
+    /// # Panics
+    /// If `steps` is out of bounds.
+    pub fn rows(&mut self, steps: Range<usize>) -> StepViews<'_> {
+        fn rows<'a, T: Element>(buffer: &'a mut Buffer<T>, n_steps: usize, steps: &Range<usize>) -> ViewMut<'a, T> {
+            let row = buffer.len() / n_steps;
+            buffer.view_mut().into_slice(steps.start * row..steps.end * row)
+        }
+        let n = self.n_steps;
+        visit!(Steps, self.columns.as_mut(), |b| rows(b, n, &steps))
+    }
+}
+
+/// Device memory that the kernels of a batch keep between launches.
+#[derive(Debug)]
+struct Memory {
+    words: Buffer<u32>,
+    /// Seed, and lifetime steps at the beginning of a launch.
+    clock: Buffer<u64>,
+    fault: Buffer<u32>,
+}
+
+/// Staging memory of the host-side [`VecEnv`].
+#[derive(Debug)]
+struct Host {
+    steps: DeviceSteps, // (1, N, ..)
+    /// Final observations (N, D), and final masks (N, A).
+    ///
+    /// Staged because the caller's rows must keep their contents where no episode ended.
+    finals: Obs<PinnedSlab<f32>, PinnedSlab<u8>>,
+    masks: PinnedSlab<u8>,
+}
+
+impl Host {
+    fn zeros(device: &Device, n_envs: usize, observation_space: &Space, action_space: &ActionSpace) -> Result<Self, Error> {
+        let len = n_envs * observation_space.len();
+        let masks = if action_space.masked() { n_envs * action_space.len() } else { 0 };
+        Ok(Self {
+            steps: DeviceSteps::zeros(device, 1, n_envs, observation_space, action_space)?,
+            finals: match observation_space.dtype() {
+                Dtype::F32 => Obs::F32(PinnedSlab::zeros(Some(device), len, CpuAccess::ReadWrite)?),
+                Dtype::U8 => Obs::U8(PinnedSlab::zeros(Some(device), len, CpuAccess::ReadWrite)?),
+            },
+            masks: PinnedSlab::zeros(Some(device), masks, CpuAccess::ReadWrite)?,
+        })
+    }
+}
+
+/// Wrong element type of the caller's observations.
+const WRONG_OBS: Error = Error::Kind { what: "obs", expected: "the environment's element type" };
+
+/// N environments on the device.
+///
+/// The batch owns only the states of the environments; the caller owns the memory that steps read and write. Methods that take a
+/// stream queue work on it and do not wait. The [`VecEnv`] implementation waits, and copies everything to and from the host.
+///
+/// All work must go to one stream, or to streams that wait for each other. Results and saved states equal those of `SyncVecEnv`
+/// of rl-envs bit for bit.
+#[derive(Debug)]
+pub struct CudaVecEnv {
+    device: Device,
+    stream: Stream, // for the host-side `VecEnv`
+    twin: Twin,
+    n_envs: usize,
+    first_env: u32,
+    block: u32,
+    params: Vec<u32>,
+    reset: Kernel,
+    step: Kernel,
+    step_random: Kernel,
+    clock_advance: Kernel,
+    memory: Arc<Memory>,
+    seed: u64,
+    /// Lifetime steps.
+    steps: u64,
+    /// Lifetime steps that the device's clock holds.
+    clock_steps: u64,
+    observation_space: Space,
+    action_space: ActionSpace,
+    /// True if work may be in flight on a stream other than `stream`.
+    elsewhere: bool,
+    /// Staging memory, allocated at first use; `None` while `with_host` borrows it.
+    host: Option<Host>,
+}
+
+/// Captured steps of environments, with other work.
+///
+/// See [`CudaVecEnv::capture_steps`].
+#[derive(Debug)]
+pub struct StepsGraph {
+    graph: Graph,
+    stream: Stream,
+    memory: Arc<Memory>,
+    /// Lifetime steps that one replay takes.
+    taken: u64,
+}
+
+/// Captured rollout; see [`CudaVecEnv::capture`].
+#[derive(Debug)]
+pub struct RolloutGraph {
+    graph: StepsGraph,
+    steps: DeviceSteps,
+}
+
+impl RolloutGraph {
+    /// Returns the columns that the last replay wrote.
+    ///
+    /// The columns are complete once the stream has finished the replay.
+    #[must_use]
+    pub fn steps(&self) -> &DeviceSteps {
+        &self.steps
+    }
+
+    /// Borrows the rows of `steps` for writing, to set the actions of the next replay.
+    ///
+    /// # Panics
+    /// If `steps` is out of bounds.
+    pub fn rows(&mut self, steps: Range<usize>) -> StepViews<'_> {
+        self.steps.rows(steps)
+    }
+}
+
+/// Source of a step's actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActionSource {
+    /// The kernel reads the actions.
+    Given,
+    /// The kernel draws the actions and writes them.
+    ///
+    /// The actions equal those of [`rl_envs::RandomActions`] with the seed of the last reset.
+    Random,
+}
+
+impl CudaVecEnv {
+    /// Creates `n_envs` environments of the type `name` on `device`.
+    ///
+    /// # Errors
+    /// [`Error::NoKernels`], [`rl_envs::Error::EnvCount`], [`Error::Memory`], [`Error::Module`] or [`Error::Driver`].
+    pub fn new(device: &Device, name: &str, n_envs: usize) -> Result<Self, Error> {
+        Self::of_twin(device, *twins::find(name)?, sources::module(name), n_envs)
+    }
+
+    /// Creates `n_envs` environments with your own rules and kernels.
+    ///
+    /// The rules `P` have their default constants. The file of kernels includes `lanes.cuh`, writes the rules again and ends with
+    /// `ENV_KERNELS(NAME, Lane<Params>)`, where `NAME` is the module's name. `docs/gpu.md` has an example and the compiler's
+    /// options.
+    ///
+    /// # Errors
+    /// [`Error::Rules`] if the observations are not `D` numbers or there are more than 48 constants; [`Error::NoKernel`];
+    /// [`Error::Emulation`] if the source does not compile for the host; and as [`CudaVecEnv::new`].
+    ///
+    /// # Safety
+    /// Source and PTX have the kernels that `ENV_KERNELS` makes of rules with `W` words of state, `D` numbers observed, actions
+    /// of the kind and number of `P`, and constants of 32 bits each as [`Constants::words`] returns them. The rules access no
+    /// other memory than their arguments, and there are no global objects.
+    #[allow(unsafe_code)]
+    pub unsafe fn with_kernels<P: Dynamics<W, D> + Constants + 'static, const W: usize, const D: usize>(
+        device: &Device,
+        kernels: &'static Module,
+        n_envs: usize,
+    ) -> Result<Self, Error> {
+        let (twin, module) = (Twin::of_rules::<P, W, D>(kernels.name), kernels.name);
+        let (obs, _) = (twin.spaces)();
+        if obs.dtype() != Dtype::F32 || obs.len() != D {
+            return Err(Error::Rules { module, what: "the observation space does not have D numbers" });
+        }
+        if (twin.params)().len() > MAX_CONSTANTS {
+            return Err(Error::Rules { module, what: "more than 48 constants" });
+        }
+        Self::of_twin(device, twin, kernels, n_envs)
+    }
+
+    fn of_twin(device: &Device, twin: Twin, module: &'static Module, n_envs: usize) -> Result<Self, Error> {
+        if n_envs == 0 || u32::try_from(n_envs).is_err() {
+            return Err(rl_envs::Error::EnvCount { n_envs }.into());
+        }
+        let (observation_space, action_space) = (twin.spaces)();
+        let kernel = |what: &str| device.kernel_of(module, format!("{}_{what}", twin.name));
+        let stream = device.stream()?;
+        let mut memory = Memory {
+            words: Buffer::zeros(device, twin.words(n_envs))?,
+            clock: Buffer::zeros(device, 2)?,
+            fault: Buffer::zeros(device, 1)?,
+        };
+        stream.upload(&memory.fault.view_mut(), &[NO_FAULT])?;
+        Ok(Self {
+            twin,
+            n_envs,
+            first_env: 0,
+            block: BLOCK,
+            params: (twin.params)(),
+            reset: kernel("reset")?,
+            step: kernel("step")?,
+            step_random: kernel("step_random")?,
+            clock_advance: device.kernel("clock", "clock_advance".into())?,
+            memory: Arc::new(memory),
+            seed: 0,
+            steps: 0,
+            clock_steps: 0,
+            elsewhere: false,
+            host: None,
+            observation_space,
+            action_space,
+            device: device.clone(),
+            stream,
+        })
+    }
+
+    /// Makes this a slice of a larger batch, from the environment `first_env` on.
+    ///
+    /// Its environments and random actions are then those of the whole, after the next reset.
+    #[must_use]
+    pub fn with_first_env(mut self, first_env: u32) -> Self {
+        self.first_env = first_env;
+        self
+    }
+
+    /// Sets the number of threads per block.
+    #[must_use]
+    pub fn with_block(mut self, block: u32) -> Self {
+        self.block = block;
+        self
+    }
+
+    /// Returns the number of threads per block.
+    #[must_use]
+    pub fn block(&self) -> u32 {
+        self.block
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Returns the bytes of one environment's state.
+    pub(crate) fn state_bytes(&self) -> usize {
+        let (words, halves) = self.twin.columns;
+        4 * words + 2 * halves
+    }
+
+    /// Returns the driver's figures for the step kernel with these actions.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn kernel_info(&self, actions: ActionSource) -> Result<Option<KernelInfo>, Error> {
+        self.kernel(actions).info()
+    }
+
+    fn kernel(&self, actions: ActionSource) -> &Kernel {
+        match actions {
+            ActionSource::Given => &self.step,
+            ActionSource::Random => &self.step_random,
+        }
+    }
+
+    /// Builds the arguments `Params` and `Envs` of the kernels.
+    fn args(&self) -> Args {
+        let Memory { words, clock, fault } = &*self.memory;
+        let [words, clock, fault] = [words.address(), clock.address(), fault.address()].map(long);
+        let envs = [words[0], words[1], clock[0], clock[1], fault[0], fault[1], self.n_envs as u32, self.first_env];
+        Args::new().push(&self.params).push(&envs)
+    }
+
+    /// Returns the alignment of one observation, in bytes.
+    ///
+    /// The kernels store up to 16 bytes at once; the alignment is the widest store that divides the observation's size.
+    fn align(&self) -> u64 {
+        let bytes = self.observation_space.len() * self.observation_space.dtype().size();
+        1 << bytes.trailing_zeros().min(4)
+    }
+
+    /// Resets all environments from `seed`.
+    ///
+    /// Writes first observations (N, D), and masks (N, A) if the action space has them.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`].
+    pub fn reset_on(
+        &mut self,
+        stream: &Stream,
+        seed: u64,
+        obs: &ObsViews<'_>,
+        masks: Option<&ViewMut<'_, u8>>,
+    ) -> Result<(), Error> {
+        let (n, d) = (self.n_envs, self.observation_space.len());
+        let obs = address(obs, "obs", self.observation_space.dtype(), n * d, self.align())?;
+        let masks = self.masks_address("masks", masks, n)?;
+        self.set_clock(stream, seed, 0)?;
+        self.elsewhere = true;
+        self.launch_reset(stream, obs, masks)
+    }
+
+    #[allow(unsafe_code)]
+    fn launch_reset(&self, stream: &Stream, obs: u64, masks: u64) -> Result<(), Error> {
+        let args = self.args().push_long(obs).push_long(masks);
+        // SAFETY: the parameters are those of `NAME_reset(Params, Envs, Obs*, u8*)`; the caller checked kinds and lengths, and
+        // buffers free their memory only after the device is done with it.
+        unsafe { self.reset.launch(stream, self.n_envs as u64, self.block, args) }
+    }
+
+    /// Returns the address of masks (n, A), 0 without masks.
+    fn masks_address(&self, what: &'static str, masks: Option<&ViewMut<'_, u8>>, n: usize) -> Result<u64, Error> {
+        match (masks, self.action_space.masked()) {
+            (None, false) => Ok(0),
+            (Some(masks), true) => {
+                let expected = n * self.action_space.len();
+                let found = masks.len();
+                if found != expected {
+                    return Err(Error::Length { what, expected, found });
+                }
+                aligned(what, masks.address(), 4)
+            }
+            (None, true) => Err(Error::Kind { what, expected: "masks" }),
+            (Some(_), false) => Err(Error::Kind { what, expected: "none" }),
+        }
+    }
+
+    /// Sets seed and lifetime steps, here and on the device.
+    fn set_clock(&mut self, stream: &Stream, seed: u64, steps: u64) -> Result<(), Error> {
+        let clock = ViewMut::of_shared(&self.memory.clock);
+        stream.upload(&clock, &[seed, steps])?;
+        (self.seed, self.steps, self.clock_steps) = (seed, steps, steps);
+        Ok(())
+    }
+
+    /// Steps every environment `k` times in one launch, with its state in registers.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if `rows` hold neither `k` steps nor one, [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`].
+    /// Nothing has changed then.
+    pub fn step_on(&mut self, stream: &Stream, k: u32, source: ActionSource, rows: &StepViews<'_>) -> Result<(), Error> {
+        let n = self.n_envs;
+        let n_rows = if rows.rewards.len() == n { 1 } else { k as usize };
+        let (all, dtype, align) = (n * n_rows, self.observation_space.dtype(), self.align());
+        let length =
+            |what, expected, found| if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) };
+        length("rewards", all, rows.rewards.len())?;
+        length("terminated", all, rows.terminated.len())?;
+        length("truncated", all, rows.truncated.len())?;
+        let d = self.observation_space.len();
+        let obs = address(&rows.obs, "obs", dtype, all * d, align)?;
+        let final_obs = address(&rows.final_obs, "final_obs", dtype, all * d, align)?;
+        let (masks, final_masks) = rows.masks.as_ref().map(|[masks, final_masks]| (masks, final_masks)).unzip();
+        let masks = self.masks_address("masks", masks, all)?;
+        let final_masks = self.masks_address("final_masks", final_masks, all)?;
+        let actions = match (&rows.actions, &self.action_space) {
+            (ActionViews::Discrete(actions), ActionSpace::Discrete { .. }) => {
+                length("actions", all, actions.len())?;
+                actions.address()
+            }
+            (ActionViews::Continuous(actions), ActionSpace::Continuous { low, .. }) => {
+                length("actions", all * low.len(), actions.len())?;
+                actions.address()
+            }
+            (_, ActionSpace::Continuous { .. }) => return Err(Error::Kind { what: "actions", expected: "continuous ones" }),
+            _ => return Err(Error::Kind { what: "actions", expected: "discrete ones" }),
+        };
+        let places =
+            [obs, rows.rewards.address(), rows.terminated.address(), rows.truncated.address(), final_obs, masks, final_masks];
+        let batch: Vec<u32> = places.into_iter().flat_map(long).collect();
+        let args = self.args().push_long(actions).push(&batch).push_long(self.steps - self.clock_steps);
+        let args = args.push(&[k]).push(&[u32::from(n_rows > 1)]);
+        self.elsewhere = true;
+        self.launch_step(stream, source, args)?;
+        self.steps += u64::from(k);
+        Ok(())
+    }
+
+    #[allow(unsafe_code)]
+    fn launch_step(&self, stream: &Stream, source: ActionSource, args: Args) -> Result<(), Error> {
+        // SAFETY: the parameters are those of `NAME_step(Params, Envs, Action*, StepBatch, u64, u32, u32)`; the caller checked
+        // kinds and lengths, and buffers free their memory only after the device is done with it.
+        unsafe { self.kernel(source).launch(stream, self.n_envs as u64, self.block, args) }
+    }
+
+    /// Steps once, then `repeat - 1` more times with the same action.
+    ///
+    /// The further steps are one launch. All steps write to the same row.
+    ///
+    /// # Errors
+    /// The errors of [`CudaVecEnv::step_on`].
+    pub(crate) fn step_repeatedly(
+        &mut self,
+        stream: &Stream,
+        repeat: u32,
+        source: ActionSource,
+        row: &StepViews<'_>,
+    ) -> Result<(), Error> {
+        self.step_on(stream, 1, source, row)?;
+        if repeat > 1 { self.step_on(stream, repeat - 1, ActionSource::Given, row) } else { Ok(()) }
+    }
+
+    /// Adds `steps` to the device's clock.
+    #[allow(unsafe_code)]
+    fn advance_clock(&self, stream: &Stream, steps: u64) -> Result<(), Error> {
+        let args = Args::new().push_long(self.memory.clock.address()).push_long(steps);
+        // SAFETY: the parameters are those of `clock_advance(Clock*, u64)`; the clock belongs to this batch.
+        unsafe { self.clock_advance.launch(stream, 1, 1, args) }
+    }
+
+    /// Waits for the stream and reports actions that were out of range.
+    ///
+    /// The environment took action 0 instead. The error names the lowest index among the affected environments.
+    ///
+    /// # Errors
+    /// [`Error::ActionOutOfRange`] or [`Error::Driver`].
+    pub fn check_actions(&mut self, stream: &Stream) -> Result<(), Error> {
+        let mut fault = [0];
+        stream.download(&mut fault, &self.memory.fault.view())?;
+        if fault[0] == NO_FAULT {
+            return Ok(());
+        }
+        stream.upload(&ViewMut::of_shared(&self.memory.fault), &[NO_FAULT])?;
+        Err(Error::ActionOutOfRange { env_idx: fault[0] as usize })
+    }
+
+    /// Captures a rollout into a graph, one launch per step; nothing is stepped yet.
+    ///
+    /// The graph keeps the memory of `steps`. With `repeat` above 1, each step is taken and written `repeat` times with the same
+    /// action: a heavier step, for measurements.
+    ///
+    /// # Errors
+    /// The errors of [`CudaVecEnv::step_on`].
+    pub fn capture(
+        &mut self,
+        stream: &Stream,
+        source: ActionSource,
+        repeat: u32,
+        mut steps: DeviceSteps,
+    ) -> Result<RolloutGraph, Error> {
+        let graph = self.capture_steps(stream, |envs| {
+            (0..steps.n_steps).try_for_each(|t| envs.step_repeatedly(stream, repeat, source, &steps.rows(t..t + 1)))
+        });
+        Ok(RolloutGraph { graph: graph?, steps })
+    }
+
+    /// Captures work with steps of these environments into a graph.
+    ///
+    /// Nothing is stepped yet.
+    ///
+    /// # Errors
+    /// The errors of `work`, and those of [`Stream::capture`].
+    pub fn capture_steps<E: From<Error>>(
+        &mut self,
+        stream: &Stream,
+        work: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<StepsGraph, E> {
+        let (before, clock_before) = (self.steps, self.clock_steps);
+        self.clock_steps = before; // a replay sets the device's clock first
+        let graph = stream.capture::<E>(|| {
+            work(self)?;
+            Ok(self.advance_clock(stream, self.steps - before)?)
+        });
+        let taken = self.steps - before;
+        (self.steps, self.clock_steps) = (before, clock_before);
+        Ok(StepsGraph { graph: graph?, stream: stream.clone(), memory: self.memory.clone(), taken })
+    }
+
+    /// Queues a captured rollout on its stream.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if the graph belongs to another batch, or [`Error::Driver`].
+    pub fn replay(&mut self, rollout: &mut RolloutGraph) -> Result<(), Error> {
+        self.replay_steps(&mut rollout.graph)
+    }
+
+    /// Queues captured steps on their stream.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if the graph belongs to another batch, or [`Error::Driver`].
+    pub fn replay_steps(&mut self, captured: &mut StepsGraph) -> Result<(), Error> {
+        if !Arc::ptr_eq(&self.memory, &captured.memory) {
+            return Err(Error::Kind { what: "graph", expected: "one that was captured from these environments" });
+        }
+        if self.clock_steps != self.steps {
+            self.advance_clock(&captured.stream, self.steps - self.clock_steps)?;
+            self.clock_steps = self.steps;
+        }
+        self.elsewhere = true;
+        captured.graph.launch()?;
+        self.steps += captured.taken;
+        self.clock_steps = self.steps;
+        Ok(())
+    }
+
+    /// Returns the indices of the environments in the larger batch.
+    fn indices(&self) -> Range<usize> {
+        let first = self.first_env as usize;
+        first..first + self.n_envs
+    }
+
+    /// Waits for the device, then returns the states in the kernels' layout.
+    fn words(&self) -> Result<Vec<u32>, Error> {
+        self.device.synchronize()?;
+        let mut words = vec![0; self.memory.words.len()];
+        self.stream.download(&mut words, &self.memory.words.view())?;
+        Ok(words)
+    }
+}
+
+/// States of environments in consecutive ranges of their indices.
+///
+/// The first range begins with the index of the first environment. Each state is as a [`VecEnv`] of those environments saves it.
+impl CudaVecEnv {
+    /// Waits for the device, then returns the states.
+    ///
+    /// # Errors
+    /// [`rl_envs::Error::Device`].
+    pub fn save_ranges(&self, ranges: impl Iterator<Item = Range<usize>>) -> Result<Vec<Vec<u8>>, rl_envs::Error> {
+        let words = self.words().map_err(of_envs)?;
+        ranges.map(|range| (self.twin.save)(&words, &self.indices(), range, self.seed, self.steps)).collect()
+    }
+
+    /// Waits for the device, then restores the states of all environments.
+    ///
+    /// # Errors
+    /// [`rl_envs::Error::BadState`] if they do not fit; [`rl_envs::Error::Device`].
+    pub fn load_ranges(&mut self, saved: &[&[u8]]) -> Result<(), rl_envs::Error> {
+        let (seed, steps, words) = (self.twin.load)(saved, self.indices())?;
+        let mut work = || {
+            self.device.synchronize()?;
+            let stream = self.stream.clone();
+            stream.upload(&ViewMut::of_shared(&self.memory.words), &words)?;
+            self.set_clock(&stream, seed, steps)
+        };
+        work().map_err(of_envs)
+    }
+}
+
+/// Converts to the errors of the [`VecEnv`] contract.
+fn of_envs(error: Error) -> rl_envs::Error {
+    match error {
+        Error::Env(error) => error,
+        error => rl_envs::Error::Device(error.to_string()),
+    }
+}
+
+impl CudaVecEnv {
+    /// Runs `work` on the batch's own stream with the staging memory.
+    ///
+    /// Waits first for work in flight on other streams.
+    fn with_host<R>(&mut self, work: impl FnOnce(&mut Self, &Stream, &mut Host) -> Result<R, Error>) -> Result<R, Error> {
+        if self.elsewhere {
+            self.device.synchronize()?;
+        }
+        let mut host = match self.host.take() {
+            Some(host) => host,
+            None => Host::zeros(&self.device, self.n_envs, &self.observation_space, &self.action_space)?,
+        };
+        let stream = self.stream.clone();
+        let result = work(self, &stream, &mut host);
+        (self.host, self.elsewhere) = (Some(host), false);
+        result
+    }
+
+    /// Resets, and copies first observations and masks to the host.
+    fn reset_host(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: &mut [u8]) -> Result<(), Error> {
+        self.with_host(|envs, stream, host| {
+            let rows = host.steps.rows(0..1);
+            envs.reset_on(stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;
+            let from = &host.steps.columns;
+            let both = obs.zip(from.obs.as_ref()).ok_or(WRONG_OBS)?;
+            either!(Obs, both, |(to, from)| stream.download(to, &from.view()))?;
+            from.masks.as_ref().map_or(Ok(()), |[from, _]| stream.download(masks, &from.view()))
+        })
+    }
+
+    /// Steps once, and copies the results to the host.
+    fn step_host(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        let (d, a) = (self.observation_space.len(), self.action_space.len());
+        self.with_host(|envs, stream, host| {
+            let both = steps.actions.as_slice().zip(host.steps.columns.actions.as_mut());
+            let both = both.ok_or(Error::Kind { what: "actions", expected: "those of the action space" })?;
+            either!(Actions, both, |(from, to)| stream.upload(&to.view_mut(), from))?;
+            envs.step_on(stream, 1, ActionSource::Given, &host.steps.rows(0..1))?;
+            let from = &host.steps.columns;
+            let both = steps.obs.zip(from.obs.as_ref()).ok_or(WRONG_OBS)?;
+            either!(Obs, both, |(to, from)| stream.download(to, &from.view()))?;
+            stream.download(steps.rewards, &from.rewards.view())?;
+            stream.download(steps.terminated, &from.terminated.view())?;
+            stream.download(steps.truncated, &from.truncated.view())?;
+            let [masks, final_masks] = steps.masks.unwrap_or_default();
+            if let Some([from, _]) = &from.masks {
+                stream.download(masks, &from.view())?;
+            }
+            let ended: Vec<usize> = (0..steps.rewards.len()).filter(|&i| steps.terminated[i] | steps.truncated[i] != 0).collect();
+            if ended.is_empty() {
+                return Ok(());
+            }
+            let both = from.final_obs.as_ref().zip(host.finals.as_mut()).and_then(|both| steps.final_obs.zip(both));
+            either!(Obs, both.ok_or(WRONG_OBS)?, |(to, (from, slab))| finals(stream, &from.view(), slab, &ended, d, to))?;
+            match &from.masks {
+                Some([_, from]) => finals(stream, &from.view(), &mut host.masks, &ended, a, final_masks),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
+/// Copies the rows `ended` of `len` elements each to the host, by way of `slab`.
+fn finals<T: Element>(
+    stream: &Stream,
+    from: &View<'_, T>,
+    slab: &mut PinnedSlab<T>,
+    ended: &[usize],
+    len: usize,
+    to: &mut [T],
+) -> Result<(), Error> {
+    stream.download_async(slab, from)?;
+    let rows = slab.read()?;
+    ended.iter().for_each(|i| to[i * len..][..len].copy_from_slice(&rows[i * len..][..len]));
+    Ok(())
+}
+
+impl VecEnv for CudaVecEnv {
+    fn n_envs(&self) -> usize {
+        self.n_envs
+    }
+
+    fn first_env(&self) -> u32 {
+        self.first_env
+    }
+
+    fn observation_space(&self) -> &Space {
+        &self.observation_space
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        &self.action_space
+    }
+
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), rl_envs::Error> {
+        StepLens::check_reset(self.n_envs, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        self.reset_host(seed, obs, masks.unwrap_or_default()).map_err(of_envs)
+    }
+
+    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), rl_envs::Error> {
+        steps.check(self.n_envs, &self.observation_space, &self.action_space)?;
+        self.step_host(steps).map_err(of_envs)
+    }
+
+    /// Always fails: a device batch cannot restart one environment alone.
+    ///
+    /// Its environments return only finite numbers, so no caller needs a restart.
+    fn restart(&mut self, _: usize, _: ObsSliceMut<'_>, _: Option<&mut [u8]>) -> Result<(), rl_envs::Error> {
+        Err(rl_envs::Error::CannotRestart)
+    }
+
+    /// Fails, as [`VecEnv::restart`] does.
+    fn repeat_step(&mut self, _: usize, _: StepSlicesMut<'_>) -> Result<(), rl_envs::Error> {
+        Err(rl_envs::Error::CannotRestart)
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        assert!(env_idx < self.n_envs, "environment {env_idx} of {}", self.n_envs);
+        if let Ok(words) = self.words() {
+            (self.twin.render)(&words, self.n_envs, env_idx, canvas);
+        }
+    }
+
+    fn save(&self) -> Result<Vec<u8>, rl_envs::Error> {
+        self.save_ranges(std::iter::once(self.indices())).map(|mut saved| saved.swap_remove(0))
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), rl_envs::Error> {
+        self.load_ranges(&[bytes])
+    }
+}

@@ -1,0 +1,679 @@
+//! Optional wrappers of an environment or a batch.
+//!
+//! Wrappers of an [`Env`] change episodes; a wrapped environment still fulfils the whole contract (it can be saved, checked with
+//! [`check_env`](crate::check_env), and stepped by any number of threads):
+//!
+//! - [`TimeLimit`] truncates episodes, for an environment without a limit;
+//! - [`ActionRepeat`] takes each action several times;
+//! - [`Pixels`] observes the picture that the environment draws of itself;
+//! - [`FrameStack`] observes the last few observations at once.
+//!
+//! Wrappers of a [`VecEnv`] only use rewards and flags. They cost one pass over them, and fit any batch:
+//!
+//! - [`EpisodeStats`] records return and length of episodes;
+//! - [`RewardClip`] clips rewards. Statistics of episodes still use the environments' own rewards ([`VecEnv::raw_rewards`]), in
+//!   whichever order the two are applied.
+//!
+//! ```
+//! use rl_envs::wrappers::{ActionRepeat, EpisodeStats, FrameStack, RewardClip};
+//! use rl_envs::{SyncVecEnv, VecEnv, cartpole::CartPole};
+//!
+//! let env = FrameStack::new(ActionRepeat::new(CartPole::default(), 2), 4);
+//! let envs = RewardClip::new(EpisodeStats::new(SyncVecEnv::new(8, env)), -1.0, 1.0);
+//! assert_eq!(envs.observation_space().shape(), [16]);
+//! ```
+
+use std::cell::Cell;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, ActionSpace, Canvas, Env, Error, ObsSliceMut, Rng, Space, Step, StepSlicesMut, VecEnv, numerics::codec};
+
+/// Wrappers of any environment of the catalog, as values; by default none.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wrappers {
+    /// Observations stacked by [`FrameStack`]; 1 for none.
+    pub frame_stack: usize,
+    /// Steps after which [`TimeLimit`] truncates an episode; 0 for none.
+    ///
+    /// Repeated steps count.
+    pub time_limit: u32,
+    /// Times that [`ActionRepeat`] takes each action.
+    pub action_repeat: u32,
+    /// Width and height of the pictures that [`Pixels`] observes; 0 for none.
+    pub pixels: usize,
+    /// Bound of rewards in [`RewardClip`], positive and negated; 0 for none.
+    pub reward_clip: f32,
+}
+
+impl Default for Wrappers {
+    fn default() -> Self {
+        Self { frame_stack: 1, time_limit: 0, action_repeat: 1, pixels: 0, reward_clip: 0.0 }
+    }
+}
+
+impl Wrappers {
+    /// True if these wrappers change nothing but rewards.
+    pub(crate) fn leave_env(&self) -> bool {
+        Self { reward_clip: 0.0, ..*self } == Self::default()
+    }
+
+    /// Wraps an environment in all wrappers but those of pixels and rewards.
+    ///
+    /// Defaults do nothing.
+    ///
+    /// # Panics
+    /// If `frame_stack` or `action_repeat` is 0.
+    pub(crate) fn around<E: Env>(&self, env: E) -> FrameStack<ActionRepeat<TimeLimit<E>>> {
+        FrameStack::new(self.limited(env), self.frame_stack)
+    }
+
+    /// Wraps an environment in all wrappers but that of rewards.
+    ///
+    /// # Panics
+    /// If `frame_stack`, `action_repeat` or `pixels` is 0.
+    pub(crate) fn around_pixels<E: Env>(&self, env: E) -> FrameStack<Pixels<ActionRepeat<TimeLimit<E>>>> {
+        FrameStack::new(Pixels::new(self.limited(env), self.pixels), self.frame_stack)
+    }
+
+    fn limited<E: Env>(&self, env: E) -> ActionRepeat<TimeLimit<E>> {
+        let max_steps = if self.time_limit == 0 { u32::MAX } else { self.time_limit };
+        ActionRepeat::new(TimeLimit::new(env, max_steps), self.action_repeat)
+    }
+
+    /// Wraps a batch in the wrapper of rewards if it is on.
+    pub(crate) fn around_rewards(&self, envs: Box<dyn VecEnv>) -> Box<dyn VecEnv> {
+        if self.reward_clip > 0.0 { Box::new(RewardClip::new(envs, -self.reward_clip, self.reward_clip)) } else { envs }
+    }
+}
+
+/// An environment whose episodes are truncated after `max_steps` steps.
+///
+/// It never sets `terminated`; a step may set both flags.
+///
+/// Inside an [`ActionRepeat`] it counts steps of the environment, outside actions.
+#[derive(Clone, Debug)]
+pub struct TimeLimit<E> {
+    env: E,
+    max_steps: u32,
+    elapsed: u32,
+}
+
+/// State of a [`TimeLimit`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeLimitState<S> {
+    /// State of the environment.
+    pub env: S,
+    /// Steps taken in this episode.
+    pub elapsed: u32,
+}
+
+impl<E: Env> TimeLimit<E> {
+    /// Limits the episodes of `env` to `max_steps` steps.
+    ///
+    /// # Panics
+    /// If `max_steps` is 0.
+    #[must_use]
+    pub fn new(env: E, max_steps: u32) -> Self {
+        assert!(max_steps > 0, "an episode has a step at least");
+        Self { env, max_steps, elapsed: 0 }
+    }
+}
+
+impl<E: Env> Env for TimeLimit<E> {
+    type Obs = E::Obs;
+    type State = TimeLimitState<E::State>;
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
+        self.elapsed = 0;
+        self.env.reset(rng, obs);
+    }
+
+    #[inline]
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
+        let step = self.env.step(action, rng, obs);
+        self.elapsed += 1;
+        Step { truncated: step.truncated | (self.elapsed >= self.max_steps), ..step }
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        self.env.mask(mask);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes()
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.env.render(canvas);
+    }
+
+    fn state(&self) -> Option<Self::State> {
+        Some(TimeLimitState { env: self.env.state()?, elapsed: self.elapsed })
+    }
+
+    fn set_state(&mut self, state: Self::State) -> Result<(), Error> {
+        if state.elapsed >= self.max_steps {
+            let (elapsed, limit) = (state.elapsed, self.max_steps);
+            return Err(Error::BadState(format!("elapsed is {elapsed}, an episode ends at step {limit}")));
+        }
+        self.env.set_state(state.env)?;
+        self.elapsed = state.elapsed;
+        Ok(())
+    }
+}
+
+/// An environment that takes each action `n_repeats` times, or to an episode's end.
+///
+/// The reward is the sum, the observation the last one.
+///
+/// The mask applies to the first time only; it is not checked for the repeats.
+#[derive(Clone, Debug)]
+pub struct ActionRepeat<E> {
+    env: E,
+    n_repeats: u32,
+}
+
+impl<E: Env> ActionRepeat<E> {
+    /// Takes each action `n_repeats` times.
+    ///
+    /// # Panics
+    /// If `n_repeats` is 0.
+    #[must_use]
+    pub fn new(env: E, n_repeats: u32) -> Self {
+        assert!(n_repeats > 0, "an action is taken once at least");
+        Self { env, n_repeats }
+    }
+}
+
+impl<E: Env> Env for ActionRepeat<E> {
+    type Obs = E::Obs;
+    type State = E::State;
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space()
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
+        self.env.reset(rng, obs);
+    }
+
+    /// Takes all repeats with one stream of random numbers.
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
+        let mut sum = self.env.step(action, rng, obs);
+        for _ in 1..self.n_repeats {
+            if sum.done() {
+                break;
+            }
+            let step = self.env.step(action, rng, obs);
+            sum = Step { reward: sum.reward + step.reward, ..step };
+        }
+        sum
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        self.env.mask(mask);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes()
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.env.render(canvas);
+    }
+
+    fn state(&self) -> Option<E::State> {
+        self.env.state()
+    }
+
+    fn set_state(&mut self, state: E::State) -> Result<(), Error> {
+        self.env.set_state(state)
+    }
+}
+
+/// Time since any fixed moment, in any unit.
+pub type Clock = fn() -> u64;
+
+thread_local! {
+    /// Clock that measures this thread's preprocessing, and the time that it took.
+    static PREPROCESSING: Cell<Option<(Clock, u64)>> = const { Cell::new(None) };
+}
+
+/// Runs `work`; also returns the time that preprocessing took on this thread.
+///
+/// The time covers the pictures of [`Pixels`] and the copies of [`FrameStack`], in the clock's unit.
+pub fn time_preprocessing<R>(clock: Clock, work: impl FnOnce() -> R) -> (R, u64) {
+    PREPROCESSING.set(Some((clock, 0)));
+    let result = work();
+    (result, PREPROCESSING.take().map_or(0, |(_, spent)| spent))
+}
+
+/// Runs `work`, a part of what [`time_preprocessing`] measures.
+fn preprocess(work: impl FnOnce()) {
+    let Some((clock, spent)) = PREPROCESSING.get() else { return work() };
+    let begin = clock();
+    work();
+    PREPROCESSING.set(Some((clock, spent + (clock() - begin))));
+}
+
+/// An environment that observes the picture that it draws of itself, in grey.
+///
+/// Observations are bytes, (1, S, S), of which a learner takes the 255th part. The picture keeps its proportions; what it leaves
+/// is black. Greys are the luma of ITU-R BT.601.
+#[derive(Clone, Debug)]
+pub struct Pixels<E: Env> {
+    env: E,
+    side: usize,
+    canvas: Canvas,
+    /// The environment's own observation, (D).
+    own: Vec<E::Obs>,
+}
+
+impl<E: Env> Pixels<E> {
+    /// Observes pictures of `side` times `side` pixels.
+    ///
+    /// # Panics
+    /// If `side` is 0.
+    #[must_use]
+    pub fn new(env: E, side: usize) -> Self {
+        assert!(side > 0, "a picture has one pixel at least");
+        let own = vec![E::Obs::default(); env.observation_space().len()];
+        Self { env, side, canvas: Canvas::new(side, side), own }
+    }
+
+    fn draw(&mut self, obs: &mut [u8]) {
+        self.env.render(&mut self.canvas);
+        obs.fill(0);
+        let (width, height) = (self.canvas.width(), self.canvas.height());
+        if width == 0 {
+            return;
+        }
+        let (left, top) = ((self.side - width) / 2, (self.side - height) / 2);
+        for (y, row) in self.canvas.pixels().chunks_exact(3 * width).enumerate() {
+            let to = &mut obs[(top + y) * self.side + left..][..width];
+            for (to, rgb) in to.iter_mut().zip(row.chunks_exact(3)) {
+                let [r, g, b] = [rgb[0], rgb[1], rgb[2]].map(u32::from);
+                *to = ((77 * r + 150 * g + 29 * b) >> 8) as u8;
+            }
+        }
+    }
+}
+
+impl<E: Env> Env for Pixels<E> {
+    type Obs = u8;
+    type State = E::State;
+
+    fn observation_space(&self) -> Space {
+        Space::bytes(&[1, self.side, self.side], u8::MAX, 1.0 / 255.0)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
+        self.env.reset(rng, &mut self.own);
+        preprocess(|| self.draw(obs));
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
+        let step = self.env.step(action, rng, &mut self.own);
+        preprocess(|| self.draw(obs));
+        step
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        self.env.mask(mask);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes() + size_of_val(&self.own[..]) + 3 * self.side * self.side
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.env.render(canvas);
+    }
+
+    fn state(&self) -> Option<E::State> {
+        self.env.state()
+    }
+
+    fn set_state(&mut self, state: E::State) -> Result<(), Error> {
+        self.env.set_state(state)
+    }
+}
+
+/// An environment that observes its last k observations, oldest first.
+///
+/// After a reset, all k are the first one.
+///
+/// The first axis of the observation is k times as long: (C, H, W) becomes (k C, H, W), (D) becomes (k D). A frame (H, W) should
+/// have the shape (1, H, W).
+#[derive(Clone, Debug)]
+pub struct FrameStack<E: Env> {
+    env: E,
+    frames: Vec<E::Obs>, // (k, D)
+    d: usize,
+}
+
+/// State of a [`FrameStack`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FrameStackState<S, O> {
+    /// State of the environment.
+    pub env: S,
+    /// The last observations, (k, D), oldest first.
+    pub frames: Vec<O>,
+}
+
+impl<E: Env> FrameStack<E> {
+    /// Stacks the last `k` observations.
+    ///
+    /// # Panics
+    /// If `k` is 0.
+    #[must_use]
+    pub fn new(env: E, k: usize) -> Self {
+        assert!(k > 0, "a stack holds one observation at least");
+        let d = env.observation_space().len();
+        Self { env, frames: vec![E::Obs::default(); k * d], d }
+    }
+}
+
+impl<E: Env> Env for FrameStack<E> {
+    type Obs = E::Obs;
+    type State = FrameStackState<E::State, E::Obs>;
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space().stacked(self.frames.len() / self.d)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        self.env.action_space()
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
+        self.env.reset(rng, &mut self.frames[..self.d]);
+        preprocess(|| {
+            let (first, others) = self.frames.split_at_mut(self.d);
+            others.chunks_exact_mut(self.d).for_each(|frame| frame.copy_from_slice(first));
+            obs.copy_from_slice(&self.frames);
+        });
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
+        preprocess(|| self.frames.copy_within(self.d.., 0));
+        let last = self.frames.len() - self.d;
+        let step = self.env.step(action, rng, &mut self.frames[last..]);
+        preprocess(|| obs.copy_from_slice(&self.frames));
+        step
+    }
+
+    fn mask(&self, mask: &mut [u8]) {
+        self.env.mask(mask);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes() + size_of_val(&self.frames[..])
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        self.env.render(canvas);
+    }
+
+    fn state(&self) -> Option<Self::State> {
+        Some(FrameStackState { env: self.env.state()?, frames: self.frames.clone() })
+    }
+
+    fn set_state(&mut self, state: Self::State) -> Result<(), Error> {
+        if state.frames.len() != self.frames.len() {
+            let (found, expected) = (state.frames.len(), self.frames.len());
+            return Err(Error::BadState(format!("the frames hold {found} elements, not {expected}")));
+        }
+        self.env.set_state(state.env)?;
+        self.frames = state.frames;
+        Ok(())
+    }
+}
+
+/// An ended episode.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Episode {
+    /// Index of the environment in the batch.
+    pub env_idx: usize,
+    /// Sum of the rewards, not discounted.
+    pub episode_return: f64,
+    /// Number of steps.
+    pub length: u32,
+}
+
+/// A batch that records return and length of each episode.
+#[derive(Clone, Debug)]
+pub struct EpisodeStats<V> {
+    envs: V,
+    running: Vec<Episode>, // (N)
+    finished: Vec<Episode>,
+    raw: Vec<f32>, // (N)
+}
+
+/// Adds a step to an episode, which is finished if `done`.
+fn count(episode: &mut Episode, reward: f32, done: bool, finished: &mut Vec<Episode>) {
+    episode.episode_return += f64::from(reward);
+    episode.length += 1;
+    if done {
+        finished.push(*episode);
+        (episode.episode_return, episode.length) = (0.0, 0);
+    }
+}
+
+/// Saved state of [`EpisodeStats`].
+#[derive(Serialize, Deserialize)]
+struct SavedStats {
+    envs: Vec<u8>,
+    running: Vec<Episode>,
+    finished: Vec<Episode>,
+}
+
+impl<V: VecEnv> EpisodeStats<V> {
+    /// Wraps `envs`.
+    #[must_use]
+    pub fn new(envs: V) -> Self {
+        let running = Self::start(envs.n_envs());
+        Self { raw: vec![0.0; envs.n_envs()], envs, running, finished: Vec::new() }
+    }
+
+    fn start(n_envs: usize) -> Vec<Episode> {
+        (0..n_envs).map(|env_idx| Episode { env_idx, episode_return: 0.0, length: 0 }).collect()
+    }
+
+    /// Returns the episodes that ended since the last call, in order of their ends.
+    ///
+    /// Episodes of the same step are in order of their index. They are kept until taken, even over a reset.
+    pub fn take_finished(&mut self) -> Vec<Episode> {
+        std::mem::take(&mut self.finished)
+    }
+}
+
+impl<V: VecEnv> VecEnv for EpisodeStats<V> {
+    fn n_envs(&self) -> usize {
+        self.envs.n_envs()
+    }
+
+    fn first_env(&self) -> u32 {
+        self.envs.first_env()
+    }
+
+    fn observation_space(&self) -> &Space {
+        self.envs.observation_space()
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        self.envs.action_space()
+    }
+
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        self.envs.reset_into(seed, obs, masks)?;
+        self.running = Self::start(self.envs.n_envs());
+        Ok(())
+    }
+
+    fn step_into(&mut self, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.step_into(steps.view_mut())?;
+        let ends = steps.terminated.iter().zip(&*steps.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
+        self.raw.copy_from_slice(steps.rewards);
+        self.envs.raw_rewards(&mut self.raw);
+        for ((episode, &reward), done) in self.running.iter_mut().zip(&self.raw).zip(ends) {
+            count(episode, reward, done, &mut self.finished);
+        }
+        Ok(())
+    }
+
+    /// Restarts an environment; its episode counts only if its last step ended it.
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        self.envs.restart(env_idx, obs, masks)?;
+        self.running[env_idx] = Episode { env_idx, episode_return: 0.0, length: 0 };
+        Ok(())
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.repeat_step(env_idx, steps.view_mut())?;
+        self.raw[env_idx] = steps.rewards[0];
+        self.envs.raw_rewards(&mut self.raw);
+        let done = steps.terminated[0] | steps.truncated[0] != 0;
+        count(&mut self.running[env_idx], self.raw[env_idx], done, &mut self.finished);
+        Ok(())
+    }
+
+    fn faults(&self) -> &[(usize, String)] {
+        self.envs.faults()
+    }
+
+    fn raw_rewards(&self, rewards: &mut [f32]) {
+        self.envs.raw_rewards(rewards);
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        self.envs.render(env_idx, canvas);
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        let (running, finished) = (self.running.clone(), self.finished.clone());
+        codec::encode(&SavedStats { envs: self.envs.save()?, running, finished })
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let saved: SavedStats = codec::decode(bytes)?;
+        let n = self.envs.n_envs();
+        let in_order = saved.running.iter().map(|episode| episode.env_idx).eq(0..n);
+        if !in_order || saved.finished.iter().any(|episode| episode.env_idx >= n) {
+            return Err(Error::BadState(format!("its episodes are not those of {n} environments")));
+        }
+        self.envs.load(&saved.envs)?;
+        (self.running, self.finished) = (saved.running, saved.finished);
+        Ok(())
+    }
+}
+
+/// A batch with rewards clipped to bounds; NaN stays NaN.
+#[derive(Clone, Debug)]
+pub struct RewardClip<V> {
+    envs: V,
+    low: f32,
+    high: f32,
+    raw: Vec<f32>, // (N)
+}
+
+impl<V: VecEnv> RewardClip<V> {
+    /// Clips the rewards of `envs` to `low` and `high`.
+    ///
+    /// # Panics
+    /// If `low` exceeds `high`, or either is NaN.
+    #[must_use]
+    pub fn new(envs: V, low: f32, high: f32) -> Self {
+        assert!(low <= high, "rewards are clipped to [{low}, {high}]");
+        Self { raw: vec![0.0; envs.n_envs()], envs, low, high }
+    }
+
+    /// Returns the inner batch, for example for its episodes.
+    ///
+    /// Stepping it directly gives rewards without clipping.
+    pub fn envs_mut(&mut self) -> &mut V {
+        &mut self.envs
+    }
+}
+
+impl<V: VecEnv> VecEnv for RewardClip<V> {
+    fn n_envs(&self) -> usize {
+        self.envs.n_envs()
+    }
+
+    fn first_env(&self) -> u32 {
+        self.envs.first_env()
+    }
+
+    fn observation_space(&self) -> &Space {
+        self.envs.observation_space()
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        self.envs.action_space()
+    }
+
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        self.envs.reset_into(seed, obs, masks)
+    }
+
+    fn step_into(&mut self, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.step_into(steps.view_mut())?;
+        self.raw.copy_from_slice(steps.rewards);
+        self.envs.raw_rewards(&mut self.raw);
+        steps.rewards.iter_mut().for_each(|reward| *reward = reward.clamp(self.low, self.high));
+        Ok(())
+    }
+
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        self.envs.restart(env_idx, obs, masks)
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.repeat_step(env_idx, steps.view_mut())?;
+        self.raw[env_idx] = steps.rewards[0];
+        self.envs.raw_rewards(&mut self.raw);
+        steps.rewards.iter_mut().for_each(|reward| *reward = reward.clamp(self.low, self.high));
+        Ok(())
+    }
+
+    fn faults(&self) -> &[(usize, String)] {
+        self.envs.faults()
+    }
+
+    fn raw_rewards(&self, rewards: &mut [f32]) {
+        rewards.copy_from_slice(&self.raw);
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        self.envs.render(env_idx, canvas);
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        self.envs.save()
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.envs.load(bytes)
+    }
+}

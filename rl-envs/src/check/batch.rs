@@ -1,0 +1,249 @@
+//! Checks of environments made at run time, one per clause of the contract.
+//!
+//! Only a batch of them can be looked at: see [`Batches`]. As in [`check`](crate::check), actions are drawn
+//! uniformly from the legal ones, seeds are fixed, and everything a learner sees is compared bit for bit.
+
+use std::ops::Range;
+
+use crate::batch::vec_env::Batches;
+use crate::check::{Check, Found, Outcome};
+use crate::{ActionSpace, Actions, Error, RandomActions, Steps};
+
+/// Environments of a recorded batch.
+const N_ENVS: usize = 3;
+/// Steps of a recording.
+const N_STEPS: usize = 300;
+/// Steps after which an episode counts as endless.
+const ENDLESS: usize = 20_000;
+/// Seed of the actions, which is the same for every seed of environments.
+const ACTION_SEED: u64 = 17;
+
+/// Recorded batch: the columns after the reset and after each step.
+struct Recording {
+    rows: Vec<Steps>,
+    /// Index of the first environment.
+    first: usize,
+}
+
+/// Everything a learner sees of one environment after a step.
+struct Seen {
+    obs: Vec<f32>,
+    reward: f32,
+    terminated: u8,
+    truncated: u8,
+    final_obs: Option<Vec<f32>>,
+    mask: Vec<u8>,
+}
+
+impl Seen {
+    /// Returns all of it as bits, in which NaN equals itself.
+    fn bits(&self) -> Vec<u32> {
+        let numbers = self.obs.iter().chain([&self.reward]).chain(self.final_obs.iter().flatten()).map(|x| x.to_bits());
+        numbers.chain([&self.terminated, &self.truncated].into_iter().chain(&self.mask).map(|&x| x.into())).collect()
+    }
+}
+
+/// Passes each check of the environments of `batches` to `each` once it is done.
+pub(crate) fn check_batches(batches: &'static dyn Batches, each: &mut dyn FnMut(Check)) {
+    type Clause = (&'static str, &'static str, fn(&'static dyn Batches) -> Found);
+    let clauses: [Clause; 9] = [
+        ("spaces", "the spaces are not empty, and their bounds are numbers in order", spaces),
+        ("steps", "resets and steps succeed", |batches| record(batches, 0..N_ENVS, 0, N_STEPS).map(|_| Outcome::Passed)),
+        ("finite", "observations and rewards are finite", finite),
+        ("observations_in_space", "observations lie in their space, the last one of an episode too", observations_in_space),
+        ("episodes_end", "episodes end", episodes_end),
+        ("same_seed", "the same seed and actions give the same bits", same_seed),
+        ("other_seeds", "randomness comes from the seed", other_seeds),
+        ("batch", "an environment of a batch does what it does alone", batch),
+        ("legal_actions", "a running episode has a legal action", legal_actions),
+    ];
+    let run = |(name, about, clause): Clause| {
+        let outcome = clause(batches).unwrap_or_else(Outcome::Failed);
+        Check { name, about, outcome }
+    };
+    clauses.into_iter().map(run).for_each(each);
+}
+
+/// Steps the environments `range` with random actions, until `enough`.
+fn play(
+    batches: &'static dyn Batches,
+    range: Range<usize>,
+    seed: u64,
+    mut enough: impl FnMut(&Steps) -> bool,
+) -> Result<(), String> {
+    let text = |error: Error| error.to_string();
+    let mut envs = batches.slice(range.clone()).map_err(text)?;
+    let mut random = RandomActions::slice(ACTION_SEED, range.clone(), envs.action_space());
+    let mut steps = Steps::new(&*envs);
+    envs.reset(seed, &mut steps).map_err(text)?;
+    let mut t = 0;
+    while !enough(&steps) {
+        t += 1;
+        random.fill(steps.actions.as_mut_slice());
+        if let (Actions::Discrete(actions), Some([masks, _])) = (&mut steps.actions, &steps.masks) {
+            let a = masks.len() / actions.len();
+            for (action, mask) in actions.iter_mut().zip(masks.chunks(a)) {
+                let legal = (0..a).map(|j| (*action as usize + j) % a).find(|&action| mask[action] != 0);
+                *action = legal.map_or(*action, |legal| legal as u32);
+            }
+        }
+        envs.step(&mut steps).map_err(text)?;
+        if let Some((i, why)) = envs.faults().first() {
+            return Err(format!("environment {}, step {t}: {why}", range.start + i));
+        }
+    }
+    Ok(())
+}
+
+fn record(batches: &'static dyn Batches, range: Range<usize>, seed: u64, n_steps: usize) -> Result<Recording, String> {
+    let (mut rows, first) = (Vec::new(), range.start);
+    play(batches, range, seed, |steps| {
+        rows.push(steps.clone());
+        rows.len() > n_steps
+    })?;
+    Ok(Recording { rows, first })
+}
+
+impl Recording {
+    /// Returns each environment's rows, with a description of their place.
+    fn seen(&self) -> impl Iterator<Item = (String, Seen)> {
+        self.rows.iter().enumerate().flat_map(move |(t, steps)| {
+            (0..steps.rewards.len()).map(move |i| (format!("environment {}, step {t}", self.first + i), seen(steps, i)))
+        })
+    }
+
+    /// Returns the rows of environment `i`.
+    fn of(&self, i: usize) -> impl Iterator<Item = Seen> {
+        self.rows.iter().map(move |steps| seen(steps, i - self.first))
+    }
+}
+
+/// Returns row `i` of a step.
+fn seen(steps: &Steps, i: usize) -> Seen {
+    let n = steps.rewards.len();
+    let d = steps.obs.len() / n;
+    let row = |rows: &crate::ObsRows| {
+        rows.as_slice().row(i, d).either(<[f32]>::to_vec, |row| row.iter().map(|&x| f32::from(x)).collect())
+    };
+    let mask = steps.masks.as_ref().map(|[masks, _]| masks[i * masks.len() / n..(i + 1) * masks.len() / n].to_vec());
+    Seen {
+        obs: row(&steps.obs),
+        reward: steps.rewards[i],
+        terminated: steps.terminated[i],
+        truncated: steps.truncated[i],
+        final_obs: steps.done(i).then(|| row(&steps.final_obs)),
+        mask: mask.unwrap_or_default(),
+    }
+}
+
+fn spaces(batches: &'static dyn Batches) -> Found {
+    let (space, actions) = batches.spaces();
+    let in_order =
+        |low: &[f32], high: &[f32]| low.iter().zip(high).position(|(low, high)| low.is_nan() || high.is_nan() || low > high);
+    let bad = in_order(space.low(), space.high()).map(|i| format!("bounds {i} of the observations"));
+    let bad = bad.or_else(|| match &actions {
+        ActionSpace::Continuous { low, high } => in_order(low, high).map(|i| format!("bounds {i} of the actions")),
+        ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => None,
+    });
+    bad.map_or(Ok(Outcome::Passed), |what| Err(format!("{what} are not numbers in order")))
+}
+
+fn finite(batches: &'static dyn Batches) -> Found {
+    for (place, seen) in record(batches, 0..N_ENVS, 1, N_STEPS)?.seen() {
+        let numbers = seen.obs.iter().chain(seen.final_obs.iter().flatten()).chain([&seen.reward]);
+        if let Some(x) = numbers.into_iter().find(|x| !x.is_finite()) {
+            return Err(format!("{place}: {x}: look for a division by 0, a root or a logarithm"));
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+fn observations_in_space(batches: &'static dyn Batches) -> Found {
+    let (space, _) = batches.spaces();
+    for (place, seen) in record(batches, 0..N_ENVS, 2, N_STEPS)?.seen() {
+        for obs in [Some(&seen.obs), seen.final_obs.as_ref()].into_iter().flatten() {
+            let categories = space.categories().iter().zip(obs).enumerate();
+            if let Some((i, (n, x))) = categories.filter(|(_, (n, _))| **n > 0).find(|(_, (_, x))| x.fract() != 0.0) {
+                return Err(format!(
+                    "{place}: obs[{i}] is {x}, the space has the categories 0 to {}: send a whole number",
+                    n - 1
+                ));
+            }
+            let outside = |i: &usize| obs[*i] < space.low()[*i] || obs[*i] > space.high()[*i];
+            if let Some(i) = (0..obs.len()).find(outside) {
+                let (low, high) = (space.low()[i], space.high()[i]);
+                return Err(format!(
+                    "{place}: obs[{i}] is {}, the space is [{low}, {high}]: clip the observation or widen the space",
+                    obs[i]
+                ));
+            }
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+fn episodes_end(batches: &'static dyn Batches) -> Found {
+    let (mut t, mut ended) = (0, false);
+    play(batches, 0..1, 3, |steps| {
+        t += 1;
+        ended = steps.done(0);
+        ended || t > ENDLESS
+    })?;
+    if ended {
+        return Ok(Outcome::Passed);
+    }
+    Err(format!("no episode has ended in {ENDLESS} steps of random actions, so no return can be reported: add a time limit"))
+}
+
+/// Compares environment `i` of two recordings.
+fn compare(a: &Recording, b: &Recording, i: usize) -> Result<(), String> {
+    match a.of(i).zip(b.of(i)).position(|(a, b)| a.bits() != b.bits()) {
+        Some(t) => Err(format!("environment {i} differs at step {t}")),
+        None => Ok(()),
+    }
+}
+
+fn same_seed(batches: &'static dyn Batches) -> Found {
+    let play = || record(batches, 0..N_ENVS, 4, N_STEPS);
+    let (a, b) = (play()?, play()?);
+    for i in 0..N_ENVS {
+        compare(&a, &b, i).map_err(|what| format!("{what}, with the same seed: draw all randomness from the seed of reset"))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn other_seeds(batches: &'static dyn Batches) -> Found {
+    let play = |seed| record(batches, 0..1, seed, N_STEPS);
+    let a = play(5)?;
+    for seed in 6..10 {
+        if compare(&a, &play(seed)?, 0).is_err() {
+            return Ok(Outcome::Passed);
+        }
+    }
+    Ok(Outcome::Skipped("all seeds give the same: an environment without randomness".into()))
+}
+
+fn batch(batches: &'static dyn Batches) -> Found {
+    let all = record(batches, 0..N_ENVS, 6, N_STEPS)?;
+    for i in 0..N_ENVS {
+        let alone = record(batches, i..i + 1, 6, N_STEPS)?;
+        compare(&all, &alone, i).map_err(|what| format!("{what} from the same one alone: share nothing between environments"))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn legal_actions(batches: &'static dyn Batches) -> Found {
+    let (_, actions) = batches.spaces();
+    if !actions.masked() {
+        return Ok(Outcome::Skipped("the action space has no masks".into()));
+    }
+    for (place, seen) in record(batches, 0..N_ENVS, 7, N_STEPS)?.seen() {
+        if let Some(x) = seen.mask.iter().find(|&&x| x > 1) {
+            return Err(format!("{place}: the mask has a {x}: write 1 for a legal action, 0 for another"));
+        }
+        if !seen.mask.contains(&1) {
+            return Err(format!("{place}: no action is legal: end the episode, or add an action that does nothing"));
+        }
+    }
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,9 @@
+//! The environments, one file each.
+
+pub mod acrobot;
+pub mod breakout;
+pub mod cartpole;
+pub mod mountain_car;
+pub mod mountain_car_continuous;
+pub mod pendulum;
+pub mod snake;

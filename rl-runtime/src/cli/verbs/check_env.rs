@@ -1,0 +1,117 @@
+//! `rl check-env`.
+
+use std::process::ExitCode;
+
+use rl_envs::catalog::Entry;
+use rl_envs::check::{Check, Outcome};
+use rl_envs::{ActionSpace, Actions, Dtype, RandomActions, Steps, VecEnv};
+use serde_json::json;
+
+use crate::config::effects::{pictures, unfit_for_conv};
+use crate::print::grouped;
+use crate::{Error, print};
+
+/// Random steps after which observations and rewards are judged.
+const N_STEPS: usize = 300;
+/// Numbers of an observation above which dense layers are large.
+const LONG: usize = 4096;
+/// Numbers of a picture above which a smaller one is advised.
+const LARGE_PICTURE: usize = 84 * 84 * 4;
+/// Largest observation that networks take as it is.
+const LARGE_OBS: f32 = 20.0;
+/// Largest reward that networks take as it is.
+const LARGE_REWARD: f32 = 100.0;
+
+pub(crate) fn run(entry: &Entry, json: bool) -> Result<ExitCode, Error> {
+    let (mut n_checks, mut n_failed) = (0, 0);
+    entry.check_each(&mut |check: Check| {
+        n_checks += 1;
+        n_failed += usize::from(check.failed());
+        let (outcome, what) = match &check.outcome {
+            Outcome::Passed => ("passed", None),
+            Outcome::Skipped(why) => ("skipped", Some(why)),
+            Outcome::Failed(what) => ("failed", Some(what)),
+        };
+        print::out(&if json {
+            json!({"event": "check", "name": check.name, "about": check.about, "outcome": outcome, "what": what}).to_string()
+        } else {
+            check.to_string()
+        });
+    })?;
+    if n_failed == 0 {
+        for text in warnings(entry)? {
+            print::err(&format!("warning: {text}"));
+            if json {
+                print::out(&json!({"event": "warning", "text": text}).to_string());
+            }
+        }
+    }
+    if json {
+        print::out(&json!({"event": "check-env", "env": entry.name, "checks": n_checks, "failed": n_failed}).to_string());
+    }
+    if n_failed > 0 { Err(Error::CheckFailed { env: entry.name.into(), n_failed, n_checks }) } else { Ok(ExitCode::SUCCESS) }
+}
+
+/// Finds what is allowed, and trains badly.
+fn warnings(entry: &Entry) -> Result<Vec<String>, Error> {
+    let (obs, actions) = entry.spaces();
+    let mut warnings = Vec::new();
+    let numbers = grouped(obs.len() as u64);
+    if let (Some(shape), Some(why)) = (pictures(&obs), unfit_for_conv(&obs)) {
+        warnings.push(format!("pictures are {shape}, and {why}"));
+    }
+    match pictures(&obs) {
+        Some(shape) if obs.len() > LARGE_PICTURE => warnings.push(format!(
+            "pictures of {shape} are {numbers} numbers each: smaller grey ones, such as 84 x 84, train faster; training needs conv"
+        )),
+        None if obs.len() > LONG => warnings.push(format!(
+            "observations have {numbers} numbers, and a unit of the first layer has a weight for each: send fewer, or pictures as \
+             bytes (uint8), which conv reads"
+        )),
+        _ => {}
+    }
+    if let ActionSpace::Continuous { low, high } = &actions {
+        // Policies begin with a mean of 0 and a standard deviation of 1.
+        let fits = |low: f32, high: f32| low.max(-high) <= -0.1 && low.min(-high) >= -10.0;
+        let unfit = |(low, high): (&f32, &f32)| low.is_finite() && high.is_finite() && !fits(*low, *high);
+        if let Some(i) = low.iter().zip(high).position(unfit) {
+            warnings.push(format!(
+                "action {i} is from {} to {}, but policies begin around 0 with a standard deviation of 1: rescale actions to -1 to 1, \
+                 such as with gymnasium.wrappers.RescaleAction",
+                low[i], high[i]
+            ));
+        }
+    }
+    let (largest_obs, largest_reward) = largest(entry)?;
+    if obs.dtype() == Dtype::F32 && largest_obs > LARGE_OBS {
+        warnings.push(format!("observations reach {largest_obs:.0} in {N_STEPS} random steps: train with normalize_obs = true"));
+    }
+    if largest_reward > LARGE_REWARD {
+        warnings.push(format!(
+            "rewards reach {largest_reward:.0} in {N_STEPS} random steps: train with ppo.normalize_reward = true, or divide them"
+        ));
+    }
+    Ok(warnings)
+}
+
+/// Returns the largest sizes of observations and of rewards in random steps.
+fn largest(entry: &Entry) -> Result<(f32, f32), Error> {
+    let mut envs = entry.sync(1)?;
+    let (mut steps, mut random) = (Steps::new(&*envs), RandomActions::new(0, 1, envs.action_space()));
+    envs.reset(0, &mut steps)?;
+    let (mut obs, mut reward) = (0.0f32, 0.0f32);
+    for _ in 0..N_STEPS {
+        random.fill(steps.actions.as_mut_slice());
+        if let (Actions::Discrete(actions), Some([mask, _])) = (&mut steps.actions, &steps.masks) {
+            let n = mask.len();
+            actions[0] = (0..n).map(|j| (actions[0] as usize + j) % n).find(|j| mask[*j] != 0).map_or(actions[0], |j| j as u32);
+        }
+        envs.step(&mut steps)?;
+        if !envs.faults().is_empty() {
+            break;
+        }
+        obs = steps.obs.as_slice().either(|row| row.iter().fold(obs, |most, x| most.max(x.abs())), |_| obs);
+        reward = reward.max(steps.rewards[0].abs());
+    }
+    Ok((obs, reward))
+}

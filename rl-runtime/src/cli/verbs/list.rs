@@ -1,0 +1,54 @@
+//! `rl list`.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use crate::cli::envs::Envs;
+use crate::config::{self, PRESETS, WORKLOADS};
+use crate::{Algo, Error, print};
+
+pub(crate) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
+    if json {
+        for entry in &envs.all {
+            print::out(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
+        }
+        for (algo, about) in Algo::ALL {
+            print::out(&json!({"event": "algorithm", "name": algo.name(), "about": about}).to_string());
+        }
+        for (env, algo, _) in PRESETS {
+            print::out(&json!({"event": "preset", "env": env, "algo": algo.name()}).to_string());
+        }
+        for (name, _) in WORKLOADS {
+            print::out(&json!({"event": "workload", "name": name}).to_string());
+        }
+        for key in config::keys() {
+            print::out(
+                &json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about()}).to_string(),
+            );
+        }
+        print::out(&json!({"event": "list"}).to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    print::out("environments");
+    for entry in &envs.all {
+        print::out(&format!("  {:<12} {}", entry.name, entry.about));
+    }
+    print::out("\nalgorithms");
+    for (algo, about) in Algo::ALL {
+        print::out(&format!("  {:<12} {about}", algo.name()));
+    }
+    print::out("\npresets (environment and algorithm; others train with the defaults)");
+    for (env, algo, _) in PRESETS {
+        print::out(&format!("  {env} {}", algo.name()));
+    }
+    print::out("\nworkloads (--preset NAME, for any environment)");
+    for (name, _) in WORKLOADS {
+        print::out(&format!("  {name}"));
+    }
+    print::out("\nsettings (--set KEY=VALUE, or in a TOML file)");
+    for key in config::keys() {
+        print::out(&format!("  {:<24} {}; {}", key.name, key.about(), key.kind.allowed()));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,492 @@
+//! First-come batching of blocking environments.
+//!
+//! [`FirstComeCollector`] builds rollouts from [`BlockingEnvs`]. Each environment fills a stretch of T steps of its own
+//! trajectory. The first N full stretches become the columns of a rollout, while their environments continue with the next
+//! stretch. A slow environment therefore delays nothing; it only fills fewer columns. A stretch is dropped and counted if its
+//! policy is too old by the time it is full.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rl_agents::counts::ENV_STEPS;
+use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, EvalConfig, Played, Policy, Scratch};
+use rl_buffer::{ActionRows, ObsRows, Rollout, RolloutShape};
+use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Constructor, Element, MakeBlocking, Obs, Space, Step, math};
+
+use crate::Error;
+use crate::interrupt;
+use crate::pipeline::blocking::{BlockingEnvs, EnvEvent, POLL_INTERVAL};
+use crate::pipeline::faults::{FaultConfig, FaultCounts};
+use crate::pipeline::{Collect, Filled};
+use crate::report::profile::{Phase, Track};
+
+/// Batching of a [`FirstComeCollector`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FirstComeConfig {
+    /// Number of environments to wait for before the policy acts.
+    ///
+    /// With half of the environments, two groups alternate: the policy acts for one while the other steps. That suits
+    /// environments that compute instead of blocking.
+    pub min_ready: usize,
+    /// Maximum wait of the first environment in a batch for the others.
+    pub deadline: Duration,
+    /// Maximum age of a stretch, in rollouts.
+    ///
+    /// A stretch is dropped if, between its first action and its completion, the policy has learnt from more rollouts than this.
+    pub max_age: u64,
+}
+
+impl Default for FirstComeConfig {
+    fn default() -> Self {
+        Self { min_ready: 1, deadline: Duration::from_millis(1), max_age: 4 }
+    }
+}
+
+/// T steps of one environment, partly filled.
+struct Stretch {
+    column: Rollout, // (T, 1)
+    /// Number of filled steps.
+    t: usize,
+    /// Rollouts that the policy of the first action had learnt from.
+    learnt: u64,
+    /// Maximum of `learnt` over the policies of all actions.
+    newest: u64,
+    /// Current episode, and episodes that ended in this stretch.
+    running: Episode,
+    ended: Vec<Episode>,
+    /// True if the stretch continues the last one that was passed on.
+    continues: bool,
+    /// True while the environment waits for an action.
+    waits: bool,
+    /// True while the action of step `t` is in flight.
+    acting: bool,
+}
+
+/// Builds rollouts from blocking environments; see the [module](self).
+pub struct FirstComeCollector<E: BlockingEnv> {
+    envs: BlockingEnvs<E>,
+    config: FirstComeConfig,
+    stretches: Vec<Stretch>,
+    events: Vec<(usize, EnvEvent)>,
+    scratch: Scratch,
+    /// Environments of the current batch, with their observations and actions.
+    batch: Vec<usize>,
+    obs: ObsRows,        // (n, D)
+    masks: Vec<u8>,      // (n, A), or empty without masks
+    actions: ActionRows, // (N) or (N, A)
+    log_probs: Vec<f32>, // (N)
+    values: Vec<f32>,    // (N)
+    /// Batches that the policy acted on, saved as the lifetime step.
+    batches: u64,
+    /// Actions chosen.
+    acted: u64,
+    dropped: u64,
+}
+
+impl Stretch {
+    /// Writes an observation as row `t`.
+    fn observe<O: Element>(&mut self, t: usize, obs: &[O], mask: &[u8]) {
+        let mut columns = self.column.columns();
+        let (to, masks) = columns.start(t);
+        O::elements(to).expect("the environment's element type").copy_from_slice(obs);
+        if let Some(masks) = masks {
+            masks.copy_from_slice(mask);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.t == self.column.shape().n_steps
+    }
+
+    /// Clears the stretch, continuing the environment's current episode.
+    fn begin(&mut self) {
+        self.column.clear();
+        self.ended.clear();
+        self.t = 0;
+    }
+
+    /// Records a step and the observation after it.
+    fn step<O: Element>(&mut self, step: Step, obs: &[O], mask: &[u8]) {
+        let t = self.t;
+        let mut columns = self.column.columns();
+        let row = columns.step(t);
+        (row.rewards[0], row.terminated[0], row.truncated[0]) = (step.reward, step.terminated.into(), step.truncated.into());
+        self.observe(t + 1, obs, mask);
+        self.running.episode_return += f64::from(step.reward);
+        self.running.length += 1;
+        self.acting = false;
+        self.t += 1;
+        if step.done() {
+            self.column.end(t, 0);
+            self.ended.push(std::mem::take(&mut self.running));
+        }
+        self.waits = !step.done();
+    }
+
+    /// Records a fault: the failed call gives no transition, the one before is cut.
+    fn fault(&mut self) {
+        let t = self.t;
+        // At t = 0 the step before is already in a rollout, without an end, so that this stretch cannot continue it.
+        self.continues &= t > 0;
+        if self.acting && t > 0 {
+            let mut columns = self.column.columns();
+            let row = columns.step(t - 1);
+            if row.terminated[0] | row.truncated[0] == 0 {
+                row.truncated[0] = 1;
+                self.column.end(t - 1, 0);
+            }
+        }
+        // The return of a broken episode is left out of the statistics.
+        self.running = Episode::default();
+        (self.acting, self.waits) = (false, false);
+    }
+}
+
+impl<E: BlockingEnv> FirstComeCollector<E> {
+    /// Creates a collector of stretches of `n_steps` steps.
+    ///
+    /// # Errors
+    /// The errors of [`Rollout::new`].
+    pub fn new(envs: BlockingEnvs<E>, n_steps: usize, config: FirstComeConfig) -> Result<Self, Error> {
+        let (n, a) = (envs.n_envs(), envs.action_space.len());
+        let stretch = |env| -> Result<Stretch, Error> {
+            let shape = RolloutShape::new(n_steps, 1, &envs.observation_space, &envs.action_space);
+            let mut column = Rollout::new(shape).map_err(rl_agents::Error::from)?;
+            column.env_idx_mut()[0] = env as u32;
+            let (running, ended) = (Episode::default(), Vec::new());
+            Ok(Stretch { column, t: 0, learnt: 0, newest: 0, running, ended, continues: false, waits: false, acting: false })
+        };
+        let stretches = (0..n).map(stretch).collect::<Result<_, _>>()?;
+        let d = envs.observation_space.len();
+        let obs = ObsRows::new(envs.observation_space.dtype(), || Vec::with_capacity(n * d), || Vec::with_capacity(n * d));
+        Ok(Self {
+            stretches,
+            config,
+            events: Vec::with_capacity(2 * n),
+            scratch: Scratch::default(),
+            batch: Vec::with_capacity(n),
+            obs,
+            masks: Vec::with_capacity(n * a),
+            actions: ActionRows::zeros(&envs.action_space, n),
+            log_probs: vec![0.0; n],
+            values: vec![0.0; n],
+            batches: 0,
+            acted: 0,
+            dropped: 0,
+            envs,
+        })
+    }
+
+    /// Returns the fault counts.
+    #[must_use]
+    pub fn counts(&self) -> FaultCounts {
+        self.envs.counts()
+    }
+
+    /// Returns the number of stretches dropped for their age.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Moves full stretches into the columns from `n`; returns the next free column.
+    ///
+    /// The order is that of the environments.
+    fn place(&mut self, mut n: usize, policy: &dyn Policy, learnt: u64, filled: &mut Filled) -> Result<usize, Error> {
+        for (env, stretch) in self.stretches.iter_mut().enumerate().filter(|(_, s)| s.waits && s.is_full()) {
+            if n == filled.rollout.shape().n_envs {
+                break;
+            }
+            filled.episodes.append(&mut stretch.ended);
+            // If a newer policy has acted in it, the learner was rolled back in the meantime.
+            if stretch.newest > learnt || learnt - stretch.learnt > self.config.max_age {
+                self.dropped += 1;
+                stretch.continues = false;
+            } else {
+                let last = stretch.t;
+                let mut value = [0.0];
+                policy.values(stretch.column.obs_rows(last..last + 1), &mut value, &mut self.scratch)?;
+                stretch.column.columns().last_values[[0, 0]] = value[0];
+                filled.rollout.copy_column(n, &stretch.column, 0);
+                filled.rollout.continues.push(std::mem::replace(&mut stretch.continues, true));
+                filled.learnt[n] = stretch.learnt;
+                n += 1;
+            }
+            stretch.begin();
+            stretch.observe(0, self.envs.obs(env), self.envs.mask(env));
+        }
+        Ok(n)
+    }
+
+    /// Runs the policy for all waiting environments as one batch.
+    fn act(&mut self, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
+        let Self { envs, stretches, batch, obs, masks, actions, log_probs, values, scratch, .. } = self;
+        batch.clear();
+        masks.clear();
+        obs.clear();
+        for (env, stretch) in stretches.iter().enumerate().filter(|(_, stretch)| stretch.waits && !stretch.is_full()) {
+            batch.push(env);
+            obs.extend(stretch.column.obs_rows(stretch.t..stretch.t + 1));
+            masks.extend_from_slice(envs.mask(env));
+        }
+        let n = batch.len();
+        if n == 0 {
+            return Ok(());
+        }
+        let a = envs.action_space.len();
+        // As if environments acted in turn: a policy that depends on the step counts actions, however small the batches are.
+        let n_envs = stretches.len() as u64;
+        let (step, first_env) = (1 + self.acted / n_envs, (self.acted % n_envs) as u32);
+        self.batches += 1;
+        self.acted += n as u64;
+        envs.calls.batch(n);
+        let choice = Choice::Sample { seed: envs.seed, step, first_env };
+        let out = actions.as_mut_slice().map(|actions| &mut actions[..n], |actions| &mut actions[..n * a]);
+        let acted = Acted { actions: out, log_probs: &mut log_probs[..n], values: &mut values[..n] };
+        policy.act(Acting { obs: obs.as_slice(), masks, choice }, acted, scratch)?;
+        for (i, &env) in batch.iter().enumerate() {
+            let stretch = &mut stretches[env];
+            let t = stretch.t;
+            if t == 0 {
+                (stretch.learnt, stretch.newest) = (learnt, learnt);
+                stretch.column.policy_version_mut()[0] = policy.weights().version;
+            }
+            stretch.newest = stretch.newest.max(learnt);
+            (stretch.waits, stretch.acting) = (false, true);
+            let mut columns = stretch.column.columns();
+            let (.., (to, to_log_probs, to_values)) = columns.act(t);
+            (to_log_probs[0], to_values[0]) = (log_probs[i], values[i]);
+            match (to, &mut *actions, &envs.action_space) {
+                (Actions::Continuous(to), Actions::Continuous(actions), ActionSpace::Continuous { low, high }) => {
+                    let action = &mut actions[i * a..(i + 1) * a];
+                    to.copy_from_slice(action);
+                    action.iter_mut().zip(low).zip(high).for_each(|((x, &low), &high)| *x = math::clamp(*x, low, high));
+                    envs.send(env, Action::Continuous(action));
+                }
+                (Actions::Discrete(to), Actions::Discrete(actions), _) => {
+                    to[0] = actions[i];
+                    envs.send(env, Action::Discrete(actions[i]));
+                }
+                _ => return Err(rl_agents::Error::ActionKind.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for enough environments that wait for an action.
+    ///
+    /// That is `min_ready` environments, or one once the deadline has passed.
+    fn wait(&mut self) -> Result<(), Error> {
+        let FirstComeConfig { min_ready, deadline, .. } = self.config;
+        let alive = self.stretches.len() - self.envs.counts().quarantined as usize;
+        let min_ready = min_ready.clamp(1, alive.max(1));
+        let mut first = None;
+        loop {
+            let ready = self.stretches.iter().filter(|stretch| stretch.waits).count();
+            if ready > 0 {
+                let waited = first.get_or_insert_with(Instant::now).elapsed();
+                if ready >= min_ready || waited >= deadline {
+                    return Ok(());
+                }
+                self.envs.recv_some(min_ready - ready, deadline - waited, &mut self.events)?;
+            } else {
+                self.envs.recv(1, Duration::ZERO, &mut self.events)?;
+            }
+            self.take_events();
+        }
+    }
+
+    /// Applies the environments' events to their stretches.
+    fn take_events(&mut self) {
+        let Self { envs, stretches, events, .. } = self;
+        for &(env, event) in &*events {
+            let stretch = &mut stretches[env];
+            match event {
+                EnvEvent::Started => {
+                    stretch.waits = true;
+                    stretch.observe(stretch.t, envs.obs(env), envs.mask(env));
+                }
+                EnvEvent::Stepped(step) => {
+                    stretch.step(step, envs.obs(env), envs.mask(env));
+                    ENV_STEPS.fetch_add(1, Ordering::Relaxed);
+                    if step.done() {
+                        envs.reset(env);
+                    }
+                }
+                EnvEvent::Faulted => stretch.fault(),
+            }
+        }
+        events.clear();
+    }
+}
+
+impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
+    fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
+        let n_columns = filled.rollout.shape().n_envs;
+        filled.rollout.clear();
+        filled.rollout.contiguous = false;
+        filled.episodes.clear();
+        let mut n = 0;
+        loop {
+            track.time(Phase::Policy, || {
+                n = self.place(n, policy, learnt, filled)?;
+                // Act before passing on a full rollout, so that the environments keep running.
+                self.act(policy, learnt)
+            })?;
+            if n == n_columns {
+                (filled.faults, filled.dropped) = (self.envs.counts(), self.dropped);
+                std::mem::swap(&mut filled.calls, &mut self.envs.calls);
+                self.envs.calls.clear();
+                return Ok(());
+            }
+            track.time(Phase::Envs, || self.wait())?;
+        }
+    }
+
+    fn shape(&self, n_steps: usize) -> RolloutShape {
+        RolloutShape::new(n_steps, self.envs.n_envs(), &self.envs.observation_space, &self.envs.action_space)
+    }
+
+    fn save(&self) -> Result<CollectorState, Error> {
+        Ok(CollectorState::without_envs(self.batches))
+    }
+
+    fn load(&mut self, state: CollectorState) -> Result<(), Error> {
+        self.batches = state.steps();
+        // A batch has at most N actions, so no counter of the policy's randomness is used twice.
+        self.acted = self.batches * self.stretches.len() as u64;
+        self.envs.skip(state.steps());
+        Ok(())
+    }
+
+    fn stopper(&self) -> Arc<AtomicBool> {
+        self.envs.stopper()
+    }
+}
+
+/// Starts environments of an entry that blocks.
+fn start<O: Element>(
+    make: Constructor<O>,
+    spaces: (Space, ActionSpace),
+    n_envs: usize,
+    faults: FaultConfig,
+    seed: u64,
+) -> Result<BlockingEnvs<BoxedEnv<O>>, Error> {
+    BlockingEnvs::new(n_envs, spaces, Arc::new(move |_| Ok(make())), faults, seed)
+}
+
+/// Creates a collector for an entry that blocks.
+///
+/// # Errors
+/// The errors of [`BlockingEnvs::new`] and [`FirstComeCollector::new`].
+pub(crate) fn collector(
+    (make, spaces): (MakeBlocking, (Space, ActionSpace)),
+    n_envs: usize,
+    n_steps: usize,
+    faults: FaultConfig,
+    config: FirstComeConfig,
+    seed: u64,
+) -> Result<Box<dyn Collect>, Error> {
+    let collector: Box<dyn Collect> = match make {
+        Obs::F32(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, config)?),
+        Obs::U8(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, config)?),
+    };
+    Ok(collector)
+}
+
+/// Maximum environments of an evaluation.
+const MAX_PLAYING: usize = 64;
+
+/// Episodes in a row, broken by faults, after which an evaluation gives up.
+const MAX_BROKEN: u32 = 100;
+
+/// Plays `episodes` episodes in environments of an entry that blocks.
+///
+/// Returns `None` after an interrupt. Each environment plays a fixed number of episodes, so that short ones are not favoured.
+///
+/// # Errors
+/// The errors of the environments and of the policy, and [`Error::EpisodesBroken`].
+pub(crate) fn play(
+    (make, spaces): (MakeBlocking, (Space, ActionSpace)),
+    policy: &dyn Policy,
+    episodes: usize,
+    (config, faults): (&EvalConfig, FaultConfig),
+) -> Result<Option<Played>, Error> {
+    let n_envs = episodes.clamp(1, MAX_PLAYING);
+    match make {
+        Obs::F32(make) => play_in(start(make, spaces, n_envs, faults, config.seed)?, policy, episodes, config),
+        Obs::U8(make) => play_in(start(make, spaces, n_envs, faults, config.seed)?, policy, episodes, config),
+    }
+}
+
+fn play_in<E: BlockingEnv>(
+    mut envs: BlockingEnvs<E>,
+    policy: &dyn Policy,
+    episodes: usize,
+    config: &EvalConfig,
+) -> Result<Option<Played>, Error> {
+    let (n, a) = (envs.n_envs(), envs.action_space.len());
+    let mut left: Vec<usize> = (0..n).map(|env| (episodes + n - 1 - env) / n).collect();
+    let (mut running, mut played) = (vec![Episode::default(); n], Played::default());
+    let mut broken = vec![0; n];
+    let (mut events, mut scratch, mut step) = (Vec::new(), Scratch::default(), 0);
+    let (mut vector, mut log_prob, mut value) = (vec![0.0; a], [0.0], [0.0]);
+    while played.episodes.len() < episodes {
+        if interrupt::requested() {
+            return Ok(None);
+        }
+        match envs.recv_some(1, POLL_INTERVAL, &mut events) {
+            Err(error) if error.is_stop() => return Ok(None),
+            received => received?,
+        }
+        for (env, event) in events.drain(..) {
+            let episode = &mut running[env];
+            match event {
+                EnvEvent::Started => *episode = Episode::default(),
+                EnvEvent::Stepped(step) => {
+                    episode.episode_return += f64::from(step.reward);
+                    episode.length += 1;
+                    let cut = episode.length == config.max_steps && !step.done();
+                    if step.done() || cut {
+                        played.episodes.push(std::mem::take(episode));
+                        broken[env] = 0;
+                        played.cut += usize::from(cut);
+                        left[env] -= 1;
+                        if left[env] > 0 {
+                            envs.reset(env);
+                        }
+                        continue;
+                    }
+                }
+                EnvEvent::Faulted => {
+                    broken[env] += u32::from(std::mem::take(episode).length > 0);
+                    if broken[env] == MAX_BROKEN {
+                        return Err(Error::EpisodesBroken { env_idx: env, n: MAX_BROKEN });
+                    }
+                    continue;
+                }
+            }
+            if left[env] == 0 {
+                continue;
+            }
+            step += 1;
+            let seed = config.seed;
+            let choice = if config.stochastic { Choice::Sample { seed, step, first_env: env as u32 } } else { Choice::Greedy };
+            let acting = Acting { obs: E::Obs::slice(envs.obs(env)), masks: envs.mask(env), choice };
+            let mut discrete = [0];
+            let actions = match envs.action_space {
+                ActionSpace::Continuous { .. } => Actions::Continuous(&mut vector[..]),
+                _ => Actions::Discrete(&mut discrete[..]),
+            };
+            policy.act(acting, Acted { actions, log_probs: &mut log_prob, values: &mut value }, &mut scratch)?;
+            if let ActionSpace::Continuous { low, high } = &envs.action_space {
+                vector.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = math::clamp(*x, *low, *high));
+                envs.send(env, Action::Continuous(&vector));
+            } else {
+                envs.send(env, Action::Discrete(discrete[0]));
+            }
+        }
+    }
+    Ok(Some(played))
+}

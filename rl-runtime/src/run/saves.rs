@@ -1,0 +1,167 @@
+//! Checkpoints of a training: when they fail, when they are the best.
+
+use std::io::Write;
+use std::time::Duration;
+
+use rl_agents::Agent;
+
+use crate::print::{grouped, quoted};
+use crate::run::checkpoint::{self, Checkpoint, WriteReplay};
+use crate::run::event::{Listener, warn};
+use crate::run::run_dir::RunDir;
+use crate::{Config, Error};
+
+/// Consecutive failed saves after which training ends.
+const MAX_FAILED: u32 = 3;
+/// Pauses between the attempts of the last save.
+const PAUSES_MS: [u64; 3] = [100, 300, 1000];
+
+/// Record of a run's checkpoints.
+#[derive(Debug, Default)]
+pub(crate) struct Saves {
+    /// Env steps of the last checkpoint that was saved or loaded.
+    saved: Option<u64>,
+    /// Mean return of the best evaluation.
+    best: Option<f64>,
+    /// Old checkpoints that could not be removed the last time.
+    stuck: usize,
+    /// Consecutive failed saves.
+    failed: u32,
+}
+
+/// True if the agent itself is what cannot be saved, now and later.
+fn is_final(error: &Error) -> bool {
+    matches!(error, Error::Agent(rl_agents::Error::Snapshot(_)))
+}
+
+/// Warns of checkpoints that cannot be removed, with the first error.
+fn warn_of_stuck(stuck: &[Error], listener: Listener<'_>) {
+    if let Some(first) = stuck.first() {
+        warn(listener, &format!("{} old checkpoints cannot be removed, first: {first}", stuck.len()));
+    }
+}
+
+impl Saves {
+    /// Continues from a checkpoint of `env_steps` env steps.
+    pub(crate) fn loaded(env_steps: u64) -> Self {
+        Self { saved: Some(env_steps), ..Self::default() }
+    }
+
+    /// Removes half-written checkpoints, and reads the best one's return.
+    pub(crate) fn begin(&mut self, dir: &RunDir, config: &Config, listener: Listener<'_>) {
+        warn_of_stuck(&checkpoint::clean(&dir.checkpoints()), listener);
+        self.best = checkpoint::best_return(&dir.checkpoints(), config).unwrap_or_else(|error| {
+            warn(listener, &format!("the best checkpoint is not known any more, the next evaluation replaces it: {error}"));
+            None
+        });
+        self.failed = 0;
+    }
+
+    fn write(&mut self, dir: &RunDir, checkpoint: &Checkpoint, agent: &dyn Agent, listener: Listener<'_>) -> Result<(), Error> {
+        let write_replay = |out: &mut dyn Write| agent.save_replay(out);
+        let replay: Option<WriteReplay<'_>> = if agent.saves_replay() { Some(&write_replay) } else { None };
+        let (layout, keep) = (agent.layout(), checkpoint.config.run.keep_checkpoints);
+        let saved = checkpoint::save(&dir.checkpoints(), checkpoint, layout, replay, keep, &mut |_| Ok(()))?;
+        self.saved = Some(checkpoint.progress.env_steps);
+        if saved.stuck.len() > self.stuck {
+            warn_of_stuck(&saved.stuck, listener);
+        }
+        self.stuck = saved.stuck.len();
+        Ok(())
+    }
+
+    /// Saves during training.
+    ///
+    /// Only the last of several consecutive failures is an error.
+    ///
+    /// # Errors
+    /// [`Error::NotSaved`] after too many consecutive failures, [`Error::NotFinite`] if the agent has such numbers.
+    pub(crate) fn save(
+        &mut self,
+        dir: &RunDir,
+        checkpoint: &Checkpoint,
+        agent: &dyn Agent,
+        listener: Listener<'_>,
+    ) -> Result<(), Error> {
+        let Err(error) = self.write(dir, checkpoint, agent, listener) else {
+            self.failed = 0;
+            return Ok(());
+        };
+        self.failed += 1;
+        if self.failed == MAX_FAILED || is_final(&error) {
+            return Err(self.gave_up(dir, self.failed, error));
+        }
+        warn(listener, &format!("checkpoint not saved, training continues: {error}"));
+        Ok(())
+    }
+
+    /// Saves at the end of training; retries after a pause.
+    ///
+    /// # Errors
+    /// [`Error::NotSaved`] if all attempts failed, [`Error::NotFinite`] if the agent has such numbers.
+    pub(crate) fn save_last(
+        &mut self,
+        dir: &RunDir,
+        checkpoint: &Checkpoint,
+        agent: &dyn Agent,
+        listener: Listener<'_>,
+    ) -> Result<(), Error> {
+        let mut pauses = PAUSES_MS.iter();
+        loop {
+            match (self.write(dir, checkpoint, agent, listener), pauses.next()) {
+                (Ok(()), _) => return Ok(()),
+                (Err(error), Some(&ms)) if !is_final(&error) => {
+                    warn(listener, &format!("the last checkpoint is not saved: {error}; trying again in {ms} ms"));
+                    std::thread::sleep(Duration::from_millis(ms));
+                }
+                (Err(error), _) => return Err(self.gave_up(dir, PAUSES_MS.len() as u32 + 1, error)),
+            }
+        }
+    }
+
+    /// Saves what was learnt before an environment failed, without the environments.
+    pub(crate) fn save_after_fault(&mut self, dir: &RunDir, checkpoint: &Checkpoint, agent: &dyn Agent, listener: Listener<'_>) {
+        match self.write(dir, checkpoint, agent, listener) {
+            Ok(()) => {
+                let (steps, dir) = (grouped(checkpoint.progress.env_steps), quoted(dir.path()));
+                warn(
+                    listener,
+                    &format!("an environment has failed; {steps} env steps are saved, continue with: rl train --resume {dir}"),
+                );
+            }
+            Err(error) => warn(listener, &format!("an environment has failed, and no checkpoint is saved: {error}")),
+        }
+    }
+
+    /// True if no evaluation had such a mean return before.
+    pub(crate) fn is_best(&self, return_mean: f64) -> bool {
+        !return_mean.is_nan() && self.best.is_none_or(|best| return_mean > best)
+    }
+
+    /// Replaces the best checkpoint; a failure is a warning.
+    pub(crate) fn save_best(
+        &mut self,
+        dir: &RunDir,
+        checkpoint: &Checkpoint,
+        agent: &dyn Agent,
+        return_mean: f64,
+        listener: Listener<'_>,
+    ) {
+        let layout = agent.layout();
+        match checkpoint::save_best(&dir.checkpoints(), checkpoint, layout, return_mean, &mut |_| Ok(())) {
+            Ok(saved) => {
+                self.best = Some(return_mean);
+                warn_of_stuck(&saved.stuck, listener);
+            }
+            Err(error) => warn(listener, &format!("the best checkpoint is not saved, training continues: {error}")),
+        }
+    }
+
+    fn gave_up(&self, dir: &RunDir, attempts: u32, cause: Error) -> Error {
+        let run = dir.path().into();
+        match cause {
+            Error::Agent(rl_agents::Error::Snapshot(cause)) => Error::NotFinite { run, cause, saved: self.saved },
+            cause => Error::NotSaved { run, attempts, cause: Box::new(cause), saved: self.saved },
+        }
+    }
+}

@@ -1,0 +1,774 @@
+//! The training loop, once: it learns from the rollouts of a [`Pipeline`].
+
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rl_agents::ranks::{Ranks, gather};
+use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, EvalConfig, Metrics, Precision, Snapshot};
+use rl_envs::catalog::Entry;
+use rl_envs::{Pool, VecEnv};
+
+use crate::Mode;
+use crate::Progress;
+use crate::config::algo::Built;
+use crate::config::budget::Budget;
+use crate::config::{Mpi, RunConfig};
+use crate::file::own;
+use crate::pipeline::calls::Calls;
+use crate::pipeline::{Collect, Filled, Flow, Pipeline};
+use crate::print::grouped;
+use crate::ranks::crew::Crew;
+use crate::report::metrics::{EVALUATION, LagHistogram, Log, Row};
+use crate::report::profile::{Phase, Profile, Track};
+use crate::report::resources::Meter;
+use crate::report::tensorboard::EventFile;
+use crate::run::assemble::{agent, collector, of_slices, with_measured_drive};
+use crate::run::checkpoint::Checkpoint;
+use crate::run::evaluation::{Evaluation, evaluate, training_evaluation_seed};
+use crate::run::event::{Event, Listener, warn};
+use crate::run::progress::WINDOW;
+use crate::run::run_dir::RunDir;
+use crate::run::saves::Saves;
+use crate::{Config, Error, config::auto, interrupt, run::diverged};
+
+/// Exit code of errors after which environments cannot be continued.
+const ENV_FAILED: u8 = 5;
+
+/// Reason for the end of a training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All steps were taken.
+    Steps,
+    /// An evaluation reached the target.
+    Target,
+    /// The user asked for it.
+    Interrupted,
+}
+
+/// Result of a training.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Reason for the end.
+    pub end: End,
+    /// Progress of the run, earlier parts included.
+    pub progress: Progress,
+    /// Environment steps of this part of the run.
+    pub env_steps: u64,
+    /// Seconds of this part of the run, except for the last evaluation.
+    pub wall_s: f64,
+    /// The last evaluation, unless interrupted.
+    pub evaluation: Option<Evaluation>,
+}
+
+/// Describes the devices to train on; `auto` says why it chose the device.
+///
+/// # Errors
+/// [`Error::Device`] if one does not exist.
+#[cfg(feature = "cli")]
+pub(crate) fn describe_device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
+    let (device, why) = auto::choose(config, entry, n_ranks);
+    let devices = if config.n_devices() > 1 { config.open_devices()? } else { device.open()?.into_iter().collect() };
+    let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
+    let name = if names.is_empty() { "cpu".into() } else { names.join(", ") };
+    Ok(why.map_or(name.clone(), |why| format!("{name} (chosen by auto: {why})")))
+}
+
+/// Warns of the first invalid number of each kind.
+fn warn_first(before: &Anomalies, now: &Anomalies, listener: Listener<'_>) {
+    if let (None, Some(first)) = (&before.first_outside, &now.first_outside) {
+        warn(listener, &format!("{first}; training continues, `rl check-env` tests an environment"));
+    }
+    if let (None, Some(first)) = (&before.first_truncated, &now.first_truncated) {
+        warn(listener, &format!("{first}; its episode is truncated and the environment restarted"));
+    }
+}
+
+/// Warns of the number of invalid numbers.
+fn warn_all(all: &Anomalies, listener: Listener<'_>) {
+    if all.faults > 0 {
+        warn(listener, &format!("{} episodes were truncated because a worker failed", grouped(all.faults)));
+    }
+    if all.outside > 0 {
+        warn(listener, &format!("{} observations were outside of their space", grouped(all.outside)));
+    }
+    if all.truncated > 0 {
+        warn(listener, &format!("{} episodes were truncated because of numbers that are not finite", grouped(all.truncated)));
+    }
+}
+
+/// Optimizer steps skipped in this part of the run.
+#[derive(Default)]
+struct Skipped {
+    n: u64,
+}
+
+impl Skipped {
+    /// Counts the steps skipped in an update.
+    ///
+    /// Returns a warning each time that the count has doubled.
+    fn count(&mut self, update: &Metrics, precision: Precision) -> Option<String> {
+        let before = self.n;
+        self.n += update.get("train/skipped_updates").map_or(0, |n| n as u64);
+        // Some are the way in which f16 finds its loss scale.
+        let help = if precision == Precision::F16 { "precision = bf16" } else { "a smaller learning_rate" };
+        (self.n > 0 && before.checked_ilog2() != self.n.checked_ilog2())
+            .then(|| format!("loss or gradient was not finite; optimizer steps skipped so far: {} ({help} may help)", self.n))
+    }
+}
+
+/// The other processes of a job, as one of them sees them.
+pub trait Peers: Ranks {
+    /// Returns the collectors of their environments: they are actors then.
+    ///
+    /// # Errors
+    /// The errors of the collectors.
+    fn actors(&self, config: &Config, entry: &Entry) -> Result<Vec<Box<dyn Collect>>, Error>;
+}
+
+/// State of a run, except for its agent and its pipeline.
+struct Run {
+    config: Config,
+    entry: Entry,
+    pool: Pool,
+    progress: Progress,
+    saves: Saves,
+    profile: Profile,
+    track: Track,
+    /// Other ranks that share the training, if there are any.
+    ranks: Option<Arc<dyn Ranks>>,
+}
+
+/// State that ranks receive before they continue a run.
+type Received = (Snapshot, Option<Vec<u8>>, CollectorState, Progress);
+
+impl Run {
+    /// Tells the other ranks what is next, and whether the run ends then.
+    ///
+    /// `own` is rank 0's decision. An interruption of any rank is one of all.
+    fn decide(&self, own: Option<(Flow, bool)>) -> Result<Option<(Flow, bool)>, Error> {
+        let Some(ranks) = &self.ranks else { return Ok(own) };
+        let all = gather(&**ranks, Ok((own, interrupt::requested())))?;
+        if all.iter().any(|(_, interrupted)| *interrupted) {
+            interrupt::request();
+        }
+        Ok(all[0].0)
+    }
+
+    /// Counts a rollout that was learnt from; returns the env steps before it.
+    fn count(&mut self, filled: &mut Filled) -> u64 {
+        let Self { config, progress, .. } = self;
+        let before = progress.env_steps;
+        progress.env_steps += (config.n_steps() * config.run.n_envs) as u64;
+        progress.iterations += 1;
+        progress.episodes += (filled.n_unreported + filled.episodes.len()) as u64;
+        progress.recent.append(&mut filled.episodes);
+        progress.recent.drain(..progress.recent.len().saturating_sub(WINDOW));
+        before
+    }
+
+    fn evaluate(&self, agent: &dyn Agent) -> Result<Option<Evaluation>, Error> {
+        let RunConfig { eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = self.config.run;
+        let seed = training_evaluation_seed(seed);
+        let config = EvalConfig { seed, stochastic: false, max_steps: eval_max_steps, on_nonfinite };
+        let faults = self.config.faults_of(&self.entry);
+        let evaluate = || evaluate(agent.policy(), &self.entry, eval_episodes, (&config, faults), &self.pool);
+        self.track.time(Phase::Evaluation, evaluate)
+    }
+
+    fn checkpoint(&self, agent: &dyn Agent, collector: CollectorState, ahead: Vec<(u64, Snapshot)>) -> Result<Checkpoint, Error> {
+        let (config, progress) = (self.config.clone(), self.progress.clone());
+        let agent = agent.save()?;
+        Ok(Checkpoint { config, progress, agent, replay: None, collector, ahead, arithmetic: ARITHMETIC })
+    }
+
+    /// Creates a checkpoint from which new episodes begin.
+    fn without_envs(&self, agent: &dyn Agent) -> Result<Checkpoint, Error> {
+        let collector = CollectorState::without_envs(self.progress.iterations * self.config.n_steps() as u64);
+        self.checkpoint(agent, collector, Vec::new())
+    }
+
+    fn is_complete(&self) -> bool {
+        self.progress.env_steps >= self.config.run.steps
+    }
+}
+
+/// Part of a run, from its start or resumption to its end.
+struct Part<'a> {
+    run: &'a mut Run,
+    dir: &'a RunDir,
+    listener: Listener<'a>,
+    log: Log,
+    /// Latencies of each environment that blocks.
+    env_log: Log,
+    events: Option<EventFile>,
+    meter: Meter,
+    begin: Instant,
+    begin_steps: u64,
+    begin_s: f64,
+    eval_every: u64,
+    end: End,
+    /// Evaluation after the latest rollout.
+    evaluation: Option<Evaluation>,
+    lags: LagHistogram,
+    /// Calls of environments that block, since the last row.
+    calls: Calls,
+    skipped: Skipped,
+    anomalies: Anomalies,
+}
+
+impl<'a> Part<'a> {
+    fn new(run: &'a mut Run, agent: &dyn Agent, dir: &'a RunDir, listener: Listener<'a>) -> Self {
+        run.saves.begin(dir, &run.config, listener);
+        let RunConfig { steps, n_envs, max_lag, tensorboard, eval_every, target_return, .. } = run.config.run;
+        let log = Log::new(&dir.metrics(), run.progress.iterations);
+        let env_log = Log::new(&dir.envs(), run.progress.iterations);
+        let events = tensorboard.then(|| EventFile::new(dir.events(), run.progress.env_steps));
+        let on_device = agent.device_memory();
+        let taken = (!on_device.is_empty()).then(|| on_device.iter().map(|(_, bytes)| bytes).sum());
+        let sensors = taken.and_then(|_| auto::choose(&run.config, &run.entry, 1).0.sensors());
+        let meter = Meter::new(taken, sensors);
+        let lags = LagHistogram::after(run.progress.iterations, n_envs, max_lag);
+        // A target without a cadence is checked twenty times.
+        let eval_every = if eval_every == 0 && target_return.is_some() { steps.div_ceil(20) } else { eval_every };
+        let (begin, begin_steps, begin_s) = (Instant::now(), run.progress.env_steps, run.progress.elapsed_s);
+        let mut part = Self {
+            run,
+            dir,
+            listener,
+            log,
+            env_log,
+            events,
+            meter,
+            begin,
+            begin_steps,
+            begin_s,
+            eval_every,
+            end: End::Steps,
+            evaluation: None,
+            lags,
+            calls: Calls::default(),
+            skipped: Skipped::default(),
+            anomalies: Anomalies::default(),
+        };
+        let opened = part.log.open();
+        part.tell(&dir.metrics(), opened);
+        part
+    }
+
+    fn warn(&mut self, text: &str) {
+        warn(self.listener, text);
+    }
+
+    /// Warns if a row could not be written.
+    fn tell(&mut self, path: &Path, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.warn(&format!("{}: {error}; training continues, rows are lost until it can be written", path.display()));
+        }
+    }
+
+    /// Writes events for TensorBoard, and warns if that fails.
+    fn events(&mut self, write: impl FnOnce(&mut EventFile, &Progress) -> io::Result<()>) {
+        if let Some(events) = &mut self.events {
+            let written = write(events, &self.run.progress);
+            self.tell(&self.dir.events(), written);
+        }
+    }
+
+    /// Evaluates the agent, and keeps it if it is the best one.
+    fn evaluate(&mut self, agent: &mut dyn Agent) -> Result<(), Error> {
+        agent.fetch_policy()?;
+        self.evaluation = self.run.evaluate(agent)?;
+        let Some(result) = self.evaluation else { return Ok(()) };
+        (self.listener)(Event::Evaluation { env_steps: self.run.progress.env_steps, result: &result });
+        if self.run.saves.is_best(result.return_mean) {
+            let checkpoint = self.run.without_envs(agent)?;
+            self.run.saves.save_best(self.dir, &checkpoint, agent, result.return_mean, self.listener);
+        }
+        Ok(())
+    }
+
+    /// Learns from a rollout, and evaluates, logs and decides what is next.
+    fn learn(&mut self, filled: &mut Filled, agent: &mut dyn Agent) -> Result<Flow, Error> {
+        warn_first(&self.anomalies, &filled.anomalies, self.listener);
+        self.anomalies.clone_from(&filled.anomalies);
+        let Run { config, pool, progress, track, .. } = &mut *self.run;
+        let update = match track.time_update(|| agent.update(&filled.rollout, filled.remaining, pool)) {
+            Ok(update) => update,
+            Err(rl_agents::Error::Diverged(divergence)) => {
+                return Err(diverged::error(divergence, agent, config, progress, self.dir));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let warning = self.skipped.count(&update, config.net.precision);
+        warning.into_iter().for_each(|warning| warn(self.listener, &warning));
+        self.lags.count(filled.waiting, &filled.learnt, progress.iterations);
+        self.calls.merge(&filled.calls);
+
+        let before = self.run.count(filled);
+        let Run { config, progress, .. } = &*self.run;
+        let passed = |every: u64| every > 0 && before / every < progress.env_steps / every;
+        let (evaluate, save) = (passed(self.eval_every), passed(config.run.checkpoint_every));
+        self.evaluation = None;
+        if evaluate {
+            self.evaluate(agent)?;
+        }
+
+        let (wall_s, all) = (self.begin.elapsed().as_secs_f64(), self.run.is_complete());
+        let Run { config, entry, progress, profile, .. } = &mut *self.run;
+        progress.elapsed_s = self.begin_s + wall_s;
+        if self.evaluation.is_some_and(|e| config.run.target_return.is_some_and(|target| e.return_mean >= target)) {
+            self.end = End::Target;
+        } else if interrupt::requested() && !all {
+            self.end = End::Interrupted;
+        }
+        if progress.iterations.is_multiple_of(config.run.log_interval) || self.evaluation.is_some() || all {
+            let fps = (progress.env_steps - self.begin_steps) as f64 / wall_s;
+            let mut row = Row::new(progress, self.evaluation.map(|e| e.return_mean), &update, fps);
+            if config.mode() != Mode::Sync {
+                self.lags.extend(&mut row);
+            }
+            row.extend(profile, config.mode());
+            if config.run.mpi == Mpi::Actors {
+                row.insert([("faults/actors", filled.faults.actors as f64)]);
+            }
+            if config.blocks(entry) {
+                self.calls.extend(&mut row, &filled.faults, filled.dropped);
+                let mut rows = self.calls.rows(progress.env_steps, progress.iterations);
+                let written = rows.try_for_each(|row| self.env_log.write(&row));
+                drop(rows);
+                self.calls.clear();
+                self.tell(&self.dir.envs(), written);
+            }
+            self.meter.extend(&mut row);
+            let written = self.log.write(&row);
+            self.tell(&self.dir.metrics(), written);
+            self.events(|events, progress| events.add(progress.env_steps, &row.values));
+            (self.listener)(Event::Row { row: &row, progress: &self.run.progress });
+        }
+        let flow = match self.end {
+            End::Target => Flow::Stop,
+            End::Steps if !all && !save => Flow::Continue,
+            End::Steps | End::Interrupted => Flow::Rest,
+        };
+        self.run.decide(Some((flow, all || self.end != End::Steps)))?;
+        Ok(flow)
+    }
+
+    /// Saves what was learnt before an interrupt.
+    ///
+    /// The rollouts in flight are dropped with their environments.
+    fn stop(&mut self, agent: &dyn Agent) -> Result<(), Error> {
+        self.end = End::Interrupted;
+        let Self { run, dir, listener, .. } = self;
+        let checkpoint = run.without_envs(agent)?;
+        run.saves.save_last(dir, &checkpoint, agent, &mut **listener)
+    }
+
+    /// Saves a checkpoint while no rollouts are in flight.
+    fn save(&mut self, pipeline: &mut Pipeline<Box<dyn Collect>>, agent: &dyn Agent) -> Result<(), Error> {
+        // A run resumed from this checkpoint starts a new event file.
+        self.events(|events, _| events.flush());
+        let Self { run, dir, listener, end, .. } = self;
+        let (last, track) = (*end != End::Steps || run.is_complete(), run.track.clone());
+        track.time(Phase::Checkpoint, || {
+            let collectors = pipeline.collectors()?;
+            let collector = collectors[0].save()?;
+            let checkpoint = run.checkpoint(agent, collector, pipeline.older())?;
+            let saves = &mut run.saves;
+            let save = if last { Saves::save_last } else { Saves::save };
+            save(saves, dir, &checkpoint, agent, &mut **listener)
+        })
+    }
+
+    /// Evaluates at the end of training.
+    fn finish(mut self, agent: &mut dyn Agent) -> Result<Outcome, Error> {
+        agent.fetch_policy()?;
+        let wall_s = self.begin.elapsed().as_secs_f64();
+        warn_all(&self.anomalies, self.listener);
+        if self.end == End::Interrupted && self.run.is_complete() {
+            self.end = End::Steps; // the rollouts in flight were the last
+        }
+        if self.end == End::Interrupted {
+            self.evaluation = None;
+        } else if self.evaluation.is_none() {
+            self.evaluate(agent)?;
+            match self.evaluation {
+                Some(result) => {
+                    let written = self.log.evaluated(&self.run.progress, result.return_mean);
+                    self.tell(&self.dir.metrics(), written);
+                    self.events(|events, progress| events.add(progress.env_steps, &[(EVALUATION, result.return_mean)]));
+                }
+                None => self.end = End::Interrupted,
+            }
+        }
+        self.events(|events, _| events.flush());
+        let Self { run, end, evaluation, begin_steps, .. } = self;
+        let progress = run.progress.clone();
+        Ok(Outcome { end, env_steps: progress.env_steps - begin_steps, progress, wall_s, evaluation })
+    }
+}
+
+/// A run, with everything made before anything is written.
+pub struct Training {
+    run: Run,
+    agent: Box<dyn Agent>,
+    pipeline: Pipeline<Box<dyn Collect>>,
+    /// Environments of all ranks that rank 0 has loaded, until it sends them.
+    loaded: Option<CollectorState>,
+    /// Threads of the other devices, if several share the training.
+    _crew: Option<Crew>,
+}
+
+impl Training {
+    /// Creates a training in the environment of `entry`.
+    ///
+    /// If the settings name several devices, each other one has a thread until the training is dropped.
+    ///
+    /// # Errors
+    /// The errors of [`Budget::check`], the environments, the agent and the rollout.
+    pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
+        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
+        Self::alone(config, entry, true, profile)
+    }
+
+    /// Creates a training of this process alone, on one device or several.
+    fn alone(config: &Config, entry: &Entry, fresh: bool, profile: Profile) -> Result<Self, Error> {
+        if config.n_devices() > 1 {
+            return Self::of_devices(config, entry, fresh, profile);
+        }
+        Self::of_thread((config, entry), auto::choose(config, entry, 1).0.open()?, fresh, None, profile)
+    }
+
+    /// Creates a training that several devices share.
+    ///
+    /// This thread has the first device; the others have threads of their own.
+    fn of_devices(config: &Config, entry: &Entry, fresh: bool, profile: Profile) -> Result<Self, Error> {
+        if let Some(problem) = config.unshared(entry, 1) {
+            return Err(Error::config(problem));
+        }
+        let mut devices = config.open_devices()?.into_iter();
+        let (mut crew, first) = (Crew::new(devices.len()), devices.next());
+        for (i, device) in devices.enumerate() {
+            let (rank, config, entry) = (i + 1, config.clone(), *entry);
+            let name = format!("device {rank} of {}", config.run.device);
+            crew.spawn(rank, &name, move |ranks| {
+                let built = Self::of_thread((&config, &entry), Some(device), fresh, Some(ranks.clone()), Profile::new(false));
+                let mut training = built?;
+                gather(&*ranks, Ok(()))?;
+                training.follow()
+            })?;
+        }
+        let training = Self::of_thread((config, entry), first, fresh, Some(crew.member(0)), profile)?;
+        // Each has been built, or this is the error of one that has not.
+        gather(&*crew.member(0), Ok(()))?;
+        Ok(Self { _crew: Some(crew), ..training })
+    }
+
+    /// Creates the training of a thread with a device, or with the CPU.
+    fn of_thread(
+        (config, entry): (&Config, &Entry),
+        device: Option<rl_cuda::Device>,
+        fresh: bool,
+        ranks: Option<Arc<dyn Ranks>>,
+        profile: Profile,
+    ) -> Result<Self, Error> {
+        if ranks.is_some() {
+            interrupt::finish_rollouts();
+        }
+        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
+        Self::build(config, entry, envs, || agent(config, entry, device, 1, fresh, ranks.as_ref()), ranks.clone(), profile)
+    }
+
+    /// Creates a training of the caller's agent.
+    ///
+    /// Of the algorithm's settings, only the steps of a rollout count.
+    ///
+    /// # Errors
+    /// The errors of [`Training::new`].
+    pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
+        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
+        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, None)?]);
+        Self::build(config, entry, envs, || Ok((agent, None)), None, profile)
+    }
+
+    /// Creates a training that `ranks` share, as one of them, or one of its own.
+    ///
+    /// `fresh` draws the parameters; else they will be loaded. Rank 0 calls [`Training::run`], all others [`Training::follow`].
+    /// If the others are actors, only rank 0 has a training.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a setting that ranks cannot share; the errors of [`Training::new`].
+    pub(crate) fn of_rank(
+        config: &Config,
+        entry: &Entry,
+        peers: Option<&Arc<dyn Peers>>,
+        fresh: bool,
+        profile: Profile,
+    ) -> Result<Self, Error> {
+        let n_ranks = peers.map_or(1, |peers| peers.n_ranks());
+        let has_actors = config.run.mpi.has_actors();
+        if let Some(problem) = config.unshared(entry, n_ranks) {
+            return Err(Error::config(problem));
+        }
+        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
+        if let Some(peers) = peers.filter(|_| has_actors) {
+            interrupt::finish_rollouts();
+            let actors = peers.actors(config, entry)?;
+            let n_collectors = actors.len();
+            let agent = || agent(config, entry, config.device().open()?, n_collectors, fresh, None);
+            return Self::build(config, entry, |_| Ok(actors), agent, None, profile);
+        }
+        let Some(ranks) = peers.cloned() else { return Self::alone(config, entry, fresh, profile) };
+        // To ranks, `auto` is the CPU.
+        Self::of_thread((config, entry), config.device().open()?, fresh, Some(ranks), profile)
+    }
+
+    /// Creates a training in `envs` instead of the entry's environments.
+    ///
+    /// They have the same spaces. Evaluations are played in the entry's environments.
+    ///
+    /// # Errors
+    /// The errors of [`Training::new`] and [`Collector::of`](rl_agents::Collector::of).
+    ///
+    /// # Panics
+    /// If `envs` is empty.
+    pub fn with_envs(config: &Config, entry: &Entry, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
+        if config.n_devices() > 1 {
+            return Err(Error::config(format!("device is {}, but given environments need one device", config.run.device)));
+        }
+        let entry = &config.wrapped(entry);
+        let mut on_cpu = config.clone();
+        on_cpu.run.env_device = "cpu".into();
+        let agent = || agent(&on_cpu, entry, config.device().open()?, 1, true, None);
+        Self::build(config, entry, |pool| Ok(vec![of_slices(config, envs, pool)?]), agent, None, profile)
+    }
+
+    /// Creates a training that continues from a checkpoint.
+    ///
+    /// The settings are those of `config`.
+    ///
+    /// # Errors
+    /// The errors of [`Training::new`], and those of the agent and the environments if the checkpoint does not fit.
+    pub fn resume(config: &Config, entry: &Entry, checkpoint: Checkpoint, profile: Profile) -> Result<Self, Error> {
+        let mut training = Self::of_rank(config, entry, None, false, profile)?;
+        training.load(checkpoint)?;
+        Ok(training)
+    }
+
+    fn build(
+        config: &Config,
+        entry: &Entry,
+        collectors: impl FnOnce(&Pool) -> Result<Vec<Box<dyn Collect>>, Error>,
+        agent: impl FnOnce() -> Result<Built, Error>,
+        ranks: Option<Arc<dyn Ranks>>,
+        profile: Profile,
+    ) -> Result<Self, Error> {
+        Budget::training(config, entry).check()?;
+        let pool = Pool::new(config.learner_threads(entry))?;
+        let collecting = match config.mode() {
+            Mode::Sync => pool.clone(),
+            Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
+        };
+        let (mut agent, on_device) = agent()?;
+        let collectors = match on_device {
+            Some(collector) => vec![Box::new(collector) as Box<dyn Collect>],
+            None => collectors(&collecting)?,
+        };
+        let pipeline =
+            Pipeline::new(config.mode(), collectors, config.n_steps(), &agent.memory(config.mode() != Mode::Sync), &profile)?;
+        let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
+        agent.watch(track.watch());
+        profile.probe(&track).into_iter().for_each(|probe| agent.set_probe(probe));
+        profile.device_watch().into_iter().try_for_each(|watch| agent.watch_device(watch))?;
+        ranks.iter().for_each(|ranks| agent.share(ranks.clone()));
+        let (progress, saves) = (Progress::default(), Saves::default());
+        let run = Run { config, entry, pool, progress, saves, profile, track, ranks };
+        Ok(Self { run, agent, pipeline, loaded: None, _crew: None })
+    }
+
+    /// Continues from a checkpoint of an agent of the same kind.
+    ///
+    /// # Errors
+    /// The errors of the agent and the environments if the checkpoint does not fit.
+    pub fn load(&mut self, checkpoint: Checkpoint) -> Result<(), Error> {
+        let Checkpoint { config, agent, replay, collector, progress, ahead, .. } = checkpoint;
+        let mut file = match &replay {
+            Some(path) => Some(BufReader::new(own(path, |options| options.read(true)).map_err(Error::io(path))?)),
+            None => None,
+        };
+        let name = replay.as_ref().and_then(|path| path.file_name()).unwrap_or_default().display().to_string();
+        let replay = file.as_mut().map(|file| (file as &mut dyn Read, &*name));
+        self.loaded = self.run.ranks.as_ref().map(|_| collector.clone());
+        let env_steps = progress.env_steps;
+        self.restore(&agent, replay, ahead, collector, progress, Some(&config.run.offline))?;
+        self.run.saves = Saves::loaded(env_steps);
+        Ok(())
+    }
+
+    /// Restores a state; the replay memory comes with the name of its source.
+    ///
+    /// `recording` is the file that the saved run was learning from, if any.
+    fn restore(
+        &mut self,
+        agent: &Snapshot,
+        replay: Option<(&mut dyn Read, &str)>,
+        ahead: Vec<(u64, Snapshot)>,
+        collector: CollectorState,
+        progress: Progress,
+        recording: Option<&String>,
+    ) -> Result<(), Error> {
+        self.pipeline.resume(&mut *self.agent, agent, ahead, progress.iterations, self.run.config.run.steps)?;
+        match replay {
+            Some((input, name)) => {
+                let named = |error| rl_agents::Error::Snapshot(format!("{name}: {error}"));
+                self.agent.load_replay(agent, input).map_err(named)?;
+            }
+            None if self.agent.saves_replay() => {
+                let why = "its replay memory is missing, though dqn.save_replay is true: it can be evaluated, but not continued";
+                return Err(rl_agents::Error::Snapshot(why.into()).into());
+            }
+            None => {}
+        }
+        // A recording continues where it was left.
+        let RunConfig { offline, mpi, .. } = &self.run.config.run;
+        let same_recording = !offline.is_empty() && recording == Some(offline);
+        if !same_recording && !collector.has_envs() || mpi.has_actors() {
+            self.agent.gap();
+        }
+        self.pipeline.collectors()?[0].load(collector)?;
+        self.run.progress = progress;
+        Ok(())
+    }
+
+    /// Returns the agent.
+    #[must_use]
+    pub fn agent(&self) -> &dyn Agent {
+        &*self.agent
+    }
+
+    /// Returns the progress.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        &self.run.progress
+    }
+
+    /// Trains to the end, writes metrics and checkpoints, evaluates the agent.
+    ///
+    /// If collecting and learning overlap, a checkpoint waits until every rollout in flight has been learnt from. It holds the
+    /// agent, the environments, and the older policies of the next rollouts, so a resumed run continues like an uninterrupted
+    /// one. Where a target is reached, the rollouts in flight are dropped instead.
+    ///
+    /// # Errors
+    /// The errors of the agent, the environments and the files. The last good checkpoint remains. If an environment has failed,
+    /// what was learnt before is saved, too.
+    pub fn run(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
+        let outcome = self.run_to_end(dir, listener);
+        let offline = !self.run.config.run.offline.is_empty();
+        let environments = |error: &Error| error.exit_code() == ENV_FAILED || offline && matches!(error, Error::Io { .. });
+        let failed = outcome.as_ref().is_err_and(environments);
+        if failed && self.run.progress.env_steps > 0 {
+            let checkpoint = self.run.without_envs(&*self.agent)?;
+            self.run.saves.save_after_fault(dir, &checkpoint, &*self.agent, listener);
+        }
+        outcome
+    }
+
+    /// Trains along with rank 0, which alone evaluates the agent and writes files.
+    ///
+    /// # Errors
+    /// The errors of the agent and the environments; [`rl_agents::Error::Rank`] for those of other ranks.
+    pub(crate) fn follow(&mut self) -> Result<(), Error> {
+        if let Some((snapshot, replay, collector, progress)) = self.exchange(None)? {
+            let mut replay = replay.as_deref();
+            let replay = replay.as_mut().map(|bytes| (bytes as &mut dyn Read, "replay memory"));
+            self.restore(&snapshot, replay, Vec::new(), collector, progress, None)?;
+        }
+        let Self { run, agent, pipeline, .. } = self;
+        let mut ends = run.is_complete();
+        while !ends {
+            let driven = pipeline.drive(&mut **agent, run.config.run.steps, |filled, agent| {
+                agent.update(&filled.rollout, filled.remaining, &run.pool)?;
+                run.count(filled);
+                let (flow, last) = run.decide(None)?.unwrap_or((Flow::Rest, true));
+                ends = last;
+                Ok(flow)
+            });
+            driven.map_err(|error| match &run.ranks {
+                // Every rank has it, and rank 0 saves.
+                Some(ranks) if error.exit_code() == ENV_FAILED => {
+                    rl_agents::Error::Rank { rank: ranks.rank(), text: error.to_string() }.into()
+                }
+                _ => error,
+            })?;
+            pipeline.collectors()?[0].save()?;
+        }
+        Ok(())
+    }
+
+    /// Trains without writing files, and returns env steps per second.
+    ///
+    /// Skips the first `n_warmup` rollouts, then measures at least one rollout and at least `least`. Ends early at an interrupt.
+    ///
+    /// With several devices it can be called once, because it ends their threads.
+    ///
+    /// # Errors
+    /// The errors of the agent and the environments.
+    #[cfg(feature = "cli")]
+    pub(crate) fn rate(&mut self, n_warmup: u64, least: std::time::Duration) -> Result<f64, Error> {
+        self.exchange(None)?;
+        let Self { run, agent, pipeline, .. } = self;
+        let warm_after = run.progress.iterations + n_warmup;
+        let (mut begin, mut begin_steps, mut rate) = (Instant::now(), run.progress.env_steps, 0.0);
+        let driven = pipeline.drive(&mut **agent, u64::MAX, |filled, agent| {
+            agent.update(&filled.rollout, filled.remaining, &run.pool)?;
+            run.count(filled);
+            if run.progress.iterations <= warm_after {
+                (begin, begin_steps) = (Instant::now(), run.progress.env_steps);
+            } else {
+                rate = (run.progress.env_steps - begin_steps) as f64 / begin.elapsed().as_secs_f64();
+            }
+            let done = rate > 0.0 && begin.elapsed() >= least || interrupt::requested();
+            let flow = if done { Flow::Stop } else { Flow::Continue };
+            run.decide(Some((flow, done)))?;
+            Ok(flow)
+        });
+        match driven {
+            Err(error) if !error.is_stop() => Err(error),
+            _ => Ok(rate),
+        }
+    }
+
+    /// Sends the state that rank 0 has loaded to the other ranks.
+    fn exchange(&self, own: Option<Received>) -> Result<Option<Received>, Error> {
+        let Some(ranks) = &self.run.ranks else { return Ok(None) };
+        Ok(gather(&**ranks, Ok(own))?.swap_remove(0))
+    }
+
+    /// Returns the state that other ranks continue from.
+    ///
+    /// `None` without other ranks, or if no checkpoint was loaded.
+    fn take_loaded(&mut self) -> Result<Option<Received>, Error> {
+        let Some(collector) = self.loaded.take() else { return Ok(None) };
+        let snapshot = self.agent.save()?;
+        let mut replay = self.agent.saves_replay().then(Vec::new);
+        replay.iter_mut().try_for_each(|out| self.agent.save_replay(out))?;
+        Ok(Some((snapshot, replay, collector, self.run.progress.clone())))
+    }
+
+    fn run_to_end(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
+        let sent = self.take_loaded()?;
+        self.exchange(sent)?;
+        let Self { run, agent, pipeline, .. } = self;
+        let steps = run.config.run.steps;
+        let mut part = Part::new(run, &**agent, dir, listener);
+        while !part.run.is_complete() && part.end == End::Steps {
+            match pipeline.drive(&mut **agent, steps, |filled, agent| part.learn(filled, agent)) {
+                Err(error) if error.is_stop() => part.stop(&**agent)?,
+                driven => driven.and_then(|()| part.save(pipeline, &**agent))?,
+            }
+        }
+        part.finish(&mut **agent)
+    }
+}

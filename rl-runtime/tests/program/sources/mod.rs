@@ -1,0 +1,8 @@
+//! Environments that are not of rl-envs, and wrapped ones.
+
+mod crawl;
+mod offline;
+mod slow_cartpole;
+#[cfg(target_os = "linux")]
+mod worker;
+mod wrapped;

@@ -1,0 +1,92 @@
+//! Learning curves of the Snake and Breakout presets.
+//!
+//! `cargo xtask bench --grids` trains them and writes `bench/grids.md` with pictures.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use crate::bench::learning::{Point, TrainedRun, train};
+use crate::plot::{Axis, Chart};
+
+const SEEDS: std::ops::Range<u64> = 100..102;
+const GRIDS: [Grid; 2] = [
+    Grid { env: "snake", algos: &[("ppo", "#1b9e77"), ("dqn", "#d95f02")], what: "length", start: 1.0, to: 40.0, steps: 2e6 },
+    Grid { env: "breakout", algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 10.0, steps: 2e6 },
+];
+
+/// Environment on a grid, its presets, and the axes of its plot.
+///
+/// The plot shows `start` to `to` over `steps`.
+struct Grid {
+    env: &'static str,
+    algos: &'static [(&'static str, &'static str)],
+    what: &'static str,
+    start: f64,
+    to: f64,
+    steps: f64,
+}
+
+/// Trains the presets and writes `bench/grids.md` with its pictures.
+pub(crate) fn measure(root: &Path) -> Result<()> {
+    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    let mut text = String::from(
+        "# Learning curves on grids\n\nWritten by `cargo xtask bench --grids`: the presets of Snake (12 x 12, up to 4,000 steps) and Breakout \
+         (10 x 10, up to 1,000 steps).\nSeeds 100 and 101, a line each: the mean of 100 greedy episodes after training, and the time of the \
+         whole training. The curves are the mean\nof the last 100 training episodes, exploration included. Random is a policy with \
+         learning rate 0.\n",
+    );
+    for grid in GRIDS {
+        let Grid { env, algos, what, start, .. } = grid;
+        let random = train(root, &format!("{env} --algo ppo --steps 200000 --set ppo.learning_rate=0"), 0)?;
+        let random = random.curve.last().context("no episode has ended")?.value;
+        let _ = writeln!(
+            text,
+            "\n## {env}\n\n![{env}]({env}.svg)\n\nRandom: mean {what} {:.2}.\n\n| algorithm | seed | env steps | time | mean {what} | \
+             standard error |\n|---|---|---|---|---|---|",
+            start + random
+        );
+        let mut curves = Vec::new();
+        for (algo, color) in algos {
+            for seed in SEEDS {
+                let TrainedRun { curve, events } = train(root, &format!("{env} --algo {algo}"), seed)?;
+                let figure =
+                    |name: &str| events.last().and_then(|done| done["eval"][name].as_f64()).context("the last evaluation");
+                let (mean, deviation, episodes) = (figure("return_mean")?, figure("return_std")?, figure("episodes")?);
+                let &Point { steps, seconds, .. } = curve.last().context("no episode has ended")?;
+                let row = format!(
+                    "| {algo} | {seed} | {steps:.0} | {:.1} min | {:.1} | {:.1} |",
+                    seconds / 60.0,
+                    start + mean,
+                    deviation / episodes.sqrt()
+                );
+                println!("{env} {row}");
+                let _ = writeln!(text, "{row}");
+                curves.push((*color, curve));
+            }
+        }
+        draw(root, &grid, &curves)?;
+    }
+    fs::write(root.join("bench/grids.md"), text)?;
+    Ok(())
+}
+
+/// Draws two panels: return over env steps, and over minutes.
+fn draw(root: &Path, grid: &Grid, curves: &[(&str, Vec<Point>)]) -> Result<()> {
+    let minutes = curves.iter().flat_map(|(_, curve)| curve.last()).map(|point| point.seconds / 60.0).fold(0.0, f64::max).ceil();
+    let mut chart = Chart::new();
+    for (label, to, by_time) in [("environment steps", grid.steps, false), ("minutes", minutes, true)] {
+        let mut panel = chart.panel(Axis::linear(label, to), Axis::linear(grid.what, grid.to));
+        for (color, curve) in curves {
+            let x = |point: &Point| if by_time { point.seconds / 60.0 } else { point.steps };
+            panel.line(curve.iter().map(|point| (x(point), grid.start + point.value)), color);
+        }
+        for (algo, color) in grid.algos {
+            panel.label(algo, color);
+        }
+    }
+    fs::write(root.join(format!("bench/{}.svg", grid.env)), chart.finish())?;
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! Studies: what settings, environments and threads cost or bring.
+//!
+//! `cargo xtask bench --study NAME` runs one, and writes `bench/study-NAME.md` with its picture.
+
+mod a2c;
+mod envs;
+mod programs;
+mod replay;
+mod sizes;
+mod snake;
+mod threads;
+mod time;
+mod vector;
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use crate::bench::peers::peers_python;
+use crate::bench::study::programs::Study;
+
+type Measure = fn(&Study<'_>) -> Result<()>;
+
+/// All studies by name; true if they run in the peers' Python.
+const STUDIES: [(&str, bool, Measure); 8] = [
+    ("a2c", true, a2c::measure),
+    ("envs", false, envs::measure),
+    ("replay", false, replay::measure),
+    ("sizes", false, sizes::measure),
+    ("snake", false, snake::measure),
+    ("threads", true, threads::measure),
+    ("time", true, time::measure),
+    ("vector", true, vector::measure),
+];
+
+/// Runs the study of this name.
+pub(crate) fn measure(root: &Path, name: Option<&str>) -> Result<()> {
+    let names = STUDIES.map(|(name, ..)| name).join(", ");
+    let (name, has_peers, measure) =
+        STUDIES.into_iter().find(|study| Some(study.0) == name).with_context(|| format!("name a study: {names}"))?;
+    crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
+    let python = if has_peers { peers_python(root, "target/peers", "requirements.txt")? } else { "python3".into() };
+    measure(&Study { root, name, python })
+}
